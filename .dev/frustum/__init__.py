@@ -1,0 +1,30 @@
+"""Frustum: a neural network compiler for accelerators with small on-chip memories.
+
+`frustum.compile` and `frustum.run` load the compiler on first use; importing the package costs nothing.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from frustum.runtime.api import compile, run
+
+__all__ = ["compile", "run"]
+
+_HERE = Path(__file__).resolve().parent
+if _HERE.parent.name == ".dev":
+    # In a checkout the sub-packages are the folders at the root of the repository.  (The links beside this
+    # file are for type checkers only, which read folders and do not run this line.)
+    __path__ = [str(_HERE.parents[1])]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'frustum' has no attribute {name!r}")
+    from frustum.runtime import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,1 @@
+"""What is fixed: addresses, order, bytes, and the pipeline that leads there."""

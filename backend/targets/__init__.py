@@ -1,0 +1,1 @@
+"""The shipped machines: one YAML file each, every number with its source."""

@@ -1,0 +1,1 @@
+"""What is decided: every choice the compiler makes, one pass per file."""

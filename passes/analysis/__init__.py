@@ -1,0 +1,1 @@
+"""Questions that two or more passes ask: regions, bytes alive, bytes moved, cycles."""

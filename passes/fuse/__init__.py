@@ -1,0 +1,1 @@
+"""Passes that gather layers into units."""

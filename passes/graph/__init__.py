@@ -1,0 +1,1 @@
+"""Passes over the graph level, before anything is fused."""

@@ -1,0 +1,1 @@
+"""Passes that turn tiles into instructions."""

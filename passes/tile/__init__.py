@@ -1,0 +1,1 @@
+"""Passes that cut units into tiles and give every tile a place and an order."""

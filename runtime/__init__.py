@@ -1,0 +1,1 @@
+"""What happens: the emulated machine, its report, and the commands people type."""
