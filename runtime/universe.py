@@ -1,0 +1,37 @@
+"""What plain `xdsl-opt` sees once Frustum is installed: names of dialects and passes, loaded on first use.
+
+Every start of every xDSL tool in the environment imports this module, so it imports nothing of ours.
+To add a dialect or a pass, add its line.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from xdsl.universe import Universe
+
+DIALECTS = (
+    ("fgraph", "frustum.dialects.graph:FGraph"),
+    ("funit", "frustum.dialects.unit:FUnit"),
+    ("ftile", "frustum.dialects.tile:FTile"),
+    ("fisa", "frustum.dialects.isa:FIsa"),
+)
+
+# name of the pass, "module:Class"; in the order of the pipeline.
+PASSES: tuple[tuple[str, str], ...] = ()
+
+
+def load(place: str) -> Any:
+    """The object at "module:name"."""
+    module, name = place.split(":")
+    return getattr(import_module(module), name)
+
+
+def _loader(place: str) -> Callable[[], Any]:
+    return lambda: load(place)
+
+
+FRUSTUM = Universe(
+    all_dialects={name: _loader(place) for name, place in DIALECTS},
+    all_passes={name: _loader(place) for name, place in PASSES},
+)
