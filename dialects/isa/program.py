@@ -1,0 +1,441 @@
+"""A program of the machine as plain data: what the bytes of an executable say, and nothing else.
+
+This file imports neither xDSL nor numpy.  The attributes of the dialect (`attributes.py`) wrap the small values of
+this file; the encoder writes them as bits and reads them back.  In the IR a view is relative to the buffer it looks
+at and has no `memory` and no `ring`; in a program it is physical: `memory` is set, `offset.base` counts from the
+start of that memory, and `ring` says how the address moves between the copies of a multiple buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeAlias, get_args
+
+MAX_LOOPS = 6
+"""Nesting depth of `repeat`."""
+
+Memory: TypeAlias = Literal["dram", "sram", "nram", "wram"]
+Element: TypeAlias = Literal["f32", "f16", "bf16", "i8", "i16", "i32"]
+Engine: TypeAlias = Literal["gdma", "iodma", "mvdma", "bus", "cdma", "matrix", "vector", "fetch"]
+CopyEngine: TypeAlias = Literal["gdma", "iodma", "mvdma", "bus", "cdma"]
+Scope: TypeAlias = Literal["own", "cluster", "cores", "all_cores", "all_clusters"]
+ExternalClass: TypeAlias = Literal["weight", "input", "output", "intermediate", "program"]
+PoolKind: TypeAlias = Literal["max", "avg"]
+UnaryKind: TypeAlias = Literal[
+    "identity", "relu", "leaky_relu", "clip", "sigmoid", "hard_sigmoid", "hard_swish", "tanh", "elu", "gelu",
+    "gelu_tanh", "exp", "log", "sqrt", "reciprocal", "neg", "abs", "floor", "ceil", "round", "erf", "softplus",
+]  # fmt: skip
+BinaryKind: TypeAlias = Literal["add", "sub", "mul", "div", "max", "min", "pow", "prelu"]
+ReduceKind: TypeAlias = Literal["mean", "sum", "max", "min"]
+ResizeMode: TypeAlias = Literal["nearest", "linear"]
+Rounding: TypeAlias = Literal["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]
+
+MEMORIES: tuple[Memory, ...] = get_args(Memory)
+ELEMENTS: tuple[Element, ...] = get_args(Element)
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+COPY_ENGINES: tuple[CopyEngine, ...] = get_args(CopyEngine)
+CORE_ENGINES: frozenset[Engine] = frozenset({"iodma", "mvdma", "matrix", "vector"})
+"""Engines that every core has; the others exist once in a cluster."""
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+EXTERNAL_CLASSES: tuple[ExternalClass, ...] = get_args(ExternalClass)
+POOL_KINDS: tuple[PoolKind, ...] = get_args(PoolKind)
+UNARY_KINDS: tuple[UnaryKind, ...] = get_args(UnaryKind)
+BINARY_KINDS: tuple[BinaryKind, ...] = get_args(BinaryKind)
+REDUCE_KINDS: tuple[ReduceKind, ...] = get_args(ReduceKind)
+RESIZE_MODES: tuple[ResizeMode, ...] = get_args(ResizeMode)
+ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
+ELEMENT_BYTES: dict[Element, int] = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i16": 2, "i32": 4}
+
+Four: TypeAlias = tuple[int, int, int, int]
+Pair: TypeAlias = tuple[int, int]
+
+
+# ------------------------------------------------------------------------------------------ small values
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`base + sum(loops[l] * i_l) + cluster * CLUSTER + core * CORE`; loops outermost first."""
+
+    base: int = 0
+    loops: tuple[int, ...] = ()
+    cluster: int = 0
+    core: int = 0
+
+    def __post_init__(self) -> None:
+        """Equal functions are equal values: trailing zeros of `loops` are dropped."""
+        loops = self.loops
+        if loops and not loops[-1]:
+            end = len(loops)
+            while end and not loops[end - 1]:
+                end -= 1
+            object.__setattr__(self, "loops", loops[:end])
+
+    @classmethod
+    def of(cls, value: Affine | int) -> Affine:
+        return value if isinstance(value, Affine) else cls(value)
+
+    @classmethod
+    def index(cls, level: int, coefficient: int = 1) -> Affine:
+        """`coefficient * i_level`."""
+        return cls(0, (0,) * level + (coefficient,))
+
+    def __add__(self, other: Affine | int) -> Affine:
+        if isinstance(other, int):
+            return Affine(self.base + other, self.loops, self.cluster, self.core)
+        loops = _add(self.loops, other.loops)
+        return Affine(self.base + other.base, loops, self.cluster + other.cluster, self.core + other.core)
+
+    __radd__ = __add__
+
+    def __mul__(self, factor: int) -> Affine:
+        loops = tuple(factor * c for c in self.loops)
+        return Affine(factor * self.base, loops, factor * self.cluster, factor * self.core)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Affine:
+        return self * -1
+
+    def __sub__(self, other: Affine | int) -> Affine:
+        return self + other * -1
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.loops and not self.cluster and not self.core
+
+    def at(self, indices: Sequence[int] = (), cluster: int = 0, core: int = 0) -> int:
+        """The value at these loop indices (outermost first) on this core of this cluster."""
+        moved = sum(c * i for c, i in zip(self.loops, indices, strict=False))
+        return self.base + moved + cluster * self.cluster + core * self.core
+
+    def __str__(self) -> str:
+        """`16 + 4*i0 - 8*i2 + 512*core + 3*cluster`."""
+        terms = [(c, f"i{level}") for level, c in enumerate(self.loops) if c]
+        terms += [(c, name) for c, name in ((self.core, "core"), (self.cluster, "cluster")) if c]
+        text = str(self.base) if self.base or not terms else ""
+        for c, name in terms:
+            sign = ("- " if text else "-") if c < 0 else ("+ " if text else "")
+            text += f"{' ' if text else ''}{sign}{abs(c)}*{name}"
+        return text
+
+
+def _add(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    if len(a) < len(b):
+        a, b = b, a
+    return tuple(x + y for x, y in zip(a, b, strict=False)) + a[len(b) :]
+
+
+ZERO = Affine()
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A buffer of `depth` copies of `bytes` each: the copy used is the iteration number of the body that holds
+    the buffer (over the `level` loops around it) mod `depth`."""
+
+    depth: int
+    bytes: int
+    level: int
+
+    def copy(self, indices: Sequence[int], counts: Sequence[int]) -> int:
+        """The copy used at these loop indices; `counts` are the loops' iteration counts, outermost first."""
+        iteration = 0
+        for index, count in zip(indices[: self.level], counts[: self.level], strict=True):
+            iteration = iteration * count + index
+        return iteration % self.depth
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How an operand lies in memory: byte address of the nominal first element of the box, and byte strides of
+    d0..d3 (0 = broadcast).  `memory` and `ring` only in programs."""
+
+    element: Element
+    offset: Affine
+    strides: Four
+    memory: Memory | None = None
+    ring: Ring | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One dimension: positions `[max(0, start), min(start + extent, bound, limit))`."""
+
+    start: Affine
+    extent: int
+    bound: int
+    limit: Affine | None = None
+
+    def clip(self, indices: Sequence[int] = (), cluster: int = 0, core: int = 0) -> tuple[int, int]:
+        """`(start, stop)` at these indices; empty where stop <= start."""
+        start = self.start.at(indices, cluster, core)
+        stop = min(start + self.extent, self.bound)
+        if self.limit is not None:
+            stop = min(stop, self.limit.at(indices, cluster, core))
+        return max(0, start), stop
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Four dimensions d0..d3, each clipped as a `Span`."""
+
+    start: tuple[Affine, Affine, Affine, Affine]
+    extent: Four
+    bound: Four
+    limit: tuple[Affine | None, Affine | None, Affine | None, Affine | None] = (None, None, None, None)
+
+    @classmethod
+    def of(cls, *spans: Span) -> Box:
+        d0, d1, d2, d3 = spans
+        return cls(
+            (d0.start, d1.start, d2.start, d3.start),
+            (d0.extent, d1.extent, d2.extent, d3.extent),
+            (d0.bound, d1.bound, d2.bound, d3.bound),
+            (d0.limit, d1.limit, d2.limit, d3.limit),
+        )
+
+    @property
+    def spans(self) -> tuple[Span, Span, Span, Span]:
+        s, e, b, x = self.start, self.extent, self.bound, self.limit
+        return (
+            Span(s[0], e[0], b[0], x[0]),
+            Span(s[1], e[1], b[1], x[1]),
+            Span(s[2], e[2], b[2], x[2]),
+            Span(s[3], e[3], b[3], x[3]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Hold until the counter `slot` is at least `value`; a value <= 0 never holds."""
+
+    slot: int
+    scope: Scope
+    value: Affine
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """An activation on the way out: any kind of `unary`."""
+
+    kind: UnaryKind
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+# ------------------------------------------------------------------------------------------ instructions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """What every instruction has.  `layer` and `unit` are indices into the program's names, for reports only."""
+
+    stage: int = 0
+    waits: tuple[Wait, ...] = ()
+    signal: int | None = None
+    layer: int = 0
+    unit: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy(Common):
+    engine: CopyEngine
+    src_view: View
+    dst_view: View
+    box: Box
+    fill: float | None = None
+    multicast: bool = False
+    peer: Affine | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conv(Common):
+    engine: ClassVar[Engine] = "matrix"
+    in_view: View
+    weight_view: View
+    bias_view: View | None = None
+    acc_view: View | None = None
+    out_view: View
+    box: Box
+    channels: Span
+    rows: Span
+    cols: Span
+    kernel: Pair
+    strides: Pair
+    dilations: Pair
+    groups: int = 1
+    accumulate: int | None = None
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool(Common):
+    engine: ClassVar[Engine] = "vector"
+    kind: PoolKind
+    in_view: View
+    out_view: View
+    box: Box
+    rows: Span
+    cols: Span
+    kernel: Pair
+    strides: Pair
+    dilations: Pair
+    include_pad: bool = False
+    pad_low: Pair = (0, 0)
+    pad_high: Pair = (0, 0)
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unary(Common):
+    engine: ClassVar[Engine] = "vector"
+    kind: UnaryKind
+    in_view: View
+    out_view: View
+    box: Box
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binary(Common):
+    engine: ClassVar[Engine] = "vector"
+    kind: BinaryKind
+    a_view: View
+    b_view: View
+    out_view: View
+    box: Box
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Softmax(Common):
+    engine: ClassVar[Engine] = "vector"
+    in_view: View
+    out_view: View
+    box: Box
+    axis: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce(Common):
+    """`box` is over the input; `out_view` has stride 0 on the reduced axes."""
+
+    engine: ClassVar[Engine] = "vector"
+    kind: ReduceKind
+    in_view: View
+    out_view: View
+    box: Box
+    axes: tuple[int, ...]
+    scale: float = 1.0
+    accumulate: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lrn(Common):
+    engine: ClassVar[Engine] = "vector"
+    in_view: View
+    out_view: View
+    box: Box
+    channels: Span
+    size: int
+    alpha: float
+    beta: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize(Common):
+    engine: ClassVar[Engine] = "vector"
+    mode: ResizeMode
+    rounding: Rounding
+    in_view: View
+    out_view: View
+    box: Box
+    rows: Span
+    cols: Span
+    scale: tuple[float, float]
+    offset: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch(Common):
+    engine: ClassVar[Engine] = "fetch"
+    page: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Barrier(Common):
+    """Every engine of every cluster drains; all counters are reset to 0."""
+
+    engine: ClassVar[None] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold(Common):
+    """The instruction `wait`: only waits (and may signal)."""
+
+    engine: Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A loop; child c runs in pass t with index i = t - c.stage while 0 <= i < count."""
+
+    count: int
+    body: tuple[Node, ...]
+    stage: int = 0
+
+
+Instruction: TypeAlias = (
+    Copy | Conv | Pool | Unary | Binary | Softmax | Reduce | Lrn | Resize | Fetch | Barrier | Hold
+)
+Node: TypeAlias = Instruction | Repeat
+
+
+# ------------------------------------------------------------------------------------------ the program
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A buffer in DRAM that the host knows.  `element` is the type on the device, `model_dtype` (a numpy name)
+    that of the model; both are the same for what only the device sees."""
+
+    name: str
+    class_: ExternalClass
+    address: int
+    bytes: int
+    shape: tuple[int, ...]
+    element: Element
+    model_dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One executable's text and what must be known to load and to report it."""
+
+    body: tuple[Node, ...]
+    externals: tuple[External, ...] = ()
+    name: str = ""
+    dtype: str = "f32"
+    target: str = "{}"
+    """The target description as JSON with sorted keys."""
+    layers: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    useful_macs: tuple[int, ...] = ()
+    """Of each layer: outputs x channels x kernel of the network."""
+    core_slots: int = 0
+    cluster_slots: int = 0
+    peak_bytes: dict[Memory, int] = field(default_factory=dict)
+    """Highest address any buffer reaches in each memory, plus one."""
+
+
+def instructions(body: Sequence[Node]) -> Iterator[Instruction]:
+    """All instructions in textual order."""
+    for node in body:
+        if isinstance(node, Repeat):
+            yield from instructions(node.body)
+        else:
+            yield node
