@@ -1,0 +1,18 @@
+"""The arithmetic of every layer as pure functions of numpy arrays, for the reference and for the machine.
+
+Maps are `[..., C, H, W]`: leading axes (batch, cores) are free.  16-bit floats come in as they are and are
+computed in f32, which is what comes out; `narrow` rounds it.
+"""
+
+from frustum.runtime.kernels.convolution import conv
+from frustum.runtime.kernels.elementwise import BINARY, UNARY, binary, erf, unary
+from frustum.runtime.kernels.linear import lrn, matmul, reduce, softmax
+from frustum.runtime.kernels.pool import average_pool, max_pool
+from frustum.runtime.kernels.resizing import Axis, resize
+from frustum.runtime.kernels.types import Array, narrow, widen
+from frustum.runtime.kernels.window import output_size, padded, windows
+
+__all__ = [
+    "BINARY", "UNARY", "Array", "Axis", "average_pool", "binary", "conv", "erf", "lrn", "matmul", "max_pool",
+    "narrow", "output_size", "padded", "reduce", "resize", "softmax", "unary", "widen", "windows",
+]  # fmt: skip

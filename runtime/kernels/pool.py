@@ -1,0 +1,69 @@
+"""Pooling: the largest element or the mean of every window, rows first, then columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from frustum.runtime.kernels.types import Array
+from frustum.runtime.kernels.window import NO_PADS, Pads, Pair, output_size, padded, tap
+
+
+def max_pool(
+    x: Array,
+    kernel: Pair,
+    *,
+    strides: Pair = (1, 1),
+    pads: Pads = NO_PADS,
+    dilations: Pair = (1, 1),
+    ceil_pads: Pair = (0, 0),
+) -> Array:
+    """Largest element of every window: `[..., H, W]` to `[..., OH, OW]`; borders never win."""
+    x = padded(x, _with_ceil(pads, ceil_pads), -np.inf)
+    return _slide(np.maximum, x, kernel, strides, dilations)
+
+
+def average_pool(
+    x: Array,
+    kernel: Pair,
+    *,
+    strides: Pair = (1, 1),
+    pads: Pads = NO_PADS,
+    dilations: Pair = (1, 1),
+    ceil_pads: Pair = (0, 0),
+    count_include_pad: bool = False,
+) -> Array:
+    """Mean of every window: `[..., H, W]` to `[..., OH, OW]`.
+
+    The divisor counts the elements inside the map, with `count_include_pad` those on `pads` too, and never
+    those on `ceil_pads` (what rounding the size up added at the bottom and right).
+    """
+    counted = _divisor(x.shape[-2:], pads, ceil_pads, count_include_pad)
+    total = _slide(np.add, padded(x, _with_ceil(pads, ceil_pads)), kernel, strides, dilations)
+    divisor = _slide(np.add, counted, kernel, strides, dilations)
+    total /= np.maximum(divisor, 1).astype(total.dtype)
+    return total
+
+
+def _with_ceil(pads: Pads, ceil_pads: Pair) -> Pads:
+    top, left, bottom, right = pads
+    return top, left, bottom + ceil_pads[0], right + ceil_pads[1]
+
+
+def _divisor(size: Pair, pads: Pads, ceil_pads: Pair, count_include_pad: bool) -> Array:
+    """1 where an element of the padded map counts, else 0: `[PH, PW]`."""
+    inside = padded(np.ones(size, np.float32), pads, 1.0 if count_include_pad else 0.0)
+    return padded(inside, (0, 0, *ceil_pads), 0.0)
+
+
+def _slide(combine: Callable[..., Array], x: Array, kernel: Pair, strides: Pair, dilations: Pair) -> Array:
+    """`combine` over every window of padded `x` `[..., PH, PW]`: rows first, then columns."""
+    size = output_size(x.shape[-2:], kernel, strides, dilations)
+    for axis in (-2, -1):
+        count, stride, dilation, taps = size[axis], strides[axis], dilations[axis], kernel[axis]
+        result = tap(x, axis, 0, stride, count).copy()
+        for index in range(1, taps):
+            combine(result, tap(x, axis, index * dilation, stride, count), out=result)
+        x = result
+    return x

@@ -1,0 +1,61 @@
+"""Padded maps and their sliding windows: the common first half of convolution and pooling.
+
+Shapes are `[..., C, H, W]` with any leading axes; pads are (top, left, bottom, right), a negative pad crops.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from frustum.runtime.kernels.types import Array, widen, widened_type
+
+Pair = tuple[int, int]
+Pads = tuple[int, int, int, int]
+NO_PADS: Pads = (0, 0, 0, 0)
+
+
+def output_size(size: Pair, kernel: Pair, strides: Pair, dilations: Pair) -> Pair:
+    """Number of whole windows over rows and columns of an already padded map."""
+    high, wide = (
+        (extent - dilation * (taps - 1) - 1) // stride + 1
+        for extent, taps, stride, dilation in zip(size, kernel, strides, dilations, strict=True)
+    )
+    assert high > 0 and wide > 0, f"no window of {kernel} dilated by {dilations} lies within {size}"
+    return high, wide
+
+
+def padded(x: Array, pads: Pads, value: float = 0.0) -> Array:
+    """`x` in computing type with its border added or cut off; copied only for a border, and then once."""
+    top, left, bottom, right = pads
+    crop_top, crop_left = max(-top, 0), max(-left, 0)
+    x = x[..., crop_top : x.shape[-2] - max(-bottom, 0), crop_left : x.shape[-1] - max(-right, 0)]
+    top, left, bottom, right = (max(pad, 0) for pad in pads)
+    if not (top or left or bottom or right):
+        return widen(x)
+    rows, columns = x.shape[-2:]
+    result = np.empty((*x.shape[:-2], top + rows + bottom, left + columns + right), widened_type(x))
+    result[..., :top, :] = value
+    result[..., top + rows :, :] = value
+    result[..., top : top + rows, :left] = value
+    result[..., top : top + rows, left + columns :] = value
+    result[..., top : top + rows, left : left + columns] = x
+    return result
+
+
+def windows(x: Array, kernel: Pair, strides: Pair, dilations: Pair, size: Pair) -> Array:
+    """Read-only view `[..., C, KH, KW, OH, OW]` of `x` `[..., C, H, W]`: what each tap sees."""
+    *outer, row, column = x.strides
+    return as_strided(
+        x,
+        (*x.shape[:-2], *kernel, *size),
+        (*outer, row * dilations[0], column * dilations[1], row * strides[0], column * strides[1]),
+        writeable=False,
+    )
+
+
+def tap(x: Array, axis: int, start: int, stride: int, count: int) -> Array:
+    """Every `stride`-th element of `x` along `axis`, `count` of them from `start` on: one tap of a window."""
+    index: list[slice] = [slice(None)] * x.ndim
+    index[axis] = slice(start, start + (count - 1) * stride + 1, stride)
+    return x[tuple(index)]
