@@ -1,0 +1,192 @@
+"""Errors of MLIR text, shown where they are: the parser notes every place, an error finds it again.
+
+    source = Source(file, text)
+    with located_errors(source):
+        module = source.parse(ctx)
+        module.verify()
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    FileLineColLoc,
+    FusedLoc,
+    IntAttr,
+    LocationAttr,
+    ModuleOp,
+    NameLoc,
+    StringAttr,
+    UnknownLoc,
+)
+from xdsl.ir import Attribute, Operation
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import DiagnosticException, ParseError
+from xdsl.utils.lexer import Input, Span
+
+from frustum.dialects.diagnostic import did_you_mean, render
+
+
+class Reported(Exception):
+    """An error that is ready to print: its text is all the user needs."""
+
+
+@dataclass
+class Source:
+    """One MLIR text and, once parsed, where in it each operation and each location stands."""
+
+    file: str
+    text: str
+    places: dict[Operation | LocationAttr, Span] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, file: str, data: bytes) -> Self:
+        """The text in these bytes.  Raises `Reported` where they are not UTF-8."""
+        source = cls(file, data.decode(errors="replace"))
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            before = data[: error.start].decode()
+            place = Span(len(before), len(before) + 1, Input(source.text, file))
+            raise Reported(source.error_at(place, "this is not UTF-8 text")) from error
+        return source
+
+    def parse(self, ctx: Context, implicit_module: bool = True) -> ModuleOp:
+        """The module; every operation has a location (its own, or its place in the text)."""
+        parser = LocParser(ctx, self)
+        try:
+            return parser.parse_module(implicit_module)
+        except RecursionError:
+            raise ParseError(parser.here, "regions are nested too deeply") from None
+        except (DiagnosticException, ValueError) as error:  # an attribute that refuses its own value
+            raise ParseError(parser.here, str(error)) from error
+
+    def error_at(self, span: Span, message: str) -> str:
+        """The message, with file, line, column, source line and caret."""
+        place = span.get_location()
+        first_line = span.text.split("\n")[0]
+        return render(self.file, self.text, place.line, place.col, message, max(len(first_line), 1))
+
+    def error_in(self, op: Operation | None, message: str) -> str:
+        """The message at the operation, or at the nearest one around it that came from this text."""
+        around = op
+        while around is not None and (span := self._place(around)) is None:
+            around = around.parent_op()
+        if around is None:
+            return render(self.file, self.text, 1, 1, message)
+        assert span is not None
+        return self.error_at(span, message)
+
+    def _place(self, op: Operation) -> Span | None:
+        return self.places.get(op, self.places.get(op.location))
+
+
+class LocParser(Parser):
+    """The parser of xDSL, which in addition notes the place of every operation."""
+
+    def __init__(self, ctx: Context, source: Source) -> None:
+        super().__init__(ctx, source.text, source.file)
+        self._source = source
+        self._names: list[Span] = []
+
+    @property
+    def here(self) -> Span:
+        """The token that is read next."""
+        return self._current_token.span
+
+    def _parse_op_result_list(self) -> list[tuple[Span, int]]:
+        results = super()._parse_op_result_list()
+        self._names.append(self.here)  # as in MLIR, an operation stands where its name does
+        return results
+
+    def _get_op_by_name(self, name: str) -> type[Operation]:
+        try:
+            return super()._get_op_by_name(name)
+        except ParseError as error:
+            known = [op.name for op in self.ctx.loaded_ops] + sorted(self.ctx.registered_dialect_names)
+            raise ParseError(self._names[-1], error.msg + did_you_mean(name, known)) from None
+
+    def parse_operation(self) -> Operation:
+        op = super().parse_operation()
+        name = self._names.pop()
+        if isinstance(op.location, UnknownLoc):
+            place = name.get_location()
+            op.location = FileLineColLoc(StringAttr(place.file), IntAttr(place.line), IntAttr(place.col))
+        self._source.places[op] = name
+        self._source.places.setdefault(op.location, name)
+        return op
+
+
+@contextmanager
+def located_errors(source: Source, doing: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Turn what goes wrong inside into `Reported`, located in the source.
+
+    `doing` says which step is under way.  Errors of Python's own
+    classes are bugs, not messages: they pass.
+    """
+    try:
+        yield
+    except ParseError as error:
+        if debugging():
+            raise
+        raise Reported(source.error_at(error.span, _one_line(error.msg))) from error
+    except Exception as error:
+        if not is_message(error):
+            raise
+        if debugging():
+            raise
+        op = operation_at_fault(error)
+        raise Reported(source.error_in(op, _say(op, error, doing()))) from error
+
+
+def is_message(error: BaseException) -> bool:
+    """Whether the error speaks to the user: xDSL's diagnostics and every class of ours do."""
+    return isinstance(error, DiagnosticException) or type(error).__module__.startswith("frustum.")
+
+
+def operation_at_fault(error: BaseException) -> Operation | None:
+    """The innermost operation that a `self` or `op` on the way to the error names."""
+    found = None
+    for frame in _frames(error.__traceback__):
+        for name in ("op", "self"):
+            if isinstance(value := frame.tb_frame.f_locals.get(name), Operation):
+                found = value
+    return found
+
+
+def node_name(location: Attribute) -> str | None:
+    """The name in a location: for operations that came from a model file, the ONNX node."""
+    if isinstance(location, NameLoc):
+        return location.desc.data
+    if isinstance(location, FusedLoc) and isinstance(location.locations, ArrayAttr):
+        return next(filter(None, map(node_name, location.locations)), None)
+    return None
+
+
+def debugging() -> bool:
+    """Whether errors show their traceback."""
+    return os.environ.get("FRUSTUM_DEBUG") == "1"
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _say(op: Operation | None, error: Exception, doing: str) -> str:
+    message = _one_line(str(error)) if isinstance(error, DiagnosticException) else str(error)
+    if op is not None and not isinstance(op, ModuleOp) and op.name not in message:
+        node = node_name(op.location)
+        message = f"'{op.name}' op" + (f' ("{node}")' if node else "") + f": {message}"
+    return f"{doing}: {message}" if doing else message
+
+
+def _one_line(message: str) -> str:
+    return " ".join(line.strip() for line in message.splitlines() if line.strip())

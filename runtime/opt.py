@@ -1,0 +1,170 @@
+"""frustum-opt: xDSL's driver with MLIR's diagnostics and dumps.
+
+Exit codes: 0 good, 1 the IR is wrong (as mlir-opt) or a pass failed, 2 the command line is wrong.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from io import BytesIO
+from typing import IO
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass, PassPipeline
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError, ShrinkException
+from xdsl.xdsl_opt_main import xDSLOptMain
+
+from frustum.runtime.diagnostics import Reported, Source, debugging, located_errors
+from frustum.runtime.pipeline_text import PipelineError, parse_passes
+
+WRONG_IR = 1
+WRONG_USAGE = 2
+BANNER = "// -----// IR Dump {when} {cls} ({name}) //----- //"
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the tool; the exit code."""
+    try:
+        return FrustumOpt("Run passes over MLIR text: Frustum's, and every one that xDSL knows.", args).run()
+    except BrokenPipeError:  # `frustum-opt ... | head` is no error; keep Python from flushing again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (PipelineError, ArgSpecParseError, OSError) as error:
+        if debugging():
+            raise
+        print(_usage_message(error), file=sys.stderr)
+        return WRONG_USAGE
+
+
+class FrustumOpt(xDSLOptMain):
+    """The driver.  What it adds to xDSL's: where errors are, dumps between passes, every chunk tried."""
+
+    version_format = "frustum-opt on xDSL {xdsl_version}"
+    source: Source
+    doing = ""  # what an error of this moment is put down to
+
+    def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
+        super().register_all_arguments(arg_parser)
+        for when in ("after", "before"):
+            arg_parser.add_argument(
+                f"--print-ir-{when}-all",
+                f"--mlir-print-ir-{when}-all",
+                action="store_true",
+                help=f"Print the IR {when} each pass, on stderr",
+            )
+
+    def register_all_frontends(self) -> None:
+        super().register_all_frontends()
+        self.available_frontends["mlir"] = self._parse
+
+    def setup_pipeline(self) -> None:
+        passes = parse_passes(self.available_passes, self.args.passes)
+        super().setup_pipeline()
+        check = self.pipeline.callback
+        assert check is not None
+
+        def between(previous: ModulePass | None, module: ModuleOp, following: ModulePass | None) -> None:
+            self.doing = f"after pass '{previous.name}'" if previous else ""
+            check(previous, module, following)
+            if previous and self.args.print_ir_after_all:
+                self._dump("After", previous, module)
+            if following and self.args.print_ir_before_all:
+                self._dump("Before", following, module)
+            self.doing = f"pass '{following.name}'" if following else ""
+
+        self.pipeline = PassPipeline(passes, between)
+
+    def get_input_stream(self) -> tuple[IO[bytes], str]:
+        if self.args.input_file == "-":
+            self.args.input_file = None
+        stream, extension = super().get_input_stream()
+        # Like mlir-opt, take any file name for MLIR text.
+        return stream, extension if extension in self.available_frontends else "mlir"
+
+    def run(self) -> int:
+        """Process every chunk of the input; the exit code."""
+        chunks, extension = self.prepare_input()
+        code = 0
+        results = []
+        for chunk, offset in chunks:
+            try:
+                results.append(self._result_of(chunk, offset, extension))
+            except ShrinkException:
+                print("Success, can shrink")
+                return 0
+            except Reported as error:
+                if self._is_wanted(error):
+                    results.append(f"{error}\n")
+                else:
+                    print(error, file=sys.stderr)
+                    code = WRONG_IR
+        self._write("// -----\n".join(results), code)
+        if self.args.shrink:
+            print("Failure, can't shrink")
+            return WRONG_IR
+        return code
+
+    def _result_of(self, chunk: IO[bytes], offset: int, extension: str) -> str:
+        with chunk:
+            # Line numbers are those of the file: the lines before the chunk become empty ones.
+            module = self.parse_chunk(BytesIO(b"\n" * offset + chunk.read()), extension)
+        assert module is not None
+        self.doing = ""
+        try:
+            with located_errors(self.source, lambda: self.doing):
+                self.apply_passes(module)
+                return self.output_resulting_program(module)
+        except (Reported, ShrinkException):
+            raise
+        except Exception as error:
+            if debugging():
+                raise
+            raise Reported(self._internal_error(error)) from error
+
+    def _parse(self, stream: IO[bytes]) -> ModuleOp:
+        self.source = Source.read(self.get_input_name(), stream.read())
+        with located_errors(self.source):
+            return self.source.parse(self.ctx, not self.args.no_implicit_module)
+
+    def _is_wanted(self, error: Reported) -> bool:
+        """Whether the command line asks for this kind of error as the result."""
+        if isinstance(error.__cause__, ParseError):
+            return bool(self.args.parsing_diagnostics)
+        return isinstance(error.__cause__, DiagnosticException) and bool(self.args.verify_diagnostics)
+
+    def _internal_error(self, error: Exception) -> str:
+        where = f" in {self.doing}" if self.doing else ""
+        return (
+            f"frustum-opt: internal error{where}: {type(error).__name__}: {error}\n"
+            "FRUSTUM_DEBUG=1 shows where"
+        )
+
+    def _dump(self, when: str, kind: ModulePass, module: ModuleOp) -> None:
+        print(BANNER.format(when=when, cls=type(kind).__name__, name=kind.name), file=sys.stderr)
+        printer = Printer(
+            stream=sys.stderr,
+            print_generic_format=self.args.print_op_generic,
+            print_debuginfo=self.args.print_debuginfo,
+        )
+        printer.print_op(module)
+        print("\n", file=sys.stderr)
+
+    def _write(self, text: str, code: int) -> None:
+        if self.args.output_file is None:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        elif code == 0:  # a failed run leaves the file as it was
+            with open(self.args.output_file, "w") as file:
+                file.write(text)
+
+
+def _usage_message(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return f"frustum-opt: error: cannot open '{error.filename}': {error.strerror}"
+    return str(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""A pipeline as people type it, `pass-a,pass-b{option=value}`, and what can be wrong with it."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import get_type_hints
+
+from xdsl.passes import ModulePass, get_pass_option_infos
+from xdsl.utils.arg_spec import ArgSpec, _convert_arg_to_type, parse_pipeline
+from xdsl.utils.exceptions import ArgSpecParseError
+
+from frustum.dialects.diagnostic import did_you_mean, render
+
+FILE = "pipeline"  # what the text is called in messages
+Passes = Mapping[str, Callable[[], type[ModulePass]]]
+
+
+class PipelineError(Exception):
+    """The text of a pipeline is wrong; ready to print."""
+
+
+def parse_passes(available: Passes, text: str) -> tuple[ModulePass, ...]:
+    """The passes, in order, with their options.  Raises `PipelineError` with every wrong one pointed at."""
+    passes, problems = [], []
+    for spec in _specs(text):
+        try:
+            passes.append(_pass_of(available, spec))
+        except _Problem as problem:
+            problems.append(_point_at(text, problem.word, str(problem)))
+    if problems:
+        raise PipelineError("\n".join(problems))
+    return tuple(passes)
+
+
+class _Problem(Exception):
+    """One thing wrong, and the word of the text that is to blame."""
+
+    def __init__(self, word: str, message: str) -> None:
+        super().__init__(message)
+        self.word = word
+
+
+def _specs(text: str) -> list[ArgSpec]:
+    try:
+        return list(parse_pipeline(text))
+    except ArgSpecParseError as error:
+        # The error keeps no token, only text: "...:\npipeline:LINE:COL\nsource\n  ^^^\n  message".
+        _, place, _, carets, message, *_ = str(error).splitlines()
+        line, col = map(int, re.findall(r":(\d+)", place))
+        raise PipelineError(render(FILE, text, line, col, message.strip(), carets.count("^"))) from None
+
+
+def _pass_of(available: Passes, spec: ArgSpec) -> ModulePass:
+    if spec.name not in available:
+        raise _Problem(spec.name, f"unknown pass '{spec.name}'{did_you_mean(spec.name, list(available))}")
+    kind = available[spec.name]()
+    if spec.name == "mlir-opt":  # its one option holds MLIR's own pipeline
+        return kind.from_pass_spec(spec)
+    _check_options(kind, spec)
+    try:
+        return kind.from_pass_spec(spec)
+    except Exception as error:  # a pass may refuse a value in its __post_init__
+        raise _Problem(spec.name, f"pass '{spec.name}': {error}") from error
+
+
+def _check_options(kind: type[ModulePass], spec: ArgSpec) -> None:
+    infos = {info.name: info for info in get_pass_option_infos(kind)}
+    for option, value in spec.parameters.items():
+        field = option.replace("-", "_")
+        if field not in infos:
+            raise _Problem(option, _unknown_option(spec.name, field, list(infos)))
+        if not _fits(kind, field, value):
+            given = ",".join(map(_as_typed, value)) or "no value"
+            needed = infos[field].expected_type
+            raise _Problem(option, f"option '{option}' of pass '{spec.name}' is {needed}, not {given}")
+    for field in sorted(kind.required_fields() - {o.replace("-", "_") for o in spec.parameters}):
+        raise _Problem(spec.name, f"pass '{spec.name}' needs option '{field}' ({infos[field].expected_type})")
+
+
+def _unknown_option(name: str, option: str, known: list[str]) -> str:
+    have = f"it has {', '.join(known)}" if known else "it has no options"
+    return f"pass '{name}' has no option '{option}'{did_you_mean(option, known)} ({have})"
+
+
+def _fits(kind: type[ModulePass], field: str, value: tuple[str | int | bool | float, ...]) -> bool:
+    try:
+        _convert_arg_to_type(value, get_type_hints(kind)[field])
+    except ValueError:
+        return False
+    return True
+
+
+def _as_typed(value: str | int | bool | float) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _point_at(text: str, word: str, message: str) -> str:
+    found = re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text)
+    start = found.start() if found else 0
+    line = text.count("\n", 0, start) + 1
+    return render(FILE, text, line, start - (text.rfind("\n", 0, start) + 1) + 1, message, len(word))
