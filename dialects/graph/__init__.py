@@ -1,0 +1,109 @@
+"""Graph level: a network's operators on tensors of static shape, in NCHW order.
+
+| operation | is |
+|---|---|
+| `network`, `output` | the network: inputs as block arguments, outputs as the terminator's operands |
+| `weight` | a constant: key and type; the bytes are in the store the module names |
+| `conv`, `matmul` | products, with bias and activation |
+| `pool`, `reduce`, `softmax`, `lrn`, `resize` | windows and sums |
+| `unary`, `binary` | element by element |
+| `concat`, `slice`, `pad`, `reshape`, `transpose`, `interleave` | moves |
+
+The whole level: docs/ir-graph.md.
+"""
+
+from xdsl.ir import Dialect
+
+from frustum.dialects.graph.attributes import (
+    Act,
+    ActAttr,
+    Arithmetic,
+    ArithmeticAttr,
+    Floats,
+    Function,
+    Interpolation,
+    InterpolationAttr,
+    Ints,
+    Pooling,
+    PoolingAttr,
+    Reduction,
+    ReductionAttr,
+    Rounding,
+    RoundingAttr,
+    shape_of,
+    tensor_of,
+    tensor_type,
+)
+from frustum.dialects.graph.elementwise import BinaryOp, UnaryOp
+from frustum.dialects.graph.network import NetworkOp, OutputOp, WeightOp
+from frustum.dialects.graph.products import ConvOp, MatmulOp
+from frustum.dialects.graph.sums import ReduceOp, SoftmaxOp
+from frustum.dialects.graph.views import ConcatOp, InterleaveOp, PadOp, ReshapeOp, SliceOp, TransposeOp
+from frustum.dialects.graph.windows import LrnOp, PoolOp, ResizeOp
+
+__all__ = [
+    "Act",
+    "ActAttr",
+    "Arithmetic",
+    "BinaryOp",
+    "ConcatOp",
+    "ConvOp",
+    "FGraph",
+    "Floats",
+    "Function",
+    "InterleaveOp",
+    "Interpolation",
+    "Ints",
+    "LrnOp",
+    "MatmulOp",
+    "NetworkOp",
+    "OutputOp",
+    "PadOp",
+    "PoolOp",
+    "Pooling",
+    "ReduceOp",
+    "Reduction",
+    "ReshapeOp",
+    "ResizeOp",
+    "Rounding",
+    "SliceOp",
+    "SoftmaxOp",
+    "TransposeOp",
+    "UnaryOp",
+    "WeightOp",
+    "shape_of",
+    "tensor_of",
+    "tensor_type",
+]
+
+FGraph = Dialect(
+    "fgraph",
+    [
+        NetworkOp,
+        OutputOp,
+        WeightOp,
+        ConvOp,
+        MatmulOp,
+        PoolOp,
+        ReduceOp,
+        SoftmaxOp,
+        LrnOp,
+        ResizeOp,
+        InterleaveOp,
+        UnaryOp,
+        BinaryOp,
+        ConcatOp,
+        SliceOp,
+        PadOp,
+        ReshapeOp,
+        TransposeOp,
+    ],
+    [
+        ActAttr,
+        PoolingAttr,
+        ReductionAttr,
+        ArithmeticAttr,
+        InterpolationAttr,
+        RoundingAttr,
+    ],
+)

@@ -1,0 +1,147 @@
+"""The network, its outputs, its constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from xdsl.dialects.builtin import ArrayAttr, StringAttr, SymbolNameConstraint, TensorType
+from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, Pure, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
+__all__ = ["NetworkOp", "OutputOp", "WeightOp"]
+
+
+@irdl_op_definition
+class NetworkOp(IRDLOperation):
+    """A network: the block's arguments are its inputs, the terminator's operands its outputs."""
+
+    name = "fgraph.network"
+    sym_name = prop_def(SymbolNameConstraint())
+    input_names = prop_def(ArrayAttr[StringAttr])
+    output_names = prop_def(ArrayAttr[StringAttr])
+    body = region_def("single_block")
+    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[tuple[str, Attribute]],
+        output_names: Sequence[str],
+        block: Block | None = None,
+    ) -> None:
+        """`block` is taken over where given; else it starts with the inputs as arguments."""
+        types = [type for _, type in inputs]
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "input_names": ArrayAttr(StringAttr(input) for input, _ in inputs),
+                "output_names": ArrayAttr(StringAttr(output) for output in output_names),
+            },
+            regions=[Region(block or Block(arg_types=types))],
+        )
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(name.data for name in self.input_names)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(name.data for name in self.output_names)
+
+    @property
+    def terminator(self) -> OutputOp:
+        last = self.body.block.last_op
+        assert isinstance(last, OutputOp)
+        return last
+
+    def verify_(self) -> None:
+        block = self.body.block
+        if len(block.args) != len(self.inputs):
+            raise VerifyException(f"{len(self.inputs)} input names for {len(block.args)} inputs")
+        if not all(isinstance(argument.type, TensorType) for argument in block.args):
+            raise VerifyException("inputs must be tensors")
+        if not isinstance(block.last_op, OutputOp):
+            raise VerifyException("a network ends with fgraph.output")
+        if len(block.last_op.values) != len(self.outputs):
+            raise VerifyException(f"{len(self.outputs)} output names for {len(block.last_op.values)} outputs")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> NetworkOp:
+        name = parser.parse_symbol_name()
+        arguments = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
+        parser.parse_keyword("inputs")
+        inputs = _parse_names(parser)
+        parser.parse_keyword("outputs")
+        outputs = _parse_names(parser)
+        attributes = parser.parse_optional_attr_dict_with_keyword()
+        region = parser.parse_region(arguments)
+        return NetworkOp.create(
+            properties={"sym_name": name, "input_names": inputs, "output_names": outputs},
+            attributes=attributes.data if attributes else {},
+            regions=[region],
+        )
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_symbol_name(self.sym_name.data)
+        printer.print_string(" ")
+        with printer.in_parens():
+            printer.print_list(self.body.block.args, lambda argument: _print_argument(printer, argument))
+        for keyword, names in (("inputs", self.input_names), ("outputs", self.output_names)):
+            printer.print_string(f" {keyword} ")
+            printer.print_attribute(names)
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False)
+
+
+@irdl_op_definition
+class OutputOp(IRDLOperation):
+    """Ends a network: its outputs in order."""
+
+    name = "fgraph.output"
+    values = var_operand_def(TensorType)
+    traits = traits_def(IsTerminator(), HasParent(NetworkOp), Pure())
+    assembly_format = "($values^ `:` type($values))? attr-dict"
+
+    def __init__(self, values: Sequence[SSAValue]) -> None:
+        super().__init__(operands=[values])
+
+
+@irdl_op_definition
+class WeightOp(IRDLOperation):
+    """A constant: its key in the module's weight store, and its type."""
+
+    name = "fgraph.weight"
+    key = prop_def(StringAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$key attr-dict `:` type($result)"
+
+    def __init__(self, key: str, type: TensorType[Any]) -> None:
+        super().__init__(properties={"key": StringAttr(key)}, result_types=[type])
+
+
+def _parse_names(parser: Parser) -> ArrayAttr[StringAttr]:
+    names = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_str_literal)
+    return ArrayAttr(StringAttr(name) for name in names)
+
+
+def _print_argument(printer: Printer, argument: SSAValue) -> None:
+    """Name and type; a location here is something xDSL does not read back."""
+    printer.print_ssa_value(argument)
+    printer.print_string(" : ")
+    printer.print_attribute(argument.type)
