@@ -1,0 +1,268 @@
+"""The loop under `engine.simulate`, compiled by numba: in-order queues, counters, ports and barriers.
+
+Importing this module imports numba, so only `engine.simulate` does it, when there is something to simulate.
+`run.py_func` is the same text without the compiler.
+
+An event is one integer, `time << TIME | kind << KIND | who`.  The kinds are numbered so that at one time all
+arrivals come before all requests for ports, and requests come by engine number.  An engine has at most one event
+ahead of it, its alarm; signals on their way and the opening of a barrier are in a heap.
+
+The functions get plain arrays and few of them, a column for each fact: passing tuples of arrays costs more than
+all the rest, as numba then counts references at every call.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+TIME = 22
+KIND = 20
+WHO = (1 << KIND) - 1
+NEVER = (1 << 63) - 1
+NOBODY = -1
+
+ARRIVE = 0  # a signal reaches counter `who`
+FREE = 1  # engine `who` looks at the head of its queue
+RELEASE = 2  # a barrier opens
+REQUEST = 3  # engine `who` wants the ports of the next chunk of its transfer
+
+# Columns of `ops`; the times of a full chunk stand before those of the last one.
+TYPE, CHUNKS, ROUTE, LATENCY, WAIT_AT, WAIT_END, SIGNAL_AT, SIGNAL_END, BUSY, PORT_BUSY = (*range(9), 10)
+# Values of `TYPE`.
+COMPUTE, TRANSFER, BARRIER = range(3)
+# Columns of `engines`; the completion times of the latest transfers follow from `IN_FLIGHT` on.
+HEAD, END, FREE_AT, LEFT, WAIT, MEMBER, SLEEPER, BUSY_CYCLES, STALLED_CYCLES, DEPTH, IN_FLIGHT = range(11)
+# Columns of `times`, `counters`, `ports`; entries of `clock`.
+START, STOP, COMPLETION = range(3)
+VALUE, FIRST_SLEEPER = range(2)
+PORT_FREE, PORT_CYCLES = range(2)
+HEAP_SIZE, LAST_EFFECT, AT_BARRIER = range(3)
+
+
+class Tables(NamedTuple):
+    """The arguments of `run`."""
+
+    ops: NDArray[np.int32]  # operations, columns
+    waits: Integers  # group, value
+    groups: Integers  # groups + 1: where the counters of each group stand
+    members: Integers  # counters of the groups
+    signals: Integers  # counter, delay
+    routes: Integers  # routes + 1: where the ports of each route stand
+    route_ports: Integers  # port, side
+    engines: Integers
+    counters: Integers
+    ports: Integers
+    times: Integers  # operations, columns
+    alarms: Integers  # the next event of each engine, as a tree of minima
+    heap: Integers  # other events; unused places hold `NEVER`
+    clock: Integers
+
+
+@njit(cache=True, nogil=True)
+def run(
+    ops, waits, groups, members, signals, routes, route_ports, engines, counters, ports, times, alarms, heap, clock
+):
+    """Simulate until nothing can happen any more; the results are in `engines`, `ports`, `times` and `clock`."""
+    for engine in range(engines.shape[0]):
+        set_alarm(alarms, engine, event(0, FREE, engine))
+    while True:
+        key = min(alarms[1], heap[0])
+        if key == NEVER:
+            return
+        time = key >> TIME
+        kind = (key >> KIND) & 3
+        who = key & WHO
+        if kind == REQUEST:
+            serve(ops, routes, route_ports, signals, engines, ports, times, alarms, heap, clock, who, time)
+            continue
+        sleeper = NOBODY
+        if kind == ARRIVE:
+            pop(heap, clock)
+            counters[who, VALUE] += 1
+            sleeper = counters[who, FIRST_SLEEPER]
+            counters[who, FIRST_SLEEPER] = NOBODY
+        elif kind == FREE:
+            set_alarm(alarms, who, NEVER)
+            engines[who, SLEEPER] = NOBODY
+            sleeper = who
+        else:
+            pop(heap, clock)
+            release(engines, counters, times, alarms, clock, time)
+        while sleeper != NOBODY:
+            engine = sleeper
+            sleeper = engines[engine, SLEEPER]
+            advance(ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, engine, time)
+
+
+@njit(cache=True, nogil=True)
+def advance(ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, engine, time):
+    """Go on with the queue of an engine that is free, until something takes time or has to be waited for."""
+    while engines[engine, HEAD] < engines[engine, END]:
+        op = engines[engine, HEAD]
+        if ops[op, TYPE] == BARRIER:
+            times[op, START] = time
+            clock[AT_BARRIER] += 1
+            if clock[AT_BARRIER] == engines.shape[0]:
+                push(heap, clock, event(max(time, clock[LAST_EFFECT]), RELEASE, 0))
+            return
+        if not waits_hold(ops, waits, groups, members, engines, counters, engine, op):
+            return
+        oldest = engines[engine, oldest_in_flight(engines, engine)]
+        if oldest > time:
+            set_alarm(alarms, engine, event(oldest, FREE, engine))
+            return
+        engines[engine, STALLED_CYCLES] += time - engines[engine, FREE_AT]
+        times[op, START] = time
+        if ops[op, TYPE] == TRANSFER:
+            engines[engine, LEFT] = ops[op, CHUNKS]
+            set_alarm(alarms, engine, event(time, REQUEST, engine))
+            return
+        stop = time + ops[op, BUSY + 1]
+        finish(ops, signals, engines, times, heap, clock, engine, op, stop)
+        if stop > time:
+            engines[engine, BUSY_CYCLES] += stop - time
+            set_alarm(alarms, engine, event(stop, FREE, engine))
+            return
+
+
+@njit(cache=True, nogil=True)
+def serve(ops, routes, route_ports, signals, engines, ports, times, alarms, heap, clock, engine, time):
+    """Give the ports to one chunk: of all requests that are left to serve this is the earliest."""
+    op = engines[engine, HEAD]
+    left = engines[engine, LEFT] - 1
+    last = 1 if left == 0 else 0
+    first, end = routes[ops[op, ROUTE]], routes[ops[op, ROUTE] + 1]
+    start = time
+    for place in range(first, end):
+        start = max(start, ports[route_ports[place, 0], PORT_FREE])
+    for place in range(first, end):
+        port = route_ports[place, 0]
+        cycles = ops[op, PORT_BUSY + 2 * route_ports[place, 1] + last]
+        ports[port, PORT_FREE] = start + cycles
+        ports[port, PORT_CYCLES] += cycles
+    stop = start + ops[op, BUSY + last]
+    engines[engine, STALLED_CYCLES] += start - time
+    engines[engine, BUSY_CYCLES] += stop - start
+    engines[engine, LEFT] = left
+    if left == 0:
+        finish(ops, signals, engines, times, heap, clock, engine, op, stop)
+        set_alarm(alarms, engine, event(stop, FREE, engine))
+    else:
+        set_alarm(alarms, engine, event(stop, REQUEST, engine))
+
+
+@njit(cache=True, nogil=True)
+def finish(ops, signals, engines, times, heap, clock, engine, op, stop):
+    """The engine is done with the operation at `stop`; effect and signals come `LATENCY` cycles later."""
+    completion = stop + ops[op, LATENCY]
+    times[op, STOP] = stop
+    times[op, COMPLETION] = completion
+    clock[LAST_EFFECT] = max(clock[LAST_EFFECT], completion)
+    if engines[engine, DEPTH] > 0:
+        engines[engine, oldest_in_flight(engines, engine)] = completion
+    for place in range(ops[op, SIGNAL_AT], ops[op, SIGNAL_END]):
+        at = completion + signals[place, 1]
+        clock[LAST_EFFECT] = max(clock[LAST_EFFECT], at)
+        push(heap, clock, event(at, ARRIVE, signals[place, 0]))
+    engines[engine, FREE_AT] = stop
+    engines[engine, HEAD] += 1
+    engines[engine, WAIT] = NOBODY
+
+
+@njit(cache=True, nogil=True)
+def oldest_in_flight(engines, engine):
+    """Column of the completion time after which the engine may have one more transfer in flight."""
+    best = IN_FLIGHT
+    for column in range(IN_FLIGHT + 1, IN_FLIGHT + engines[engine, DEPTH]):
+        if engines[engine, column] < engines[engine, best]:
+            best = column
+    return best
+
+
+@njit(cache=True, nogil=True)
+def waits_hold(ops, waits, groups, members, engines, counters, engine, op):
+    """Whether all counters of the operation are high enough; else the engine sleeps on the first that is not."""
+    wait = engines[engine, WAIT]
+    if wait == NOBODY:
+        wait = ops[op, WAIT_AT]
+        engines[engine, MEMBER] = 0
+    while wait < ops[op, WAIT_END]:
+        group = waits[wait, 0]
+        for member in range(groups[group] + engines[engine, MEMBER], groups[group + 1]):
+            counter = members[member]
+            if counters[counter, VALUE] < waits[wait, 1]:
+                engines[engine, WAIT] = wait
+                engines[engine, MEMBER] = member - groups[group]
+                engines[engine, SLEEPER] = counters[counter, FIRST_SLEEPER]
+                counters[counter, FIRST_SLEEPER] = engine
+                return False
+        engines[engine, MEMBER] = 0
+        wait += 1
+    engines[engine, WAIT] = wait
+    return True
+
+
+@njit(cache=True, nogil=True)
+def release(engines, counters, times, alarms, clock, time):
+    """All engines have reached the barrier and every effect has arrived: reset the counters and go on."""
+    clock[AT_BARRIER] = 0
+    counters[:, VALUE] = 0
+    for engine in range(engines.shape[0]):
+        op = engines[engine, HEAD]
+        times[op, STOP] = time
+        times[op, COMPLETION] = time
+        engines[engine, FREE_AT] = time
+        engines[engine, HEAD] += 1
+        set_alarm(alarms, engine, event(time, FREE, engine))
+
+
+@njit(cache=True, nogil=True)
+def event(time, kind, who):
+    return (time << TIME) | (kind << KIND) | who
+
+
+@njit(cache=True, nogil=True)
+def set_alarm(alarms, engine, key):
+    """Replace the next event of an engine: a leaf of a tree in which every node is the least of those below."""
+    place = (alarms.size >> 1) + engine
+    alarms[place] = key
+    while place > 1:
+        key = min(key, alarms[place ^ 1])
+        place >>= 1
+        alarms[place] = key
+
+
+@njit(cache=True, nogil=True)
+def push(heap, clock, key):
+    place = clock[HEAP_SIZE]
+    clock[HEAP_SIZE] = place + 1
+    while place > 0:
+        parent = (place - 1) >> 1
+        if heap[parent] <= key:
+            break
+        heap[place] = heap[parent]
+        place = parent
+    heap[place] = key
+
+
+@njit(cache=True, nogil=True)
+def pop(heap, clock):
+    size = clock[HEAP_SIZE] - 1
+    clock[HEAP_SIZE] = size
+    key = heap[size]
+    heap[size] = NEVER
+    if size == 0:
+        return
+    place, child = 0, 1
+    while child < size:
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= key:
+            break
+        heap[place] = heap[child]
+        place, child = child, 2 * child + 1
+    heap[place] = key
