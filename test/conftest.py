@@ -1,0 +1,50 @@
+"""Makes every .mlir file with RUN lines a test of pytest too, so that one command runs and counts everything."""
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "LitFile | None":
+    if file_path.suffix == ".mlir" and "RUN:" in file_path.read_text():
+        return LitFile.from_parent(parent, path=file_path)
+    return None
+
+
+class LitFile(pytest.File):
+    """One .mlir file."""
+
+    def collect(self) -> "list[LitItem]":
+        return [LitItem.from_parent(self, name="lit")]
+
+
+class LitItem(pytest.Item):
+    """Its RUN lines."""
+
+    def runtest(self) -> None:
+        from lit_format import run_file
+
+        result = run_file(str(self.path))
+        if result.code.name in ("UNSUPPORTED", "SKIPPED"):
+            pytest.skip(result.output)
+        if result.code.isFailure:
+            raise LitFailure(f"{result.code.name}\n{result.output}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> str:
+        if isinstance(excinfo.value, LitFailure):
+            return str(excinfo.value)
+        return str(super().repr_failure(excinfo))
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, f"lit {self.path.name}"
+
+
+class LitFailure(Exception):
+    """What lit printed about a test that failed."""
+
+
+def pytest_unconfigure() -> None:
+    import sys
+
+    if "lit_format" in sys.modules:
+        sys.modules["lit_format"].WARM.close()
