@@ -7,12 +7,35 @@ computed in f32, which is what comes out; `narrow` rounds it.
 from frustum.runtime.kernels.convolution import conv
 from frustum.runtime.kernels.elementwise import BINARY, UNARY, binary, erf, unary
 from frustum.runtime.kernels.linear import lrn, matmul, reduce, softmax
+from frustum.runtime.kernels.moving import interleave, pad, slice_elements
 from frustum.runtime.kernels.pool import average_pool, max_pool
 from frustum.runtime.kernels.resizing import Axis, resize
-from frustum.runtime.kernels.types import Array, narrow, widen
+from frustum.runtime.kernels.types import BFLOAT16, Array, narrow, widen
 from frustum.runtime.kernels.window import output_size, padded, windows
 
 __all__ = [
-    "BINARY", "UNARY", "Array", "Axis", "average_pool", "binary", "conv", "erf", "lrn", "matmul", "max_pool",
-    "narrow", "output_size", "padded", "reduce", "resize", "softmax", "unary", "widen", "windows",
-]  # fmt: skip
+    "BFLOAT16",
+    "BINARY",
+    "UNARY",
+    "Array",
+    "Axis",
+    "average_pool",
+    "binary",
+    "conv",
+    "erf",
+    "interleave",
+    "lrn",
+    "matmul",
+    "max_pool",
+    "narrow",
+    "output_size",
+    "pad",
+    "padded",
+    "reduce",
+    "resize",
+    "slice_elements",
+    "softmax",
+    "unary",
+    "widen",
+    "windows",
+]

@@ -5,13 +5,17 @@ Shapes are `[..., C, H, W]` with any leading axes; pads are (top, left, bottom, 
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from frustum.runtime.kernels.types import Array, widen, widened_type
 
-Pair = tuple[int, int]
-Pads = tuple[int, int, int, int]
+Pair: TypeAlias = tuple[int, ...]
+"""Two numbers: of rows, of columns."""
+Pads: TypeAlias = tuple[int, ...]
+"""Four numbers: top, left, bottom, right."""
 NO_PADS: Pads = (0, 0, 0, 0)
 
 
