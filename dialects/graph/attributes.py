@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, TensorType, f64, i64
-from xdsl.ir import Attribute, Data, EnumAttribute, SpacedOpaqueSyntaxAttribute, SSAValue
+from xdsl.dialects.utils import EnumAttribute
+from xdsl.ir import Attribute, Data, SpacedOpaqueSyntaxAttribute, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_attr_definition
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
@@ -21,6 +21,7 @@ from xdsl.irdl.declarative_assembly_format import (
 from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.str_enum import StrEnum
 
 Ints: TypeAlias = tuple[int, ...]
 Floats: TypeAlias = tuple[float, ...]
@@ -219,10 +220,8 @@ def shape_of(value: SSAValue) -> Ints:
 
 def parse_float(parser: AttrParser) -> float:
     negative = parser.parse_optional_punctuation("-") is not None
-    if parser.parse_optional_keyword("inf"):
-        value = math.inf
-    else:
-        value = float(parser.parse_number(allow_boolean=False))
+    infinite = parser.parse_optional_keyword("inf") is not None
+    value = math.inf if infinite else float(parser.parse_number(allow_boolean=False))
     return -value if negative else value
 
 

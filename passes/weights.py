@@ -1,0 +1,140 @@
+"""The weights of a module, kept beside its IR: a store of named arrays.
+
+The IR holds keys (`fgraph.weight "key"`). The module attribute `frustum.weights` names the store: a
+safetensors file beside the module's text, or, for a module built in this process, a token.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from xdsl.dialects.builtin import FileLineColLoc, ModuleOp, StringAttr
+from xdsl.printer import Printer
+
+from frustum.passes import safetensors
+from frustum.passes.errors import ModelError
+
+__all__ = ["ATTRIBUTE", "Array", "WeightStore", "attach", "load", "save", "store_of", "write_module"]
+
+ATTRIBUTE = "frustum.weights"
+TOKEN = "memory:"
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+class WeightStore:
+    """Named arrays. An entry is an array (perhaps mapped from a file) or is computed when first asked for."""
+
+    def __init__(self, arrays: dict[str, Array] | None = None) -> None:
+        self._entries: dict[str, Array | Callable[[], Array]] = dict(arrays or {})
+
+    def __getitem__(self, key: str) -> Array:
+        entry = self._entries[key]
+        if callable(entry):
+            entry = self._entries[key] = entry()
+        return entry
+
+    def __setitem__(self, key: str, array: Array) -> None:
+        self._entries[key] = array
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, stem: str, array: Array | Callable[[], Array]) -> str:
+        """Stores an array (or how to compute it) under a new key, `stem` or `stem.1`, ...; returns the key."""
+        keys = itertools.chain([stem], (f"{stem}.{number}" for number in itertools.count(1)))
+        key = next(key for key in keys if key not in self._entries)
+        self._entries[key] = array
+        return key
+
+
+_STORES: WeakKeyDictionary[StringAttr, WeightStore] = WeakKeyDictionary()
+"""Stores of modules built in this process; the module's own attribute keeps its store alive."""
+_OPENED: WeakKeyDictionary[ModuleOp, WeightStore] = WeakKeyDictionary()
+"""Stores opened from the file a module names."""
+_numbers = itertools.count()
+
+
+def attach(module: ModuleOp, store: WeightStore) -> None:
+    """Makes `store` the module's own."""
+    token = StringAttr(f"{TOKEN}{next(_numbers)}")
+    _STORES[token] = store
+    module.attributes[ATTRIBUTE] = token
+
+
+def store_of(module: ModuleOp) -> WeightStore:
+    """The module's store: an empty new one where it has none yet; ModelError where it cannot be found.
+
+    A file's name is relative to the folder of the module's own text, which its location tells.
+    """
+    name = module.attributes.get(ATTRIBUTE)
+    if not isinstance(name, StringAttr):
+        store = WeightStore()
+        attach(module, store)
+        return store
+    if name.data.startswith(TOKEN):
+        if name not in _STORES:
+            raise ModelError(f"the weights {name.data} were in another process: write them with the module")
+        return _STORES[name]
+    if module not in _OPENED:
+        location = module.location
+        folder = Path(location.filename.data).parent if isinstance(location, FileLineColLoc) else Path()
+        _OPENED[module] = load(folder / name.data)
+    return _OPENED[module]
+
+
+def load(path: Path | str) -> WeightStore:
+    """The store in a safetensors file, memory-mapped; additions stay in memory."""
+    path = Path(path).resolve()
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError as error:
+        raise ModelError(f"{path}: error: cannot read the weights: {error.strerror}") from error
+    return WeightStore(_read(path, changed))
+
+
+def save(module: ModuleOp, path: Path | str, keys: Iterable[str] | None = None) -> None:
+    """Writes the module's weights: those under `keys`, or else those its operations name."""
+    store = store_of(module)
+    chosen = list(keys if keys is not None else used_keys(module))
+    safetensors.write(Path(path), {key: store[key] for key in chosen})
+
+
+def write_module(module: ModuleOp, path: Path | str) -> None:
+    """Writes `NAME.mlir` and beside it `NAME.safetensors`; the module itself stays as it is."""
+    path = Path(path)
+    weights = path.with_suffix(".safetensors")
+    save(module, weights)
+    own = module.attributes.get(ATTRIBUTE)
+    module.attributes[ATTRIBUTE] = StringAttr(weights.name)
+    try:
+        with path.open("w") as file:
+            Printer(file, print_debuginfo=True).print_op(module)
+            file.write("\n")
+    finally:
+        if own is not None:
+            module.attributes[ATTRIBUTE] = own
+
+
+def used_keys(module: ModuleOp) -> list[str]:
+    """The keys that operations of any level name in their property `key`, each once, in order."""
+    keys = (op.properties.get("key") for op in module.walk())
+    return list(dict.fromkeys(key.data for key in keys if isinstance(key, StringAttr)))
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, changed: int) -> dict[str, Array]:
+    """`changed` is the file's time, so that a rewritten file is read again."""
+    return safetensors.read(path)
