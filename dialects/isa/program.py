@@ -1,9 +1,10 @@
 """A program of the machine as plain data: what the bytes of an executable say, and nothing else.
 
-This file imports neither xDSL nor numpy.  The attributes of the dialect (`attributes.py`) wrap the small values of
-this file; the encoder writes them as bits and reads them back.  In the IR a view is relative to the buffer it looks
-at and has no `memory` and no `ring`; in a program it is physical: `memory` is set, `offset.base` counts from the
-start of that memory, and `ring` says how the address moves between the copies of a multiple buffer.
+This file imports neither xDSL nor numpy.  The attributes of the dialect (`attributes.py`) wrap the small
+values of this file; the encoder writes them as bits and reads them back.  In the IR a view is relative to the
+buffer it looks at and has no `memory` and no `ring`; in a program it is physical: `memory` is set,
+`offset.base` counts from the start of that memory, and `ring` says how the address moves between the copies of
+a multiple buffer.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ Scope: TypeAlias = Literal["own", "cluster", "cores", "all_cores", "all_clusters
 ExternalClass: TypeAlias = Literal["weight", "input", "output", "intermediate", "program"]
 PoolKind: TypeAlias = Literal["max", "avg"]
 UnaryKind: TypeAlias = Literal[
-    "identity", "relu", "leaky_relu", "clip", "sigmoid", "hard_sigmoid", "hard_swish", "tanh", "elu", "gelu",
-    "gelu_tanh", "exp", "log", "sqrt", "reciprocal", "neg", "abs", "floor", "ceil", "round", "erf", "softplus",
+    "identity", "relu", "leaky_relu", "clip", "sigmoid", "hard_sigmoid", "hard_swish", "tanh", "elu",
+    "gelu", "gelu_tanh", "exp", "log", "sqrt", "reciprocal", "neg", "abs", "floor", "ceil", "round", "erf",
+    "softplus",
 ]  # fmt: skip
 BinaryKind: TypeAlias = Literal["add", "sub", "mul", "div", "max", "min", "pow", "prelu"]
 ReduceKind: TypeAlias = Literal["mean", "sum", "max", "min"]
@@ -132,8 +134,8 @@ ZERO = Affine()
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A buffer of `depth` copies of `bytes` each: the copy used is the iteration number of the body that holds
-    the buffer (over the `level` loops around it) mod `depth`."""
+    """A buffer of `depth` copies of `bytes` each: the copy used is the iteration number of the body that
+    holds the buffer (over the `level` loops around it) mod `depth`."""
 
     depth: int
     bytes: int
@@ -149,8 +151,8 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How an operand lies in memory: byte address of the nominal first element of the box, and byte strides of
-    d0..d3 (0 = broadcast).  `memory` and `ring` only in programs."""
+    """How an operand lies in memory: byte address of the nominal first element of the box, and byte strides
+    of d0..d3 (0 = broadcast).  `memory` and `ring` only in programs."""
 
     element: Element
     offset: Affine
@@ -230,7 +232,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """What every instruction has.  `layer` and `unit` are indices into the program's names, for reports only."""
+    """What every instruction has.  `layer` and `unit` index the program's names, for reports only."""
 
     stage: int = 0
     waits: tuple[Wait, ...] = ()
@@ -400,8 +402,8 @@ Node: TypeAlias = Instruction | Repeat
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """A buffer in DRAM that the host knows.  `element` is the type on the device, `model_dtype` (a numpy name)
-    that of the model; both are the same for what only the device sees."""
+    """A buffer in DRAM that the host knows.  `element` is the type on the device, `model_dtype` (a numpy
+    name) that of the model; it is empty for what only the device sees."""
 
     name: str
     class_: ExternalClass

@@ -1,0 +1,323 @@
+"""Attributes and types of `fisa`: each wraps one small value of `program.py`, which is its `.data`.
+
+| text | wraps |
+|---|---|
+| `!fisa.buffer<sram>` | a memory |
+| `#fisa.affine<16 + 4*i0 - 8*i2 + 512*core>` | `Affine` |
+| `#fisa.view<f32, 64*i0, [0, 3136, 56, 4]>` | `View` |
+| `#fisa.span<-1 + 8*i0 : 10 in 56 to 8*i1>` | `Span`: start : extent in bound to limit |
+| `#fisa.box<0 : 1 in 1, 0 : 64 in 64, ...>` | `Box`: four spans |
+| `#fisa.waits<own 3 at 1 + 1*i0, cores 2 at 4>` | tuple of `Wait`: scope slot at value |
+| `#fisa.act<clip, 0.0, 6.0>` | `Act` |
+| `#fisa.real<0.5>`, `#fisa.reals<0.5, 2.0>` | float (may be infinite), pair of floats |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+from xdsl.ir import Data, TypeAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.dialects.isa.program import (
+    ELEMENTS,
+    MAX_LOOPS,
+    MEMORIES,
+    SCOPES,
+    UNARY_KINDS,
+    Act,
+    Affine,
+    Box,
+    Four,
+    Memory,
+    Span,
+    View,
+    Wait,
+)
+
+INDEX_NAMES = tuple(f"i{level}" for level in range(MAX_LOOPS))
+DIMENSIONS = 4
+Word = TypeVar("Word", bound=str)
+
+
+@irdl_attr_definition
+class BufferType(Data[Memory], TypeAttribute):
+    """Bytes in one memory."""
+
+    name = "fisa.buffer"
+
+    @property
+    def memory(self) -> Memory:
+        return self.data
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Memory:
+        with parser.in_angle_brackets():
+            return _one_of(parser, MEMORIES)
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<{self.data}>")
+
+    def verify(self) -> None:
+        if self.data not in MEMORIES:
+            raise VerifyException(f"unknown memory '{self.data}', expected one of {', '.join(MEMORIES)}")
+
+
+DRAM, SRAM, NRAM, WRAM = (BufferType(memory) for memory in MEMORIES)
+BUFFER_TYPES: dict[Memory, BufferType] = {type_.data: type_ for type_ in (DRAM, SRAM, NRAM, WRAM)}
+
+
+@irdl_attr_definition
+class AffineAttr(Data[Affine]):
+    name = "fisa.affine"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Affine:
+        with parser.in_angle_brackets():
+            return parse_affine(parser)
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<{self.data}>")
+
+    def verify(self) -> None:
+        check_affine(self.data)
+
+
+@irdl_attr_definition
+class ViewAttr(Data[View]):
+    name = "fisa.view"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> View:
+        with parser.in_angle_brackets():
+            element = _one_of(parser, ELEMENTS)
+            parser.parse_punctuation(",")
+            offset = parse_affine(parser)
+            parser.parse_punctuation(",")
+            strides = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+            return View(element, offset, _four(parser, strides))
+
+    def print_parameter(self, printer: Printer) -> None:
+        view = self.data
+        strides = ", ".join(map(str, view.strides))
+        printer.print_string(f"<{view.element}, {view.offset}, [{strides}]>")
+
+    def verify(self) -> None:
+        view = self.data
+        if view.element not in ELEMENTS:
+            raise VerifyException(f"unknown element '{view.element}', expected one of {', '.join(ELEMENTS)}")
+        if view.memory is not None or view.ring is not None:
+            raise VerifyException("a view in the IR is relative to its buffer: it has no memory and no ring")
+        if len(view.strides) != DIMENSIONS:
+            raise VerifyException(f"a view has {DIMENSIONS} strides, found {len(view.strides)}")
+        check_affine(view.offset)
+
+
+@irdl_attr_definition
+class SpanAttr(Data[Span]):
+    name = "fisa.span"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Span:
+        with parser.in_angle_brackets():
+            return parse_span(parser)
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<{span_text(self.data)}>")
+
+    def verify(self) -> None:
+        check_span(self.data)
+
+
+@irdl_attr_definition
+class BoxAttr(Data[Box]):
+    name = "fisa.box"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Box:
+        spans = parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: parse_span(parser))
+        if len(spans) != DIMENSIONS:
+            parser.raise_error(f"expected {DIMENSIONS} spans, found {len(spans)}")
+        return Box.of(*spans)
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string("<" + ", ".join(map(span_text, self.data.spans)) + ">")
+
+    def verify(self) -> None:
+        for field in (self.data.start, self.data.extent, self.data.bound, self.data.limit):
+            if len(field) != DIMENSIONS:
+                raise VerifyException(f"a box has {DIMENSIONS} dimensions, found {len(field)}")
+        for span in self.data.spans:
+            check_span(span)
+
+
+@irdl_attr_definition
+class WaitsAttr(Data[tuple[Wait, ...]]):
+    name = "fisa.waits"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> tuple[Wait, ...]:
+        return tuple(parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: _wait(parser)))
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string("<" + ", ".join(f"{w.scope} {w.slot} at {w.value}" for w in self.data) + ">")
+
+    def verify(self) -> None:
+        for wait in self.data:
+            if wait.scope not in SCOPES:
+                raise VerifyException(f"unknown scope '{wait.scope}', expected one of {', '.join(SCOPES)}")
+            if wait.slot < 0:
+                raise VerifyException(f"a slot is not negative, found {wait.slot}")
+            check_affine(wait.value)
+
+
+@irdl_attr_definition
+class ActAttr(Data[Act]):
+    name = "fisa.act"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Act:
+        with parser.in_angle_brackets():
+            kind = _one_of(parser, UNARY_KINDS)
+            values: list[float] = []
+            while len(values) < 2 and parser.parse_optional_punctuation(",") is not None:
+                values.append(parse_real(parser))
+            return Act(kind, *values)
+
+    def print_parameter(self, printer: Printer) -> None:
+        act = self.data
+        values = f", {real_text(act.alpha)}, {real_text(act.beta)}" if act.alpha or act.beta else ""
+        printer.print_string(f"<{act.kind}{values}>")
+
+    def verify(self) -> None:
+        if self.data.kind not in UNARY_KINDS:
+            raise VerifyException(f"unknown activation '{self.data.kind}'")
+
+
+@irdl_attr_definition
+class RealAttr(Data[float]):
+    """A number of type f64, infinities included."""
+
+    name = "fisa.real"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> float:
+        with parser.in_angle_brackets():
+            return parse_real(parser)
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<{real_text(self.data)}>")
+
+
+@irdl_attr_definition
+class RealsAttr(Data[tuple[float, ...]]):
+    name = "fisa.reals"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> tuple[float, ...]:
+        return tuple(parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: parse_real(parser)))
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string("<" + ", ".join(map(real_text, self.data)) + ">")
+
+
+# ------------------------------------------------------------------------------------------ text
+
+
+def real_text(value: float) -> str:
+    """The shortest text that MLIR's lexer reads back as the same number."""
+    text = repr(float(value))
+    mantissa, e, exponent = text.partition("e")
+    return f"{mantissa}.0e{exponent}" if e and "." not in mantissa else text
+
+
+def parse_real(parser: AttrParser) -> float:
+    sign = -1.0 if parser.parse_optional_punctuation("-") is not None else 1.0
+    for word in ("inf", "nan"):
+        if parser.parse_optional_keyword(word) is not None:
+            return math.copysign(float(word), sign)
+    return math.copysign(float(parser.parse_number()), sign)
+
+
+def parse_affine(parser: AttrParser) -> Affine:
+    """Terms `number`, `number*name` or `name`, with + or - between them."""
+    total = _term(parser, -1 if parser.parse_optional_punctuation("-") is not None else 1)
+    while True:
+        if parser.parse_optional_punctuation("+") is not None:
+            total += _term(parser, 1)
+        elif parser.parse_optional_punctuation("-") is not None:
+            total += _term(parser, -1)
+        else:
+            return total
+
+
+def _term(parser: AttrParser, sign: int) -> Affine:
+    number = parser.parse_optional_integer(allow_boolean=False, allow_negative=False)
+    if number is not None and parser.parse_optional_punctuation("*") is None:
+        return Affine(sign * number)
+    factor = sign if number is None else sign * number
+    name = parser.parse_identifier(": expected a number, i0 to i5, core or cluster")
+    if name == "core":
+        return Affine(core=factor)
+    if name == "cluster":
+        return Affine(cluster=factor)
+    if name not in INDEX_NAMES:
+        parser.raise_error(f"unknown index '{name}', expected i0 to i{MAX_LOOPS - 1}, core or cluster")
+    return Affine.index(INDEX_NAMES.index(name), factor)
+
+
+def span_text(span: Span) -> str:
+    limit = "" if span.limit is None else f" to {span.limit}"
+    return f"{span.start} : {span.extent} in {span.bound}{limit}"
+
+
+def parse_span(parser: AttrParser) -> Span:
+    start = parse_affine(parser)
+    parser.parse_punctuation(":")
+    extent = parser.parse_integer(allow_boolean=False)
+    parser.parse_keyword("in")
+    bound = parser.parse_integer(allow_boolean=False)
+    limit = parse_affine(parser) if parser.parse_optional_keyword("to") is not None else None
+    return Span(start, extent, bound, limit)
+
+
+def _wait(parser: AttrParser) -> Wait:
+    scope = _one_of(parser, SCOPES)
+    slot = parser.parse_integer(allow_boolean=False)
+    parser.parse_keyword("at")
+    return Wait(slot, scope, parse_affine(parser))
+
+
+def _one_of(parser: AttrParser, words: Sequence[Word]) -> Word:
+    word = parser.parse_identifier()
+    for known in words:
+        if word == known:
+            return known
+    return parser.raise_error(f"unknown '{word}', expected one of {', '.join(words)}")
+
+
+def _four(parser: AttrParser, values: Sequence[int]) -> Four:
+    if len(values) != DIMENSIONS:
+        parser.raise_error(f"expected {DIMENSIONS} integers, found {len(values)}")
+    return (values[0], values[1], values[2], values[3])
+
+
+# ------------------------------------------------------------------------------------------ checks
+
+
+def check_affine(affine: Affine) -> None:
+    if len(affine.loops) > MAX_LOOPS:
+        raise VerifyException(f"loops nest at most {MAX_LOOPS} deep, found {len(affine.loops)} coefficients")
+
+
+def check_span(span: Span) -> None:
+    if span.extent < 0 or span.bound < 0:
+        raise VerifyException(f"extent and bound are not negative, found {span_text(span)}")
+    check_affine(span.start)
+    if span.limit is not None:
+        check_affine(span.limit)

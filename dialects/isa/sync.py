@@ -1,0 +1,243 @@
+"""Structure and order: the program, its buffers, loops, events and pages."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Unpack
+
+from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolNameConstraint
+from xdsl.ir import Block, Region
+from xdsl.irdl import (
+    IRDLOperation,
+    eq,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import HasParent, IsolatedFromAbove, NoTerminator, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.dialects.isa.attributes import BUFFER_TYPES, DRAM, BufferType
+from frustum.dialects.isa.instruction import (
+    COMMON,
+    INTEGER,
+    INTEGERS,
+    CommonFields,
+    Instruction,
+    Word,
+    check_word,
+    integer,
+    integers,
+    word,
+)
+from frustum.dialects.isa.program import (
+    ELEMENTS,
+    ENGINES,
+    EXTERNAL_CLASSES,
+    Element,
+    Engine,
+    ExternalClass,
+    Memory,
+)
+
+ALIGNMENT_BYTES = 16
+"""Buffers start at multiples of this."""
+
+
+@irdl_op_definition
+class ProgramOp(IRDLOperation):
+    """The program text of all clusters and cores of a chip."""
+
+    name = "fisa.program"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    body = region_def("single_block")
+
+    traits = traits_def(NoTerminator(), IsolatedFromAbove(), SymbolOpInterface())
+    assembly_format = "$sym_name $body attr-dict"
+
+    def __init__(self, sym_name: str, body: Region | None = None) -> None:
+        region = Region(Block()) if body is None else body
+        super().__init__(properties={"sym_name": StringAttr(sym_name)}, regions=[region])
+
+
+@irdl_op_definition
+class RepeatOp(IRDLOperation):
+    """A loop.  Child c runs in pass t with index i = t - stage(c), while 0 <= i < count."""
+
+    name = "fisa.repeat"
+
+    count = prop_def(INTEGER)
+    stage = prop_def(INTEGER, default_value=integer(0))
+    body = region_def("single_block")
+
+    traits = traits_def(NoTerminator())
+    assembly_format = "$count (`stage` $stage^)? $body attr-dict"
+
+    def __init__(self, count: int, body: Region | None = None, *, stage: int = 0) -> None:
+        properties = {"count": integer(count), "stage": integer(stage)}
+        super().__init__(properties=properties, regions=[Region(Block()) if body is None else body])
+
+    def verify_(self) -> None:
+        if self.count.value.data < 1:
+            raise VerifyException(f"'{self.name}': count is at least 1, found {self.count.value.data}")
+        if self.stage.value.data < 0:
+            raise VerifyException(f"'{self.name}': stage is not negative, found {self.stage.value.data}")
+
+
+@irdl_op_definition
+class ExternalOp(IRDLOperation):
+    """A buffer in DRAM that the host knows: weights, inputs, outputs, values between executables.
+
+    `name` is the host's name for it; `model_dtype` is the numpy name of the type the host passes or expects,
+    where that is not `element`.
+    """
+
+    name = "fisa.external"
+
+    external_name = prop_def(StringAttr, prop_name="name")
+    class_ = prop_def(StringAttr, prop_name="class")
+    bytes = prop_def(INTEGER)
+    shape = prop_def(INTEGERS)
+    element = prop_def(StringAttr)
+    model_dtype = opt_prop_def(StringAttr)
+    address = opt_prop_def(INTEGER)
+    buffer = result_def(eq(DRAM))
+
+    custom_directives = (Word,)
+    assembly_format = (
+        "custom<Word>($class) $name `bytes` $bytes `shape` $shape custom<Word>($element)"
+        " (`model_dtype` $model_dtype^)? (`address` $address^)? attr-dict"
+    )
+
+    def __init__(
+        self,
+        name: str,
+        class_: ExternalClass,
+        bytes: int,
+        shape: tuple[int, ...],
+        element: Element,
+        *,
+        model_dtype: str | None = None,
+        address: int | None = None,
+    ) -> None:
+        super().__init__(
+            properties={
+                "name": StringAttr(name),
+                "class": word(class_),
+                "bytes": integer(bytes),
+                "shape": integers(tuple(shape)),
+                "element": word(element),
+                "model_dtype": None if model_dtype is None else word(model_dtype),
+                "address": None if address is None else integer(address),
+            },
+            result_types=[DRAM],
+        )
+
+    def verify_(self) -> None:
+        check_word(self.name, "class", self.class_, EXTERNAL_CLASSES)
+        check_word(self.name, "element", self.element, ELEMENTS)
+        check_storage(self.name, self.bytes.value.data, self.address)
+
+
+@irdl_op_definition
+class AllocOp(IRDLOperation):
+    """A buffer; inside a loop body each pass of that loop gets the next of `depth` copies."""
+
+    name = "fisa.alloc"
+
+    bytes = prop_def(INTEGER)
+    depth = prop_def(INTEGER, default_value=integer(1))
+    address = opt_prop_def(INTEGER)
+    buffer = result_def(BufferType)
+
+    assembly_format = "`bytes` $bytes (`depth` $depth^)? (`address` $address^)? attr-dict `:` type($buffer)"
+
+    def __init__(self, memory: Memory, bytes: int, depth: int = 1, *, address: int | None = None) -> None:
+        super().__init__(
+            properties={
+                "bytes": integer(bytes),
+                "depth": integer(depth),
+                "address": None if address is None else integer(address),
+            },
+            result_types=[BUFFER_TYPES[memory]],
+        )
+
+    @property
+    def memory(self) -> Memory:
+        assert isinstance(self.buffer.type, BufferType)
+        return self.buffer.type.memory
+
+    def verify_(self) -> None:
+        if self.depth.value.data < 1:
+            raise VerifyException(f"'{self.name}': depth is at least 1, found {self.depth.value.data}")
+        check_storage(self.name, self.bytes.value.data, self.address)
+
+
+@irdl_op_definition
+class FetchOp(Instruction):
+    """Bring a page of the program into the cluster's instruction memory."""
+
+    name = "fisa.fetch"
+    ENGINE: ClassVar[Engine | None] = "fetch"
+
+    page = prop_def(INTEGER)
+
+    assembly_format = "$page" + COMMON
+
+    def __init__(self, page: int, **common: Unpack[CommonFields]) -> None:
+        self.fill_in((), common, {"page": page})
+
+    def check(self) -> None:
+        if self.page.value.data < 0:
+            raise VerifyException(f"'{self.name}': page is not negative, found {self.page.value.data}")
+
+
+@irdl_op_definition
+class BarrierOp(Instruction):
+    """Every engine of every cluster drains, all counters are reset to 0, and a page ends."""
+
+    name = "fisa.barrier"
+
+    traits = traits_def(HasParent(ProgramOp))
+    assembly_format = COMMON.strip()
+
+    def __init__(self, **common: Unpack[CommonFields]) -> None:
+        self.fill_in((), common, {})
+
+    def check(self) -> None:
+        if self.waits is not None or self.signal is not None:
+            raise VerifyException(f"'{self.name}': a barrier drains everything: it has no waits and no signal")
+
+
+@irdl_op_definition
+class WaitOp(Instruction):
+    """Only waits: for an instruction with more waits than fit into it, or for an engine that has to stop."""
+
+    name = "fisa.wait"
+
+    engine = prop_def(StringAttr)
+
+    custom_directives = (Word,)
+    assembly_format = "custom<Word>($engine)" + COMMON
+
+    def __init__(self, engine: Engine, **common: Unpack[CommonFields]) -> None:
+        self.fill_in((), common, {"engine": engine})
+
+    def engine_of(self) -> Engine:
+        return self.engine.data  # type: ignore[return-value]  # verified
+
+    def check(self) -> None:
+        check_word(self.name, "engine", self.engine, ENGINES)
+
+
+def check_storage(name: str, bytes: int, address: IntegerAttr[Any] | None) -> None:
+    if bytes < 1:
+        raise VerifyException(f"'{name}': a buffer has at least one byte, found {bytes}")
+    start = 0 if address is None else address.value.data
+    if start < 0 or start % ALIGNMENT_BYTES:
+        raise VerifyException(f"'{name}': an address is a multiple of {ALIGNMENT_BYTES}, found {start}")
+
+
