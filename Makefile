@@ -1,0 +1,41 @@
+# Everything a fresh clone needs: Python (3.11 to 3.13), pip and make.  PYTHON=python3.12 chooses another one.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+CODE   := dialects passes backend runtime
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench soak docs
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+run: $(VENV)/installed ## Compile ResNet-50, run it on the emulated machine, compare it with onnxruntime
+	$(BIN)/frustum run zoo:resnet50 --check
+
+test: $(VENV)/installed-test ## Run all tests (pytest; the .mlir files of lit are among them)
+	$(BIN)/python -m pytest -n auto --durations=10 $(PYTEST_ARGS)
+
+check: $(VENV)/installed-dev ## Run the linter, the type checker and the import contracts
+	$(BIN)/ruff check
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+docs: $(VENV)/installed ## Write docs/operations.md anew
+	$(BIN)/python -m frustum.runtime.op_table docs/operations.md
+
+# One stamp per set of packages: pip runs again only when pyproject.toml changes.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/installed-test: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/installed $(VENV)/installed-test
