@@ -67,7 +67,7 @@ class Declared:
             words = "text that is not empty"
         else:
             kind = "a whole number" if self.kind is int else "a number"
-            words = f"{kind}, {_quantity(parameter.low, parameter.unit)} to {_quantity(parameter.high, parameter.unit)}"
+            words = f"{kind}, {_range(parameter)}"
         return f"{words}, or null" if self.optional else words
 
 
@@ -179,7 +179,11 @@ def _read_real(field: Declared, data: object) -> float | None:
     return None
 
 
-_READ: dict[type, Callable[[Declared, object], Any]] = {str: _read_text, int: _read_integer, float: _read_real}
+_READ: dict[type, Callable[[Declared, object], Any]] = {
+    str: _read_text,
+    int: _read_integer,
+    float: _read_real,
+}
 
 
 def _in_range(field: Declared, value: float) -> bool:
@@ -205,9 +209,19 @@ def _found(data: object) -> str:
     return "nothing" if data is None else repr(data)
 
 
+def _range(parameter: Parameter) -> str:
+    if parameter.unit in MULTIPLES:
+        return " to ".join(_quantity(value, parameter.unit) for value in (parameter.low, parameter.high))
+    return f"{_digits(parameter.low)} to {_digits(parameter.high)} {parameter.unit}".rstrip()
+
+
 def _quantity(value: float, unit: str) -> str:
     """As it would be written in a file: `2 MiB` rather than `2097152 B`."""
-    for multiple, factor in reversed(MULTIPLES.get(unit, {}).items()):
+    for multiple, factor in reversed(MULTIPLES[unit].items()):
         if value >= factor and value % factor == 0:
             return f"{int(value) // factor} {multiple}"
-    return f"{value:g} {unit}".rstrip() if isinstance(value, float) else f"{value} {unit}".rstrip()
+    return f"{_digits(value)} {unit}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -92,7 +92,9 @@ def _plain_mapping(document: Document, node: Any, path: Path, above: tuple[Any, 
     for key, value in node.value:
         here = (*path, str(key.value))
         if key.id != "scalar" or key.tag != f"{_TAG}str":
-            document.second_keys.append((Problem(here, f"a key must be text, found {_shown(key)}"), _mark_of(key)))
+            document.second_keys.append(
+                (Problem(here, f"a key must be text, found {_shown(key)}"), _mark_of(key))
+            )
         elif here[-1] in data:
             first = document.keys[here].line
             message = f"{'.'.join(here)} is given twice, first in line {first}"

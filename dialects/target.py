@@ -49,13 +49,15 @@ def _energy(doc: str) -> Parameter:
 
 @dataclass(frozen=True)
 class Memory:
-    """One memory: its size, its ports (one to read, one to write) and what a byte through them costs."""
+    """One memory.  On chip it has a port to read and one to write; a DRAM has one port for both."""
 
     capacity_bytes: Annotated[int, _size("size of one instance", 256, 1024 * _GIB)]
-    port_bytes_per_cycle: Annotated[int, _rate("bandwidth of its port for transfers, each way")]
+    port_bytes_per_cycle: Annotated[int, _rate("bandwidth of a port for transfers")]
     latency_cycles: Annotated[int, Parameter("delay of a completion, occupying nothing", 0, 10**6, "cycles")]
     energy_pj_per_byte: Annotated[float, Parameter("energy of a byte read or written", 0.0, 1e6, "pJ/B")]
-    minimum_run_bytes: Annotated[int, _size("a shorter contiguous run takes the port's time of this", 1, 4096)]
+    minimum_run_bytes: Annotated[
+        int, _size("a shorter contiguous run takes the port's time of this", 1, 4096)
+    ]
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,9 @@ class MatrixUnit:
     """The multipliers: P lines x Q channels."""
 
     channels: Annotated[int, Parameter("output channels Q of a pass", 1, 4096)]
-    line_buffer: LineBuffer
-    cycles_per_step: CyclesByWidth
-    energy_pj_per_mac: EnergyByWidth
+    line_buffer: Annotated[LineBuffer, Parameter("what feeds it; its lines are P")]
+    cycles_per_step: Annotated[CyclesByWidth, Parameter("P x Q multiply-accumulates")]
+    energy_pj_per_mac: Annotated[EnergyByWidth, Parameter("one multiply-accumulate")]
 
     @property
     def lines(self) -> int:
@@ -129,12 +131,14 @@ class MatrixUnit:
 
 @dataclass(frozen=True)
 class VectorPasses:
-    """Passes over the elements that elementary operations need; others are sums of these."""
+    """How often the simple operations go over their elements."""
 
     elementary: Annotated[int, _passes("add, multiply, compare, select, convert, scale and shift")]
     transcendental: Annotated[int, _passes("exponential, logarithm, root, division, sigmoid, tanh, erf")]
     pool_per_kernel_element: Annotated[int, _passes("pooling, for each element of its kernel")]
-    lrn_per_window_element: Annotated[int, _passes("local response normalisation, for each channel of its window")]
+    lrn_per_window_element: Annotated[
+        int, _passes("local response normalisation, for each channel of its window")
+    ]
     reduction: Annotated[int, _passes("sum, maximum, minimum, mean")]
     resize_nearest: Annotated[int, _passes("resize to the nearest element")]
     resize_linear: Annotated[int, _passes("linear resize")]
@@ -145,20 +149,20 @@ class VectorUnit:
     """Element-wise work, pooling, normalisation."""
 
     lanes: Annotated[int, Parameter("elements worked on at once", 1, 65536)]
-    cycles_per_element: CyclesByWidth
-    passes: VectorPasses
+    cycles_per_element: Annotated[CyclesByWidth, Parameter("of a lane, for an element in a pass")]
+    passes: Annotated[VectorPasses, Parameter("over the elements; other operations are sums of these")]
 
 
 @dataclass(frozen=True)
 class Core:
     """A compute unit with memories of its own."""
 
-    nram: Memory
-    wram: Memory
-    iodma: Engine
-    mvdma: Engine
-    matrix: MatrixUnit
-    vector: VectorUnit
+    nram: Annotated[Memory, Parameter("its memory of neurons: feature maps and results")]
+    wram: Annotated[Memory, Parameter("its memory of weights")]
+    iodma: Annotated[Engine, Parameter("DRAM <-> NRAM, WRAM")]
+    mvdma: Annotated[Engine, Parameter("SRAM <-> NRAM, WRAM")]
+    matrix: Annotated[MatrixUnit, Parameter("convolutions and matrix products")]
+    vector: Annotated[VectorUnit, Parameter("element-wise work, pooling, normalisation, reduction")]
     address_cache_bytes: Annotated[int, _size("address tables a core can hold at a time", 16, _GIB)]
 
     @property
@@ -177,11 +181,11 @@ class Cluster:
     cores: Annotated[int, Parameter("cores of a cluster", 1, 256)]
     instruction_memory_bytes: Annotated[int, _size("program memory that the cores share", 256, _GIB)]
     event_slots: Annotated[int, Parameter("event counters of a cluster", 1, 65536)]
-    sram: Memory
-    gdma: Engine
-    cdma: Engine | None
-    bus: Engine
-    core: Core
+    sram: Annotated[Memory, Parameter("memory that its cores share")]
+    gdma: Annotated[Engine, Parameter("DRAM <-> SRAM; a read may go to the SRAMs of several clusters")]
+    cdma: Annotated[Engine | None, Parameter("SRAM -> SRAM of another cluster")]
+    bus: Annotated[Engine, Parameter("broadcast: SRAM -> NRAM, WRAM of one, several or all cores")]
+    core: Annotated[Core, Parameter("each of its cores")]
 
 
 @dataclass(frozen=True)
@@ -189,8 +193,8 @@ class Chip:
     """Clusters around one DRAM."""
 
     clusters: Annotated[int, Parameter("clusters of a chip", 1, 1024)]
-    dram: Memory
-    cluster: Cluster
+    dram: Annotated[Memory, Parameter("memory that its clusters share")]
+    cluster: Annotated[Cluster, Parameter("each of its clusters")]
 
 
 @dataclass(frozen=True)
@@ -212,9 +216,11 @@ class Target:
     host_link_bytes_per_cycle: Annotated[int, _rate("link between the host's memory and a chip's DRAM")]
     chip_link_bytes_per_cycle: Annotated[int | None, _rate("link between the DRAMs of two chips")]
     alignment_bytes: Annotated[int, _size("buffers start at multiples of this", 1, 4096)]
-    transfers: Transfers
-    chip: Chip
-    options: Options = Options()
+    transfers: Annotated[Transfers, Parameter("how DMA engines cut and overlap their transfers")]
+    chip: Annotated[Chip, Parameter("each of its chips")]
+    options: Annotated[Options, Parameter("what the command line takes where it is not told otherwise")] = (
+        Options()
+    )
 
     @property
     def cluster(self) -> Cluster:
@@ -234,7 +240,12 @@ class Target:
 
     def memory(self, name: str) -> Memory:
         """The memory called dram, sram, nram or wram."""
-        memories = {"dram": self.chip.dram, "sram": self.cluster.sram, "nram": self.core.nram, "wram": self.core.wram}
+        memories = {
+            "dram": self.chip.dram,
+            "sram": self.cluster.sram,
+            "nram": self.core.nram,
+            "wram": self.core.wram,
+        }
         return memories[name]
 
 

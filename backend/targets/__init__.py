@@ -21,7 +21,9 @@ def path(name: str) -> Path:
     if name not in names():
         shipped = ", ".join(names())
         near = did_you_mean(name, names())
-        raise TargetError(f"error: no target {name!r}{near} (shipped: {shipped}; or a file that ends in .yaml)")
+        raise TargetError(
+            f"error: no target {name!r}{near} (shipped: {shipped}; or a file that ends in .yaml)"
+        )
     return _FOLDER / f"{name}.yaml"
 
 

@@ -1,0 +1,353 @@
+"""What single actions of the machine take: cycles, line-buffer writes, energy.
+
+The compiler's estimate and the emulator both ask here, so they can differ in overlap only.
+All functions are pure, and exact on Python integers and on numpy arrays of them alike (numpy is not
+imported): sizes and counts may be arrays, figures of the machine are plain numbers.  Every count is at
+least 0; work of size 0 takes 0 cycles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, Literal
+
+from frustum.dialects.target import Engine, MatrixUnit, Memory, Target, VectorUnit
+
+Int = Any  # an int, or a numpy array of integers
+
+Mode = Literal["split", "continuous", "channels_last"]
+
+
+# --- transfers ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TransferCycles:
+    """What a transfer, or one chunk of it, occupies; `latency` delays its completion and occupies nothing."""
+
+    engine: Int
+    source_port: Int
+    destination_port: Int
+    latency: int
+
+
+def port_bytes(memory: Memory, run_bytes: Int, runs: Int) -> Int:
+    """Bytes that a memory's port is busy with for `runs` contiguous runs: short ones count as the minimum."""
+    return runs * larger(run_bytes, memory.minimum_run_bytes)
+
+
+def chunks(size_bytes: Int, chunk_bytes: int) -> tuple[Int, Int]:
+    """How many whole chunks a transfer is cut into, and the bytes of the one after them (0: there is none)."""
+    return size_bytes // chunk_bytes, size_bytes % chunk_bytes
+
+
+def chunk_port_cycles(memory: Memory, chunk_bytes: Int, run_bytes: Int) -> Int:
+    """Cycles that a memory's port is busy with one chunk made of contiguous runs of `run_bytes`.
+
+    A chunk cuts runs that are as long as the minimum without cost; of shorter ones, `ceil(chunk / run)`
+    are touched.
+    """
+    is_short = run_bytes < memory.minimum_run_bytes
+    runs = ceil_div(chunk_bytes, larger(run_bytes, 1))
+    padded = chunk_bytes + is_short * (port_bytes(memory, run_bytes, runs) - chunk_bytes)
+    return ceil_div(padded, memory.port_bytes_per_cycle)
+
+
+def transfer_chunk_cycles(
+    engine: Engine,
+    source: Memory,
+    destination: Memory,
+    chunk_bytes: Int,
+    source_run_bytes: Int,
+    destination_run_bytes: Int,
+) -> TransferCycles:
+    """What one chunk occupies: the engine as long as the slowest part needs, each port as long as it needs.
+
+    Two memories of the same engine may be the same one.  For a multicast give any of the destinations: each
+    port is as busy.
+    """
+    read = chunk_port_cycles(source, chunk_bytes, source_run_bytes)
+    write = chunk_port_cycles(destination, chunk_bytes, destination_run_bytes)
+    moved = ceil_div(chunk_bytes, engine.bytes_per_cycle)
+    latency = max(source.latency_cycles, destination.latency_cycles)
+    return TransferCycles(larger(moved, larger(read, write)), read, write, latency)
+
+
+def transfer_cycles(
+    target: Target,
+    engine: Engine,
+    source: Memory,
+    destination: Memory,
+    size_bytes: Int,
+    source_run_bytes: Int,
+    destination_run_bytes: Int,
+) -> TransferCycles:
+    """What a whole transfer occupies when nothing else is in its way: the sum over its chunks.
+
+    It completes `engine + latency` cycles after its start.
+    """
+    chunk_bytes = target.transfers.chunk_bytes
+    whole, rest_bytes = chunks(size_bytes, chunk_bytes)
+    runs = source_run_bytes, destination_run_bytes
+    one = transfer_chunk_cycles(engine, source, destination, chunk_bytes, *runs)
+    rest = transfer_chunk_cycles(engine, source, destination, rest_bytes, *runs)
+    return TransferCycles(
+        whole * one.engine + rest.engine,
+        whole * one.source_port + rest.source_port,
+        whole * one.destination_port + rest.destination_port,
+        one.latency,
+    )
+
+
+def link_engine(target: Target, link: Literal["host", "chip"]) -> Engine:
+    """The link to the host, or between the DRAMs of two chips, as the engine that it is for a transfer."""
+    rate = target.host_link_bytes_per_cycle if link == "host" else target.chip_link_bytes_per_cycle
+    assert rate is not None, f"{target.name} has no link between chips"
+    return Engine(rate)
+
+
+# --- the matrix unit ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """What the matrix unit is asked to do; a matrix product has a 1 x 1 kernel and its rows as `columns`.
+
+    `rows` are all row pieces, those of a batch together; `columns` the output positions of each.
+    """
+
+    rows: Int
+    columns: Int
+    channels_in: Int  # per group
+    channels_out: Int  # per group
+    element_bytes: int
+    groups: Int = 1
+    kernel_h: int = 1
+    kernel_w: int = 1
+    stride_w: int = 1
+    dilation_w: int = 1
+    straddling: Int = 0  # windows between two rows that are computed and discarded; `continuous` only
+    pitch_channels: Int | None = None  # channels stored per position; `channels_last` only
+
+    @property
+    def span(self) -> int:
+        """Elements that the kernel row of one window covers."""
+        return (self.kernel_w - 1) * self.dilation_w + 1
+
+
+@dataclass(frozen=True)
+class MatrixWork:
+    """What one matrix instruction does; `busy_cycles` is `max(writes, steps x cycles per step)`."""
+
+    windows: Int  # output positions computed, discarded ones included
+    discarded: Int
+    passes: Int
+    steps: Int
+    writes: Int
+    busy_cycles: Int
+    useful_macs: Int
+
+
+def matrix_work(unit: MatrixUnit, work: Convolution, mode: Mode = "split") -> MatrixWork:
+    """Passes, steps and writes of an instruction, exactly.
+
+    With `P` lines, `Q` channels, windows `= rows x columns` (plus the straddling ones between rows in
+    `continuous` mode):
+
+    - `passes = ceil(windows / P) x ceil(channels_out / Q) x groups`
+    - `steps = passes x channels_in x kernel_h x kernel_w`
+    - `writes = ceil(channels_out / Q) x groups x (writes of each fill of the lines, summed over the fills)`
+
+    A fill takes the next P windows, so it may hold pieces of several rows and the last fill may be smaller.
+    Each row piece of a fill is written on its own; in `continuous` mode a fill is one piece.  A piece of n
+    windows takes `piece_writes`.
+    """
+    rows, columns = work.rows, work.columns
+    discarded = 0 * rows
+    if mode == "continuous":
+        discarded = (rows - 1) * work.straddling * (rows * columns > 0)
+        rows, columns = 1, rows * columns + discarded
+    windows = rows * columns
+    slices = ceil_div(work.channels_out, unit.channels) * work.groups
+    passes = ceil_div(windows, unit.lines) * slices
+    steps = passes * work.channels_in * work.kernel_h * work.kernel_w
+    writes = slices * _sum_over_pieces(unit, work, mode, rows, columns)
+    busy = larger(writes, steps * unit.cycles_per_step.of(work.element_bytes))
+    taps = work.channels_in * work.kernel_h * work.kernel_w
+    useful = (windows - discarded) * work.channels_out * work.groups * taps
+    return MatrixWork(windows, discarded, passes, steps, writes, busy, useful)
+
+
+def straddling_windows(
+    row_elements: Int, row_distance: Int, kernel_w: int, stride_w: int, dilation_w: int
+) -> Int:
+    """Windows to discard at a row end: `max(0, ceil((D - Wo*S) / S))`.
+
+    `row_elements` is the row's length W with its padding, `row_distance` D from the start of the input of one
+    output row to the next, `Wo = (W - span) // S + 1`.
+    """
+    valid = (row_elements - ((kernel_w - 1) * dilation_w + 1)) // stride_w + 1
+    return larger(ceil_div(row_distance - valid * stride_w, stride_w), 0)
+
+
+def windows_per_write(unit: MatrixUnit, work: Convolution) -> tuple[int, ...]:
+    """Lines that one write fills, for each column piece of a kernel row.
+
+    A block of E elements fills `(E - span) // S + 1` lines.  A kernel row whose span exceeds E is cut into
+    the fewest column pieces, each but the last with as many taps as fit.
+    """
+    block = unit.line_buffer.block_bytes // work.element_bytes
+    most_taps = (block - 1) // work.dilation_w + 1
+    whole, rest = divmod(work.kernel_w, most_taps)
+    taps = [most_taps] * whole + [rest] * (rest > 0)
+    return tuple((block - (n - 1) * work.dilation_w - 1) // work.stride_w + 1 for n in taps)
+
+
+def piece_writes(unit: MatrixUnit, work: Convolution, mode: Mode, windows: Int) -> Int:
+    """Writes that bring a piece of n windows of one row into the lines, for all channels and kernel rows.
+
+    - `split`, `continuous` (a block is a run of positions of one channel):
+      `channels_in x kernel_h x sum of ceil(n / windows per write) over the column pieces`
+    - `channels_last` (a block is a run of channels, then of positions): the distinct blocks of the
+      `(n - 1) x S + span` positions, or `n x kernel_w` where windows leave some out; whole positions
+      as one run, or, where only some of the stored channels are read, each position as a run if that is less.
+    """
+    if mode != "channels_last":
+        per_channel = sum(ceil_div(windows, fill) for fill in windows_per_write(unit, work))
+        return per_channel * work.channels_in * work.kernel_h
+    block = unit.line_buffer.block_bytes // work.element_bytes
+    pitch = work.channels_in if work.pitch_channels is None else work.pitch_channels
+    covered = ((windows - 1) * work.stride_w + work.span) * (windows > 0)
+    as_one_run = ceil_div(covered * pitch, block)
+    as_positions = smaller(covered, windows * work.kernel_w) * ceil_div(work.channels_in, block)
+    return smaller(as_one_run, as_positions) * work.kernel_h
+
+
+def _sum_over_pieces(unit: MatrixUnit, work: Convolution, mode: Mode, rows: Int, columns: Int) -> Int:
+    """Writes of all row pieces when `rows x columns` windows fill the lines in order, P at a time.
+
+    Row r starts in line `r*columns mod P`, which repeats after at most P rows; so only so many are looked at,
+    each as often as it occurs.  A row is: what completes the fill that the row before began, then whole
+    fills, then what begins the next.
+    """
+    lines = unit.lines
+    of_whole_fill = piece_writes(unit, work, mode, lines)
+    period = lines // gcd(lines, columns) if isinstance(columns, int) else lines
+    total = 0 * (rows * columns)
+    for row in range(min(period, _greatest(rows))):
+        alike = larger(0, (rows - row + period - 1) // period)
+        first = smaller(-(row * columns) % lines, columns)
+        whole, last = (columns - first) // lines, (columns - first) % lines
+        ends = piece_writes(unit, work, mode, first) + piece_writes(unit, work, mode, last)
+        total = total + alike * (whole * of_whole_fill + ends)
+    return total
+
+
+def cheaper_mode(unit: MatrixUnit, work: Convolution) -> Mode:
+    """Split or continuous, whichever is busy for fewer cycles (split where equal: nothing is discarded)."""
+    split = matrix_work(unit, work, "split").busy_cycles
+    return "continuous" if matrix_work(unit, work, "continuous").busy_cycles < split else "split"
+
+
+# --- the vector unit ---------------------------------------------------------------------------------------
+
+_PARTS = {  # kind: (elementary operations, transcendental ones)
+    "identity": (1, 0),
+    "add": (1, 0),
+    "sub": (1, 0),
+    "mul": (1, 0),
+    "max": (1, 0),
+    "min": (1, 0),
+    "div": (0, 1),
+    "pow": (1, 2),  # exp(b * log a)
+    "prelu": (2, 0),  # multiply, select
+    "relu": (1, 0),
+    "leaky_relu": (2, 0),  # multiply, select
+    "clip": (2, 0),
+    "neg": (1, 0),
+    "abs": (1, 0),
+    "floor": (1, 0),
+    "ceil": (1, 0),
+    "round": (1, 0),
+    "hard_sigmoid": (3, 0),  # scale and shift, clip
+    "hard_swish": (4, 0),  # hard sigmoid, multiply
+    "sigmoid": (0, 1),
+    "tanh": (0, 1),
+    "erf": (0, 1),
+    "exp": (0, 1),
+    "log": (0, 1),
+    "sqrt": (0, 1),
+    "reciprocal": (0, 1),
+    "elu": (2, 1),  # exponential, scale and shift, select
+    "softplus": (1, 2),  # exponential, add, logarithm
+    "gelu": (3, 1),  # scale, erf, scale and shift, multiply
+    "gelu_tanh": (5, 1),  # square, scale and shift, multiply, tanh, scale and shift, multiply
+}
+ELEMENTWISE_KINDS = frozenset(_PARTS)
+
+
+def vector_passes(unit: VectorUnit, kind: str, window: int = 1) -> int:
+    """Passes over its elements that an operation needs.
+
+    `kind` is an element-wise kind, or `pool` (elements: outputs; `window`: elements of its kernel), `reduce`
+    (elements: inputs), `softmax`, `lrn` (`window`: its size), `normalise` (layer, instance), `resize_nearest`
+    or `resize_linear` (elements: outputs).
+    """
+    passes = unit.passes
+    simple, hard, reduction = passes.elementary, passes.transcendental, passes.reduction
+    match kind:
+        case "pool":
+            return window * passes.pool_per_kernel_element
+        case "reduce":
+            return reduction
+        case "softmax":  # maximum, subtract, exponential, sum, divide
+            return reduction + simple + hard + reduction + hard
+        case "lrn":  # sum of squares, power, divide
+            return window * passes.lrn_per_window_element + hard + hard
+        case "normalise":  # mean and variance, root, scale and shift twice
+            return 2 * reduction + hard + 2 * simple
+        case "resize_nearest":
+            return passes.resize_nearest
+        case "resize_linear":
+            return passes.resize_linear
+    elementary, transcendental = _PARTS[kind]
+    return elementary * simple + transcendental * hard
+
+
+def vector_cycles(unit: VectorUnit, passes: Int, elements: Int, element_bytes: int) -> Int:
+    """Busy cycles: `ceil(elements / rate) x passes`."""
+    return ceil_div(elements * unit.cycles_per_element.of(element_bytes), unit.lanes) * passes
+
+
+# --- energy ------------------------------------------------------------------------------------------------
+
+
+def mac_energy_pj(unit: MatrixUnit, macs: Int, element_bytes: int) -> Any:
+    """Energy of multiply-accumulates on elements of 1, 2 or 4 bytes; their operands' bytes come on top."""
+    return macs * unit.energy_pj_per_mac.of(element_bytes)
+
+
+def byte_energy_pj(memory: Memory, size_bytes: Int) -> Any:
+    """Energy of bytes that cross a memory's port, or that a compute unit reads or writes there."""
+    return size_bytes * memory.energy_pj_per_byte
+
+
+# --- arithmetic that holds for integers and arrays ---------------------------------------------------------
+
+
+def ceil_div(a: Int, b: Int) -> Int:
+    """`ceil(a / b)`."""
+    return -(-a // b)
+
+
+def larger(a: Int, b: Int) -> Int:
+    return a + (b - a) * (b > a)
+
+
+def smaller(a: Int, b: Int) -> Int:
+    return a + (b - a) * (b < a)
+
+
+def _greatest(a: Int) -> int:
+    return a if isinstance(a, int) else int(a.max(initial=0))
