@@ -1,25 +1,5 @@
-"""The one error of everything that finds too little room on the machine."""
+"""`DoesNotFit` under the name that the back end uses; it lives with the dialects because passes raise it too."""
 
-from __future__ import annotations
+from frustum.dialects.fit import DoesNotFit
 
-from typing import ClassVar
-
-
-class DoesNotFit(Exception):
-    """`what` of `where` needs more than the target has.
-
-    Numbers of `needed` and `available` carry their unit in words: `DoesNotFit("buffers", "unit 3", "70000 B",
-    "65536 B of nram")`.
-    """
-
-    exit_code: ClassVar[int] = 4
-
-    def __init__(self, what: str, where: str, needed: int | str, available: int | str) -> None:
-        super().__init__(what, where, needed, available)
-        self.what = what
-        self.where = where
-        self.needed = needed
-        self.available = available
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what} does not fit: needed {self.needed}, available {self.available}"
+__all__ = ["DoesNotFit"]
