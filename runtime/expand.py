@@ -20,11 +20,10 @@ from frustum.dialects.isa.program import (
     Affine,
     Copy,
     Instruction,
-    Lrn,
     Program,
     Resize,
 )
-from frustum.runtime.form import FAR, Form, Operand, Window, form
+from frustum.runtime.form import FAR, Form, Operand, form
 from frustum.runtime.kernels.resizing import ROUNDING
 from frustum.runtime.order import Instances, Ints, instances
 

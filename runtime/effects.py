@@ -1,0 +1,71 @@
+"""What instructions do to the memories: `Work`, a group of equal executions, and `effect`, one function for each
+operation (in `transfer.py`, `matrix.py`, `vector.py`).
+
+All arrays have the group's units as leading axes, so an effect is written once and does not know how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatch
+
+import numpy as np
+
+from frustum.dialects.isa.program import ELEMENT_BYTES, Instruction, View
+from frustum.runtime.kernels import Array, narrow
+from frustum.runtime.memory import DTYPES, Memories
+
+Four = Sequence[int]
+RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4)}
+"""Elements as bits, for what is only moved."""
+
+
+class Work:
+    """Equal executions of one instruction by a block of units; see `expand.Rows` for the numbers."""
+
+    __slots__ = (
+        "_base", "_kinds", "_lead", "_memories", "_steps", "copies", "extent", "high", "is_first", "is_last",
+        "low", "lower", "origin", "read",
+    )  # fmt: skip
+
+    def __init__(
+        self, memories: Memories, kinds: Sequence[int], copies: int, box: Sequence[Four], flags: tuple[bool, bool],
+        lead: Sequence[int], base: Sequence[int], steps: Sequence[Sequence[int]],
+    ) -> None:  # fmt: skip
+        self._memories, self._kinds, self._base = memories, kinds, base
+        self.copies = copies
+        self.lower, self.extent, self.origin, self.read, self.low, self.high = box
+        self.is_first, self.is_last = flags
+        axes = [axis for axis in (0, 1) if lead[axis] > 1]
+        self._lead = tuple(lead[axis] for axis in axes)
+        self._steps = [steps[axis] for axis in axes]
+
+    def view(self, slot: int, view: View, shape: Sequence[int], strides: Sequence[int] | None = None) -> Array:
+        """Operand `slot` as `[units..., *shape]`; strides are the view's where none are given."""
+        return self._view(slot, DTYPES[view.element], shape, view.strides if strides is None else strides)
+
+    def raw(self, slot: int, view: View, shape: Sequence[int], move: int = 0, copies: int = 0) -> Array:
+        """Operand `slot` as bits `[units..., *shape]`, `move` bytes further on; with `copies` that many memories
+        one after another as an axis before `shape`."""
+        strides: Sequence[int] = view.strides
+        if copies:
+            shape, strides = (copies, *shape), (self._memories.capacities[self._kinds[slot]], *strides)
+        return self._view(slot, RAW[ELEMENT_BYTES[view.element]], shape, strides, move)
+
+    def _view(
+        self, slot: int, dtype: np.dtype, shape: Sequence[int], strides: Sequence[int], move: int = 0
+    ) -> Array:
+        steps = [step[slot] for step in self._steps]
+        return self._memories.view(
+            self._kinds[slot], dtype, self._base[slot] + move, (*self._lead, *shape), (*steps, *strides)
+        )
+
+
+@singledispatch
+def effect(instruction: Instruction, work: Work) -> None:
+    """Do the work of `instruction`; nothing for one that only waits and signals."""
+
+
+def store(target: Array, result: Array) -> None:
+    """Write what was computed in f32, rounded to the type of the target."""
+    target[...] = narrow(result, target.dtype)

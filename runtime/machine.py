@@ -1,0 +1,153 @@
+"""The machine: loads an executable, takes inputs by name, runs, gives outputs by name.
+
+The host's part is here too: inputs are converted to the device's type before a run, outputs to the model's after it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from frustum.dialects.isa.program import MEMORIES, External, Program
+from frustum.dialects.target import Target, from_json
+from frustum.runtime.expand import Expanded, expand
+from frustum.runtime.functional import Plan, Progress
+from frustum.runtime.kernels import Array, narrow
+from frustum.runtime.memory import DTYPES, Memories
+
+Mode: TypeAlias = Literal["full", "functional", "timing"]
+
+
+class InputError(ValueError):
+    """The inputs of a run are not those of the network; names the input, what was found and what is expected."""
+
+
+class Loadable(Protocol):
+    """What the machine needs of an executable; `weights_image` is the DRAM from the first weight on."""
+
+    @property
+    def program(self) -> Program: ...
+
+    def weights_image(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Outputs by name (none in mode timing) and what the simulation of time found (none in mode functional)."""
+
+    outputs: dict[str, Array]
+    timeline: Any = None
+
+
+class Machine:
+    """One chip with an executable in its DRAM."""
+
+    def __init__(self, executable: Loadable) -> None:
+        self.executable = executable
+        self.program = executable.program
+        self.target: Target = from_json(json.loads(self.program.target))
+        self._memories: Memories | None = None
+
+    @cached_property
+    def expanded(self) -> Expanded:
+        return expand(self.program, self.target.chip.clusters, self.target.cluster.cores)
+
+    @cached_property
+    def plan(self) -> Plan:
+        return Plan(self.expanded, self.capacities)
+
+    @cached_property
+    def capacities(self) -> tuple[int, ...]:
+        """Bytes of one memory of each kind; of the DRAM only what the program uses."""
+        ends = [external.address + external.bytes for external in self.program.externals]
+        dram = max(self.program.peak_bytes.get("dram", 0), *ends, 0)
+        return (dram, *(self.target.memory(name).capacity_bytes for name in MEMORIES[1:]))
+
+    def run(
+        self, inputs: Mapping[str, Array], mode: Mode = "full", checked: bool = False,
+        progress: Progress | None = None,
+    ) -> RunResult:  # fmt: skip
+        """Run the program once; `InputError` if the inputs are not the network's."""
+        outputs: dict[str, Array] = {}
+        if checked:
+            self._check(progress)
+        if mode != "timing":
+            outputs = self._compute(inputs, checked, progress)
+        return RunResult(outputs, None if mode == "functional" else self._simulate(progress))
+
+    def _compute(self, inputs: Mapping[str, Array], poisoned: bool, progress: Progress | None) -> dict[str, Array]:
+        arrays = check_inputs(self._externals("input"), inputs)
+        memories = self._loaded(poisoned)
+        for external in self._externals("input"):
+            _device(memories, external)[...] = narrow(arrays[external.name], DTYPES[external.element])
+        self.plan.run(memories, progress)
+        outputs = self._externals("output")
+        return {o.name: _device(memories, o).astype(o.model_dtype or DTYPES[o.element]) for o in outputs}
+
+    def _loaded(self, poisoned: bool) -> Memories:
+        """The memories with the weights in place, which stay from run to run."""
+        if self._memories is None or poisoned:
+            clusters, cores = self.target.chip.clusters, self.target.cluster.cores
+            self._memories = Memories((1, clusters, clusters * cores, clusters * cores), self.capacities)
+            if poisoned:
+                self._memories.poison()
+            self._load_weights(self._memories)
+        return self._memories
+
+    def _load_weights(self, memories: Memories) -> None:
+        weights = self._externals("weight")
+        if weights:
+            image = np.frombuffer(self.executable.weights_image(), np.uint8)
+            start = min(weight.address for weight in weights)
+            memories.bytes[0][start : start + len(image)] = image
+
+    def _check(self, progress: Progress | None) -> None:
+        from frustum.runtime.check import check
+
+        check(self.expanded, self.capacities, progress)
+
+    def _simulate(self, progress: Progress | None) -> Any:
+        from frustum.runtime.timeline import simulate
+
+        return simulate(self.expanded, self.target)
+
+    def _externals(self, class_: str) -> list[External]:
+        return [external for external in self.program.externals if external.class_ == class_]
+
+
+def check_inputs(expected: list[External], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs as arrays, if they are exactly the expected ones."""
+    names = [external.name for external in expected]
+    unknown = sorted(set(inputs) - set(names))
+    if unknown:
+        raise InputError(f"input '{unknown[0]}': the network has no such input; it has {', '.join(names)}")
+    arrays = {}
+    for external in expected:
+        if external.name not in inputs:
+            given = ", ".join(inputs) or "nothing"
+            raise InputError(f"input '{external.name}': missing; given: {given}")
+        array = np.asarray(inputs[external.name])
+        dtype = np.dtype(external.model_dtype or DTYPES[external.element])
+        if array.shape != external.shape or array.dtype != dtype:
+            raise InputError(
+                f"input '{external.name}': found {_type(array.dtype, array.shape)},"
+                f" expected {_type(dtype, external.shape)}"
+            )
+        arrays[external.name] = array
+    return arrays
+
+
+def _type(dtype: np.dtype, shape: tuple[int, ...]) -> str:
+    return f"{dtype.name} {'x'.join(map(str, shape)) or 'scalar'}"
+
+
+def _device(memories: Memories, external: External) -> Array:
+    """The buffer in DRAM as an array of the device's type."""
+    dtype = DTYPES[external.element]
+    part = memories.bytes[0][external.address : external.address + external.bytes]
+    return part.view(dtype).reshape(external.shape)

@@ -1,0 +1,250 @@
+"""The contract of docs/ir-isa.md, executed in the plainest way: one unit, one position, one element at a time.
+
+Written apart from the runtime, to test it: `run(program, memories, clusters, cores)` changes `memories`, a
+dictionary of lists of uint8 arrays by memory name.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from frustum.dialects.isa.program import CORE_ENGINES, MEMORIES, Program, Repeat
+from frustum.runtime import kernels
+from frustum.runtime.memory import DTYPES
+
+
+def new_memories(clusters, cores, sizes, rng=None):
+    """Random small integers as f32 everywhere, so that sums are exact."""
+    counts = {"dram": 1, "sram": clusters, "nram": clusters * cores, "wram": clusters * cores}
+    rng = rng or np.random.default_rng(0)
+    fill = lambda size: rng.integers(-4, 5, size // 4).astype(np.float32).view(np.uint8)  # noqa: E731
+    return {name: [fill(sizes[name]) for _ in range(counts[name])] for name in MEMORIES}
+
+
+def run(program: Program, memories, clusters, cores):
+    _body(program.body, (), (), _Chip(memories, clusters, cores), 1, top=True)
+
+
+def _body(body, indices, counts, chip, count, top=False):
+    last = 0 if top else max((child.stage for child in body), default=0)
+    for t in range(count + last):
+        for child in body:
+            i = t if top else t - child.stage
+            if not 0 <= i < count:
+                continue
+            inner = indices if top else (*indices, i)
+            inner_counts = counts if top else (*counts, count)
+            if isinstance(child, Repeat):
+                _body(child.body, inner, inner_counts, chip, child.count)
+            else:
+                _everywhere(child, inner, inner_counts, chip)
+
+
+class _Chip:
+    def __init__(self, memories, clusters, cores):
+        self.memories, self.clusters, self.cores = memories, clusters, cores
+
+
+def _everywhere(instruction, indices, counts, chip):
+    name = type(instruction).__name__.lower()
+    if name in ("fetch", "barrier", "hold"):
+        return
+    on_core = instruction.engine in CORE_ENGINES
+    for cluster, core in product(range(chip.clusters), range(chip.cores if on_core else 1)):
+        if not (getattr(instruction, "multicast", False) and cluster):
+            unit = _Unit(instruction, indices, counts, chip, cluster, core)
+            if all(unit.ranges):
+                globals()[f"_{name}"](instruction, unit)
+
+
+class _Unit:
+    """One instruction on one core: its clipped ranges and its operands element by element."""
+
+    def __init__(self, instruction, indices, counts, chip, cluster, core):
+        self.instruction, self.chip = instruction, chip
+        self.indices, self.counts, self.cluster, self.core = indices, counts, cluster, core
+        self.start = [self.at(affine) for affine in instruction.box.start]
+        clip = self.fill_range if getattr(instruction, "fill", None) is not None else self.clip
+        self.ranges = [clip(span) for span in instruction.box.spans]
+
+    def at(self, affine):
+        return affine.at(self.indices, self.cluster, self.core)
+
+    def clip(self, span):
+        return range(*span.clip(self.indices, self.cluster, self.core))
+
+    def fill_range(self, span):
+        stop = self.at(span.start) + span.extent
+        return range(self.at(span.start), stop if span.limit is None else min(stop, self.at(span.limit)))
+
+    def positions(self):
+        return product(*self.ranges)
+
+    def element(self, view, position, start=None, where=None):
+        """The element at a position of the map, as an array of one element to read or write."""
+        start = self.start if start is None else start
+        address = self.at(view.offset)
+        if view.ring is not None:
+            address += view.ring.copy(self.indices, self.counts) * view.ring.bytes
+        address += sum((p - s) * stride for p, s, stride in zip(position, start, view.strides, strict=True))
+        units = {"dram": 0, "sram": self.cluster}
+        unit = units.get(view.memory, self.cluster * self.chip.cores + self.core) if where is None else where
+        dtype = DTYPES[view.element]
+        assert address >= 0, "below the memory"
+        return self.chip.memories[view.memory][unit][address : address + dtype.itemsize].view(dtype)
+
+    def flags(self):
+        level = self.instruction.accumulate
+        if level is None:
+            return True, True
+        return self.indices[level] == 0, self.indices[level] == self.counts[level] - 1
+
+    def acted(self, value):
+        act = self.instruction.act
+        value = np.float32(value)
+        return value if act is None else kernels.unary(act.kind, value, act.alpha, act.beta)
+
+
+def _copy(copy, unit):
+    if copy.engine == "bus":
+        targets = [unit.cluster * unit.chip.cores + k for k in range(unit.chip.cores)]
+    elif copy.multicast:
+        targets = list(range(unit.chip.clusters))
+    else:
+        targets = [None if copy.peer is None else unit.at(copy.peer)]
+    for position in unit.positions():
+        inside = all(0 <= p < bound for p, bound in zip(position, copy.box.bound, strict=True))
+        value = unit.element(copy.src_view, position)[0] if inside else copy.fill
+        for target in targets:
+            unit.element(copy.dst_view, position, where=target)[0] = value
+
+
+def _conv(conv, unit):
+    is_first, is_last = unit.flags()
+    rows, cols, channels = unit.at(conv.rows.start), unit.at(conv.cols.start), unit.at(conv.channels.start)
+    per_group = conv.box.extent[1] // conv.groups
+    found = {}
+    for n, co, h, w in unit.positions():
+        total = np.float32(0)
+        for c, kh, kw in product(unit.clip(conv.channels), *map(range, conv.kernel)):
+            row = rows + (h - unit.start[2]) * conv.strides[0] + kh * conv.dilations[0]
+            col = cols + (w - unit.start[3]) * conv.strides[1] + kw * conv.dilations[1]
+            if 0 <= row < conv.rows.bound and 0 <= col < conv.cols.bound:
+                group = (co - unit.start[1]) // per_group
+                at = (n, group * conv.channels.extent + c, row, col)
+                x = unit.element(conv.in_view, at, (unit.start[0], channels, rows, cols))[0]
+                weight = unit.element(conv.weight_view, (co, c, kh, kw), (unit.start[1], channels, 0, 0))[0]
+                total += np.float32(x) * np.float32(weight)
+        if not is_first:
+            total += unit.element(conv.acc_view, (n, co, h, w))[0]
+        if is_last:
+            if conv.bias_view is not None:
+                total += unit.element(conv.bias_view, (n, co, h, w))[0]
+            total = unit.acted(total)
+        found[n, co, h, w] = total
+    for position, value in found.items():
+        unit.element(conv.out_view if is_last else conv.acc_view, position)[0] = value
+
+
+def _pool(pool, unit):
+    rows, cols = unit.at(pool.rows.start), unit.at(pool.cols.start)
+    for n, c, h, w in unit.positions():
+        values, counted = [], 0
+        for kh, kw in product(*map(range, pool.kernel)):
+            row = rows + (h - unit.start[2]) * pool.strides[0] + kh * pool.dilations[0]
+            col = cols + (w - unit.start[3]) * pool.strides[1] + kw * pool.dilations[1]
+            padded = all(
+                -low <= p < span.bound + high
+                for p, low, high, span in zip(
+                    (row, col), pool.pad_low, pool.pad_high, (pool.rows, pool.cols), strict=True
+                )
+            )
+            if 0 <= row < pool.rows.bound and 0 <= col < pool.cols.bound:
+                start = (unit.start[0], unit.start[1], rows, cols)
+                values.append(np.float32(unit.element(pool.in_view, (n, c, row, col), start)[0]))
+                counted += 1
+            elif pool.include_pad and padded:
+                counted += 1
+        result = max(values) if pool.kind == "max" else sum(values) / max(counted, 1)
+        unit.element(pool.out_view, (n, c, h, w))[0] = unit.acted(result)
+
+
+def _gather(unit, view):
+    shape = [len(r) for r in unit.ranges]
+    values = [np.float32(unit.element(view, position)[0]) for position in unit.positions()]
+    return np.array(values, np.float32).reshape(shape)
+
+
+def _scatter(unit, view, values):
+    for position, value in zip(unit.positions(), values.ravel(), strict=True):
+        unit.element(view, position)[0] = value
+
+
+def _unary(op, unit):
+    _scatter(unit, op.out_view, kernels.unary(op.kind, _gather(unit, op.in_view), op.alpha, op.beta))
+
+
+def _binary(op, unit):
+    result = kernels.binary(op.kind, _gather(unit, op.a_view), _gather(unit, op.b_view))
+    _scatter(unit, op.out_view, unit.acted(result))
+
+
+def _softmax(op, unit):
+    _scatter(unit, op.out_view, kernels.softmax(_gather(unit, op.in_view), op.axis))
+
+
+def _reduce(op, unit):
+    is_first, is_last = unit.flags()
+    combine = {"mean": np.add, "sum": np.add, "max": np.maximum, "min": np.minimum}[op.kind]
+    seen = set()
+    for position in unit.positions():
+        key = tuple(0 if axis in op.axes else p for axis, p in enumerate(position))
+        value = np.float32(unit.element(op.in_view, position)[0])
+        result = unit.element(op.out_view, position)
+        result[0] = value if is_first and key not in seen else combine(result[0], value)
+        seen.add(key)
+    if is_last:
+        for key in seen:
+            firsts = [r[0] for r in unit.ranges]
+            position = [firsts[axis] if axis in op.axes else key[axis] for axis in range(4)]
+            unit.element(op.out_view, position)[0] *= np.float32(op.scale)
+
+
+def _lrn(op, unit):
+    channels = unit.at(op.channels.start)
+    start = (unit.start[0], channels, *unit.start[2:])
+    results = []
+    for n, c, h, w in unit.positions():
+        around = range(c - (op.size - 1) // 2, c + op.size // 2 + 1)
+        inside = [k for k in around if 0 <= k < op.channels.bound]
+        total = sum(float(unit.element(op.in_view, (n, k, h, w), start)[0]) ** 2 for k in inside)
+        x = unit.element(op.in_view, (n, c, h, w), start)[0]
+        results.append(x / (op.bias + op.alpha / op.size * total) ** op.beta)
+    _scatter(unit, op.out_view, np.array(results, np.float32))
+
+
+def _resize(op, unit):
+    start = (*unit.start[:2], unit.at(op.rows.start), unit.at(op.cols.start))
+    results = []
+    for n, c, h, w in unit.positions():
+        places = [
+            min(max(o * op.scale[k] + op.offset[k], 0), (op.rows, op.cols)[k].bound - 1)
+            for k, o in enumerate((h, w))
+        ]
+        read = lambda row, col: float(unit.element(op.in_view, (n, c, row, col), start)[0])  # noqa: E731, B023
+        if op.mode == "nearest":
+            results.append(read(*(int(kernels.resizing.ROUNDING[op.rounding](place)) for place in places)))
+        else:
+            results.append(_between(read, *places))
+    _scatter(unit, op.out_view, np.array(results, np.float32))
+
+
+def _between(read, row, col):
+    total = 0.0
+    for r, c in product((int(row), int(row) + 1), (int(col), int(col) + 1)):
+        share = (1 - abs(row - r)) * (1 - abs(col - c))
+        if share:
+            total += share * read(r, c)
+    return total
