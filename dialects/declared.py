@@ -81,8 +81,8 @@ class Problem:
 
 
 @cache
-def declared(owner: type) -> Mapping[str, Declared]:
-    """The declared fields of a class by name, in order."""
+def declared(owner: Any) -> Mapping[str, Declared]:
+    """The declared fields of a declared class by name, in order."""
     hints = get_type_hints(owner, include_extras=True)
     return {field.name: _declare(field, hints[field.name]) for field in dataclasses.fields(owner)}
 
