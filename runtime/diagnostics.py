@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import (
@@ -25,12 +25,14 @@ from xdsl.dialects.builtin import (
     StringAttr,
     UnknownLoc,
 )
-from xdsl.ir import Attribute, Operation
-from xdsl.parser import Parser
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input, Span
 
 from frustum.dialects.diagnostic import did_you_mean, render
+
+AttributeT = TypeVar("AttributeT", bound=Attribute)
 
 
 class Reported(Exception):
@@ -62,6 +64,8 @@ class Source:
         parser = LocParser(ctx, self)
         try:
             return parser.parse_module(implicit_module)
+        except ParseError as error:
+            raise parser.sharpened(error) from None
         except RecursionError:
             raise ParseError(parser.here, "regions are nested too deeply") from None
         except (DiagnosticException, ValueError) as error:  # an attribute that refuses its own value
@@ -94,11 +98,24 @@ class LocParser(Parser):
         super().__init__(ctx, source.text, source.file)
         self._source = source
         self._names: list[Span] = []
+        self._first_uses: dict[str, Span] = {}
 
     @property
     def here(self) -> Span:
         """The token that is read next."""
         return self._current_token.span
+
+    def sharpened(self, error: ParseError) -> ParseError:
+        """The error; one about values without definition points at the first of them, not at the end."""
+        if not error.msg.startswith("values used but not defined"):
+            return error
+        name = next(iter(self.forward_ssa_references))
+        return ParseError(self._first_uses[name], f"value %{name} is not defined")
+
+    def resolve_operand(self, operand: UnresolvedOperand, type: AttributeT) -> SSAValue[AttributeT]:
+        value = super().resolve_operand(operand, type)
+        self._first_uses.setdefault(operand.operand_name, operand.span)
+        return value
 
     def _parse_op_result_list(self) -> list[tuple[Span, int]]:
         results = super()._parse_op_result_list()

@@ -1,0 +1,195 @@
+"""frustum-opt: what goes wrong, how it is told, with which exit code; and that it starts fast."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from frustum.runtime import opt
+
+GOOD = "func.func @f(%x : i32) -> i32 {\n  func.return %x : i32\n}\n"
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> str:
+    return _file(tmp_path, GOOD)
+
+
+def _file(folder: Path, text: str) -> str:
+    (folder / "a.mlir").write_text(text)
+    return str(folder / "a.mlir")
+
+
+def test_good_input_is_0(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opt.main([good]) == 0
+    assert "func.return %x : i32" in capsys.readouterr().out
+
+
+def test_wrong_ir_is_1_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _file(tmp_path, GOOD.replace("-> i32", "-> i64"))
+    assert opt.main([path]) == 1
+    assert capsys.readouterr().err == (
+        f"{path}:2:3: error: 'func.return' op: Expected arguments to have the same types as the function output "
+        "types: expected [i64], got [i32]\n  func.return %x : i32\n  ^~~~~~~~~~~\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("func.func @f( {\n}", "a.mlir:1:15: error: "),
+        ('"test.op"() : () ->', "a.mlir:1:20: error: "),
+        ('"test.op"(%x) : (i32) -> ()', "a.mlir:1:11: error: value %x is not defined"),
+        ('"test.op"() ({\n"test.op"(%x) : (i32) -> ()', "a.mlir:2:28: error: "),
+        ("bultin.module {}", "a.mlir:1:1: error: Operation bultin.module is not registered; did you mean 'builtin."),
+        ('"test.op"() {a = vector<-1xi8>} : () -> ()', "a.mlir:1:25: error: "),
+        ("}", "a.mlir:1:1: error: Could not parse entire input!"),
+    ],
+)
+def test_text_that_does_not_parse(
+    text: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert opt.main([_file(tmp_path, text)]) == 1
+    error = capsys.readouterr().err
+    assert expected in error
+    assert "Traceback" not in error
+
+
+def test_deep_nesting_is_an_error_not_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    depth = 1000
+    assert opt.main([_file(tmp_path, "builtin.module {\n" * depth + "}\n" * depth)]) == 1
+    assert "error: regions are nested too deeply" in capsys.readouterr().err
+
+
+def test_bytes_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.mlir").write_bytes(b"// \xc3\xa9\n  \xff\xfe\x00")
+    assert opt.main([str(tmp_path / "a.mlir")]) == 1
+    assert "a.mlir:2:3: error: this is not UTF-8 text" in capsys.readouterr().err
+
+
+def test_missing_file_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert opt.main(["nowhere.mlir"]) == 2
+    assert capsys.readouterr().err == (
+        "frustum-opt: error: cannot open 'nowhere.mlir': No such file or directory\n"
+    )
+
+
+def test_unwritable_output_is_2(good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opt.main([good, "-o", str(tmp_path / "no" / "b.mlir")]) == 2
+    assert "error: cannot open" in capsys.readouterr().err
+
+
+def test_a_failed_run_leaves_the_output_file_alone(tmp_path: Path) -> None:
+    output = tmp_path / "b.mlir"
+    output.write_text("before")
+    assert opt.main([_file(tmp_path, "}"), "-o", str(output)]) == 1
+    assert output.read_text() == "before"
+
+
+def test_a_good_run_writes_the_output_file(good: str, tmp_path: Path) -> None:
+    assert opt.main([good, "-o", str(tmp_path / "b.mlir")]) == 0
+    assert "func.func @f" in (tmp_path / "b.mlir").read_text()
+
+
+@pytest.mark.parametrize("arguments", [["--no-such-flag"], ["-t", "nothing"]])
+def test_wrong_flags_are_2(arguments: list[str], good: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        opt.main([good, *arguments])
+    assert end.value.code == 2
+
+
+def test_any_file_name_is_mlir(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(GOOD)
+    assert opt.main([str(tmp_path / "a.txt")]) == 0
+
+
+def test_dash_is_standard_input() -> None:
+    done = _run(["-"], GOOD)
+    assert done.returncode == 0
+    assert "func.return" in done.stdout
+
+
+def test_every_chunk_is_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _file(tmp_path, "}\n// -----\n" + GOOD + "// -----\n\n}")
+    assert opt.main([path, "--split-input-file"]) == 1
+    written = capsys.readouterr()
+    assert "a.mlir:1:1: error" in written.err
+    assert "a.mlir:8:1: error" in written.err
+    assert "func.return" in written.out
+
+
+def test_a_bug_is_one_line_and_a_traceback_on_demand(
+    good: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xdsl.transforms.canonicalize import CanonicalizePass
+
+    def bug(*_: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(CanonicalizePass, "apply", bug)
+    assert opt.main([good, "-p", "canonicalize"]) == 1
+    assert capsys.readouterr().err == (
+        "frustum-opt: internal error in pass 'canonicalize': KeyError: 'lost'\nFRUSTUM_DEBUG=1 shows where\n"
+    )
+    monkeypatch.setenv("FRUSTUM_DEBUG", "1")
+    with pytest.raises(KeyError):
+        opt.main([good, "-p", "canonicalize"])
+
+
+def test_an_error_of_a_pass_names_pass_and_place(
+    good: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xdsl.transforms.canonicalize import CanonicalizePass
+    from xdsl.utils.exceptions import PassFailedException
+
+    def refuse(_self: object, _ctx: object, module: object) -> None:
+        for op in module.walk():
+            if op.name == "func.return":
+                raise PassFailedException("no returns here")
+
+    monkeypatch.setattr(CanonicalizePass, "apply", refuse)
+    assert opt.main([good, "-p", "canonicalize"]) == 1
+    assert "a.mlir:2:3: error: pass 'canonicalize': 'func.return' op: no returns here\n" in capsys.readouterr().err
+
+
+def test_a_pass_that_breaks_the_ir_is_named(
+    good: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xdsl.transforms.canonicalize import CanonicalizePass
+
+    def drop_return(_self: object, _ctx: object, module: object) -> None:
+        function = module.body.block.first_op
+        function.body.block.erase_op(function.body.block.last_op)
+
+    monkeypatch.setattr(CanonicalizePass, "apply", drop_return)
+    assert opt.main([good, "-p", "canonicalize"]) == 1
+    assert "a.mlir:1:1: error: after pass 'canonicalize': Operation func.func contains" in capsys.readouterr().err
+
+
+def test_help_takes_less_than_a_second() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        assert "--print-ir-after-all" in _run(["--help"]).stdout
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 1.0
+
+
+@pytest.mark.parametrize("module", ["frustum", "frustum.runtime.universe", "frustum.runtime.opt"])
+def test_starting_imports_nothing_heavy(module: str) -> None:
+    heavy = "{'numpy', 'onnx', 'onnxruntime', 'numba', 'ruamel', 'ruamel.yaml', 'llvmlite', 'scipy'}"
+    ours = "[name for name in sys.modules if name.startswith(('frustum.passes', 'frustum.backend'))]"
+    code = f"import sys, {module}; print({heavy} & set(sys.modules), {ours})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set() []"
+
+
+def test_the_command_says_what_it_stands_on() -> None:
+    assert _run(["--version"]).stdout == "frustum-opt on xDSL 0.74.0\n"
+
+
+def _run(arguments: list[str], text: str = "") -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "frustum.runtime.opt", *arguments]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
