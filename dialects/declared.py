@@ -80,11 +80,10 @@ class Problem:
     on_key: bool = False
 
 
-@cache
-def declared(owner: Any) -> Mapping[str, Declared]:
-    """The declared fields of a declared class by name, in order."""
-    hints = get_type_hints(owner, include_extras=True)
-    return {field.name: _declare(field, hints[field.name]) for field in dataclasses.fields(owner)}
+def declared(owner: type) -> Mapping[str, Declared]:
+    """The declared fields of a class by name, in order."""
+    key: Any = owner  # mypy takes classes of dataclasses for unhashable
+    return _declared(key)
 
 
 def build(owner: type[D], data: object, path: Path = ()) -> tuple[D | None, list[Problem]]:
@@ -115,6 +114,12 @@ def walk(owner: type, path: Path = ()) -> Iterator[tuple[Path, Declared]]:
         yield here, field
         if field.is_section:
             yield from walk(field.kind, here)
+
+
+@cache
+def _declared(owner: type) -> Mapping[str, Declared]:
+    hints = get_type_hints(owner, include_extras=True)
+    return {field.name: _declare(field, hints[field.name]) for field in dataclasses.fields(owner)}
 
 
 def _declare(field: dataclasses.Field[Any], hint: Any) -> Declared:
