@@ -21,6 +21,9 @@ check: $(VENV)/installed-dev ## Run the linter, the type checker and the import 
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+soak: $(VENV)/installed-test ## Run all tests with 40 times the random examples, new ones each time
+	$(BIN)/python -m pytest -n auto --hypothesis-profile=soak $(PYTEST_ARGS)
+
 docs: $(VENV)/installed ## Write docs/operations.md anew
 	$(BIN)/python -m frustum.runtime.op_table docs/operations.md
 

@@ -3,6 +3,7 @@
 `frustum.compile` and `frustum.run` load the compiler on first use; importing the package costs nothing.
 """
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,8 @@ if _HERE.parent.name == ".dev":
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'frustum' has no attribute {name!r}")
-    from frustum.runtime import api
-
-    return getattr(api, name)
+    # By name, not by statement: else everything that imports the package would seem to import its commands.
+    return getattr(import_module("frustum.runtime.api"), name)
 
 
 def __dir__() -> list[str]:
