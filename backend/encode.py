@@ -1,0 +1,228 @@
+"""Instructions to bytes: the writer of the format that `dialects/isa/format.py` declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from frustum.backend.fit import DoesNotFit
+from frustum.backend.registers import RegisterFile
+from frustum.dialects.isa.fields import FieldError, Kind, RegisterKind
+from frustum.dialects.isa.format import (
+    AFFINE_FORMAT,
+    COEFFICIENT,
+    FORMAT_OF_TYPE,
+    LIMITED_SPAN_FORMAT,
+    REPEAT_FORMAT,
+    RING_VIEW_FORMAT,
+    SPAN_FORMAT,
+    VIEW_FORMAT,
+    WAIT_FIELD,
+    WAITS_INSIDE,
+    WIDE,
+    WORD_BITS,
+    WORD_BYTES,
+    Format,
+    pack_field,
+)
+from frustum.dialects.isa.program import (
+    ENGINES,
+    MAX_LOOPS,
+    Affine,
+    Barrier,
+    Hold,
+    Instruction,
+    Node,
+    Program,
+    Repeat,
+    Span,
+    View,
+    Wait,
+)
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program's bytes.  `page_bytes` are the sizes of its pages, which end at barriers; `layers` and `units` are
+    those of each instruction in textual order."""
+
+    bytes: bytes
+    page_bytes: tuple[int, ...]
+    layers: tuple[int, ...]
+    units: tuple[int, ...]
+
+
+def encode(program: Program, instruction_memory_bytes: int | None = None) -> Code:
+    """The bytes of a program; raises DoesNotFit for a value wider than its field or a page larger than memory."""
+    writer = _Writer(program)
+    for node in program.body:
+        writer.node(node, depth=0)
+    writer.end_page()
+    pages = tuple(writer.page_bytes)
+    if instruction_memory_bytes is not None:
+        _check_pages(pages, instruction_memory_bytes)
+    return Code(bytes(writer.bytes), pages, tuple(writer.layers), tuple(writer.units))
+
+
+def _check_pages(pages: tuple[int, ...], available: int) -> None:
+    for number, size in enumerate(pages):
+        if size > available:
+            raise DoesNotFit(
+                "program page", f"page {number}", f"{size} B", f"{available} B of instruction memory"
+            )
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """The body of a `wait` instruction."""
+
+    chained: bool
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """The body of a `repeat` instruction."""
+
+    count: int
+    body_words: int
+
+
+class _Writer:
+    """Writes nodes; defines registers before the instruction that needs them."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.bytes = bytearray()
+        self.page_bytes: list[int] = []
+        self.layers: list[int] = []
+        self.units: list[int] = []
+        self.page_start = 0
+        self.files: dict[RegisterKind, RegisterFile] = {
+            "affine": RegisterFile(),
+            "view": RegisterFile(),
+            "span": RegisterFile(),
+        }
+        self.define: dict[RegisterKind, Callable[[int, Any], None]] = {
+            "affine": self._affine,
+            "view": self._view,
+            "span": self._span,
+        }
+
+    def node(self, node: Node, depth: int) -> None:
+        if isinstance(node, Repeat):
+            self._repeat(node, depth)
+            return
+        try:
+            self._instruction(node)
+        except FieldError as error:
+            raise self._does_not_fit(node, error) from None
+        if isinstance(node, Barrier):
+            assert depth == 0, "a barrier stands in no loop"
+            self.end_page()
+
+    def end_page(self) -> None:
+        size = len(self.bytes) - self.page_start
+        if size:
+            self.page_bytes.append(size)
+        self.page_start = len(self.bytes)
+        for file in self.files.values():
+            file.reset()
+
+    def number_of(self, kind: RegisterKind, value: Any) -> int:
+        number, is_new = self.files[kind].find(value)
+        if is_new:
+            self.define[kind](number, value)
+        return number
+
+    def _repeat(self, node: Repeat, depth: int) -> None:
+        if depth >= MAX_LOOPS:
+            raise DoesNotFit("nest of loops", f"loop of {node.count}", depth + 1, MAX_LOOPS)
+        start = len(self.bytes)
+        self._append(0, REPEAT_FORMAT.words)
+        for file in self.files.values():
+            file.open_loop()
+        for child in node.body:
+            self.node(child, depth + 1)
+        for file in self.files.values():
+            file.close_loop()
+        words = REPEAT_FORMAT.words
+        body = _Loop(node.count, (len(self.bytes) - start) // WORD_BYTES - words)
+        try:
+            total = REPEAT_FORMAT.pack({"stage": node.stage}, body, self, words)
+        except FieldError as error:
+            raise DoesNotFit(f"'repeat': {error.field}", "loop", str(error.value), error.allowed) from None
+        self.bytes[start : start + words * WORD_BYTES] = total.to_bytes(words * WORD_BYTES, "little")
+
+    def _instruction(self, node: Instruction) -> None:
+        waits = node.waits
+        for first in range(WAITS_INSIDE, len(waits), WAITS_INSIDE):
+            self._emit(HOLD_FORMAT, node, waits[first : first + WAITS_INSIDE], None, _Chain(True))
+        body = _Chain(False) if isinstance(node, Hold) else node
+        self._emit(FORMAT_OF_TYPE[type(node)], node, waits[:WAITS_INSIDE], node.signal, body)
+        self.layers.append(node.layer)
+        self.units.append(node.unit)
+
+    def _emit(
+        self, form: Format, node: Instruction, waits: tuple[Wait, ...], signal: int | None, body: Any
+    ) -> None:
+        words = form.words + len(waits)
+        head = {
+            "engine": node.engine or ENGINES[0],
+            "stage": node.stage,
+            "waits": len(waits),
+            "signal": signal,
+        }
+        total = form.pack(head, body, self, words)
+        for place, wait in enumerate(waits, form.words):
+            total |= pack_field(WAIT_FIELD, wait, self) << place * WORD_BITS
+        self._append(total, words)
+
+    def _append(self, total: int, words: int) -> None:
+        self.bytes += total.to_bytes(words * WORD_BYTES, "little")
+
+    def _affine(self, register: int, value: Affine) -> None:
+        loops = value.loops + (0,) * (MAX_LOOPS - len(value.loops))
+        terms = [(place, c) for place, c in enumerate((*loops, value.cluster, value.core)) if c]
+        wide = not -(1 << WORD_BITS - 1) <= value.base < 1 << WORD_BITS - 1
+        words = AFFINE_FORMAT.words + (2 if wide else 1) + len(terms)
+        head = {"register": register, "terms": [place for place, _ in terms], "wide": wide}
+        total = AFFINE_FORMAT.pack(head, None, self, words)
+        shift = AFFINE_FORMAT.words * WORD_BITS
+        total |= self._number("base", WIDE if wide else COEFFICIENT, value.base) << shift
+        shift += WORD_BITS * (2 if wide else 1)
+        for _, coefficient in terms:
+            total |= self._number("coefficient", COEFFICIENT, coefficient) << shift
+            shift += WORD_BITS
+        self._append(total, words)
+
+    def _number(self, name: str, kind: Kind, value: int) -> int:
+        try:
+            return kind.write(value, self)[0]
+        except FieldError as error:
+            raise error.inside(name) from None
+
+    def _view(self, register: int, value: View) -> None:
+        assert value.memory is not None, "a program's views are physical"
+        form = VIEW_FORMAT if value.ring is None else RING_VIEW_FORMAT
+        head = {
+            "register": register,
+            "element": value.element,
+            "memory": value.memory,
+            "offset": value.offset,
+        }
+        self._append(form.pack(head, value, self, form.words), form.words)
+
+    def _span(self, register: int, value: Span) -> None:
+        form = SPAN_FORMAT if value.limit is None else LIMITED_SPAN_FORMAT
+        self._append(form.pack({"register": register}, value, self, form.words), form.words)
+
+    def _does_not_fit(self, node: Instruction, error: FieldError) -> DoesNotFit:
+        layers = self.program.layers
+        layer = layers[node.layer] if node.layer < len(layers) else str(node.layer)
+        name = FORMAT_OF_TYPE[type(node)].name
+        where = f"instruction {len(self.layers)} ('{name}') of layer '{layer}'"
+        return DoesNotFit(f"field {error.field}", where, str(error.value), error.allowed)
+
+
+HOLD_FORMAT = FORMAT_OF_TYPE[Hold]
