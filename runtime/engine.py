@@ -47,7 +47,8 @@ class Operations(NamedTuple):
     wait_at: Integers  # operations + 1
     wait_group: Integers  # waits: a list of counters, all of which must reach ...
     wait_value: Integers  # ... this value
-    signal_at: Integers  # operations + 1
+    signal: Integers  # operations: a list of signals
+    signal_at: Integers  # lists + 1
     signal_counter: Integers  # signals: the counter that grows by 1 ...
     signal_delay: Integers  # ... this long after the completion
     route_at: Integers  # routes + 1
@@ -141,15 +142,15 @@ def _tables(ops: Operations) -> "Tables":
         ports=np.zeros((ports, 2), np.int64),
         times=np.zeros((ops.kind.size, 3), np.int64),
         alarms=np.full(2 << max(0, ops.engines - 1).bit_length(), NEVER),
-        heap=np.full(ops.signal_counter.size + 2, NEVER),
+        heap=np.full(int(np.diff(ops.signal_at)[ops.signal].sum()) + 2, NEVER),
         clock=np.zeros(3, np.int64),
     )
 
 
 def _operation_table(ops: Operations) -> NDArray[np.int32]:
     facts = (ops.kind, ops.chunks, ops.route, ops.latency)
-    ranges = (ops.wait_at[:-1], ops.wait_at[1:], ops.signal_at[:-1], ops.signal_at[1:])
-    port_busy = ops.port_busy.reshape(ops.kind.size, -1)
+    ranges = (ops.wait_at[:-1], ops.wait_at[1:], ops.signal_at[ops.signal], ops.signal_at[ops.signal + 1])
+    port_busy = ops.port_busy.reshape(ops.kind.size, 2 * ops.port_busy.shape[1])
     return _columns(*facts, *ranges, *ops.busy.T, *port_busy.T, dtype=np.int32)
 
 

@@ -64,7 +64,20 @@ class Tables(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def run(
-    ops, waits, groups, members, signals, routes, route_ports, engines, counters, ports, times, alarms, heap, clock
+    ops,
+    waits,
+    groups,
+    members,
+    signals,
+    routes,
+    route_ports,
+    engines,
+    counters,
+    ports,
+    times,
+    alarms,
+    heap,
+    clock,
 ):
     """Simulate until nothing can happen any more; the results are in `engines`, `ports`, `times` and `clock`."""
     for engine in range(engines.shape[0]):
@@ -95,11 +108,27 @@ def run(
         while sleeper != NOBODY:
             engine = sleeper
             sleeper = engines[engine, SLEEPER]
-            advance(ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, engine, time)
+            advance(
+                ops,
+                waits,
+                groups,
+                members,
+                signals,
+                engines,
+                counters,
+                times,
+                alarms,
+                heap,
+                clock,
+                engine,
+                time,
+            )
 
 
 @njit(cache=True, nogil=True)
-def advance(ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, engine, time):
+def advance(
+    ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, engine, time
+):
     """Go on with the queue of an engine that is free, until something takes time or has to be waited for."""
     while engines[engine, HEAD] < engines[engine, END]:
         op = engines[engine, HEAD]

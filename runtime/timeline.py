@@ -1,0 +1,261 @@
+"""When everything of a program happens: its rows become operations of engines, and these are simulated.
+
+What is decided here and not in `engine.py`: which ports a transfer needs, how long its chunks hold them, which
+counters a wait looks at, which counters a signal reaches and when.
+
+- Counters: one for each core slot of every core and each cluster slot of every cluster.  Where a cluster looks at
+  counters of another one it sees them `SRAM latency` late: such a counter has a second one, the remote view, which
+  every signal reaches that much later.
+- The signal of a multicast goes to the counter of every cluster, to others than its own after the SRAM latency.
+- Page 0 of the program is fetched before anything starts, unless an instruction fetches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from frustum.dialects.isa.program import Barrier, Fetch, Hold, Instruction
+from frustum.dialects.target import Target
+from frustum.runtime import engine
+from frustum.runtime.engine import BARRIER, COMPUTE, TRANSFER, DeadlockError, Operations, Times
+from frustum.runtime.events import Events, events
+from frustum.runtime.expand import Expanded, Rows
+from frustum.runtime.machine_map import CLUSTER_KINDS, CORE_KINDS, EngineName, MachineMap
+from frustum.runtime.order import Ints
+from frustum.runtime.transfer_cost import Cost, fetch_cost, table_cost
+from frustum.runtime.work import Work, work
+
+
+@dataclass(frozen=True)
+class Queues:
+    """Where the operations of every engine come from.
+
+    Operations are numbered engine by engine.  `cell` numbers the rows and units of both tables, first those of the
+    core table (row * units + unit), then those of the cluster table; then the two cells of the start: the fetch
+    of page 0, and waiting for it.
+    """
+
+    offsets: Ints  # engines + 1
+    cell: Ints  # operations
+    static: Ints  # operations: index of the instruction; -1 for the start
+    engine: Ints  # operations
+    row: Ints  # operations: in the core table, or len(core) + row in the cluster table; -1 for the start
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What every engine did, when; in cycles."""
+
+    expanded: Expanded
+    engines: tuple[EngineName, ...]
+    queues: Queues
+    times: Times
+    core_work: Work
+    cluster_work: Work
+
+    @property
+    def total_cycles(self) -> int:
+        return self.times.total
+
+    @cached_property
+    def layer_cycles(self) -> Ints:
+        """The total, shared out: the time from each completion to the next belongs to the layer of the latter.
+
+        What the fetch of page 0 takes belongs to no layer; so does a program without layers.
+        """
+        order = np.argsort(self.times.completion, kind="stable")
+        took = np.diff(self.times.completion[order], prepend=0)
+        layers = np.array([instruction.layer for instruction in self.expanded.instructions], np.int64)
+        static = self.queues.static[order]
+        known = (static >= 0) & (took > 0)
+        size = len(self.expanded.program.layers)
+        return np.bincount(layers[static[known]], took[known], minlength=size).astype(np.int64)
+
+    def of_rows(self, values: Ints) -> tuple[Ints, Ints]:
+        """Values of operations by row and unit, `[rows, units]` of core and cluster table; 0 where none is.
+
+        A barrier stands for every engine; its value is the last.
+        """
+        core, cluster = self.expanded.core, self.expanded.cluster
+        cells = np.zeros(len(core) * core.units + len(cluster) * cluster.units + 2, np.int64)
+        np.maximum.at(cells, self.queues.cell, values)
+        split = len(core) * core.units
+        return cells[:split].reshape(-1, core.units), cells[split:-2].reshape(-1, cluster.units)
+
+
+def simulate(
+    expanded: Expanded, target: Target, page_bytes: Sequence[int] = (), *, compiled: bool = True
+) -> Timeline:
+    """The timeline of a program on the target; `page_bytes`: sizes of the pages of its code.
+
+    Raises `DeadlockError` that names the instructions which wait for ever.
+    """
+    machine = MachineMap(target, expanded.clusters, expanded.cores)
+    core_work = work(expanded, expanded.core, target)
+    cluster_work = work(expanded, expanded.cluster, target)
+    starts_with_fetch = bool(page_bytes) and not _fetches_page_0(expanded.instructions)
+    cost = _cost(expanded, machine, core_work, cluster_work, page_bytes)
+    queues = _queues(expanded, machine, starts_with_fetch)
+    happens = events(expanded, target, queues.cell, queues.static, starts_with_fetch)
+    operations = _operations(expanded, machine, queues, cost, happens)
+    try:
+        times = engine.simulate(operations, compiled=compiled)
+    except DeadlockError as error:
+        raise DeadlockError(error.blocked, _deadlock(error, expanded, machine, queues, happens)) from None
+    return Timeline(expanded, machine.engines, queues, times, core_work, cluster_work)
+
+
+def _fetches_page_0(instructions: Sequence[Instruction]) -> bool:
+    return any(isinstance(instruction, Fetch) and instruction.page == 0 for instruction in instructions)
+
+
+# --- operations --------------------------------------------------------------------------------------------
+
+
+def _cost(
+    expanded: Expanded, machine: MachineMap, core_work: Work, cluster_work: Work, page_bytes: Sequence[int]
+) -> Cost:
+    """What every cell occupies."""
+    core = table_cost(expanded, expanded.core, core_work, machine, ())
+    cluster = table_cost(expanded, expanded.cluster, cluster_work, machine, page_bytes)
+    start = fetch_cost(machine, np.array([page_bytes[0] if page_bytes else 0, 0]))
+    return Cost.joined((core, cluster, start))
+
+
+def _queues(expanded: Expanded, machine: MachineMap, starts_with_fetch: bool) -> Queues:
+    core, cluster = expanded.core, expanded.cluster
+    first_cluster_cell = len(core) * core.units
+    fetch_cell = first_cluster_cell + len(cluster) * cluster.units
+    instructions = expanded.instructions
+    barriers = np.flatnonzero(_are(instructions, Barrier)[cluster.static])
+    rows_of = {kind: _merged(core, _on(core, instructions, kind), cluster, barriers) for kind in CORE_KINDS}
+    rows_of |= {
+        kind: _merged(cluster, _on(cluster, instructions, kind), cluster, barriers) for kind in CLUSTER_KINDS
+    }
+    cells: list[Ints] = []
+    rows: list[Ints] = []
+    for name in machine.engines:
+        row, is_barrier = rows_of[name.kind]
+        if name.core is None:
+            is_idle = name.kind == "fetch" and name.cluster > 0  # cluster 0 fetches for all
+            takes_part = is_barrier | (cluster.takes_part[row, name.cluster] & (not is_idle))
+            row = row[takes_part]
+            cell = (
+                first_cluster_cell + row * cluster.units + np.where(is_barrier[takes_part], 0, name.cluster)
+            )
+            row = len(core) + row
+        else:
+            unit = name.cluster * expanded.cores + name.core
+            cell = np.where(is_barrier, first_cluster_cell + row * cluster.units, row * core.units + unit)
+            row = np.where(is_barrier, len(core) + row, row)
+        if starts_with_fetch:
+            does_fetch = name.kind == "fetch" and name.cluster == 0
+            cell = np.concatenate([[fetch_cell if does_fetch else fetch_cell + 1], cell])
+            row = np.concatenate([[-1], row])
+        cells.append(cell)
+        rows.append(row)
+    sizes = [len(cell) for cell in cells]
+    row = np.concatenate(rows).astype(np.int64)
+    statics = np.concatenate([core.static, cluster.static, [-1]])
+    return Queues(
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        cell=np.concatenate(cells).astype(np.int64),
+        static=statics[row],
+        engine=np.repeat(np.arange(len(cells)), sizes),
+        row=row,
+    )
+
+
+def _are(instructions: Sequence[Instruction], kind: type) -> Ints:
+    return np.array([isinstance(instruction, kind) for instruction in instructions], bool)
+
+
+def _on(rows: Rows, instructions: Sequence[Instruction], kind: str) -> Ints:
+    """The rows of an engine."""
+    return np.flatnonzero(
+        np.array([instruction.engine == kind for instruction in instructions], bool)[rows.static]
+    )
+
+
+def _merged(rows: Rows, mine: Ints, cluster: Rows, barriers: Ints) -> tuple[Ints, Ints]:
+    """The rows of an engine and the barriers in program order; and which of them are barriers."""
+    order = np.argsort(np.concatenate([rows.seq[mine], cluster.seq[barriers]]))
+    return np.concatenate([mine, barriers])[order], (np.arange(len(order)) >= len(mine))[order]
+
+
+def _operations(
+    expanded: Expanded, machine: MachineMap, queues: Queues, cost: Cost, happens: Events
+) -> Operations:
+    cell = queues.cell
+    is_transfer = cost.chunks[cell] > 0
+    kind = np.where(is_transfer, TRANSFER, COMPUTE)
+    kind[np.append(_are(expanded.instructions, Barrier), False)[queues.static]] = BARRIER
+    in_flight = machine.target.transfers.in_flight
+    return Operations(
+        queue=queues.offsets,
+        depth=np.array([in_flight if name.is_dma else 0 for name in machine.engines], np.int64),
+        kind=kind,
+        chunks=cost.chunks[cell],
+        busy=cost.busy[cell],
+        port_busy=cost.port_busy[cell],
+        route=cost.route[cell],
+        latency=cost.latency[cell],
+        wait_at=happens.wait_at,
+        wait_group=happens.wait_group,
+        wait_value=happens.wait_value,
+        signal=happens.signal,
+        signal_at=happens.signal_at,
+        signal_counter=happens.signal_counter,
+        signal_delay=happens.signal_delay,
+        route_at=cost.route_at,
+        route_port=cost.route_port,
+        route_side=cost.route_side,
+        group_at=happens.group_at,
+        group_counter=happens.group_counter,
+    )
+
+
+# --- deadlock ----------------------------------------------------------------------------------------------
+
+
+def _deadlock(
+    error: DeadlockError, expanded: Expanded, machine: MachineMap, queues: Queues, happens: Events
+) -> str:
+    lines = ["deadlock: no engine can go on"]
+    names = machine.engines
+    for blocked in error.blocked:
+        static = int(queues.static[blocked.operation])
+        text = _instruction(expanded, static, int(queues.row[blocked.operation]))
+        if blocked.counter < 0:
+            lines.append(f"  {names[blocked.engine]}: {text} waits for the other engines")
+        else:
+            counter = happens.name_of(blocked.counter)
+            lines.append(
+                f"  {names[blocked.engine]}: {text} waits for {counter} to reach {blocked.needed};"
+                f" it is {blocked.found}"
+            )
+    return "\n".join(lines)
+
+
+def _instruction(expanded: Expanded, static: int, row: int) -> str:
+    if static < 0:
+        return "the start"
+    instruction = expanded.instructions[static]
+    table, at = (
+        (expanded.core, row) if row < len(expanded.core) else (expanded.cluster, row - len(expanded.core))
+    )
+    layers = expanded.program.layers
+    layer = layers[instruction.layer] if instruction.layer < len(layers) else f"layer {instruction.layer}"
+    name = "wait" if isinstance(instruction, Hold) else type(instruction).__name__.lower()
+    indices = ", ".join(map(str, _indices(table.index[at])))
+    return f"instruction {static} ({name} of {layer}) at [{indices}]"
+
+
+def _indices(index: Ints) -> list[int]:
+    """Loop indices without the trailing zeros, which loops that are not there have too."""
+    used = np.flatnonzero(index)
+    return index[: used[-1] + 1].tolist() if len(used) else []

@@ -1,0 +1,322 @@
+"""What the instructions of a program do, in numbers: bytes moved, run lengths, cycles of computing, multiplications.
+
+Timing and counting both ask here.  Instructions that differ in addresses only are alike; the formulas of
+`frustum.dialects.durations` see all executions of alike instructions as one array.
+
+A transfer is as large as what it writes, and both its ports are held for that (fill included); byte counts are the
+bytes really read and written.  A compute instruction reads each byte of its operands once and writes each byte of
+its result once; what is broadcast is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from frustum.dialects.durations import Convolution, matrix_work, vector_cycles, vector_passes
+from frustum.dialects.isa.program import (
+    ELEMENT_BYTES,
+    Binary,
+    Conv,
+    Copy,
+    Instruction,
+    Lrn,
+    Pool,
+    Reduce,
+    Resize,
+    Softmax,
+    Unary,
+)
+from frustum.dialects.target import Target, VectorUnit
+from frustum.runtime.expand import OPERANDS, Expanded, Rows
+from frustum.runtime.form import Form
+from frustum.runtime.order import Ints
+
+Mask = tuple[bool, ...]
+Vector = Pool | Unary | Binary | Softmax | Reduce | Lrn | Resize
+
+
+@dataclass(frozen=True)
+class Work:
+    """What each row of one table does; nothing where it is not active."""
+
+    cycles: Ints  # rows, units: the compute unit is busy
+    size_bytes: Ints  # rows, units: of a transfer
+    source_run_bytes: Ints  # rows, units: its contiguous runs
+    destination_run_bytes: Ints  # rows, units
+    moved_bytes: Ints  # rows, units: size of a transfer, or operands and results of computing
+    read_bytes: Ints  # OPERANDS, rows: over all units
+    written_bytes: Ints  # OPERANDS, rows: into one of the memories, if there are several
+    macs: Ints  # rows: over all units; so are the three below
+    line_writes: Ints
+    steps: Ints
+    discarded: Ints
+
+
+def work(expanded: Expanded, rows: Rows, target: Target) -> Work:
+    """What the rows of one of the tables of `expanded` do."""
+    shape = (len(rows), rows.units)
+    zeros = [np.zeros(shape, np.int64) for _ in range(5)]
+    result = Work(
+        *zeros,
+        read_bytes=np.zeros((OPERANDS, len(rows)), np.int64),
+        written_bytes=np.zeros((OPERANDS, len(rows)), np.int64),
+        macs=np.zeros(len(rows), np.int64),
+        line_writes=np.zeros(len(rows), np.int64),
+        steps=np.zeros(len(rows), np.int64),
+        discarded=np.zeros(len(rows), np.int64),
+    )
+    for alike, chosen in _alike(expanded, rows):
+        _set_bytes(result, rows, chosen, alike)
+        if isinstance(alike.instruction, Conv):
+            _set_matrix(result, rows, chosen, alike.instruction, target)
+        elif not isinstance(alike.instruction, Copy):
+            _set_vector(result, rows, chosen, alike, target.core.vector)
+    _set_transfers(result, expanded, rows)
+    return result
+
+
+# --- alike instructions ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Bytes of an operand: `factor`, times the box's (the read operand's) extents in the dimensions named."""
+
+    factor: int
+    by_box: Mask
+    by_read: Mask
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """One of several instructions that do equally much for equal extents."""
+
+    instruction: Instruction
+    form: Form
+    sizes: tuple[_Size | None, ...]
+
+    @property
+    def element_bytes(self) -> int:
+        """Of the widest operand."""
+        return max(ELEMENT_BYTES[operand.view.element] for operand in self.form.operands if operand)
+
+
+def _alike(expanded: Expanded, rows: Rows) -> list[tuple[_Alike, Ints]]:
+    """Every kind of work in the table with the rows that do it, in order."""
+    group_of: dict[Hashable, int] = {}
+    members: list[_Alike] = []
+    groups = np.full(len(expanded.instructions), -1, np.int64)
+    for number in np.flatnonzero(np.bincount(rows.static, minlength=len(expanded.instructions))).tolist():
+        instruction, form = expanded.instructions[number], expanded.forms[number]
+        if not form.operands:
+            continue
+        alike = _Alike(instruction, form, _sizes(instruction, form))
+        key = (*_parameters(instruction), alike.sizes, alike.element_bytes)
+        groups[number] = group_of.setdefault(key, len(members))
+        if groups[number] == len(members):
+            members.append(alike)
+    group = groups[rows.static]
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(len(members) + 1))
+    return [(alike, order[starts[k] : starts[k + 1]]) for k, alike in enumerate(members)]
+
+
+def _sizes(instruction: Instruction, form: Form) -> tuple[_Size | None, ...]:
+    sizes: list[_Size | None] = []
+    for slot, operand in enumerate(form.operands):
+        if operand is None:
+            sizes.append(None)
+            continue
+        element = ELEMENT_BYTES[operand.view.element]
+        if isinstance(instruction, Conv) and slot < 3:
+            sizes.append(_conv_size(instruction, slot, element))
+            continue
+        moves = tuple(isinstance(instruction, Copy) or stride != 0 for stride in operand.view.strides)
+        still = (False,) * 4
+        sizes.append(_Size(element, *((moves, still) if operand.is_written else (still, moves))))
+    return tuple(sizes)
+
+
+def _conv_size(conv: Conv, slot: int, element: int) -> _Size:
+    """Input, weights or bias."""
+    channel, still = (False, True, False, False), (False,) * 4
+    if slot == 0:
+        return _Size(element * conv.groups, still, (True,) * 4)
+    if slot == 1:
+        return _Size(element * prod(conv.kernel), channel, channel)
+    return _Size(element, channel, still)
+
+
+def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
+    """What an instruction's work depends on, beside extents."""
+    kind = type(instruction)
+    match instruction:
+        case Copy():
+            return (kind,)
+        case Conv():
+            with_acc = instruction.acc_view is not None
+            strides = instruction.strides[1], instruction.dilations[1]
+            return kind, instruction.kernel, strides, instruction.groups, with_acc
+        case Pool():
+            return kind, prod(instruction.kernel), instruction.act and instruction.act.kind
+        case Binary():
+            return kind, instruction.kind, instruction.act and instruction.act.kind
+        case Unary():
+            return kind, instruction.kind
+        case Lrn():
+            return kind, instruction.size
+        case Resize():
+            return kind, instruction.mode
+    return (kind,)
+
+
+# --- bytes -------------------------------------------------------------------------------------------------
+
+
+def _set_bytes(result: Work, rows: Rows, chosen: Ints, alike: _Alike) -> None:
+    active = rows.active[chosen]
+    extent, read = rows.extent[:, chosen], rows.read[:, chosen]
+    for slot, (size, operand) in enumerate(zip(alike.sizes, alike.form.operands, strict=True)):
+        if size is None or operand is None:
+            continue
+        each = size.factor * active
+        for d in range(4):
+            if size.by_box[d]:
+                each = each * extent[d]
+            if size.by_read[d]:
+                each = each * read[d]
+        reads, writes = _happens(alike.instruction, slot, rows, chosen)
+        total = each.sum(axis=1)
+        if operand.is_read:
+            result.read_bytes[slot, chosen] = total * reads
+        if operand.is_written:
+            result.written_bytes[slot, chosen] = total * writes
+        if isinstance(alike.instruction, Copy):
+            if operand.is_written:
+                result.size_bytes[chosen] = result.moved_bytes[chosen] = each
+        else:
+            times = operand.is_read * reads + operand.is_written * writes
+            result.moved_bytes[chosen] += each * times[:, None]
+
+
+def _happens(instruction: Instruction, slot: int, rows: Rows, chosen: Ints) -> tuple[Ints, Ints]:
+    """In which rows the operand is read, and in which it is written: accumulators come and go."""
+    always = np.ones(len(chosen), np.int64)
+    first, last = rows.is_first[chosen].astype(np.int64), rows.is_last[chosen].astype(np.int64)
+    match instruction, slot:
+        case Conv(), 2:  # bias
+            return last, 0 * always
+        case Conv(), 3:  # accumulators
+            return 1 - first, 1 - last
+        case Conv(), 4:
+            return 0 * always, last
+        case Reduce(), 1:
+            return 1 - first, always
+    return always, always
+
+
+# --- transfers ---------------------------------------------------------------------------------------------
+
+
+def _set_transfers(result: Work, expanded: Expanded, rows: Rows) -> None:
+    is_copy = np.array([isinstance(instruction, Copy) for instruction in expanded.instructions], bool)
+    chosen = np.flatnonzero(is_copy[rows.static])
+    statics = rows.static[chosen]
+    for slot, extents, runs in (
+        (0, rows.read, result.source_run_bytes),
+        (1, rows.extent, result.destination_run_bytes),
+    ):
+        strides, dims, element = _by_stride(expanded.instructions, slot)
+        runs[chosen] = contiguous_bytes(
+            np.take_along_axis(extents[:, chosen], dims[statics].T[:, :, None], axis=0),
+            strides[statics].T[:, :, None],
+            element[statics, None],
+        )
+
+
+def _by_stride(instructions: Sequence[Instruction], slot: int) -> tuple[Ints, Ints, Ints]:
+    """Of each copy: strides in growing order, the dimensions they belong to, bytes of an element."""
+    strides = np.zeros((len(instructions), 4), np.int64)
+    element = np.ones(len(instructions), np.int64)
+    for number, instruction in enumerate(instructions):
+        if isinstance(instruction, Copy):
+            view = (instruction.src_view, instruction.dst_view)[slot]
+            strides[number], element[number] = view.strides, ELEMENT_BYTES[view.element]
+    dims = np.argsort(strides, axis=1, kind="stable")
+    return np.take_along_axis(strides, dims, axis=1), dims, element
+
+
+def contiguous_bytes(extent: Ints, stride: Ints, element_bytes: Ints) -> Ints:
+    """Length of the contiguous runs of a box whose dimensions (axis 0) come by growing stride.
+
+    Dimensions of one element, and of stride 0, do not interrupt a run.
+    """
+    run = element_bytes + 0 * extent[0]
+    unbroken = np.ones(run.shape, bool)
+    for d in range(len(extent)):
+        counts = (extent[d] > 1) & (stride[d] != 0)
+        unbroken &= ~counts | (stride[d] == run)
+        run = np.where(unbroken & counts, run * extent[d], run)
+    return run
+
+
+# --- computing ---------------------------------------------------------------------------------------------
+
+
+def _set_matrix(result: Work, rows: Rows, chosen: Ints, conv: Conv, target: Target) -> None:
+    """Equal extents are worked out once."""
+    extent = rows.extent[:, chosen]
+    counts = np.stack([extent[0] * extent[2], extent[3], rows.read[1, chosen], extent[1] // conv.groups])
+    which, distinct = _distinct(counts * rows.active[chosen])
+    row_pieces, columns, channels_in, channels_out = distinct
+    action = Convolution(
+        rows=row_pieces, columns=columns, channels_in=channels_in, channels_out=channels_out,
+        element_bytes=ELEMENT_BYTES[conv.in_view.element], groups=conv.groups,
+        kernel_h=conv.kernel[0], kernel_w=conv.kernel[1],
+        stride_w=conv.strides[1], dilation_w=conv.dilations[1],
+    )  # fmt: skip
+    done = matrix_work(target.core.matrix, action)
+    result.cycles[chosen] = done.busy_cycles[which]
+    totals = (result.macs, done.useful_macs), (result.line_writes, done.writes), (result.steps, done.steps)
+    for total, each in (*totals, (result.discarded, done.discarded)):
+        total[chosen] = each[which].sum(axis=1)
+
+
+def _distinct(counts: Ints) -> tuple[Ints, Ints]:
+    """Number of each column's distinct value, and the distinct columns: counts are `[4, ...]`, at least 0."""
+    key = np.zeros(counts.shape[1:], np.int64)
+    for count in counts:
+        key = key * (int(count.max(initial=0)) + 1) + count
+    _, first, which = np.unique(key.ravel(), return_index=True, return_inverse=True)
+    return which.reshape(key.shape), counts.reshape(len(counts), -1)[:, first]
+
+
+def _set_vector(result: Work, rows: Rows, chosen: Ints, alike: _Alike, unit: VectorUnit) -> None:
+    elements = rows.extent[:, chosen].prod(axis=0) * rows.active[chosen]
+    passes = _passes(unit, alike.instruction)
+    result.cycles[chosen] = vector_cycles(unit, passes, elements, alike.element_bytes)
+
+
+def _passes(unit: VectorUnit, instruction: Instruction) -> int:
+    """An activation on the way out adds its own passes."""
+    match instruction:
+        case Pool(kernel=kernel, act=act):
+            passes = vector_passes(unit, "pool", prod(kernel))
+            return passes + (vector_passes(unit, act.kind) if act else 0)
+        case Binary(kind=kind, act=act):
+            return vector_passes(unit, kind) + (vector_passes(unit, act.kind) if act else 0)
+        case Unary(kind=kind):
+            return vector_passes(unit, kind)
+        case Softmax():
+            return vector_passes(unit, "softmax")
+        case Reduce():
+            return vector_passes(unit, "reduce")
+        case Lrn(size=size):
+            return vector_passes(unit, "lrn", size)
+        case Resize(mode=mode):
+            return vector_passes(unit, f"resize_{mode}")
+    raise AssertionError(f"no passes of {type(instruction).__name__}")
