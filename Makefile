@@ -21,6 +21,9 @@ check: $(VENV)/installed-dev ## Run the linter, the type checker and the import 
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+bench: $(VENV)/installed ## Measure whole runs (BENCH_ARGS="resnet50 --runs 1" for less)
+	$(BIN)/python benchmarks/measure.py $(BENCH_ARGS)
+
 soak: $(VENV)/installed-test ## Run all tests with 40 times the random examples, new ones each time
 	$(BIN)/python -m pytest -n auto --hypothesis-profile=soak $(PYTEST_ARGS)
 
