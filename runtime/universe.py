@@ -18,7 +18,14 @@ DIALECTS = (
 )
 
 # name of the pass, "module:Class"; in the order of the pipeline.
-PASSES: tuple[tuple[str, str], ...] = ()
+PASSES: tuple[tuple[str, str], ...] = (
+    ("frustum-fuse-layers", "frustum.passes.fuse.fuse_layers:FuseLayers"),
+    ("frustum-tile-partition", "frustum.passes.tile.partition:PartitionUnits"),
+    ("frustum-tile-lower-units", "frustum.passes.tile.lower_units:LowerUnits"),
+    ("frustum-lower-tiles", "frustum.passes.lower.lower_tiles:LowerTiles"),
+    ("frustum-allocate", "frustum.backend.allocate:Allocate"),
+    ("frustum-schedule", "frustum.backend.schedule:Schedule"),
+)
 
 
 def load(place: str) -> Any:
