@@ -1,0 +1,297 @@
+"""Which execution of which producer each instruction of a section has to wait for.
+
+Two accesses of one buffer depend on each other if one of them writes, and so do accesses of two buffers that share
+memory.  The order is the program order.  For a consumer y and a producer x whose innermost common body is at level m,
+and a buffer that a body at level k <= m allocates:
+
+1. m > k: the loops between k and m meet the same copy again.  The last execution of x before y is `iterations_back`
+   iterations of loop m-1 earlier.
+2. m = k, x before y in the same iteration: that execution.  All earlier ones are before it.
+3. m = k, x after y: another copy of the buffer.  The copy is the same again `depth` iterations of loop k-1 later, so
+   the execution `depth` iterations earlier; if x is delayed by more than that, y destroys what x still needs.
+4. Two buffers that share memory, however deep: as 1 with k = 0, for every execution meets the same bytes.
+5. x = y on several units: taken as disjoint in one copy of a buffer, as the lowering makes it; dependent as in 3.
+
+In 1 and 4, x may run *ahead* of y (x has the smaller stage): y at index i then needs x at `min(i + d, count - 1)`.
+That is no affine value, so a `Hold` takes the wait: an instruction of y's engine before y's child with the stage that
+makes its own index that of x.  It runs in each pass in which x has just run, and y follows it in its engine's order.
+Also in 1 and 4, at the start of the loop y needs the last x of the loop's previous run, `max(i - back, -1)` counted on
+across runs.  With `back` above 1 that is not affine either, so a `Hold` in front of the loop waits for that run.
+
+Where an index is negative, the value in `counters.py` asks for executions of earlier iterations of an outer loop: at
+least those needed, and all of them before y.  Every wait is for something earlier in the program order, and counters
+never fall; so running in program order never stops, and no other order can (no deadlock).
+
+Left out are needs that others imply: with z later than x, and y waiting for z, y need not wait for x
+- if z and x run on one engine, whose order is that of the program,
+- or if z depends on x through the same bytes and so has waited itself (by induction over the program order).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from operator import itemgetter
+from typing import NamedTuple
+
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.backend.loop_tree import Access, Buffer, Instruction, common_level, ends_later, iterations_back
+from frustum.backend.scopes import Reach, Units, covers, reach, scope_of
+from frustum.dialects.isa.program import Engine, Scope
+
+
+class Need(NamedTuple):
+    """A wait: for the producer's executions up to the consumer's own indices in the loops above `level`, `back` fewer
+    of loop `level - 1`, and the last of all loops inside."""
+
+    producer: int
+    level: int
+    back: int
+    scope: Scope
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Waits to stand in front of the operation at `position`, in its body, on the engine of the consumer."""
+
+    position: int
+    engine: Engine
+    stage: int
+    needs: tuple[Need, ...]
+
+
+@dataclass(frozen=True)
+class Dependences:
+    """`needs` of each instruction, and what has to wait in front of others."""
+
+    needs: tuple[tuple[Need, ...], ...]
+    holds: tuple[Hold, ...]
+
+    def all_needs(self) -> Iterator[Need]:
+        for needs in (*self.needs, *(hold.needs for hold in self.holds)):
+            yield from needs
+
+
+def find_dependences(
+    instructions: Sequence[Instruction],
+    buffers: Sequence[Buffer],
+    sharing: Mapping[int, Sequence[int]],
+    units: Units,
+) -> Dependences:
+    """The dependences of one section; `sharing` lists for a buffer the others with bytes in common."""
+    section = _Section(instructions, buffers, sharing, units)
+    needs: list[tuple[Need, ...]] = []
+    holds: dict[tuple[int, Engine, int], list[Need]] = {}
+    for y, consumer in enumerate(instructions):
+        found = section.candidates(y)
+        needs.append(tuple(c.need() for c in found if c.back >= 0))
+        for level, stage, need in (hold for c in found for hold in c.holds(consumer)):
+            waiting = holds.setdefault((consumer.path[level].position, consumer.engine, stage), [])
+            if need not in waiting:
+                waiting.append(need)
+    return Dependences(tuple(needs), tuple(Hold(*key, tuple(value)) for key, value in holds.items()))
+
+
+class _Candidate(NamedTuple):
+    """A dependence on `producer` through `held` by an access of `wanted`; `scope` None: the engine's own order.
+
+    `outer`, in cases 1 and 4, is how many iterations of loop `level - 2` ago y needs x at the start of loop `level - 1`.
+    """
+
+    producer: int
+    level: int
+    back: int
+    outer: int
+    scope: Scope | None
+    writes: bool
+    held: int
+    wanted: int
+
+    def need(self) -> Need:
+        assert self.scope is not None
+        return Need(self.producer, self.level, self.back, self.scope)
+
+    def holds(self, consumer: Instruction) -> Iterator[tuple[int, int, Need]]:
+        """Level, stage and need of what has to wait in front of the consumer."""
+        assert self.scope is not None
+        if self.back < 0:
+            stage = consumer.path[self.level].stage + self.back
+            yield self.level, stage, Need(self.producer, self.level, 0, self.scope)
+        outside = self.level - 1
+        if self.back > 1 and self.outer and prod(consumer.counts[:outside]) > self.outer:
+            stage = consumer.path[outside].stage
+            yield outside, stage, Need(self.producer, outside, self.outer, self.scope)
+
+
+@dataclass
+class _Section:
+    instructions: Sequence[Instruction]
+    buffers: Sequence[Buffer]
+    sharing: Mapping[int, Sequence[int]]
+    units: Units
+    accesses: dict[int, list[tuple[int, Access]]] = field(default_factory=dict)
+    written: set[int] = field(default_factory=set)
+    mixed: set[int] = field(default_factory=set)
+    """Bodies whose children have several stages."""
+
+    def __post_init__(self) -> None:
+        stages: dict[int, int] = {}
+        for number, instruction in enumerate(self.instructions):
+            for access in _one_for_each_buffer(instruction.accesses):
+                self.accesses.setdefault(access.buffer, []).append((number, access))
+                if access.writes:
+                    self.written.add(access.buffer)
+            for step in instruction.path[1:]:
+                if stages.setdefault(step.body, step.stage) != step.stage:
+                    self.mixed.add(step.body)
+
+    def candidates(self, y: int) -> list[_Candidate]:
+        """What instruction y has to wait for, without what is implied."""
+        found: list[_Candidate] = []
+        for access in _one_for_each_buffer(self.instructions[y].accesses):
+            own: list[_Candidate] = []
+            for held in (access.buffer, *self.sharing.get(access.buffer, ())):
+                for candidate in self._through(y, access, held):
+                    if not self._implied(candidate, own):
+                        own.append(candidate)
+            found += own
+        return [c for c in found if c.scope is not None and not self._implied(c, found)]
+
+    def _through(self, y: int, access: Access, held: int) -> Iterator[_Candidate]:
+        """Dependences through one buffer, the nearest first; those behind a nearer write are implied by it."""
+        if not access.writes and held not in self.written:
+            return
+        users = self.accesses.get(held, [])
+        here = bisect_left(users, y, key=itemgetter(0))
+        alone = held == access.buffer or self.buffers[held].depth == 1
+        least_level = -1
+        for x in reversed(users[:here]):
+            candidate = self._candidate(x, y, access)
+            if candidate is not None:
+                yield candidate
+                if alone and self._hides_earlier(candidate):
+                    least_level = candidate.level
+                    break
+        following = []
+        for x in users[here:]:
+            candidate = self._candidate(x, y, access)
+            if common_level(self.instructions[x[0]].path, self.instructions[y].path) <= least_level:
+                break
+            if candidate is not None:
+                following.append(candidate)
+        yield from reversed(following)
+
+    def _candidate(self, x: tuple[int, Access], y: int, access: Access) -> _Candidate | None:
+        number, other = x
+        if not (other.writes or access.writes):
+            return None
+        producer, consumer = self.instructions[number], self.instructions[y]
+        scope = scope_of(producer, consumer, self._reach(access, other), self.units)
+        if number == y and scope is None:
+            return None
+        if other.buffer == access.buffer:
+            place = _in_one_buffer(producer, consumer, self.buffers[access.buffer])
+        else:
+            place = _in_shared_memory(producer, consumer)
+        if place is None or not _ever(producer, *place):
+            return None
+        return _Candidate(number, *place, scope, other.writes, other.buffer, access.buffer)
+
+    def _reach(self, a: Access, b: Access) -> Reach:
+        memory = self.buffers[a.buffer].memory
+        return max(reach(memory, a.everywhere), reach(memory, b.everywhere))
+
+    def _hides_earlier(self, c: _Candidate) -> bool:
+        path = self.instructions[c.producer].path[c.level :]
+        return c.writes and c.back == 0 and not any(step.body in self.mixed for step in path)
+
+    def _implied(self, c: _Candidate, others: Iterable[_Candidate]) -> bool:
+        return any(self._implies(other, c) for other in others if other is not c)
+
+    def _implies(self, z: _Candidate, x: _Candidate) -> bool:
+        if (z.producer, z.level, z.back, z.scope) == (x.producer, x.level, x.back, x.scope):
+            return (-z.outer, z.held, z.wanted) < (-x.outer, x.held, x.wanted)  # keep one of equal needs
+        return self._after(z, x) and (self._same_queue(z, x) or self._chained(z, x))
+
+    def _after(self, z: _Candidate, x: _Candidate) -> bool:
+        """Whether the execution needed of z is after that of x, whatever the consumer's indices."""
+        if z.level != x.level:
+            return z.level > x.level and z.back == 0
+        if z.back < 0 or (z.back > 0 and x.back < z.back):
+            return False
+        first, last = self.instructions[x.producer], self.instructions[z.producer]
+        if z.back == x.back:
+            return ends_later(last, first, z.level)
+        if z.back and x.outer and not ((z.outer or z.back == 1) and ends_later(last, first, z.level)):
+            return False  # at the start of the loop, x may be the later of their last executions
+        a, b = first.path[x.level], last.path[z.level]
+        return (a.stage - x.back, a.position) < (b.stage - z.back, b.position)
+
+    def _same_queue(self, z: _Candidate, x: _Candidate) -> bool:
+        if self.instructions[z.producer].queue != self.instructions[x.producer].queue:
+            return False
+        return x.scope is None or (z.scope is not None and covers(z.scope, x.scope))
+
+    def _chained(self, z: _Candidate, x: _Candidate) -> bool:
+        if z.wanted != x.wanted or z.producer == x.producer or not (z.writes or x.writes):
+            return False
+        return z.held == z.wanted or (z.held == x.held and self.buffers[x.held].depth == 1)
+
+
+def _ever(x: Instruction, level: int, back: int, outer: int) -> bool:
+    """Whether any execution has so many iterations before it."""
+    if outer:
+        return x.counts[level - 1] > back or prod(x.counts[: level - 1]) > outer
+    return prod(x.counts[:level]) > back
+
+
+def _in_one_buffer(x: Instruction, y: Instruction, buffer: Buffer) -> tuple[int, int, int] | None:
+    """`level, back, outer` of cases 1, 2, 3 and 5."""
+    level = buffer.level
+    if x is not y:
+        common = common_level(x.path, y.path)
+        if common > level:
+            outer = buffer.depth if common == level + 1 else 1
+            return common, iterations_back(x.path[common], y.path[common]), outer
+        if _is_first(x, y, level):
+            return level, 0, 0
+        _check_depth(x, y, buffer)
+    return (level, buffer.depth, 0) if level else None
+
+
+def _in_shared_memory(x: Instruction, y: Instruction) -> tuple[int, int, int] | None:
+    """`level, back, outer` of case 4."""
+    level = common_level(x.path, y.path)
+    if level:
+        return level, iterations_back(x.path[level], y.path[level]), 1
+    return (0, 0, 0) if x.position < y.position else None
+
+
+def _is_first(x: Instruction, y: Instruction, level: int) -> bool:
+    """Whether x is before y in one iteration of their body."""
+    if level == 0:
+        return x.path[0].position < y.path[0].position
+    return iterations_back(x.path[level], y.path[level]) <= 0
+
+
+def _check_depth(x: Instruction, y: Instruction, buffer: Buffer) -> None:
+    level = buffer.level
+    if level and x.counts[level - 1] > buffer.depth:
+        least = iterations_back(x.path[level], y.path[level])
+        if buffer.depth < least:
+            raise VerifyException(
+                f"a buffer of {buffer.bytes} bytes in {buffer.memory} has depth {buffer.depth}, but {x.engine} (stage "
+                f"{x.path[level].stage}) still uses a copy when {y.engine} (stage {y.path[level].stage}) takes it "
+                f"again: it needs depth {least}"
+            )
+
+
+def _one_for_each_buffer(accesses: Iterable[Access]) -> list[Access]:
+    merged: dict[int, Access] = {}
+    for a in accesses:
+        b = merged.get(a.buffer, a)
+        merged[a.buffer] = Access(a.buffer, a.writes or b.writes, a.everywhere or b.everywhere)
+    return list(merged.values())

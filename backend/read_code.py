@@ -1,0 +1,111 @@
+"""The plain values of `loop_tree.py` that a `fisa.program` stands for, beside the operations they came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.backend.loop_tree import Access, Buffer, Path, Step
+from frustum.backend.loop_tree import Instruction as Plain
+from frustum.dialects.isa.attributes import BufferType
+from frustum.dialects.isa.instruction import Instruction
+from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
+from frustum.dialects.isa.transfer import CopyOp
+from frustum.dialects.target import ATTRIBUTE, Target, from_attribute
+
+WRITTEN = ("dst", "out", "acc")
+"""Operands an instruction writes; it reads all others."""
+
+
+@dataclass
+class Section:
+    """The instructions between two barriers, in textual order."""
+
+    instructions: list[Plain] = field(default_factory=list)
+    operations: list[Instruction] = field(default_factory=list)
+
+
+@dataclass
+class Code:
+    """One program; a position is an index of `operations`, which are in textual order."""
+
+    buffers: list[Buffer] = field(default_factory=list)
+    storage: list[AllocOp | ExternalOp] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=lambda: [Section()])
+    operations: list[Operation] = field(default_factory=list)
+    numbers: dict[SSAValue, int] = field(default_factory=dict)
+    """Of each buffer value."""
+    bodies: int = 0
+
+
+def read_code(program: ProgramOp) -> Code:
+    """The code of a program, sections split at its barriers."""
+    code = Code()
+    _read_body(code, program.body.block, (), ())
+    return code
+
+
+def target_of(module: ModuleOp) -> Target:
+    """The machine that the module is for."""
+    attribute = module.attributes.get(ATTRIBUTE)
+    if not isinstance(attribute, DictionaryAttr):
+        raise VerifyException(f"the module has no attribute {ATTRIBUTE}")
+    return from_attribute(attribute)
+
+
+def layer_of(operation: Instruction) -> int:
+    """Index of the instruction's layer in the module's `frustum.layers`."""
+    layer: int = operation.layer.value.data
+    return layer
+
+
+def _read_body(code: Code, block: Block, path: Path, counts: tuple[int, ...]) -> None:
+    body = code.bodies
+    code.bodies += 1
+    for op in block.ops:
+        position = len(code.operations)
+        code.operations.append(op)
+        if isinstance(op, Instruction):
+            _read_instruction(code, op, (*path, Step(body, position, op.stage.value.data)), counts)
+        elif isinstance(op, RepeatOp):
+            inner = (*path, Step(body, position, op.stage.value.data))
+            _read_body(code, op.body.block, inner, (*counts, op.count.value.data))
+        elif isinstance(op, AllocOp):
+            _add_buffer(code, op, op.depth.value.data, (*path, Step(body, position, 0)))
+        elif isinstance(op, ExternalOp):
+            _add_buffer(code, op, 1, (Step(0, position, 0),))
+        else:
+            raise VerifyException(f"'{op.name}': no operation of a program")
+
+
+def _add_buffer(code: Code, op: AllocOp | ExternalOp, depth: int, path: Path) -> None:
+    code.numbers[op.buffer] = len(code.buffers)
+    code.storage.append(op)
+    assert isinstance(op.buffer.type, BufferType)
+    code.buffers.append(Buffer(op.buffer.type.memory, op.bytes.value.data, depth, path))
+
+
+def _read_instruction(code: Code, op: Instruction, path: Path, counts: tuple[int, ...]) -> None:
+    if isinstance(op, BarrierOp):
+        code.sections.append(Section())
+        return
+    engine = op.engine_of()
+    assert engine is not None
+    multicast = isinstance(op, CopyOp) and op.multicast is not None
+    section = code.sections[-1]
+    section.instructions.append(Plain(engine, path, counts, _accesses(code, op), multicast))
+    section.operations.append(op)
+
+
+def _accesses(code: Code, op: Instruction) -> tuple[Access, ...]:
+    reaches_out = isinstance(op, CopyOp) and (op.engine.data in ("bus", "cdma") or op.multicast is not None)
+    found = []
+    for name, _ in op.VIEWS:
+        operand = getattr(op, name)
+        if operand is not None:
+            writes = name in WRITTEN
+            found.append(Access(code.numbers[operand], writes, writes and reaches_out))
+    return tuple(found)

@@ -1,0 +1,43 @@
+"""Random programs through `frustum-allocate` and `frustum-schedule`: no race, no deadlock, no buffer overwritten."""
+
+from random import Random
+
+from happens_before import check, check_sharing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from programs import Generator, Shape, machine, module_of
+from xdsl.context import Context
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.backend.allocate import Allocate
+from frustum.backend.fit import DoesNotFit
+from frustum.backend.schedule import Schedule
+
+SHAPES = [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+def compiled(seed: int, shape: Shape, clusters: int, cores: int, capacity: int, event_slots: int):
+    """The program of a random module after both passes; None if it was refused."""
+    target = machine(clusters, cores, capacity=capacity, event_slots=event_slots)
+    module = module_of(target, *Generator(Random(seed), shape).program())
+    try:
+        Allocate().apply(Context(), module)
+        Schedule().apply(Context(), module)
+    except (VerifyException, DoesNotFit):
+        return None
+    module.verify()
+    return module.body.block.first_op
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 1 << 32),
+    units=st.sampled_from(SHAPES),
+    capacity=st.sampled_from([256, 384, 512, 1 << 20]),
+    event_slots=st.sampled_from([24, 32, 4096]),
+)
+def test_every_conflict_is_ordered(seed, units, capacity, event_slots):
+    program = compiled(seed, Shape(), *units, capacity, event_slots)
+    if program is not None:
+        check_sharing(program, *units)
+        check(program, *units)

@@ -1,0 +1,210 @@
+"""An oracle for synchronisation: what a program with addresses and events orders, by enumeration.
+
+It shares no code with the compiler.  A program is expanded to the executions of every unit of the chip; an execution
+happens before another if the order of its engine or a wait says so, or through others.  `check` finds every pair of
+executions that touch the same bytes, one of them writing, and are not ordered as in the program.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from frustum.dialects.isa.sync import BarrierOp, ExternalOp, ProgramOp, RepeatOp
+from frustum.dialects.isa.transfer import CopyOp
+
+CORE_ENGINES = ("iodma", "mvdma", "matrix", "vector")
+
+
+@dataclass
+class Instance:
+    """One execution of an instruction, on all its units."""
+
+    op: object
+    index: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass
+class Touch:
+    """Bytes [start, stop) of one memory; `copy` names the buffer and the iteration whose copy it is."""
+
+    place: tuple
+    start: int
+    stop: int
+    writes: bool
+    copy: tuple
+
+
+def sections(program: ProgramOp) -> list[list[Instance]]:
+    """The executions of each section in program order."""
+    found: list[list[Instance]] = [[]]
+    for op in program.body.block.ops:
+        if isinstance(op, BarrierOp):
+            found.append([])
+        else:
+            _run(op, (), (), found[-1])
+    return found
+
+
+def _run(op, index, counts, out):
+    if isinstance(op, RepeatOp):
+        children = [child for child in op.body.block.ops if hasattr(child, "stage")]
+        stages = [child.stage.value.data for child in children]
+        count = op.count.value.data
+        for now in range(count + max(stages, default=0)):
+            for child, stage in zip(children, stages, strict=True):
+                if 0 <= now - stage < count:
+                    _run(child, (*index, now - stage), (*counts, count), out)
+    elif hasattr(op, "waits"):
+        out.append(Instance(op, index, counts))
+
+
+class Chip:
+    def __init__(self, clusters: int, cores: int) -> None:
+        self.clusters, self.cores = range(clusters), range(cores)
+
+    def units(self, op) -> list[tuple[int, int | None]]:
+        if op.engine_of() in CORE_ENGINES:
+            return [(cluster, core) for cluster in self.clusters for core in self.cores]
+        if isinstance(op, CopyOp) and op.multicast is not None:
+            return [(0, None)]
+        return [(cluster, None) for cluster in self.clusters]
+
+    def touches(self, instance: Instance, unit) -> list[Touch]:
+        op, found = instance.op, []
+        for name, _ in op.VIEWS:
+            value = getattr(op, name)
+            if value is None:
+                continue
+            written = name in ("dst", "out", "acc")
+            storage = value.owner
+            level, block = 0, storage.parent_block()
+            while not isinstance(block.parent_op(), ProgramOp):
+                level, block = level + 1, block.parent_op().parent_block()
+            iteration = 0
+            for index, count in zip(instance.index[:level], instance.counts[:level], strict=True):
+                iteration = iteration * count + index
+            depth = 1 if isinstance(storage, ExternalOp) else storage.depth.value.data
+            size = storage.bytes.value.data
+            start = storage.address.value.data + iteration % depth * size
+            for place in self._places(op, unit, value.type.memory, name == "dst"):
+                found.append(Touch(place, start, start + size, written, (storage, iteration)))
+        return found
+
+    def _places(self, op, unit, memory, is_destination):
+        cluster, core = unit
+        if memory == "dram":
+            return ["dram"]
+        engine = op.engine_of()
+        if memory == "sram":
+            multicast = isinstance(op, CopyOp) and op.multicast is not None
+            everywhere = is_destination and (engine == "cdma" or multicast)
+            return [("sram", k) for k in self.clusters] if everywhere else [("sram", cluster)]
+        if core is None:
+            return [(memory, cluster, k) for k in self.cores]
+        return [(memory, cluster, core)]
+
+    def signalled(self, op, unit) -> list[tuple]:
+        """The counters a signal of this unit adds to."""
+        slot = op.signal.value.data
+        if isinstance(op, CopyOp) and op.multicast is not None:
+            return [("cluster", slot, k, None) for k in self.clusters]
+        kind = "cluster" if unit[1] is None else "core"
+        return [(kind, slot, *unit)]
+
+    def awaited(self, wait, unit) -> list[tuple]:
+        """The counters a wait of this unit looks at."""
+        cluster, core = unit
+        if wait.scope == "own":
+            return [("cluster" if core is None else "core", wait.slot, cluster, core)]
+        if wait.scope == "cluster":
+            assert core is not None
+            return [("cluster", wait.slot, cluster, None)]
+        if wait.scope == "cores":
+            assert core is None
+            return [("core", wait.slot, cluster, k) for k in self.cores]
+        if wait.scope == "all_cores":
+            return [("core", wait.slot, c, k) for c in self.clusters for k in self.cores]
+        return [("cluster", wait.slot, c, None) for c in self.clusters]
+
+
+def happens_before(chip: Chip, instances: list[Instance]):
+    """Executions (instance, unit) in program order, and for each the set of those before it, as bits.
+
+    Fails if a wait can never hold, or asks for something that is not earlier in the program (a deadlock).
+    """
+    executions = [(n, unit) for n, instance in enumerate(instances) for unit in chip.units(instance.op)]
+    signals = defaultdict(list)
+    for e, (n, unit) in enumerate(executions):
+        if instances[n].op.signal is not None:
+            for counter in chip.signalled(instances[n].op, unit):
+                signals[counter].append((e, instances[n].op.engine_of(), unit))
+    for counter, all_signals in signals.items():
+        assert len({(engine, unit) for _, engine, unit in all_signals}) == 1, f"{counter}: signals of several engines"
+    before: list[int] = []
+    last: dict = {}
+    for e, (n, unit) in enumerate(executions):
+        op, engine = instances[n].op, (instances[n].op.engine_of(), unit)
+        bits = 0
+        if engine in last:
+            bits |= before[last[engine]] | 1 << last[engine]
+        last[engine] = e
+        for wait in op.waits.data if op.waits is not None else ():
+            value = wait.value.at(instances[n].index)
+            for counter in chip.awaited(wait, unit) if value > 0 else ():
+                assert value <= len(signals[counter]), f"{op}: waits for ever"
+                source = signals[counter][value - 1][0]
+                assert executions[source][0] < n, f"{op}: waits for what comes later"
+                bits |= before[source] | 1 << source
+        before.append(bits)
+    return executions, before
+
+
+def check(program: ProgramOp, clusters: int, cores: int) -> int:
+    """Fails on two conflicting executions in no order; how many conflicting pairs there are."""
+    chip, pairs = Chip(clusters, cores), 0
+    for instances in sections(program):
+        executions, before = happens_before(chip, instances)
+        places = defaultdict(list)
+        for e, (n, unit) in enumerate(executions):
+            for touch in chip.touches(instances[n], unit):
+                places[touch.place].append((e, n, unit, touch))
+        for touches in places.values():
+            for i, (e, n, unit, a) in enumerate(touches):
+                for f, m, other, b in touches[i + 1 :]:
+                    if not (a.writes or b.writes) or a.stop <= b.start or b.stop <= a.start or e == f:
+                        continue
+                    if instances[n].op is instances[m].op and unit != other and a.copy == b.copy:
+                        continue  # the units of one instruction have disjoint parts of a copy
+                    if n == m:
+                        continue
+                    pairs += 1
+                    assert before[f] >> e & 1, (
+                        f"race of {instances[n].op} {instances[n].index} on {unit} "
+                        f"and {instances[m].op} {instances[m].index} on {other}"
+                    )
+    return pairs
+
+
+def check_sharing(program: ProgramOp, clusters: int, cores: int) -> None:
+    """In program order, between the first and the last use of a copy of a buffer no other has its bytes.
+
+    Buffers that nobody writes hold nothing.
+    """
+    chip = Chip(clusters, cores)
+    time, uses, written = 0, {}, set()
+    for instances in sections(program):
+        for instance in instances:
+            time += 1
+            for unit in chip.units(instance.op):
+                for touch in chip.touches(instance, unit):
+                    if touch.writes:
+                        written.add(touch.copy)
+                    first, _, _ = uses.get(touch.copy, (time, 0, None))
+                    uses[touch.copy] = (first, time, (touch.place[0], touch.start, touch.stop))
+    known = sorted((use for copy, use in uses.items() if copy in written), key=lambda use: use[:2])
+    for i, (_, last, (memory, start, stop)) in enumerate(known):
+        for first, _, (other, begin, end) in known[i + 1 :]:
+            overlap = memory == other and begin < stop and start < end
+            assert not (overlap and first <= last), "two buffers in the same bytes at the same time"
