@@ -7,7 +7,7 @@ safetensors file beside the module's text, or, for a module built in this proces
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,7 +28,7 @@ TOKEN = "memory:"
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class WeightStore:
+class WeightStore(Mapping[str, Array]):
     """Named arrays. An entry is an array (perhaps mapped from a file) or is computed when first asked for."""
 
     def __init__(self, arrays: dict[str, Array] | None = None) -> None:

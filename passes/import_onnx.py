@@ -1,0 +1,148 @@
+"""An ONNX model as a module of the graph level, with its weights beside it.
+
+    module = import_onnx("resnet50.onnx", batch=4)
+
+1. load the file; external data is mapped, not read (`onnx/loading.py`)
+2. inline functions, convert operators older than opset 13 (`onnx/opset.py`)
+3. give every input a static shape (`onnx/binding.py`)
+4. walk the nodes in order: what depends on constants and shapes only is computed (`onnx/folding.py`), the
+   rest is converted, operator by operator (`onnx/operators/`); nodes that no output needs are left out
+
+Shapes need no pass of their own: every operation of the graph level derives its result's.
+All problems are collected and raised at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Attribute, SSAValue
+
+from frustum.dialects.graph import NetworkOp, OutputOp, tensor_type
+from frustum.passes.errors import Problem, Unsupported
+from frustum.passes.weights import WeightStore, attach
+
+if TYPE_CHECKING:
+    import onnx
+
+    from frustum.passes.onnx.loading import LoadedModel
+    from frustum.passes.onnx.node import Value
+    from frustum.passes.onnx.walk import Unavailable, Walk
+
+__all__ = ["DTYPE", "MODEL", "import_onnx"]
+
+MODEL = "frustum.model"
+DTYPE = "frustum.dtype"
+
+
+def import_onnx(
+    source: str | Path | onnx.ModelProto,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    name: str | None = None,
+) -> ModuleOp:
+    """The model at stop `imported`; ModelError, with all problems, where it cannot be.
+
+    `batch` binds a dynamic batch, or re-batches a static batch of 1; `shapes` binds shapes by input;
+    `name` is what messages and the report call a model that comes without a file.
+    """
+    from frustum.passes.onnx.loading import load_model
+
+    model = load_model(source)
+    model.file = name or model.file
+    return _import(model, batch, shapes)
+
+
+def _import(model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence[int]] | None) -> ModuleOp:
+    from frustum.passes.onnx.binding import bind_inputs
+    from frustum.passes.onnx.node import Network
+    from frustum.passes.onnx.opset import unify
+    from frustum.passes.onnx.walk import Walk, needed_nodes
+
+    unified = unify(model)
+    graph = unified.graph
+    inputs = [value for value in graph.input if value.name not in unified.tensors]
+    bound = bind_inputs(model.file, inputs, batch, shapes)
+    nodes = needed_nodes(graph)
+    element = _element_type(model.file, inputs, unified.tensors.values(), nodes)
+    signature = [(value.name, tensor_type(element, bound.shapes[value.name])) for value in inputs]
+    operation = NetworkOp(
+        re.sub(r"\W", "_", Path(model.file).stem), signature, [value.name for value in graph.output]
+    )
+    network = Network(operation.body.block, WeightStore(), element, bound.rebatched)
+    walk = Walk(model.file, network, _constants(model, unified.tensors, nodes, graph))
+    walk.values.update(zip((value.name for value in inputs), operation.body.block.args, strict=True))
+    walk.run(nodes, unified.opset)
+    outputs = _outputs(walk, graph)
+    if walk.problems:
+        raise Unsupported(walk.problems)
+    operation.body.block.add_op(OutputOp(outputs))
+    attributes = {MODEL: StringAttr(model.file), DTYPE: StringAttr(str(element))}
+    module = ModuleOp([operation], dict(attributes))
+    attach(module, network.store)
+    return module
+
+
+def _element_type(
+    file: str,
+    inputs: Sequence[onnx.ValueInfoProto],
+    tensors: Iterable[onnx.TensorProto],
+    nodes: Sequence[onnx.NodeProto],
+) -> Attribute:
+    """The network's element type; Unsupported where an input is not floating point."""
+    from onnx import TensorProto
+
+    from frustum.passes.onnx.element_types import FLOATS, network_type
+
+    types = {value.name: value.type.tensor_type.elem_type for value in inputs}
+    problems = [
+        Problem(file, f"input '{name}' has elements of {TensorProto.DataType.Name(found)}: FLOAT, FLOAT16, "
+                      "BFLOAT16 and DOUBLE are supported")
+        for name, found in types.items()
+        if found not in FLOATS
+    ]  # fmt: skip
+    if problems:
+        raise Unsupported(problems)
+    casts = (attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute)
+    return network_type([*types.values(), *(tensor.data_type for tensor in tensors), *casts])
+
+
+def _constants(
+    model: LoadedModel,
+    tensors: Mapping[str, onnx.TensorProto],
+    nodes: Sequence[onnx.NodeProto],
+    graph: onnx.GraphProto,
+) -> dict[str, Value | Unavailable | None]:
+    """The tensors that nodes or outputs use, as arrays; each that cannot be read is a problem."""
+    from frustum.passes.onnx.walk import used_names
+
+    used = {output.name for output in graph.output}.union(*(used_names(node) for node in nodes))
+    return {name: model.array(tensor) for name, tensor in tensors.items() if name in used}
+
+
+def _outputs(walk: Walk, graph: onnx.GraphProto) -> list[SSAValue]:
+    """The network's results; a constant one becomes a weight."""
+    from frustum.passes.onnx.walk import Unavailable
+
+    outputs: list[SSAValue] = []
+    for output in graph.output:
+        value = walk.values.get(output.name)
+        if isinstance(value, SSAValue):
+            outputs.append(value)
+        elif isinstance(value, Unavailable):
+            continue
+        elif value is None:
+            walk.problems.append(Problem(walk.file, f"no node produces the output '{output.name}'"))
+        elif value.dtype.kind == "f":
+            outputs.append(walk.network.weight(value, output.name))
+        else:
+            message = (
+                f"output '{output.name}' is a constant of {value.dtype}: only floating point is supported"
+            )
+            walk.problems.append(Problem(walk.file, message))
+    return outputs

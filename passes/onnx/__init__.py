@@ -1,0 +1,1 @@
+"""Reading ONNX: the parts of `frustum.passes.import_onnx`, one concern each."""

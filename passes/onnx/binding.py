@@ -1,0 +1,131 @@
+"""Static shapes for a model's inputs: from the file, from `batch`, from `shapes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from frustum.passes.errors import Problem, Unsupported
+
+__all__ = ["BoundInputs", "bind_inputs"]
+
+Ints = tuple[int, ...]
+Dim = int | str | None  # an extent, a name, or nothing
+MOST_DIMENSIONS = 6
+
+
+@dataclass(frozen=True)
+class BoundInputs:
+    """Shapes by input name; `rebatched` is the batch that took the place of a static 1, or 1."""
+
+    shapes: dict[str, Ints]
+    rebatched: int = 1
+
+
+def bind_inputs(
+    file: str,
+    inputs: Sequence[onnx.ValueInfoProto],
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> BoundInputs:
+    """Unsupported with every open dimension, and with every shape that contradicts the file."""
+    given = {name: tuple(int(extent) for extent in shape) for name, shape in (shapes or {}).items()}
+    problems = _unknown_names(file, inputs, given)
+    declared = {value.name: _dims(value) for value in inputs}
+    named = _named_extents(declared, given, batch)
+    found: dict[str, Ints] = {}
+    rebatched = 1
+    for name, dims in declared.items():
+        shape = _bind(dims, given.get(name), named, batch)
+        message = _problem(name, dims, shape, given.get(name), batch)
+        if message:
+            problems.append(Problem(file, message))
+            continue
+        found[name] = tuple(extent for extent in shape if isinstance(extent, int))
+        if dims and dims[0] == 1 and shape[0] != 1:
+            rebatched = found[name][0]
+    if problems:
+        raise Unsupported(problems)
+    return BoundInputs(found, rebatched)
+
+
+def _dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
+    """The declared dimensions; None where the file does not even tell how many."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.dim_value > 0 else dim.dim_param or None for dim in tensor.shape.dim)
+
+
+def _named_extents(
+    declared: Mapping[str, tuple[Dim, ...] | None], given: Mapping[str, Ints], batch: int | None
+) -> dict[str, int]:
+    """Extents of named dimensions: a name means the same wherever it stands."""
+    named: dict[str, int] = {}
+    for name, dims in declared.items():
+        if dims and batch is not None and isinstance(dims[0], str):
+            named[dims[0]] = batch
+        for dim, extent in zip(dims or (), given.get(name, ()), strict=False):
+            if isinstance(dim, str):
+                named[dim] = extent
+    return named
+
+
+def _bind(
+    dims: tuple[Dim, ...] | None, given: Ints | None, named: Mapping[str, int], batch: int | None
+) -> tuple[Dim, ...]:
+    if given is not None:
+        return given
+    if dims is None:
+        return (None,)
+    shape = tuple(named.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
+    if batch is not None and shape and (shape[0] is None or dims[0] == 1):
+        shape = (batch, *shape[1:])
+    return shape
+
+
+def _problem(
+    name: str, dims: tuple[Dim, ...] | None, shape: tuple[Dim, ...], given: Ints | None, batch: int | None
+) -> str | None:
+    """What is wrong with `shape` for this input, and what would mend it."""
+    example = "x".join(str(dim) if isinstance(dim, int) else "N" for dim in shape)
+    if dims is None and given is None:
+        return f"input '{name}' has no shape in the file: give one with --shape {name}=1x3x224x224"
+    for axis, dim in enumerate(shape):
+        if not isinstance(dim, int):
+            option = f"--batch N or --shape {name}={example}" if axis == 0 else f"--shape {name}={example}"
+            return f"input '{name}' has the open dimension {axis} ({dim or 'unnamed'}): bind it with {option}"
+        if dim < 1:
+            return f"input '{name}' has the extent {dim} in dimension {axis}: at least 1 is needed"
+    if len(shape) > MOST_DIMENSIONS:
+        return f"input '{name}' has {len(shape)} dimensions: at most {MOST_DIMENSIONS} are supported"
+    if dims is not None and not _agrees(dims, shape):
+        fixed = "x".join(str(dim or "?") for dim in dims)
+        return f"input '{name}' is {fixed} in the file, which {example} does not fit"
+    if batch is not None and shape and dims and isinstance(dims[0], int) and dims[0] not in (1, batch):
+        return f"input '{name}' has a batch of {dims[0]} in the file, which --batch {batch} cannot change"
+    return None
+
+
+def _agrees(dims: tuple[Dim, ...], shape: tuple[Dim, ...]) -> bool:
+    """A static 1 in front may become any batch; every other static extent stands."""
+    if len(dims) != len(shape):
+        return False
+    pairs = enumerate(zip(dims, shape, strict=True))
+    return all(
+        not isinstance(dim, int) or dim == extent or (axis == 0 and dim == 1) for axis, (dim, extent) in pairs
+    )
+
+
+def _unknown_names(
+    file: str, inputs: Sequence[onnx.ValueInfoProto], given: Mapping[str, Ints]
+) -> list[Problem]:
+    names = [value.name for value in inputs]
+    known = ", ".join(f"'{name}'" for name in names)
+    return [
+        Problem(file, f"there is no input '{name}': the inputs are {known}")
+        for name in given
+        if name not in names
+    ]

@@ -1,0 +1,158 @@
+"""What converters of operators work with: a node, its operands, and the network that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr
+from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.irdl import IRDLOperation
+
+from frustum.dialects.graph import BinaryOp, ReshapeOp, UnaryOp, WeightOp, shape_of, tensor_type
+from frustum.dialects.graph.attributes import ActAttr
+from frustum.passes.onnx.element_types import numpy_of
+from frustum.passes.weights import Array, WeightStore
+
+__all__ = ["Converter", "Network", "Node", "Refused", "Result", "Value"]
+
+Ints: TypeAlias = tuple[int, ...]
+Value: TypeAlias = "Array | SSAValue"
+"""An operand: known when importing, or not before running."""
+Result: TypeAlias = "Value | Sequence[Value]"
+Converter: TypeAlias = "Callable[[Node], Result]"
+
+
+class Refused(Exception):
+    """This node cannot be imported; the message says why."""
+
+
+@dataclass
+class Network:
+    """The network under construction."""
+
+    block: Block
+    store: WeightStore
+    element: Attribute
+    rebatched: int = 1
+    weights: dict[int, tuple[Array, SSAValue]] = field(default_factory=dict)  # by id of the array
+
+    def emit(self, op: IRDLOperation, name: str) -> SSAValue:
+        """Appends an operation that stands for the node `name`; returns its result."""
+        op.location = NameLoc(StringAttr(name), NoneAttr())
+        self.block.add_op(op)
+        op.verify_()
+        return op.results[0]
+
+    def weight(self, array: Array, key: str) -> SSAValue:
+        """A constant in the network's element type; one operation per array."""
+        known = self.weights.get(id(array))
+        if known:
+            return known[1]
+        converted = array.astype(numpy_of(self.element), copy=False)
+        op = WeightOp(self.store.add(key, converted), tensor_type(self.element, array.shape))
+        value = self.emit(op, key)
+        self.weights[id(array)] = (array, value)
+        return value
+
+
+@dataclass
+class Node:
+    """One ONNX node with its operands."""
+
+    proto: onnx.NodeProto
+    operands: Sequence[Value | None]
+    network: Network
+    opset: int
+    name: str
+
+    @property
+    def op_type(self) -> str:
+        return self.proto.op_type
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute's value, or `default`."""
+        for attribute in self.proto.attribute:
+            if attribute.name == name:
+                value = onnx.helper.get_attribute_value(attribute)
+                return value.decode() if isinstance(value, bytes) else value
+        return default
+
+    def __len__(self) -> int:
+        return len(self.operands)
+
+    def has(self, index: int) -> bool:
+        return index < len(self.operands) and self.operands[index] is not None
+
+    def is_constant(self, index: int) -> bool:
+        return self.has(index) and isinstance(self.operands[index], np.ndarray)
+
+    def value(self, index: int) -> SSAValue:
+        """An operand as a value of the network; a constant becomes a weight."""
+        operand = self.operands[index] if index < len(self.operands) else None
+        if operand is None:
+            raise Refused(f"input {index} is missing")
+        if isinstance(operand, SSAValue):
+            return operand
+        if operand.dtype.kind in "OUS":
+            raise Refused(f"input {index} holds {operand.dtype}, which is no number")
+        return self.network.weight(operand, self.proto.input[index] or self.name)
+
+    def values(self) -> Iterator[SSAValue]:
+        return (self.value(index) for index in range(len(self.operands)))
+
+    def constant(self, index: int, what: str) -> Array | None:
+        """An operand that must be known when importing; None where it is left out."""
+        if not self.has(index):
+            return None
+        operand = self.operands[index]
+        if isinstance(operand, np.ndarray):
+            return operand
+        raise Refused(f"{what} must be constant, and depends on the network's inputs")
+
+    def ints(self, name: str, index: int | None = None) -> Ints | None:
+        """A list of integers that is an attribute or, in newer opsets, an input."""
+        value = self.get(name)
+        if value is None and index is not None:
+            value = self.constant(index, name)
+        if value is None:
+            return None
+        return tuple(int(number) for number in np.atleast_1d(np.asarray(value)))
+
+    def shape(self, index: int) -> Ints:
+        operand = self.operands[index]
+        if operand is None:
+            raise Refused(f"input {index} is missing")
+        return operand.shape if isinstance(operand, np.ndarray) else shape_of(operand)
+
+    def axis(self, axis: int, rank: int) -> int:
+        """`axis` counted from the front."""
+        if not -rank <= axis < rank:
+            raise Refused(f"axis {axis} is not inside [{-rank}, {rank})")
+        return axis % rank
+
+    def wants(self, output: int) -> bool:
+        """Whether anybody may use this output."""
+        return output < len(self.proto.output) and bool(self.proto.output[output])
+
+    def emit(self, op: IRDLOperation) -> SSAValue:
+        return self.network.emit(op, self.name)
+
+    def weight(self, array: Array, suffix: str) -> SSAValue:
+        """A constant made by a converter."""
+        return self.network.weight(array, f"{self.name}/{suffix}")
+
+    def scalar(self, number: float, suffix: str) -> SSAValue:
+        return self.weight(np.full((1,), number, np.float64), suffix)
+
+    def reshape(self, x: SSAValue, shape: Ints) -> SSAValue:
+        return x if shape_of(x) == tuple(shape) else self.emit(ReshapeOp(x, tuple(shape)))
+
+    def unary(self, kind: str, x: SSAValue, alpha: float = 0.0, beta: float = 0.0) -> SSAValue:
+        return self.emit(UnaryOp(ActAttr.of(kind, alpha, beta), x))
+
+    def binary(self, kind: str, a: SSAValue, b: SSAValue) -> SSAValue:
+        return self.emit(BinaryOp(kind, a, b))

@@ -1,0 +1,143 @@
+"""Operators that take tensors apart and put them together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from frustum.dialects.graph import ConcatOp, SliceOp, shape_of
+from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
+
+__all__ = ["CONVERTERS", "cut", "joined", "runs"]
+
+MOST_PIECES = 256  # a gather of more runs of indices, or a tile of more copies, is refused
+
+
+def concat(node: Node) -> Result:
+    values = list(node.values())
+    axis = node.axis(node.get("axis"), len(shape_of(values[0])))
+    return joined(node, [value for value in values if math.prod(shape_of(value))] or values[:1], axis)
+
+
+def joined(node: Node, values: Sequence[SSAValue], axis: int) -> SSAValue:
+    return values[0] if len(values) == 1 else node.emit(ConcatOp(values, axis))
+
+
+def cut(node: Node, x: SSAValue, axis: int, start: int, size: int, step: int = 1) -> SSAValue:
+    """`size` elements along one axis."""
+    shape = shape_of(x)
+    if (start, size, step) == (0, shape[axis], 1):
+        return x
+    starts, steps, sizes = [0] * len(shape), [1] * len(shape), list(shape)
+    starts[axis], steps[axis], sizes[axis] = start, step, size
+    return node.emit(SliceOp(x, tuple(starts), tuple(sizes), tuple(steps)))
+
+
+def split(node: Node) -> Result:
+    x = node.value(0)
+    shape = shape_of(x)
+    axis = node.axis(node.get("axis", 0), len(shape))
+    sizes = node.ints("split", 1)
+    if sizes is None:
+        count = node.get("num_outputs", len(node.proto.output))
+        size = -(-shape[axis] // count)
+        sizes = tuple(min(size, shape[axis] - index * size) for index in range(count))
+    if sum(sizes) != shape[axis] or min(sizes) < 0:
+        raise Refused(f"parts of {sizes} do not make up an extent of {shape[axis]}")
+    starts = np.cumsum((0, *sizes[:-1])).tolist()
+    return [cut(node, x, axis, start, size) for start, size in zip(starts, sizes, strict=True)]
+
+
+def slice_(node: Node) -> Result:
+    x = node.value(0)
+    shape = shape_of(x)
+    bounds = node.ints("starts", 1), node.ints("ends", 2)
+    if bounds[0] is None or bounds[1] is None:
+        raise Refused("starts and ends are missing")
+    axes = node.ints("axes", 3) or tuple(range(len(bounds[0])))
+    steps = node.ints("steps", 4) or (1,) * len(bounds[0])
+    first, step_by_axis, sizes = [0] * len(shape), [1] * len(shape), list(shape)
+    for start, end, given, step in zip(*bounds, axes, steps, strict=True):
+        axis = node.axis(given, len(shape))
+        extent = shape[axis]
+        stop = None if step < 0 and end < -extent else end
+        chosen = range(extent)[slice(start, stop, step)]
+        first[axis], step_by_axis[axis], sizes[axis] = chosen.start, step, len(chosen)
+    if not all(sizes):
+        raise Refused(f"its result would be empty: {tuple(sizes)}")
+    if tuple(sizes) == shape and all(step == 1 for step in step_by_axis):
+        return x
+    return node.emit(SliceOp(x, tuple(first), tuple(sizes), tuple(step_by_axis)))
+
+
+def gather(node: Node) -> Result:
+    """Constant indices: a slice for every run of equally spaced ones."""
+    indices = node.constant(1, "the index")
+    if indices is None:
+        raise Refused("the index is missing")
+    x = node.value(0)
+    shape = shape_of(x)
+    axis = node.axis(node.get("axis", 0), len(shape))
+    flat = [int(index) % shape[axis] for index in indices.reshape(-1)]
+    if any(not -shape[axis] <= index < shape[axis] for index in indices.reshape(-1)) or not flat:
+        raise Refused(f"indices are not inside [{-shape[axis]}, {shape[axis]})")
+    pieces = runs(flat)
+    if len(pieces) > MOST_PIECES:
+        raise Refused(f"its indices make {len(pieces)} runs: at most {MOST_PIECES} are supported")
+    parts = [cut(node, x, axis, start, size, step) for start, size, step in pieces]
+    result = joined(node, parts, axis)
+    return node.reshape(result, (*shape[:axis], *indices.shape, *shape[axis + 1 :]))
+
+
+def runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(start, length, step) of maximal runs of equally spaced indices, in order."""
+    found: list[tuple[int, int, int]] = []
+    for index in indices:
+        if found:
+            start, length, step = found[-1]
+            distance = index - (start + (length - 1) * step)
+            if distance and (length == 1 or distance == step):
+                found[-1] = (start, length + 1, distance)
+                continue
+        found.append((index, 1, 1))
+    return found
+
+
+def expand(node: Node) -> Result:
+    """A product with ones, which are stored only along the axes that grow."""
+    target = node.ints("shape", 1)
+    if target is None:
+        raise Refused("the target shape is missing")
+    x = node.value(0)
+    shape = shape_of(x)
+    result = np.broadcast_shapes(shape, target)
+    own = (1,) * (len(result) - len(shape)) + shape
+    ones: Ints = tuple(new if old == 1 else 1 for old, new in zip(own, result, strict=True))
+    if result == shape:
+        return x
+    return node.binary("mul", x, node.weight(np.broadcast_to(np.float32(1), ones), "ones"))
+
+
+def tile(node: Node) -> Result:
+    repeats = node.ints("repeats", 1)
+    if repeats is None:
+        raise Refused("the repeats are missing")
+    if max(repeats, default=1) > MOST_PIECES or min(repeats, default=1) < 1:
+        raise Refused(f"repeats are {repeats}: 1 to {MOST_PIECES} are supported")
+    x = node.value(0)
+    for axis, count in enumerate(repeats):
+        x = joined(node, [x] * count, axis)
+    return x
+
+
+CONVERTERS: dict[str, Converter] = {
+    "Concat": concat,
+    "Split": split,
+    "Slice": slice_,
+    "Gather": gather,
+    "Expand": expand,
+    "Tile": tile,
+}

@@ -1,0 +1,109 @@
+"""Convolutions and matrix products."""
+
+from __future__ import annotations
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from frustum.dialects.graph import ConvOp, MatmulOp, shape_of
+from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
+from frustum.passes.onnx.operators.planes import on_plane, pair, resolve_pads, spatial_rank
+from frustum.passes.weights import Array
+
+__all__ = ["CONVERTERS"]
+
+
+def conv(node: Node) -> Result:
+    rank = spatial_rank(node)
+    weight_shape = node.shape(1)
+    kernel = pair(weight_shape[2:], rank, 1)
+    declared = node.ints("kernel_shape")
+    if declared is not None and declared != weight_shape[2:]:
+        raise Refused(f"kernel_shape is {declared}, the weights are {weight_shape}")
+    strides = pair(node.ints("strides"), rank, 1)
+    dilations = pair(node.ints("dilations"), rank, 1)
+    plane = pair(node.shape(0)[2:], rank, 1)
+    pads = resolve_pads(node, plane, kernel, strides, dilations, rank)
+    w = kernel_on_plane(node)
+    bias = node.value(2) if node.has(2) else None
+
+    def layer(x: SSAValue) -> SSAValue:
+        groups = int(node.get("group", 1))
+        op = ConvOp(x, w, bias, strides=strides, pads=pads, dilations=dilations, groups=groups)
+        return node.emit(op)
+
+    return on_plane(node, node.value(0), layer)
+
+
+def kernel_on_plane(node: Node) -> SSAValue:
+    """The weights with two spatial axes."""
+    weights = node.operands[1]
+    if isinstance(weights, np.ndarray) and weights.ndim == 3:
+        return node.weight(weights[:, :, None, :], "w")
+    w = node.value(1)
+    shape = shape_of(w)
+    return node.reshape(w, (*shape[:2], 1, shape[2])) if len(shape) == 3 else w
+
+
+def gemm(node: Node) -> Result:
+    alpha, beta = float(node.get("alpha", 1.0)), float(node.get("beta", 1.0))
+    a, b, alpha = _scaled_factors(node, alpha)
+    addend = node.operands[2] if node.has(2) else None
+    constant = isinstance(addend, np.ndarray)
+    columns = node.shape(1)[0 if node.get("transB", 0) else 1]
+    as_bias = alpha == 1.0 and constant and _is_row(addend.shape, columns)
+    bias = node.weight(_row(addend, beta, columns), "bias") if as_bias and addend.any() else None
+    op = MatmulOp(a, b, bias, trans_a=bool(node.get("transA", 0)), trans_b=bool(node.get("transB", 0)))
+    result = node.emit(op)
+    if alpha != 1.0:
+        result = node.binary("mul", result, node.scalar(alpha, "alpha"))
+    if addend is None or as_bias:
+        return result
+    c = node.weight(addend * addend.dtype.type(beta), "c") if constant else node.value(2)
+    if not constant and beta != 1.0:
+        c = node.binary("mul", c, node.scalar(beta, "beta"))
+    return node.binary("add", result, c)
+
+
+def _scaled_factors(node: Node, alpha: float) -> tuple[SSAValue, SSAValue, float]:
+    """Both factors with alpha in a constant one, and what of alpha is left."""
+    if alpha == 1.0:
+        return node.value(0), node.value(1), 1.0
+    for index in (1, 0):
+        array = node.operands[index]
+        if isinstance(array, np.ndarray):
+            scaled = node.weight(array * array.dtype.type(alpha), "scaled")
+            return (node.value(0), scaled, 1.0) if index else (scaled, node.value(1), 1.0)
+    return node.value(0), node.value(1), alpha
+
+
+def _is_row(shape: Ints, columns: int) -> bool:
+    """Whether a tensor of this shape adds the same numbers to every row."""
+    return all(extent == 1 for extent in shape[:-1]) and (not shape or shape[-1] in (1, columns))
+
+
+def _row(addend: Array, beta: float, columns: int) -> Array:
+    row = addend if beta == 1.0 else addend * addend.dtype.type(beta)
+    return np.broadcast_to(row.reshape(-1), (columns,))
+
+
+def matmul(node: Node) -> Result:
+    """A vector is a matrix of one row (left) or one column (right), whose axis the result has not."""
+    a, b = node.value(0), node.value(1)
+    left, right = shape_of(a), shape_of(b)
+    if not left or not right:
+        raise Refused(f"operands of shapes {left} and {right} have no product")
+    if len(left) == 1:
+        a = node.reshape(a, (1, *left))
+    if len(right) == 1:
+        b = node.reshape(b, (*right, 1))
+    result = node.emit(MatmulOp(a, b))
+    shape = shape_of(result)
+    if len(right) == 1:
+        shape = shape[:-1]
+    if len(left) == 1:
+        shape = (*shape[:-2], *shape[-1:]) if len(right) > 1 else shape[:-1]
+    return node.reshape(result, shape)
+
+
+CONVERTERS: dict[str, Converter] = {"Conv": conv, "Gemm": gemm, "MatMul": matmul}

@@ -1,0 +1,88 @@
+"""One set of operators: functions inlined, operators older than opset 13 converted to it.
+
+From 13 on the operators read here keep their meaning; what changed is only whether an argument comes as
+an attribute or as an input, and the converters of operators read both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+from onnx import inliner, version_converter
+
+from frustum.passes.errors import Problem, Unsupported
+from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel
+
+__all__ = ["Unified", "unify"]
+
+OPSET = 13
+BIG_BYTES = 4096  # larger tensors do not go through the C++ tools, which copy a model several times
+
+
+@dataclass(frozen=True)
+class Unified:
+    """A graph of known operators, and its constant tensors by name."""
+
+    graph: onnx.GraphProto
+    opset: int
+    tensors: dict[str, onnx.TensorProto]
+
+
+def unify(model: LoadedModel) -> Unified:
+    """The model's graph at opset 13 or newer, without functions; the model itself is left as it is."""
+    proto = model.proto
+    if not proto.functions and model.opset >= OPSET:
+        tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+        return Unified(proto.graph, model.opset, tensors)
+    heavy = _heavy_tensors(proto.graph)
+    light = _without(proto, heavy)
+    if light.functions:
+        light = inliner.inline_local_functions(light)
+    if model.opset < OPSET:
+        light = _convert(light, model)
+    tensors = heavy | {tensor.name: tensor for tensor in light.graph.initializer}
+    return Unified(light.graph, max(model.opset, OPSET), tensors)
+
+
+def _heavy_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Big initializers and the values of big Constant nodes, by name."""
+    heavy = {tensor.name: tensor for tensor in graph.initializer if tensor.ByteSize() > BIG_BYTES}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.ByteSize() > BIG_BYTES:
+            heavy.update((node.output[0], value.t) for value in node.attribute if value.name == "value")
+    return heavy
+
+
+def _without(proto: onnx.ModelProto, heavy: dict[str, onnx.TensorProto]) -> onnx.ModelProto:
+    """The model with each heavy tensor only declared as an input."""
+    graph = proto.graph
+    inputs = {value.name: value for value in graph.input}
+    for name, tensor in heavy.items():
+        if name not in inputs:
+            inputs[name] = onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims))
+    light = onnx.helper.make_graph(
+        [node for node in graph.node if not set(node.output) & heavy.keys()],
+        graph.name or "graph",
+        list(inputs.values()),
+        list(graph.output),
+        [tensor for tensor in graph.initializer if tensor.name not in heavy],
+        value_info=list(graph.value_info),
+    )
+    used = {node.domain for function in proto.functions for node in function.node}
+    used |= {node.domain for node in graph.node} | set(DEFAULT_DOMAINS)
+    return onnx.helper.make_model(
+        light,
+        opset_imports=[entry for entry in proto.opset_import if entry.domain in used],
+        functions=list(proto.functions),
+        ir_version=proto.ir_version,
+    )
+
+
+def _convert(light: onnx.ModelProto, model: LoadedModel) -> onnx.ModelProto:
+    try:
+        return version_converter.convert_version(light, OPSET)
+    except (RuntimeError, ValueError) as error:  # what the C++ converter raises derives from RuntimeError
+        reason = str(error).strip().splitlines()[0]
+        message = f"cannot be converted from opset {model.opset} to {OPSET}: {reason}"
+        raise Unsupported([Problem(model.file, message)]) from error

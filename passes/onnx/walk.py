@@ -1,0 +1,128 @@
+"""The walk over a graph's nodes: each is computed, converted, expanded, or a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.passes.errors import ModelError, Problem
+from frustum.passes.onnx.expansion import Body, function_body, has_body
+from frustum.passes.onnx.folding import fold
+from frustum.passes.onnx.loading import DEFAULT_DOMAINS
+from frustum.passes.onnx.node import Network, Node, Refused, Value
+from frustum.passes.onnx.operators import CONVERTERS
+
+__all__ = ["UNAVAILABLE", "Unavailable", "Walk", "needed_nodes", "used_names"]
+
+
+class Unavailable:
+    """Stands for a value that a refused node would have given."""
+
+
+UNAVAILABLE = Unavailable()
+
+
+@dataclass
+class Walk:
+    """Values by name, as far as the walk has come, and what went wrong on the way."""
+
+    file: str
+    network: Network
+    values: dict[str, Value | Unavailable | None]
+    problems: list[Problem] = field(default_factory=list)
+
+    def run(self, nodes: Sequence[onnx.NodeProto], opset: int, name: str = "") -> None:
+        """Imports nodes in order, under `name` or their own; what follows from a problem is not reported."""
+        for proto in nodes:
+            own = name or proto.name or next(filter(None, proto.output), proto.op_type)
+            try:
+                results = self._results(proto, own, opset)
+            except (Refused, VerifyException, ModelError) as error:
+                operator = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
+                self.problems.append(Problem(self.file, str(error), own, operator))
+                results = ()
+            for index, output in enumerate(proto.output):
+                self.values[output] = results[index] if index < len(results) else UNAVAILABLE
+
+    def _results(self, proto: onnx.NodeProto, name: str, opset: int) -> Sequence[Value | None]:
+        operands = [self._operand(input) for input in proto.input]
+        if any(isinstance(operand, Unavailable) for operand in operands):
+            if _is_known(proto):
+                return ()
+            raise Refused("this operator is not supported")
+        node = Node(proto, operands, self.network, opset, name)  # pyright: ignore[reportArgumentType]
+        folded = fold(node) if proto.domain in DEFAULT_DOMAINS else None
+        if folded is not None:
+            return folded
+        if proto.op_type == "If" and node.is_constant(0):
+            return self._branch(node)
+        if not _is_known(proto):
+            raise Refused("this operator is not supported")
+        converter = CONVERTERS.get(proto.op_type)
+        if converter is None:
+            return self._expanded(node, function_body(node))
+        result = converter(node)
+        return result if isinstance(result, list | tuple) else [result]
+
+    def _operand(self, name: str) -> Value | Unavailable | None:
+        if not name:
+            return None
+        if name not in self.values:
+            raise Refused(f"it uses '{name}', which nothing before it produces")
+        return self.values[name]
+
+    def _branch(self, node: Node) -> Sequence[Value | None]:
+        """The outputs of an If whose condition is known: its nodes stand in its place."""
+        taken = bool(np.all(node.operands[0]))
+        graph: onnx.GraphProto = node.get("then_branch" if taken else "else_branch")
+        inner = Walk(self.file, self.network, dict(self.values), self.problems)
+        tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        inner.values.update(tensors)
+        inner.run(graph.node, node.opset)
+        return [inner._available(output.name) for output in graph.output]
+
+    def _expanded(self, node: Node, body: Body) -> Sequence[Value | None]:
+        """The outputs of an operator that ONNX defines by a function."""
+        names = dict.fromkeys(body.inputs, None) | dict(zip(body.inputs, node.operands, strict=False))
+        inner = Walk(self.file, self.network, dict(names))
+        inner.run(body.nodes, body.opset, node.name)
+        if inner.problems:
+            operators = ", ".join(sorted({problem.operator for problem in inner.problems}))
+            raise Refused(f"this operator is not supported (it would need {operators})")
+        return [inner._available(output) for output in body.outputs]
+
+    def _available(self, name: str) -> Value | None:
+        value = self.values.get(name)
+        if isinstance(value, Unavailable):
+            raise Refused(f"'{name}' is not available")
+        return value
+
+
+def _is_known(proto: onnx.NodeProto) -> bool:
+    return proto.domain in DEFAULT_DOMAINS and (proto.op_type in CONVERTERS or has_body(proto.op_type))
+
+
+def needed_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes that some output of the graph depends on, in order."""
+    needed = {output.name for output in graph.output}
+    chosen = []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            chosen.append(node)
+            needed.update(used_names(node))
+    return chosen[::-1]
+
+
+def used_names(node: onnx.NodeProto) -> set[str]:
+    """Names a node reads, those inside its branches included."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            names.update(output.name for output in attribute.g.output)
+            for inner in attribute.g.node:
+                names |= used_names(inner)
+    return names
