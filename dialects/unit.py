@@ -1,0 +1,202 @@
+"""Dialect `funit`: which layers are fused, and how a unit is cut into tiles.
+
+Operations: `unit` (a set of layers run as one), `yield` (its output).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import Attribute, Block, Data, Dialect, Region, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_attr_definition,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import AttrParser, Parser
+from xdsl.printer import Printer
+from xdsl.traits import HasParent, IsTerminator, Pure
+from xdsl.utils.exceptions import VerifyException
+
+DIMENSIONS = 4
+Extents = tuple[int, int, int, int]
+
+
+def parse_ints(parser: AttrParser) -> tuple[int, ...]:
+    """`[1, -2, 3]`"""
+    return tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer))
+
+
+def parse_extents(parser: AttrParser) -> Extents:
+    values = parse_ints(parser)
+    if len(values) != DIMENSIONS:
+        parser.raise_error(f"expected {DIMENSIONS} integers, found {len(values)}")
+    return (values[0], values[1], values[2], values[3])
+
+
+def ints(values: Sequence[int]) -> str:
+    return "[" + ", ".join(map(str, values)) + "]"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One tile of the unit's output (`tile`, elements), the dimension dealt to clusters, copies of the SRAM tiles."""
+
+    tile: Extents
+    clusters: int
+    depth: int
+
+
+@irdl_attr_definition
+class PartitionAttr(Data[Partition]):
+    """`#funit.partition<tile [1, 64, 14, 56], clusters 2, depth 2>`"""
+
+    name = "funit.partition"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Partition:
+        with parser.in_angle_brackets():
+            parser.parse_keyword("tile")
+            tile = parse_extents(parser)
+            parser.parse_punctuation(",")
+            parser.parse_keyword("clusters")
+            clusters = parser.parse_integer()
+            parser.parse_punctuation(",")
+            parser.parse_keyword("depth")
+            return Partition(tile, clusters, parser.parse_integer())
+
+    def print_parameter(self, printer: Printer) -> None:
+        p = self.data
+        printer.print_string(f"<tile {ints(p.tile)}, clusters {p.clusters}, depth {p.depth}>")
+
+    def verify(self) -> None:
+        if min(self.data.tile) < 1:
+            raise VerifyException(f"a tile has at least one element per dimension, found {ints(self.data.tile)}")
+        if not 0 <= self.data.clusters < DIMENSIONS:
+            raise VerifyException(f"clusters names a dimension 0..3, found {self.data.clusters}")
+        if self.data.depth not in (1, 2):
+            raise VerifyException(f"depth is 1 or 2, found {self.data.depth}")
+
+
+class NamedUnit(IRDLOperation):
+    """What units of both levels share: a name, tensor operands bound to block arguments, results."""
+
+    def print_head(self, printer: Printer) -> None:
+        unit_name = self.properties["unit_name"]
+        assert isinstance(unit_name, StringAttr)
+        printer.print_string(" ")
+        printer.print_string_literal(unit_name.data)
+        printer.print_string(" (")
+        for position, (argument, operand) in enumerate(zip(self.regions[0].block.args, self.operands)):
+            if position:
+                printer.print_string(", ")
+            printer.print_ssa_value(argument)
+            printer.print_string(" = ")
+            printer.print_ssa_value(operand)
+            printer.print_string(" : ")
+            printer.print_attribute(operand.type)
+        printer.print_string(") -> (")
+        printer.print_list(self.result_types, printer.print_attribute)
+        printer.print_string(")")
+
+    @staticmethod
+    def parse_head(parser: Parser) -> tuple[StringAttr, list[Parser.Argument], list[SSAValue], list[Attribute]]:
+        """name, block arguments, operands, result types"""
+        unit_name = StringAttr(parser.parse_str_literal())
+
+        def binding() -> tuple[Parser.Argument, SSAValue]:
+            argument = parser.parse_argument(expect_type=False)
+            parser.parse_punctuation("=")
+            operand = parser.parse_unresolved_operand()
+            parser.parse_punctuation(":")
+            operand_type = parser.parse_type()
+            return argument.resolve(operand_type), parser.resolve_operand(operand, operand_type)
+
+        bindings = parser.parse_comma_separated_list(parser.Delimiter.PAREN, binding)
+        parser.parse_punctuation("->")
+        results = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
+        return unit_name, [b[0] for b in bindings], [b[1] for b in bindings], results
+
+    def verify_bindings(self) -> None:
+        arguments = self.regions[0].block.args
+        if [a.type for a in arguments] != [o.type for o in self.operands]:
+            raise VerifyException(f"{self.name}: block arguments must have the types of the operands")
+
+
+@irdl_op_definition
+class UnitOp(NamedUnit):
+    """A template fuse unit: layers whose intermediate maps stay on chip (tfu.md)."""
+
+    name = "funit.unit"
+    unit_name = prop_def(StringAttr)
+    partition = opt_prop_def(PartitionAttr)
+    mode = opt_prop_def(StringAttr)
+    stopped_by = opt_prop_def(StringAttr)
+    inputs = var_operand_def()
+    outputs = var_result_def()
+    body = region_def("single_block")
+    traits = traits_def(Pure())
+
+    def __init__(self, unit_name: str, inputs: Sequence[SSAValue], result_types: Sequence[Attribute],
+                 *, mode: str | None = None, stopped_by: str | None = None):
+        super().__init__(
+            operands=[inputs], result_types=[result_types], regions=[Region(Block(arg_types=[i.type for i in inputs]))],
+            properties={"unit_name": StringAttr(unit_name), "mode": mode and StringAttr(mode),
+                        "stopped_by": stopped_by and StringAttr(stopped_by)})
+
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("partition", "mode", "stopped_by")
+
+    def print(self, printer: Printer) -> None:
+        self.print_head(printer)
+        options = {k: self.properties[k] for k in self.OPTIONAL if k in self.properties}
+        if options:
+            printer.print_string(" ")
+            printer.print_attr_dict(options)
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> UnitOp:
+        unit_name, arguments, operands, results = cls.parse_head(parser)
+        options = parser.parse_optional_attr_dict()
+        attributes = parser.parse_optional_attr_dict_with_keyword()
+        body = parser.parse_region(arguments)
+        return cls.create(operands=operands, result_types=results, regions=[body],
+                          properties={"unit_name": unit_name, **options},
+                          attributes=attributes.data if attributes else {})
+
+    def verify_(self) -> None:
+        self.verify_bindings()
+        last = self.body.block.last_op
+        if not isinstance(last, YieldOp):
+            raise VerifyException("funit.unit: the body must end with funit.yield")
+        if [v.type for v in last.operands] != list(self.result_types):
+            raise VerifyException("funit.unit: funit.yield must have the types of the results")
+
+
+@irdl_op_definition
+class YieldOp(IRDLOperation):
+    """The outputs of a unit."""
+
+    name = "funit.yield"
+    values = var_operand_def()
+    assembly_format = "attr-dict ($values^ `:` type($values))?"
+    traits = traits_def(IsTerminator(), HasParent(UnitOp), Pure())
+
+    def __init__(self, values: Sequence[SSAValue]):
+        super().__init__(operands=[values])
+
+
+FUnit = Dialect("funit", [UnitOp, YieldOp], [PartitionAttr])
+
+__all__ = ["FUnit", "NamedUnit", "Partition", "PartitionAttr", "UnitOp", "YieldOp"]

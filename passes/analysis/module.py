@@ -1,0 +1,33 @@
+"""What passes read from the module's attributes."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import BFloat16Type, DictionaryAttr, Float16Type, Float32Type, ModuleOp, TensorType
+from xdsl.ir import Attribute, SSAValue
+from xdsl.utils.exceptions import PassFailedException
+
+from frustum.dialects.isa.program import ELEMENT_BYTES, Element
+from frustum.dialects.target import ATTRIBUTE, Target, from_attribute
+
+
+def target_of(module: ModuleOp) -> Target:
+    """The machine that the module is compiled for."""
+    attribute = module.attributes.get(ATTRIBUTE)
+    if not isinstance(attribute, DictionaryAttr):
+        raise PassFailedException(f"the module has no attribute '{ATTRIBUTE}': run frustum-set-target{{target=NAME}} first")
+    return from_attribute(attribute)
+
+
+def element_of(kind: Attribute) -> Element:
+    """The device's name of an element type."""
+    names: dict[type, Element] = {Float32Type: "f32", Float16Type: "f16", BFloat16Type: "bf16"}
+    try:
+        return names[type(kind)]
+    except KeyError:
+        raise PassFailedException(f"no engine of the device computes elements of {kind}") from None
+
+
+def element_bytes(value: SSAValue) -> int:
+    """Bytes of one element of a tensor on the device."""
+    assert isinstance(value.type, TensorType)
+    return ELEMENT_BYTES[element_of(value.type.element_type)]

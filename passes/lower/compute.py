@@ -1,0 +1,387 @@
+"""One layer on one tile: pieces loaded into the cores, computed, stored back to SRAM, as a nest of loops.
+
+Stages of a loop body: streamed weights arrive in SRAM (0), pieces arrive in NRAM and WRAM (1), the rest (2); stages
+that a body does not need are left out, so that loads run ahead of computing by one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from frustum.dialects import isa
+from frustum.dialects.isa.program import ELEMENT_BYTES, Act, Affine, Box, CopyEngine, Element, Four, Memory, Span, View
+from frustum.dialects.tile import ComputeOp, Tile, to_plain
+from frustum.dialects.unit import Extents
+from frustum.passes.analysis.project import memory_order, strides_in
+from frustum.passes.lower import nest as nests
+from frustum.passes.lower.memory_map import Placed, aligned, byte_strides, four, tile_bytes
+from frustum.passes.lower.nest import CHANNELS_IN, GROUP, LoopName, Nest
+
+Emit = Callable[[Block, int], None]
+"""Adds operations to a loop body, at a stage."""
+
+
+@dataclass
+class Item:
+    """Something that belongs into the body at `depth` of the nest."""
+
+    depth: int
+    emit: Emit
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a layer is lowered: nesting level of its first loop, cores of a cluster, stage, tags for reports."""
+
+    level: int
+    cores: int
+    stage: int
+    tags: dict[str, int]
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """Weights: held in SRAM (`placed`), or in DRAM (`tensor`) to be streamed; dimensions are (co, ci, kh, kw)."""
+
+    placed: Placed | None
+    tensor: SSAValue
+    element: Element
+    dims: Extents
+    strides: Four  # bytes, in the tensor
+    batch_stride: int  # bytes between the weights of two entries of d0
+
+
+class LayerLowering:
+    """Builds the nest of one `ftile.compute`."""
+
+    def __init__(self, op: ComputeOp, tiles: Sequence[Placed], out: Placed, weights: WeightSource | None,
+                 bias: Placed | None, site: Site):
+        self.op, self.tiles, self.out = op, tiles, out
+        self.weights, self.bias, self.site = weights, bias, site
+        self.kind = op.kind.data
+        self.params: dict[str, Any] = to_plain(op.params)
+        self.map = op.map.data
+        self.access = [a.data for a in op.access.data]
+        self.reduced: Sequence[int] = self.params["axes"] if self.kind == "reduce" else ()
+        region = tiles[0] if self.reduced else out
+        self.nest: Nest = nests.build(
+            self.map, region.start, region.extent, region.bound, self.params, site.cores, site.level,
+            is_matrix=self.kind == "conv", reduced=self.reduced)
+        self.piece = self.nest.piece
+        self.streams: list[Item] = []
+        self.loads: list[Item] = []
+
+    def emit(self, block: Block) -> None:
+        """Append the whole layer to a block."""
+        self.out_depth = self.nest.depth([name for name, _ in self.nest.loops
+                                          if name != CHANNELS_IN and name not in self.reduced])
+        self.pieces = [self.load_piece(k) for k in range(len(self.tiles))]
+        self.weight_piece = self.load_weights() if self.weights else None
+        self.bias_piece = self.load_bias() if self.bias else None
+        self.body(block, 0, self.site.stage)
+
+    def body(self, block: Block, depth: int, stage: int) -> None:
+        """The body at this depth: streams, loads, then the inner loop or the computation, then the store."""
+        is_loop = depth > 0
+        step = 1 if is_loop else 0
+        streams = [i for i in self.streams if i.depth == depth]
+        loads = [i for i in self.loads if i.depth == depth]
+        for item in streams:
+            item.emit(block, stage)
+        stage += step * bool(streams)
+        for item in loads:
+            item.emit(block, stage)
+        stage += step * bool(loads)
+        if depth == self.out_depth:
+            self.allocate_out(block, depth)
+        if depth < len(self.nest.loops):
+            inner = Block()
+            self.body(inner, depth + 1, 0)
+            block.add_op(isa.RepeatOp(self.nest.loops[depth][1], Region(inner), stage=stage))
+        else:
+            block.add_op(self.compute(stage))
+        if depth == self.out_depth:
+            self.store(block, stage)
+
+    # ---------------------------------------------------------------- operands
+
+    def copies(self, depth: int) -> int:
+        return 2 if depth > 0 else 1
+
+    def alloc(self, block: Block, memory: Memory, size: int, depth: int) -> SSAValue:
+        op = isa.AllocOp(memory, aligned(size), self.copies(depth))
+        block.add_op(op)
+        return op.buffer
+
+    def load_piece(self, k: int) -> Placed:
+        """Operand k's piece: its place in NRAM is known now, its buffer once the body is written."""
+        tile, access = self.tiles[k], self.access[k]
+        start, extent = nests.needs(access, self.piece)
+        names = nests.depends(access)
+        if self.kind == "conv":
+            start, extent, names = self.channel_piece(start, extent, names)
+        order = memory_order(tile.strides, tile.extent)
+        box_tile = Tile(tile.element, extent, order)
+        box = Box(cast(Any, start), extent, tile.bound, cast(Any, self.load_limits(tile)))
+        piece = Placed(tile.element, start, extent, tile.bound, byte_strides(box_tile))
+
+        def emit(block: Block, stage: int) -> None:
+            piece.allocated = self.alloc(block, "nram", tile_bytes(box_tile), depth)
+            self.copy(block, "mvdma", tile.buffer, piece.buffer, tile.view(start), piece.own_view, box, stage)
+
+        depth = self.nest.depth(names)
+        self.loads.append(Item(depth, emit))
+        return piece
+
+    def channel_piece(self, start: tuple[Affine, ...], extent: Four, names: list[LoopName]) -> tuple[
+            tuple[Affine, ...], Four, list[LoopName]]:
+        """The input channels of a convolution's piece: a chunk of all, or those of the piece's groups."""
+        per_group, groups = self.params["channels"], self.params["groups"]
+        if groups == 1:
+            spatial = [n for n in nests.depends(self.access[0], channels=()) if n not in (GROUP, 1)]
+            return ((start[0], self.nest.chunk, *start[2:]), four([extent[0], self.map.channels, *extent[2:]]),
+                    [*spatial, CHANNELS_IN])
+        group_outputs = self.out.bound[1] // groups
+        if self.nest.part_of_group:
+            first = self.access[0][1].start(self.out.start[1] + self.nest.group)
+            held, names = 1, [n for n in names if n != 1]
+        else:
+            first, held = start[1], self.map.extent[1] // group_outputs
+        return (start[0], first, *start[2:]), four([extent[0], held * per_group, *extent[2:]]), names
+
+    def load_limits(self, tile: Placed) -> tuple[Affine | None, ...]:
+        """Pieces that overshoot the region must not read beyond the tile."""
+        return tuple(
+            limit if not (start.is_constant and start.base + extent >= bound) else None
+            for limit, start, extent, bound in zip(tile.limits, tile.start, tile.extent, tile.bound))
+
+    def weight_extents(self) -> Extents:
+        kh, kw = self.params["kernel"]
+        return (self.map.extent[1], self.map.channels, kh, kw)
+
+    def load_weights(self) -> Placed:
+        weights = self.weights
+        assert weights is not None
+        extent = self.weight_extents()
+        order = memory_order(weights.strides, weights.dims)
+        tile = Tile(weights.element, extent, order)
+        start = (self.piece.start[1], self.nest.chunk, Affine(), Affine())
+        limit = (self.piece.limit[1], None, None, None)
+        box = Box(start, extent, weights.dims, limit)
+        names: list[LoopName] = [GROUP, 1, CHANNELS_IN, *([0] if weights.batch_stride else [])]
+        depth = self.nest.depth(names)
+        late = Placed(weights.element, start, extent, weights.dims, byte_strides(tile))
+        placed = weights.placed or self.stream(weights, start, extent, order, depth)
+
+        def emit(block: Block, stage: int) -> None:
+            late.allocated = self.alloc(block, "wram", tile_bytes(tile), depth)
+            self.copy(block, self.spread(start[0]), placed.buffer, late.buffer, placed.view(start), late.own_view, box, stage)
+
+        self.loads.append(Item(depth, emit))
+        return late
+
+    def spread(self, start: Affine) -> CopyEngine:
+        """One broadcast where all cores want the same, else every core for itself."""
+        return "bus" if not start.core and self.site.cores > 1 else "mvdma"
+
+    def stream(self, weights: WeightSource, start: tuple[Affine, ...], extent: Extents, order: Extents,
+               depth: int) -> Placed:
+        """The chunk of weights that all cores of the cluster need next, from DRAM to SRAM."""
+        share = start[0].core
+        first = Affine(start[0].base, start[0].loops, start[0].cluster)
+        wide = four([extent[0] * (self.site.cores if share else 1), *extent[1:]])
+        tile = Tile(weights.element, wide, order)
+        begin = (first, *start[1:])
+        box = Box(cast(Any, begin), wide, weights.dims, (self.piece.limit[1], None, None, None))
+        late = Placed(weights.element, begin, wide, weights.dims, byte_strides(tile))
+        offset = Affine()
+        for position, stride in zip(begin, weights.strides):
+            offset = offset + position * stride
+        offset = offset + self.piece.start[0] * weights.batch_stride
+        source = View(weights.element, offset, weights.strides)
+        multicast = not any(s.cluster for s in begin) and not self.piece.start[0].cluster
+
+        def emit(block: Block, stage: int) -> None:
+            late.allocated = self.alloc(block, "sram", tile_bytes(tile), depth)
+            block.add_op(isa.CopyOp("gdma", weights.tensor, late.buffer, src_view=source, dst_view=late.own_view, box=box,
+                                    multicast=multicast, stage=stage, **cast(Any, self.site.tags)))
+
+        self.streams.append(Item(depth, emit))
+        return late
+
+    def load_bias(self) -> Placed:
+        bias = self.bias
+        assert bias is not None
+        start = (Affine(), self.piece.start[1], Affine(), Affine())
+        extent = (1, self.map.extent[1], 1, 1)
+        box = Box(start, extent, bias.bound, (None, self.piece.limit[1], None, None))
+        depth = self.nest.depth([GROUP, 1])
+        late = Placed("f32", start, extent, bias.bound, (0, ELEMENT_BYTES["f32"], 0, 0))
+
+        def emit(block: Block, stage: int) -> None:
+            late.allocated = self.alloc(block, "wram", extent[1] * ELEMENT_BYTES["f32"], depth)
+            self.copy(block, self.spread(start[1]), bias.buffer, late.buffer, bias.view(start), late.own_view, box, stage)
+
+        self.loads.append(Item(depth, emit))
+        return late
+
+    # ---------------------------------------------------------------- results
+
+    @property
+    def out_extent(self) -> Extents:
+        n, c, h, w = (1 if d in self.reduced else e for d, e in enumerate(self.map.extent))
+        return (n, c, h, w)
+
+    @property
+    def is_accumulated(self) -> bool:
+        return any(self.nest.position(name) is not None for name in (CHANNELS_IN, *self.reduced))
+
+    def allocate_out(self, block: Block, depth: int) -> None:
+        order = memory_order(self.out.strides, self.out.extent)
+        tile = Tile(self.out.element, self.out_extent, order)
+        wide = Tile("f32", self.out_extent, order)
+        self.out_strides, self.acc_strides = byte_strides(tile), byte_strides(wide)
+        self.out_buffer = self.alloc(block, "nram", tile_bytes(tile), depth)
+        self.acc_buffer = None
+        if self.is_accumulated and (self.kind == "conv" or self.out.element != "f32"):
+            acc = isa.AllocOp("nram", tile_bytes(wide))
+            block.add_op(acc)
+            self.acc_buffer = acc.buffer
+
+    def store(self, block: Block, stage: int) -> None:
+        if self.reduced and self.acc_buffer is not None:
+            self.narrow(block, stage)
+        start, box = self.piece.start, self.piece.box
+        if self.reduced:
+            start, box = self.reduced_box()
+        view = View(self.out.element, Affine(), self.out_strides)
+        self.copy(block, "mvdma", self.out_buffer, self.out.buffer, view, self.out.view(start), box, stage)
+
+    def reduced_box(self) -> tuple[tuple[Affine, ...], Box]:
+        """The piece of a reduction's output: one element along every reduced dimension."""
+        p = self.piece
+        start = tuple(Affine() if d in self.reduced else s for d, s in enumerate(p.start))
+        limit = tuple(None if d in self.reduced else x for d, x in enumerate(p.limit))
+        return start, Box(cast(Any, start), self.out_extent, self.out.bound, cast(Any, limit))
+
+    def narrow(self, block: Block, stage: int) -> None:
+        assert self.acc_buffer is not None
+        _, box = self.reduced_box()
+        block.add_op(isa.UnaryOp(
+            "identity", self.acc_buffer, self.out_buffer, in_view=View("f32", Affine(), self.acc_strides),
+            out_view=View(self.out.element, Affine(), self.out_strides), box=box, stage=stage,
+            **cast(Any, self.site.tags)))
+
+    def copy(self, block: Block, engine: CopyEngine, source: SSAValue, target: SSAValue, source_view: View,
+             target_view: View, box: Box, stage: int) -> None:
+        block.add_op(isa.CopyOp(engine, source, target, src_view=source_view, dst_view=target_view, box=box,
+                                stage=stage, **cast(Any, self.site.tags)))
+
+    # ---------------------------------------------------------------- the instruction
+
+    def compute(self, stage: int) -> Operation:
+        return COMPUTE[self.kind](self, {"stage": stage, **self.site.tags})
+
+    @property
+    def act(self) -> Act | None:
+        if "act" not in self.params:
+            return None
+        alpha, beta = self.params["act_params"]
+        return Act(self.params["act"], alpha, beta)
+
+    @property
+    def out_view(self) -> View:
+        return View(self.out.element, Affine(), self.out_strides)
+
+    def span(self, d: int) -> Span:
+        """What the piece needs of operand 0 along dimension d."""
+        start, extent = nests.needs(self.access[0], self.piece)
+        return Span(start[d], extent[d], self.tiles[0].bound[d])
+
+
+def conv(low: LayerLowering, common: dict[str, int]) -> Operation:
+    p, pieces, weights = low.params, low.pieces, low.weight_piece
+    assert weights is not None
+    per_group = p["channels"]
+    groups = 1 if p["groups"] == 1 or low.nest.part_of_group else low.map.extent[1] // (low.out.bound[1] // p["groups"])
+    channels = Span(low.nest.chunk, low.map.channels, per_group)
+    return isa.ConvOp(
+        pieces[0].buffer, weights.buffer, low.out_buffer, bias=low.bias_piece.buffer if low.bias_piece else None,
+        acc=low.acc_buffer, in_view=pieces[0].own_view, weight_view=weights.own_view,
+        bias_view=low.bias_piece.own_view if low.bias_piece else None,
+        acc_view=View("f32", Affine(), low.acc_strides) if low.acc_buffer is not None else None,
+        out_view=low.out_view, box=low.piece.box, channels=channels, rows=low.span(2), cols=low.span(3),
+        kernel=p["kernel"], strides=p["strides"], dilations=p["dilations"], groups=groups,
+        accumulate=low.nest.level(CHANNELS_IN), act=low.act, **cast(Any, common))
+
+
+def pool(low: LayerLowering, common: dict[str, int]) -> Operation:
+    p = low.params
+    return isa.PoolOp(
+        p["kind"], low.pieces[0].buffer, low.out_buffer, in_view=low.pieces[0].own_view, out_view=low.out_view,
+        box=low.piece.box, rows=low.span(2), cols=low.span(3), kernel=p["kernel"], strides=p["strides"],
+        dilations=p["dilations"], include_pad=bool(p["include_pad"]), pad_low=p["pad_low"], pad_high=p["pad_high"],
+        act=low.act, **cast(Any, common))
+
+
+def unary(low: LayerLowering, common: dict[str, int]) -> Operation:
+    p = low.params
+    return isa.UnaryOp(p["kind"], low.pieces[0].buffer, low.out_buffer, in_view=low.pieces[0].own_view,
+                       out_view=low.out_view, box=low.piece.box, alpha=p["alpha"], beta=p["beta"], **cast(Any, common))
+
+
+def broadcast_view(low: LayerLowering, k: int) -> View:
+    """The view of an operand that may have one position along a dimension of the piece."""
+    view = low.pieces[k].own_view
+    strides = [0 if low.tiles[k].bound[d] == 1 else s for d, s in enumerate(view.strides)]
+    return View(view.element, view.offset, four(strides))
+
+
+def binary(low: LayerLowering, common: dict[str, int]) -> Operation:
+    a, b = low.pieces
+    return isa.BinaryOp(low.params["kind"], a.buffer, b.buffer, low.out_buffer, a_view=broadcast_view(low, 0),
+                        b_view=broadcast_view(low, 1), out_view=low.out_view, box=low.piece.box, act=low.act,
+                        **cast(Any, common))
+
+
+def softmax(low: LayerLowering, common: dict[str, int]) -> Operation:
+    return isa.SoftmaxOp(low.pieces[0].buffer, low.out_buffer, in_view=low.pieces[0].own_view, out_view=low.out_view,
+                         box=low.piece.box, axis=low.params["axis"], **cast(Any, common))
+
+
+def reduce(low: LayerLowering, common: dict[str, int]) -> Operation:
+    p = low.params
+    level = max((low.nest.level(d) for d in low.reduced if low.nest.level(d) is not None), default=None)
+    wide = low.acc_buffer if low.acc_buffer is not None else low.out_buffer
+    element, strides = ("f32", low.acc_strides) if low.acc_buffer is not None else (low.out.element, low.out_strides)
+    kept = four([0 if d in low.reduced else s for d, s in enumerate(strides)])
+    return isa.ReduceOp(p["kind"], low.pieces[0].buffer, wide, in_view=low.pieces[0].own_view,
+                        out_view=View(cast(Element, element), Affine(), kept), box=low.piece.box,
+                        axes=tuple(p["axes"]), scale=p["scale"], accumulate=level, **cast(Any, common))
+
+
+def lrn(low: LayerLowering, common: dict[str, int]) -> Operation:
+    p = low.params
+    return isa.LrnOp(low.pieces[0].buffer, low.out_buffer, in_view=low.pieces[0].own_view, out_view=low.out_view,
+                     box=low.piece.box, channels=low.span(1), size=p["size"], alpha=p["alpha"], beta=p["beta"],
+                     bias=p["bias"], **cast(Any, common))
+
+
+def resize(low: LayerLowering, common: dict[str, int]) -> Operation:
+    p = low.params
+    return isa.ResizeOp(
+        p["mode"], p["rounding"], low.pieces[0].buffer, low.out_buffer, in_view=low.pieces[0].own_view,
+        out_view=low.out_view, box=low.piece.box, rows=low.span(2), cols=low.span(3), scale=p["scale"],
+        offset=p["offset"], **cast(Any, common))
+
+
+COMPUTE: dict[str, Callable[[LayerLowering, dict[str, int]], Operation]] = {
+    "conv": conv, "pool": pool, "unary": unary, "binary": binary, "softmax": softmax, "reduce": reduce, "lrn": lrn,
+    "resize": resize,
+}
+
+__all__ = ["LayerLowering", "Site", "WeightSource", "strides_in"]

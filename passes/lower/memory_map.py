@@ -1,0 +1,84 @@
+"""Small things that every lowering of the tile level uses: where tiles lie, and how tile indices become loop levels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+
+from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Element, Four, View
+from frustum.dialects.tile import Tile
+from frustum.dialects.unit import Extents
+from frustum.passes.analysis.project import strides_in
+
+ALIGNMENT_BYTES = 16
+
+
+def four(values: Sequence[int]) -> Four:
+    a, b, c, d = values
+    return (a, b, c, d)
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+@dataclass
+class Placed:
+    """A box of a map in some memory: where it starts in the map, its nominal extents, the map's size, strides in
+    bytes; its buffer, once the loop body that allocates it is written."""
+
+    element: Element
+    start: tuple[Affine, ...]
+    extent: Extents
+    bound: Extents
+    strides: Four
+    allocated: SSAValue | None = None
+
+    @property
+    def buffer(self) -> SSAValue:
+        assert self.allocated is not None
+        return self.allocated
+
+    @property
+    def own_view(self) -> View:
+        """The view whose nominal first element is the first one of the box."""
+        return View(self.element, Affine(), self.strides)
+
+    def view(self, start: Sequence[Affine]) -> View:
+        """The view whose nominal first element is at position `start` of the map."""
+        offset = Affine()
+        for position, own, stride in zip(start, self.start, self.strides):
+            offset = offset + (position - own) * stride
+        return View(self.element, offset, self.strides)
+
+    @property
+    def limits(self) -> tuple[Affine, ...]:
+        """Where the box ends along each dimension."""
+        return tuple(s + e for s, e in zip(self.start, self.extent))
+
+
+def byte_strides(tile: Tile) -> Four:
+    size = ELEMENT_BYTES[tile.element]
+    return four([s * size for s in strides_in(tile)])
+
+
+def tile_bytes(tile: Tile) -> int:
+    elements = 1
+    for extent in tile.extents:
+        elements *= extent
+    return aligned(elements * ELEMENT_BYTES[tile.element])
+
+
+def at_levels(value: Affine, levels: Mapping[int, int]) -> Affine:
+    """An affine of tile indices i0..i3 as one of loop levels; dimensions without a loop have index 0."""
+    result = Affine(value.base, (), value.cluster, value.core)
+    for d, coefficient in enumerate(value.loops):
+        if coefficient and d in levels:
+            result = result + Affine.index(levels[d], coefficient)
+    return result
+
+
+def box_at_levels(box: Box, levels: Mapping[int, int]) -> tuple[Affine, ...]:
+    return tuple(at_levels(s, levels) for s in box.start)

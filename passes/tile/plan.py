@@ -1,0 +1,279 @@
+"""How one layer's region is cut into the pieces that cores compute, and a unit's output into tiles.
+
+Pure searches over plain numbers: capacities and rates of the target in, extents and modelled cycles and bytes out.
+All candidates of one question are evaluated at once in numpy.
+
+Source: tfu.md, "On-chip unit map" (splitting over H, W, Cout, Cin; halving along each dimension).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frustum.dialects.isa.program import MAX_LOOPS
+from frustum.dialects.target import Target
+from frustum.dialects.tile import Access, Outer, Residency, SubMap, Whole
+from frustum.dialects.unit import Extents
+from frustum.passes.analysis.layer import Layer
+
+BIAS_BYTES = 4
+ACCUMULATOR_BYTES = 4
+PIECE_OVERHEAD_CYCLES = 40  # latency of the loads, events: measured on resnet50, `default`
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the search must know of a layer on a region (hashable, so that equal layers are planned once)."""
+
+    kind: str
+    extent: Extents
+    accesses: tuple[Access, ...]
+    element_bytes: int
+    whole: tuple[int, ...] = ()
+    align: Extents = (1, 1, 1, 1)
+    kernel: tuple[int, int] = (1, 1)
+    strides: tuple[int, int] = (1, 1)
+    channels: int = 0
+    groups: int = 1
+    group_outputs: int = 1
+    has_bias: bool = False
+    passes: int = 1
+    reduced: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A layer's sub-map, its modelled cycles for one region, and how often its weights cross the bus."""
+
+    map: SubMap
+    cycles: float
+    weight_loads: int
+    stream_bytes: int
+    """SRAM bytes for streamed weights (both copies); 0 where they stay."""
+
+
+def work_of(layer: Layer, extent: Extents, element_bytes: int) -> Work:
+    """The search's view of a layer whose region has these extents (of the input for reductions)."""
+    p: Mapping[str, Any] = layer.params
+    accesses = tuple(m.access for m in layer.maps)
+    if layer.is_matrix:
+        groups = cast(int, p["groups"])
+        return Work(layer.kind, extent, accesses, element_bytes, layer.axes_all, layer.align, p["kernel"], p["strides"],
+                    p["channels"], groups, layer.out_dims[1] // groups, layer.bias is not None)
+    kernel = p.get("kernel", (1, 1))
+    reduced = p.get("axes", ()) if layer.kind == "reduce" else ()
+    return Work(layer.kind, extent, accesses, element_bytes, layer.axes_all, layer.align, kernel,
+                passes=vector_passes(layer), reduced=reduced)
+
+
+def vector_passes(layer: Layer) -> int:
+    """A model of the passes over the elements; the machine's own count is in `durations`."""
+    p: Mapping[str, Any] = layer.params
+    heavy = {"exp", "log", "sqrt", "sigmoid", "tanh", "erf", "gelu", "gelu_tanh", "elu", "softplus", "div", "pow",
+             "reciprocal"}
+    by_kind = {"pool": math.prod(p.get("kernel", (1, 1))), "softmax": 11, "lrn": cast(int, p.get("size", 1)) + 8,
+               "resize": 4 if p.get("mode") == "linear" else 1}
+    return by_kind.get(layer.kind, 4 if p.get("kind") in heavy else 1)
+
+
+@lru_cache(maxsize=20_000)
+def plan_layer(work: Work, target: Target, residency: Residency, loops: int) -> LayerPlan | None:
+    """The fastest sub-map of at most `loops` nested loops that fits NRAM and WRAM; None where nothing fits."""
+    return plan_matrix(work, target, residency, loops) if work.kind == "conv" else plan_vector(work, target, loops)
+
+
+def halves(value: int, align: int = 1, least: int = 1) -> list[int]:
+    """value, value/2, value/4 ... rounded up to multiples of `align`."""
+    result = []
+    while True:
+        rounded = -(-value // align) * align
+        if rounded not in result:
+            result.append(rounded)
+        if value <= least:
+            return result
+        value = -(-value // 2)
+
+
+def shares(extent: int, cores: int, align: int = 1) -> list[int]:
+    """Piece extents when a dimension is dealt to cores."""
+    return halves(-(-extent // cores), align)
+
+
+def grid(*choices: Sequence[int]) -> list[Ints]:
+    """The cartesian product of the choices as flat arrays."""
+    return [a.ravel() for a in np.meshgrid(*[np.asarray(c, np.int64) for c in choices], indexing="ij")]
+
+
+def over(a: Ints | int, b: Ints | int) -> Ints:
+    """Rounded up division."""
+    return cast(Ints, -(-a // b))
+
+
+def aligned(size: Ints) -> Ints:
+    return over(size, 16) * 16
+
+
+def needs(access: Access, extents: Sequence[Ints]) -> list[Ints]:
+    """Extents of the operand that pieces of these extents need."""
+    return [np.full_like(e, axis.size) if isinstance(axis, Whole) else (e - 1) * axis.num // axis.den + 1 + axis.reach
+            for axis, e in zip(access, extents)]
+
+
+def plan_matrix(work: Work, target: Target, residency: Residency, loops: int) -> LayerPlan | None:
+    best: tuple[float, LayerPlan] | None = None
+    for cores_dim in (1, 2, 3):
+        for outer in ("space", "channels"):
+            plan = plan_matrix_with(work, target, residency, loops, cores_dim, outer)
+            if plan is not None and (best is None or plan.cycles < best[0]):
+                best = (plan.cycles, plan)
+    return best[1] if best else None
+
+
+def plan_matrix_with(work: Work, target: Target, residency: Residency, loops: int, cores_dim: int,
+                     outer: str) -> LayerPlan | None:
+    """The best pieces when dimension `cores_dim` is dealt to the cores and the loops `outer` are outside."""
+    core, cores, e = target.core, target.cluster.cores, work.element_bytes
+    if cores > 1 and work.extent[cores_dim] == 1 and max(work.extent[1:]) > 1:
+        return None
+    is_grouped = work.groups > 1
+    dims: list[list[int]] = [[1]]
+    for d in (1, 2, 3):
+        extent = work.extent[d]
+        dims.append(shares(extent, cores, work.align[d]) if d == cores_dim else halves(extent, work.align[d]))
+    if is_grouped:
+        dims[1] = sorted({g for c in dims[1] for g in group_pieces(c, work, cores_dim == 1)})
+    sn, sc, sh, sw, ci = grid(*dims, [work.channels] if is_grouped else halves(work.channels))
+    in_groups = np.maximum(sc // work.group_outputs, 1) if is_grouped else np.ones_like(sc)
+    per_group = sc // in_groups
+    _, _, rows, cols = needs(work.accesses[0], [sn, sc, sh, sw])
+    taps = work.kernel[0] * work.kernel[1]
+
+    dealt = [cores if d == cores_dim else 1 for d in range(4)]
+    n_dim = [over(over(work.extent[d], s), dealt[d]) for d, s in enumerate((sn, sc, sh, sw))]
+    split_groups = is_grouped & (sc < work.group_outputs)
+    n_groups = np.where(split_groups, over(work.extent[1], work.group_outputs), 1)
+    n_dim[1] = np.where(split_groups, over(over(work.group_outputs, sc), dealt[1]), n_dim[1])
+    n_space = n_dim[0] * n_dim[2] * n_dim[3]
+    n_c = n_dim[1] * n_groups
+    n_ci = over(work.channels, ci)
+    used_loops = sum((n > 1).astype(np.int64) for n in (*n_dim, n_groups, n_ci))
+
+    in_bytes = aligned(ci * in_groups * rows * cols * e)
+    weight_bytes = aligned(sc * ci * taps * e)
+    out_bytes = aligned(sc * sh * sw * e)
+    acc_bytes = aligned(sc * sh * sw * ACCUMULATOR_BYTES) * (n_ci > 1)
+    copies = np.where(n_space * n_c * n_ci > 1, 2, 1)
+    nram = in_bytes * copies + out_bytes * copies + acc_bytes
+    weight_copies = np.where(n_c * n_ci > 1, 2, 1)
+    wram = weight_bytes * weight_copies + aligned(sc * BIAS_BYTES) * weight_copies * work.has_bias
+    fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes) & (used_loops <= loops)
+
+    if outer == "space":
+        in_loads = n_space * np.where((n_ci == 1) & (not is_grouped), 1, n_c * n_ci)
+        weight_loads = np.where(n_c * n_ci > 1, n_space, 1) * n_c * n_ci
+    else:
+        in_loads = n_space * n_c * n_ci
+        weight_loads = n_c * n_ci * np.where(n_ci > 1, n_space, 1)
+    if residency == "stream":
+        fits &= weight_loads == n_c * n_ci
+        fits &= aligned(weight_bytes * (cores if cores_dim == 1 else 1)) * 2 <= target.cluster.sram.capacity_bytes // 2
+    if not fits.any():
+        return None
+
+    unit = core.matrix
+    step_cycles = unit.cycles_per_step.of(e)
+    passes = over(sh * sw, unit.lines) * over(per_group, unit.channels) * in_groups
+    per_write = max(1, (core.line_buffer.block_bytes // e - work.kernel[1]) // work.strides[1] + 1)
+    row_writes = over(np.minimum(sh * sw, unit.lines), np.minimum(per_write, sw))
+    step = np.maximum(work.kernel[1] * step_cycles, row_writes) * passes * work.channels * work.kernel[0]
+    matrix = n_space * n_c * step
+    move = core.mvdma.bytes_per_cycle
+    moved = in_loads * in_bytes + n_space * n_c * out_bytes
+    bus = np.zeros_like(moved)
+    if cores_dim == 1:
+        moved = moved + weight_loads * weight_bytes
+    else:
+        bus = weight_loads * weight_bytes // target.cluster.bus.bytes_per_cycle
+    port = moved * cores // target.cluster.sram.port_bytes_per_cycle
+    cycles = np.maximum(np.maximum(matrix, np.maximum(moved // move, port)), bus)
+    cycles = cycles + PIECE_OVERHEAD_CYCLES * n_space * n_c * n_ci + (in_bytes + weight_bytes + out_bytes) // move
+    k = int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))
+    chunk = int(aligned(weight_bytes[k] * (cores if cores_dim == 1 else 1)))
+    extent: Extents = (int(sn[k]), int(sc[k]), int(sh[k]), int(sw[k]))
+    submap = SubMap(extent, cores_dim, int(ci[k]), cast(Outer, outer), residency)
+    return LayerPlan(submap, float(cycles[k]), int(weight_loads[k]), 2 * chunk if residency == "stream" else 0)
+
+
+def group_pieces(channels: int, work: Work, dealt: bool) -> list[int]:
+    """Output channels of a piece near `channels` of a grouped convolution: whole groups, or a part of one."""
+    if channels >= work.group_outputs:
+        return [channels // work.group_outputs * work.group_outputs]
+    return [channels] if not dealt else [max(1, min(channels, work.group_outputs))]
+
+
+def plan_vector(work: Work, target: Target, loops: int) -> LayerPlan | None:
+    best: LayerPlan | None = None
+    for splits_reduced in (False, True) if work.reduced else (False,):
+        for cores_dim in (1, 2, 3, 0):
+            plan = plan_vector_with(work, target, loops, cores_dim, splits_reduced)
+            if plan is not None and (best is None or plan.cycles < best.cycles):
+                best = plan
+        if best is not None:
+            return best
+    return best
+
+
+def plan_vector_with(work: Work, target: Target, loops: int, cores_dim: int, splits_reduced: bool) -> LayerPlan | None:
+    core, cores, e = target.core, target.cluster.cores, work.element_bytes
+    if cores_dim in work.whole or cores_dim in work.reduced:
+        return None
+    if cores > 1 and work.extent[cores_dim] == 1 and any(
+            x > 1 for d, x in enumerate(work.extent) if d not in work.whole and d not in work.reduced):
+        return None
+    split = next((d for d in work.reduced if work.extent[d] > 1), None) if splits_reduced else None
+    dims: list[list[int]] = []
+    for d, extent in enumerate(work.extent):
+        if d in work.whole or (d in work.reduced and d != split):
+            dims.append([extent])
+        elif d == cores_dim:
+            dims.append(shares(extent, cores, work.align[d]))
+        else:
+            dims.append([1] if d == 0 else halves(extent, work.align[d]))
+    pieces = grid(*dims)
+    counts = [over(over(work.extent[d], s), cores if d == cores_dim else 1) for d, s in enumerate(pieces)]
+    total = np.prod(np.stack(counts), axis=0)
+    used_loops = sum((n > 1).astype(np.int64) for n in counts)
+    out = np.ones_like(total)
+    for d, s in enumerate(pieces):
+        out = out * (1 if d in work.reduced else s)
+    out_bytes = aligned(out * (ACCUMULATOR_BYTES if split is not None else e))
+    if work.kind == "reduce":
+        ins = [aligned(np.prod(np.stack(pieces), axis=0) * e)]
+        out_bytes = out_bytes + aligned(out * e) * (split is not None)
+    else:
+        ins = [aligned(np.prod(np.stack(needs(a, pieces)), axis=0) * e) for a in work.accesses]
+    in_bytes = sum(ins, np.zeros_like(total))
+    copies = np.where(total > 1, 2, 1)
+    fits = ((in_bytes + out_bytes) * copies <= core.nram.capacity_bytes) & (used_loops <= loops)
+    if not fits.any():
+        return None
+    elements = np.prod(np.stack(pieces), axis=0)
+    rate = core.vector.lanes // (2 if e == BIAS_BYTES else 1)
+    moved = total * (in_bytes + out_bytes)
+    cycles = np.maximum(total * over(elements, rate) * work.passes, moved // core.mvdma.bytes_per_cycle)
+    cycles = np.maximum(cycles, moved * cores // target.cluster.sram.port_bytes_per_cycle)
+    cycles = cycles + PIECE_OVERHEAD_CYCLES * total + (in_bytes + out_bytes) // core.mvdma.bytes_per_cycle
+    k = int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))
+    n, c, h, w = (int(s[k]) for s in pieces)
+    return LayerPlan(SubMap((n, c, h, w), cores_dim), float(cycles[k]), 0, 0)
+
+
+__all__ = ["LayerPlan", "MAX_LOOPS", "Work", "halves", "plan_layer", "shares", "vector_passes", "work_of"]

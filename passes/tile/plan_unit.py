@@ -1,0 +1,245 @@
+"""How a unit's output is cut into tiles: extents, the dimension dealt to clusters, where weights wait.
+
+Source: tfu.md, "On-chip unit map", rules 12 and 13 (in + out + weights + buffers fit SRAM); the candidates are the
+halvings along each dimension, judged by modelled DRAM bytes and cycles.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from frustum.dialects.isa.program import MAX_LOOPS
+from frustum.dialects.target import Target
+from frustum.dialects.tile import Residency, SubMap, Whole
+from frustum.dialects.unit import Extents, Partition
+from frustum.passes.analysis.layer import Layer
+from frustum.passes.analysis.project import Projection, Region, UnitLayers, project, tile_counts
+from frustum.passes.tile.plan import BIAS_BYTES, LayerPlan, halves, plan_layer, work_of
+
+TILE_ORDER = (1, 0, 2, 3)
+"""The tile loops from the outermost: a channel range keeps its weights while n, h and w run."""
+LOOKED_AT = 16  # candidates whose cycles are modelled, cheapest in DRAM bytes first
+TILE_OVERHEAD_CYCLES = 500  # filling and draining the pipeline of one tile
+
+
+@dataclass(frozen=True)
+class UnitPlan:
+    """A partition with the sub-maps of its layers and what the model expects of it."""
+
+    partition: Partition
+    maps: tuple[SubMap, ...]
+    dram_bytes: int
+    cycles: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a plan may use: usable SRAM bytes of one cluster."""
+
+    sram_bytes: int
+
+
+def plan_unit(unit: UnitLayers, target: Target, element_bytes: int, budget: Budget) -> UnitPlan | None:
+    """The cheapest partition of a unit that fits; None where none does."""
+    clusters = target.chip.clusters
+    found = []
+    for partition in candidates(unit, clusters):
+        projection = project(unit, partition, clusters)
+        residency = fit(unit, partition, projection, target, element_bytes, budget)
+        if residency is not None:
+            moved = dram_bytes(unit, partition, projection, residency, clusters, element_bytes)
+            passes = math.prod(tile_counts(unit.out.out_dims, partition, clusters))
+            found.append((moved + passes * TILE_OVERHEAD_CYCLES, moved, passes, partition, projection, residency))
+    found.sort(key=lambda c: c[0])
+    best: tuple[float, UnitPlan] | None = None
+    for _, moved, passes, partition, projection, residency in enough(found):
+        plans = layer_plans(unit, projection, target, element_bytes, residency,
+                            loops_left(unit, partition, clusters))
+        if plans is None or not streams_fit(unit, partition, projection, plans, target, element_bytes, budget):
+            continue
+        compute = passes * (sum(p.cycles for p in plans) + TILE_OVERHEAD_CYCLES)
+        transfer = moved / target.chip.dram.port_bytes_per_cycle
+        score = max(compute, transfer) + 0.2 * transfer
+        if best is None or score < best[0]:
+            maps = tuple(p.map for p in plans)
+            best = (score, UnitPlan(partition, maps, moved, max(compute, transfer)))
+    return best[1] if best else None
+
+
+def enough(found: Sequence[tuple[float, int, int, Partition, Projection, tuple[Residency, ...]]]) -> Iterator[
+        tuple[float, int, int, Partition, Projection, tuple[Residency, ...]]]:
+    """The cheapest candidates in DRAM bytes, some of each cluster dimension."""
+    seen: dict[int, int] = {}
+    for candidate in found:
+        dimension = candidate[3].clusters
+        seen[dimension] = seen.get(dimension, 0) + 1
+        if seen[dimension] <= LOOKED_AT:
+            yield candidate
+
+
+def loops_left(unit: UnitLayers, partition: Partition, clusters: int) -> int:
+    return MAX_LOOPS - sum(c > 1 for c in tile_counts(unit.out.out_dims, partition, clusters))
+
+
+def splits_channels(unit: UnitLayers) -> bool:
+    """A unit of one layer may be cut along channels; of a grouped convolution at group borders (`align`)."""
+    return len(unit.layers) == 1 and 1 not in unit.out.axes_all
+
+
+def alignment(unit: UnitLayers) -> Extents:
+    """Multiples that tile extents must have, so that every projected start is exact."""
+    n, c, h, w = (math.lcm(*(layer.align[d] for layer in unit.layers)) for d in range(4))
+    out = unit.out
+    if out.is_matrix and out.params["groups"] != 1:
+        groups = out.params["groups"]
+        assert isinstance(groups, int)
+        c = out.out_dims[1] // groups
+    return (n, c, h, w)
+
+
+def candidates(unit: UnitLayers, clusters: int) -> Iterator[Partition]:
+    dims, align = unit.out.out_dims, alignment(unit)
+    whole = {d for d in range(4) if dims[d] == 1 or d in unit.out.axes_all}
+    if not splits_channels(unit):
+        whole.add(1)
+    dealt_over = [d for d in (2, 1, 3, 0) if d not in whole] or [2]
+    for cluster_dim in dealt_over if clusters > 1 else dealt_over[:1]:
+        choices = []
+        for d in range(4):
+            share = -(-dims[d] // clusters) if d == cluster_dim else dims[d]
+            if d in whole:
+                choices.append([dims[d]])
+            elif d == 0:
+                choices.append([1])
+            else:
+                choices.append(halves(share, min(align[d], dims[d])))
+        for n, c, h, w in itertools.product(*choices):
+            partition = Partition((n, c, h, w), cluster_dim, 1)
+            counts = tile_counts(dims, partition, clusters)
+            depth = 2 if math.prod(counts) > 1 else 1
+            yield Partition(partition.tile, cluster_dim, depth)
+
+
+def weight_bytes(layer: Layer, channels: int, element_bytes: int) -> int:
+    """Bytes of the weights that make `channels` output channels."""
+    if not layer.is_matrix:
+        return 0
+    kernel, per_group = layer.params["kernel"], layer.params["channels"]
+    assert isinstance(kernel, tuple) and isinstance(per_group, int)
+    return channels * per_group * math.prod(kernel) * element_bytes
+
+
+def bias_bytes(layer: Layer, channels: int) -> int:
+    return channels * BIAS_BYTES if layer.bias is not None else 0
+
+
+def tile_bytes(region: Region, element_bytes: int) -> int:
+    return -(-region.elements * element_bytes // 16) * 16
+
+
+def map_bytes(unit: UnitLayers, partition: Partition, projection: Projection, element_bytes: int) -> int:
+    """SRAM bytes of all maps: inputs and output in `depth` copies, intermediate ones while they live."""
+    depth = partition.depth
+    total = depth * tile_bytes(projection.outputs[-1], element_bytes)
+    for regions, sources in zip(projection.operands, unit.sources):
+        for region, source in zip(regions, sources):
+            if source.layer is None:
+                total += (1 if region.is_fixed else depth) * tile_bytes(region, element_bytes)
+    last = len(unit.layers) - 1
+    uses = [unit.last_use(j) for j in range(last)]
+    peak = max((sum(tile_bytes(projection.outputs[k], element_bytes) for k in range(min(j + 1, last)) if uses[k] >= j)
+                for j in range(last + 1)), default=0)
+    return total + peak
+
+
+def fit(unit: UnitLayers, partition: Partition, projection: Projection, target: Target, element_bytes: int,
+        budget: Budget) -> tuple[Residency, ...] | None:
+    """Where each layer's weights wait so that all fits SRAM: the largest are streamed first; None if nothing helps."""
+    channels = [region.extent[1] for region in projection.outputs]
+    copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
+    weights = [copies * weight_bytes(layer, c, element_bytes) for layer, c in zip(unit.layers, channels)]
+    used = map_bytes(unit, partition, projection, element_bytes) + sum(
+        copies * bias_bytes(layer, c) for layer, c in zip(unit.layers, channels))
+    residency: list[Residency] = ["stream" if varies(layer) else "unit" for layer in unit.layers]
+    free = budget.sram_bytes - used
+    held = sum(w for w, r in zip(weights, residency) if r == "unit")
+    for j in sorted(range(len(weights)), key=lambda j: -weights[j]):
+        if held > free and residency[j] == "unit" and weights[j]:
+            residency[j] = "stream"
+            held -= weights[j]
+    return tuple(residency) if 0 <= held <= free else None
+
+
+def varies(layer: Layer) -> bool:
+    """The weights are another layer's output, one matrix per batch entry."""
+    return layer.is_matrix and layer.params["weight_batch"] != 0
+
+
+def layer_plans(unit: UnitLayers, projection: Projection, target: Target, element_bytes: int,
+                residency: Sequence[Residency], loops: int) -> list[LayerPlan] | None:
+    plans = []
+    for j, layer in enumerate(unit.layers):
+        extent = projection.operands[j][0].extent if layer.kind == "reduce" else projection.outputs[j].extent
+        plan = plan_layer(work_of(layer, extent, element_bytes), target, residency[j], loops)
+        if plan is None:
+            return None
+        plans.append(plan)
+    return plans
+
+
+def streams_fit(unit: UnitLayers, partition: Partition, projection: Projection, plans: Sequence[LayerPlan],
+                target: Target, element_bytes: int, budget: Budget) -> bool:
+    """With the buffers of streamed weights and partial reductions everything still fits SRAM."""
+    channels = [region.extent[1] for region in projection.outputs]
+    copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
+    held = sum(copies * (bias_bytes(layer, c) + (weight_bytes(layer, c, element_bytes)
+                                                 if p.map.weights == "unit" else 0))
+               for layer, c, p in zip(unit.layers, channels, plans))
+    streams = max((p.stream_bytes for p in plans), default=0)
+    return map_bytes(unit, partition, projection, element_bytes) + held + streams <= budget.sram_bytes
+
+
+def dram_bytes(unit: UnitLayers, partition: Partition, projection: Projection, residency: Sequence[Residency],
+               clusters: int, element_bytes: int) -> int:
+    """Modelled DRAM bytes: boxes of the inputs, weights as often as they are loaded, the output once."""
+    counts = tile_counts(unit.out.out_dims, partition, clusters)
+    total = math.prod(unit.out.out_dims) * element_bytes
+    for j, layer in enumerate(unit.layers):
+        for operand, region, source in zip(layer.maps, projection.operands[j], unit.sources[j]):
+            if source.layer is None:
+                total += loaded_elements(region, operand.dims, counts, clusters) * element_bytes
+        times = 1 if residency[j] == "unit" else counts[0] * counts[2] * counts[3]
+        total += times * weight_bytes(layer, layer.out_dims[1], element_bytes)
+        total += bias_bytes(layer, layer.out_dims[1])
+    return total
+
+
+def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: int) -> int:
+    """Elements that all clusters load of a map over all tiles (a load that all clusters share counts once)."""
+    innermost = max((TILE_ORDER.index(d) for d in range(4) if any(
+        len(s.loops) > d and s.loops[d] for s in region.start)), default=-1)
+    total = 0
+    dealt = range(clusters) if any(s.cluster for s in region.start) else range(1)
+    for k in dealt:
+        elements = 1
+        for position, d in enumerate(TILE_ORDER):
+            start, size = region.start[d], dims[d]
+            step = start.loops[d] if len(start.loops) > d else 0
+            passes = counts[d] if position <= innermost else 1
+            first = start.base + k * start.cluster
+            if step:
+                elements *= sum(clipped(first + step * i, region.extent[d], size) for i in range(passes))
+            else:
+                elements *= passes * clipped(first, region.extent[d], size)
+        total += elements
+    return total
+
+
+def clipped(start: int, extent: int, bound: int) -> int:
+    return max(0, min(start + extent, bound) - max(start, 0))
+
+
+__all__ = ["Budget", "UnitPlan", "Whole", "plan_unit"]
