@@ -128,7 +128,7 @@ class SpanAttr(Data[Span]):
             return parse_span(parser)
 
     def print_parameter(self, printer: Printer) -> None:
-        printer.print_string(f"<{span_text(self.data)}>")
+        printer.print_string(f"<{self.data}>")
 
     def verify(self) -> None:
         check_span(self.data)
@@ -146,7 +146,7 @@ class BoxAttr(Data[Box]):
         return Box.of(*spans)
 
     def print_parameter(self, printer: Printer) -> None:
-        printer.print_string("<" + ", ".join(map(span_text, self.data.spans)) + ">")
+        printer.print_string(f"<{self.data}>")
 
     def verify(self) -> None:
         for field in (self.data.start, self.data.extent, self.data.bound, self.data.limit):
@@ -165,7 +165,7 @@ class WaitsAttr(Data[tuple[Wait, ...]]):
         return tuple(parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: _wait(parser)))
 
     def print_parameter(self, printer: Printer) -> None:
-        printer.print_string("<" + ", ".join(f"{w.scope} {w.slot} at {w.value}" for w in self.data) + ">")
+        printer.print_string("<" + ", ".join(str(wait) for wait in self.data) + ">")
 
     def verify(self) -> None:
         for wait in self.data:
@@ -271,11 +271,6 @@ def _term(parser: AttrParser, sign: int) -> Affine:
     return Affine.index(INDEX_NAMES.index(name), factor)
 
 
-def span_text(span: Span) -> str:
-    limit = "" if span.limit is None else f" to {span.limit}"
-    return f"{span.start} : {span.extent} in {span.bound}{limit}"
-
-
 def parse_span(parser: AttrParser) -> Span:
     start = parse_affine(parser)
     parser.parse_punctuation(":")
@@ -317,7 +312,7 @@ def check_affine(affine: Affine) -> None:
 
 def check_span(span: Span) -> None:
     if span.extent < 0 or span.bound < 0:
-        raise VerifyException(f"extent and bound are not negative, found {span_text(span)}")
+        raise VerifyException(f"extent and bound are not negative, found {span}")
     check_affine(span.start)
     if span.limit is not None:
         check_affine(span.limit)

@@ -170,6 +170,11 @@ class Span:
     bound: int
     limit: Affine | None = None
 
+    def __str__(self) -> str:
+        """`-1 + 8*i0 : 10 in 56 to 8*i1`: start : extent in bound to limit."""
+        limit = "" if self.limit is None else f" to {self.limit}"
+        return f"{self.start} : {self.extent} in {self.bound}{limit}"
+
     def clip(self, indices: Sequence[int] = (), cluster: int = 0, core: int = 0) -> tuple[int, int]:
         """`(start, stop)` at these indices; empty where stop <= start."""
         start = self.start.at(indices, cluster, core)
@@ -198,6 +203,9 @@ class Box:
             (d0.limit, d1.limit, d2.limit, d3.limit),
         )
 
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.spans))
+
     @property
     def spans(self) -> tuple[Span, Span, Span, Span]:
         s, e, b, x = self.start, self.extent, self.bound, self.limit
@@ -216,6 +224,10 @@ class Wait:
     slot: int
     scope: Scope
     value: Affine
+
+    def __str__(self) -> str:
+        """`own 3 at 1 + 1*i0`"""
+        return f"{self.scope} {self.slot} at {self.value}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,174 @@
+"""The executable: a program with its weights, in memory or as one file that runs without the compiler.
+
+| section of the file | holds |
+|---|---|
+| `manifest` | JSON with sorted keys: everything known about the program that is not an instruction |
+| `code` | the instructions, as `dialects/isa/format.py` declares them |
+| `debug` | two arrays of u32: layer and unit of each instruction in textual order |
+| `weights` | the DRAM from the first weight to the end of the last; begins at a multiple of 4096 |
+
+The same program gives the same bytes: no times, paths or addresses of the host are in.  The file is read without
+being copied: the weights are mapped.  How sections are stored and checked: `container.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frustum.backend.container import (
+    ExecutableError,
+    Section,
+    Stored,
+    read_container,
+    read_section,
+    write_container,
+)
+from frustum.backend.decode import CodeError, decode
+from frustum.backend.encode import Code, encode
+from frustum.backend.manifest import Json, manifest_of, program_of, to_bytes
+from frustum.dialects.isa.program import Program
+
+Bytes: TypeAlias = NDArray[np.uint8]
+"""One-dimensional."""
+
+PAGE_BYTES = 4096
+"""What a file is mapped in."""
+SECTIONS = ("manifest", "code", "debug", "weights")
+INDEX = np.dtype("<u4")
+
+
+@dataclass(frozen=True, eq=False)
+class Executable:
+    """A program, its bytes and its weights."""
+
+    program: Program
+    code: Code
+    manifest: Json
+    weights: tuple[tuple[int, Bytes], ...]
+    """(DRAM address, bytes) in ascending order; what lies between is 0."""
+    path: Path | None = None
+
+    @property
+    def weights_address(self) -> int:
+        """Where the image of the weights begins in DRAM."""
+        return weights_range(self.program)[0]
+
+    def weights_image(self) -> Bytes:
+        """The DRAM from the first weight to the end of the last: mapped copy-on-write if this came from a file."""
+        start, stop = weights_range(self.program)
+        if len(self.weights) == 1 and len(self.weights[0][1]) == stop - start:
+            return self.weights[0][1]
+        image = np.zeros(stop - start, np.uint8)
+        for address, data in self.weights:
+            image[address - start : address - start + len(data)] = data
+        return image
+
+
+def build_executable(
+    program: Program,
+    weights: Sequence[tuple[int, NDArray[Any]]],
+    options: Mapping[str, Any] | None = None,
+    instruction_memory_bytes: int | None = None,
+) -> Executable:
+    """The executable of a program.
+
+    `weights`: DRAM address and data, already of the device's type, of every weight external; not copied.
+    `options`: what else the manifest should tell, as JSON values.  DoesNotFit as `encode` raises it.
+    """
+    code = encode(program, instruction_memory_bytes)
+    manifest = manifest_of(program, code.page_bytes, options or {})
+    data = tuple(sorted(((a, _flat_bytes(array)) for a, array in weights), key=lambda pair: pair[0]))
+    _check_weights(program, data)
+    return Executable(program, code, manifest, data)
+
+
+def write_executable(executable: Executable, path: str | Path) -> None:
+    """Write the file, whole or not at all; WriteError (an OSError) names the path and the reason."""
+    code = executable.code
+    debug = np.array([code.layers, code.units], INDEX).tobytes()
+    write_container(
+        Path(path),
+        [
+            Section("manifest", [to_bytes(executable.manifest)]),
+            Section("code", [code.bytes]),
+            Section("debug", [debug]),
+            Section("weights", _weight_pieces(executable), PAGE_BYTES),
+        ],
+    )
+
+
+def open_executable(path: str | Path) -> Executable:
+    """The executable in a file, its weights mapped; ExecutableError for anything but an undamaged one."""
+    path = Path(path)
+    stored = read_container(path, SECTIONS)
+    try:
+        manifest = json.loads(read_section(path, stored["manifest"]))
+        layers, units = _read_debug(read_section(path, stored["debug"]))
+        code_bytes = read_section(path, stored["code"])
+        program = program_of(manifest, decode(code_bytes, layers, units))
+        code = Code(code_bytes, tuple(map(int, manifest["page_bytes"])), layers, units)
+    except CodeError as error:
+        raise ExecutableError(f"{path}: damaged code: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ExecutableError(f"{path}: damaged manifest: {type(error).__name__} {error}") from error
+    start, stop = weights_range(program)
+    if stored["weights"].length != stop - start:
+        length = stored["weights"].length
+        raise ExecutableError(f"{path}: damaged: {length} bytes of weights, the manifest says {stop - start}")
+    weights = ((start, _map(path, stored["weights"])),) if stop > start else ()
+    return Executable(program, code, manifest, weights, path)
+
+
+def weights_range(program: Program) -> tuple[int, int]:
+    """DRAM addresses [start, stop) that hold all weights; (0, 0) without weights."""
+    weights = [external for external in program.externals if external.class_ == "weight"]
+    if not weights:
+        return 0, 0
+    return min(w.address for w in weights), max(w.address + w.bytes for w in weights)
+
+
+def _flat_bytes(array: NDArray[Any]) -> Bytes:
+    """The bytes of an array, without a copy if it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _check_weights(program: Program, weights: Sequence[tuple[int, Bytes]]) -> None:
+    room = {e.address: e.bytes for e in program.externals if e.class_ == "weight"}
+    given = {address: len(data) for address, data in weights}
+    assert len(given) == len(weights), "two weights at one address"
+    assert given.keys() == room.keys(), f"weights at {sorted(given)}, externals at {sorted(room)}"
+    for address, size in given.items():
+        assert size <= room[address], f"{size} bytes for the weight at {address}, which has {room[address]}"
+
+
+def _weight_pieces(executable: Executable) -> Iterator[memoryview | bytes]:
+    position, stop = weights_range(executable.program)
+    for address, data in executable.weights:
+        yield from _zeros(address - position)
+        yield data.data
+        position = address + len(data)
+    yield from _zeros(stop - position)
+
+
+def _zeros(count: int) -> Iterator[bytes]:
+    while count > 0:
+        yield bytes(min(count, PAGE_BYTES))
+        count -= PAGE_BYTES
+
+
+def _read_debug(debug: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    layers, units = np.frombuffer(debug, INDEX).reshape(2, -1).tolist()
+    return tuple(layers), tuple(units)
+
+
+def _map(path: Path, stored: Stored) -> Bytes:
+    if stored.offset % PAGE_BYTES:
+        raise ExecutableError(f"{path}: damaged: the weights begin at {stored.offset}, inside a page")
+    return np.memmap(path, np.uint8, mode="c", offset=stored.offset, shape=(stored.length,))
