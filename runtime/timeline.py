@@ -56,6 +56,7 @@ class Timeline:
     times: Times
     core_work: Work
     cluster_work: Work
+    engine_bytes: Ints  # of transfers; of compute units: operands and results
 
     @property
     def total_cycles(self) -> int:
@@ -106,7 +107,8 @@ def simulate(
         times = engine.simulate(operations, compiled=compiled)
     except DeadlockError as error:
         raise DeadlockError(error.blocked, _deadlock(error, expanded, machine, queues, happens)) from None
-    return Timeline(expanded, machine.engines, queues, times, core_work, cluster_work)
+    engine_bytes = _engine_bytes(expanded, machine, queues, core_work, cluster_work, page_bytes)
+    return Timeline(expanded, machine.engines, queues, times, core_work, cluster_work, engine_bytes)
 
 
 def _fetches_page_0(instructions: Sequence[Instruction]) -> bool:
@@ -217,6 +219,25 @@ def _operations(
         group_at=happens.group_at,
         group_counter=happens.group_counter,
     )
+
+
+def _engine_bytes(
+    expanded: Expanded,
+    machine: MachineMap,
+    queues: Queues,
+    core_work: Work,
+    cluster_work: Work,
+    page_bytes: Sequence[int],
+) -> Ints:
+    pages = [each.page if isinstance(each, Fetch) else -1 for each in expanded.instructions]
+    page = np.array(pages, np.int64)[expanded.cluster.static]
+    code = np.append(page_bytes, 0).astype(np.int64)[page][:, None]
+    at_start = page_bytes[0] if page_bytes else 0
+    moved = cluster_work.moved_bytes + code
+    cells = np.concatenate([core_work.moved_bytes.ravel(), moved.ravel(), [at_start, 0]])
+    totals = np.zeros(len(machine.engines), np.int64)
+    np.add.at(totals, queues.engine, cells[queues.cell])
+    return totals
 
 
 # --- deadlock ----------------------------------------------------------------------------------------------

@@ -1,0 +1,233 @@
+"""What a run of a program moves, multiplies and costs: counted from its rows, whether or not anything was simulated.
+
+- DRAM bytes count once at the port, however many memories a multicast fills.  Their class follows from the address:
+  reads of weights, inputs and code are `weight`, `input` and `other`; writes of outputs are `output`; all else
+  passes between layers or units and is `intermediate`, reading an output back or overwriting an input included.
+- On chip every byte that crosses a port, and every operand byte a compute unit reads and result byte it writes.
+- `peak_bytes` is the highest address, plus one, that is written in any memory of the kind: what is read was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from frustum.dialects.durations import byte_energy_pj, mac_energy_pj
+from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, Element, External, Fetch, Program
+from frustum.dialects.target import Target
+from frustum.runtime.expand import DRAM, OPERANDS, Expanded, Rows
+from frustum.runtime.order import Ints
+from frustum.runtime.work import Work, work
+
+CLASSES = ("weight", "input", "output", "intermediate", "other")
+_WEIGHT, _INPUT, _OUTPUT, _INTERMEDIATE, _OTHER = range(len(CLASSES))
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Totals of one run of one program; the lists go by the program's layers."""
+
+    dram_read_bytes: int
+    dram_write_bytes: int
+    dram_bytes_by_class: dict[str, int]
+    layer_dram_bytes: Ints
+    layer_macs: Ints
+    useful_macs: int
+    recomputed_macs: int
+    line_writes: int
+    line_writes_split: int
+    compute_steps: int
+    discarded_windows: int
+    peak_bytes: dict[str, int]
+    energy_pj: dict[str, float]
+
+
+def count(expanded: Expanded, target: Target, page_bytes: Sequence[int] = ()) -> Counters:
+    """What one run of the program on the target counts; `page_bytes`: sizes of the pages of its code."""
+    tables = [(rows, work(expanded, rows, target)) for rows in (expanded.core, expanded.cluster)]
+    return count_work(expanded, target, tables, page_bytes)
+
+
+def count_work(
+    expanded: Expanded, target: Target, tables: Sequence[tuple[Rows, Work]], page_bytes: Sequence[int] = ()
+) -> Counters:
+    """The same for rows whose work is known."""
+    dram = _Dram(expanded)
+    traffic = np.zeros(len(MEMORIES), np.int64)
+    for rows, done in tables:
+        dram.add(rows, done)
+        traffic += _traffic(expanded, rows, done)
+    fetched = _fetched_bytes(expanded, page_bytes)
+    dram.add_fetched(fetched)
+    traffic[DRAM] += fetched
+    core, done = tables[0]
+    layer_macs = _by_layer(expanded, core.static, done.macs)
+    useful = expanded.program.useful_macs
+    return Counters(
+        dram_read_bytes=dram.read_bytes,
+        dram_write_bytes=dram.write_bytes,
+        dram_bytes_by_class=dict(zip(CLASSES, dram.by_class.tolist(), strict=True)),
+        layer_dram_bytes=dram.by_layer,
+        layer_macs=layer_macs,
+        useful_macs=sum(useful),
+        recomputed_macs=int(layer_macs.sum()) - sum(useful),
+        line_writes=int(done.line_writes.sum()),
+        line_writes_split=int(done.line_writes.sum()),  # every instruction runs in `split` mode
+        compute_steps=int(done.steps.sum()),
+        discarded_windows=int(done.discarded.sum()),
+        peak_bytes=_peak_bytes(expanded),
+        energy_pj=_energy(expanded, target, traffic, core, done),
+    )
+
+
+def compulsory_bytes(externals: Sequence[External]) -> int:
+    """Every network input, weight and output moved once, in the device's types."""
+    kept = [each for each in externals if each.class_ in ("input", "weight", "output")]
+    return sum(prod(each.shape) * ELEMENT_BYTES[each.element] for each in kept)
+
+
+def roofline_cycles(target: Target, program: Program, compulsory: int) -> float:
+    """The least cycles that the whole chip's multipliers and DRAM allow."""
+    width = ELEMENT_BYTES[_element(program.dtype)]
+    macs_per_cycle = target.total_cores * target.core.matrix.macs_per_cycle(width)
+    bytes_per_cycle = target.chips * target.chip.dram.port_bytes_per_cycle
+    return max(sum(program.useful_macs) / macs_per_cycle, compulsory / bytes_per_cycle)
+
+
+def _element(dtype: str) -> Element:
+    """The element type that a program's `dtype` means."""
+    known: dict[str, Element] = {"int8": "i8", "int16": "i16", "int32": "i32"}
+    if dtype in known:
+        return known[dtype]
+    return next(element for element in ELEMENT_BYTES if element == dtype)
+
+
+# --- DRAM --------------------------------------------------------------------------------------------------
+
+
+class _Dram:
+    """Bytes at the DRAM port, by direction, class and layer."""
+
+    def __init__(self, expanded: Expanded) -> None:
+        self.expanded = expanded
+        self.read_bytes = self.write_bytes = 0
+        self.by_class = np.zeros(len(CLASSES), np.int64)
+        self.by_layer = np.zeros(_layers(expanded), np.int64)
+        self.externals = sorted(expanded.program.externals, key=lambda each: each.address)
+
+    def add(self, rows: Rows, done: Work) -> None:
+        for slot, bytes_ in ((0, done.read_bytes[0]), (1, done.written_bytes[1])):
+            in_dram = self.expanded.memory[rows.static, slot] == DRAM
+            chosen = np.flatnonzero(in_dram & (bytes_ > 0))
+            moved = bytes_[chosen]
+            np.add.at(self.by_class, self._class(rows, slot, chosen, writes=slot == 1), moved)
+            self.by_layer += _by_layer(self.expanded, rows.static[chosen], moved)
+            if slot == 0:
+                self.read_bytes += int(moved.sum())
+            else:
+                self.write_bytes += int(moved.sum())
+
+    def add_fetched(self, size_bytes: int) -> None:
+        self.read_bytes += size_bytes
+        self.by_class[_OTHER] += size_bytes
+
+    def _class(self, rows: Rows, slot: int, chosen: Ints, *, writes: bool) -> Ints:
+        """The class of the buffer in which the first unit that moves something does so: all move in the same."""
+        unit = rows.active[chosen].argmax(axis=1)
+        address = rows.address[slot, chosen, unit]
+        starts = np.array([each.address for each in self.externals], np.int64)
+        stops = np.array([each.address + each.bytes for each in self.externals] + [0], np.int64)
+        classes = np.array(
+            [_class_of(each, writes=writes) for each in self.externals] + [_INTERMEDIATE], np.int64
+        )
+        number = np.searchsorted(starts, address, side="right") - 1
+        return np.where(address < stops[number], classes[number], _INTERMEDIATE)
+
+
+def _class_of(external: External, *, writes: bool) -> int:
+    match external.class_:
+        case "weight" if not writes:
+            return _WEIGHT
+        case "input" if not writes:
+            return _INPUT
+        case "output" if writes:
+            return _OUTPUT
+        case "program":
+            return _OTHER
+    return _INTERMEDIATE
+
+
+def _fetched_bytes(expanded: Expanded, page_bytes: Sequence[int]) -> int:
+    """Code read from DRAM: page 0 at the start, unless an instruction fetches it, and what instructions fetch."""
+    pages = [each.page if isinstance(each, Fetch) else -1 for each in expanded.instructions]
+    fetched = np.array(pages, np.int64)[expanded.cluster.static]
+    total = sum(page_bytes[page] for page in fetched[fetched >= 0].tolist())
+    return total + (page_bytes[0] if page_bytes and 0 not in pages else 0)
+
+
+# --- layers, memories, energy ------------------------------------------------------------------------------
+
+
+def _layers(expanded: Expanded) -> int:
+    used = max((instruction.layer + 1 for instruction in expanded.instructions), default=0)
+    return max(used, len(expanded.program.layers))
+
+
+def _by_layer(expanded: Expanded, static: Ints, values: Ints) -> Ints:
+    layer = np.array([instruction.layer for instruction in expanded.instructions], np.int64)
+    totals = np.zeros(_layers(expanded), np.int64)
+    np.add.at(totals, layer[static], values)
+    return totals
+
+
+def _traffic(expanded: Expanded, rows: Rows, done: Work) -> Ints:
+    """Bytes read and written in each kind of memory."""
+    totals = np.zeros(len(MEMORIES), np.int64)
+    for slot in range(OPERANDS):
+        kind = expanded.memory[rows.static, slot]
+        present = kind >= 0
+        copies = expanded.copies[rows.static, slot]
+        moved = done.read_bytes[slot] + done.written_bytes[slot] * copies
+        np.add.at(totals, kind[present], moved[present])
+    return totals
+
+
+def _peak_bytes(expanded: Expanded) -> dict[str, int]:
+    peak = np.zeros(len(MEMORIES), np.int64)
+    for rows in (expanded.core, expanded.cluster):
+        for slot in range(OPERANDS):
+            strides, element = _written(expanded, slot)
+            chosen = np.flatnonzero(element[rows.static] > 0)
+            static = rows.static[chosen]
+            last = ((rows.extent[:, chosen] - 1) * strides[static].T[:, :, None]).sum(axis=0)
+            end = (rows.address[slot, chosen] + last + element[static, None]) * rows.active[chosen]
+            np.maximum.at(peak, expanded.memory[static, slot], end.max(axis=1, initial=0))
+    return {name: int(peak[k]) for k, name in enumerate(MEMORIES) if k != DRAM}
+
+
+def _written(expanded: Expanded, slot: int) -> tuple[Ints, Ints]:
+    """Of each instruction: strides and element bytes of this operand if it is written; 0 if it is not."""
+    strides = np.zeros((len(expanded.instructions), 4), np.int64)
+    element = np.zeros(len(expanded.instructions), np.int64)
+    for number, form in enumerate(expanded.forms):
+        operand = form.operands[slot] if slot < len(form.operands) else None
+        if operand is not None and operand.is_written:
+            strides[number], element[number] = operand.view.strides, ELEMENT_BYTES[operand.view.element]
+    return strides, element
+
+
+def _energy(expanded: Expanded, target: Target, traffic: Ints, core: Rows, done: Work) -> dict[str, float]:
+    """pJ of each memory's bytes and of the multiplications of each type; `total` is their sum."""
+    energy: dict[str, float] = {
+        name: float(byte_energy_pj(target.memory(name), int(size)))
+        for name, size in zip(MEMORIES, traffic, strict=True)
+    }
+    elements = [each.in_view.element if isinstance(each, Conv) else None for each in expanded.instructions]
+    for element, width in ELEMENT_BYTES.items():
+        macs = int(done.macs[np.array([each == element for each in elements], bool)[core.static]].sum())
+        if macs:
+            energy[f"mac_{element}"] = float(mac_energy_pj(target.core.matrix, macs, width))
+    return {"total": sum(energy.values()), **energy}

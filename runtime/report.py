@@ -1,0 +1,275 @@
+"""The report of a run: schema 1 of `--report`, and what `terminal.py` prints from it.
+
+A report is built from what counted and what timed each sub-graph's run, and from what the compiler wrote into the
+manifest.  Parts that do not exist in a run are null: `cycles` and `engines` without a timeline, `check` when
+nothing was compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frustum.dialects.isa.program import External, Program
+from frustum.dialects.target import Target
+from frustum.runtime.counters import CLASSES, Counters, compulsory_bytes, roofline_cycles
+from frustum.runtime.timeline import Timeline
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """What the manifest says of a layer; `where` is `device` or `host`."""
+
+    name: str
+    op: str
+    unit: str | None = None
+    where: str = "device"
+
+
+@dataclass(frozen=True)
+class UnitInfo:
+    """What the manifest says of a unit: its layers, its mode, what ended its growth, its number of tiles."""
+
+    name: str
+    layers: tuple[str, ...]
+    mode: str
+    stopped_by: str | None
+    tiles: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far the outputs are from the reference's, relative to its largest magnitude."""
+
+    max_abs_error: float
+    max_rel_error: float
+    reference: str
+
+
+@dataclass(frozen=True)
+class SubgraphRun:
+    """One run of one executable; `timeline` is absent in mode functional."""
+
+    name: str
+    program: Program
+    counters: Counters
+    timeline: Timeline | None = None
+    executable_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall time of the parts of the job, and of the passes of the compiler."""
+
+    import_: float | None = None
+    compile: float | None = None
+    emulate: float | None = None
+    passes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The figures by the keys of schema 1."""
+
+    data: dict[str, Any]
+
+    def json(self) -> str:
+        return json.dumps(self.data, indent=1) + "\n"
+
+    def write(self, path: Path | str) -> None:
+        """Write the JSON; a file that cannot be written is an `OSError` and leaves nothing half-written."""
+        path = Path(path)
+        text = self.json()
+        part = path.with_name(path.name + ".part")
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+    def text(self) -> str:
+        """What the terminal shows."""
+        from frustum.runtime.terminal import render
+
+        return render(self.data)
+
+
+def make_report(
+    model: str,
+    target: Target,
+    dtype: str,
+    policy: str,
+    runs: Sequence[SubgraphRun],
+    *,
+    layers: Sequence[LayerInfo] = (),
+    units: Sequence[UnitInfo] = (),
+    check: Check | None = None,
+    seconds: Seconds | None = None,
+) -> Report:
+    """The report of a job whose sub-graphs ran one after the other."""
+    dram = _dram(runs)
+    return Report(
+        {
+            "schema": SCHEMA,
+            "model": model,
+            "target": target.name,
+            "dtype": dtype,
+            "policy": policy,
+            "clock_hz": target.clock_hz,
+            "dram": dram,
+            "cycles": _cycles(runs, target, dram["compulsory_bytes"]),
+            "macs": {
+                "useful": sum(run.counters.useful_macs for run in runs),
+                "recomputed": sum(run.counters.recomputed_macs for run in runs),
+            },
+            "engines": _engines(runs),
+            "peak_bytes": {
+                name: max((run.counters.peak_bytes[name] for run in runs), default=0)
+                for name in ("sram", "nram", "wram")
+            },
+            "energy_pj": _energy(runs),
+            "line_buffer": {
+                "writes": sum(run.counters.line_writes for run in runs),
+                "writes_split": sum(run.counters.line_writes_split for run in runs),
+                "compute_steps": sum(run.counters.compute_steps for run in runs),
+                "discarded": sum(run.counters.discarded_windows for run in runs),
+            },
+            "layers": _layers(runs, layers),
+            "units": [asdict(unit) | {"layers": list(unit.layers)} for unit in units],
+            "subgraphs": [
+                {
+                    "name": run.name,
+                    "executable_bytes": run.executable_bytes,
+                    "peak_sram_bytes": run.counters.peak_bytes["sram"],
+                }
+                for run in runs
+            ],
+            "check": asdict(check) if check else None,
+            "seconds": _seconds(seconds or Seconds()),
+        }
+    )
+
+
+def _dram(runs: Sequence[SubgraphRun]) -> dict[str, Any]:
+    read = sum(run.counters.dram_read_bytes for run in runs)
+    write = sum(run.counters.dram_write_bytes for run in runs)
+    by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in CLASSES}
+    compulsory = compulsory_bytes(_network_externals(runs))
+    ratio = (read + write - by_class["other"]) / compulsory if compulsory else None
+    return {
+        "read_bytes": read,
+        "write_bytes": write,
+        "total_bytes": read + write,
+        **{f"{name}_bytes": size for name, size in by_class.items()},
+        "compulsory_bytes": compulsory,
+        "ratio": ratio,
+    }
+
+
+def _network_externals(runs: Sequence[SubgraphRun]) -> list[External]:
+    """The network's inputs, weights and outputs, each once though several sub-graphs may use it."""
+    return list({(each.class_, each.name): each for run in runs for each in run.program.externals}.values())
+
+
+def _cycles(
+    runs: Sequence[SubgraphRun], target: Target, compulsory: int
+) -> dict[str, int | float | None] | None:
+    timelines = [run.timeline for run in runs if run.timeline is not None]
+    if not timelines or len(timelines) < len(runs):
+        return None
+    total = sum(timeline.total_cycles for timeline in timelines)
+    whole = Program(
+        (), useful_macs=tuple(n for run in runs for n in run.program.useful_macs), dtype=_dtype(runs)
+    )
+    roofline = roofline_cycles(target, whole, compulsory)
+    return {"total": total, "roofline": roofline, "ratio": total / roofline if roofline else None}
+
+
+def _dtype(runs: Sequence[SubgraphRun]) -> str:
+    return runs[0].program.dtype
+
+
+def _engines(runs: Sequence[SubgraphRun]) -> dict[str, dict[str, int]] | None:
+    if not runs or any(run.timeline is None for run in runs):
+        return None
+    totals: dict[str, dict[str, int]] = {}
+    for run in runs:
+        assert run.timeline is not None
+        times = run.timeline.times
+        columns = times.busy, times.stalled, times.idle, run.timeline.engine_bytes
+        for name, *figures in zip(
+            run.timeline.engines, *(column.tolist() for column in columns), strict=True
+        ):
+            total = totals.setdefault(str(name), {"busy": 0, "stalled": 0, "idle": 0, "bytes": 0})
+            for key, figure in zip(total, figures, strict=True):
+                total[key] += figure
+    return totals
+
+
+def _energy(runs: Sequence[SubgraphRun]) -> dict[str, float]:
+    total: dict[str, float] = {"total": 0.0}
+    for run in runs:
+        for name, energy in run.counters.energy_pj.items():
+            total[name] = total.get(name, 0.0) + energy
+    return total
+
+
+def _layers(runs: Sequence[SubgraphRun], infos: Sequence[LayerInfo]) -> list[dict[str, Any]]:
+    """In the manifest's order, then what only a program knows."""
+    cycles: dict[str, int | None] = {}
+    dram_bytes: dict[str, int] = {}
+    for run in runs:
+        names = run.program.layers
+        layer_cycles = np.zeros(len(names), np.int64) if run.timeline is None else run.timeline.layer_cycles
+        for number, name in enumerate(names):
+            before = cycles.get(name) or 0
+            cycles[name] = None if run.timeline is None else before + int(layer_cycles[number])
+            dram_bytes[name] = dram_bytes.get(name, 0) + int(run.counters.layer_dram_bytes[number])
+    known = {info.name: info for info in infos}
+    for name, unit in _units_of_layers(runs).items():
+        known.setdefault(name, LayerInfo(name, "", unit))
+    return [
+        {
+            "name": info.name,
+            "op": info.op,
+            "unit": info.unit,
+            "where": info.where,
+            "cycles": cycles.get(info.name, 0),
+            "dram_bytes": dram_bytes.get(info.name, 0),
+        }
+        for info in known.values()
+    ]
+
+
+def _units_of_layers(runs: Sequence[SubgraphRun]) -> dict[str, str | None]:
+    """The layers of the programs, each with the unit that its first instruction names."""
+    from frustum.dialects.isa.program import instructions
+
+    found: dict[str, str | None] = {}
+    for run in runs:
+        units: dict[int, int] = {}
+        for instruction in instructions(run.program.body):
+            units.setdefault(instruction.layer, instruction.unit)
+        for number, name in enumerate(run.program.layers):
+            unit = units.get(number)
+            found[name] = (
+                run.program.units[unit] if unit is not None and unit < len(run.program.units) else None
+            )
+    return found
+
+
+def _seconds(seconds: Seconds) -> dict[str, Any]:
+    return {
+        "import": seconds.import_,
+        "compile": seconds.compile,
+        "emulate": seconds.emulate,
+        "passes": dict(seconds.passes),
+    }

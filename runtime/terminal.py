@@ -1,0 +1,165 @@
+"""A report as text for a terminal: plain, at most 100 columns, a unit in every line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+WIDTH = 100
+_INDENT = "  "
+_KINDS = ("gdma", "cdma", "bus", "fetch", "iodma", "mvdma", "matrix", "vector")
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """The text of a report of schema 1."""
+    sections = [_title(data), _dram(data["dram"])]
+    if data["cycles"]:
+        sections.append(_cycles(data))
+    if data["engines"]:
+        sections.append(_engines(data["engines"]))
+    sections += [_computing(data), _energy(data["energy_pj"]), _memory(data["peak_bytes"])]
+    if data["check"]:
+        sections.append(_check(data["check"]))
+    sections.append(_seconds(data["seconds"]))
+    return "\n\n".join("\n".join(line[:WIDTH] for line in section) for section in sections if section) + "\n"
+
+
+# --- sections ----------------------------------------------------------------------------------------------
+
+
+def _title(data: Mapping[str, Any]) -> list[str]:
+    title = f"{data['model']} on {data['target']}, {data['dtype']}, policy {data['policy']}"
+    units, layers = len(data["units"]), len(data["layers"])
+    host = sum(layer["where"] == "host" for layer in data["layers"])
+    counts = [f"{layers} layers", f"{units} units" if units else "", f"{host} on the host" if host else ""]
+    return [title, "=" * min(len(title), WIDTH), ", ".join(filter(None, counts))]
+
+
+def _dram(dram: Mapping[str, Any]) -> list[str]:
+    total = dram["total_bytes"]
+    rows = [
+        (name, bytes_text(dram[key]), f"{dram[key]:,} B", share(dram[key], total))
+        for name, key in (
+            ("weights", "weight_bytes"),
+            ("inputs", "input_bytes"),
+            ("outputs", "output_bytes"),
+            ("intermediates", "intermediate_bytes"),
+            ("code, tables", "other_bytes"),
+            ("total", "total_bytes"),
+        )
+    ]
+    lines = ["DRAM traffic", *table(rows)]
+    lines.append(f"{_INDENT}read {bytes_text(dram['read_bytes'])}, written {bytes_text(dram['write_bytes'])}")
+    if dram["ratio"] is not None:
+        least = f"{bytes_text(dram['compulsory_bytes'])} ({dram['compulsory_bytes']:,} B)"
+        lines.append(f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}, code and tables aside")
+    return lines
+
+
+def _cycles(data: Mapping[str, Any]) -> list[str]:
+    cycles, clock_hz = data["cycles"], data["clock_hz"]
+    total = cycles["total"]
+    lines = [
+        "Time",
+        f"{_INDENT}{total:,} cycles, {seconds_text(total / clock_hz)} at {clock_hz / 1e6:,.0f} MHz",
+    ]
+    if cycles["ratio"] is not None:
+        lines.append(f"{_INDENT}{cycles['ratio']:.3f} times the roofline of {cycles['roofline']:,.0f} cycles")
+    return lines
+
+
+def _engines(engines: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """One line for all engines of a kind; kinds that did nothing are left out."""
+    rows: list[tuple[str, ...]] = [("", "busy", "stalled", "idle", "moved")]
+    for kind in _KINDS:
+        alike = [figures for name, figures in engines.items() if name.rsplit(".", 1)[-1] == kind]
+        figures = {key: sum(each[key] for each in alike) for key in ("busy", "stalled", "idle", "bytes")}
+        if figures["busy"]:
+            whole = figures["busy"] + figures["stalled"] + figures["idle"]
+            shares = (share(figures[key], whole) for key in ("busy", "stalled", "idle"))
+            rows.append((f"{len(alike)} x {kind}", *shares, bytes_text(figures["bytes"])))
+    return ["Engines (mean share of the cycles)", *table(rows)] if len(rows) > 1 else []
+
+
+def _computing(data: Mapping[str, Any]) -> list[str]:
+    macs, lines = data["macs"], data["line_buffer"]
+    again = f", {macs['recomputed']:,} more computed again" if macs["recomputed"] else ", none computed again"
+    return [
+        "Computing",
+        f"{_INDENT}{macs['useful']:,} useful MACs{again}",
+        f"{_INDENT}line buffer: {lines['writes']:,} writes, {lines['compute_steps']:,} steps,"
+        f" {lines['discarded']:,} windows discarded",
+    ]
+
+
+def _energy(energy: Mapping[str, float]) -> list[str]:
+    total = energy["total"]
+    rows = [
+        (_energy_name(name), energy_text(pj), share(pj, total))
+        for name, pj in energy.items()
+        if name != "total"
+    ]
+    return ["Energy", *table([*rows, ("total", energy_text(total), share(total, total))])]
+
+
+def _energy_name(name: str) -> str:
+    return f"MACs {name.removeprefix('mac_')}" if name.startswith("mac_") else name.upper()
+
+
+def _memory(peak: Mapping[str, int]) -> list[str]:
+    rows = [(name.upper(), bytes_text(size), f"{size:,} B") for name, size in peak.items()]
+    return ["Peak memory (highest address written)", *table(rows)]
+
+
+def _check(check: Mapping[str, Any]) -> list[str]:
+    errors = f"max abs error {check['max_abs_error']:.3g}, relative {check['max_rel_error']:.3g}"
+    return ["Check", f"{_INDENT}{errors} against {check['reference']}"]
+
+
+def _seconds(seconds: Mapping[str, Any]) -> list[str]:
+    parts = [
+        f"{name} {seconds[name]:.2f} s"
+        for name in ("import", "compile", "emulate")
+        if seconds[name] is not None
+    ]
+    return ["Wall time", _INDENT + ", ".join(parts)] if parts else []
+
+
+# --- text --------------------------------------------------------------------------------------------------
+
+
+def table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Columns side by side: the first to the left, the others to the right."""
+    rows = list(rows)
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = []
+    for first, *rest in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True))]
+        lines.append(_INDENT + "   ".join(cells).rstrip())
+    return lines
+
+
+def bytes_text(size: int) -> str:
+    """`1.50 MiB`; below 1 KiB exact."""
+    value, number = float(size), 0
+    while value >= 1024 and number + 1 < len(_BINARY):
+        value, number = value / 1024, number + 1
+    return f"{size} B" if number == 0 else f"{value:.2f} {_BINARY[number]}"
+
+
+def seconds_text(seconds: float) -> str:
+    return _scaled(seconds, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)))
+
+
+def energy_text(picojoule: float) -> str:
+    return _scaled(picojoule * 1e-12, (("J", 1.0), ("mJ", 1e-3), ("uJ", 1e-6), ("nJ", 1e-9)))
+
+
+def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    name, factor = next(((n, f) for n, f in units if value >= f), units[-1])
+    return f"{value / factor:.3g} {name}" if value / factor < 1000 else f"{value / factor:,.0f} {name}"
+
+
+def share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
