@@ -1,0 +1,212 @@
+"""What onnxruntime says: the outputs that ours must agree with, and the time it takes on the same machine.
+
+The oracle runs without any graph optimisation: onnxruntime's default is wrong for Pad before MaxPool.  Models in
+16-bit floats are run widened to f32, so that the oracle's own rounding does not count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+from xdsl.dialects.builtin import ModuleOp
+
+from frustum.dialects import graph
+from frustum.runtime.kernels import Array, narrow
+from frustum.runtime.reference import network_of, numpy_type
+from frustum.runtime.widen_model import has_narrow_floats, widened
+
+Source: TypeAlias = ModelProto | str | Path
+Outputs: TypeAlias = dict[str, Array]
+
+TOLERANCES = {"f32": 1e-4, "f16": 2e-2, "bf16": 1e-1}
+"""Largest error that still agrees, relative to the largest magnitude of the oracle's output, by device type."""
+RUNS = 5
+PROTO_LIMIT_BYTES = (1 << 31) - 1
+SMALL_INTEGERS = 8
+"""Random integers are below this."""
+SILENT = 4
+"""onnxruntime's log level of fatal errors."""
+
+
+class OracleError(RuntimeError):
+    """onnxruntime is missing, or does not run the model or take the inputs."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far outputs are from the expected ones; the relative error is to an output's largest magnitude."""
+
+    max_abs_error: float
+    max_rel_error: float
+    tolerance: float
+    worst: str
+    """Name of the output with the largest relative error."""
+
+    @property
+    def good(self) -> bool:
+        return self.max_rel_error <= self.tolerance
+
+
+def oracle_outputs(model: Source, inputs: Mapping[str, Array], batch: int = 1) -> Outputs:
+    """The model's outputs by name, as f32 where they are 16-bit floats.
+
+    With `batch`, the model runs once for each equal part of its inputs' first axis; the outputs are joined.
+    """
+    with _Session(model, oracle=True) as session:
+        parts = [session.run(_part(inputs, index, batch)) for index in range(batch)]
+    if batch == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def native_seconds(model: Source, inputs: Mapping[str, Array], batch: int = 1) -> float:
+    """Median time of `RUNS` runs after one more, with default settings on one thread."""
+    with _Session(model, oracle=False) as session:
+        parts = [_part(inputs, index, batch) for index in range(batch)]
+        seconds = []
+        for _ in range(RUNS + 1):
+            start = time.perf_counter()
+            for part in parts:
+                session.run(part)
+            seconds.append(time.perf_counter() - start)
+    return median(seconds[1:])
+
+
+def oracle_name() -> str:
+    """Name and version, for reports."""
+    return f"onnxruntime {_onnxruntime().__version__}"
+
+
+def compare(outputs: Mapping[str, Array], expected: Mapping[str, Array], dtype: str) -> Agreement:
+    """The largest errors over all expected outputs; `dtype` is the device's (a key of `TOLERANCES`)."""
+    errors = {name: _errors(outputs[name], expected[name]) for name in expected}
+    worst = max(errors, key=lambda name: errors[name][1])
+    largest = max(error for error, _ in errors.values())
+    return Agreement(largest, errors[worst][1], TOLERANCES[dtype], worst)
+
+
+def random_inputs(module: ModuleOp, seed: int) -> dict[str, Array]:
+    """Inputs for a network in its types: unit normal floats, integers in [0, `SMALL_INTEGERS`)."""
+    network = network_of(module)
+    inputs = {}
+    for index, (name, argument) in enumerate(zip(network.inputs, network.body.block.args, strict=True)):
+        rng = np.random.default_rng([seed, index])
+        shape, dtype = graph.shape_of(argument), numpy_type(graph.tensor_of(argument).element_type)
+        if dtype.kind in "iub":
+            inputs[name] = rng.integers(0, 2 if dtype.kind == "b" else SMALL_INTEGERS, shape).astype(dtype)
+        else:
+            inputs[name] = narrow(rng.standard_normal(shape, np.float32), dtype)
+    return inputs
+
+
+def _errors(found: Array, expected: Array) -> tuple[float, float]:
+    """Largest absolute error, and that error relative to the largest magnitude expected."""
+    assert found.shape == expected.shape, (found.shape, expected.shape)
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    differ = ~((found == expected) | (np.isnan(found) & np.isnan(expected)))
+    if not differ.any():
+        return 0.0, 0.0
+    with np.errstate(invalid="ignore"):
+        error = float(np.abs(found - expected)[differ].max())
+    magnitude = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
+    if not np.isfinite(error):  # one of them is not a number, or infinite
+        return float("inf"), float("inf")
+    return error, error / magnitude if magnitude else float("inf")
+
+
+def _part(inputs: Mapping[str, Array], index: int, batch: int) -> dict[str, Array]:
+    """The `index`-th of `batch` equal parts of the inputs along their first axis."""
+    found = {}
+    for name, array in inputs.items():
+        size, rest = divmod(len(array), batch) if array.ndim else (0, 1)
+        if batch > 1 and rest:
+            raise OracleError(f"input '{name}' of shape {array.shape} is not a batch of {batch}")
+        found[name] = array[index * size : (index + 1) * size] if batch > 1 else array
+    return found
+
+
+class _Session:
+    """An onnxruntime session for a model or file, with the files it needs for as long as it is open."""
+
+    def __init__(self, model: Source, *, oracle: bool) -> None:
+        self._folder: TemporaryDirectory[str] | None = None
+        self._ort = _onnxruntime()
+        source = self._source(model, widen=oracle)
+        try:
+            self._session = self._ort.InferenceSession(
+                source, self._options(oracle), ["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            self.__exit__()
+            raise OracleError(f"onnxruntime does not load the model: {error}") from error
+
+    def __enter__(self) -> _Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder:
+            self._folder.cleanup()
+
+    def run(self, inputs: Mapping[str, Array]) -> Outputs:
+        """The outputs by name; floats are given in the session's types."""
+        types = {value.name: value.type for value in self._session.get_inputs()}
+        given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        for name, array in given.items():
+            if types.get(name) in FLOAT_TYPES:
+                given[name] = array.astype(FLOAT_TYPES[types[name]], copy=False)
+        try:
+            arrays = self._session.run(None, given)
+        except Exception as error:
+            raise OracleError(f"onnxruntime does not run the model: {error}") from error
+        return {value.name: array for value, array in zip(self._session.get_outputs(), arrays, strict=True)}
+
+    def _options(self, oracle: bool) -> Any:
+        options = self._ort.SessionOptions()
+        options.log_severity_level = SILENT
+        if oracle:
+            options.graph_optimization_level = self._ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        else:
+            options.intra_op_num_threads = options.inter_op_num_threads = 1
+        return options
+
+    def _source(self, model: Source, *, widen: bool) -> str | bytes:
+        """A path where there is one and the file is run as it is, else the model's bytes, else a copy's path."""
+        proto = model if isinstance(model, ModelProto) else onnx.load(model, load_external_data=False)
+        widen = widen and has_narrow_floats(proto)
+        if not isinstance(model, ModelProto):
+            if not widen:
+                return str(model)
+            proto = onnx.load(model)
+        proto = widened(proto) if widen else proto
+        if proto.ByteSize() < PROTO_LIMIT_BYTES:
+            message: bytes = proto.SerializeToString()
+            return message
+        self._folder = TemporaryDirectory(prefix="frustum-oracle-")
+        path = Path(self._folder.name, "model.onnx")
+        onnx.save(proto, path, save_as_external_data=True, location="weights")
+        return str(path)
+
+
+FLOAT_TYPES: dict[str, np.dtype[Any]] = {
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(double)": np.dtype(np.float64),
+}
+
+
+def _onnxruntime() -> Any:
+    """The package, loaded on first use."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise OracleError("--check needs the package onnxruntime: pip install onnxruntime") from error
+    return onnxruntime
