@@ -98,7 +98,8 @@ def find_dependences(
 class _Candidate(NamedTuple):
     """A dependence on `producer` through `held` by an access of `wanted`; `scope` None: the engine's own order.
 
-    `outer`, in cases 1 and 4, is how many iterations of loop `level - 2` ago y needs x at the start of loop `level - 1`.
+    `outer`, in cases 1 and 4, is how many iterations of loop `level - 2` ago y needs x at the start of loop
+    `level - 1`; in the others 0.
     """
 
     producer: int
@@ -212,8 +213,8 @@ class _Section:
         return any(self._implies(other, c) for other in others if other is not c)
 
     def _implies(self, z: _Candidate, x: _Candidate) -> bool:
-        if (z.producer, z.level, z.back, z.scope) == (x.producer, x.level, x.back, x.scope):
-            return (-z.outer, z.held, z.wanted) < (-x.outer, x.held, x.wanted)  # keep one of equal needs
+        if (z.producer, z.level, z.back, z.outer, z.scope) == (x.producer, x.level, x.back, x.outer, x.scope):
+            return (z.held, z.wanted) < (x.held, x.wanted)  # keep one of equal needs
         return self._after(z, x) and (self._same_queue(z, x) or self._chained(z, x))
 
     def _after(self, z: _Candidate, x: _Candidate) -> bool:
@@ -223,10 +224,10 @@ class _Section:
         if z.back < 0 or (z.back > 0 and x.back < z.back):
             return False
         first, last = self.instructions[x.producer], self.instructions[z.producer]
+        if z.back and not _covers_earlier_run(z, x, ends_later(last, first, z.level)):
+            return False
         if z.back == x.back:
             return ends_later(last, first, z.level)
-        if z.back and x.outer and not ((z.outer or z.back == 1) and ends_later(last, first, z.level)):
-            return False  # at the start of the loop, x may be the later of their last executions
         a, b = first.path[x.level], last.path[z.level]
         return (a.stage - x.back, a.position) < (b.stage - z.back, b.position)
 
@@ -239,6 +240,15 @@ class _Section:
         if z.wanted != x.wanted or z.producer == x.producer or not (z.writes or x.writes):
             return False
         return z.held == z.wanted or (z.held == x.held and self.buffers[x.held].depth == 1)
+
+
+def _covers_earlier_run(z: _Candidate, x: _Candidate, z_ends_later: bool) -> bool:
+    """Whether z is after x also at the start of their loop, where both are in an earlier run of it."""
+    if x.outer and not z_ends_later:
+        return False
+    if z.back == 1:
+        return True
+    return z.outer <= (x.outer or 1) if z.outer else not x.outer
 
 
 def _ever(x: Instruction, level: int, back: int, outer: int) -> bool:

@@ -188,22 +188,19 @@ def check(program: ProgramOp, clusters: int, cores: int) -> int:
 
 
 def check_sharing(program: ProgramOp, clusters: int, cores: int) -> None:
-    """In program order, between the first and the last use of a copy of a buffer no other has its bytes.
-
-    Buffers that nobody writes hold nothing.
-    """
+    """In program order, between the first write and the last use of a copy of a buffer no other has its bytes."""
     chip = Chip(clusters, cores)
-    time, uses, written = 0, {}, set()
+    time, uses = 0, {}
     for instances in sections(program):
         for instance in instances:
             time += 1
             for unit in chip.units(instance.op):
                 for touch in chip.touches(instance, unit):
-                    if touch.writes:
-                        written.add(touch.copy)
+                    if not touch.writes and touch.copy not in uses:
+                        continue
                     first, _, _ = uses.get(touch.copy, (time, 0, None))
                     uses[touch.copy] = (first, time, (touch.place[0], touch.start, touch.stop))
-    known = sorted((use for copy, use in uses.items() if copy in written), key=lambda use: use[:2])
+    known = sorted(uses.values(), key=lambda use: use[:2])
     for i, (_, last, (memory, start, stop)) in enumerate(known):
         for first, _, (other, begin, end) in known[i + 1 :]:
             overlap = memory == other and begin < stop and start < end
