@@ -36,6 +36,9 @@ class ExecutableError(ValueError):
 class WriteError(OSError):
     """The file could not be written; nothing of it was left behind."""
 
+    def __str__(self) -> str:
+        return str(self.strerror)
+
 
 @dataclass(frozen=True)
 class Section:
