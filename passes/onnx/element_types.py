@@ -1,17 +1,14 @@
-"""Element types: ONNX, numpy, MLIR; and which one a network has."""
+"""Element types of ONNX, and which one a network has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-import ml_dtypes
-import numpy as np
 import onnx
 from xdsl.dialects.builtin import bf16, f16, f32
 from xdsl.ir import Attribute
 
-__all__ = ["DEVICE_TYPES", "FLOATS", "network_type", "numpy_of"]
+__all__ = ["DEVICE_TYPES", "FLOATS", "network_type"]
 
 DEVICE_TYPES: dict[int, Attribute] = {
     onnx.TensorProto.FLOAT: f32,
@@ -19,15 +16,6 @@ DEVICE_TYPES: dict[int, Attribute] = {
     onnx.TensorProto.BFLOAT16: bf16,
 }
 FLOATS = {*DEVICE_TYPES, onnx.TensorProto.DOUBLE}
-NUMPY: dict[Attribute, np.dtype[Any]] = {
-    f32: np.dtype(np.float32),
-    f16: np.dtype(np.float16),
-    bf16: np.dtype(ml_dtypes.bfloat16),
-}
-
-
-def numpy_of(element: Attribute) -> np.dtype[Any]:
-    return NUMPY[element]
 
 
 def network_type(data_types: Iterable[int]) -> Attribute:

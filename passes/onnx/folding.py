@@ -22,7 +22,7 @@ Fold = Callable[[Node, Sequence[Array]], "Array | Sequence[Array]"]
 
 NOT_FOLDED = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-    "If", "Loop", "Scan",
+    "If", "Loop", "Scan", "DequantizeLinear", "QuantizeLinear",
     # right and fast as layers of the network, neither as constants
     "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "LRN", "MaxPool", "Resize", "Upsample",
 }  # fmt: skip

@@ -14,7 +14,7 @@ from xdsl.irdl import IRDLOperation
 
 from frustum.dialects.graph import BinaryOp, ReshapeOp, UnaryOp, WeightOp, shape_of, tensor_type
 from frustum.dialects.graph.attributes import ActAttr
-from frustum.passes.onnx.element_types import numpy_of
+from frustum.passes.element_types import numpy_of
 from frustum.passes.weights import Array, WeightStore
 
 __all__ = ["Converter", "Network", "Node", "Refused", "Result", "Value"]

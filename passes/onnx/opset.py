@@ -6,6 +6,7 @@ an attribute or as an input, and the converters of operators read both.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import onnx
@@ -17,7 +18,7 @@ from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel
 __all__ = ["Unified", "unify"]
 
 OPSET = 13
-BIG_BYTES = 4096  # larger tensors do not go through the C++ tools, which copy a model several times
+BIG_ELEMENTS = 1024  # larger tensors do not go through the C++ tools, which copy a model several times
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,16 @@ def unify(model: LoadedModel) -> Unified:
 
 def _heavy_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     """Big initializers and the values of big Constant nodes, by name."""
-    heavy = {tensor.name: tensor for tensor in graph.initializer if tensor.ByteSize() > BIG_BYTES}
+    heavy = {tensor.name: tensor for tensor in graph.initializer if _is_big(tensor)}
     for node in graph.node:
-        if node.op_type == "Constant" and node.ByteSize() > BIG_BYTES:
-            heavy.update((node.output[0], value.t) for value in node.attribute if value.name == "value")
+        if node.op_type == "Constant":
+            tensors = (value.t for value in node.attribute if value.name == "value")
+            heavy.update((node.output[0], tensor) for tensor in tensors if _is_big(tensor))
     return heavy
+
+
+def _is_big(tensor: onnx.TensorProto) -> bool:
+    return math.prod(tensor.dims) > BIG_ELEMENTS
 
 
 def _without(proto: onnx.ModelProto, heavy: dict[str, onnx.TensorProto]) -> onnx.ModelProto:

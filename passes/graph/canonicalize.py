@@ -1,0 +1,66 @@
+"""The network with fewer, larger operations that compute the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWalker
+from xdsl.traits import IsTerminator, Pure
+
+from frustum.passes.graph.constants import Constants
+from frustum.passes.graph.fold_scale import FoldScaleAfter, FoldScaleBefore
+from frustum.passes.graph.fuse_activation import FuseActivation, FusePad
+from frustum.passes.graph.remove_identities import MergeMoves, RemoveIdentity
+from frustum.passes.weights import store_of
+
+__all__ = ["Canonicalize"]
+
+
+@dataclass(frozen=True)
+class Canonicalize(ModulePass):
+    """Fold, fuse, remove.
+
+    1. identities, and moves of moves (`remove_identities`)
+    2. constant scales and shifts into the convolution or matrix product beside them: batch
+       normalisation, biases (`fold_scale`); the new weights get new keys
+    3. borders of zeros and activations into the layer beside them (`fuse_activation`)
+    4. operations whose results nobody uses
+
+    Before: operators as the file has them.  After: none of the above is left to do.
+    """
+
+    name = "frustum-graph-canonicalize"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if not any(_is_ours(inner) for inner in op.walk()):
+            return
+        constants = Constants(store_of(op))
+        patterns = GreedyRewritePatternApplier(
+            [
+                RemoveIdentity(),
+                MergeMoves(),
+                FoldScaleAfter(constants),
+                FoldScaleBefore(constants),
+                FusePad(),
+                FuseActivation(),
+            ],
+            dce_enabled=False,  # it would remove other dialects' operations too
+        )
+        PatternRewriteWalker(patterns).rewrite_module(op)
+        remove_unused(op)
+
+
+def remove_unused(module: ModuleOp) -> None:
+    """Erases operations of the graph level whose results nobody uses."""
+    for op in [op for op in module.walk(reverse=True) if _is_ours(op)]:
+        if op.has_trait(Pure) and not op.has_trait(IsTerminator) and not any(r.uses for r in op.results):
+            op.detach()
+            op.erase()
+
+
+def _is_ours(op: Operation) -> bool:
+    return op.name.startswith("fgraph.")

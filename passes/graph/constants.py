@@ -1,0 +1,56 @@
+"""Constants of a network as arrays, and arrays as constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.dialects.builtin import NameLoc, f32
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.pattern_rewriter import PatternRewriter
+from xdsl.rewriter import InsertPoint
+
+from frustum.dialects.graph import WeightOp, tensor_of, tensor_type
+from frustum.passes.element_types import is_float, numpy_of
+from frustum.passes.weights import Array, WeightStore
+
+__all__ = ["Constants"]
+
+DERIVED = "~"  # marks the keys of constants that a pass has made
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of a module, which live in its store."""
+
+    store: WeightStore
+
+    def array(self, value: SSAValue | None) -> Array | None:
+        """A floating-point constant, as it is stored; None for any other value."""
+        if value is None or not isinstance(value.owner, WeightOp):
+            return None
+        if not is_float(tensor_of(value).element_type):
+            return None
+        return self.store[value.owner.key.data]
+
+    def like(self, value: SSAValue, array: Array, rewriter: PatternRewriter, user: Operation) -> SSAValue:
+        """A constant made from the constant `value`, in its element type."""
+        source = value.owner
+        assert isinstance(source, WeightOp)
+        stem = source.key.data.partition(DERIVED)[0]
+        return self._insert(stem, array, tensor_of(value).element_type, rewriter, user)
+
+    def bias(self, array: Array, rewriter: PatternRewriter, layer: Operation) -> SSAValue:
+        """A bias for `layer`: f32 whatever the layer's type, as the machine keeps it."""
+        location = layer.location
+        name = location.desc.data if isinstance(location, NameLoc) else layer.name
+        return self._insert(f"{name}/bias", array, f32, rewriter, layer)
+
+    def _insert(
+        self, stem: str, array: Array, element: Attribute, rewriter: PatternRewriter, user: Operation
+    ) -> SSAValue:
+        stored = np.ascontiguousarray(array, dtype=numpy_of(element))
+        op = WeightOp(self.store.add(stem + DERIVED, stored), tensor_type(element, array.shape))
+        op.location = user.location
+        rewriter.insert(op, InsertPoint.before(user))
+        return op.result

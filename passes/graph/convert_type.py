@@ -1,0 +1,100 @@
+"""Another element type for a whole network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, f32
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.exceptions import PassFailedException
+
+from frustum.dialects.graph import ConvOp, MatmulOp, NetworkOp, WeightOp, tensor_of, tensor_type
+from frustum.passes.element_types import BY_NAME, is_float, numpy_of
+from frustum.passes.weights import Array, WeightStore, store_of
+
+__all__ = ["ConvertType"]
+
+DTYPE = "frustum.dtype"
+
+
+@dataclass(frozen=True)
+class ConvertType(ModulePass):
+    """Every floating-point tensor of every network in the type `to`; biases in f32, as the machine keeps them.
+
+    Before: any floating-point type; batch normalisation folded, which is more exact in the wider type.
+    After: one type, said by the module attribute `frustum.dtype`; converted weights have new keys.
+    """
+
+    name = "frustum-graph-convert-type"
+    to: Literal["f32", "f16", "bf16"]
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        networks = [inner for inner in op.walk() if isinstance(inner, NetworkOp)]
+        for network in networks:
+            _refuse_foreign(network)
+        for network in networks:
+            _convert(network, store_of(op), BY_NAME[self.to])
+        if networks:
+            op.attributes[DTYPE] = StringAttr(self.to)
+
+
+def _refuse_foreign(network: NetworkOp) -> None:
+    foreign = sorted({op.name for op in network.body.walk() if not op.name.startswith("fgraph.")})
+    if foreign:
+        reason = f"it contains {', '.join(foreign)}, whose types are not ours to change"
+        raise PassFailedException(f"network @{network.sym_name.data} cannot be converted: {reason}")
+
+
+def _convert(network: NetworkOp, store: WeightStore, element: Attribute) -> None:
+    _separate_biases(network)
+    block = network.body.block
+    for value in [*block.args, *(result for op in block.ops for result in op.results)]:
+        if not isinstance(value.type, TensorType) or not is_float(value.type.element_type):
+            continue
+        target = f32 if is_bias(value) else element
+        if value.type.element_type == target:
+            continue
+        if isinstance(value.owner, WeightOp):
+            _convert_weight(value.owner, store, target)
+        Rewriter.replace_value_with_new_type(value, tensor_type(target, value.type.get_shape()))
+
+
+def _convert_weight(op: WeightOp, store: WeightStore, target: Attribute) -> None:
+    source = op.key.data
+    key = f"{source}:{target}"
+    if key not in store:
+        store.add(key, lambda: _cast(store[source], target))
+    op.properties["key"] = StringAttr(key)
+
+
+def _cast(array: Array, target: Attribute) -> Array:
+    with np.errstate(over="ignore"):
+        return array.astype(numpy_of(target))
+
+
+def is_bias(value: SSAValue) -> bool:
+    """Whether a constant is nothing but a bias."""
+    return isinstance(value.owner, WeightOp) and all(_is_bias_use(use.operation, value) for use in value.uses)
+
+
+def _is_bias_use(op: Operation, value: SSAValue) -> bool:
+    return isinstance(op, ConvOp | MatmulOp) and op.bias is value and value not in op.operands[:2]
+
+
+def _separate_biases(network: NetworkOp) -> None:
+    """A constant that is a bias here and something else there becomes two."""
+    for op in network.body.block.ops:
+        if not isinstance(op, ConvOp | MatmulOp) or op.bias is None:
+            continue
+        weight = op.bias.owner
+        if not isinstance(weight, WeightOp) or is_bias(op.bias):
+            continue
+        copy = WeightOp(weight.key.data, tensor_of(op.bias))
+        copy.location = weight.location
+        Rewriter.insert_op(copy, InsertPoint.before(op))
+        op.operands[2] = copy.result

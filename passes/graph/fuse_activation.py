@@ -1,0 +1,57 @@
+"""An activation that directly follows a layer goes into it, as does a border of zeros before a convolution."""
+
+from __future__ import annotations
+
+from xdsl.ir import Operation
+from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
+
+from frustum.dialects.graph import BinaryOp, ConvOp, InterleaveOp, MatmulOp, PadOp, Pooling, PoolOp, UnaryOp
+from frustum.dialects.graph.attributes import int_array
+
+__all__ = ["FuseActivation", "FusePad"]
+
+Layer = ConvOp | MatmulOp | PoolOp | BinaryOp
+PLANE = 2  # axes before height and width
+
+
+class FuseActivation(RewritePattern):
+    """Into the layer that makes its operand, if nobody else uses that; of interleaved parts, into every part."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if not isinstance(op, UnaryOp) or not op.x.has_one_use():
+            return
+        layer = op.x.owner
+        if isinstance(layer, InterleaveOp):
+            producers = [part.owner for part in layer.parts]
+            if not all(part.has_one_use() for part in layer.parts):
+                return
+        else:
+            producers = [layer]
+        if not all(isinstance(producer, Layer) and producer.act is None for producer in producers):
+            return
+        for producer in producers:
+            assert isinstance(producer, Operation)
+            producer.properties["act"] = op.act
+            rewriter.notify_op_modified(producer)
+        rewriter.replace(op, (), [op.x])
+
+
+class FusePad(RewritePattern):
+    """Into the convolution that follows (zeros), or the max-pool (minus infinity: what its own padding is)."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if not isinstance(op, ConvOp | PoolOp):
+            return
+        pad = op.x.owner
+        if not isinstance(pad, PadOp) or not op.x.has_one_use():
+            return
+        own_value = 0.0 if isinstance(op, ConvOp) else float("-inf") if op.kind == Pooling.MAX else None
+        if pad.value != own_value or any(pad.low[:PLANE]) or any(pad.high[:PLANE]):
+            return
+        added = (*pad.low[PLANE:], *pad.high[PLANE:])
+        if min(added) < 0:  # a crop, then a border: not the same as their sum
+            return
+        op.properties["pads"] = int_array(tuple(a + b for a, b in zip(op.pads, added, strict=True)))
+        op.operands[0] = pad.x
+        rewriter.notify_op_modified(op)
+        rewriter.erase(pad)
