@@ -7,8 +7,8 @@ An event is one integer, `time << TIME | kind << KIND | who`.  The kinds are num
 arrivals come before all requests for ports, and requests come by engine number.  An engine has at most one event
 ahead of it, its alarm; signals on their way and the opening of a barrier are in a heap.
 
-The functions get plain arrays and few of them, a column for each fact: passing tuples of arrays costs more than
-all the rest, as numba then counts references at every call.
+The functions get plain arrays and few of them, a column for each fact, and what is hot is one function: numba
+counts the references of every array at every call, which takes longer than all the rest.
 """
 
 from typing import NamedTuple
@@ -79,7 +79,11 @@ def run(
     heap,
     clock,
 ):
-    """Simulate until nothing can happen any more; the results are in `engines`, `ports`, `times` and `clock`."""
+    """Simulate until nothing can happen any more; the results are in `engines`, `ports`, `times` and `clock`.
+
+    Serving a chunk, which happens far more often than all else, is written out here and calls nothing.
+    """
+    leaves = alarms.size >> 1
     for engine in range(engines.shape[0]):
         set_alarm(alarms, engine, event(0, FREE, engine))
     while True:
@@ -89,26 +93,8 @@ def run(
         time = key >> TIME
         kind = (key >> KIND) & 3
         who = key & WHO
-        if kind == REQUEST:
-            serve(ops, routes, route_ports, signals, engines, ports, times, alarms, heap, clock, who, time)
-            continue
-        sleeper = NOBODY
-        if kind == ARRIVE:
-            pop(heap, clock)
-            counters[who, VALUE] += 1
-            sleeper = counters[who, FIRST_SLEEPER]
-            counters[who, FIRST_SLEEPER] = NOBODY
-        elif kind == FREE:
-            set_alarm(alarms, who, NEVER)
-            engines[who, SLEEPER] = NOBODY
-            sleeper = who
-        else:
-            pop(heap, clock)
-            release(engines, counters, times, alarms, clock, time)
-        while sleeper != NOBODY:
-            engine = sleeper
-            sleeper = engines[engine, SLEEPER]
-            advance(
+        if kind != REQUEST:
+            happen(
                 ops,
                 waits,
                 groups,
@@ -120,9 +106,64 @@ def run(
                 alarms,
                 heap,
                 clock,
-                engine,
                 time,
+                kind,
+                who,
             )
+            continue
+        # Give the ports to one chunk: of all requests that are left to serve this is the earliest.
+        op = engines[who, HEAD]
+        left = engines[who, LEFT] - 1
+        last = 1 if left == 0 else 0
+        first, end = routes[ops[op, ROUTE]], routes[ops[op, ROUTE] + 1]
+        start = time
+        for place in range(first, end):
+            start = max(start, ports[route_ports[place, 0], PORT_FREE])
+        for place in range(first, end):
+            port = route_ports[place, 0]
+            cycles = ops[op, PORT_BUSY + 2 * route_ports[place, 1] + last]
+            ports[port, PORT_FREE] = start + cycles
+            ports[port, PORT_CYCLES] += cycles
+        stop = start + ops[op, BUSY + last]
+        engines[who, STALLED_CYCLES] += start - time
+        engines[who, BUSY_CYCLES] += stop - start
+        engines[who, LEFT] = left
+        if left == 0:
+            finish(ops, signals, engines, times, heap, clock, who, op, stop)
+        # `set_alarm`
+        key = (stop << TIME) | ((FREE if left == 0 else REQUEST) << KIND) | who
+        place = leaves + who
+        alarms[place] = key
+        while place > 1:
+            key = min(key, alarms[place ^ 1])
+            place >>= 1
+            alarms[place] = key
+
+
+@njit(cache=True, nogil=True)
+def happen(
+    ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, time, kind, who
+):
+    """A signal arrives, an engine becomes free, or a barrier opens: let all whom it concerns go on."""
+    sleeper = NOBODY
+    if kind == ARRIVE:
+        pop(heap, clock)
+        counters[who, VALUE] += 1
+        sleeper = counters[who, FIRST_SLEEPER]
+        counters[who, FIRST_SLEEPER] = NOBODY
+    elif kind == FREE:
+        set_alarm(alarms, who, NEVER)
+        engines[who, SLEEPER] = NOBODY
+        sleeper = who
+    else:
+        pop(heap, clock)
+        release(engines, counters, times, alarms, clock, time)
+    while sleeper != NOBODY:
+        engine = sleeper
+        sleeper = engines[engine, SLEEPER]
+        advance(
+            ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, engine, time
+        )
 
 
 @njit(cache=True, nogil=True)
@@ -156,32 +197,6 @@ def advance(
             engines[engine, BUSY_CYCLES] += stop - time
             set_alarm(alarms, engine, event(stop, FREE, engine))
             return
-
-
-@njit(cache=True, nogil=True)
-def serve(ops, routes, route_ports, signals, engines, ports, times, alarms, heap, clock, engine, time):
-    """Give the ports to one chunk: of all requests that are left to serve this is the earliest."""
-    op = engines[engine, HEAD]
-    left = engines[engine, LEFT] - 1
-    last = 1 if left == 0 else 0
-    first, end = routes[ops[op, ROUTE]], routes[ops[op, ROUTE] + 1]
-    start = time
-    for place in range(first, end):
-        start = max(start, ports[route_ports[place, 0], PORT_FREE])
-    for place in range(first, end):
-        port = route_ports[place, 0]
-        cycles = ops[op, PORT_BUSY + 2 * route_ports[place, 1] + last]
-        ports[port, PORT_FREE] = start + cycles
-        ports[port, PORT_CYCLES] += cycles
-    stop = start + ops[op, BUSY + last]
-    engines[engine, STALLED_CYCLES] += start - time
-    engines[engine, BUSY_CYCLES] += stop - start
-    engines[engine, LEFT] = left
-    if left == 0:
-        finish(ops, signals, engines, times, heap, clock, engine, op, stop)
-        set_alarm(alarms, engine, event(stop, FREE, engine))
-    else:
-        set_alarm(alarms, engine, event(stop, REQUEST, engine))
 
 
 @njit(cache=True, nogil=True)

@@ -58,17 +58,7 @@ class Work:
 
 def work(expanded: Expanded, rows: Rows, target: Target) -> Work:
     """What the rows of one of the tables of `expanded` do."""
-    shape = (len(rows), rows.units)
-    zeros = [np.zeros(shape, np.int64) for _ in range(5)]
-    result = Work(
-        *zeros,
-        read_bytes=np.zeros((OPERANDS, len(rows)), np.int64),
-        written_bytes=np.zeros((OPERANDS, len(rows)), np.int64),
-        macs=np.zeros(len(rows), np.int64),
-        line_writes=np.zeros(len(rows), np.int64),
-        steps=np.zeros(len(rows), np.int64),
-        discarded=np.zeros(len(rows), np.int64),
-    )
+    result = _nothing(len(rows), rows.units)
     for alike, chosen in _alike(expanded, rows):
         _set_bytes(result, rows, chosen, alike)
         if isinstance(alike.instruction, Conv):
@@ -77,6 +67,25 @@ def work(expanded: Expanded, rows: Rows, target: Target) -> Work:
             _set_vector(result, rows, chosen, alike, target.core.vector)
     _set_transfers(result, expanded, rows)
     return result
+
+
+def _nothing(rows: int, units: int) -> Work:
+    def zeros(*shape: int) -> Ints:
+        return np.zeros(shape, np.int64)
+
+    return Work(
+        cycles=zeros(rows, units),
+        size_bytes=zeros(rows, units),
+        source_run_bytes=zeros(rows, units),
+        destination_run_bytes=zeros(rows, units),
+        moved_bytes=zeros(rows, units),
+        read_bytes=zeros(OPERANDS, rows),
+        written_bytes=zeros(OPERANDS, rows),
+        macs=zeros(rows),
+        line_writes=zeros(rows),
+        steps=zeros(rows),
+        discarded=zeros(rows),
+    )
 
 
 # --- alike instructions ------------------------------------------------------------------------------------
@@ -153,7 +162,7 @@ def _conv_size(conv: Conv, slot: int, element: int) -> _Size:
 
 def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
     """What an instruction's work depends on, beside extents."""
-    kind = type(instruction)
+    kind: Hashable = type(instruction)
     match instruction:
         case Copy():
             return (kind,)
