@@ -11,11 +11,9 @@ from frustum.dialects.isa.format import (
     COEFFICIENT,
     FORMAT_OF_OPCODE,
     LENGTH_BITS,
-    LIMITED_SPAN_FORMAT,
     OPCODE_BITS,
     REPEAT_FORMAT,
     RING_VIEW_FORMAT,
-    SPAN_FORMAT,
     VIEW_FORMAT,
     WAIT_FIELD,
     WIDE,
@@ -178,7 +176,6 @@ class _Reader:
         if form in (VIEW_FORMAT, RING_VIEW_FORMAT):
             self.files["view"][register] = View(**head, **fields)
         else:
-            assert form in (SPAN_FORMAT, LIMITED_SPAN_FORMAT)
             self.files["span"][register] = Span(**head, **fields)
 
     def _affine(self, head: dict[str, Any], total: int, words: int) -> Affine:

@@ -13,10 +13,9 @@ from frustum.dialects.isa.format import (
     AFFINE_FORMAT,
     COEFFICIENT,
     FORMAT_OF_TYPE,
-    LIMITED_SPAN_FORMAT,
     REPEAT_FORMAT,
     RING_VIEW_FORMAT,
-    SPAN_FORMAT,
+    SPAN_FORMATS,
     VIEW_FORMAT,
     WAIT_FIELD,
     WAITS_INSIDE,
@@ -214,8 +213,10 @@ class _Writer:
         self._append(form.pack(head, value, self, form.words), form.words)
 
     def _span(self, register: int, value: Span) -> None:
-        form = SPAN_FORMAT if value.limit is None else LIMITED_SPAN_FORMAT
-        self._append(form.pack({"register": register}, value, self, form.words), form.words)
+        is_wide = max(value.extent, value.bound) >= 1 << WORD_BITS // 2
+        form = SPAN_FORMATS[is_wide, value.limit is not None]
+        head = {"register": register, "start": value.start}
+        self._append(form.pack(head, value, self, form.words), form.words)
 
     def _does_not_fit(self, node: Instruction, error: FieldError) -> DoesNotFit:
         layers = self.program.layers

@@ -3,9 +3,9 @@
 A word has 32 bits, an instruction 1 to 16 words, fields fill words from the lowest bit up.  A field does not cross
 words; one of 64 bits takes two whole words.  Every instruction begins with `opcode` and `length` (words - 1).
 
-* Set-up instructions (`affine`, `view`, `ring_view`, `span`, `limited_span`) define a register, by value: what they
-  take from other registers is read when they stand, not when the new register is used.  They have no stage, wait
-  for nothing and run in every pass of their loop.  Registers are undefined where a page begins.
+* Set-up instructions (`affine`, views, spans) define a register, by value: what they take from other registers is
+  read where they stand, not where the new register is used.  They have no stage, wait for nothing and run in every
+  pass of their loop.  Registers are undefined where a page begins.
 * All others have engine, stage and signal in the first word and up to two waits, one word each, at the end.
   More waits: `wait` instructions marked `chained` before it.  `repeat` gives the length of its body, which follows.
 """
@@ -156,7 +156,9 @@ def unpack_field(field: Placed, total: int, registers: Values) -> Any:
 
 _REGISTER: dict[str, Kind] = {"register": Unsigned(REGISTER_BITS)}
 _VIEW: dict[str, Kind] = {"element": OneOf(ELEMENTS), "memory": OneOf(MEMORIES), "offset": AFFINE}
-_SPAN: dict[str, Kind] = {"start": AFFINE, "extent": Unsigned(32), "bound": Unsigned(32)}
+_SPAN: dict[str, Kind] = {**_REGISTER, "start": AFFINE}
+_NARROW: dict[str, Kind] = {"extent": Unsigned(16), "bound": Unsigned(16)}
+_WIDE: dict[str, Kind] = {"extent": Unsigned(32), "bound": Unsigned(32)}
 STRIDES = Several(4, Signed(32))
 COEFFICIENT = Signed(32)
 WIDE = Signed(64)
@@ -174,8 +176,13 @@ RING_VIEW_FORMAT = Format(
     strides=STRIDES,
     ring=Record(Ring, depth=Unsigned(16), level=Unsigned(3), bytes=Unsigned(32)),
 )
-SPAN_FORMAT = Format(4, "span", None, _REGISTER, **_SPAN)
-LIMITED_SPAN_FORMAT = Format(5, "limited_span", None, _REGISTER, **_SPAN, limit=AFFINE)
+SPAN_FORMATS = {
+    (False, False): Format(4, "span", None, _SPAN, **_NARROW),
+    (False, True): Format(5, "limited_span", None, _SPAN, **_NARROW, limit=AFFINE),
+    (True, False): Format(20, "wide_span", None, _SPAN, **_WIDE),
+    (True, True): Format(21, "wide_limited_span", None, _SPAN, **_WIDE, limit=AFFINE),
+}
+"""By (extent or bound needs more than 16 bits, limit is present)."""
 REPEAT_FORMAT = Format(6, "repeat", None, {"stage": STAGE}, count=Unsigned(32), body_words=Unsigned(32))
 
 # ------------------------------------------------------------------------------------------ instructions
@@ -313,6 +320,6 @@ INSTRUCTION_FORMATS = (
     Format(18, "barrier", Barrier, _COMMON),
     Format(19, "wait", Hold, _COMMON, chained=Flag()),
 )
-SETUP_FORMATS = (AFFINE_FORMAT, VIEW_FORMAT, RING_VIEW_FORMAT, SPAN_FORMAT, LIMITED_SPAN_FORMAT)
+SETUP_FORMATS = (AFFINE_FORMAT, VIEW_FORMAT, RING_VIEW_FORMAT, *SPAN_FORMATS.values())
 FORMAT_OF_OPCODE = {f.opcode: f for f in (*SETUP_FORMATS, REPEAT_FORMAT, *INSTRUCTION_FORMATS)}
 FORMAT_OF_TYPE: dict[type, Format] = {f.type: f for f in INSTRUCTION_FORMATS if f.type is not None}
