@@ -23,6 +23,7 @@ MAGIC = b"\x89FRU\r\n\x1a\n"  # not text; shows a transfer that changed line end
 VERSION = 1
 HEADER = struct.Struct("<8sIIQ8x32s")
 ENTRY = struct.Struct("<16sQQ32s")
+ALIGNMENT_BYTES = 64
 MOST_SECTIONS = 64
 CHUNK_BYTES = 1 << 20
 
@@ -46,7 +47,7 @@ class Section:
 
     name: str
     pieces: Iterable[Piece]
-    alignment: int = 64
+    alignment: int = ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,15 @@ def write_container(path: Path, sections: Sequence[Section]) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise WriteError(error.errno, f"cannot write {path}: {reason}") from error
+
+
+def container_bytes(sections: Iterable[tuple[int, int]]) -> int:
+    """Length of the file that holds sections of these (length, alignment)."""
+    sections = list(sections)
+    position = HEADER.size + ENTRY.size * len(sections)
+    for length, alignment in sections:
+        position += -position % alignment + length
+    return position
 
 
 def read_container(path: Path, names: Sequence[str]) -> dict[str, Stored]:

@@ -23,9 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.backend.container import (
+    ALIGNMENT_BYTES,
     ExecutableError,
     Section,
     Stored,
+    container_bytes,
     read_container,
     read_section,
     write_container,
@@ -59,6 +61,13 @@ class Executable:
     def weights_address(self) -> int:
         """Where the image of the weights begins in DRAM."""
         return weights_range(self.program)[0]
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of the file, written or not."""
+        start, stop = weights_range(self.program)
+        small = len(to_bytes(self.manifest)), len(self.code.bytes), 2 * INDEX.itemsize * len(self.code.layers)
+        return container_bytes([*((n, ALIGNMENT_BYTES) for n in small), (stop - start, PAGE_BYTES)])
 
     def weights_image(self) -> Bytes:
         """The DRAM from the first weight to the end of the last: mapped copy-on-write if this came from a file."""

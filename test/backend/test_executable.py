@@ -102,6 +102,10 @@ def test_a_program_without_weights(tmp_path: Path) -> None:
     assert read.weights_address == 0 and len(read.weights_image()) == 0
 
 
+def test_the_length_of_the_file_is_known_before_it_is_written(file: Path) -> None:
+    assert example().file_bytes == file.stat().st_size == open_executable(file).file_bytes
+
+
 def test_weights_are_streamed(tmp_path: Path) -> None:
     size = 32 << 20
     weight = External("w", "weight", 0, size, (size // 4,), "f32")
