@@ -19,6 +19,7 @@ from frustum.dialects.isa.program import (
     MEMORIES,
     Affine,
     Copy,
+    Fetch,
     Instruction,
     Program,
     Resize,
@@ -41,7 +42,7 @@ PEER = 20 + OPERANDS + WAITS
 AFFINES = PEER + 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """Executions of core instructions (units: cluster * cores + core) or of cluster instructions (units: clusters).
 
@@ -57,7 +58,7 @@ class Rows:
     static: Ints  # rows: index into Expanded.instructions
     seq: Ints  # rows: place in the program order over both tables
     index: Ints  # rows, MAX_LOOPS: loop indices
-    takes_part: Ints  # rows, units: bool; false on clusters that leave a multicast to cluster 0
+    takes_part: Ints  # rows, units: bool; false on clusters that leave a multicast or fetch to cluster 0
     active: Ints  # rows, units: bool
     lower: Ints  # 4, rows, units: position of the first element of the clipped box
     extent: Ints  # 4, rows, units
@@ -79,19 +80,20 @@ class Rows:
         return np.flatnonzero(self.static == static)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Expanded:
     """All executions of a program on `clusters` x `cores` cores.
 
     `memory` `[instructions, OPERANDS]` is the kind of memory of each operand (NO_MEMORY: none), `copies`
     `[instructions, OPERANDS]` the number of consecutive memories from `place` on that it stands for: more than one
-    for the destination of a multicast or broadcast.
+    for the destination of a multicast or broadcast; `depths` is how many loops each instruction is in.
     """
 
     program: Program
     clusters: int
     cores: int
     instructions: tuple[Instruction, ...]
+    depths: tuple[int, ...]
     forms: tuple[Form, ...]
     memory: Ints
     copies: Ints
@@ -124,7 +126,8 @@ def expand(program: Program, clusters: int, cores: int) -> Expanded:
     units = np.divmod(np.arange(clusters * cores), cores)
     core = tables.rows(seq, on_core, units, memory, cores)
     cluster = tables.rows(seq, ~on_core, (np.arange(clusters), np.zeros(clusters, np.int64)), memory, cores)
-    return Expanded(program, clusters, cores, statics, forms, memory, copies, core, cluster)
+    depths = tuple(len(part.counts) for part in parts)
+    return Expanded(program, clusters, cores, statics, depths, forms, memory, copies, core, cluster)
 
 
 def _sequence(parts: Sequence[Instances]) -> Ints:
@@ -216,7 +219,7 @@ class _Tables:
         address, place = self._operands(static, index, value, box, seen, memory, units, cores)
         is_first, is_last = self._accumulates(static, index)
         takes_part = np.ones((len(static), len(units[0])), bool)
-        takes_part[self._is_multicast()[static], 1:] = False
+        takes_part[self._is_for_all()[static], 1:] = False
         return Rows(
             units=len(units[0]), static=static, seq=seq, index=index, takes_part=takes_part,
             active=takes_part & (box.extent > 0).all(axis=0),
@@ -299,18 +302,19 @@ class _Tables:
         at = np.take_along_axis(index, level[static, None], axis=1)[:, 0] if len(static) else static
         return whole | (at == 0), whole | (at == last.astype(np.int64)[static])
 
-    def _is_multicast(self) -> Ints:
-        return np.array([isinstance(s, Copy) and s.multicast for s in self.statics], bool)
+    def _is_for_all(self) -> Ints:
+        """Which instructions cluster 0 executes for all clusters."""
+        return np.array([isinstance(s, Fetch) or (isinstance(s, Copy) and s.multicast) for s in self.statics], bool)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Box:
     lower: Ints
     extent: Ints
     cut: Ints  # positions cut from the lower end
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Seen:
     origin: Ints
     read: Ints

@@ -9,13 +9,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from frustum.dialects.isa.program import MEMORIES, External, Program
+from frustum.backend.executable import Executable
+from frustum.dialects.isa.program import MEMORIES, External
 from frustum.dialects.target import Target, from_json
-from frustum.runtime.expand import Expanded, expand
+from frustum.runtime.check import check
+from frustum.runtime.expand import DRAM, Expanded, expand
 from frustum.runtime.functional import Plan, Progress
 from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.memory import DTYPES, Memories
@@ -25,15 +27,6 @@ Mode: TypeAlias = Literal["full", "functional", "timing"]
 
 class InputError(ValueError):
     """The inputs of a run are not those of the network; names the input, what was found and what is expected."""
-
-
-class Loadable(Protocol):
-    """What the machine needs of an executable; `weights_image` is the DRAM from the first weight on."""
-
-    @property
-    def program(self) -> Program: ...
-
-    def weights_image(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +40,7 @@ class RunResult:
 class Machine:
     """One chip with an executable in its DRAM."""
 
-    def __init__(self, executable: Loadable) -> None:
+    def __init__(self, executable: Executable) -> None:
         self.executable = executable
         self.program = executable.program
         self.target: Target = from_json(json.loads(self.program.target))
@@ -75,7 +68,7 @@ class Machine:
         """Run the program once; `InputError` if the inputs are not the network's."""
         outputs: dict[str, Array] = {}
         if checked:
-            self._check(progress)
+            check(self.expanded, self.capacities, progress)
         if mode != "timing":
             outputs = self._compute(inputs, checked, progress)
         return RunResult(outputs, None if mode == "functional" else self._simulate(progress))
@@ -96,25 +89,14 @@ class Machine:
             self._memories = Memories((1, clusters, clusters * cores, clusters * cores), self.capacities)
             if poisoned:
                 self._memories.poison()
-            self._load_weights(self._memories)
+            for address, data in self.executable.weights:
+                self._memories.bytes[DRAM][address : address + len(data)] = data
         return self._memories
-
-    def _load_weights(self, memories: Memories) -> None:
-        weights = self._externals("weight")
-        if weights:
-            image = np.frombuffer(self.executable.weights_image(), np.uint8)
-            start = min(weight.address for weight in weights)
-            memories.bytes[0][start : start + len(image)] = image
-
-    def _check(self, progress: Progress | None) -> None:
-        from frustum.runtime.check import check
-
-        check(self.expanded, self.capacities, progress)
 
     def _simulate(self, progress: Progress | None) -> Any:
         from frustum.runtime.timeline import simulate
 
-        return simulate(self.expanded, self.target)
+        return simulate(self.expanded, self.target, self.executable.code.page_bytes)
 
     def _externals(self, class_: str) -> list[External]:
         return [external for external in self.program.externals if external.class_ == class_]
@@ -149,5 +131,5 @@ def _type(dtype: np.dtype, shape: tuple[int, ...]) -> str:
 def _device(memories: Memories, external: External) -> Array:
     """The buffer in DRAM as an array of the device's type."""
     dtype = DTYPES[external.element]
-    part = memories.bytes[0][external.address : external.address + external.bytes]
+    part = memories.bytes[DRAM][external.address : external.address + external.bytes]
     return part.view(dtype).reshape(external.shape)
