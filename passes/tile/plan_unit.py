@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
@@ -21,7 +23,9 @@ from frustum.passes.tile.plan import BIAS_BYTES, LayerPlan, halves, plan_layer, 
 
 TILE_ORDER = (1, 0, 2, 3)
 """The tile loops from the outermost: a channel range keeps its weights while n, h and w run."""
-LOOKED_AT = 16  # candidates whose cycles are modelled, cheapest in DRAM bytes first
+WIDEST = 2  # widths at which something fits, from the full row down
+LARGEST_HEIGHTS = 3  # of the tiles that fit: beyond these only the borders grow
+LOOKED_AT = 8  # candidates whose cycles are modelled, cheapest in DRAM bytes first
 TILE_OVERHEAD_CYCLES = 500  # filling and draining the pipeline of one tile
 
 
@@ -42,17 +46,47 @@ class Budget:
     sram_bytes: int
 
 
+_PLANS: dict[Hashable, UnitPlan | None] = {}
+MOST_PLANS = 20_000
+
+
 def plan_unit(unit: UnitLayers, target: Target, element_bytes: int, budget: Budget) -> UnitPlan | None:
-    """The cheapest partition of a unit that fits; None where none does."""
+    """The cheapest partition of a unit that fits; None where none does.  Equal units are planned once."""
+    key = (signature(unit), target, element_bytes, budget)
+    if key not in _PLANS:
+        if len(_PLANS) > MOST_PLANS:
+            _PLANS.clear()
+        _PLANS[key] = search(unit, target, element_bytes, budget)
+    return _PLANS[key]
+
+
+def signature(unit: UnitLayers) -> Hashable:
+    """What a plan depends on of a unit's layers."""
+    return tuple((layer.kind, layer.out_dims, layer.maps, layer.bias is None, tuple(layer.params.items()),
+                  tuple(s.layer for s in sources)) for layer, sources in zip(unit.layers, unit.sources))
+
+
+def search(unit: UnitLayers, target: Target, element_bytes: int, budget: Budget) -> UnitPlan | None:
     clusters = target.chip.clusters
     found = []
-    for partition in candidates(unit, clusters):
-        projection = project(unit, partition, clusters)
-        residency = fit(unit, partition, projection, target, element_bytes, budget)
-        if residency is not None:
+    widths: Counter[tuple[int, ...]] = Counter()
+    for column in columns(unit, clusters):
+        fitting = 0
+        group = (column[0].clusters, *column[0].tile[:2])
+        if widths[group] == WIDEST:
+            continue
+        for partition in column:
+            projection = project(unit, partition, clusters)
+            residency = fit(unit, partition, projection, target, element_bytes, budget)
+            if residency is None:
+                continue
             moved = dram_bytes(unit, partition, projection, residency, clusters, element_bytes)
             passes = math.prod(tile_counts(unit.out.out_dims, partition, clusters))
             found.append((moved + passes * TILE_OVERHEAD_CYCLES, moved, passes, partition, projection, residency))
+            fitting += 1
+            if fitting == LARGEST_HEIGHTS:
+                break
+        widths[group] += fitting > 0
     found.sort(key=lambda c: c[0])
     best: tuple[float, UnitPlan] | None = None
     for _, moved, passes, partition, projection, residency in enough(found):
@@ -98,6 +132,16 @@ def alignment(unit: UnitLayers) -> Extents:
         assert isinstance(groups, int)
         c = out.out_dims[1] // groups
     return (n, c, h, w)
+
+
+def columns(unit: UnitLayers, clusters: int) -> Iterator[list[Partition]]:
+    """Candidates that differ in height only, the highest first: lower ones never move fewer bytes."""
+    found: dict[tuple[int, ...], list[Partition]] = {}
+    for partition in candidates(unit, clusters):
+        n, c, _, w = partition.tile
+        found.setdefault((partition.clusters, n, c, w), []).append(partition)
+    for column in found.values():
+        yield sorted(column, key=lambda p: -p.tile[2])
 
 
 def candidates(unit: UnitLayers, clusters: int) -> Iterator[Partition]:
@@ -231,15 +275,18 @@ def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: in
             passes = counts[d] if position <= innermost else 1
             first = start.base + k * start.cluster
             if step:
-                elements *= sum(clipped(first + step * i, region.extent[d], size) for i in range(passes))
+                elements *= clipped(first, step, passes, region.extent[d], size)
             else:
-                elements *= passes * clipped(first, region.extent[d], size)
+                elements *= passes * clipped(first, 1, 1, region.extent[d], size)
         total += elements
     return total
 
 
-def clipped(start: int, extent: int, bound: int) -> int:
-    return max(0, min(start + extent, bound) - max(start, 0))
+@lru_cache(maxsize=65536)
+def clipped(start: int, step: int, passes: int, extent: int, bound: int) -> int:
+    """Positions of `passes` intervals, each clipped to the map, summed."""
+    return sum(max(0, min(first + extent, bound) - max(first, 0))
+               for first in range(start, start + step * passes, step))
 
 
 __all__ = ["Budget", "UnitPlan", "Whole", "plan_unit"]

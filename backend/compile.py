@@ -1,0 +1,113 @@
+"""A module at any stop to an executable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
+
+from frustum.backend.executable import Executable, build_executable
+from frustum.backend.pipeline import Choices, Run, stop_of, stops_after
+from frustum.backend.read_program import read_program
+from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.isa.program import Element, Program
+from frustum.dialects.target import Target, to_attribute
+from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.passes.analysis.module import target_of
+from frustum.passes.weights import WeightStore, store_of
+
+SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
+"""Shares of SRAM that units may use, in the order tried: buffers of one unit may leave holes."""
+NUMPY: dict[Element, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+AtStop = Callable[[str, ModuleOp], None]
+
+
+@dataclass
+class Compiled:
+    """An executable and how long each pass took."""
+
+    executable: Executable
+    seconds: float
+    passes: dict[str, float] = field(default_factory=dict)
+
+
+def compile_module(module: ModuleOp, target: Target | None, choices: Choices,
+                   at_stop: AtStop = lambda stop, module: None) -> Compiled:
+    """Continue a module from the stop it is at; `target` None keeps the module's own.
+
+    Raises `DoesNotFit` when no partition fits, `Unsupported` for layers without an engine.
+    """
+    started = time.perf_counter()
+    if target is not None:
+        module.attributes[TARGET] = to_attribute(target)
+    run = Run(at_stop)
+    module = fixed(module, choices, run)
+    began = time.perf_counter()
+    executable = executable_of(module, choices)
+    run.seconds["encode"] = time.perf_counter() - began
+    return Compiled(executable, time.perf_counter() - started, run.seconds)
+
+
+def fixed(module: ModuleOp, choices: Choices, run: Run) -> ModuleOp:
+    """The module at stop `fixed`; partitions are made smaller until the allocator finds room for all buffers."""
+    stop = stop_of(module)
+    before = [s for s in stops_after(stop) if s in ("typed", "fused")]
+    after = [s for s in stops_after(stop) if s not in ("typed", "fused")]
+    run.advance(module, before, choices)
+    shares = SRAM_SHARES if "tiled" in after else SRAM_SHARES[:1]
+    for share in shares:
+        attempt = module.clone() if share != shares[-1] else module
+        try:
+            run.advance(attempt, after, replace(choices, sram=share))
+        except DoesNotFit as error:
+            if share == shares[-1] or "sram" not in str(error).lower():
+                raise
+            continue
+        return attempt
+    raise AssertionError("the last share returns or raises")
+
+
+def executable_of(module: ModuleOp, choices: Choices) -> Executable:
+    """Encode a fixed module and join its weights."""
+    program = read_program(module)
+    target = target_of(module)
+    options = {"policy": choices.policy, "layers": layer_facts(module), "units": unit_facts(module)}
+    return build_executable(program, weights_of(program, store_of(module)), options, target.cluster.instruction_memory_bytes)
+
+
+def weights_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[Any]]]:
+    """Address and data of every weight, in the device's type."""
+    return [(e.address, np.asarray(store[e.name]).astype(NUMPY[e.element], copy=False))
+            for e in program.externals if e.class_ == "weight"]
+
+
+def layer_facts(module: ModuleOp) -> list[dict[str, Any]]:
+    """Kind and unit of every layer, for reports."""
+    kinds, units = _words(module, "frustum.layer_kinds"), _numbers(module, "frustum.layer_units")
+    return [{"op": kind, "unit": unit} for kind, unit in zip(kinds, units)]
+
+
+def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
+    """Mode, tiles and why it stopped growing of every unit, for reports."""
+    columns = zip(_words(module, "frustum.unit_modes"), _words(module, "frustum.unit_stopped_by"),
+                  _numbers(module, "frustum.unit_tiles"))
+    return [{"mode": mode, "stopped_by": stopped, "tiles": tiles} for mode, stopped, tiles in columns]
+
+
+def _words(module: ModuleOp, name: str) -> list[str]:
+    attribute = module.attributes.get(name)
+    return [a.data for a in attribute.data if isinstance(a, StringAttr)] if isinstance(attribute, ArrayAttr) else []
+
+
+def _numbers(module: ModuleOp, name: str) -> list[int]:
+    attribute = module.attributes.get(name)
+    if not isinstance(attribute, ArrayAttr):
+        return []
+    return [a.value.data for a in attribute.data if isinstance(a, IntegerAttr)]

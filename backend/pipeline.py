@@ -1,0 +1,103 @@
+"""The whole compiler on one page: passes in order, with named stops.
+
+| stop | what the module is | passes before it |
+|---|---|---|
+| `imported` | the network as in the file | (import) |
+| `typed` | simplified; the device's element type everywhere | canonicalize, convert-type, own-outputs |
+| `fused` | layers in units | fuse-layers |
+| `tiled` | units with partitions, layers with maps | partition |
+| `placed` | loops over tiles, dealt to clusters and cores | lower-units |
+| `lowered` | instructions with symbolic buffers | lower-tiles |
+| `fixed` | addresses, events | allocate, schedule |
+
+A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from frustum.backend.allocate import Allocate
+from frustum.backend.schedule import Schedule
+from frustum.dialects import tile, unit
+from frustum.dialects.isa.instruction import Instruction
+from frustum.dialects.isa.sync import ProgramOp
+from frustum.passes.fuse.fuse_layers import FuseLayers
+from frustum.passes.graph.canonicalize import Canonicalize
+from frustum.passes.graph.convert_type import ConvertType
+from frustum.passes.graph.own_outputs import OwnOutputs
+from frustum.passes.lower.lower_tiles import LowerTiles
+from frustum.passes.tile.lower_units import LowerUnits
+from frustum.passes.tile.partition import PartitionUnits
+
+STOPS = ("imported", "typed", "fused", "tiled", "placed", "lowered", "fixed")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user chooses: element type on the device (None: the model's), fusion, share of SRAM for a unit."""
+
+    dtype: str | None = None
+    policy: str = "forward"
+    sram: float = 1.0
+
+
+def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
+    """The passes between the stop before and this one."""
+    types: list[ModulePass] = [ConvertType(to=choices.dtype)] if choices.dtype else []
+    return {
+        "imported": (),
+        "typed": (Canonicalize(), *types, OwnOutputs()),
+        "fused": (FuseLayers(policy=choices.policy),),  # type: ignore[arg-type]  # checked by the command line
+        "tiled": (PartitionUnits(sram=choices.sram),),
+        "placed": (LowerUnits(),),
+        "lowered": (LowerTiles(),),
+        "fixed": (Allocate(), Schedule()),
+    }[stop]
+
+
+def stop_of(module: ModuleOp) -> str:
+    """The last stop that the module has passed; a network of graph operations counts as imported."""
+    found = "imported"
+    for op in module.walk():
+        if isinstance(op, ProgramOp):
+            return "fixed" if is_fixed(op) else "lowered"
+        if isinstance(op, tile.UnitOp):
+            return "placed"
+        if isinstance(op, unit.UnitOp):
+            found = "tiled" if op.partition is not None or found == "tiled" else "fused"
+    return found
+
+
+def is_fixed(program: ProgramOp) -> bool:
+    """Every buffer has an address and events are set."""
+    return any(isinstance(op, Instruction) and op.signal is not None for op in program.walk())
+
+
+@dataclass
+class Run:
+    """One way through the pipeline: who is told of each stop, and the seconds of each pass."""
+
+    at_stop: Callable[[str, ModuleOp], None] = lambda stop, module: None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def advance(self, module: ModuleOp, stops: Sequence[str], choices: Choices) -> None:
+        """Run the passes up to each of the stops in turn; the module is verified at each."""
+        context = Context()
+        for stop in stops:
+            for step in passes_to(stop, choices):
+                started = time.perf_counter()
+                step.apply(context, module)
+                self.seconds[step.name] = self.seconds.get(step.name, 0.0) + time.perf_counter() - started
+            module.verify()
+            self.at_stop(stop, module)
+
+
+def stops_after(stop: str) -> Sequence[str]:
+    return STOPS[STOPS.index(stop) + 1:]
