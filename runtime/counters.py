@@ -16,8 +16,9 @@ from math import prod
 import numpy as np
 
 from frustum.dialects.durations import byte_energy_pj, mac_energy_pj
-from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, Element, External, Fetch, Program
+from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, Element, External, Program
 from frustum.dialects.target import Target
+from frustum.runtime.code_bytes import fetched_bytes, start_bytes
 from frustum.runtime.expand import DRAM, OPERANDS, Expanded, Rows
 from frustum.runtime.order import Ints
 from frustum.runtime.work import Work, work
@@ -60,7 +61,7 @@ def count_work(
     for rows, done in tables:
         dram.add(rows, done)
         traffic += _traffic(expanded, rows, done)
-    fetched = _fetched_bytes(expanded, page_bytes)
+    fetched = start_bytes(expanded.instructions, page_bytes) + int(fetched_bytes(expanded, page_bytes).sum())
     dram.add_fetched(fetched)
     traffic[DRAM] += fetched
     core, done = tables[0]
@@ -158,14 +159,6 @@ def _class_of(external: External, *, writes: bool) -> int:
         case "program":
             return _OTHER
     return _INTERMEDIATE
-
-
-def _fetched_bytes(expanded: Expanded, page_bytes: Sequence[int]) -> int:
-    """Code read from DRAM: page 0 at the start, unless an instruction fetches it, and what instructions fetch."""
-    pages = [each.page if isinstance(each, Fetch) else -1 for each in expanded.instructions]
-    fetched = np.array(pages, np.int64)[expanded.cluster.static]
-    total = sum(page_bytes[page] for page in fetched[fetched >= 0].tolist())
-    return total + (page_bytes[0] if page_bytes and 0 not in pages else 0)
 
 
 # --- layers, memories, energy ------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Events:
         return self.counters.name_of(counter)
 
 
-def events(expanded: Expanded, target: Target, cell: Ints, static: Ints, starts_with_fetch: bool) -> Events:
+def events(expanded: Expanded, target: Target, cell: Ints, static: Ints) -> Events:
     """Waits and signals of operations that are these cells of these instructions (-1: the start)."""
     latency = target.cluster.sram.latency_cycles
     counters = Counters(expanded, latency)
@@ -105,7 +105,7 @@ class Counters:
 
     def name_of(self, counter: int) -> str:
         if counter == self.start:
-            return "the fetch of page 0"
+            return "the code"
         counter %= self.local
         if counter < self.core_slots * self.units:
             slot, unit = divmod(counter, self.units)

@@ -7,7 +7,7 @@ counters a wait looks at, which counters a signal reaches and when.
   counters of another one it sees them `SRAM latency` late: such a counter has a second one, the remote view, which
   every signal reaches that much later.
 - The signal of a multicast goes to the counter of every cluster, to others than its own after the SRAM latency.
-- Page 0 of the program is fetched before anything starts, unless an instruction fetches it.
+- Code that no instruction fetches is fetched before anything starts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from functools import cached_property
 
 import numpy as np
 
-from frustum.dialects.isa.program import Barrier, Fetch, Hold, Instruction
+from frustum.dialects.isa.program import Barrier, Hold, Instruction
 from frustum.dialects.target import Target
 from frustum.runtime import engine
+from frustum.runtime.code_bytes import fetched_bytes, start_bytes
 from frustum.runtime.engine import BARRIER, COMPUTE, TRANSFER, DeadlockError, Operations, Times
 from frustum.runtime.events import Events, events
 from frustum.runtime.expand import Expanded, Rows
@@ -29,6 +30,9 @@ from frustum.runtime.order import Ints
 from frustum.runtime.transfer_cost import Cost, fetch_cost, table_cost
 from frustum.runtime.work import Work, work
 
+NAMED = 12
+"""Waiting instructions that a deadlock's message names at most."""
+
 
 @dataclass(frozen=True)
 class Queues:
@@ -36,7 +40,7 @@ class Queues:
 
     Operations are numbered engine by engine.  `cell` numbers the rows and units of both tables, first those of the
     core table (row * units + unit), then those of the cluster table; then the two cells of the start: the fetch
-    of page 0, and waiting for it.
+    of code, and waiting for it.
     """
 
     offsets: Ints  # engines + 1
@@ -66,7 +70,7 @@ class Timeline:
     def layer_cycles(self) -> Ints:
         """The total, shared out: the time from each completion to the next belongs to the layer of the latter.
 
-        What the fetch of page 0 takes belongs to no layer; so does a program without layers.
+        What the fetch at the start takes belongs to no layer; so does a program without layers.
         """
         order = np.argsort(self.times.completion, kind="stable")
         took = np.diff(self.times.completion[order], prepend=0)
@@ -98,33 +102,34 @@ def simulate(
     machine = MachineMap(target, expanded.clusters, expanded.cores)
     core_work = work(expanded, expanded.core, target)
     cluster_work = work(expanded, expanded.cluster, target)
-    starts_with_fetch = bool(page_bytes) and not _fetches_page_0(expanded.instructions)
-    cost = _cost(expanded, machine, core_work, cluster_work, page_bytes)
-    queues = _queues(expanded, machine, starts_with_fetch)
-    happens = events(expanded, target, queues.cell, queues.static, starts_with_fetch)
+    at_start = start_bytes(expanded.instructions, page_bytes)
+    cost = _cost(expanded, machine, core_work, cluster_work, page_bytes, at_start)
+    queues = _queues(expanded, machine, at_start > 0)
+    happens = events(expanded, target, queues.cell, queues.static)
     operations = _operations(expanded, machine, queues, cost, happens)
     try:
         times = engine.simulate(operations, compiled=compiled)
     except DeadlockError as error:
         raise DeadlockError(error.blocked, _deadlock(error, expanded, machine, queues, happens)) from None
-    engine_bytes = _engine_bytes(expanded, machine, queues, core_work, cluster_work, page_bytes)
+    engine_bytes = _engine_bytes(expanded, machine, queues, core_work, cluster_work, page_bytes, at_start)
     return Timeline(expanded, machine.engines, queues, times, core_work, cluster_work, engine_bytes)
-
-
-def _fetches_page_0(instructions: Sequence[Instruction]) -> bool:
-    return any(isinstance(instruction, Fetch) and instruction.page == 0 for instruction in instructions)
 
 
 # --- operations --------------------------------------------------------------------------------------------
 
 
 def _cost(
-    expanded: Expanded, machine: MachineMap, core_work: Work, cluster_work: Work, page_bytes: Sequence[int]
+    expanded: Expanded,
+    machine: MachineMap,
+    core_work: Work,
+    cluster_work: Work,
+    page_bytes: Sequence[int],
+    at_start: int,
 ) -> Cost:
     """What every cell occupies."""
     core = table_cost(expanded, expanded.core, core_work, machine, ())
     cluster = table_cost(expanded, expanded.cluster, cluster_work, machine, page_bytes)
-    start = fetch_cost(machine, np.array([page_bytes[0] if page_bytes else 0, 0]))
+    start = fetch_cost(machine, np.array([at_start, 0]))
     return Cost.joined((core, cluster, start))
 
 
@@ -228,12 +233,9 @@ def _engine_bytes(
     core_work: Work,
     cluster_work: Work,
     page_bytes: Sequence[int],
+    at_start: int,
 ) -> Ints:
-    pages = [each.page if isinstance(each, Fetch) else -1 for each in expanded.instructions]
-    page = np.array(pages, np.int64)[expanded.cluster.static]
-    code = np.append(page_bytes, 0).astype(np.int64)[page][:, None]
-    at_start = page_bytes[0] if page_bytes else 0
-    moved = cluster_work.moved_bytes + code
+    moved = cluster_work.moved_bytes + fetched_bytes(expanded, page_bytes)[:, None]
     cells = np.concatenate([core_work.moved_bytes.ravel(), moved.ravel(), [at_start, 0]])
     totals = np.zeros(len(machine.engines), np.int64)
     np.add.at(totals, queues.engine, cells[queues.cell])
@@ -246,19 +248,18 @@ def _engine_bytes(
 def _deadlock(
     error: DeadlockError, expanded: Expanded, machine: MachineMap, queues: Queues, happens: Events
 ) -> str:
+    """Names the instructions that wait: those for events first, as they hold up those at a barrier."""
+    blocked = sorted(error.blocked, key=lambda each: each.counter < 0)
     lines = ["deadlock: no engine can go on"]
-    names = machine.engines
-    for blocked in error.blocked:
-        static = int(queues.static[blocked.operation])
-        text = _instruction(expanded, static, int(queues.row[blocked.operation]))
-        if blocked.counter < 0:
-            lines.append(f"  {names[blocked.engine]}: {text} waits for the other engines")
+    for each in blocked[:NAMED]:
+        static, row = int(queues.static[each.operation]), int(queues.row[each.operation])
+        who = f"  {machine.engines[each.engine]}: {_instruction(expanded, static, row)} waits for"
+        if each.counter < 0:
+            lines.append(f"{who} the other engines")
         else:
-            counter = happens.name_of(blocked.counter)
-            lines.append(
-                f"  {names[blocked.engine]}: {text} waits for {counter} to reach {blocked.needed};"
-                f" it is {blocked.found}"
-            )
+            lines.append(f"{who} {happens.name_of(each.counter)} to reach {each.needed}; it is {each.found}")
+    if len(blocked) > NAMED:
+        lines.append(f"  and {len(blocked) - NAMED} engines more")
     return "\n".join(lines)
 
 

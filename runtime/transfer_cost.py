@@ -9,6 +9,7 @@ import numpy as np
 
 from frustum.dialects.durations import chunks, transfer_chunk_cycles
 from frustum.dialects.isa.program import Copy, Fetch
+from frustum.dialects.isa.program import Engine as EngineKind
 from frustum.runtime.expand import DRAM, NRAM, SRAM, Expanded, Rows
 from frustum.runtime.machine_map import MachineMap
 from frustum.runtime.order import Ints
@@ -36,10 +37,10 @@ class Cost:
         first_route = np.cumsum([0, *(len(part.route_at) - 1 for part in parts)])
         first_entry = np.cumsum([0, *(len(part.route_port) for part in parts)])
         return cls(
-            *(
-                np.concatenate([getattr(p, n) for p in parts])
-                for n in ("chunks", "busy", "port_busy", "latency")
-            ),
+            chunks=np.concatenate([p.chunks for p in parts]),
+            busy=np.concatenate([p.busy for p in parts]),
+            port_busy=np.concatenate([p.port_busy for p in parts]),
+            latency=np.concatenate([p.latency for p in parts]),
             route=np.concatenate([p.route + first for p, first in zip(parts, first_route, strict=False)]),
             route_at=np.concatenate(
                 [
@@ -57,8 +58,8 @@ def table_cost(
 ) -> Cost:
     """The cost of each row and unit of one table."""
     result = _Table(rows, work, machine)
-    groups: dict[tuple[object, ...], list[int]] = {}
-    fetches: list[int] = []
+    groups: dict[tuple[EngineKind, int, int, int], list[int]] = {}
+    fetches: list[tuple[int, int]] = []
     for number in np.flatnonzero(np.bincount(rows.static, minlength=len(expanded.instructions))).tolist():
         instruction = expanded.instructions[number]
         if isinstance(instruction, Copy):
@@ -66,16 +67,14 @@ def table_cost(
             copies = int(expanded.copies[number, 1])
             groups.setdefault((instruction.engine, source, destination, copies), []).append(number)
         elif isinstance(instruction, Fetch):
-            fetches.append(number)
+            fetches.append((number, instruction.page))
     group = np.full(len(expanded.instructions), -1, np.int64)
     for k, members in enumerate(groups.values()):
         group[members] = k
-    for k, (engine, source, destination, copies) in enumerate(groups):
-        result.add_copies(np.flatnonzero(group[rows.static] == k), engine, source, destination, copies)
-    for number in fetches:
-        instruction = expanded.instructions[number]
-        assert isinstance(instruction, Fetch)
-        result.add_fetch(rows.of(number), page_bytes[instruction.page])
+    for k, key in enumerate(groups):
+        result.add_copies(np.flatnonzero(group[rows.static] == k), *key)
+    for number, page in fetches:
+        result.add_fetch(rows.of(number), page_bytes[page])
     return result.cost()
 
 
@@ -127,12 +126,14 @@ class _Table:
         self.route_ports: list[list[int]] = []
         self.route_sides: list[list[int]] = []
 
-    def add_copies(self, chosen: Ints, engine: str, source: int, destination: int, copies: int) -> None:
+    def add_copies(
+        self, chosen: Ints, engine: EngineKind, source: int, destination: int, copies: int
+    ) -> None:
         """Transfers of one engine kind between two kinds of memory, to `copies` memories at once."""
         machine, transfers = self.machine, self.machine.target.transfers
         size = self.work.size_bytes[chosen]
         whole, rest = chunks(size, transfers.chunk_bytes)
-        mover = machine.mover(engine)  # type: ignore[arg-type]
+        mover = machine.mover(engine)
         between = machine.memory(source), machine.memory(destination)
         runs = self.work.source_run_bytes[chosen], self.work.destination_run_bytes[chosen]
         for last, bytes_ in enumerate(

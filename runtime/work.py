@@ -161,26 +161,29 @@ def _conv_size(conv: Conv, slot: int, element: int) -> _Size:
 
 
 def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
-    """What an instruction's work depends on, beside extents."""
-    kind: Hashable = type(instruction)
+    """What an instruction's work depends on, beside the extents and sizes of its operands."""
+    parameters: tuple[Hashable, ...] = ()
     match instruction:
-        case Copy():
-            return (kind,)
         case Conv():
-            with_acc = instruction.acc_view is not None
-            strides = instruction.strides[1], instruction.dilations[1]
-            return kind, instruction.kernel, strides, instruction.groups, with_acc
+            parameters = (
+                instruction.kernel,
+                instruction.strides[1],
+                instruction.dilations[1],
+                instruction.groups,
+            )
         case Pool():
-            return kind, prod(instruction.kernel), instruction.act and instruction.act.kind
+            parameters = prod(instruction.kernel), instruction.act and instruction.act.kind
         case Binary():
-            return kind, instruction.kind, instruction.act and instruction.act.kind
+            parameters = instruction.kind, instruction.act and instruction.act.kind
         case Unary():
-            return kind, instruction.kind
+            parameters = (instruction.kind,)
+        case Reduce():
+            parameters = (instruction.accumulate is not None,)
         case Lrn():
-            return kind, instruction.size
+            parameters = (instruction.size,)
         case Resize():
-            return kind, instruction.mode
-    return (kind,)
+            parameters = (instruction.mode,)
+    return type(instruction).__name__, *parameters
 
 
 # --- bytes -------------------------------------------------------------------------------------------------

@@ -103,7 +103,8 @@ def test_fill_is_written_but_not_read():
 
 def test_code_is_fetched_once_for_all_clusters():
     assert classes(p.Fetch(page=1), clusters=2, pages=[100, 60]) == {"other": 160}
-    assert classes(p.Fetch(page=0), clusters=2, pages=[100, 60]) == {"other": 100}
+    assert classes(p.Fetch(page=0), clusters=2, pages=[100, 60, 1]) == {"other": 161}
+    assert classes(p.Repeat(3, (p.Fetch(page=1),)), pages=[100, 60]) == {"other": 280}
 
 
 def conv(accumulate=None, **more):

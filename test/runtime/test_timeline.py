@@ -220,6 +220,13 @@ def test_the_first_page_is_fetched_before_anything_starts():
     assert of_engine(line, "gdma")[1] == (250, 291, 491)
 
 
+def test_code_that_no_instruction_fetches_is_there_from_the_start():
+    line = timeline(p.Barrier(), p.Fetch(page=1), p.Barrier(), pages=[50, 102, 70])
+    assert of_engine(line, "fetch")[0] == (0, 2, 202)
+    assert of_engine(line, "fetch")[2] == (202, 203, 403)
+    assert line.engine_bytes.sum() == 222
+
+
 def test_a_page_is_fetched_by_cluster_0_for_all():
     line = timeline(p.Fetch(page=0, signal=0), hold("gdma", 1), clusters=2, pages=[102])
     assert of_engine(line, "fetch", 0) == [(0, 1, 201)]
@@ -242,6 +249,13 @@ def test_a_deadlock_names_who_waits_for_what():
     assert "waits for core slot 3 of cluster 0, core 0 to reach 2; it is 0" in text
     assert "waits for cluster slot 1 of cluster 0 to reach 1; it is 0" in text
     assert "cluster0.gdma: instruction 2 (barrier of first) at [] waits for the other engines" in text
+
+
+def test_a_deadlock_of_many_names_some():
+    with pytest.raises(
+        DeadlockError, match=r"(?s)core slot 0 of cluster 0, core 3 .*\n  and 36 engines more$"
+    ):
+        timeline(hold("mvdma", 1), hold("matrix", 1), hold("vector", 1), clusters=4, cores=4)
 
 
 def test_ports_are_not_shared_by_the_chips():
