@@ -18,6 +18,7 @@ from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel
 __all__ = ["Unified", "unify"]
 
 OPSET = 13
+RESIZE_CHANGED = 11  # Resize and Upsample had one way of placing samples until then
 BIG_ELEMENTS = 1024  # larger tensors do not go through the C++ tools, which copy a model several times
 
 
@@ -87,8 +88,22 @@ def _without(proto: onnx.ModelProto, heavy: dict[str, onnx.TensorProto]) -> onnx
 
 def _convert(light: onnx.ModelProto, model: LoadedModel) -> onnx.ModelProto:
     try:
-        return version_converter.convert_version(light, OPSET)
+        converted = version_converter.convert_version(light, OPSET)
     except (RuntimeError, ValueError) as error:  # what the C++ converter raises derives from RuntimeError
         reason = str(error).strip().splitlines()[0]
         message = f"cannot be converted from opset {model.opset} to {OPSET}: {reason}"
         raise Unsupported([Problem(model.file, message)]) from error
+    if model.opset < RESIZE_CHANGED:
+        _keep_old_resize(converted.graph)
+    return converted
+
+
+def _keep_old_resize(graph: onnx.GraphProto) -> None:
+    """Says on every Resize what it did before opset 11, which the converter forgets."""
+    old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    for node in graph.node:
+        if node.op_type == "Resize":
+            kept = [attribute for attribute in node.attribute if attribute.name not in old]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+            node.attribute.extend(onnx.helper.make_attribute(*item) for item in old.items())

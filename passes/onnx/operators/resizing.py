@@ -13,8 +13,8 @@ from frustum.passes.onnx.operators.shapes import turned
 
 __all__ = ["CONVERTERS", "AxisResize", "coordinates"]
 
-NUDGE = 2.0**-24
-"""Keeps a position that is an integer, but for rounding, from falling to the wrong side of it."""
+NUDGE = 2.0**-17
+"""Keeps a position that is an integer, but for rounding in f32, from falling to the wrong side of it."""
 NUDGES = {"floor": NUDGE, "ceil": -NUDGE, "round_prefer_floor": -NUDGE, "round_prefer_ceil": NUDGE}
 
 

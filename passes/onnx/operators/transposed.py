@@ -57,7 +57,7 @@ def transposed_pads(
 ) -> tuple[int, int]:
     """Padding before and after that makes the output `length` long; the larger half is where auto_pad says."""
     total = stride * (extent - 1) + extra + dilation * (kernel - 1) + 1 - length
-    low = total - total // 2 if auto_pad == "SAME_LOWER" else total // 2
+    low = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
     return low, total - low
 
 
