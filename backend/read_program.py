@@ -13,6 +13,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.attributes import BufferType
+from frustum.dialects.isa.format import WAITS_INSIDE
 from frustum.dialects.isa.instruction import Instruction, value_of
 from frustum.dialects.isa.matrix import ConvOp
 from frustum.dialects.isa.sync import (
@@ -92,6 +93,19 @@ def _is_core_slot(scope: p.Scope, on_core: bool) -> bool:
     return on_core if scope == "own" else scope in ("cores", "all_cores")
 
 
+def with_holds(instruction: p.Instruction) -> list[p.Instruction]:
+    """The instruction behind as many `wait` instructions of its engine as its waits beyond two need."""
+    waits, engine = instruction.waits, instruction.engine
+    if len(waits) <= WAITS_INSIDE or engine is None:
+        return [instruction]
+    common = {"stage": instruction.stage, "layer": instruction.layer, "unit": instruction.unit}
+    holds: list[p.Instruction] = [
+        p.Hold(engine=engine, waits=waits[first : first + WAITS_INSIDE], **common)
+        for first in range(WAITS_INSIDE, len(waits), WAITS_INSIDE)
+    ]
+    return [*holds, replace(instruction, waits=waits[:WAITS_INSIDE])]
+
+
 class _Reader:
     """Reads bodies; knows where every buffer lies."""
 
@@ -104,7 +118,7 @@ class _Reader:
         nodes: list[p.Node] = []
         for op in block.ops:
             if isinstance(op, Instruction):
-                nodes.append(self._instruction(op))
+                nodes.extend(with_holds(self._instruction(op)))
             elif isinstance(op, RepeatOp):
                 body = self.body(op.body.block, depth + 1)
                 nodes.append(p.Repeat(op.count.value.data, body, op.stage.value.data))
