@@ -46,16 +46,18 @@ class Counters:
     energy_pj: dict[str, float]
 
 
-def count(expanded: Expanded, target: Target, page_bytes: Sequence[int] = ()) -> Counters:
-    """What one run of the program on the target counts; `page_bytes`: sizes of the pages of its code."""
-    tables = [(rows, work(expanded, rows, target)) for rows in (expanded.core, expanded.cluster)]
-    return count_work(expanded, target, tables, page_bytes)
-
-
-def count_work(
-    expanded: Expanded, target: Target, tables: Sequence[tuple[Rows, Work]], page_bytes: Sequence[int] = ()
+def count(
+    expanded: Expanded,
+    target: Target,
+    page_bytes: Sequence[int] = (),
+    tables: Sequence[tuple[Rows, Work]] | None = None,
 ) -> Counters:
-    """The same for rows whose work is known."""
+    """What one run of the program on the target counts.
+
+    `page_bytes`: sizes of the pages of its code; `tables`: `Timeline.tables`, which saves working them out again.
+    """
+    if tables is None:
+        tables = [(rows, work(expanded, rows, target)) for rows in (expanded.core, expanded.cluster)]
     dram = _Dram(expanded)
     traffic = np.zeros(len(MEMORIES), np.int64)
     for rows, done in tables:

@@ -18,36 +18,21 @@ from functools import cached_property
 
 import numpy as np
 
-from frustum.dialects.isa.program import Barrier, Hold, Instruction
+from frustum.dialects.isa.program import Barrier, Hold
 from frustum.dialects.target import Target
 from frustum.runtime import engine
 from frustum.runtime.code_bytes import fetched_bytes, start_bytes
 from frustum.runtime.engine import BARRIER, COMPUTE, TRANSFER, DeadlockError, Operations, Times
 from frustum.runtime.events import Events, events
 from frustum.runtime.expand import Expanded, Rows
-from frustum.runtime.machine_map import CLUSTER_KINDS, CORE_KINDS, EngineName, MachineMap
+from frustum.runtime.machine_map import EngineName, MachineMap
 from frustum.runtime.order import Ints
+from frustum.runtime.queues import Queues, are, make_queues
 from frustum.runtime.transfer_cost import Cost, fetch_cost, table_cost
 from frustum.runtime.work import Work, work
 
 NAMED = 12
 """Waiting instructions that a deadlock's message names at most."""
-
-
-@dataclass(frozen=True)
-class Queues:
-    """Where the operations of every engine come from.
-
-    Operations are numbered engine by engine.  `cell` numbers the rows and units of both tables, first those of the
-    core table (row * units + unit), then those of the cluster table; then the two cells of the start: the fetch
-    of code, and waiting for it.
-    """
-
-    offsets: Ints  # engines + 1
-    cell: Ints  # operations
-    static: Ints  # operations: index of the instruction; -1 for the start
-    engine: Ints  # operations
-    row: Ints  # operations: in the core table, or len(core) + row in the cluster table; -1 for the start
 
 
 @dataclass(frozen=True)
@@ -61,6 +46,11 @@ class Timeline:
     core_work: Work
     cluster_work: Work
     engine_bytes: Ints  # of transfers; of compute units: operands and results
+
+    @property
+    def tables(self) -> tuple[tuple[Rows, Work], tuple[Rows, Work]]:
+        """The rows with what they do, for `counters.count`."""
+        return (self.expanded.core, self.core_work), (self.expanded.cluster, self.cluster_work)
 
     @property
     def total_cycles(self) -> int:
@@ -104,7 +94,7 @@ def simulate(
     cluster_work = work(expanded, expanded.cluster, target)
     at_start = start_bytes(expanded.instructions, page_bytes)
     cost = _cost(expanded, machine, core_work, cluster_work, page_bytes, at_start)
-    queues = _queues(expanded, machine, at_start > 0)
+    queues = make_queues(expanded, machine, at_start > 0)
     happens = events(expanded, target, queues.cell, queues.static)
     operations = _operations(expanded, machine, queues, cost, happens)
     try:
@@ -133,74 +123,13 @@ def _cost(
     return Cost.joined((core, cluster, start))
 
 
-def _queues(expanded: Expanded, machine: MachineMap, starts_with_fetch: bool) -> Queues:
-    core, cluster = expanded.core, expanded.cluster
-    first_cluster_cell = len(core) * core.units
-    fetch_cell = first_cluster_cell + len(cluster) * cluster.units
-    instructions = expanded.instructions
-    barriers = np.flatnonzero(_are(instructions, Barrier)[cluster.static])
-    rows_of = {kind: _merged(core, _on(core, instructions, kind), cluster, barriers) for kind in CORE_KINDS}
-    rows_of |= {
-        kind: _merged(cluster, _on(cluster, instructions, kind), cluster, barriers) for kind in CLUSTER_KINDS
-    }
-    cells: list[Ints] = []
-    rows: list[Ints] = []
-    for name in machine.engines:
-        row, is_barrier = rows_of[name.kind]
-        if name.core is None:
-            is_idle = name.kind == "fetch" and name.cluster > 0  # cluster 0 fetches for all
-            takes_part = is_barrier | (cluster.takes_part[row, name.cluster] & (not is_idle))
-            row = row[takes_part]
-            cell = (
-                first_cluster_cell + row * cluster.units + np.where(is_barrier[takes_part], 0, name.cluster)
-            )
-            row = len(core) + row
-        else:
-            unit = name.cluster * expanded.cores + name.core
-            cell = np.where(is_barrier, first_cluster_cell + row * cluster.units, row * core.units + unit)
-            row = np.where(is_barrier, len(core) + row, row)
-        if starts_with_fetch:
-            does_fetch = name.kind == "fetch" and name.cluster == 0
-            cell = np.concatenate([[fetch_cell if does_fetch else fetch_cell + 1], cell])
-            row = np.concatenate([[-1], row])
-        cells.append(cell)
-        rows.append(row)
-    sizes = [len(cell) for cell in cells]
-    row = np.concatenate(rows).astype(np.int64)
-    statics = np.concatenate([core.static, cluster.static, [-1]])
-    return Queues(
-        offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        cell=np.concatenate(cells).astype(np.int64),
-        static=statics[row],
-        engine=np.repeat(np.arange(len(cells)), sizes),
-        row=row,
-    )
-
-
-def _are(instructions: Sequence[Instruction], kind: type) -> Ints:
-    return np.array([isinstance(instruction, kind) for instruction in instructions], bool)
-
-
-def _on(rows: Rows, instructions: Sequence[Instruction], kind: str) -> Ints:
-    """The rows of an engine."""
-    return np.flatnonzero(
-        np.array([instruction.engine == kind for instruction in instructions], bool)[rows.static]
-    )
-
-
-def _merged(rows: Rows, mine: Ints, cluster: Rows, barriers: Ints) -> tuple[Ints, Ints]:
-    """The rows of an engine and the barriers in program order; and which of them are barriers."""
-    order = np.argsort(np.concatenate([rows.seq[mine], cluster.seq[barriers]]))
-    return np.concatenate([mine, barriers])[order], (np.arange(len(order)) >= len(mine))[order]
-
-
 def _operations(
     expanded: Expanded, machine: MachineMap, queues: Queues, cost: Cost, happens: Events
 ) -> Operations:
     cell = queues.cell
     is_transfer = cost.chunks[cell] > 0
     kind = np.where(is_transfer, TRANSFER, COMPUTE)
-    kind[np.append(_are(expanded.instructions, Barrier), False)[queues.static]] = BARRIER
+    kind[np.append(are(expanded.instructions, Barrier), False)[queues.static]] = BARRIER
     in_flight = machine.target.transfers.in_flight
     return Operations(
         queue=queues.offsets,
