@@ -13,7 +13,8 @@ from frustum.dialects.isa.program import CORE_ENGINES, MEMORIES, Hold
 from frustum.runtime.access import Access, accesses
 from frustum.runtime.clocks import Clock, OrderError, clocks
 from frustum.runtime.expand import DRAM, SRAM, Expanded, Rows
-from frustum.runtime.functional import REPORTS, Progress
+from frustum.runtime.functional import REPORTS
+from frustum.runtime.progress import Progress
 from frustum.runtime.shadow import Conflict, Shadow, Stamps
 
 

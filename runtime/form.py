@@ -95,14 +95,13 @@ def _(instruction: Copy) -> Form:
 def _(instruction: Conv) -> Form:
     spans, weight, group = instruction.box.spans, instruction.weight_view, _group_move(instruction)
     rows, cols = _windows(instruction)
-    channels = instruction.channels
+    channels, bias, acc = instruction.channels, instruction.bias_view, instruction.acc_view
     read = instruction.in_view.strides
     operands = (
         Operand(instruction.in_view, (0, group, 0, 0), read, is_read=True),
         Operand(weight, (0, weight.strides[0], 0, 0), (0, weight.strides[1], 0, 0), is_read=True),
-        instruction.bias_view and Operand(instruction.bias_view, instruction.bias_view.strides, is_read=True),
-        instruction.acc_view
-        and Operand(instruction.acc_view, instruction.acc_view.strides, is_read=True, is_written=True),
+        None if bias is None else Operand(bias, bias.strides, is_read=True),
+        None if acc is None else Operand(acc, acc.strides, is_read=True, is_written=True),
         _result(instruction.out_view),
     )
     return Form(spans, (_same(spans[0]), _window(channels, 0, channels.extent), rows, cols), operands)

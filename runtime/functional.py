@@ -5,7 +5,7 @@ Large groups are cut in two halves for two threads; numpy holds no lock while it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,8 +18,8 @@ from frustum.runtime.effects import Work, effect
 from frustum.runtime.expand import Expanded, Rows
 from frustum.runtime.group import Calls, group
 from frustum.runtime.memory import Memories
+from frustum.runtime.progress import Progress
 
-Progress = Callable[[str, float], None]
 Step = tuple[Any, ...]
 """Index of the instruction, whether to run it in halves, then the last arguments of `Work`."""
 REPORTS = 200
@@ -59,7 +59,7 @@ class Plan:
                 else:
                     self._do(memories, static, rest)
                 if progress is not None and number % every == 0:
-                    progress("run", number / len(self))
+                    progress("emulate", number / len(self))
 
     def _do(self, memories: Memories, static: int, rest: Sequence[Any]) -> None:
         work = Work(memories, self._kinds[static], self._copies[static], *rest)

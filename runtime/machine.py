@@ -18,9 +18,10 @@ from frustum.dialects.isa.program import MEMORIES, External
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.check import check
 from frustum.runtime.expand import DRAM, Expanded, expand
-from frustum.runtime.functional import Plan, Progress
+from frustum.runtime.functional import Plan
 from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.memory import DTYPES, Memories
+from frustum.runtime.progress import Progress
 
 Mode: TypeAlias = Literal["full", "functional", "timing"]
 

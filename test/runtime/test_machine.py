@@ -34,7 +34,7 @@ def test_a_machine_runs_again_with_other_inputs():
 def test_progress_is_told_in_shares():
     heard = []
     Machine(network()).run(inputs(), "functional", progress=lambda stage, share: heard.append((stage, share)))
-    assert heard[0] == ("run", 0.0) and all(0 <= share <= 1 for _, share in heard)
+    assert heard[0] == ("emulate", 0.0) and all(0 <= share <= 1 for _, share in heard)
 
 
 @pytest.mark.parametrize(
