@@ -105,7 +105,9 @@ def _element(dtype: str) -> Element:
     known: dict[str, Element] = {"int8": "i8", "int16": "i16", "int32": "i32"}
     if dtype in known:
         return known[dtype]
-    return next(element for element in ELEMENT_BYTES if element == dtype)
+    found: list[Element] = [element for element in ELEMENT_BYTES if element == dtype]
+    assert found, f"no element type is called {dtype}"
+    return found[0]
 
 
 # --- DRAM --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frustum.dialects.isa.program import Barrier, Instruction
+from frustum.dialects.isa.program import Barrier, Fetch, Instruction
 from frustum.dialects.isa.program import Engine as EngineKind
 from frustum.runtime.expand import Expanded, Rows
 from frustum.runtime.machine_map import CLUSTER_KINDS, CORE_KINDS, EngineName, MachineMap
@@ -35,8 +35,11 @@ class Queues:
 def make_queues(expanded: Expanded, machine: MachineMap, starts_with_fetch: bool) -> Queues:
     """The queues of all engines: what they execute, and in each every barrier.
 
-    A fetch is executed by cluster 0 alone, as a multicast is.
+    A fetch is executed by cluster 0 alone, as a multicast is.  A barrier is all that it does: it has no events.
     """
+    for instruction in expanded.instructions:
+        if isinstance(instruction, Barrier):
+            assert not instruction.waits and instruction.signal is None, "a barrier has no events"
     cells = _Cells(expanded)
     parts = [_queue(name, cells, starts_with_fetch) for name in machine.engines]
     sizes = [len(cell) for cell, _ in parts]
@@ -63,6 +66,7 @@ class _Cells:
         self.first_of_cluster = len(expanded.core) * expanded.core.units
         self.fetch = self.first_of_cluster + len(expanded.cluster) * expanded.cluster.units
         self.barriers = np.flatnonzero(are(expanded.instructions, Barrier)[expanded.cluster.static])
+        self.is_fetch = are(expanded.instructions, Fetch)[expanded.cluster.static]
         self.merged = {kind: self._merged(kind, expanded.core) for kind in CORE_KINDS}
         self.merged |= {kind: self._merged(kind, expanded.cluster) for kind in CLUSTER_KINDS}
 
@@ -80,8 +84,8 @@ def _queue(name: EngineName, cells: _Cells, starts_with_fetch: bool) -> tuple[In
     row, is_barrier = cells.merged[name.kind]
     at_cluster = cells.first_of_cluster + row * cluster.units
     if name.core is None:
-        fetches_not = name.kind == "fetch" and name.cluster > 0
-        is_mine = is_barrier if fetches_not else is_barrier | cluster.takes_part[row, name.cluster]
+        left_to_another = cells.is_fetch[row] if name.cluster > 0 else np.zeros(len(row), bool)
+        is_mine = is_barrier | (cluster.takes_part[row, name.cluster] & ~left_to_another)
         cell = (at_cluster + np.where(is_barrier, 0, name.cluster))[is_mine]
         row = len(core) + row[is_mine]
     else:

@@ -234,6 +234,18 @@ def test_a_page_is_fetched_by_cluster_0_for_all():
     assert of_engine(line, "gdma", 1) == [(221, 221, 221)]
 
 
+def test_every_cluster_waits_on_its_fetch_engine():
+    line = timeline(
+        p.Fetch(page=0, signal=0),
+        hold("fetch", 1),
+        hold("fetch", 1, scope="all_clusters"),
+        clusters=2,
+        pages=[102],
+    )
+    assert [start for start, _, _ in of_engine(line, "fetch", 0)] == [0, 201, 241]
+    assert [start for start, _, _ in of_engine(line, "fetch", 1)] == [221, 221]
+
+
 def test_layers_share_the_total():
     line = timeline(copy("gdma", "dram", "sram", signal=0), replace(hold("mvdma", 1, scope="cluster"), layer=1),
                     copy("mvdma", "sram", "nram", layer=1))  # fmt: skip
