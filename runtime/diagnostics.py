@@ -7,6 +7,8 @@
 """
 
 import os
+import re
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,9 +28,10 @@ from xdsl.dialects.builtin import (
     UnknownLoc,
 )
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.parser import Parser, ParserState, UnresolvedOperand
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input, Span
+from xdsl.utils.mlir_lexer import MLIRLexer
 
 from frustum.dialects.diagnostic import did_you_mean, render
 
@@ -68,7 +71,7 @@ class Source:
             raise parser.sharpened(error) from None
         except RecursionError:
             raise ParseError(parser.here, "regions are nested too deeply") from None
-        except (DiagnosticException, ValueError) as error:  # an attribute that refuses its own value
+        except (DiagnosticException, ValueError, struct.error) as error:  # an attribute refuses its value
             raise ParseError(parser.here, str(error)) from error
 
     def error_at(self, span: Span, message: str) -> str:
@@ -95,7 +98,8 @@ class LocParser(Parser):
     """The parser of xDSL, which in addition notes the place of every operation."""
 
     def __init__(self, ctx: Context, source: Source) -> None:
-        super().__init__(ctx, source.text, source.file)
+        super().__init__(ctx, "", source.file)
+        self._parser_state = ParserState(_Lexer(Input(source.text, source.file)))
         self._source = source
         self._names: list[Span] = []
         self._first_uses: dict[str, Span] = {}
@@ -138,6 +142,14 @@ class LocParser(Parser):
         self._source.places[op] = name
         self._source.places.setdefault(op.location, name)
         return op
+
+
+class _Lexer(MLIRLexer):
+    """xDSL's lexer takes time exponential in the length of a string that has no closing quote; this one does not."""
+
+    _unescaped_characters_regex = re.compile(
+        MLIRLexer._unescaped_characters_regex.pattern.replace("]+|", "]|")
+    )
 
 
 @contextmanager

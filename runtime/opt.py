@@ -107,12 +107,13 @@ class FrustumOpt(xDSLOptMain):
         return code
 
     def _result_of(self, chunk: IO[bytes], offset: int, extension: str) -> str:
-        with chunk:
-            # Line numbers are those of the file: the lines before the chunk become empty ones.
-            module = self.parse_chunk(BytesIO(b"\n" * offset + chunk.read()), extension)
-        assert module is not None
-        self.doing = ""
+        self.doing = "the parser"
         try:
+            with chunk:
+                # Line numbers are those of the file: the lines before the chunk become empty ones.
+                module = self.parse_chunk(BytesIO(b"\n" * offset + chunk.read()), extension)
+            assert module is not None
+            self.doing = ""
             with located_errors(self.source, lambda: self.doing):
                 self.apply_passes(module)
                 return self.output_resulting_program(module)

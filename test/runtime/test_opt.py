@@ -45,6 +45,8 @@ def test_wrong_ir_is_1_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixt
         ('"test.op"() ({\n"test.op"(%x) : (i32) -> ()', "a.mlir:2:28: error: "),
         ("bultin.module {}", "a.mlir:1:1: error: Operation bultin.module is not registered; did you mean 'builtin."),
         ('"test.op"() {a = vector<-1xi8>} : () -> ()', "a.mlir:1:25: error: "),
+        ('"test.op"() {a = "' + "an open string " * 20, "a.mlir:1:18: error: End of file reached before closing"),
+        ("%x = fgraph.transpose %y perm [99999999999999999999] : (tensor<1xf32>)", "a.mlir:1:54: error: "),
         ("}", "a.mlir:1:1: error: Could not parse entire input!"),
     ],
 )
