@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute, SSAValue
 
 from frustum.dialects.graph import NetworkOp, OutputOp, tensor_type
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from frustum.passes.onnx.node import Value
     from frustum.passes.onnx.walk import Unavailable, Walk
 
-__all__ = ["DTYPE", "MODEL", "import_onnx"]
+__all__ = ["DTYPE", "MODEL", "MODEL_DTYPES", "import_onnx"]
 
 MODEL = "frustum.model"
 DTYPE = "frustum.dtype"
+MODEL_DTYPES = "frustum.model_dtypes"
+"""On a network: the numpy types in which the host passes its inputs and expects its outputs, in their order."""
 
 
 def import_onnx(
@@ -74,6 +76,7 @@ def _import(model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence
     operation = NetworkOp(
         re.sub(r"\W", "_", Path(model.file).stem), signature, [value.name for value in graph.output]
     )
+    operation.attributes[MODEL_DTYPES] = _host_types([*inputs, *graph.output], element)
     network = Network(operation.body.block, WeightStore(), element, bound.rebatched)
     walk = Walk(model.file, network, _constants(model, unified.tensors, nodes, graph))
     walk.values.update(zip((value.name for value in inputs), operation.body.block.args, strict=True))
@@ -110,6 +113,17 @@ def _element_type(
         raise Unsupported(problems)
     casts = (attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute)
     return network_type([*types.values(), *(tensor.data_type for tensor in tensors), *casts])
+
+
+def _host_types(values: Sequence[onnx.ValueInfoProto], element: Attribute) -> ArrayAttr[StringAttr]:
+    """The numpy types of inputs and outputs, `element` where the file does not tell."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    from frustum.passes.element_types import numpy_of
+
+    types = (value.type.tensor_type.elem_type for value in values)
+    names = (tensor_dtype_to_np_dtype(type_).name if type_ else numpy_of(element).name for type_ in types)
+    return ArrayAttr([StringAttr(name) for name in names])
 
 
 def _constants(

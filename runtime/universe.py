@@ -19,6 +19,10 @@ DIALECTS = (
 
 # name of the pass, "module:Class"; in the order of the pipeline.
 PASSES: tuple[tuple[str, str], ...] = (
+    ("frustum-set-target", "frustum.backend.set_target:SetTarget"),
+    ("frustum-graph-canonicalize", "frustum.passes.graph.canonicalize:Canonicalize"),
+    ("frustum-graph-convert-type", "frustum.passes.graph.convert_type:ConvertType"),
+    ("frustum-graph-own-outputs", "frustum.passes.graph.own_outputs:OwnOutputs"),
     ("frustum-fuse-layers", "frustum.passes.fuse.fuse_layers:FuseLayers"),
     ("frustum-tile-partition", "frustum.passes.tile.partition:PartitionUnits"),
     ("frustum-tile-lower-units", "frustum.passes.tile.lower_units:LowerUnits"),
