@@ -30,15 +30,29 @@ def binary(kind: str, a: Array, b: Array) -> Array:
 
 def erf(x: Array) -> Array:
     """Gauss's error function of every element, f32 correct to its last place (computed in f64 by runs)."""
+    return _by_runs(lambda run: _erf(run.astype(np.float64)), x)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)) of every element in f32, to the bit as onnxruntime computes it with AVX2.
+
+    Its absolute error is 1.7e-7, so that small values (the objectness of a detector) have few digits: only the same
+    formula gives the same ones, and deep networks of sigmoids agree better by a third.
+    Source: the rational approximation of degree 9/10 on [-18, 18] of Eigen (`logistic`) and MLAS (`logistic.cpp`).
+    """
+    return _by_runs(_sigmoid, x)
+
+
+def _by_runs(function: Callable[[Array], Array], x: Array) -> Array:
     flat = np.ascontiguousarray(x).reshape(-1)
     result = np.empty(flat.shape, np.float32)
-    for start in range(0, flat.size, ERF_RUN):
-        result[start : start + ERF_RUN] = _erf(flat[start : start + ERF_RUN].astype(np.float64))
+    for start in range(0, flat.size, RUN):
+        result[start : start + RUN] = function(flat[start : start + RUN])
     return result.reshape(x.shape)
 
 
-ERF_RUN = 1 << 13
-"""Elements at a time, so that the intermediate values stay in the cache."""
+RUN = 1 << 14
+"""Elements at a time of long formulas, so that the intermediate values stay in the cache."""
 ERF_SPLIT, ERF_END = 0.46875, 6.0
 """Below the first the central approximation holds; beyond the second the value is 1."""
 
@@ -77,8 +91,32 @@ def _ratio(x: Array, polynomials: tuple[tuple[float, ...], tuple[float, ...]]) -
     return top
 
 
+SIGMOID_END = np.float32(18.0)
+SIGMOID = (
+    (4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03,
+     2.48287947061529e-01),
+    (6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.70198817374094e-03,
+     1.16817656904453e-01, 9.93151921023180e-01),
+)  # fmt: skip
+"""Polynomials in x squared, highest power first: sigmoid(x) = 0.5 + x * [0] / [1]."""
+
+
 def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
+    x = np.clip(x.astype(np.float32, copy=False), -SIGMOID_END, SIGMOID_END)
+    square = x * x
+    top, bottom = (_fused_horner(square, coefficients) for coefficients in SIGMOID)
+    return np.clip(top * x / bottom + np.float32(0.5), 0, 1)
+
+
+def _fused_horner(x: Array, coefficients: tuple[float, ...]) -> Array:
+    """Horner's scheme in f32, each product and sum rounded once, as a fused multiply-add does."""
+    result = np.full_like(x, coefficients[0])
+    wide = np.empty(x.shape, np.float64)
+    for coefficient in coefficients[1:]:
+        np.multiply(result, x, out=wide, dtype=np.float64)
+        wide += np.float32(coefficient)
+        result[...] = wide
+    return result
 
 
 def _gelu(x: Array) -> Array:
@@ -99,7 +137,7 @@ UNARY: dict[str, Callable[[Array, np.float32, np.float32], Array]] = {
     "relu": lambda x, a, b: np.maximum(x, 0),
     "leaky_relu": lambda x, a, b: np.where(x < 0, x * a, x),
     "clip": lambda x, a, b: np.minimum(np.maximum(x, a), b),
-    "sigmoid": lambda x, a, b: _sigmoid(x),
+    "sigmoid": lambda x, a, b: sigmoid(x),
     "hard_sigmoid": lambda x, a, b: np.clip(a * x + b, 0, 1),
     "hard_swish": lambda x, a, b: _hard_swish(x),
     "tanh": lambda x, a, b: np.tanh(x),

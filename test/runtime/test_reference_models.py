@@ -1,0 +1,59 @@
+"""Whole networks: import, reference, oracle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from frustum.passes.errors import Unsupported
+from frustum.passes.import_onnx import import_onnx
+from frustum.passes.weights import store_of
+from frustum.passes.zoo import ZOO, zoo_model
+from frustum.runtime.oracle import compare, oracle_noise, oracle_outputs, random_inputs
+from frustum.runtime.reference import ReferenceExecutor
+
+SHARED_MODELS = Path("/work/shared/models")
+INTEGERS = {"dory-dronet-int", "micro-kws-qdq", "micro-kws-qoperator"}
+"""Need integer operators."""
+NOISY = {"ppocr-v3-det", "yunet-n-320", "yolox-nano"}
+"""End in sigmoids of large negative numbers, or amplify rounding: their noise in f32 is above the tolerance."""
+
+
+def run(module, inputs):
+    return ReferenceExecutor(store_of(module)).run_graph(module, inputs)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_zoo(name):
+    model = zoo_model(name)
+    module = import_onnx(model)
+    inputs = random_inputs(module, 0)
+    agreement = compare(run(module, inputs), oracle_outputs(model, inputs), "f32")
+    assert agreement.good, agreement
+
+
+def test_a_batch_of_four():
+    model = zoo_model("squeezenet")
+    module = import_onnx(model, batch=4)
+    inputs = random_inputs(module, 0)
+    agreement = compare(run(module, inputs), oracle_outputs(model, inputs, batch=4), "f32")
+    assert agreement.good, agreement
+
+
+@pytest.mark.skipif(not SHARED_MODELS.is_dir(), reason="the shared models are not here")
+@pytest.mark.parametrize("path", sorted(SHARED_MODELS.glob("*.onnx")), ids=lambda path: path.stem)
+def test_published_models(path):
+    arrays = np.load(path.with_suffix(".io.npz"))
+    inputs = {key[3:]: arrays[key] for key in arrays.files if key.startswith("in:")}
+    shapes = {name: array.shape for name, array in inputs.items()}
+    if path.stem in INTEGERS:
+        with pytest.raises(Unsupported):
+            import_onnx(path, shapes=shapes)
+        return
+    found, expected = run(import_onnx(path, shapes=shapes), inputs), oracle_outputs(path, inputs)
+    dtype = "f16" if "fp16" in path.stem else "f32"
+    noise = oracle_noise(path, inputs, expected) if path.stem in NOISY else None
+    agreement = compare(found, expected, dtype, noise)
+    assert agreement.good, agreement
