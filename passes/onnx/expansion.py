@@ -40,14 +40,14 @@ def function_body(node: Node) -> Body:
     )
     if schema.has_function:
         version = max(schema.function_opset_versions)
-        function = schema.get_function_with_opset_version(version)
+        content = schema.get_function_with_opset_version(version)
     else:
         version = max(schema.context_dependent_function_opset_versions)
         types = [_type(operand, node.network).SerializeToString() for operand in node.operands]
         content = schema.get_context_dependent_function_with_opset_version(
             version, node.proto.SerializeToString(), types
         )
-        function = onnx.FunctionProto.FromString(content)
+    function = onnx.FunctionProto.FromString(content)
     attributes = {attribute.name: attribute for attribute in function.attribute_proto}
     for name, attribute in schema.attributes.items():
         if attribute.default_value.type:

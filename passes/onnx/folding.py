@@ -44,7 +44,7 @@ def fold(node: Node) -> Sequence[Value] | None:
             result = frequent(node, arrays) if frequent and quick else _by_reference(node)
     except FAILURES as error:
         raise Refused(f"its value cannot be computed: {str(error).splitlines()[0]}") from error
-    results = [result] if isinstance(result, np.ndarray) else result
+    results = result if isinstance(result, list | tuple) else [result]
     return [np.asarray(array) for array in results]
 
 

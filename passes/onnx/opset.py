@@ -18,6 +18,7 @@ from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel
 __all__ = ["Unified", "unify"]
 
 OPSET = 13
+FREE_INITIALIZERS = 4  # the first IR version whose initializers need not be inputs
 RESIZE_CHANGED = 11  # Resize and Upsample had one way of placing samples until then
 BIG_ELEMENTS = 1024  # larger tensors do not go through the C++ tools, which copy a model several times
 
@@ -82,14 +83,14 @@ def _without(proto: onnx.ModelProto, heavy: dict[str, onnx.TensorProto]) -> onnx
         light,
         opset_imports=[entry for entry in proto.opset_import if entry.domain in used],
         functions=list(proto.functions),
-        ir_version=proto.ir_version,
+        ir_version=max(proto.ir_version, FREE_INITIALIZERS),
     )
 
 
 def _convert(light: onnx.ModelProto, model: LoadedModel) -> onnx.ModelProto:
     try:
         converted = version_converter.convert_version(light, OPSET)
-    except (RuntimeError, ValueError) as error:  # what the C++ converter raises derives from RuntimeError
+    except (RuntimeError, ValueError, version_converter.ConvertError) as error:
         reason = str(error).strip().splitlines()[0]
         message = f"cannot be converted from opset {model.opset} to {OPSET}: {reason}"
         raise Unsupported([Problem(model.file, message)]) from error

@@ -1,7 +1,6 @@
 """Every operator that is imported computes what onnxruntime computes, before and after simplification."""
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -295,9 +294,22 @@ MOVES = [
 ]
 RESIZES = [
     *(
-        Case("Resize", [r(1, 2, 5, 6)], [None, scales], mode=mode, coordinate_transformation_mode=place, **extra)
+        Case(
+            "Resize",
+            [r(1, 2, 5, 6)],
+            [None, scales],
+            mode=mode,
+            coordinate_transformation_mode=place,
+            **extra,
+        )
         for scales in (f32(1, 1, 2, 3), f32(1, 1, 0.7, 1.5), f32(1, 1, 1.7, 0.5))
-        for place in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric")
+        for place in (
+            "half_pixel",
+            "pytorch_half_pixel",
+            "align_corners",
+            "asymmetric",
+            "half_pixel_symmetric",
+        )
         for mode, extra in (
             ("linear", {}),
             ("nearest", {"nearest_mode": "floor"}),
@@ -309,21 +321,49 @@ RESIZES = [
     Case("Resize", [r(1, 2, 5, 6)], [None, f32(1, 1, 0.6, 1.5)], mode="nearest", nearest_mode="floor"),
     Case("Resize", [r(1, 2, 5, 6)], [None, None, i64(1, 2, 7, 13)], mode="nearest"),
     Case("Resize", [r(1, 2, 5, 6)], [None, None, i64(1, 2, 7, 13)], mode="linear"),
-    Case("Resize", [r(1, 2, 5, 6)], [None, None, i64(1, 2, 1, 1)], mode="linear", coordinate_transformation_mode="pytorch_half_pixel"),
+    Case(
+        "Resize",
+        [r(1, 2, 5, 6)],
+        [None, None, i64(1, 2, 1, 1)],
+        mode="linear",
+        coordinate_transformation_mode="pytorch_half_pixel",
+    ),
     Case("Resize", [r(1, 2, 5, 6)], [None, None, i64(7, 8)], mode="linear", axes=[2, 3]),
-    Case("Resize", [r(1, 2, 5, 6)], [None, None, i64(10, 8)], mode="nearest", axes=[2, 3], keep_aspect_ratio_policy="not_larger"),
-    Case("Resize", [r(1, 2, 5, 6)], [None, None, i64(10, 8)], mode="linear", axes=[3, 2], keep_aspect_ratio_policy="not_smaller"),
+    Case(
+        "Resize",
+        [r(1, 2, 5, 6)],
+        [None, None, i64(10, 8)],
+        mode="nearest",
+        axes=[2, 3],
+        keep_aspect_ratio_policy="not_larger",
+    ),
+    Case(
+        "Resize",
+        [r(1, 2, 5, 6)],
+        [None, None, i64(10, 8)],
+        mode="linear",
+        axes=[3, 2],
+        keep_aspect_ratio_policy="not_smaller",
+    ),
     Case("Resize", [r(1, 5, 6, 2)], [None, f32(1, 2, 2, 1)], mode="nearest"),
     Case("Resize", [r(2, 3, 5)], [None, f32(1, 1, 2.5)], mode="linear"),
-    Case("Resize", [r(1, 1, 49, 3)], [None, f32(1, 1, 7, 1)], mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+    Case(
+        "Resize",
+        [r(1, 1, 49, 3)],
+        [None, f32(1, 1, 7, 1)],
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    ),
     Case("Upsample", [r(1, 2, 3, 4)], [f32(1, 1, 2, 3)], mode="nearest", opset=9),
     Case("Upsample", [r(1, 2, 3, 4)], [f32(1, 1, 2, 2)], mode="linear", opset=9),
     Case("Upsample", [r(1, 2, 3, 4)], scales=[1.0, 1.0, 2.0, 2.0], mode="nearest", opset=7),
     Case("Resize", [r(1, 2, 3, 4)], [f32(1, 1, 2, 3)], mode="nearest", opset=10),
     Case("Resize", [r(1, 2, 3, 4)], [f32(1, 1, 2, 3)], mode="linear", opset=10),
-]  # fmt: skip
+]
 CASES = [
-    *CONVS, *TRANSPOSED, *PRODUCTS, *POOLS, *UNARIES, *BINARIES, *NORMALIZATIONS, *REDUCTIONS, *SHAPES, *MOVES, *RESIZES,
+    *CONVS, *TRANSPOSED, *PRODUCTS, *POOLS, *UNARIES, *BINARIES, *NORMALIZATIONS, *REDUCTIONS, *SHAPES, *MOVES,
+    *RESIZES,
 ]  # fmt: skip
 
 
