@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from frustum.runtime.kernels.types import Array, widen
@@ -16,9 +18,8 @@ def matmul(a: Array, b: Array, *, trans_a: bool = False, trans_b: bool = False) 
 
 def reduce(kind: str, x: Array, axes: tuple[int, ...], *, keepdims: bool = True) -> Array:
     """`mean`, `sum`, `max` or `min` over `axes`."""
-    function = {"mean": np.mean, "sum": np.sum, "max": np.max, "min": np.min}[kind]
     with np.errstate(all="ignore"):
-        return np.asarray(function(widen(x), axis=axes, keepdims=keepdims))
+        return np.asarray(REDUCTIONS[kind](widen(x), axis=axes, keepdims=keepdims))
 
 
 def softmax(x: Array, axis: int) -> Array:
@@ -44,3 +45,6 @@ def lrn(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
     total += np.float32(bias)
     with np.errstate(all="ignore"):
         return x / total ** np.float32(beta)
+
+
+REDUCTIONS: dict[str, Callable[..., Array]] = {"mean": np.mean, "sum": np.sum, "max": np.max, "min": np.min}
