@@ -12,33 +12,39 @@ from functools import singledispatch
 import numpy as np
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Instruction, View
+from frustum.runtime.expand import OPERANDS
 from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.memory import DTYPES, Memories
 
-Four = Sequence[int]
 RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4)}
 """Elements as bits, for what is only moved."""
 
 
+LOWER, EXTENT, ORIGIN, READ, LOW, HIGH = (slice(4 * k, 4 * k + 4) for k in range(6))
+FLAGS, LEAD = slice(24, 26), slice(26, 28)
+BASE = slice(28, 28 + OPERANDS)
+STEPS = tuple(slice(28 + k * OPERANDS, 28 + (k + 1) * OPERANDS) for k in (1, 2))
+"""Where the numbers of a `Work` are: those of `expand.Rows` for one unit, then those of `group.Calls`."""
+
+
 class Work:
-    """Equal executions of one instruction by a block of units; see `expand.Rows` for the numbers."""
+    """Equal executions of one instruction by a block of units; see `expand.Rows` for what the numbers mean."""
 
     __slots__ = (
         "_base", "_kinds", "_lead", "_memories", "_steps", "copies", "extent", "high", "is_first", "is_last",
         "low", "lower", "origin", "read",
     )  # fmt: skip
 
-    def __init__(
-        self, memories: Memories, kinds: Sequence[int], copies: int, box: Sequence[Four], flags: tuple[bool, bool],
-        lead: Sequence[int], base: Sequence[int], steps: Sequence[Sequence[int]],
-    ) -> None:  # fmt: skip
-        self._memories, self._kinds, self._base = memories, kinds, base
-        self.copies = copies
-        self.lower, self.extent, self.origin, self.read, self.low, self.high = box
-        self.is_first, self.is_last = flags
+    def __init__(self, memories: Memories, kinds: Sequence[int], copies: int, numbers: list[int]) -> None:
+        self._memories, self._kinds, self.copies = memories, kinds, copies
+        self.lower, self.extent, self.origin = numbers[LOWER], numbers[EXTENT], numbers[ORIGIN]
+        self.read, self.low, self.high = numbers[READ], numbers[LOW], numbers[HIGH]
+        self.is_first, self.is_last = numbers[FLAGS]
+        self._base = numbers[BASE]
+        lead = numbers[LEAD]
         axes = [axis for axis in (0, 1) if lead[axis] > 1]
         self._lead = tuple(lead[axis] for axis in axes)
-        self._steps = [steps[axis] for axis in axes]
+        self._steps = [numbers[STEPS[axis]] for axis in axes]
 
     def view(self, slot: int, view: View, shape: Sequence[int], strides: Sequence[int] | None = None) -> Array:
         """Operand `slot` as `[units..., *shape]`; strides are the view's where none are given."""

@@ -157,6 +157,7 @@ class _Tables:
         self.affine[:, LIMIT, 0] = self.affine[:, WINDOW_LIMIT, 0] = FAR
         self.span = np.zeros((2, 4, size), np.int64)  # extent, bound of the box
         self.window = np.zeros((4, 4, size), np.int64)  # stride, size, extent, bound
+        self.is_same = np.zeros((4, size), bool)  # the window is what the box names
         self.floor = np.zeros(size, np.int64)  # lowest position of the box
         self.by_box = np.zeros((OPERANDS, 4, size), np.int64)
         self.by_read = np.zeros((OPERANDS, 4, size), np.int64)
@@ -168,18 +169,29 @@ class _Tables:
                 if operand is not None:
                     self._set_operand(number, slot, operand)
             self._set_events(number, part.instruction)
+        self._copy_same()
 
     def _set_box(self, number: int, its_form: Form) -> None:
         affine = self.affine[number]
         for d, (span, window) in enumerate(zip(its_form.spans, its_form.windows, strict=True)):
             _set(affine[d], span.start)
             _set(affine[4 + d], span.limit)
+            self.span[:, d, number] = span.extent, FAR if its_form.fills else span.bound
+            if window is None:
+                self.is_same[d, number] = True
+                self.window[:, d, number] = 1, 1, span.extent, span.bound
+                continue
             _set(affine[8 + d], window.start)
             _set(affine[12 + d], window.nominal)
             _set(affine[16 + d], window.limit)
-            self.span[:, d, number] = span.extent, FAR if its_form.fills else span.bound
             self.window[:, d, number] = window.stride, window.size, window.extent, window.bound
         self.floor[number] = -FAR if its_form.fills else 0
+
+    def _copy_same(self) -> None:
+        """Windows that are what the box names have its functions."""
+        d, number = np.nonzero(self.is_same)
+        for plane, source in ((FIRST, START), (NOMINAL, START), (WINDOW_LIMIT, LIMIT)):
+            self.affine[number, plane.start + d] = self.affine[number, source.start + d]
 
     def _set_operand(self, number: int, slot: int, operand: Operand) -> None:
         view = operand.view
@@ -324,9 +336,13 @@ class _Seen:
 
 
 def _set(row: Ints, value: Affine | None) -> None:
-    if value is not None:
-        row[: 1 + len(value.loops)] = value.base, *value.loops
-        row[1 + len(value.loops) : 1 + MAX_LOOPS] = 0
+    """Write a function into a row of zeros (of a limit: of FAR and zeros)."""
+    if value is None:
+        return
+    row[0] = value.base
+    if value.loops:
+        row[1 : 1 + len(value.loops)] = value.loops
+    if value.cluster or value.core:
         row[1 + MAX_LOOPS :] = value.cluster, value.core
 
 

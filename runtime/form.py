@@ -31,6 +31,7 @@ from frustum.dialects.isa.program import (
 )
 
 STILL: Four = (0, 0, 0, 0)
+SAME = (None,) * 4
 FAR = 1 << 40
 """Stands for a bound or limit that is not there."""
 
@@ -62,11 +63,12 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`spans`: the four dimensions of the box; `fills`: its lower ends are not cut at 0 nor its upper ends at the
-    bound; `operands`: in the order of the instruction's views, None where one is absent."""
+    """`spans`: the four dimensions of the box; `windows`: what is read of each, None where it is what the box names;
+    `fills`: the box's lower ends are not cut at 0 nor its upper ends at the bound; `operands`: in the order of the
+    instruction's views, None where one is absent."""
 
     spans: tuple[Span, ...] = ()
-    windows: tuple[Window, ...] = ()
+    windows: tuple[Window | None, ...] = ()
     operands: tuple[Operand | None, ...] = ()
     fills: bool = False
 
@@ -88,7 +90,7 @@ def _(instruction: Fetch | Barrier | Hold) -> Form:
 def _(instruction: Copy) -> Form:
     spans = instruction.box.spans
     operands = (_source(instruction.src_view), _result(instruction.dst_view))
-    return Form(spans, tuple(map(_same, spans)), operands, instruction.fill is not None)
+    return Form(spans, SAME, operands, instruction.fill is not None)
 
 
 @form.register
@@ -104,7 +106,7 @@ def _(instruction: Conv) -> Form:
         None if acc is None else Operand(acc, acc.strides, is_read=True, is_written=True),
         _result(instruction.out_view),
     )
-    return Form(spans, (_same(spans[0]), _window(channels, 0, channels.extent), rows, cols), operands)
+    return Form(spans, (None, _window(channels, 0, channels.extent), rows, cols), operands)
 
 
 @form.register
@@ -112,14 +114,14 @@ def _(instruction: Pool) -> Form:
     spans = instruction.box.spans
     rows, cols = _windows(instruction)
     operands = (_source(instruction.in_view), _result(instruction.out_view))
-    return Form(spans, (_same(spans[0]), _same(spans[1]), rows, cols), operands)
+    return Form(spans, (None, None, rows, cols), operands)
 
 
 @form.register(Unary)
 @form.register(Softmax)
 def _(instruction: Unary | Softmax) -> Form:
     spans = instruction.box.spans
-    return Form(spans, tuple(map(_same, spans)), (_source(instruction.in_view), _result(instruction.out_view)))
+    return Form(spans, SAME, (_source(instruction.in_view), _result(instruction.out_view)))
 
 
 @form.register
@@ -128,14 +130,14 @@ def _(instruction: Reduce) -> Form:
     out = instruction.out_view
     continued = instruction.accumulate is not None
     result = Operand(out, out.strides, is_read=continued, is_written=True)
-    return Form(spans, tuple(map(_same, spans)), (_source(instruction.in_view), result))
+    return Form(spans, SAME, (_source(instruction.in_view), result))
 
 
 @form.register
 def _(instruction: Binary) -> Form:
     spans = instruction.box.spans
     a, b = _source(instruction.a_view), _source(instruction.b_view)
-    return Form(spans, tuple(map(_same, spans)), (a, b, _result(instruction.out_view)))
+    return Form(spans, SAME, (a, b, _result(instruction.out_view)))
 
 
 @form.register
@@ -144,7 +146,7 @@ def _(instruction: Lrn) -> Form:
     first = spans[1].start - (instruction.size - 1) // 2
     channels = Window(first, given.start, 1, instruction.size, given.extent, given.bound, given.limit)
     operands = (_source(instruction.in_view), _result(instruction.out_view))
-    return Form(spans, (_same(spans[0]), channels, _same(spans[2]), _same(spans[3])), operands)
+    return Form(spans, (None, channels, None, None), operands)
 
 
 @form.register
@@ -152,7 +154,7 @@ def _(instruction: Resize) -> Form:
     spans = instruction.box.spans
     rows, cols = (_window(span, 0, span.extent) for span in (instruction.rows, instruction.cols))
     operands = (_source(instruction.in_view), _result(instruction.out_view))
-    return Form(spans, (_same(spans[0]), _same(spans[1]), rows, cols), operands)
+    return Form(spans, (None, None, rows, cols), operands)
 
 
 def _source(view: View) -> Operand:
@@ -161,11 +163,6 @@ def _source(view: View) -> Operand:
 
 def _result(view: View) -> Operand:
     return Operand(view, by_box=view.strides, is_written=True)
-
-
-def _same(span: Span) -> Window:
-    """What is read is what the box names."""
-    return _window(span, 1, 1)
 
 
 def _window(span: Span, stride: int, size: int) -> Window:

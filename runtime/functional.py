@@ -7,25 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
 from frustum.dialects.isa.program import Conv, Instruction
 from frustum.runtime import matrix, transfer, vector  # noqa: F401  (they register their effects)
 from frustum.runtime.blas import single_threaded
-from frustum.runtime.effects import Work, effect
+from frustum.runtime.effects import BASE, LEAD, STEPS, Work, effect
 from frustum.runtime.expand import Expanded, Rows
 from frustum.runtime.group import Calls, group
 from frustum.runtime.memory import Memories
 from frustum.runtime.progress import Progress
 
-Step = tuple[Any, ...]
-"""Index of the instruction, whether to run it in halves, then the last arguments of `Work`."""
+Step = tuple[int, bool, list[int]]
+"""Index of the instruction, whether to run it in halves, the numbers of its `Work`."""
 REPORTS = 200
 """How often at most a run reports its progress."""
-LARGE = 1 << 19
-"""Elements moved or products summed from which on halves pay: handing one over takes 50 us."""
+LARGE = 1 << 18
+"""Elements from which on halves pay: moving them takes 150 us, handing over a half 30 us."""
+PRODUCTS = 10
+"""Products that take as long as moving an element."""
 
 
 class Plan:
@@ -50,25 +51,25 @@ class Plan:
         """Execute everything; `progress` hears the stage and the share done."""
         every = max(1, len(self) // REPORTS)
         with single_threaded(), np.errstate(all="ignore"), ThreadPoolExecutor(1) as other:
-            for number, (static, in_halves, *rest) in enumerate(self._steps):
+            for number, (static, in_halves, numbers) in enumerate(self._steps):
                 if in_halves:
-                    first, second = _halves(*rest)
+                    first, second = _halves(numbers)
                     future = other.submit(self._do_quietly, memories, static, first)
                     self._do(memories, static, second)
                     future.result()
                 else:
-                    self._do(memories, static, rest)
+                    self._do(memories, static, numbers)
                 if progress is not None and number % every == 0:
                     progress("emulate", number / len(self))
 
-    def _do(self, memories: Memories, static: int, rest: Sequence[Any]) -> None:
-        work = Work(memories, self._kinds[static], self._copies[static], *rest)
+    def _do(self, memories: Memories, static: int, numbers: list[int]) -> None:
+        work = Work(memories, self._kinds[static], self._copies[static], numbers)
         self._effects[static](self._instructions[static], work)
 
-    def _do_quietly(self, memories: Memories, static: int, rest: Sequence[Any]) -> None:
+    def _do_quietly(self, memories: Memories, static: int, numbers: list[int]) -> None:
         """`_do` in another thread, which does not inherit that overflows are no errors here."""
         with np.errstate(all="ignore"):
-            self._do(memories, static, rest)
+            self._do(memories, static, numbers)
 
 
 def _products(instruction: Instruction) -> int:
@@ -80,23 +81,23 @@ def _steps(rows: Rows, calls: Calls, products: np.ndarray) -> list[Step]:
     """What to run, in the order of the calls."""
     row, unit = calls.row, calls.unit
     parts = (rows.lower, rows.extent, rows.origin, rows.read, rows.low, rows.high)
-    box = np.stack([part[:, row, unit] for part in parts])  # parts, 4, calls
+    box = [part[:, row, unit].T for part in parts]
     flags = np.stack([rows.is_first[row], rows.is_last[row]], 1)
-    static, lead = rows.static[row], calls.lead
-    units = lead.prod(axis=1)
-    channels = rows.read[1, row, unit]
-    large = units * rows.extent[:, row, unit].prod(axis=0) * np.maximum(1, products[static] * channels) >= LARGE
-    columns = (static, large & (units > 1), box.transpose(2, 0, 1), flags, lead, calls.base, calls.step)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+    steps = calls.step.reshape(len(row), -1)
+    numbers = np.concatenate([*box, flags, calls.lead, calls.base, steps], axis=1)
+    static, units = rows.static[row], calls.lead.prod(axis=1)
+    elements = units * rows.extent[:, row, unit].prod(axis=0)
+    cost = elements * (1 + products[static] * rows.read[1, row, unit] // PRODUCTS)
+    in_halves = (cost >= LARGE) & (units > 1)
+    return list(zip(static.tolist(), in_halves.tolist(), numbers.tolist(), strict=True))
 
 
-def _halves(
-    box: Any, flags: Any, lead: list[int], base: list[int], step: list[list[int]]
-) -> tuple[Sequence[Any], Sequence[Any]]:
-    """The last arguments of `Work` for the first and the second half of the units."""
-    axis = 0 if lead[0] > 1 else 1
-    half = lead[axis] // 2
-    sizes = [list(lead), list(lead)]
-    sizes[0][axis], sizes[1][axis] = half, lead[axis] - half
-    moved = [address + half * move for address, move in zip(base, step[axis], strict=True)]
-    return (box, flags, sizes[0], base, step), (box, flags, sizes[1], moved, step)
+def _halves(numbers: list[int]) -> tuple[list[int], list[int]]:
+    """The numbers of `Work` for the first and the second half of the units."""
+    axis = 0 if numbers[LEAD][0] > 1 else 1
+    first, second = numbers.copy(), numbers.copy()
+    place, step = LEAD.start + axis, numbers[STEPS[axis]]
+    first[place] = numbers[place] // 2
+    second[place] = numbers[place] - first[place]
+    second[BASE] = [base + first[place] * move for base, move in zip(numbers[BASE], step, strict=True)]
+    return first, second
