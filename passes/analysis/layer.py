@@ -257,9 +257,9 @@ def softmax(op: g.SoftmaxOp) -> Layer:
 def reduce(op: g.ReduceOp) -> Layer:
     shape = g.shape_of(op.x)
     reduced = [i in op.axes for i in range(len(shape))]
-    groups: list[tuple[int, bool]] = []  # extents, is reduced; neighbours of a kind merged only when there are too many
+    groups: list[tuple[int, bool]] = []  # extent, is reduced: neighbours of a kind are one dimension
     for extent, flag in zip(shape, reduced):
-        if len(shape) > RANK and groups and groups[-1][1] == flag:
+        if groups and groups[-1][1] == flag:
             groups[-1] = (groups[-1][0] * extent, flag)
         else:
             groups.append((extent, flag))

@@ -16,6 +16,7 @@ from frustum.dialects import isa
 from frustum.dialects.isa.program import ELEMENT_BYTES, Act, Affine, Box, CopyEngine, Element, Four, Memory, Span, View
 from frustum.dialects.tile import ComputeOp, Tile, to_plain
 from frustum.dialects.unit import Extents
+from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.project import memory_order, strides_in
 from frustum.passes.lower import nest as nests
 from frustum.passes.lower.memory_map import Placed, aligned, byte_strides, four, tile_bytes
@@ -67,6 +68,8 @@ class LayerLowering:
         self.map = op.map.data
         self.access = [a.data for a in op.access.data]
         self.reduced: Sequence[int] = self.params["axes"] if self.kind == "reduce" else ()
+        if self.reduced:  # its pieces are pieces of the input
+            self.access = [SAME4]
         region = tiles[0] if self.reduced else out
         self.nest: Nest = nests.build(
             self.map, region.start, region.extent, region.bound, self.params, site.cores, site.level,

@@ -1,0 +1,64 @@
+"""Reduce large maps in two steps, so that every step fits on chip."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from frustum.dialects import graph as g
+from frustum.passes.analysis.layer import layer_of
+from frustum.passes.analysis.module import element_bytes, target_of
+
+SHARE = 4  # a reduced row takes at most this part of SRAM: two copies and room for the rest
+
+
+@dataclass(frozen=True)
+class SplitReductions(ModulePass):
+    """Split reductions whose reduced elements do not fit SRAM.
+
+    Before: any reductions.  After: a reduction over R elements with R too large is one over B, then one over R / B,
+    for the largest divisor B of R that fits (tfu.md: reductions over space may be computed in pieces).
+    """
+
+    name = "frustum-graph-split-reductions"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        limit = target_of(op).cluster.sram.capacity_bytes // SHARE
+        for reduction in [o for o in op.walk() if isinstance(o, g.ReduceOp)]:
+            split(reduction, limit // element_bytes(reduction.x))
+
+
+def split(op: g.ReduceOp, limit: int) -> None:
+    """Replace a reduction by two if more than `limit` elements make one result."""
+    operand = layer_of(op).maps[0]
+    reduced = [d for d in range(4) if op_reduces(op, d)]
+    if len(reduced) != 1 or operand.dims[reduced[0]] <= limit:
+        return
+    axis = reduced[0]
+    length = operand.dims[axis]
+    part = max(b for b in range(1, limit + 1) if length % b == 0)
+    if part == 1:
+        return
+    before, after = math.prod(operand.dims[:axis]), math.prod(operand.dims[axis + 1:])
+    parts = g.ReshapeOp(op.x, (before, length // part, part, after))
+    inner = g.ReduceOp(str(op.kind), parts.result, (2,), True)
+    outer = g.ReduceOp(str(op.kind), inner.result, (1,), True)
+    final = g.ReshapeOp(outer.result, g.shape_of(op.result))
+    block = op.parent
+    assert block is not None
+    for new in (parts, inner, outer, final):
+        new.location = op.location
+        block.insert_op_before(new, op)
+    op.result.replace_all_uses_with(final.result)
+    op.detach()
+    op.erase()
+
+
+def op_reduces(op: g.ReduceOp, dimension: int) -> bool:
+    axes = layer_of(op).params["axes"]
+    assert isinstance(axes, tuple)
+    return dimension in axes
