@@ -154,10 +154,11 @@ class _Section:
         found: list[_Candidate] = []
         for access in _one_for_each_buffer(self.instructions[y].accesses):
             own: list[_Candidate] = []
-            for held in (access.buffer, *self.sharing.get(access.buffer, ())):
-                for candidate in self._through(y, access, held):
-                    if not self._implied(candidate, own):
-                        own.append(candidate)
+            shared = self.sharing.get(access.buffer, ())
+            several = (c for held in (access.buffer, *shared) for c in self._through(y, access, held))
+            for candidate in sorted(several, key=self._lateness, reverse=True):  # few remain, found early
+                if not self._implied(candidate, own):
+                    own.append(candidate)
             found += own
         return [c for c in found if c.scope is not None and not self._implied(c, found)]
 
@@ -168,19 +169,20 @@ class _Section:
         users = self.accesses.get(held, [])
         here = bisect_left(users, y, key=itemgetter(0))
         alone = held == access.buffer or self.buffers[held].depth == 1
-        least_level = -1
+        hiding: _Candidate | None = None
         for x in reversed(users[:here]):
+            if hiding is not None and self._common(x[0], hiding.producer) <= hiding.level:
+                break
             candidate = self._candidate(x, y, access)
             if candidate is not None:
                 yield candidate
-                if alone and self._hides_earlier(candidate):
-                    least_level = candidate.level
-                    break
+                if alone and hiding is None and self._hides_earlier(candidate):
+                    hiding = candidate
         following = []
         for x in users[here:]:
-            candidate = self._candidate(x, y, access)
-            if common_level(self.instructions[x[0]].path, self.instructions[y].path) <= least_level:
+            if hiding is not None and self._common(x[0], y) <= hiding.level:
                 break
+            candidate = self._candidate(x, y, access)
             if candidate is not None:
                 following.append(candidate)
         yield from reversed(following)
@@ -205,9 +207,16 @@ class _Section:
         memory = self.buffers[a.buffer].memory
         return max(reach(memory, a.everywhere), reach(memory, b.everywhere))
 
+    def _lateness(self, c: _Candidate) -> tuple[int, int, int]:
+        return c.level, -c.back, self.instructions[c.producer].position
+
     def _hides_earlier(self, c: _Candidate) -> bool:
-        path = self.instructions[c.producer].path[c.level :]
-        return c.writes and c.back == 0 and not any(step.body in self.mixed for step in path)
+        """Whether everything before the producer's child of their body is also before the producer."""
+        body = self.instructions[c.producer].path[c.level].body
+        return c.writes and c.back == 0 and body not in self.mixed
+
+    def _common(self, a: int, b: int) -> int:
+        return common_level(self.instructions[a].path, self.instructions[b].path)
 
     def _implied(self, c: _Candidate, others: Iterable[_Candidate]) -> bool:
         return any(self._implies(other, c) for other in others if other is not c)
@@ -239,7 +248,9 @@ class _Section:
     def _chained(self, z: _Candidate, x: _Candidate) -> bool:
         if z.wanted != x.wanted or z.producer == x.producer or not (z.writes or x.writes):
             return False
-        return z.held == z.wanted or (z.held == x.held and self.buffers[x.held].depth == 1)
+        if z.held == x.held and z.held != z.wanted:
+            return self.buffers[x.held].depth == 1
+        return z.held == z.wanted or x.held == x.wanted or x.held in self.sharing.get(z.held, ())
 
 
 def _covers_earlier_run(z: _Candidate, x: _Candidate, z_ends_later: bool) -> bool:
