@@ -26,12 +26,13 @@ class Constants:
     store: WeightStore
 
     def array(self, value: SSAValue | None) -> Array | None:
-        """A floating-point constant, as it is stored; None for any other value."""
+        """A floating-point constant, as it is stored; None for any other value, and for one not in the store."""
         if value is None or not isinstance(value.owner, WeightOp):
             return None
-        if not is_float(tensor_of(value).element_type):
+        key = value.owner.key.data
+        if not is_float(tensor_of(value).element_type) or key not in self.store:
             return None
-        return self.store[value.owner.key.data]
+        return self.store[key]
 
     def like(self, value: SSAValue, array: Array, rewriter: PatternRewriter, user: Operation) -> SSAValue:
         """A constant made from the constant `value`, in its element type."""

@@ -9,7 +9,7 @@ Batch normalisation is such a pair. An addition before a padded convolution stay
 from __future__ import annotations
 
 import numpy as np
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
 from frustum.dialects.graph import Arithmetic, BinaryOp, ConvOp, InterleaveOp, MatmulOp, shape_of
@@ -166,11 +166,13 @@ class FoldScaleBefore(RewritePattern):
         rewriter.erase(before)
 
 
-def rebuilt(layer: Layer, x: SSAValue, weight: SSAValue, bias: SSAValue | None, act: object) -> Layer:
+def rebuilt(
+    layer: Layer, x: SSAValue, weight: SSAValue, bias: SSAValue | None, act: Attribute | None
+) -> Layer:
     """The layer with other operands; its result's type, attributes and location stay."""
     properties = dict(layer.properties)
     if act is not None:
-        properties["act"] = act  # pyright: ignore[reportArgumentType]
+        properties["act"] = act
     new = type(layer).create(
         operands=[x, weight] if bias is None else [x, weight, bias],
         properties=properties,

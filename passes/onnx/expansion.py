@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import onnx
 from xdsl.ir import SSAValue
 
+from frustum.dialects.graph import shape_of
 from frustum.passes.onnx.element_types import DEVICE_TYPES
 from frustum.passes.onnx.node import Network, Node, Value
 
@@ -30,14 +32,12 @@ def has_body(op_type: str) -> bool:
     """Whether ONNX defines the operator by others."""
     if not onnx.defs.has(op_type):
         return False
-    schema = onnx.defs.get_schema(op_type)
+    schema = _schema(op_type)
     return schema.has_function or schema.has_context_dependent_function
 
 
 def function_body(node: Node) -> Body:
-    schema = onnx.defs.get_schema(
-        node.op_type, max(node.opset, onnx.defs.get_schema(node.op_type).since_version)
-    )
+    schema = _schema(node.op_type, max(node.opset, _schema(node.op_type).since_version))
     if schema.has_function:
         version = max(schema.function_opset_versions)
         content = schema.get_function_with_opset_version(version)
@@ -57,12 +57,17 @@ def function_body(node: Node) -> Body:
     return Body(nodes, list(function.input), list(function.output), version)
 
 
+def _schema(op_type: str, version: int | None = None) -> Any:
+    """Of any type: the members about functions are missing in the stubs of `onnx`."""
+    return onnx.defs.get_schema(op_type) if version is None else onnx.defs.get_schema(op_type, version)
+
+
 def _type(operand: Value | None, network: Network) -> onnx.TypeProto:
     if operand is None:
         return onnx.TypeProto()
     if isinstance(operand, SSAValue):
         data_type = next(key for key, element in DEVICE_TYPES.items() if element == network.element)
-        return onnx.helper.make_tensor_type_proto(data_type, list(operand.type.get_shape()))
+        return onnx.helper.make_tensor_type_proto(data_type, list(shape_of(operand)))
     return onnx.helper.make_tensor_type_proto(
         onnx.helper.np_dtype_to_tensor_dtype(operand.dtype), list(operand.shape)
     )

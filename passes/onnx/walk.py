@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
+from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.passes.errors import ModelError, Problem
@@ -49,12 +50,13 @@ class Walk:
                 self.values[output] = results[index] if index < len(results) else UNAVAILABLE
 
     def _results(self, proto: onnx.NodeProto, name: str, opset: int) -> Sequence[Value | None]:
-        operands = [self._operand(input) for input in proto.input]
-        if any(isinstance(operand, Unavailable) for operand in operands):
+        found = [self._operand(input) for input in proto.input]
+        operands = [operand for operand in found if not isinstance(operand, Unavailable)]
+        if len(operands) < len(found):
             if _is_known(proto):
                 return ()
             raise Refused("this operator is not supported")
-        node = Node(proto, operands, self.network, opset, name)  # pyright: ignore[reportArgumentType]
+        node = Node(proto, operands, self.network, opset, name)
         folded = fold(node) if proto.domain in DEFAULT_DOMAINS else None
         if folded is not None:
             return folded
@@ -66,7 +68,7 @@ class Walk:
         if converter is None:
             return self._expanded(node, function_body(node))
         result = converter(node)
-        return result if isinstance(result, list | tuple) else [result]
+        return [result] if isinstance(result, np.ndarray | SSAValue) else result
 
     def _operand(self, name: str) -> Value | Unavailable | None:
         if not name:
@@ -77,7 +79,8 @@ class Walk:
 
     def _branch(self, node: Node) -> Sequence[Value | None]:
         """The outputs of an If whose condition is known: its nodes stand in its place."""
-        taken = bool(np.all(node.operands[0]))
+        condition = node.constant(0, "the condition")
+        taken = condition is not None and bool(condition.all())
         graph: onnx.GraphProto = node.get("then_branch" if taken else "else_branch")
         inner = Walk(self.file, self.network, dict(self.values), self.problems)
         tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}

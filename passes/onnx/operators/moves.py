@@ -54,13 +54,13 @@ def split(node: Node) -> Result:
 def slice_(node: Node) -> Result:
     x = node.value(0)
     shape = shape_of(x)
-    bounds = node.ints("starts", 1), node.ints("ends", 2)
-    if bounds[0] is None or bounds[1] is None:
+    starts, ends = node.ints("starts", 1), node.ints("ends", 2)
+    if starts is None or ends is None:
         raise Refused("starts and ends are missing")
-    axes = node.ints("axes", 3) or tuple(range(len(bounds[0])))
-    steps = node.ints("steps", 4) or (1,) * len(bounds[0])
+    axes = node.ints("axes", 3) or tuple(range(len(starts)))
+    steps = node.ints("steps", 4) or (1,) * len(starts)
     first, step_by_axis, sizes = [0] * len(shape), [1] * len(shape), list(shape)
-    for start, end, given, step in zip(*bounds, axes, steps, strict=True):
+    for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
         axis = node.axis(given, len(shape))
         extent = shape[axis]
         stop = None if step < 0 and end < -extent else end

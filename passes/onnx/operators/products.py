@@ -49,20 +49,20 @@ def gemm(node: Node) -> Result:
     alpha, beta = float(node.get("alpha", 1.0)), float(node.get("beta", 1.0))
     a, b, alpha = _scaled_factors(node, alpha)
     addend = node.operands[2] if node.has(2) else None
-    constant = isinstance(addend, np.ndarray)
     columns = node.shape(1)[0 if node.get("transB", 0) else 1]
-    as_bias = alpha == 1.0 and constant and _is_row(addend.shape, columns)
-    bias = node.weight(_row(addend, beta, columns), "bias") if as_bias and addend.any() else None
+    bias = None
+    if alpha == 1.0 and isinstance(addend, np.ndarray) and _is_row(addend.shape, columns):
+        bias, addend = node.weight(_row(addend, beta, columns), "bias"), None
     op = MatmulOp(a, b, bias, trans_a=bool(node.get("transA", 0)), trans_b=bool(node.get("transB", 0)))
     result = node.emit(op)
     if alpha != 1.0:
         result = node.binary("mul", result, node.scalar(alpha, "alpha"))
-    if addend is None or as_bias:
+    if addend is None:
         return result
-    c = node.weight(addend * addend.dtype.type(beta), "c") if constant else node.value(2)
-    if not constant and beta != 1.0:
-        c = node.binary("mul", c, node.scalar(beta, "beta"))
-    return node.binary("add", result, c)
+    if isinstance(addend, np.ndarray):
+        return node.binary("add", result, node.weight(addend * addend.dtype.type(beta), "c"))
+    scaled = addend if beta == 1.0 else node.binary("mul", addend, node.scalar(beta, "beta"))
+    return node.binary("add", result, scaled)
 
 
 def _scaled_factors(node: Node, alpha: float) -> tuple[SSAValue, SSAValue, float]:

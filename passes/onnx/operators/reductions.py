@@ -15,10 +15,9 @@ def reduction(kind: str, before: str = "", after: str = "") -> Converter:
         x = node.value(0)
         rank = len(shape_of(x))
         given = node.ints("axes", 1) or ()
-        if not given and node.get("noop_with_empty_axes", 0):
-            axes = ()
-        else:
-            axes = tuple(sorted({node.axis(axis, rank) for axis in given})) or tuple(range(rank))
+        axes = tuple(sorted({node.axis(axis, rank) for axis in given}))
+        if not axes and not node.get("noop_with_empty_axes", 0):
+            axes = tuple(range(rank))
         if before == "square":
             x = node.binary("mul", x, x)
         elif before:
