@@ -33,7 +33,7 @@ class Net:
 
     def add(self, op):
         self.network.body.block.add_op(op)
-        return op.results[0]
+        return op.results[0] if op.results else None
 
     def weight(self, *shape):
         dtype = np.float16 if self.element == f16 else np.float32
