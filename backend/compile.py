@@ -20,6 +20,7 @@ from frustum.dialects.isa.program import Element, Program
 from frustum.dialects.target import Target, to_attribute
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.passes.analysis.module import target_of
+from frustum.passes.import_onnx import MODEL
 from frustum.passes.weights import WeightStore, store_of
 
 SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
@@ -78,7 +79,9 @@ def executable_of(module: ModuleOp, choices: Choices) -> Executable:
     """Encode a fixed module and join its weights."""
     program = read_program(module)
     target = target_of(module)
-    options = {"policy": choices.policy, "layers": layer_facts(module), "units": unit_facts(module)}
+    options: dict[str, Any] = {"policy": choices.policy, "layers": layer_facts(module), "units": unit_facts(module)}
+    if isinstance(model := module.attributes.get(MODEL), StringAttr):
+        options["model"] = model.data
     return build_executable(program, weights_of(program, store_of(module)), options, target.cluster.instruction_memory_bytes)
 
 

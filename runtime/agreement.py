@@ -1,0 +1,41 @@
+"""Whether the outputs of a run agree with onnxruntime's, for `--check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from frustum.runtime.kernels import Array
+from frustum.runtime.report import Check
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from frustum.runtime.oracle import Agreement
+
+Model: TypeAlias = Union[Path, "ModelProto"]
+
+
+def agreement(
+    model: Model, inputs: Mapping[str, Array], outputs: Mapping[str, Array], dtype: str
+) -> tuple[Check, Agreement]:
+    """How far outputs computed in `dtype` are from the oracle's; the oracle runs once for each of a changed batch."""
+    from frustum.runtime.oracle import compare, oracle_name, oracle_outputs
+
+    expected = oracle_outputs(model, inputs, changed_batch(model, inputs))
+    found = compare(outputs, expected, dtype)
+    return Check(found.max_abs_error, found.max_rel_error, oracle_name()), found
+
+
+def changed_batch(model: Model, inputs: Mapping[str, Array]) -> int:
+    """The batch that inputs have where the model itself says 1; else 1."""
+    import onnx
+
+    proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+    for value in proto.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        given = inputs.get(value.name)
+        if given is not None and dims and dims[0].dim_value == 1 and len(given) != 1:
+            return len(given)
+    return 1

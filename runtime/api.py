@@ -1,0 +1,65 @@
+"""`frustum.compile` and `frustum.run`.
+
+    exe = frustum.compile("model.onnx", target="default")
+    result = frustum.run(exe, {"data": array})
+    result.outputs["prob"], result.report["cycles"]["total"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from frustum.backend.executable import Executable
+from frustum.backend.executable import open_executable
+from frustum.dialects.target import Target
+from frustum.runtime.build import Model, Request, build
+from frustum.runtime.execute import execute, report_of
+from frustum.runtime.kernels import Array
+from frustum.runtime.machine import Mode
+from frustum.runtime.sources import open_folder
+
+__all__ = ["Result", "compile", "run"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outputs by name (none in mode timing), and the report of schema 1 as `--report` writes it."""
+
+    outputs: dict[str, Array]
+    report: dict[str, Any]
+
+
+def compile(  # noqa: A001  (the name of the interface)
+    model: Model,
+    target: str | Path | Target | None = None,
+    dtype: str | None = None,
+    policy: str | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    batch: int | None = None,
+) -> Executable:
+    """The executable of a model.
+
+    `model`: a path to .onnx, `zoo:NAME`, a dumped stage, an `onnx.ModelProto`, or an xDSL module, which is left as
+    it is.  `target`: a shipped name, a YAML file or a `Target`.  `dtype`: `f32`, `f16`, `bf16`; None is the model's.
+    `policy`: `forward` (the default) or `none`.
+    """
+    return build(Request(model, target, dtype, shapes or {}, batch, policy)).executable
+
+
+def run(
+    executable: Executable | str | Path,
+    inputs: Mapping[str, Array],
+    *,
+    mode: Mode = "full",
+    checked: bool = False,
+) -> Result:
+    """One run on the emulated machine; `executable` may be a file, or a folder that `frustum compile` wrote."""
+    if not isinstance(executable, Executable):
+        path = Path(executable)
+        executable = open_folder(path)[0] if path.is_dir() else open_executable(path)
+    ran = execute(executable, inputs, mode, checked)
+    return Result(ran.outputs, report_of(executable, ran).data)

@@ -1,0 +1,65 @@
+"""frustum: compile neural networks, run them on an emulated accelerator.
+
+Exit codes: 0 good, 1 internal error (a reproducer is written), 2 bad usage or bad input, 3 numbers differ,
+4 does not fit the target.  Every error is one line on stderr for each problem; FRUSTUM_DEBUG=1 shows tracebacks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+from frustum.runtime.arguments import parse_arguments
+from frustum.runtime.failures import (
+    GOOD,
+    INTERNAL_ERROR,
+    INTERRUPTED,
+    CompilerFault,
+    exit_code_of,
+    message_of,
+    say,
+    write_reproducer,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tool; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = parse_arguments(words)
+    try:
+        code: int = import_module(f"frustum.runtime.commands.{options.command}").main(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `frustum inspect ... | head` is no error; keep Python from flushing again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return GOOD
+    except KeyboardInterrupt:
+        say("frustum: interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get("FRUSTUM_DEBUG") == "1":
+            traceback.print_exc()
+        return _failed(error, words)
+
+
+def _failed(error: Exception, words: Sequence[str]) -> int:
+    """Say what went wrong; the exit code."""
+    code = exit_code_of(error)
+    if code is not None:
+        say(message_of(error))
+        return code
+    module = None
+    if isinstance(error, CompilerFault) and isinstance(error.__cause__, Exception):
+        error, module = error.__cause__, error.module
+    kept = write_reproducer(error, words, module)
+    where = f"a reproducer is in {kept}" if kept else "no reproducer could be written"
+    first_line = (str(error).splitlines() or [""])[0]
+    say(f"frustum: internal error: {type(error).__name__}: {first_line} ({where}; FRUSTUM_DEBUG=1 shows the traceback)")
+    return INTERNAL_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""What `run` and `compile` work on: MODEL as an executable, compiled now or before."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from xdsl.dialects.builtin import ModuleOp
+
+from frustum.backend.executable import Executable, open_executable
+from frustum.runtime.agreement import Model
+from frustum.runtime.build import Request, build
+from frustum.runtime.failures import UsageError
+from frustum.runtime.kernels import Array
+from frustum.runtime.progress import Progress
+from frustum.runtime.report import Seconds
+from frustum.runtime.sources import Origin, kind_of, open_folder
+
+OF_THE_COMPILER = ("target", "dtype", "shape", "batch", "policy", "pipeline", "dump_ir", "weights_seed")
+"""Options that mean nothing for what is compiled already."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """An executable, where its model is, and how long it took to make."""
+
+    executable: Executable
+    origin: Origin | None
+    original: Model | None
+    seconds: Seconds
+
+    def model_for_check(self, name: str) -> Model:
+        """What the oracle runs; UsageError where nobody knows."""
+        if self.original is not None:
+            return self.original
+        if self.origin is not None:
+            return self.origin.load()
+        raise UsageError(
+            f"{name}: error: there is no model to check against: --check needs the .onnx file or zoo:NAME"
+        )
+
+
+def job_of(
+    options: argparse.Namespace,
+    given: Mapping[str, Array] | None,
+    see: Callable[[ModuleOp], None],
+    progress: Progress,
+) -> Job:
+    """The executable of the options' MODEL; the shapes of `given` inputs are bound, `see` as in `build`."""
+    kind = kind_of(options.model)
+    if kind in ("folder", "executable"):
+        return _open(options, kind)
+    if kind == "stage":
+        given = None
+    if kind == "stage" and getattr(options, "check", False):
+        raise UsageError(
+            f"{options.model}: error: a stage has no model to check against: --check needs the .onnx file or zoo:NAME"
+        )
+    built = build(request_of(options, given), progress, see)
+    seconds = Seconds(built.import_seconds, built.compile_seconds, None, built.passes)
+    return Job(built.executable, built.origin, built.original, seconds)
+
+
+def request_of(options: argparse.Namespace, given: Mapping[str, Array] | None = None) -> Request:
+    """The options as a request; what --shape says goes before the shapes of `given` inputs."""
+    shapes = {name: tuple(array.shape) for name, array in (given or {}).items()}
+    for name, shape in options.shape or ():
+        if shapes.get(name, shape) != shape and name not in (given or {}):
+            raise UsageError(f"error: --shape gives '{name}' twice")
+        shapes[name] = shape
+    return Request(
+        options.model,
+        options.target,
+        options.dtype,
+        shapes,
+        options.batch,
+        options.policy,
+        options.pipeline,
+        Path(options.dump_ir) if options.dump_ir else None,
+        options.weights_seed,
+    )
+
+
+def _open(options: argparse.Namespace, kind: str) -> Job:
+    for name in OF_THE_COMPILER:
+        if getattr(options, name) is not None:
+            option = name.replace("_", "-")
+            raise UsageError(f"{options.model}: error: is compiled already: --{option} has no effect on it")
+    if kind == "executable":
+        return Job(open_executable(options.model), None, None, Seconds())
+    executable, origin = open_folder(Path(options.model))
+    return Job(executable, origin, None, Seconds())

@@ -1,0 +1,107 @@
+"""`frustum run`: compile (or load), emulate, report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from frustum.runtime.agreement import Model, agreement
+from frustum.runtime.commands.job import Job, job_of
+from frustum.runtime.execute import Ran, execute, report_of
+from frustum.runtime.failures import GOOD, Differs, UsageError
+from frustum.runtime.files import check_writable_file, write_file
+from frustum.runtime.inputs import in_types_of, network_inputs, random_inputs, read_inputs
+from frustum.runtime.kernels import BFLOAT16, Array
+from frustum.runtime.machine import InputError, check_inputs
+from frustum.runtime.progress import Progress, TerminalProgress
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from frustum.runtime.oracle import Agreement
+    from frustum.runtime.report import Check
+
+
+def main(options: argparse.Namespace) -> int:
+    """What can be refused is refused before the long work starts."""
+    _refuse_contradictions(options)
+    for path in filter(None, (options.output, options.report)):
+        check_writable_file(Path(path))
+    given = read_inputs(Path(options.input)) if options.input else None
+    with TerminalProgress() as progress:
+        job = job_of(options, given, lambda module: _check_inputs(options, module, given), progress)
+        model = job.model_for_check(options.model) if options.check else None
+        inputs = _inputs(options, job, given)
+        ran = execute(job.executable, inputs, options.mode, options.checked, progress)
+        checked = _agreement(job, model, inputs, ran, progress) if model else None
+    if options.output:
+        write_file(Path(options.output), lambda path: _write_arrays(path, ran.outputs))
+    report = report_of(job.executable, ran, checked[0] if checked else None, job.seconds)
+    if options.report:
+        write_file(Path(options.report), report.write)
+    sys.stdout.write(report.text())
+    if checked and not checked[1].good:
+        raise Differs(_difference(options.model, job, *checked))
+    return GOOD
+
+
+def _refuse_contradictions(options: argparse.Namespace) -> None:
+    if options.input and options.input_seed is not None:
+        raise UsageError("error: --input and --input-seed: one of them gives the inputs")
+    if options.mode != "timing":
+        return
+    for name, value in (("--check", options.check), ("--output", options.output), ("--input", options.input)):
+        if value:
+            raise UsageError(f"error: {name} needs --mode full or functional: mode timing computes no numbers")
+
+
+def _check_inputs(options: argparse.Namespace, module: ModuleOp, given: Mapping[str, Array] | None) -> None:
+    """UsageError where the arrays of --input are not what the module takes."""
+    expected = network_inputs(module)
+    if given is not None and expected is not None:
+        with _blaming(options.input):
+            check_inputs(expected, in_types_of(expected, given))
+
+
+def _inputs(options: argparse.Namespace, job: Job, given: Mapping[str, Array] | None) -> dict[str, Array]:
+    expected = [each for each in job.executable.program.externals if each.class_ == "input"]
+    if given is None:
+        return random_inputs(expected, options.input_seed or 0)
+    with _blaming(options.input):
+        return check_inputs(expected, in_types_of(expected, given))
+
+
+@contextmanager
+def _blaming(file: str) -> Iterator[None]:
+    """Errors in the inputs name the file that they came from."""
+    try:
+        yield
+    except InputError as error:
+        raise UsageError(f"{file}: error: {error}") from error
+
+
+def _agreement(
+    job: Job, model: Model, inputs: Mapping[str, Array], ran: Ran, progress: Progress
+) -> tuple[Check, Agreement]:
+    progress("compare", 0.0)
+    return agreement(model, inputs, ran.outputs, job.executable.program.dtype)
+
+
+def _difference(name: str, job: Job, check: Check, found: Agreement) -> str:
+    return (
+        f"{name}: error: output '{found.worst}' differs from {check.reference}: relative error"
+        f" {found.max_rel_error:.3g}, at most {found.tolerance:g} is allowed in {job.executable.program.dtype}"
+    )
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """An .npz file; bf16 numbers, which numpy cannot store as such, in f32."""
+    plain = {name: a.astype(np.float32) if a.dtype == BFLOAT16 else a for name, a in arrays.items()}
+    with path.open("wb") as file:
+        np.savez(file, **plain)  # type: ignore[arg-type]  # numpy's types expect no `file`

@@ -1,0 +1,112 @@
+"""What can go wrong in a command, and the exit code and words it ends with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+GOOD, INTERNAL_ERROR, BAD_INPUT, NUMBERS_DIFFER, DOES_NOT_FIT = range(5)
+INTERRUPTED = 130
+"""What shells give a program that SIGINT ended."""
+
+CODES = {
+    "frustum.runtime.failures:UsageError": BAD_INPUT,
+    "frustum.runtime.failures:Differs": NUMBERS_DIFFER,
+    "frustum.passes.errors:ModelError": BAD_INPUT,
+    "frustum.dialects.target:TargetError": BAD_INPUT,
+    "frustum.backend.container:ExecutableError": BAD_INPUT,
+    "frustum.runtime.machine:InputError": BAD_INPUT,
+    "frustum.runtime.oracle:OracleError": BAD_INPUT,
+    "frustum.runtime.pipeline_text:PipelineError": BAD_INPUT,
+    "frustum.runtime.diagnostics:Reported": BAD_INPUT,
+    "frustum.dialects.fit:DoesNotFit": DOES_NOT_FIT,
+}
+"""Errors that speak to the user.  By name, so that none of their modules is loaded for it."""
+
+
+class UsageError(Exception):
+    """What was asked for cannot be done; the message is ready to print."""
+
+
+class Differs(Exception):
+    """Outputs are further from the reference than they may be; the message is ready to print."""
+
+
+class Printable(Protocol):
+    """A module in whatever state it was kept."""
+
+    def __str__(self) -> str: ...
+
+
+class CompilerFault(Exception):
+    """An internal error of the compiler (its cause), with the module that it was given."""
+
+    def __init__(self, module: Printable | None) -> None:
+        super().__init__("the compiler failed")
+        self.module = module
+
+
+def exit_code_of(error: BaseException) -> int | None:
+    """The exit code of an error that speaks to the user; None for an internal one."""
+    names = (f"{kind.__module__}:{kind.__qualname__}" for kind in type(error).__mro__)
+    return next((CODES[name] for name in names if name in CODES), None)
+
+
+def message_of(error: BaseException) -> str:
+    """One line for each problem, each with the word `error:` in it."""
+    text = str(error)
+    return text if "error:" in text else f"error: {text}"
+
+
+def write_reproducer(
+    error: BaseException, arguments: Sequence[str], module: Printable | None = None
+) -> Path | None:
+    """A file from which the error can be reported: command, versions, traceback, and the module as imported.
+
+    Its location; None where it cannot be written.
+    """
+    folders = [Path(tempfile.gettempdir()), Path.cwd()]
+    name = f"frustum-crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.mlir"
+    text = _reproducer(error, arguments, module)
+    for folder in folders:
+        try:
+            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+        except OSError:
+            continue
+        return folder / name
+    return None
+
+
+def _reproducer(error: BaseException, arguments: Sequence[str], module: Printable | None) -> str:
+    lines = [
+        f"frustum {shlex.join(arguments)}",
+        f"Python {platform.python_version()} on {platform.platform()}, {', '.join(_versions())}",
+        *"".join(traceback.format_exception(error)).splitlines(),
+    ]
+    head = "\n".join(f"// {line}".rstrip() for line in lines)
+    return f"{head}\n{'' if module is None else module}\n"
+
+
+def _versions() -> list[str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = []
+    for package in ("frustum", "xdsl", "numpy", "onnx", "onnxruntime"):
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"no {package}")
+    return found
+
+
+def say(text: str) -> None:
+    """One message on stderr."""
+    print(text, file=sys.stderr, flush=True)

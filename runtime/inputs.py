@@ -1,0 +1,90 @@
+"""Inputs of a run: from a file, or at random; checked against a module before it is compiled."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
+
+from frustum.dialects import graph
+from frustum.dialects.isa.program import Element, External
+from frustum.runtime.failures import UsageError
+from frustum.runtime.kernels import BFLOAT16, Array, narrow
+from frustum.runtime.memory import DTYPES
+from frustum.runtime.reference import numpy_type
+
+MODEL_DTYPES = "frustum.model_dtypes"
+SMALL_INTEGERS = 8
+"""Random integers are below this."""
+TWO_BYTES = np.dtype("V2")
+"""What numpy makes of bf16 numbers in a file: it does not know the type."""
+
+
+def read_inputs(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file by name; UsageError where it is none."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("one array without a name")
+            return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise UsageError(f"{path}: error: cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        reason = "it holds Python objects" if "allow_pickle" in str(error) and _is_zip(path) else str(error)
+        raise UsageError(f"{path}: error: not an .npz file of arrays by input name, or damaged ({reason})") from error
+
+
+def random_inputs(expected: Sequence[External], seed: int) -> dict[str, Array]:
+    """Inputs for a program in its types: unit normal floats, integers in [0, `SMALL_INTEGERS`)."""
+    found = {}
+    for index, external in enumerate(expected):
+        rng = np.random.default_rng([seed, index])
+        dtype = dtype_of(external)
+        if dtype.kind in "iub":
+            high = 2 if dtype.kind == "b" else SMALL_INTEGERS
+            found[external.name] = rng.integers(0, high, external.shape).astype(dtype)
+        else:
+            found[external.name] = narrow(rng.standard_normal(external.shape, np.float32), dtype)
+    return found
+
+
+def in_types_of(expected: Sequence[External], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs; bf16 ones, which no .npz file can hold as such, may be two bytes each or f32."""
+    found = dict(inputs)
+    for external in expected:
+        array = found.get(external.name)
+        if array is None or dtype_of(external) != BFLOAT16:
+            continue
+        if array.dtype == TWO_BYTES:
+            found[external.name] = array.view(BFLOAT16)
+        elif array.dtype == np.float32:
+            found[external.name] = narrow(array, BFLOAT16)
+    return found
+
+
+def dtype_of(external: External) -> np.dtype:
+    """The type in which the host passes it."""
+    return np.dtype(external.model_dtype or DTYPES[external.element])
+
+
+def network_inputs(module: ModuleOp) -> list[External] | None:
+    """What a network takes, as far as a machine checks it; None for a module that has no network any more."""
+    network = next((op for op in module.walk() if isinstance(op, graph.NetworkOp)), None)
+    if network is None:
+        return None
+    noted = network.attributes.get(MODEL_DTYPES)
+    dtypes = [a.data for a in noted.data if isinstance(a, StringAttr)] if isinstance(noted, ArrayAttr) else []
+    found = []
+    for index, (name, value) in enumerate(zip(network.inputs, network.body.block.args, strict=True)):
+        own = numpy_type(graph.tensor_of(value).element_type)
+        element: Element = next(element for element, dtype in DTYPES.items() if dtype == own)
+        dtype = dtypes[index] if dtypes else ""
+        found.append(External(name, "input", 0, 0, graph.shape_of(value), element, dtype))
+    return found
+
+
+def _is_zip(path: Path) -> bool:
+    return zipfile.is_zipfile(path)

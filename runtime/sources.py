@@ -1,0 +1,146 @@
+"""What MODEL may be, told apart by its name and its first bytes.
+
+| MODEL | kind |
+|---|---|
+| `zoo:NAME` | `zoo`: a classic network with random weights |
+| a folder | `folder`: written by `frustum compile` |
+| a file that begins as our executables do | `executable` |
+| `*.mlir` | `stage`: written by `--dump-ir`, or by hand |
+| any other file | `onnx` |
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from frustum.dialects.diagnostic import did_you_mean
+from frustum.runtime.failures import UsageError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from xdsl.dialects.builtin import ModuleOp
+
+    from frustum.backend.executable import Executable
+    from frustum.runtime.diagnostics import Source as Text
+
+Kind: TypeAlias = Literal["zoo", "folder", "executable", "stage", "onnx"]
+
+ZOO_PREFIX = "zoo:"
+MANIFEST = "manifest.json"
+SCHEMA = 1
+"""Of `manifest.json`."""
+WHAT_IS_A_MODEL = "MODEL is a path to .onnx, zoo:NAME, a compiled folder, or a dumped stage NN-stop.mlir"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model came from, so that it can be had again: for the oracle."""
+
+    model: str
+    """`zoo:NAME`, or the absolute path of an ONNX file."""
+    weights_seed: int = 0
+
+    def load(self) -> ModelProto | Path:
+        """The model, or its path; UsageError where it is not there any more."""
+        if kind_of_name(self.model) == "zoo":
+            return read_zoo(self.model, self.weights_seed)
+        path = Path(self.model)
+        if not path.is_file():
+            raise UsageError(f"{path}: error: the model is not there any more, so there is nothing to check against")
+        return path
+
+
+def kind_of(text: str) -> Kind:
+    """What this MODEL is; UsageError if there is no such thing."""
+    kind = kind_of_name(text)
+    if kind in ("zoo", "folder"):
+        return kind
+    path = Path(text)
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise UsageError(f"{text}: error: cannot be read: {error.strerror}{_meant(text)}") from error
+    from frustum.backend.container import MAGIC
+
+    return "executable" if start == MAGIC else kind
+
+
+def kind_of_name(text: str) -> Kind:
+    """What it is by its name alone."""
+    if text.startswith(ZOO_PREFIX):
+        return "zoo"
+    if Path(text).is_dir():
+        return "folder"
+    return "stage" if Path(text).suffix == ".mlir" else "onnx"
+
+
+def read_zoo(text: str, weights_seed: int) -> ModelProto:
+    from frustum.passes.zoo import zoo_model
+
+    return zoo_model(text.removeprefix(ZOO_PREFIX), weights_seed)
+
+
+def read_stage(path: str) -> tuple[ModuleOp, Text]:
+    """A module from MLIR text, and the text for messages; `Reported` where it is wrong."""
+    from xdsl.context import Context
+    from xdsl.dialects.builtin import Builtin
+    from xdsl.universe import Universe
+
+    from frustum.runtime.diagnostics import Source, located_errors
+
+    context = Context()
+    context.load_dialect(Builtin)
+    for name, dialect in Universe.get_multiverse().all_dialects.items():
+        if name != Builtin.name:
+            context.register_dialect(name, dialect)
+    text = Source.read(path, Path(path).read_bytes())
+    with located_errors(text):
+        module = text.parse(context)
+        module.verify()
+    return module, text
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a compiled folder; UsageError where it is none of ours."""
+    path = folder / MANIFEST
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"{folder}: error: not a compiled folder: it has no {MANIFEST}") from error
+    except OSError as error:
+        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: error: damaged: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise UsageError(f"{path}: error: not the manifest of a compiled folder, or of another version of Frustum")
+    return data
+
+
+def open_folder(folder: Path) -> tuple[Executable, Origin | None]:
+    """The executable of a compiled folder, and where its model came from if the manifest tells."""
+    from frustum.backend.executable import open_executable
+
+    manifest = read_manifest(folder)
+    try:
+        (entry,) = manifest["executables"]
+        name, origin = str(entry["file"]), manifest["origin"]
+        found = Origin(str(origin["model"]), int(origin["weights_seed"])) if origin else None
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{folder / MANIFEST}: error: damaged: {type(error).__name__} {error}") from error
+    if Path(name).name != name:
+        raise UsageError(f"{folder / MANIFEST}: error: damaged: '{name}' is not the name of a file in this folder")
+    try:
+        return open_executable(folder / name), found
+    except OSError as error:
+        raise UsageError(f"{folder / name}: error: cannot be read: {error.strerror}") from error
+
+
+def _meant(text: str) -> str:
+    from frustum.passes.zoo import ZOO
+
+    near = did_you_mean(f"{ZOO_PREFIX}{Path(text).stem}", [f"{ZOO_PREFIX}{name}" for name in ZOO])
+    return near or f" ({WHAT_IS_A_MODEL})"
