@@ -17,12 +17,13 @@ def copy(instruction: Copy, work: Work) -> None:
     src, dst = instruction.src_view, instruction.dst_view
     assert src.element == dst.element, "copies do not convert"
     copies = work.copies if work.copies > 1 else 0
+    inner = 0
     if instruction.fill is not None and (any(work.low) or any(work.high)):
+        inner = sum(low * stride for low, stride in zip(work.low, dst.strides, strict=True))
         value = np.array(instruction.fill, DTYPES[dst.element])
         work.raw(DST, dst, work.extent, copies=copies)[...] = value.view(RAW[value.itemsize])
     if 0 in work.read:
         return
-    inner = sum(low * stride for low, stride in zip(work.low, dst.strides, strict=True))
     target = work.raw(DST, dst, work.read, inner, copies)
     source = work.raw(SRC, src, work.read)
     target[...] = np.expand_dims(source, -5) if copies else source
