@@ -11,11 +11,11 @@ from xdsl.dialects.builtin import DenseArrayBase, DictionaryAttr, IntegerAttr, M
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
-from frustum.backend.fit import DoesNotFit
 from frustum.backend.lifetimes import life_of, meetings
 from frustum.backend.loop_tree import Path
 from frustum.backend.packing import pack
 from frustum.backend.read_code import Code, layer_of, read_code, target_of
+from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import MEMORIES, Memory
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.target import Target
@@ -164,7 +164,9 @@ class _Placing:
                 return self.layers[layer] if layer < len(self.layers) else ""
         return ""
 
-    def _error(self, memory: str, where: str, group: Sequence[int], needed: int, available: int) -> DoesNotFit:
+    def _error(
+        self, memory: str, where: str, group: Sequence[int], needed: int, available: int
+    ) -> DoesNotFit:
         largest = sorted(group, key=lambda n: -self._size(n))[:LARGEST]
         what = f"buffers in {memory} (largest: {', '.join(self._describe(n) for n in largest)})"
         return DoesNotFit(what, where, f"{needed} B", f"{available} B of {memory}")

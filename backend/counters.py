@@ -97,7 +97,9 @@ class Counts:
         `level - 1`, and the last of all loops inside."""
         instruction = self._instructions[number]
         each = self._each(number)
-        inside = sum((count - 1) * e for count, e in zip(instruction.counts[level:], each[level:], strict=True))
+        inside = sum(
+            (count - 1) * e for count, e in zip(instruction.counts[level:], each[level:], strict=True)
+        )
         earlier = back * each[level - 1] if level else 0
         return Affine(self._first[number] + inside - earlier, each[:level])
 

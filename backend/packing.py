@@ -22,7 +22,9 @@ class Packing:
     peak: int
 
 
-def pack(sizes: Sequence[int], meets: Sequence[Sequence[int]], starts: Sequence[int], capacity: int) -> Packing:
+def pack(
+    sizes: Sequence[int], meets: Sequence[Sequence[int]], starts: Sequence[int], capacity: int
+) -> Packing:
     """The lowest packing found; `meets[n]` are those that must not share bytes with n, `starts` their textual order.
 
     Sizes are multiples of the alignment.  The result may exceed the capacity.

@@ -12,10 +12,10 @@ from xdsl.utils.exceptions import VerifyException
 
 from frustum.backend.counters import Counts, Slots, separate_slots, shared_slots
 from frustum.backend.dependences import Hold, Need, find_dependences
-from frustum.backend.fit import DoesNotFit
 from frustum.backend.loop_tree import Buffer, Instruction
 from frustum.backend.read_code import Code, Section, read_code, target_of
 from frustum.backend.scopes import Units, covers
+from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import Memory, Wait
 from frustum.dialects.isa.sync import ProgramOp, WaitOp
 from frustum.dialects.target import Target

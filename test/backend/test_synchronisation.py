@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from happens_before import check, check_sharing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -10,8 +11,8 @@ from xdsl.context import Context
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.backend.allocate import Allocate
-from frustum.backend.fit import DoesNotFit
 from frustum.backend.schedule import Schedule
+from frustum.dialects.fit import DoesNotFit
 
 SHAPES = [(1, 1), (1, 2), (2, 1), (2, 2)]
 
@@ -29,7 +30,11 @@ def compiled(seed: int, shape: Shape, clusters: int, cores: int, capacity: int, 
     return module.body.block.first_op
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=max(250, settings.default.max_examples),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     seed=st.integers(0, 1 << 32),
     units=st.sampled_from(SHAPES),
@@ -41,3 +46,13 @@ def test_every_conflict_is_ordered(seed, units, capacity, event_slots):
     if program is not None:
         check_sharing(program, *units)
         check(program, *units)
+
+
+def test_the_oracle_sees_a_wait_that_is_missing():
+    program = compiled(1, Shape(), 2, 2, 1 << 20, 4096)
+    check(program, 2, 2)
+    for op in program.walk():
+        if getattr(op, "waits", None) is not None:
+            op.set_waits(())
+    with pytest.raises(AssertionError, match="race of"):
+        check(program, 2, 2)

@@ -141,7 +141,9 @@ def happens_before(chip: Chip, instances: list[Instance]):
             for counter in chip.signalled(instances[n].op, unit):
                 signals[counter].append((e, instances[n].op.engine_of(), unit))
     for counter, all_signals in signals.items():
-        assert len({(engine, unit) for _, engine, unit in all_signals}) == 1, f"{counter}: signals of several engines"
+        assert len({(engine, unit) for _, engine, unit in all_signals}) == 1, (
+            f"{counter}: signals of several engines"
+        )
     before: list[int] = []
     last: dict = {}
     for e, (n, unit) in enumerate(executions):

@@ -32,7 +32,13 @@ ROUTES = {
     "bus_n": ("sram", "nram"),
     "cdma": ("sram", "sram"),
 }
-ENGINES = {"store": "gdma", "iodma_w": "iodma", "iodma_out": "iodma", "mvdma_w": "mvdma", "mvdma_out": "mvdma"}
+ENGINES = {
+    "store": "gdma",
+    "iodma_w": "iodma",
+    "iodma_out": "iodma",
+    "mvdma_w": "mvdma",
+    "mvdma_out": "mvdma",
+}
 
 
 def machine(clusters: int, cores: int, *, capacity: int = 1 << 20, event_slots: int = 4096) -> Target:
