@@ -30,7 +30,7 @@ class Body:
 @cache
 def has_body(op_type: str) -> bool:
     """Whether ONNX defines the operator by others."""
-    if not onnx.defs.has(op_type):
+    if not isinstance(op_type, str) or not onnx.defs.has(op_type):  # a damaged file has bytes for a name
         return False
     schema = _schema(op_type)
     return schema.has_function or schema.has_context_dependent_function

@@ -78,7 +78,7 @@ class Node:
         for attribute in self.proto.attribute:
             if attribute.name == name:
                 value = onnx.helper.get_attribute_value(attribute)
-                return value.decode() if isinstance(value, bytes) else value
+                return value.decode(errors="replace") if isinstance(value, bytes) else value
         return default
 
     def __len__(self) -> int:

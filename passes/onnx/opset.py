@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import onnx
-from onnx import inliner, version_converter
+from onnx import checker, inliner, shape_inference, version_converter
 
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel
@@ -20,6 +20,13 @@ __all__ = ["Unified", "unify"]
 OPSET = 13
 FREE_INITIALIZERS = 4  # the first IR version whose initializers need not be inputs
 RESIZE_CHANGED = 11  # Resize and Upsample had one way of placing samples until then
+FAILURES = (
+    RuntimeError,
+    ValueError,
+    checker.ValidationError,
+    shape_inference.InferenceError,
+    version_converter.ConvertError,
+)
 BIG_ELEMENTS = 1024  # larger tensors do not go through the C++ tools, which copy a model several times
 
 
@@ -41,7 +48,7 @@ def unify(model: LoadedModel) -> Unified:
     heavy = _heavy_tensors(proto.graph)
     light = _without(proto, heavy)
     if light.functions:
-        light = inliner.inline_local_functions(light)
+        light = _inline(light, model)
     if model.opset < OPSET:
         light = _convert(light, model)
     tensors = heavy | {tensor.name: tensor for tensor in light.graph.initializer}
@@ -87,10 +94,18 @@ def _without(proto: onnx.ModelProto, heavy: dict[str, onnx.TensorProto]) -> onnx
     )
 
 
+def _inline(light: onnx.ModelProto, model: LoadedModel) -> onnx.ModelProto:
+    try:
+        return inliner.inline_local_functions(light)
+    except FAILURES as error:
+        message = f"its functions cannot be inlined: {str(error).strip().splitlines()[0]}"
+        raise Unsupported([Problem(model.file, message)]) from error
+
+
 def _convert(light: onnx.ModelProto, model: LoadedModel) -> onnx.ModelProto:
     try:
         converted = version_converter.convert_version(light, OPSET)
-    except (RuntimeError, ValueError, version_converter.ConvertError) as error:
+    except FAILURES as error:
         reason = str(error).strip().splitlines()[0]
         message = f"cannot be converted from opset {model.opset} to {OPSET}: {reason}"
         raise Unsupported([Problem(model.file, message)]) from error

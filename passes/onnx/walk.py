@@ -20,6 +20,10 @@ from frustum.passes.onnx.operators import CONVERTERS
 __all__ = ["UNAVAILABLE", "Unavailable", "Walk", "needed_nodes", "used_names"]
 
 
+MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What Python and numpy raise on attributes that are missing, or of another type or length than ONNX says."""
+
+
 class Unavailable:
     """Stands for a value that a refused node would have given."""
 
@@ -67,7 +71,10 @@ class Walk:
         converter = CONVERTERS.get(proto.op_type)
         if converter is None:
             return self._expanded(node, function_body(node))
-        result = converter(node)
+        try:
+            result = converter(node)
+        except MISFITS as error:
+            raise Refused(f"its attributes and operands do not fit together: {error}") from error
         return [result] if isinstance(result, np.ndarray | SSAValue) else result
 
     def _operand(self, name: str) -> Value | Unavailable | None:

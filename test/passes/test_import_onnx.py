@@ -7,14 +7,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from xdsl.context import Context
-from xdsl.dialects.builtin import Builtin, NameLoc
+from xdsl.dialects.builtin import Builtin, FileLineColLoc, IntAttr, NameLoc, StringAttr
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
 from frustum.dialects.graph import ConvOp, FGraph, MatmulOp, NetworkOp, ReshapeOp, WeightOp, shape_of
 from frustum.passes.errors import ModelError, Unsupported
 from frustum.passes.import_onnx import import_onnx
-from frustum.passes.weights import store_of
+from frustum.passes.weights import store_of, write_module
 from frustum.runtime.reference import ReferenceExecutor
 
 
@@ -417,3 +417,36 @@ def test_an_output_that_nothing_produces():
 
 def test_an_output_that_is_no_number_of_the_device():
     assert "output 'y' is a constant of int64" in message(model([node("Shape", ["x"], ["y"])], {"x": (2,)}))
+
+
+def test_a_node_without_an_attribute_it_needs():
+    text = message(one("LRN"))
+    assert "node 'n' (LRN): error: its attributes and operands do not fit together: " in text
+
+
+def test_a_function_that_cannot_be_inlined():
+    function = helper.make_function("mine", "F", ["a"], ["c"], [node("F", ["a"], ["c"], domain="mine")],
+                                    [helper.make_opsetid("mine", 1)])  # fmt: skip
+    proto = model([node("F", ["x"], ["y"], "n", domain="mine")], {"x": (2,)}, functions=[function],
+                  imports=[helper.make_opsetid("mine", 1)])  # fmt: skip
+    assert "model.onnx: error: its functions cannot be inlined: Cycle detected" in message(proto)
+
+
+def test_a_model_that_cannot_be_converted():
+    proto = conv_model(opset=9)
+    proto.graph.node.append(node("Relu", ["gone"], ["z"]))
+    assert "model.onnx: error: cannot be converted from opset 9 to 13: " in message(proto)
+
+
+def test_a_module_written_and_read_again_computes_the_same(tmp_path):
+    module = import_onnx(conv_model())
+    path = tmp_path / "00-imported.mlir"
+    write_module(module, path)
+    context = Context()
+    context.load_dialect(Builtin)
+    context.load_dialect(FGraph)
+    again = Parser(context, path.read_text(), str(path)).parse_module()
+    again.location = FileLineColLoc(StringAttr(str(path)), IntAttr(1), IntAttr(1))
+    image = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    np.testing.assert_array_equal(execute(again, x=image)["y"], execute(module, x=image)["y"])
+    assert again.attributes["frustum.weights"].data == "00-imported.safetensors"
