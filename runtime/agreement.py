@@ -24,7 +24,7 @@ def agreement(
     from frustum.runtime.oracle import compare, oracle_name, oracle_outputs
 
     expected = oracle_outputs(model, inputs, changed_batch(model, inputs))
-    found = compare(outputs, expected, dtype)
+    found = compare(outputs, expected, dtype, resolutions(model))
     return Check(found.max_abs_error, found.max_rel_error, oracle_name()), found
 
 

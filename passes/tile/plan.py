@@ -25,7 +25,7 @@ from frustum.passes.analysis.layer import Layer
 
 BIAS_BYTES = 4
 ACCUMULATOR_BYTES = 4
-PIECE_OVERHEAD_CYCLES = 40  # latency of the loads, events: measured on resnet50, `default`
+PIECE_OVERHEAD_CYCLES = 150  # latencies and events of one piece; larger pieces also emulate faster
 Ints = NDArray[np.int64]
 
 

@@ -167,20 +167,25 @@ def test_agreement_in_f32(found, expected, good):
     assert compare({"y": np.array(found)}, {"y": np.array(expected)}, "f32").good is good
 
 
-def test_noise_of_the_oracle_itself_excuses_an_output_but_no_other():
-    """A sigmoid near 0 has few digits: one unit in the last place of its input shows."""
+def test_a_sigmoids_resolution_excuses_steps_of_its_own_and_no_more():
+    """A sigmoid near 0 has few digits in the oracle; its neighbour has all of them."""
     shape = ("x", TensorProto.FLOAT, [1, 200])
-    nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Neg", ["x"], ["n"])]
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["s"], perm=[0, 1]),
+        helper.make_node("Neg", ["x"], ["n"]),
+    ]
     made = model(nodes, [shape], [("s", *shape[1:]), ("n", *shape[1:])])
     x = {"x": np.linspace(-17, -15, 200, dtype=np.float32)[None]}
     expected = oracle_outputs(made, x)
-    noise = oracle.oracle_noise(made, x, expected)
-    assert noise["s"] > 1e-2 and noise["n"] < 1e-6
+    resolution = oracle.resolutions(made)
+    assert resolution == {"s": 2.0**-22}
     off = {"s": expected["s"] + np.float32(3e-8), "n": expected["n"]}
     assert not compare(off, expected, "f32").good
-    excused = compare(off, expected, "f32", noise)
-    assert excused.good and excused.worst == "s" and excused.tolerance == 4 * noise["s"]
-    assert not compare({"s": expected["s"], "n": expected["n"] * 1.001}, expected, "f32", noise).good
+    assert compare(off, expected, "f32", resolution).good
+    far = {"s": expected["s"] + np.float32(5e-7), "n": expected["n"]}
+    assert not compare(far, expected, "f32", resolution).good
+    assert not compare({"s": expected["s"], "n": expected["n"] * 1.001}, expected, "f32", resolution).good
 
 
 def test_random_inputs_are_in_the_networks_types():

@@ -11,15 +11,12 @@ from frustum.passes.errors import Unsupported
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.weights import store_of
 from frustum.passes.zoo import ZOO, zoo_model
-from frustum.runtime.oracle import compare, oracle_noise, oracle_outputs, random_inputs
+from frustum.runtime.oracle import compare, oracle_outputs, random_inputs, resolutions
 from frustum.runtime.reference import ReferenceExecutor
 
 SHARED_MODELS = Path("/work/shared/models")
 INTEGERS = {"dory-dronet-int", "micro-kws-qdq", "micro-kws-qoperator"}
 """Need integer operators."""
-NOISY = {"ppocr-v3-det", "yunet-n-320", "yolox-nano"}
-"""End in sigmoids of large negative numbers, or amplify rounding: their noise in f32 is above the tolerance."""
-
 
 def run(module, inputs):
     return ReferenceExecutor(store_of(module)).run_graph(module, inputs)
@@ -54,6 +51,5 @@ def test_published_models(path):
         return
     found, expected = run(import_onnx(path, shapes=shapes), inputs), oracle_outputs(path, inputs)
     dtype = "f16" if "fp16" in path.stem else "f32"
-    noise = oracle_noise(path, inputs, expected) if path.stem in NOISY else None
-    agreement = compare(found, expected, dtype, noise)
+    agreement = compare(found, expected, dtype, resolutions(path))
     assert agreement.good, agreement
