@@ -1,4 +1,4 @@
-"""The graph level, executed in numpy: what every later level must compute too.
+"""The graph, unit and tile levels, executed in numpy: what every later level must compute too.
 
     outputs = ReferenceExecutor(store_of(module)).run_graph(module, {"data": image})
 
@@ -23,12 +23,13 @@ from xdsl.dialects.builtin import (
     ModuleOp,
     Signedness,
 )
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from frustum.dialects import graph
+from frustum.dialects import graph, tile, unit
 from frustum.runtime import kernels
 from frustum.runtime.diagnostics import node_name
 from frustum.runtime.kernels import Array, narrow
+from frustum.runtime.tile_reference import run_tiles
 
 Values = dict[SSAValue, Array]
 Watch = Callable[[Operation, Array], None]
@@ -50,18 +51,23 @@ class ReferenceExecutor:
     ) -> dict[str, Array]:
         """The network's outputs by name; a layer's result is freed after its last use."""
         network = network_of(module)
-        values: Values = dict(zip(network.body.block.args, _checked(network, inputs), strict=True))
-        pending = Counter(operand for op in network.body.block.ops for operand in op.operands)
-        for op in network.body.block.ops:
+        outputs = self._run_block(network.body.block, _checked(network, inputs), watch)
+        return dict(zip(network.outputs, outputs, strict=True))
+
+    def _run_block(self, block: Block, arguments: Sequence[Array], watch: Watch | None) -> list[Array]:
+        """The operands of the block's terminator."""
+        values: Values = dict(zip(block.args, arguments, strict=True))
+        pending = Counter(operand for op in block.ops for operand in op.operands)
+        for op in block.ops:
             operands = [values[operand] for operand in op.operands]
             for operand in op.operands:
                 pending[operand] -= 1
                 if not pending[operand]:
                     values.pop(operand, None)
-            if isinstance(op, graph.OutputOp):
-                return dict(zip(network.outputs, operands, strict=True))
-            for result, array in zip(op.results, self.execute_op(op, operands), strict=True):
-                if watch:
+            if isinstance(op, (graph.OutputOp, unit.YieldOp)):
+                return operands
+            for result, array in zip(op.results, self.execute_op(op, operands, watch), strict=True):
+                if watch and not isinstance(op, unit.UnitOp):
                     watch(op, array)
                 if pending[result]:
                     values[result] = array
@@ -79,10 +85,17 @@ class ReferenceExecutor:
         self.run_graph(module, inputs, keep)
         return found
 
-    def execute_op(self, op: Operation, operands: Sequence[Array]) -> tuple[Array, ...]:
-        """The results of one operation, each in the type the IR gives it."""
+    def execute_op(
+        self, op: Operation, operands: Sequence[Array], watch: Watch | None = None
+    ) -> Sequence[Array]:
+        """The results of one operation, each in the type the IR gives it; of a unit those of its body."""
         if isinstance(op, graph.WeightOp):
             return (self._constant(op),)
+        if isinstance(op, unit.UnitOp):
+            return self._run_block(op.body.block, operands, watch)
+        if isinstance(op, tile.UnitOp):
+            weights = [inner for inner in op.body.block.ops if isinstance(inner, graph.WeightOp)]
+            return run_tiles(op, operands, {weight.result: self._constant(weight) for weight in weights})
         computed = OPERATIONS[type(op)](op, *operands)
         act = getattr(op, "act", None)
         if act is not None and not isinstance(op, graph.UnaryOp):

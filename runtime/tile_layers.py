@@ -1,0 +1,193 @@
+"""Every kind of layer on one tile, in numpy: what `ftile.compute` means.
+
+A layer reads exactly the elements that its formula names, from tiles that know which elements they hold: an element
+that was neither loaded nor computed stops the run with an assertion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from frustum.dialects.isa.program import Affine, Four
+from frustum.dialects.tile import Access, Axis, Whole
+from frustum.runtime import kernels
+from frustum.runtime.kernels import Array
+
+Range: TypeAlias = tuple[int, int]
+"""Positions `[start, stop)` along one dimension."""
+Ranges: TypeAlias = tuple[Range, ...]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a tile holds: the elements at `ranges` of a map of size `bound`, and no others."""
+
+    values: Array
+    ranges: Ranges
+    bound: Four
+
+    def read(self, ranges: Ranges) -> Array:
+        """Elements of the map, each of which the tile must hold."""
+        for (low, high), (start, stop) in zip(ranges, self.ranges, strict=True):
+            assert low >= high or start <= low and high <= stop, f"{ranges} is read, the tile holds {self.ranges}"
+        return self.values[tuple(
+            slice(low - start, max(low, high) - start) for (low, high), (start, _) in zip(ranges, self.ranges))]
+
+    def window(self, ranges: Ranges, fill: float = 0.0) -> Array:
+        """The same where positions may lie outside the map: those are `fill`."""
+        inside = tuple((min(max(low, 0), size), max(min(high, size), 0))
+                       for (low, high), size in zip(ranges, self.bound))
+        if inside == ranges:
+            return self.read(ranges)
+        result = np.full([high - low for low, high in ranges], fill, self.values.dtype)
+        if all(low < high for low, high in inside):
+            place = (slice(low - first, high - first) for (low, high), (first, _) in zip(inside, ranges))
+            result[tuple(place)] = self.read(inside)
+        return result
+
+
+@dataclass(frozen=True)
+class Work:
+    """One computation: the ranges to make of a map of size `bound`, from what."""
+
+    ranges: Ranges
+    bound: Four
+    tiles: Sequence[Held]
+    access: Sequence[Access]
+    tensors: Sequence[Array]
+    params: dict[str, Any]
+
+    def needed(self, k: int = 0) -> Ranges:
+        """What operand k's `access` promises for these ranges (positions outside the map included)."""
+        return tuple(_needed(axis, *piece) for axis, piece in zip(self.access[k], self.ranges))
+
+
+def _needed(axis: Axis | Whole, start: int, stop: int) -> Range:
+    low = axis.start(Affine(start)).base
+    return low, low + axis.extent(stop - start)
+
+
+def compute(kind: str, work: Work) -> Array:
+    """The layer's result on the ranges, before it is rounded to the tile's type."""
+    result = LAYERS[kind](work)
+    if "act" in work.params:
+        result = kernels.unary(work.params["act"], result, *work.params["act_params"])
+    sizes = tuple(high - low for low, high in work.ranges)
+    assert result.shape == sizes, f"{kind} made {result.shape} for {work.ranges}"
+    return result
+
+
+def _conv(work: Work) -> Array:
+    """Whole groups, or output channels of one group; `groups` 1 is the one group of all channels."""
+    p = work.params
+    n, (start, stop), rows, columns = work.ranges
+    group_outputs = work.bound[1] // p["groups"]
+    first, last = start // group_outputs, -(-stop // group_outputs)
+    outputs = (start, stop) if last - first == 1 else (first * group_outputs, last * group_outputs)
+    batch, _, rows, columns = work.needed()
+    x = work.tiles[0].window((batch, (first * p["channels"], last * p["channels"]), rows, columns))
+    result = kernels.conv(x, _weights(work, n, outputs), strides=p["strides"], dilations=p["dilations"],
+                          groups=last - first)
+    result = result[:, start - outputs[0]:stop - outputs[0]]
+    if len(work.tensors) > 1:
+        result = result + work.tensors[1][start:stop].astype(np.float32)[:, None, None]
+    return result
+
+
+def _weights(work: Work, batch: Range, outputs: Range) -> Array:
+    """Weights `[M, C, KH, KW]` of some output channels; one set per entry of d0 where these have their own."""
+    p, flat = work.params, work.tensors[0].reshape(-1)
+    strides, sizes, starts = p["weight_strides"], (outputs[1] - outputs[0], p["channels"], *p["kernel"]), [outputs[0]]
+    if p["weight_batch"]:
+        strides, sizes = (p["weight_batch"], *strides), (batch[1] - batch[0], *sizes)
+        starts = [batch[0], outputs[0]]
+    offset = sum(start * stride for start, stride in zip(starts, strides))
+    assert offset + sum((size - 1) * stride for size, stride in zip(sizes, strides)) < flat.size
+    return as_strided(flat[offset:], sizes, [s * flat.itemsize for s in strides], writeable=False)
+
+
+def _pool(work: Work) -> Array:
+    p = work.params
+    ranges = work.needed()
+    if p["kind"] == "max":
+        return kernels.max_pool(work.tiles[0].window(ranges, -np.inf), p["kernel"], strides=p["strides"],
+                                dilations=p["dilations"])
+    mean = kernels.average_pool(work.tiles[0].window(ranges), p["kernel"], strides=p["strides"],
+                                dilations=p["dilations"])
+    return mean * np.float32(p["kernel"][0] * p["kernel"][1]) / _divisor(work, ranges)
+
+
+def _divisor(work: Work, ranges: Ranges) -> Array:
+    """How many positions of each window count, at least 1."""
+    p, counts = work.params, []
+    for d in (0, 1):
+        outputs = np.arange(work.ranges[2 + d][1] - work.ranges[2 + d][0])[:, None]
+        taps = ranges[2 + d][0] + outputs * p["strides"][d] + np.arange(p["kernel"][d]) * p["dilations"][d]
+        low, high = 0, work.tiles[0].bound[2 + d]
+        if p["include_pad"]:
+            low, high = -p["pad_low"][d], high + p["pad_high"][d]
+        counts.append(((taps >= low) & (taps < high)).sum(axis=1))
+    return np.maximum(counts[0][:, None] * counts[1], 1).astype(np.float32)
+
+
+def _reduce(work: Work) -> Array:
+    return kernels.reduce(work.params["kind"], work.tiles[0].read(work.needed()), work.params["axes"])
+
+
+def _lrn(work: Work) -> Array:
+    """Neighbouring channels count only inside the map, where the window's fill of 0 adds nothing."""
+    p = work.params
+    start, stop = work.ranges[1]
+    wide = work.tiles[0].window(work.needed())
+    before = start - work.needed()[1][0]
+    return kernels.lrn(wide, p["size"], p["alpha"], p["beta"], p["bias"])[:, before:before + stop - start]
+
+
+def _resize(work: Work) -> Array:
+    p, tile = work.params, work.tiles[0]
+    sizes, axes, ranges = [], [], list(work.ranges[:2])
+    for d in (0, 1):
+        start, stop = work.ranges[2 + d]
+        whole = kernels.Axis(p["scale"][d], p["offset"][d], tile.bound[2 + d], start)
+        low, high = _taps(whole, stop - start, p["mode"], p["rounding"])
+        promised = work.needed()[2 + d]
+        assert promised[0] <= low and high <= promised[1], f"{(low, high)} is read, the access says {promised}"
+        ranges.append((low, high))
+        sizes.append(stop - start)
+        axes.append(kernels.Axis(p["scale"][d], p["offset"][d], tile.bound[2 + d], start, low))
+    return kernels.resize(tile.read(tuple(ranges)), tuple(sizes), (axes[0], axes[1]), mode=p["mode"],
+                          rounding=p["rounding"])
+
+
+def _taps(axis: kernels.Axis, count: int, mode: str, rounding: str) -> Range:
+    taps = axis.nearest(count, rounding) if mode == "nearest" else np.concatenate(axis.between(count)[:2])
+    return int(taps.min()), int(taps.max()) + 1
+
+
+def _softmax(work: Work) -> Array:
+    axis = work.params["axis"]
+    assert work.ranges[axis] == (0, work.bound[axis]), "a soft-max holds its whole axis"
+    return kernels.softmax(work.tiles[0].read(work.needed()), axis)
+
+
+def _unary(work: Work) -> Array:
+    p = work.params
+    return kernels.unary(p["kind"], work.tiles[0].read(work.needed()), p["alpha"], p["beta"])
+
+
+def _binary(work: Work) -> Array:
+    a, b = starmap(Held.read, zip(work.tiles, map(work.needed, (0, 1))))
+    return kernels.binary(work.params["kind"], a, b)
+
+
+LAYERS: dict[str, Callable[[Work], Array]] = {
+    "conv": _conv, "pool": _pool, "reduce": _reduce, "lrn": _lrn, "resize": _resize, "softmax": _softmax,
+    "unary": _unary, "binary": _binary,
+}
+"""Kind of an `ftile.compute` -> its result on the ranges of a `Work`."""
