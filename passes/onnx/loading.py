@@ -35,6 +35,8 @@ class LoadedModel:
 
     def array(self, tensor: onnx.TensorProto) -> Array:
         """The tensor's values; ModelError where they cannot be had."""
+        if tensor.data_type not in KNOWN_TYPES:
+            raise self._error(f"tensor '{tensor.name}' has elements of the unknown type {tensor.data_type}")
         if external_data_helper.uses_external_data(tensor):
             return self._external(tensor)
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
@@ -82,6 +84,7 @@ class LoadedModel:
         return Unsupported([Problem(self.file, message)])
 
 
+KNOWN_TYPES = set(onnx.helper.get_all_tensor_dtypes())
 PACKED_TYPES = {
     getattr(onnx.TensorProto, name)
     for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")

@@ -450,3 +450,9 @@ def test_a_module_written_and_read_again_computes_the_same(tmp_path):
     image = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32)
     np.testing.assert_array_equal(execute(again, x=image)["y"], execute(module, x=image)["y"])
     assert again.attributes["frustum.weights"].data == "00-imported.safetensors"
+
+
+def test_a_tensor_of_an_unknown_type():
+    proto = conv_model()
+    proto.graph.initializer[0].data_type = 99
+    assert message(proto) == "model.onnx: error: tensor 'w' has elements of the unknown type 99"
