@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,20 +34,22 @@ class Held:
     def read(self, ranges: Ranges) -> Array:
         """Elements of the map, each of which the tile must hold."""
         for (low, high), (start, stop) in zip(ranges, self.ranges, strict=True):
-            assert low >= high or start <= low and high <= stop, f"{ranges} is read, the tile holds {self.ranges}"
-        return self.values[tuple(
-            slice(low - start, max(low, high) - start) for (low, high), (start, _) in zip(ranges, self.ranges))]
+            assert low >= high or (start <= low and high <= stop), f"{ranges} is read, the tile has {self.ranges}"
+        places = (slice(low - start, max(low, high) - start)
+                  for (low, high), (start, _) in zip(ranges, self.ranges, strict=True))
+        return self.values[tuple(places)]
 
     def window(self, ranges: Ranges, fill: float = 0.0) -> Array:
         """The same where positions may lie outside the map: those are `fill`."""
         inside = tuple((min(max(low, 0), size), max(min(high, size), 0))
-                       for (low, high), size in zip(ranges, self.bound))
+                       for (low, high), size in zip(ranges, self.bound, strict=True))
         if inside == ranges:
             return self.read(ranges)
         result = np.full([high - low for low, high in ranges], fill, self.values.dtype)
         if all(low < high for low, high in inside):
-            place = (slice(low - first, high - first) for (low, high), (first, _) in zip(inside, ranges))
-            result[tuple(place)] = self.read(inside)
+            places = (slice(low - first, high - first)
+                      for (low, high), (first, _) in zip(inside, ranges, strict=True))
+            result[tuple(places)] = self.read(inside)
         return result
 
 
@@ -65,7 +66,7 @@ class Work:
 
     def needed(self, k: int = 0) -> Ranges:
         """What operand k's `access` promises for these ranges (positions outside the map included)."""
-        return tuple(_needed(axis, *piece) for axis, piece in zip(self.access[k], self.ranges))
+        return tuple(_needed(axis, *piece) for axis, piece in zip(self.access[k], self.ranges, strict=True))
 
 
 def _needed(axis: Axis | Whole, start: int, stop: int) -> Range:
@@ -107,8 +108,8 @@ def _weights(work: Work, batch: Range, outputs: Range) -> Array:
     if p["weight_batch"]:
         strides, sizes = (p["weight_batch"], *strides), (batch[1] - batch[0], *sizes)
         starts = [batch[0], outputs[0]]
-    offset = sum(start * stride for start, stride in zip(starts, strides))
-    assert offset + sum((size - 1) * stride for size, stride in zip(sizes, strides)) < flat.size
+    offset = sum(start * stride for start, stride in zip(starts, strides, strict=False))
+    assert offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) < flat.size
     return as_strided(flat[offset:], sizes, [s * flat.itemsize for s in strides], writeable=False)
 
 
@@ -182,7 +183,7 @@ def _unary(work: Work) -> Array:
 
 
 def _binary(work: Work) -> Array:
-    a, b = starmap(Held.read, zip(work.tiles, map(work.needed, (0, 1))))
+    a, b = map(Held.read, work.tiles, map(work.needed, (0, 1)))
     return kernels.binary(work.params["kind"], a, b)
 
 

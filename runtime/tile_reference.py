@@ -62,13 +62,13 @@ def run_tiles(unit: tile.UnitOp, operands: Sequence[Array], constants: Mapping[S
     """The results of a unit; `constants` are the values of the weights in its body."""
     block = unit.body.block
     outputs = [Stored.like(result, DTYPES[element]) for result, element in _elements_of(unit)]
-    run = _Run({**dict(zip(block.args, operands, strict=True)), **constants}, outputs)
+    state = _Run({**dict(zip(block.args, operands, strict=True)), **constants}, outputs)
     for indices in product(*map(range, unit.tile_counts)):
         for cluster in range(_clusters(unit)):
-            run.tile(block.ops, indices, cluster)
+            state.run(block.ops, indices, cluster)
     for op in block.ops:
         if isinstance(op, tile.MoveOp):
-            run.move(op)
+            state.move(op)
     return [output.finished() for output in outputs]
 
 
@@ -94,7 +94,7 @@ class _Run:
     outputs: list[Stored]
     held: dict[SSAValue, Held] = field(default_factory=dict)
 
-    def tile(self, ops: Iterable[Operation], indices: Sequence[int], cluster: int) -> None:
+    def run(self, ops: Iterable[Operation], indices: Sequence[int], cluster: int) -> None:
         """One tile of one cluster."""
         for op in ops:
             if isinstance(op, tile.LoadOp):
@@ -125,17 +125,18 @@ class _Run:
     def keep(self, value: SSAValue, ranges: Ranges, values: Array, box: Box) -> None:
         assert isinstance(value.type, tile.TileType)
         kept = value.type.data
-        assert all(n <= extent for n, extent in zip(values.shape, kept.extents)), (values.shape, kept.extents)
+        fits = all(n <= extent for n, extent in zip(values.shape, kept.extents, strict=True))
+        assert fits, f"{values.shape} does not fit a tile of {kept.extents}"
         self.held[value] = Held(narrow(values, DTYPES[kept.element]), ranges, box.bound)
 
     def move(self, op: tile.MoveOp) -> None:
         """Position p of `dims` comes from position p + low of the source, or is `fill` outside of it."""
         dims, low, bound = ([int(v) for v in a.get_values()] for a in (op.dims, op.low, op.bound))
         source = self.tensors[op.source].reshape(-1)
-        inside = tuple((max(0, first), min(first + size, end)) for first, size, end in zip(low, dims, bound))
-        if any(low >= high for low, high in inside):
+        wanted = tuple((first, first + size) for first, size in zip(low, dims, strict=True))
+        inside = tuple((max(0, first), min(stop, end)) for (first, stop), end in zip(wanted, bound, strict=True))
+        if _is_empty(inside):
             inside = ((0, 0),) * len(dims)
-        wanted = tuple((first, first + size) for first, size in zip(low, dims))
         assert op.fill is not None or inside == wanted, "positions outside of the source need a fill"
         there = Held(source[elements(op.source_view.data, inside, source.size)], inside, _four(bound))
         moved = there.window(wanted, op.fill.value.data if op.fill else 0.0)
