@@ -15,8 +15,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from xdsl.dialects.builtin import FileLineColLoc, ModuleOp, StringAttr
+from xdsl.ir import Operation
 from xdsl.printer import Printer
 
+from frustum.dialects.isa.sync import ExternalOp
 from frustum.passes import safetensors
 from frustum.passes.errors import ModelError
 
@@ -129,9 +131,16 @@ def write_module(module: ModuleOp, path: Path | str) -> None:
 
 
 def used_keys(module: ModuleOp) -> list[str]:
-    """The keys that operations of any level name in their property `key`, each once, in order."""
-    keys = (op.properties.get("key") for op in module.walk())
-    return list(dict.fromkeys(key.data for key in keys if isinstance(key, StringAttr)))
+    """The keys that operations of any level name, each once, in order."""
+    return list(dict.fromkeys(filter(None, map(_key, module.walk()))))
+
+
+def _key(op: Operation) -> str | None:
+    """In the property `key`, or, of a buffer for weights, in its name."""
+    if isinstance(op, ExternalOp):
+        return op.external_name.data if op.class_.data == "weight" else None
+    key = op.properties.get("key")
+    return key.data if isinstance(key, StringAttr) else None
 
 
 @lru_cache(maxsize=8)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from frustum.runtime.oracle import Agreement
 
+NARROW = {"float16": "f16", "bfloat16": "bf16"}
+"""Types of outputs that lose digits, as the device calls them."""
+
 Model: TypeAlias = Union[Path, "ModelProto"]
 
 
@@ -21,7 +24,7 @@ def agreement(
     model: Model, inputs: Mapping[str, Array], outputs: Mapping[str, Array], dtype: str
 ) -> tuple[Check, Agreement]:
     """How far outputs computed in `dtype` are from the oracle's; the oracle runs once for each of a changed batch."""
-    from frustum.runtime.oracle import compare, oracle_name, oracle_outputs
+    from frustum.runtime.oracle import compare, oracle_name, oracle_outputs, resolutions
 
     expected = oracle_outputs(model, inputs, changed_batch(model, inputs))
     found = compare(outputs, expected, dtype, resolutions(model))

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from frustum.backend.executable import Executable
-from frustum.backend.executable import open_executable
+from frustum.backend.executable import Executable, open_executable
 from frustum.dialects.target import Target
 from frustum.runtime.build import Model, Request, build
 from frustum.runtime.execute import execute, report_of
@@ -32,7 +31,7 @@ class Result:
     report: dict[str, Any]
 
 
-def compile(  # noqa: A001  (the name of the interface)
+def compile(
     model: Model,
     target: str | Path | Target | None = None,
     dtype: str | None = None,

@@ -24,7 +24,7 @@ from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, from_attribute, to_attribute
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.import_onnx import DTYPE, MODEL, import_onnx
-from frustum.passes.weights import write_module
+from frustum.passes.weights import WeightStore, attach, store_of, write_module
 from frustum.runtime.diagnostics import Reported, Source, operation_at_fault
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import make_folder
@@ -115,7 +115,7 @@ def load(request: Request) -> Loaded:
     model = request.model
     if isinstance(model, ModuleOp):
         _only_for_onnx(request, "a module")
-        return Loaded(model)
+        return Loaded(_own(model.clone(), store_of(model)))
     if not isinstance(model, str | Path):
         return Loaded(_import(model, request, None), original=model)
     text = str(model)
@@ -129,11 +129,17 @@ def load(request: Request) -> Loaded:
     if kind == "stage":
         _only_for_onnx(request, text)
         module, source = read_stage(text)
-        return Loaded(module, text=source)
+        return Loaded(_own(module, store_of(module)), text=source)
     if kind == "onnx":
         path = Path(text)
         return Loaded(_import(path, request, None), Origin(str(path.resolve())), path)
     raise UsageError(f"{text}: error: is compiled already")
+
+
+def _own(module: ModuleOp, store: WeightStore) -> ModuleOp:
+    """The module with its store in memory, where copies of the module find what passes add to it."""
+    attach(module, store)
+    return module
 
 
 # --- checked first -----------------------------------------------------------------------------------------
@@ -182,15 +188,14 @@ def _settle(
     dtype = None if request.dtype == "model" else request.dtype
     noted = _words(module)
     if is_fused:
-        for option, value, own in (("--dtype", dtype, noted.get(DTYPE)), ("--policy", request.policy, noted.get(POLICY))):
+        own_choices = ("--dtype", dtype, noted.get(DTYPE)), ("--policy", request.policy, noted.get(POLICY))
+        for option, value, own in own_choices:
             if value is not None and value != own:
                 raise UsageError(f"{name}: error: {option} {value} has no effect at stop '{stop}'")
     fuse = next((each for each in passes or () if isinstance(each, FuseLayers)), None)
     policy = fuse.policy if fuse else request.policy or noted.get(POLICY) or DEFAULT_POLICY
     module.attributes[POLICY] = StringAttr(policy)
-    if dtype == noted.get(DTYPE):
-        dtype = None
-    return Choices(dtype, policy)
+    return Choices(dtype or noted.get(DTYPE), policy)
 
 
 def _set_target(module: ModuleOp, target: Target | None, name: str, fused_at: str | None) -> None:

@@ -51,9 +51,9 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
     if code is not None:
         say(message_of(error))
         return code
-    module = None
+    module = error.module if isinstance(error, CompilerFault) else None
     if isinstance(error, CompilerFault) and isinstance(error.__cause__, Exception):
-        error, module = error.__cause__, error.module
+        error = error.__cause__
     kept = write_reproducer(error, words, module)
     where = f"a reproducer is in {kept}" if kept else "no reproducer could be written"
     first_line = (str(error).splitlines() or [""])[0]

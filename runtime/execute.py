@@ -76,14 +76,11 @@ def layers_of(manifest: Mapping[str, Any]) -> list[LayerInfo]:
 
 def units_of(manifest: Mapping[str, Any]) -> list[UnitInfo]:
     """What a manifest says of the units."""
-    layers = list(zip(manifest["layers"], manifest["options"].get("layers", []), strict=False))
+    members: dict[int, list[str]] = {}
+    for name, fact in zip(manifest["layers"], manifest["options"].get("layers", []), strict=False):
+        members.setdefault(fact["unit"], []).append(name)
+    facts = zip(manifest["units"], manifest["options"].get("units", []), strict=False)
     return [
-        UnitInfo(
-            name,
-            tuple(layer for layer, fact in layers if fact["unit"] == number),
-            unit["mode"],
-            unit["stopped_by"],
-            unit["tiles"],
-        )
-        for number, (name, unit) in enumerate(zip(manifest["units"], manifest["options"].get("units", []), strict=False))
+        UnitInfo(name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"])
+        for number, (name, fact) in enumerate(facts)
     ]

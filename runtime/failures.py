@@ -63,7 +63,9 @@ def exit_code_of(error: BaseException) -> int | None:
 def message_of(error: BaseException) -> str:
     """One line for each problem, each with the word `error:` in it."""
     text = str(error)
-    return text if "error:" in text else f"error: {text}"
+    if text.startswith("error:"):
+        return f"frustum: {text}"
+    return text if "error:" in text else f"frustum: error: {text}"
 
 
 def write_reproducer(

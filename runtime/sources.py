@@ -142,5 +142,7 @@ def open_folder(folder: Path) -> tuple[Executable, Origin | None]:
 def _meant(text: str) -> str:
     from frustum.passes.zoo import ZOO
 
-    near = did_you_mean(f"{ZOO_PREFIX}{Path(text).stem}", [f"{ZOO_PREFIX}{name}" for name in ZOO])
+    known = [f"{ZOO_PREFIX}{name}" for name in ZOO]
+    is_bare_name = Path(text).name == text and not Path(text).suffix
+    near = did_you_mean(f"{ZOO_PREFIX}{text}", known) if is_bare_name else ""
     return near or f" ({WHAT_IS_A_MODEL})"

@@ -71,7 +71,7 @@ def _interface(executable: Executable) -> list[str]:
 
 def _instructions(executable: Executable) -> list[str]:
     found = list(instructions(executable.program.body))
-    counts = Counter(each.engine or "barrier" for each in found)
+    counts: Counter[str] = Counter(each.engine or "barrier" for each in found)
     rows = [(name, str(counts[name])) for name in (*ENGINES, "barrier") if counts[name]]
     return _section("Instructions, loops not unrolled", [*rows, ("total", str(len(found)))])
 
@@ -85,8 +85,8 @@ def _units(executable: Executable) -> list[str]:
 def _layers(executable: Executable) -> list[str]:
     macs = executable.program.useful_macs
     layers = layers_of(executable.manifest)
-    rows = [(l.name, l.op, l.unit or "", f"{n:,} MACs") for l, n in zip(layers, macs, strict=False)]
-    return _section("Layers", rows)
+    pairs = zip(layers, macs, strict=False)
+    return _section("Layers", ((each.name, each.op, each.unit or "", f"{n:,} MACs") for each, n in pairs))
 
 
 # --- models ------------------------------------------------------------------------------------------------
