@@ -5,7 +5,7 @@ Large groups are cut in two halves for two threads; numpy holds no lock while it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,6 +17,7 @@ from frustum.runtime.effects import BASE, LEAD, STEPS, Work, effect
 from frustum.runtime.expand import Expanded, Rows
 from frustum.runtime.group import Calls, group
 from frustum.runtime.memory import Memories
+from frustum.runtime.order import Ints
 from frustum.runtime.progress import Progress
 
 Step = tuple[int, bool, list[int]]
@@ -26,12 +27,14 @@ REPORTS = 200
 LARGE = 1 << 20
 """Elements from which on halves pay.  ResNet-50 on `default`, 10 000 calls: 0.34 s; from 2^18 on 0.40 s, because
 threads wait for the interpreter's lock between short operations; with 500 longer calls halves take 0.15 for 0.22 s."""
+AT_ONCE = 1 << 12
+"""Steps that are plain lists at a time: a list takes 1 KB, the row of an array 350 bytes."""
 PRODUCTS = 10
 """Products that take as long as moving an element."""
 
 
 class Plan:
-    """The calls of both tables of an expanded program in one sequence, as plain lists: fast to walk through."""
+    """The calls of both tables of an expanded program in one sequence."""
 
     def __init__(self, expanded: Expanded, capacities: Sequence[int]) -> None:
         self._effects = [effect.dispatch(type(instruction)) for instruction in expanded.instructions]
@@ -40,19 +43,25 @@ class Plan:
         self._copies = expanded.copies[:, 1].tolist()
         products = np.array([_products(instruction) for instruction in expanded.instructions], np.int64)
         tables = [(rows, group(expanded, rows, capacities)) for rows in (expanded.core, expanded.cluster)]
-        tables = [(rows, calls) for rows, calls in tables if len(calls.row)]
-        seq = np.concatenate([rows.seq[calls.row] for rows, calls in tables] or [np.zeros(0, np.int64)])
-        steps = [step for rows, calls in tables for step in _steps(rows, calls, products)]
-        self._steps = [steps[number] for number in np.argsort(seq, kind="stable").tolist()]
+        seq = np.concatenate([rows.seq[calls.row] for rows, calls in tables])
+        parts = [_columns(rows, calls, products) for rows, calls in tables if len(calls.row)]
+        order = np.argsort(seq, kind="stable")
+        self._columns = [np.concatenate(column)[order] for column in zip(*parts, strict=True)]
+        self._size = len(order)
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return self._size
+
+    def steps(self) -> Iterator[Step]:
+        """What to run, in program order."""
+        for start in range(0, len(self), AT_ONCE):
+            yield from zip(*(column[start : start + AT_ONCE].tolist() for column in self._columns), strict=True)
 
     def run(self, memories: Memories, progress: Progress | None = None) -> None:
         """Execute everything; `progress` hears the stage and the share done."""
         every = max(1, len(self) // REPORTS)
         with single_threaded(), np.errstate(all="ignore"), ThreadPoolExecutor(1) as other:
-            for number, (static, in_halves, numbers) in enumerate(self._steps):
+            for number, (static, in_halves, numbers) in enumerate(self.steps()):
                 if in_halves:
                     first, second = _halves(numbers)
                     future = other.submit(self._do_quietly, memories, static, first)
@@ -78,8 +87,8 @@ def _products(instruction: Instruction) -> int:
     return instruction.kernel[0] * instruction.kernel[1] if isinstance(instruction, Conv) else 0
 
 
-def _steps(rows: Rows, calls: Calls, products: np.ndarray) -> list[Step]:
-    """What to run, in the order of the calls."""
+def _columns(rows: Rows, calls: Calls, products: Ints) -> tuple[Ints, Ints, Ints]:
+    """The parts of the steps, in the order of the calls."""
     row, unit = calls.row, calls.unit
     parts = (rows.lower, rows.extent, rows.origin, rows.read, rows.low, rows.high)
     box = [part[:, row, unit].T for part in parts]
@@ -90,7 +99,7 @@ def _steps(rows: Rows, calls: Calls, products: np.ndarray) -> list[Step]:
     elements = units * rows.extent[:, row, unit].prod(axis=0)
     cost = elements * (1 + products[static] * rows.read[1, row, unit] // PRODUCTS)
     in_halves = (cost >= LARGE) & (units > 1)
-    return list(zip(static.tolist(), in_halves.tolist(), numbers.tolist(), strict=True))
+    return static, in_halves, numbers
 
 
 def _halves(numbers: list[int]) -> tuple[list[int], list[int]]:
