@@ -90,7 +90,8 @@ def queues_of(expanded):
                 of_core = wait.scope == "cores" or (wait.scope == "own" and on_core)
                 waits += [((of_core, wait.slot, u), int(rows.wait[number, row, unit])) for u in units]
             cell = (int(rows.seq[row]), unit)
-            queues.setdefault(engines.first(hold.engine) + unit, []).append((cell, waits, (on_core, hold.signal, unit)))
+            signal = on_core, hold.signal, unit
+            queues.setdefault(engines.first(hold.engine) + unit, []).append((cell, waits, signal))
     return queues
 
 
