@@ -152,11 +152,12 @@ def matmul(op: g.MatmulOp) -> Layer:
 
 
 def spatial(op: Operation, x: SSAValue, kind: str, access: Access, params: Mapping[str, Plain],
-            align: Extents = (1, 1, 1, 1)) -> Layer:
-    """A layer on one 4-D map with windows."""
-    dims, out = g.shape_of(x), g.shape_of(op.results[0])
+            align: Extents = (1, 1, 1, 1), cropped: Extents = (0, 0, 0, 0)) -> Layer:
+    """A layer on one 4-D map with windows; `cropped`: how much of the map's end it never sees."""
+    shape, out = g.shape_of(x), g.shape_of(op.results[0])
+    dims = four([extent - c for extent, c in zip(shape, cropped)], 1)
     return Layer(kind, four(out, 1), TensorView(0, four(dense(out), 0)),
-                 (MapOperand(0, four(dims, 1), TensorView(0, four(dense(dims), 0)), access),), params, align=align)
+                 (MapOperand(0, dims, TensorView(0, four(dense(shape), 0)), access),), params, align=align)
 
 
 def pool(op: g.PoolOp) -> Layer:
@@ -165,8 +166,9 @@ def pool(op: g.PoolOp) -> Layer:
     access = (SAME, SAME, window(kh, sh, top, dh), window(kw, sw, left, dw))
     return spatial(op, op.x, "pool", access, {
         "kind": str(op.kind), "kernel": op.kernel, "strides": op.strides, "dilations": op.dilations,
-        "include_pad": int(op.count_include_pad), "pad_low": (top, left), "pad_high": (bottom, right),
-        **act_params(op)})
+        "include_pad": int(op.count_include_pad), "pad_low": (max(0, top), max(0, left)),
+        "pad_high": (max(0, bottom), max(0, right)), **act_params(op)},
+        cropped=(0, 0, max(0, -bottom), max(0, -right)))
 
 
 def lrn(op: g.LrnOp) -> Layer:
