@@ -68,4 +68,4 @@ def _scope_of_cores(consumer: Instruction, shared: Reach, units: Units) -> Scope
         return "cores"
     if shared is Reach.CORE or units.cores == 1:
         return "own"
-    return "all_cores"  # a core has no scope for the cores of its own cluster alone
+    return "cores"

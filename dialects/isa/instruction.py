@@ -199,12 +199,10 @@ class Instruction(IRDLOperation, ABC):
 
 
 def check_scope(name: str, engine: Engine, wait: Wait) -> None:
-    """`cluster` is for core instructions, `cores` for cluster instructions."""
+    """`cluster` is for core instructions: a cluster engine's own counters are its cluster's."""
     on_core = engine in CORE_ENGINES
     if wait.scope == "cluster" and not on_core:
         raise VerifyException(f"'{name}': engine {engine} is the cluster's: its own counters are scope own")
-    if wait.scope == "cores" and on_core:
-        raise VerifyException(f"'{name}': engine {engine} is a core's: it cannot wait on scope cores")
 
 
 def check_word(name: str, field: str, attribute: StringAttr, allowed: Sequence[str]) -> None:

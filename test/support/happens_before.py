@@ -122,7 +122,6 @@ class Chip:
             assert core is not None
             return [("cluster", wait.slot, cluster, None)]
         if wait.scope == "cores":
-            assert core is None
             return [("core", wait.slot, cluster, k) for k in self.cores]
         if wait.scope == "all_cores":
             return [("core", wait.slot, c, k) for c in self.clusters for k in self.cores]

@@ -77,10 +77,6 @@ INVALID = [
         lambda: copy("gdma", DRAM, SRAM, waits=(Wait(0, "cluster", Affine()),)),
         "engine gdma is the cluster's: its own counters are scope own",
     ),
-    (
-        lambda: copy("mvdma", SRAM, NRAM, waits=(Wait(0, "cores", Affine()),)),
-        "engine mvdma is a core's: it cannot wait on scope cores",
-    ),
     (lambda: conv(NRAM, NRAM, NRAM), "nram"),
     (lambda: conv(NRAM, WRAM, NRAM, SRAM, bias_view=VIEW), "the bias is in nram or wram, found !fisa.buffer<sram>"),
     (lambda: conv(NRAM, WRAM, NRAM, NRAM), "'fisa.conv': bias and bias_view come together"),
