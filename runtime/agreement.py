@@ -23,9 +23,15 @@ Model: TypeAlias = Union[Path, "ModelProto"]
 def agreement(
     model: Model, inputs: Mapping[str, Array], outputs: Mapping[str, Array], dtype: str
 ) -> tuple[Check, Agreement]:
-    """How far outputs computed in `dtype` are from the oracle's; the oracle runs once for each of a changed batch."""
-    from frustum.runtime.oracle import compare, oracle_name, oracle_outputs, resolutions
+    """How far outputs computed in `dtype` are from the oracle's; the oracle runs once for each of a changed batch.
 
+    Outputs that the model wants in 16 bits were rounded to them, whatever they were computed in: the coarsest type
+    on the way sets the tolerance.
+    """
+    from frustum.runtime.oracle import TOLERANCES, compare, oracle_name, oracle_outputs, resolutions
+
+    types = {dtype, *(NARROW[a.dtype.name] for a in outputs.values() if a.dtype.name in NARROW)}
+    dtype = max(types, key=lambda name: TOLERANCES[name])
     expected = oracle_outputs(model, inputs, changed_batch(model, inputs))
     found = compare(outputs, expected, dtype, resolutions(model))
     return Check(found.max_abs_error, found.max_rel_error, oracle_name()), found
