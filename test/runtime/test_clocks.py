@@ -23,7 +23,8 @@ def random_program(rng):
         for _ in range(rng.choice((0, 1, 1, 2))):
             scope = rng.choice(("own", "own", "cluster") if on_core else ("own", "cores"))
             waits.append(p.Wait(rng.randrange(2), scope, p.Affine(rng.randint(0, 1), (rng.randint(0, 2),) * depth)))
-        return p.Hold(engine=engine, waits=tuple(waits), signal=rng.choice((None, 0, 1, 0, 1)), stage=rng.choice((0, 0, 1)))
+        signal, stage = rng.choice((None, 0, 1, 0, 1)), rng.choice((0, 0, 1))
+        return p.Hold(engine=engine, waits=tuple(waits), signal=signal, stage=stage)
 
     loop = p.Repeat(3, tuple(one(1) for _ in range(rng.randint(2, 4))))
     return p.Program((one(0), one(0), loop, one(0)))
