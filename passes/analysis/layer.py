@@ -185,7 +185,7 @@ def resize_axis(scale: float, offset: float, size: int, out: int) -> tuple[AnyAx
     ratio = Fraction(scale).limit_denominator(MAX_DENOMINATOR)
     if out == size and scale == 1.0 and offset == 0.0:
         return SAME, 1
-    if abs(float(ratio) - scale) * out > 1e-3 or ratio.denominator > out or ratio.numerator == 0:
+    if abs(float(ratio) - scale) * out > 1e-3 or ratio.denominator >= out or ratio.numerator == 0:
         return Whole(size), 1
     low = math.floor(offset) - 1  # one more on either side: rounding, the second tap
     return Axis(ratio.numerator, ratio.denominator, low, 4), ratio.denominator
