@@ -46,14 +46,15 @@ class Site:
 
 @dataclass(frozen=True)
 class WeightSource:
-    """Weights: held in SRAM (`placed`), or in DRAM (`tensor`) to be streamed; dimensions are (co, ci, kh, kw)."""
+    """Weights: held in SRAM (`placed`), or in DRAM (`tensor`) to be streamed; dimensions are (co, ci, kh, kw), or
+    (co, ci, 1, d0) where every entry of d0 has its own."""
 
     placed: Placed | None
     tensor: SSAValue
     element: Element
     dims: Extents
     strides: Four  # bytes, in the tensor
-    batch_stride: int  # bytes between the weights of two entries of d0
+    is_batched: bool
 
 
 class LayerLowering:
@@ -172,10 +173,11 @@ class LayerLowering:
         extent = self.weight_extents()
         order = memory_order(weights.strides, weights.dims)
         tile = Tile(weights.element, extent, order)
-        start = (self.piece.start[1], self.nest.chunk, Affine(), Affine())
+        start = (self.piece.start[1], self.nest.chunk, Affine(),
+                 self.piece.start[0] if weights.is_batched else Affine())
         limit = (self.piece.limit[1], None, None, None)
         box = Box(start, extent, weights.dims, limit)
-        names: list[LoopName] = [GROUP, 1, CHANNELS_IN, *([0] if weights.batch_stride else [])]
+        names: list[LoopName] = [GROUP, 1, CHANNELS_IN, *([0] if weights.is_batched else [])]
         depth = self.nest.depth(names)
         late = Placed(weights.element, start, extent, weights.dims, byte_strides(tile))
         placed = weights.placed or self.stream(weights, start, extent, order, depth)
@@ -204,9 +206,8 @@ class LayerLowering:
         offset = Affine()
         for position, stride in zip(begin, weights.strides):
             offset = offset + position * stride
-        offset = offset + self.piece.start[0] * weights.batch_stride
         source = View(weights.element, offset, weights.strides)
-        multicast = not any(s.cluster for s in begin) and not self.piece.start[0].cluster
+        multicast = not any(s.cluster for s in begin)
 
         def emit(block: Block, stage: int) -> None:
             late.allocated = self.alloc(block, "sram", tile_bytes(tile), depth)

@@ -338,16 +338,20 @@ class UnitLowering:
         channels = at_levels(region.start[1], self.levels)
         element = element_of(cast(TensorType[Any], tensors[0].type).element_type)
         size = ELEMENT_BYTES[element]
+        batch = params["weight_batch"]
         dims = (region.bound[1], params["channels"], *params["kernel"])
+        strides = params["weight_strides"]
+        if batch:
+            dims, strides = (*dims[:3], region.bound[0]), (*strides[:3], batch)
         source = WeightSource(None, self.tensors[tensors[0]], element, four(dims),
-                              four([s * size for s in params["weight_strides"]]), params["weight_batch"] * size)
+                              four([s * size for s in strides]), bool(batch))
         layer = self.program.names.layers
         number = len(layer) + [o for o in self.unit.body.block.ops if isinstance(o, t.ComputeOp)].index(op)
         if op.map.data.weights == "unit":
             extent = four([region.extent[1], *dims[1:]])
             start = (channels, Affine(), Affine(), Affine())
             placed = self.keep(source.tensor, element, start, extent, four(dims), source.strides, number)
-            source = WeightSource(placed, source.tensor, element, source.dims, source.strides, source.batch_stride)
+            source = WeightSource(placed, source.tensor, element, source.dims, source.strides, source.is_batched)
         bias = None
         if len(tensors) > 1:
             extent, bound = (1, region.extent[1], 1, 1), (1, region.bound[1], 1, 1)
