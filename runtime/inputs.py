@@ -14,11 +14,10 @@ from frustum.dialects.isa.program import Element, External
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import BFLOAT16, Array, narrow
 from frustum.runtime.memory import DTYPES
+from frustum.runtime.random_arrays import random_array
 from frustum.runtime.reference import numpy_type
 
 MODEL_DTYPES = "frustum.model_dtypes"
-SMALL_INTEGERS = 8
-"""Random integers are below this."""
 TWO_BYTES = np.dtype("V2")
 """What numpy makes of bf16 numbers in a file: it does not know the type."""
 
@@ -38,17 +37,8 @@ def read_inputs(path: Path) -> dict[str, Array]:
 
 
 def random_inputs(expected: Sequence[External], seed: int) -> dict[str, Array]:
-    """Inputs for a program in its types: unit normal floats, integers in [0, `SMALL_INTEGERS`)."""
-    found = {}
-    for index, external in enumerate(expected):
-        rng = np.random.default_rng([seed, index])
-        dtype = dtype_of(external)
-        if dtype.kind in "iub":
-            high = 2 if dtype.kind == "b" else SMALL_INTEGERS
-            found[external.name] = rng.integers(0, high, external.shape).astype(dtype)
-        else:
-            found[external.name] = narrow(rng.standard_normal(external.shape, np.float32), dtype)
-    return found
+    """Inputs for a program in its types."""
+    return {e.name: random_array(seed, index, e.shape, dtype_of(e)) for index, e in enumerate(expected)}
 
 
 def in_types_of(expected: Sequence[External], inputs: Mapping[str, Array]) -> dict[str, Array]:

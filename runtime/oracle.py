@@ -20,7 +20,8 @@ from onnx import ModelProto
 from xdsl.dialects.builtin import ModuleOp
 
 from frustum.dialects import graph
-from frustum.runtime.kernels import Array, narrow
+from frustum.runtime.kernels import Array
+from frustum.runtime.random_arrays import random_array
 from frustum.runtime.reference import network_of, numpy_type
 from frustum.runtime.widen_model import has_narrow_floats, widened
 
@@ -37,8 +38,6 @@ VIEWS = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "I
 """Operators whose results are elements of their first operand."""
 RUNS = 5
 PROTO_LIMIT_BYTES = (1 << 31) - 1
-SMALL_INTEGERS = 8
-"""Random integers are below this."""
 SILENT = 4
 """onnxruntime's log level of fatal errors."""
 
@@ -128,20 +127,13 @@ def resolutions(model: Source) -> dict[str, float]:
 
 
 def random_inputs(module: ModuleOp, seed: int) -> dict[str, Array]:
-    """Inputs for a network in its types: floats evenly in [0, 1), as images are, integers in [0, `SMALL_INTEGERS`).
-
-    With unit normal floats some trained networks amplify the rounding of f32 beyond any tolerance.
-    """
+    """Inputs for a network in its types."""
     network = network_of(module)
-    inputs = {}
-    for index, (name, argument) in enumerate(zip(network.inputs, network.body.block.args, strict=True)):
-        rng = np.random.default_rng([seed, index])
-        shape, dtype = graph.shape_of(argument), numpy_type(graph.tensor_of(argument).element_type)
-        if dtype.kind in "iub":
-            inputs[name] = rng.integers(0, 2 if dtype.kind == "b" else SMALL_INTEGERS, shape).astype(dtype)
-        else:
-            inputs[name] = narrow(rng.random(shape, np.float32), dtype)
-    return inputs
+    arguments = zip(network.inputs, network.body.block.args, strict=True)
+    return {
+        name: random_array(seed, index, graph.shape_of(value), numpy_type(graph.tensor_of(value).element_type))
+        for index, (name, value) in enumerate(arguments)
+    }
 
 
 def _errors(found: Array, expected: Array, floor: float) -> tuple[float, float]:
