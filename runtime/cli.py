@@ -42,14 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("FRUSTUM_DEBUG") == "1":
             traceback.print_exc()
-        return _failed(error, words)
+        return _failed(error, words, getattr(options, "model", "frustum"))
 
 
-def _failed(error: Exception, words: Sequence[str]) -> int:
+def _failed(error: Exception, words: Sequence[str], subject: str) -> int:
     """Say what went wrong; the exit code."""
     code = exit_code_of(error)
     if code is not None:
-        say(message_of(error))
+        say(message_of(error, subject))
         return code
     module = error.module if isinstance(error, CompilerFault) else None
     if isinstance(error, CompilerFault) and isinstance(error.__cause__, Exception):

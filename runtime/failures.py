@@ -60,12 +60,12 @@ def exit_code_of(error: BaseException) -> int | None:
     return next((CODES[name] for name in names if name in CODES), None)
 
 
-def message_of(error: BaseException) -> str:
-    """One line for each problem, each with the word `error:` in it."""
+def message_of(error: BaseException, subject: str = "frustum") -> str:
+    """One line for each problem, each with the word `error:` in it; `subject` is what it is about, if nothing says."""
     text = str(error)
     if text.startswith("error:"):
         return f"frustum: {text}"
-    return text if "error:" in text else f"frustum: error: {text}"
+    return text if "error:" in text else f"{subject}: error: {text}"
 
 
 def write_reproducer(
