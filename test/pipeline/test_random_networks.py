@@ -1,0 +1,23 @@
+"""Random small networks: all ways of running agree, in every type, on every target, fused or not."""
+
+from __future__ import annotations
+
+from agreement import check_agreement
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_network import networks
+from stops import modules_at_stops, run_module
+
+from frustum.backend.pipeline import Choices
+
+WAYS = st.tuples(st.sampled_from(["tiny", "tiny", "default", "edge", "manycore", "df"]),
+                 st.sampled_from(["forward", "none"]), st.sampled_from(["f32", "f32", "bf16", "f16"]))
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(networks(), WAYS)
+def test_stops_of_random_networks_agree(network, way):
+    (module, inputs), (target, policy, dtype) = network, way
+    modules = modules_at_stops(module, target, Choices(dtype=dtype, policy=policy))
+    check_agreement({stop: run_module(modules[stop], inputs, checked=stop == "fixed")
+                     for stop in ("typed", "fused", "placed", "fixed")}, dtype)

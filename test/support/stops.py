@@ -1,0 +1,60 @@
+"""A module at any stop of the pipeline: brought there, printed and read again, run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from frustum.backend import targets
+from frustum.backend.compile import executable_of, fixed
+from frustum.backend.pipeline import Choices, Run, stop_of
+from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.target import to_attribute
+from frustum.passes.weights import store_of
+from frustum.runtime.machine import Machine
+from frustum.runtime.reference import ReferenceExecutor
+
+TINY = Path(__file__).parent / "tiny.yaml"
+
+
+def target(name):
+    return targets.load(TINY if name == "tiny" else name)
+
+
+def aimed(module, target_name):
+    """A copy of the module for a target."""
+    module = module.clone()
+    module.attributes[TARGET] = to_attribute(target(target_name))
+    return module
+
+
+def modules_at_stops(module, target_name, choices):
+    """The module at every stop after its own, each a copy: {stop: module}."""
+    found = {}
+
+    def keep(stop, module):
+        found[stop] = module.clone()
+
+    fixed(aimed(module, target_name), choices, Run(keep))  # units are cut smaller where SRAM has holes
+    return found
+
+
+def run_module(module, inputs, *, checked=False):
+    """The outputs by name of a module at any stop, as f32."""
+    if stop_of(module) not in ("lowered", "fixed"):
+        outputs = ReferenceExecutor(store_of(module)).run_graph(module, inputs)
+    else:
+        outputs = Machine(executable(module)).run(inputs, mode="functional", checked=checked).outputs
+    return {name: np.asarray(array, np.float32) for name, array in outputs.items()}
+
+
+def executable(module, choices=Choices()):  # noqa: B008  # frozen
+    """The executable of a module at stop `lowered` or `fixed`."""
+    if stop_of(module) == "lowered":
+        module = module.clone()
+        Run().advance(module, ["fixed"], choices)
+    return executable_of(module, choices)
+
+
+__all__ = ["aimed", "executable", "modules_at_stops", "run_module", "target"]
