@@ -1,8 +1,8 @@
 """`frustum.compile` and `frustum.run`.
 
-    exe = frustum.compile("model.onnx", target="default")
-    result = frustum.run(exe, {"data": array})
-    result.outputs["prob"], result.report["cycles"]["total"]
+exe = frustum.compile("model.onnx", target="default")
+result = frustum.run(exe, {"data": array})
+result.outputs["prob"], result.report["cycles"]["total"]
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from frustum.backend.executable import Executable, open_executable
+from frustum.backend.executable import Executable
 from frustum.dialects.target import Target
+from frustum.runtime.arguments import DTYPES, MODES, POLICIES
 from frustum.runtime.build import Model, Request, build
 from frustum.runtime.execute import execute, report_of
+from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Mode
-from frustum.runtime.sources import open_folder
+from frustum.runtime.sources import open_file, open_folder
 
 __all__ = ["Result", "compile", "run"]
 
@@ -46,6 +48,8 @@ def compile(
     it is.  `target`: a shipped name, a YAML file or a `Target`.  `dtype`: `f32`, `f16`, `bf16`; None is the model's.
     `policy`: `forward` (the default) or `none`.
     """
+    check_choice("dtype", dtype, DTYPES)
+    check_choice("policy", policy, POLICIES)
     return build(Request(model, target, dtype, shapes or {}, batch, policy)).executable
 
 
@@ -57,8 +61,15 @@ def run(
     checked: bool = False,
 ) -> Result:
     """One run on the emulated machine; `executable` may be a file, or a folder that `frustum compile` wrote."""
+    check_choice("mode", mode, MODES)
     if not isinstance(executable, Executable):
         path = Path(executable)
-        executable = open_folder(path)[0] if path.is_dir() else open_executable(path)
+        executable = open_folder(path)[0] if path.is_dir() else open_file(path)
     ran = execute(executable, inputs, mode, checked)
     return Result(ran.outputs, report_of(executable, ran).data)
+
+
+def check_choice(name: str, value: str | None, allowed: Sequence[str]) -> None:
+    """UsageError unless the value is absent or allowed: what the parser of the command line sees to there."""
+    if value is not None and value not in allowed:
+        raise UsageError(f"error: {name} {value!r} is none of {', '.join(allowed)}")

@@ -34,7 +34,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="frustum", description="Compile neural networks, and run them on an emulated accelerator.")
+    parser = _Parser(
+        prog="frustum", description="Compile neural networks, and run them on an emulated accelerator."
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_run(commands.add_parser("run", help="compile (or load), emulate, report"))
@@ -48,10 +50,14 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.description = "Compile (or load) a model, run it on the emulated machine, print the report."
     _add_model(parser)
     parser.add_argument("--input", metavar="FILE.npz", help="inputs: arrays by input name")
-    parser.add_argument("--input-seed", metavar="N", type=_natural, help="random inputs from this seed (default 0)")
+    parser.add_argument(
+        "--input-seed", metavar="N", type=_natural, help="random inputs from this seed (default 0)"
+    )
     parser.add_argument("--output", metavar="FILE.npz", help="write the outputs, arrays by output name")
     parser.add_argument("--report", metavar="FILE.json", help="write the report")
-    parser.add_argument("--check", action="store_true", help="compare with onnxruntime; exit code 3 if it differs")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with onnxruntime; exit code 3 if it differs"
+    )
     parser.add_argument(
         "--mode", choices=MODES, default="full", help="numbers and time, or one of them (default full)"
     )
@@ -81,19 +87,31 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     """MODEL and the options that say how it is imported and compiled; absent ones are None."""
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     parser.add_argument("--target", metavar="NAME|FILE.yaml", help="the machine (default `default`)")
-    parser.add_argument("--dtype", choices=DTYPES, help="element type on the device (default `model`: the file's)")
     parser.add_argument(
-        "--shape", metavar="INPUT=1x3x160x224", type=_shape, action="append", help="bind an input's shape (repeatable)"
+        "--dtype", choices=DTYPES, help="element type on the device (default `model`: the file's)"
     )
-    parser.add_argument("--batch", metavar="N", type=_positive, help="bind a dynamic batch, or change a batch of 1")
+    parser.add_argument(
+        "--shape",
+        metavar="INPUT=1x3x160x224",
+        type=_shape,
+        action="append",
+        help="bind an input's shape (repeatable)",
+    )
+    parser.add_argument(
+        "--batch", metavar="N", type=_positive, help="bind a dynamic batch, or change a batch of 1"
+    )
     parser.add_argument(
         "--policy", choices=POLICIES, help="which layers are fused: none, or chains (`forward`, the default)"
     )
     parser.add_argument(
         "--pipeline", metavar='"pass{option=...},..."', help="these passes instead of the default pipeline"
     )
-    parser.add_argument("--dump-ir", metavar="DIR", help="write the module at every stop, numbered, with its weights")
-    parser.add_argument("--weights-seed", metavar="N", type=_natural, help="of a zoo: network's weights (default 0)")
+    parser.add_argument(
+        "--dump-ir", metavar="DIR", help="write the module at every stop, numbered, with its weights"
+    )
+    parser.add_argument(
+        "--weights-seed", metavar="N", type=_natural, help="of a zoo: network's weights (default 0)"
+    )
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -214,7 +214,11 @@ def _set_target(module: ModuleOp, target: Target | None, name: str, fused_at: st
 
 
 def _name(loaded: Loaded, request: Request) -> str:
-    return str(request.model) if isinstance(request.model, str | Path) else _words(loaded.module).get(MODEL, "module")
+    return (
+        str(request.model)
+        if isinstance(request.model, str | Path)
+        else _words(loaded.module).get(MODEL, "module")
+    )
 
 
 def _words(module: ModuleOp) -> dict[str, str]:
@@ -271,7 +275,9 @@ def _run_passes(
         if folder:
             write_module(module, folder / f"{number + 1:02}-{each.name}.mlir")
     if (stop := stop_of(module)) != STOPS[-1]:
-        raise UsageError(f"error: --pipeline ends at stop '{stop}': an executable needs all passes to '{STOPS[-1]}'")
+        raise UsageError(
+            f"error: --pipeline ends at stop '{stop}': an executable needs all passes to '{STOPS[-1]}'"
+        )
     executable = executable_of(module, choices)
     return Compiled(executable, time.perf_counter() - started, seconds)
 

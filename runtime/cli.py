@@ -57,7 +57,9 @@ def _failed(error: Exception, words: Sequence[str], subject: str) -> int:
     kept = write_reproducer(error, words, module)
     where = f"a reproducer is in {kept}" if kept else "no reproducer could be written"
     first_line = (str(error).splitlines() or [""])[0]
-    say(f"frustum: internal error: {type(error).__name__}: {first_line} ({where}; FRUSTUM_DEBUG=1 shows the traceback)")
+    say(
+        f"frustum: internal error: {type(error).__name__}: {first_line} ({where}; FRUSTUM_DEBUG=1 shows the traceback)"
+    )
     return INTERNAL_ERROR
 
 

@@ -81,6 +81,8 @@ def units_of(manifest: Mapping[str, Any]) -> list[UnitInfo]:
         members.setdefault(fact["unit"], []).append(name)
     facts = zip(manifest["units"], manifest["options"].get("units", []), strict=False)
     return [
-        UnitInfo(name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"])
+        UnitInfo(
+            name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"]
+        )
         for number, (name, fact) in enumerate(facts)
     ]

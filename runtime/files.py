@@ -47,7 +47,10 @@ def write_file(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_folder(path: Path, write: Callable[[Path], None]) -> None:
     """The same for a folder; one that is there already is replaced."""
-    with _cannot_write(path), tempfile.TemporaryDirectory(dir=_parent(path), prefix=f".{path.name}.") as scratch:
+    with (
+        _cannot_write(path),
+        tempfile.TemporaryDirectory(dir=_parent(path), prefix=f".{path.name}.") as scratch,
+    ):
         new, old = Path(scratch, "new"), Path(scratch, "old")
         new.mkdir()
         write(new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,15 +26,17 @@ TWO_BYTES = np.dtype("V2")
 def read_inputs(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file by name; UsageError where it is none."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("one array without a name")
-            return {name: file[name] for name in file.files}
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise UsageError(f"{path}: error: not an .npz file of arrays by input name, or not all of it")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
     except OSError as error:
         raise UsageError(f"{path}: error: cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        reason = "it holds Python objects" if "allow_pickle" in str(error) and _is_zip(path) else str(error)
-        raise UsageError(f"{path}: error: not an .npz file of arrays by input name, or damaged ({reason})") from error
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        reason = "it holds Python objects" if "allow_pickle" in str(error) else f"damaged: {error}"
+        raise UsageError(f"{path}: error: not an .npz file of arrays by input name: {reason}") from error
 
 
 def random_inputs(expected: Sequence[External], seed: int) -> dict[str, Array]:
@@ -74,7 +77,3 @@ def network_inputs(module: ModuleOp) -> list[External] | None:
         dtype = dtypes[index] if dtypes else ""
         found.append(External(name, "input", 0, 0, graph.shape_of(value), element, dtype))
     return found
-
-
-def _is_zip(path: Path) -> bool:
-    return zipfile.is_zipfile(path)

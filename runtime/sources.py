@@ -49,7 +49,9 @@ class Origin:
             return read_zoo(self.model, self.weights_seed)
         path = Path(self.model)
         if not path.is_file():
-            raise UsageError(f"{path}: error: the model is not there any more, so there is nothing to check against")
+            raise UsageError(
+                f"{path}: error: the model is not there any more, so there is nothing to check against"
+            )
         return path
 
 
@@ -116,14 +118,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{path}: error: damaged: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise UsageError(f"{path}: error: not the manifest of a compiled folder, or of another version of Frustum")
+        raise UsageError(
+            f"{path}: error: not the manifest of a compiled folder, or of another version of Frustum"
+        )
     return data
 
 
 def open_folder(folder: Path) -> tuple[Executable, Origin | None]:
     """The executable of a compiled folder, and where its model came from if the manifest tells."""
-    from frustum.backend.executable import open_executable
-
     manifest = read_manifest(folder)
     try:
         (entry,) = manifest["executables"]
@@ -132,11 +134,23 @@ def open_folder(folder: Path) -> tuple[Executable, Origin | None]:
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder / MANIFEST}: error: damaged: {type(error).__name__} {error}") from error
     if Path(name).name != name:
-        raise UsageError(f"{folder / MANIFEST}: error: damaged: '{name}' is not the name of a file in this folder")
+        raise UsageError(
+            f"{folder / MANIFEST}: error: damaged: '{name}' is not the name of a file in this folder"
+        )
+    return open_file(folder / name), found
+
+
+def open_file(path: Path) -> Executable:
+    """The executable in a file; UsageError for anything but an undamaged one."""
+    from frustum.backend.container import ExecutableError
+    from frustum.backend.executable import open_executable
+
     try:
-        return open_executable(folder / name), found
+        return open_executable(path)
     except OSError as error:
-        raise UsageError(f"{folder / name}: error: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
+    except ExecutableError as error:
+        raise UsageError(f"{path}: error: {str(error).removeprefix(f'{path}: ')}") from error
 
 
 def _meant(text: str) -> str:

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frustum.backend.executable import Executable, open_executable
+from frustum.backend.executable import Executable
 from frustum.backend.listing import disassemble
 from frustum.dialects.isa.program import ENGINES, instructions
 from frustum.runtime.execute import layers_of, units_of
 from frustum.runtime.failures import GOOD, UsageError
-from frustum.runtime.sources import kind_of, open_folder, read_stage, read_zoo
+from frustum.runtime.sources import kind_of, open_file, open_folder, read_stage, read_zoo
 from frustum.runtime.terminal import bytes_text, table
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def main(options: argparse.Namespace) -> int:
     path, kind = Path(options.path), kind_of(options.path)
     if kind in ("folder", "executable"):
-        executable = open_folder(path)[0] if kind == "folder" else open_executable(path)
+        executable = open_folder(path)[0] if kind == "folder" else open_file(path)
         lines = [disassemble(executable.program).rstrip()] if options.disassemble else about(executable)
     elif options.disassemble:
         raise UsageError(f"{path}: error: there are no instructions in it: compile it first")
@@ -78,7 +78,9 @@ def _instructions(executable: Executable) -> list[str]:
 
 def _units(executable: Executable) -> list[str]:
     units = units_of(executable.manifest)
-    rows = [(u.name, u.mode, f"{u.tiles} tiles", f"{len(u.layers)} layers", u.stopped_by or "") for u in units]
+    rows = [
+        (u.name, u.mode, f"{u.tiles} tiles", f"{len(u.layers)} layers", u.stopped_by or "") for u in units
+    ]
     return _section("Units, and what ended the growth of each", rows)
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 
-from frustum.backend.executable import Executable, open_executable
+from frustum.backend.executable import Executable
 from frustum.runtime.agreement import Model
 from frustum.runtime.build import Request, build
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
 from frustum.runtime.progress import Progress
 from frustum.runtime.report import Seconds
-from frustum.runtime.sources import Origin, kind_of, open_folder
+from frustum.runtime.sources import Origin, kind_of, open_file, open_folder
 
 OF_THE_COMPILER = ("target", "dtype", "shape", "batch", "policy", "pipeline", "dump_ir", "weights_seed")
 """Options that mean nothing for what is compiled already."""
@@ -89,6 +89,6 @@ def _open(options: argparse.Namespace, kind: str) -> Job:
             option = name.replace("_", "-")
             raise UsageError(f"{options.model}: error: is compiled already: --{option} has no effect on it")
     if kind == "executable":
-        return Job(open_executable(options.model), None, None, Seconds())
+        return Job(open_file(Path(options.model)), None, None, Seconds())
     executable, origin = open_folder(Path(options.model))
     return Job(executable, origin, None, Seconds())

@@ -58,7 +58,9 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
         return
     for name, value in (("--check", options.check), ("--output", options.output), ("--input", options.input)):
         if value:
-            raise UsageError(f"error: {name} needs --mode full or functional: mode timing computes no numbers")
+            raise UsageError(
+                f"error: {name} needs --mode full or functional: mode timing computes no numbers"
+            )
 
 
 def _check_inputs(options: argparse.Namespace, module: ModuleOp, given: Mapping[str, Array] | None) -> None:

@@ -25,7 +25,11 @@ def listing() -> list[str]:
     figures = table([("target", "chips x clusters x cores", "SRAM", "NRAM", "WRAM"), *map(_row, found)])
     words = ["modelled on", *(target.modelled_on for target in found)]
     lines = [f"{line}   {text}" for line, text in zip(figures, words, strict=True)]
-    return [*lines, "", "frustum targets NAME prints one of them; memories are those of a cluster and of a core."]
+    return [
+        *lines,
+        "",
+        "frustum targets NAME prints one of them; memories are those of a cluster and of a core.",
+    ]
 
 
 def _row(target: Target) -> tuple[str, ...]:

@@ -39,9 +39,7 @@ def report_of(tmp_path: Path, *arguments: object) -> dict:
 # --- run ---------------------------------------------------------------------------------------------------
 
 
-def test_a_run_prints_its_report_and_nothing_else(
-    model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_prints_its_report_and_nothing_else(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert frustum("run", model, "--check") == 0
     out, err = capsys.readouterr()
     assert out.startswith("small.onnx on default, f32, policy forward\n")
@@ -295,7 +293,9 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert "frustum" in result.stdout
 
 
-def test_every_command_has_its_file_and_options_to_come_are_absent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_its_file_and_options_to_come_are_absent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for words in (["explore"], ["run", "m", "--html", "f"], ["run", "m", "--dtype", "int8"]):
         with pytest.raises(SystemExit) as stop:
             cli.main(words)

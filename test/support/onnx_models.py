@@ -46,6 +46,21 @@ def network(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
+def one_node(
+    operator: str, shape: tuple[int, ...], weights: tuple[int, ...] = (), **attributes: object
+) -> onnx.ModelProto:
+    """One layer `layer` from `x` to `y`, perhaps with weights."""
+    arrays = [numpy_helper.from_array(np.ones(weights, np.float32), "w")] if weights else []
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", *(array.name for array in arrays)], ["y"], "layer", **attributes)],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        arrays,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def save(folder: Path, model: onnx.ModelProto | None = None, name: str = "small.onnx") -> str:
     """The path of the model's file in the folder."""
     path = folder / name
