@@ -5,7 +5,7 @@ Large groups are cut in two halves for two threads; numpy holds no lock while it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -57,12 +57,18 @@ class Plan:
         for start in range(0, len(self), AT_ONCE):
             yield from zip(*(column[start : start + AT_ONCE].tolist() for column in self._columns), strict=True)
 
-    def run(self, memories: Memories, progress: Progress | None = None) -> None:
-        """Execute everything; `progress` hears the stage and the share done."""
+    def run(
+        self, memories: Memories, progress: Progress | None = None, beside: Callable[[], None] | None = None
+    ) -> None:
+        """Execute everything; `progress` hears the stage and the share done.
+
+        `beside` runs on the second thread meanwhile, which takes halves of large calls once that is done.
+        """
         every = max(1, len(self) // REPORTS)
         with single_threaded(), np.errstate(all="ignore"), ThreadPoolExecutor(1) as other:
+            beside_it = other.submit(beside or _nothing)
             for number, (static, in_halves, numbers) in enumerate(self.steps()):
-                if in_halves:
+                if in_halves and beside_it.done():
                     first, second = _halves(numbers)
                     future = other.submit(self._do_quietly, memories, static, first)
                     self._do(memories, static, second)
@@ -71,6 +77,7 @@ class Plan:
                     self._do(memories, static, numbers)
                 if progress is not None and number % every == 0:
                     progress("emulate", number / len(self))
+            beside_it.result()
 
     def _do(self, memories: Memories, static: int, numbers: list[int]) -> None:
         work = Work(memories, self._kinds[static], self._copies[static], numbers)
@@ -80,6 +87,10 @@ class Plan:
         """`_do` in another thread, which does not inherit that overflows are no errors here."""
         with np.errstate(all="ignore"):
             self._do(memories, static, numbers)
+
+
+def _nothing() -> None:
+    """What runs beside a run when nothing is asked for."""
 
 
 def _products(instruction: Instruction) -> int:

@@ -6,7 +6,7 @@ The host's part is here too: inputs are converted to the device's type before a 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -67,19 +67,24 @@ class Machine:
         progress: Progress | None = None,
     ) -> RunResult:  # fmt: skip
         """Run the program once; `InputError` if the inputs are not the network's."""
-        outputs: dict[str, Array] = {}
         if checked:
             check(self.expanded, self.capacities, progress)
-        if mode != "timing":
-            outputs = self._compute(inputs, checked, progress)
-        return RunResult(outputs, None if mode == "functional" else self._simulate(progress))
+        if mode == "timing":
+            return RunResult({}, self._simulate())
+        timelines: list[Any] = []
+        beside = None if mode == "functional" else lambda: timelines.append(self._simulate())
+        outputs = self._compute(inputs, checked, progress, beside)
+        return RunResult(outputs, timelines[0] if timelines else None)
 
-    def _compute(self, inputs: Mapping[str, Array], poisoned: bool, progress: Progress | None) -> dict[str, Array]:
+    def _compute(
+        self, inputs: Mapping[str, Array], poisoned: bool, progress: Progress | None,
+        beside: Callable[[], None] | None,
+    ) -> dict[str, Array]:  # fmt: skip
         arrays = check_inputs(self._externals("input"), inputs)
         memories = self._loaded(poisoned)
         for external in self._externals("input"):
             _device(memories, external)[...] = narrow(arrays[external.name], DTYPES[external.element])
-        self.plan.run(memories, progress)
+        self.plan.run(memories, progress, beside)
         outputs = self._externals("output")
         return {o.name: _device(memories, o).astype(o.model_dtype or DTYPES[o.element]) for o in outputs}
 
@@ -94,7 +99,7 @@ class Machine:
                 self._memories.bytes[DRAM][address : address + len(data)] = data
         return self._memories
 
-    def _simulate(self, progress: Progress | None) -> Any:
+    def _simulate(self) -> Any:
         from frustum.runtime.timeline import simulate
 
         return simulate(self.expanded, self.target, self.executable.code.page_bytes)

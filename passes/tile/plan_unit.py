@@ -26,6 +26,7 @@ TILE_ORDER = (1, 0, 2, 3)
 WIDEST = 2  # widths at which something fits, from the full row down
 LARGEST_HEIGHTS = 3  # of the tiles that fit: beyond these only the borders grow
 LOOKED_AT = 8  # candidates whose cycles are modelled, cheapest in DRAM bytes first
+OVERLAPPED = 0.2  # share of both that shows although they overlap; prefers less work on chip at equal DRAM time
 TILE_OVERHEAD_CYCLES = 500  # filling and draining the pipeline of one tile
 
 
@@ -37,6 +38,7 @@ class UnitPlan:
     maps: tuple[SubMap, ...]
     dram_bytes: int
     cycles: float
+    """The longer of computing and DRAM transfers, and `OVERLAPPED` of both: what does not overlap."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,10 @@ def search(unit: UnitLayers, target: Target, element_bytes: int, budget: Budget)
             continue
         compute = passes * (sum(p.cycles for p in plans) + TILE_OVERHEAD_CYCLES)
         transfer = moved / target.chip.dram.port_bytes_per_cycle
-        score = max(compute, transfer) + 0.2 * transfer
+        score = max(compute, transfer) + OVERLAPPED * (compute + transfer)
         if best is None or score < best[0]:
             maps = tuple(p.map for p in plans)
-            best = (score, UnitPlan(partition, maps, moved, max(compute, transfer)))
+            best = (score, UnitPlan(partition, maps, moved, score))
     return best[1] if best else None
 
 
