@@ -15,6 +15,7 @@ from frustum.dialects.isa import program as p
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.format import WAITS_INSIDE
 from frustum.dialects.isa.instruction import Instruction, value_of
+from frustum.dialects.isa.line_buffer import LineBufferOp
 from frustum.dialects.isa.matrix import ConvOp
 from frustum.dialects.isa.sync import (
     AllocOp,
@@ -39,6 +40,7 @@ LAYERS, UNITS, USEFUL_MACS, DTYPE = (
 
 TYPE_OF: dict[type[Instruction], type] = {
     CopyOp: p.Copy,
+    LineBufferOp: p.LineBuffer,
     ConvOp: p.Conv,
     PoolOp: p.Pool,
     UnaryOp: p.Unary,

@@ -20,6 +20,7 @@ from frustum.dialects.isa.program import (
     Four,
     Hold,
     Instruction,
+    LineBuffer,
     Lrn,
     Pool,
     Reduce,
@@ -75,14 +76,15 @@ class Form:
 
 @singledispatch
 def form(instruction: Instruction) -> Form:
-    """The common form of `instruction`; empty for one that only waits and signals."""
+    """The common form of `instruction`; empty for one that touches no memory."""
     raise AssertionError(f"no form of {type(instruction).__name__}")
 
 
 @form.register(Fetch)
 @form.register(Barrier)
 @form.register(Hold)
-def _(instruction: Fetch | Barrier | Hold) -> Form:
+@form.register(LineBuffer)
+def _(instruction: Fetch | Barrier | Hold | LineBuffer) -> Form:
     return Form()
 
 

@@ -6,6 +6,7 @@
 | `external`, `alloc` | buffers in DRAM that the host knows; buffers of the program in any memory |
 | `repeat` | a loop with pipeline stages |
 | `copy` | moves a box of elements between memories |
+| `line_buffer` | how the next convolution writes the line buffer |
 | `conv` | convolution and matrix product |
 | `pool`, `unary`, `binary`, `softmax`, `reduce`, `lrn`, `resize` | the vector unit |
 | `fetch`, `barrier`, `wait` | program pages, draining, events |
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from frustum.dialects.isa.attributes import DRAM, NRAM, SRAM, WRAM, BufferType
     from frustum.dialects.isa.dialect import FIsa
     from frustum.dialects.isa.instruction import Instruction
+    from frustum.dialects.isa.line_buffer import LineBufferOp
     from frustum.dialects.isa.matrix import ConvOp
     from frustum.dialects.isa.program import Act, Affine, Box, Span, View, Wait
     from frustum.dialects.isa.sync import (
@@ -48,6 +50,7 @@ _HOME = {
     "attributes": "DRAM NRAM SRAM WRAM BufferType",
     "dialect": "FIsa",
     "instruction": "Instruction",
+    "line_buffer": "LineBufferOp",
     "matrix": "ConvOp",
     "program": "Act Affine Box Span View Wait",
     "sync": "AllocOp BarrierOp ExternalOp FetchOp ProgramOp RepeatOp WaitOp",
@@ -74,6 +77,7 @@ __all__ = [
     "FIsa",
     "FetchOp",
     "Instruction",
+    "LineBufferOp",
     "LrnOp",
     "PoolOp",
     "ProgramOp",

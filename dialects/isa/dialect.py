@@ -13,6 +13,7 @@ from frustum.dialects.isa.attributes import (
     ViewAttr,
     WaitsAttr,
 )
+from frustum.dialects.isa.line_buffer import LineBufferOp
 from frustum.dialects.isa.matrix import ConvOp
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, FetchOp, ProgramOp, RepeatOp, WaitOp
 from frustum.dialects.isa.transfer import CopyOp
@@ -26,6 +27,7 @@ FIsa = Dialect(
         AllocOp,
         RepeatOp,
         CopyOp,
+        LineBufferOp,
         ConvOp,
         PoolOp,
         UnaryOp,

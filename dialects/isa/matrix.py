@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Unpack
 
+from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -24,9 +25,10 @@ from frustum.dialects.isa.instruction import (
     CommonFields,
     Instruction,
     check_pair,
+    check_word,
     integer,
 )
-from frustum.dialects.isa.program import Act, Box, Engine, Pair, Span, View
+from frustum.dialects.isa.program import LINE_MODES, Act, Box, Engine, LineMode, Pair, Span, View
 
 
 @irdl_op_definition
@@ -67,13 +69,14 @@ class ConvOp(Instruction):
     groups = prop_def(INTEGER, default_value=integer(1))
     accumulate = opt_prop_def(INTEGER)
     act = opt_prop_def(ActAttr)
+    line_mode = opt_prop_def(StringAttr)
 
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
         "`in` $in_ $in_view `weight` $weight $weight_view (`bias` $bias^ `:` type($bias) $bias_view)?"
         " (`acc` $acc^ $acc_view)? `out` $out $out_view `box` $box `channels` $channels `rows` $rows"
         " `cols` $cols `kernel` $kernel `strides` $strides `dilations` $dilations (`groups` $groups^)?"
-        " (`accumulate` $accumulate^)? (`act` $act^)?" + COMMON
+        " (`accumulate` $accumulate^)? (`act` $act^)? (`line_mode` $line_mode^)?" + COMMON
     )
 
     def __init__(
@@ -99,6 +102,7 @@ class ConvOp(Instruction):
         groups: int = 1,
         accumulate: int | None = None,
         act: Act | None = None,
+        line_mode: LineMode = "split",
         **common: Unpack[CommonFields],
     ) -> None:
         fields = {
@@ -117,6 +121,7 @@ class ConvOp(Instruction):
             "groups": groups,
             "accumulate": accumulate,
             "act": act,
+            "line_mode": None if line_mode == "split" else line_mode,
         }
         self.fill_in((in_, weight, bias, acc, out), common, fields)
 
@@ -126,6 +131,8 @@ class ConvOp(Instruction):
         groups, outputs = self.groups.value.data, self.box.data.extent[1]
         if groups < 1 or outputs % groups:
             raise VerifyException(f"'{self.name}': {outputs} output channels in {groups} groups")
+        if self.line_mode is not None:
+            check_word(self.name, "line_mode", self.line_mode, LINE_MODES)
         if (self.accumulate is not None) != (self.acc is not None):
             raise VerifyException(f"'{self.name}': accumulate and acc come together")
         if self.bias is not None and self.bias.type not in (NRAM, WRAM):

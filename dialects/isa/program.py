@@ -32,6 +32,8 @@ BinaryKind: TypeAlias = Literal["add", "sub", "mul", "div", "max", "min", "pow",
 ReduceKind: TypeAlias = Literal["mean", "sum", "max", "min"]
 ResizeMode: TypeAlias = Literal["nearest", "linear"]
 Rounding: TypeAlias = Literal["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]
+LineMode: TypeAlias = Literal["split", "continuous"]
+LineSource: TypeAlias = Literal["in"]
 
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
 ELEMENTS: tuple[Element, ...] = get_args(Element)
@@ -47,6 +49,8 @@ BINARY_KINDS: tuple[BinaryKind, ...] = get_args(BinaryKind)
 REDUCE_KINDS: tuple[ReduceKind, ...] = get_args(ReduceKind)
 RESIZE_MODES: tuple[ResizeMode, ...] = get_args(ResizeMode)
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
+LINE_MODES: tuple[LineMode, ...] = get_args(LineMode)
+LINE_SOURCES: tuple[LineSource, ...] = get_args(LineSource)
 ELEMENT_BYTES: dict[Element, int] = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i16": 2, "i32": 4}
 
 Four: TypeAlias = tuple[int, int, int, int]
@@ -265,6 +269,28 @@ class Copy(Common):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LineBuffer(Common):
+    """How the lines are written for the next convolution of the same core, for its nominal box.
+
+    Elements and lines count along one run of rows, for one input channel and kernel row.  `shift` is the shift stride
+    from line to line, `second_shift` that to the first line of a row from the line before it; `boundary` is the number
+    of elements from the start of a row to that of the next.  `padding` (top, left, bottom, right) is inserted on the
+    fly.  `discard` (first, period, count): in every `period` windows, `count` from number `first` on are not written.
+    """
+
+    engine: ClassVar[Engine] = "matrix"
+    mode: LineMode
+    source: LineSource
+    blocks: int
+    shift: int
+    second_shift: int
+    boundary: int
+    lines: int
+    padding: Four = (0, 0, 0, 0)
+    discard: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conv(Common):
     engine: ClassVar[Engine] = "matrix"
     in_view: View
@@ -282,6 +308,7 @@ class Conv(Common):
     groups: int = 1
     accumulate: int | None = None
     act: Act | None = None
+    line_mode: LineMode = "split"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,7 +431,7 @@ class Repeat:
 
 
 Instruction: TypeAlias = (
-    Copy | Conv | Pool | Unary | Binary | Softmax | Reduce | Lrn | Resize | Fetch | Barrier | Hold
+    Copy | LineBuffer | Conv | Pool | Unary | Binary | Softmax | Reduce | Lrn | Resize | Fetch | Barrier | Hold
 )
 Node: TypeAlias = Instruction | Repeat
 

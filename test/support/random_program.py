@@ -94,7 +94,22 @@ class Maker:
             groups=self.unsigned(16),
             accumulate=self.maybe(self.below(6)),
             act=self.act(),
+            line_mode=self.random.choice(p.LINE_MODES),
             **self.window(),
+            **common,
+        )
+
+    def make_line_buffer(self, common: dict[str, Any]) -> p.LineBuffer:
+        return p.LineBuffer(
+            mode=self.random.choice(p.LINE_MODES),
+            source=self.random.choice(p.LINE_SOURCES),
+            blocks=self.unsigned(32),
+            shift=self.unsigned(16),
+            second_shift=self.unsigned(16),
+            boundary=self.unsigned(32),
+            lines=self.unsigned(16),
+            padding=(self.unsigned(16), self.unsigned(16), 0, self.unsigned(16)),
+            discard=self.maybe((self.unsigned(32), self.unsigned(32), self.unsigned(32))),
             **common,
         )
 

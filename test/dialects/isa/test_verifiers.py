@@ -22,6 +22,7 @@ from frustum.dialects.isa import (
     ExternalOp,
     FetchOp,
     FIsa,
+    LineBufferOp,
     LrnOp,
     PoolOp,
     ProgramOp,
@@ -56,6 +57,11 @@ def conv(*operands: Operation | None, **fields: Any) -> ConvOp:
     return ConvOp(*operands, **{**usual, **fields})  # type: ignore[arg-type]
 
 
+def line_buffer(mode: str = "continuous", **fields: Any) -> LineBufferOp:
+    usual = {"blocks": 2, "lines": 16, "shift": 2, "second_shift": 1, "boundary": 9, "discard": (4, 6, 2)}
+    return LineBufferOp(mode, "in", **{**usual, **fields})  # type: ignore[arg-type]
+
+
 def of_memory(memory: str) -> BufferType:
     return BufferType(memory)  # type: ignore[arg-type]
 
@@ -88,6 +94,13 @@ INVALID = [
     (lambda: conv(NRAM, WRAM, NRAM, groups=3), "4 output channels in 3 groups"),
     (lambda: conv(NRAM, WRAM, NRAM, kernel=(0, 3)), r"kernel is \[h, w\], each at least 1, found \[0, 3\]"),
     (lambda: conv(NRAM, WRAM, NRAM, strides=(1, 1, 1)), r"strides is \[h, w\], .* found \[1, 1, 1\]"),
+    (lambda: conv(NRAM, WRAM, NRAM, line_mode="both"), "unknown line_mode 'both', expected one of split, continuous"),
+    (lambda: line_buffer("both"), "unknown mode 'both', expected one of split, continuous"),
+    (lambda: line_buffer(lines=0), "'fisa.line_buffer': lines is at least 1, found 0"),
+    (lambda: line_buffer(second_shift=3), "the second shift is at most the shift 2, found 3"),
+    (lambda: line_buffer(padding=(0, -1, 0, 0)), r"padding is \[top, left, bottom, right\], .* found \[0, -1, 0, 0\]"),
+    (lambda: line_buffer("split"), r"split writes discard no windows, found \[4, 6, 2\]"),
+    (lambda: line_buffer(discard=(4, 7, 2)), r"discard is \[first, period, count\], .* found \[4, 7, 2\]"),
     (lambda: PoolOp("sum", NRAM, NRAM, **MAPPING, **WINDOW), "unknown kind 'sum', expected one of max, avg"),  # type: ignore[arg-type]
     (
         lambda: PoolOp("avg", NRAM, NRAM, **MAPPING, **WINDOW, pad_low=(-1, 0)),
