@@ -1,7 +1,7 @@
 """The tile level, executed in numpy: every tile of every cluster is loaded, computed and stored as the IR says.
 
 It computes nothing that the IR does not name, and checks what the later levels rely on: a layer reads only elements
-that its tiles hold (`tile_layers`), a tile is no larger than its type, every output element is stored exactly once.
+that its tiles hold (`tile_layers`), a tile has its type's extents, every output element is stored exactly once.
 """
 
 from __future__ import annotations
@@ -125,8 +125,7 @@ class _Run:
     def keep(self, value: SSAValue, ranges: Ranges, values: Array, box: Box) -> None:
         assert isinstance(value.type, tile.TileType)
         kept = value.type.data
-        fits = all(n <= extent for n, extent in zip(values.shape, kept.extents, strict=True))
-        assert fits, f"{values.shape} does not fit a tile of {kept.extents}"
+        assert box.extent == kept.extents, f"a region of {box.extent} is not a tile of {kept.extents}"
         self.held[value] = Held(narrow(values, DTYPES[kept.element]), ranges, box.bound)
 
     def move(self, op: tile.MoveOp) -> None:

@@ -10,8 +10,11 @@ from stops import modules_at_stops, run_module
 
 from frustum.backend.pipeline import Choices
 
-WAYS = st.tuples(st.sampled_from(["tiny", "tiny", "default", "edge", "manycore", "df"]),
-                 st.sampled_from(["forward", "none"]), st.sampled_from(["f32", "f32", "bf16", "f16"]))
+WAYS = st.tuples(
+    st.sampled_from(["tiny", "tiny", "default", "edge", "manycore", "df"]),
+    st.sampled_from(["forward", "none"]),
+    st.sampled_from(["f32", "f32", "bf16", "f16"]),
+)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -19,5 +22,10 @@ WAYS = st.tuples(st.sampled_from(["tiny", "tiny", "default", "edge", "manycore",
 def test_stops_of_random_networks_agree(network, way):
     (module, inputs), (target, policy, dtype) = network, way
     modules = modules_at_stops(module, target, Choices(dtype=dtype, policy=policy))
-    check_agreement({stop: run_module(modules[stop], inputs, checked=stop == "fixed")
-                     for stop in ("typed", "fused", "placed", "fixed")}, dtype)
+    check_agreement(
+        {
+            stop: run_module(modules[stop], inputs, checked=stop == "fixed")
+            for stop in ("typed", "fused", "placed", "fixed")
+        },
+        dtype,
+    )

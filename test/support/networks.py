@@ -44,7 +44,9 @@ class Net:
         pads = pads or ((kh - 1) // 2, (kw - 1) // 2, kh // 2, kw // 2)
         w = self.weight(outputs, graph.shape_of(x)[1] // groups, kh, kw)
         b = self.weight(outputs) if bias else None
-        return self.layer(graph.ConvOp(x, w, b, pads=pads, groups=groups, act=act and ActAttr.of(act), **rest))
+        return self.layer(
+            graph.ConvOp(x, w, b, pads=pads, groups=groups, act=act and ActAttr.of(act), **rest)
+        )
 
     def pool(self, kind, x, kernel=2, stride=2, **rest):
         return self.layer(graph.PoolOp(kind, x, kernel=(kernel,) * 2, strides=(stride,) * 2, **rest))

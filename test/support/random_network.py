@@ -17,7 +17,9 @@ def networks(draw, layers=5):
     """(module, inputs): a chain with branches; what nobody reads is an output."""
     net = Net(draw(st.integers(0, 99)))
     small = st.integers(1, 3)
-    maps = [net.input(draw(small), 2 * draw(small), 3 * draw(small) + draw(small), 3 * draw(small) + draw(small))]
+    maps = [
+        net.input(draw(small), 2 * draw(small), 3 * draw(small) + draw(small), 3 * draw(small) + draw(small))
+    ]
     for _ in range(draw(st.integers(1, layers))):
         x = maps[-1] if draw(st.integers(0, 3)) else draw(st.sampled_from(maps))
         maps.append(draw(st.sampled_from(LAYERS))(draw, net, x, maps))
@@ -30,8 +32,15 @@ def conv(draw, net, x, maps):
     groups = draw(st.sampled_from([g for g in (1, 1, 2, 3, channels) if channels % g == 0]))
     windows = [window(draw, size, lowest=-1) for size in plane]
     outputs = groups * draw(st.integers(1, max(1, MOST_CHANNELS // groups)))
-    return net.conv(x, outputs, [w[0] for w in windows], groups=groups, bias=draw(st.booleans()),
-                    act=draw(st.sampled_from(ACTS)), **spread(windows))
+    return net.conv(
+        x,
+        outputs,
+        [w[0] for w in windows],
+        groups=groups,
+        bias=draw(st.booleans()),
+        act=draw(st.sampled_from(ACTS)),
+        **spread(windows),
+    )
 
 
 def window(draw, size, lowest=0):
@@ -54,8 +63,16 @@ def pool(draw, net, x, maps):
     kind = draw(st.sampled_from(["max", "avg"]))
     include = kind == "avg" and draw(st.booleans())
     ceil = tuple(draw(st.integers(0, min(stride - 1, kernel - 1))) for kernel, stride, *_ in windows)
-    return net.layer(graph.PoolOp(kind, x, kernel=tuple(w[0] for w in windows), ceil_pads=ceil,
-                                  count_include_pad=include, **spread(windows)))
+    return net.layer(
+        graph.PoolOp(
+            kind,
+            x,
+            kernel=tuple(w[0] for w in windows),
+            ceil_pads=ceil,
+            count_include_pad=include,
+            **spread(windows),
+        )
+    )
 
 
 def unary(draw, net, x, maps):
@@ -78,8 +95,11 @@ def lrn(draw, net, x, maps):
 
 
 def resize(draw, net, x, maps):
-    plane = [min(MOST_PLANE, max(1, draw(st.sampled_from([size // 2, size, 2 * size, size + 1])))) for size in shape_of(x)[2:]]
-    scale = tuple(size / out for size, out in zip(shape_of(x)[2:], plane))
+    plane = [
+        min(MOST_PLANE, max(1, draw(st.sampled_from([size // 2, size, 2 * size, size + 1]))))
+        for size in shape_of(x)[2:]
+    ]
+    scale = tuple(size / out for size, out in zip(shape_of(x)[2:], plane, strict=True))
     offset = tuple(draw(st.sampled_from([0.0, s / 2 - 0.5])) for s in scale)
     rounding = draw(st.sampled_from(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]))
     mode = draw(st.sampled_from(["nearest", "linear"]))
@@ -89,8 +109,12 @@ def resize(draw, net, x, maps):
 def concat(draw, net, x, maps):
     axis = draw(st.integers(1, 3))
     limit = MOST_CHANNELS if axis == 1 else MOST_PLANE
-    fitting = [v for v in maps if all(a == b or d == axis for d, (a, b) in enumerate(zip(shape_of(v), shape_of(x))))
-               and shape_of(v)[axis] + shape_of(x)[axis] <= limit]
+    fitting = [
+        v
+        for v in maps
+        if all(a == b or d == axis for d, (a, b) in enumerate(zip(shape_of(v), shape_of(x), strict=True)))
+        and shape_of(v)[axis] + shape_of(x)[axis] <= limit
+    ]
     return net.layer(graph.ConcatOp([x, draw(st.sampled_from(fitting))], axis)) if fitting else x
 
 
@@ -132,5 +156,22 @@ def product(draw, net, x, maps):
     return net.layer(graph.MatmulOp(x, net.weight(shape_of(x)[3], draw(st.integers(1, 9)))))
 
 
-LAYERS = (conv, conv, conv, pool, pool, unary, binary, binary, lrn, resize, concat, cut, pad, transpose, reduce, softmax,
-          product)
+LAYERS = (
+    conv,
+    conv,
+    conv,
+    pool,
+    pool,
+    unary,
+    binary,
+    binary,
+    lrn,
+    resize,
+    concat,
+    cut,
+    pad,
+    transpose,
+    reduce,
+    softmax,
+    product,
+)

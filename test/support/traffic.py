@@ -1,0 +1,105 @@
+"""DRAM bytes of a network, counted a second time: from its tile level alone, box by box, in plain integers.
+
+A load is repeated when one of the tile loops up to the innermost that moves it goes on; loops run in the order
+d1, d0, d2, d3.  What all clusters load alike crosses the DRAM port once.  Weights held for the unit are loaded when
+their channels change, streamed ones for every tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from frustum.dialects import graph, tile
+from frustum.dialects.target import ATTRIBUTE, from_attribute
+
+LOOPS = (1, 0, 2, 3)
+BIAS_BYTES = 4
+BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+
+
+@dataclass
+class Traffic:
+    """DRAM bytes: maps written, boxes of maps read, weights and biases read."""
+
+    written: int = 0
+    read: int = 0
+    weights: int = 0
+
+
+def traffic_of(module):
+    """Of a module at stop `placed`."""
+    clusters = from_attribute(module.attributes[ATTRIBUTE]).chip.clusters
+    total = Traffic()
+    for unit in (op for op in module.walk() if isinstance(op, tile.UnitOp)):
+        total.written += sum(bytes_of(result) for result in unit.results)
+        for op in unit.body.block.ops:
+            if isinstance(op, tile.LoadOp):
+                size = BYTES[op.result.type.data.element]
+                total.read += size * sum(loaded(op.region.data, unit.tile_counts, clusters))
+            elif isinstance(op, tile.MoveOp):
+                total.read += moved(op) * element_bytes(op.source)
+            elif isinstance(op, tile.ComputeOp) and op.tensors:
+                total.weights += weight_bytes(op, unit.tile_counts, clusters)
+    return total
+
+
+def bytes_of(tensor):
+    return prod(graph.shape_of(tensor)) * element_bytes(tensor)
+
+
+def element_bytes(tensor):
+    return BYTES[str(tensor.type.element_type)]
+
+
+def inside(start, extent, bound):
+    """Positions of `[start, start + extent)` in `[0, bound)`."""
+    return max(0, min(start + extent, bound) - max(start, 0))
+
+
+def loaded(region, counts, clusters, always=False):
+    """Elements of every box that is loaded; `always`: anew for every tile."""
+    moving = [any(len(s.loops) > d and s.loops[d] for s in region.start) for d in range(4)]
+    depth = max((k + 1 for k, d in enumerate(LOOPS) if moving[d] and counts[d] > 1), default=0)
+    open_loops = LOOPS if always else LOOPS[:depth]
+    own = range(clusters) if any(s.cluster for s in region.start) else range(1)
+    for indices in product(*(range(counts[d]) if d in open_loops else (0,) for d in range(4))):
+        for cluster in own:
+            yield prod(
+                inside(
+                    sum(c * i for c, i in zip(start.loops, indices, strict=False))
+                    + start.base
+                    + start.cluster * cluster,
+                    extent,
+                    bound,
+                )
+                for start, extent, bound in zip(region.start, region.extent, region.bound, strict=False)
+            )
+
+
+def moved(op):
+    low, dims, bound = (list(a.get_values()) for a in (op.low, op.dims, op.bound))
+    return prod(inside(*span) for span in zip(low, dims, bound, strict=False))
+
+
+def weight_bytes(op, counts, clusters):
+    """Of weights and bias; seen as boxes of output channels (and entries of d0 that have their own)."""
+    params = tile.to_plain(op.params)
+    per_channel = params["channels"] * prod(params["kernel"]) * element_bytes(op.tensors[0])
+    streamed = op.map.data.weights == "stream"
+    channels = only(op.region.data, (0, 1) if params["weight_batch"] else (1,))
+    total = per_channel * sum(loaded(channels, counts, clusters, always=streamed))
+    if len(op.tensors) > 1:
+        total += BIAS_BYTES * sum(loaded(only(op.region.data, (1,)), counts, clusters))
+    return total
+
+
+def only(region, dimensions):
+    """The box with one fixed position along all other dimensions."""
+    fixed = type(region.start[0])()
+    return type(region)(
+        tuple(s if d in dimensions else fixed for d, s in enumerate(region.start)),
+        tuple(e if d in dimensions else 1 for d, e in enumerate(region.extent)),
+        tuple(b if d in dimensions else 1 for d, b in enumerate(region.bound)),
+    )
