@@ -17,8 +17,8 @@ from frustum.backend.pipeline import Choices, Run, stop_of, stops_after
 from frustum.backend.read_program import read_program
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import Element, Program
-from frustum.dialects.target import Target, to_attribute
 from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.target import Target, to_attribute
 from frustum.passes.analysis.module import target_of
 from frustum.passes.import_onnx import MODEL
 from frustum.passes.weights import WeightStore, store_of
@@ -39,8 +39,9 @@ class Compiled:
     passes: dict[str, float] = field(default_factory=dict)
 
 
-def compile_module(module: ModuleOp, target: Target | None, choices: Choices,
-                   at_stop: AtStop = lambda stop, module: None) -> Compiled:
+def compile_module(
+    module: ModuleOp, target: Target | None, choices: Choices, at_stop: AtStop = lambda stop, module: None
+) -> Compiled:
     """Continue a module from the stop it is at; `target` None keeps the module's own.
 
     Raises `DoesNotFit` when no partition fits, `Unsupported` for layers without an engine.
@@ -79,34 +80,51 @@ def executable_of(module: ModuleOp, choices: Choices) -> Executable:
     """Encode a fixed module and join its weights."""
     program = read_program(module)
     target = target_of(module)
-    options: dict[str, Any] = {"policy": choices.policy, "layers": layer_facts(module), "units": unit_facts(module)}
+    options: dict[str, Any] = {
+        "policy": choices.policy,
+        "layers": layer_facts(module),
+        "units": unit_facts(module),
+    }
     if isinstance(model := module.attributes.get(MODEL), StringAttr):
         options["model"] = model.data
-    return build_executable(program, weights_of(program, store_of(module)), options, target.cluster.instruction_memory_bytes)
+    return build_executable(
+        program, weights_of(program, store_of(module)), options, target.cluster.instruction_memory_bytes
+    )
 
 
 def weights_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[Any]]]:
     """Address and data of every weight, in the device's type."""
-    return [(e.address, np.asarray(store[e.name]).astype(NUMPY[e.element], copy=False))
-            for e in program.externals if e.class_ == "weight"]
+    return [
+        (e.address, np.asarray(store[e.name]).astype(NUMPY[e.element], copy=False))
+        for e in program.externals
+        if e.class_ == "weight"
+    ]
 
 
 def layer_facts(module: ModuleOp) -> list[dict[str, Any]]:
     """Kind and unit of every layer, for reports."""
     kinds, units = _words(module, "frustum.layer_kinds"), _numbers(module, "frustum.layer_units")
-    return [{"op": kind, "unit": unit} for kind, unit in zip(kinds, units)]
+    return [{"op": kind, "unit": unit} for kind, unit in zip(kinds, units, strict=True)]
 
 
 def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
     """Mode, tiles and why it stopped growing of every unit, for reports."""
-    columns = zip(_words(module, "frustum.unit_modes"), _words(module, "frustum.unit_stopped_by"),
-                  _numbers(module, "frustum.unit_tiles"))
+    columns = zip(
+        _words(module, "frustum.unit_modes"),
+        _words(module, "frustum.unit_stopped_by"),
+        _numbers(module, "frustum.unit_tiles"),
+        strict=True,
+    )
     return [{"mode": mode, "stopped_by": stopped, "tiles": tiles} for mode, stopped, tiles in columns]
 
 
 def _words(module: ModuleOp, name: str) -> list[str]:
     attribute = module.attributes.get(name)
-    return [a.data for a in attribute.data if isinstance(a, StringAttr)] if isinstance(attribute, ArrayAttr) else []
+    return (
+        [a.data for a in attribute.data if isinstance(a, StringAttr)]
+        if isinstance(attribute, ArrayAttr)
+        else []
+    )
 
 
 def _numbers(module: ModuleOp, name: str) -> list[int]:

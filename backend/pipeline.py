@@ -3,7 +3,7 @@
 | stop | what the module is | passes before it |
 |---|---|---|
 | `imported` | the network as in the file | (import) |
-| `typed` | simplified; the device's element type everywhere | canonicalize, convert-type, split-reductions, own-outputs |
+| `typed` | simplified; the device's type everywhere | canonicalize, convert-type, split-reductions, own-outputs |
 | `fused` | layers in units | fuse-layers |
 | `tiled` | units with partitions, layers with maps | partition |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units |
@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -37,6 +38,8 @@ from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.passes.tile.partition import PartitionUnits
 
+FLOATS: dict[str, Literal["f32", "f16", "bf16"]] = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
+"""Element types a network can be converted to."""
 STOPS = ("imported", "typed", "fused", "tiled", "placed", "lowered", "fixed")
 
 
@@ -51,7 +54,7 @@ class Choices:
 
 def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     """The passes between the stop before and this one."""
-    types: list[ModulePass] = [ConvertType(to=choices.dtype)] if choices.dtype else []
+    types: list[ModulePass] = [ConvertType(to=FLOATS[choices.dtype])] if choices.dtype else []
     return {
         "imported": (),
         "typed": (Canonicalize(), *types, SplitReductions(), OwnOutputs()),
@@ -101,4 +104,4 @@ class Run:
 
 
 def stops_after(stop: str) -> Sequence[str]:
-    return STOPS[STOPS.index(stop) + 1:]
+    return STOPS[STOPS.index(stop) + 1 :]

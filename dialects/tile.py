@@ -1,7 +1,8 @@
 """Dialect `ftile`: units as loops over tiles that are loaded, computed and stored.
 
-Operations: `unit` (the loops), `load` (DRAM to SRAM tile), `compute` (one layer on a tile, spread over the cores by
-its map), `store` (SRAM tile to DRAM), `move` (a copy through SRAM with loops of its own), `yield` (the tensors a unit has written).
+Operations: `unit` (the loops), `load` (DRAM to SRAM tile), `compute` (one layer on a tile, spread over the
+cores by its map), `store` (SRAM tile to DRAM), `move` (a copy through SRAM with loops of its own),
+`yield` (the tensors a unit has written).
 
 Every layer is seen as a nest of four dimensions d0..d3 (n, c, h, w of a feature map); `docs/ir-tile.md`.
 """
@@ -79,8 +80,11 @@ class Axis:
         scaled = a * self.num
         if self.den != 1:
             scaled = Affine(
-                scaled.base // self.den, tuple(c // self.den for c in scaled.loops), scaled.cluster // self.den,
-                scaled.core // self.den)
+                scaled.base // self.den,
+                tuple(c // self.den for c in scaled.loops),
+                scaled.cluster // self.den,
+                scaled.core // self.den,
+            )
         return scaled + self.low
 
     def extent(self, e: int) -> int:
@@ -195,17 +199,26 @@ class MapAttr(Data[SubMap]):
             outer = _one_of(parser, get_args(Outer))
             parser.parse_punctuation(",")
             parser.parse_keyword("weights")
-            return SubMap(extent, cores, channels, cast(Outer, outer),
-                          cast(Residency, _one_of(parser, get_args(Residency))))
+            return SubMap(
+                extent,
+                cores,
+                channels,
+                cast(Outer, outer),
+                cast(Residency, _one_of(parser, get_args(Residency))),
+            )
 
     def print_parameter(self, printer: Printer) -> None:
         m = self.data
-        printer.print_string(f"<extent {ints(m.extent)}, cores {m.cores}, channels {m.channels}, "
-                             f"outer {m.outer}, weights {m.weights}>")
+        printer.print_string(
+            f"<extent {ints(m.extent)}, cores {m.cores}, channels {m.channels}, "
+            f"outer {m.outer}, weights {m.weights}>"
+        )
 
     def verify(self) -> None:
         if min(self.data.extent) < 1:
-            raise VerifyException(f"a piece has at least one element per dimension, found {ints(self.data.extent)}")
+            raise VerifyException(
+                f"a piece has at least one element per dimension, found {ints(self.data.extent)}"
+            )
         if not 0 <= self.data.cores < DIMENSIONS:
             raise VerifyException(f"cores names a dimension 0..3, found {self.data.cores}")
 
@@ -300,14 +313,31 @@ class UnitOp(NamedUnit):
     body = region_def("single_block")
     traits = traits_def(Pure())
 
-    def __init__(self, unit_name: str, inputs: Sequence[SSAValue], result_types: Sequence[Attribute], *,
-                 counts: Extents, clusters: int, depth: int, mode: StringAttr | None = None,
-                 stopped_by: StringAttr | None = None):
+    def __init__(
+        self,
+        unit_name: str,
+        inputs: Sequence[SSAValue],
+        result_types: Sequence[Attribute],
+        *,
+        counts: Extents,
+        clusters: int,
+        depth: int,
+        mode: StringAttr | None = None,
+        stopped_by: StringAttr | None = None,
+    ):
         super().__init__(
-            operands=[inputs], result_types=[result_types], regions=[Region(Block(arg_types=[i.type for i in inputs]))],
-            properties={"unit_name": StringAttr(unit_name), "counts": DenseArrayBase.from_list(i64, counts),
-                        "clusters": IntegerAttr(clusters, i64), "depth": IntegerAttr(depth, i64), "mode": mode,
-                        "stopped_by": stopped_by})
+            operands=[inputs],
+            result_types=[result_types],
+            regions=[Region(Block(arg_types=[i.type for i in inputs]))],
+            properties={
+                "unit_name": StringAttr(unit_name),
+                "counts": DenseArrayBase.from_list(i64, counts),
+                "clusters": IntegerAttr(clusters, i64),
+                "depth": IntegerAttr(depth, i64),
+                "mode": mode,
+                "stopped_by": stopped_by,
+            },
+        )
 
     @property
     def tile_counts(self) -> Extents:
@@ -316,8 +346,10 @@ class UnitOp(NamedUnit):
 
     def print(self, printer: Printer) -> None:
         self.print_head(printer)
-        printer.print_string(f" counts {ints(self.tile_counts)} clusters {self.clusters.value.data} "
-                             f"depth {self.depth.value.data}")
+        printer.print_string(
+            f" counts {ints(self.tile_counts)} clusters {self.clusters.value.data} "
+            f"depth {self.depth.value.data}"
+        )
         options = {k: v for k, v in self.properties.items() if k in ("mode", "stopped_by")}
         if options:
             printer.print_string(" ")
@@ -338,17 +370,29 @@ class UnitOp(NamedUnit):
         options = parser.parse_optional_attr_dict()
         attributes = parser.parse_optional_attr_dict_with_keyword()
         body = parser.parse_region(arguments)
-        properties = {"unit_name": unit_name, "counts": DenseArrayBase.from_list(i64, counts),
-                      "clusters": IntegerAttr(clusters, i64), "depth": IntegerAttr(depth, i64), **options}
-        return cls.create(operands=operands, result_types=results, regions=[body], properties=properties,
-                          attributes=attributes.data if attributes else {})
+        properties = {
+            "unit_name": unit_name,
+            "counts": DenseArrayBase.from_list(i64, counts),
+            "clusters": IntegerAttr(clusters, i64),
+            "depth": IntegerAttr(depth, i64),
+            **options,
+        }
+        return cls.create(
+            operands=operands,
+            result_types=results,
+            regions=[body],
+            properties=properties,
+            attributes=attributes.data if attributes else {},
+        )
 
     def verify_(self) -> None:
         self.verify_bindings()
         if not isinstance(self.body.block.last_op, YieldOp):
             raise VerifyException("ftile.unit: the body must end with ftile.yield")
         if min(self.tile_counts) < 1:
-            raise VerifyException(f"ftile.unit: every dimension has at least one tile, found {ints(self.tile_counts)}")
+            raise VerifyException(
+                f"ftile.unit: every dimension has at least one tile, found {ints(self.tile_counts)}"
+            )
 
 
 @irdl_op_definition
@@ -361,15 +405,24 @@ class LoadOp(IRDLOperation):
     region = prop_def(BoxAttr)
     fill = opt_prop_def(FloatAttr)
     result = result_def(TileType)
-    assembly_format = ("$source `view` $view `region` $region (`fill` $fill^)? attr-dict "
-                       "`:` type($source) `->` type($result)")
+    assembly_format = (
+        "$source `view` $view `region` $region (`fill` $fill^)? attr-dict "
+        "`:` type($source) `->` type($result)"
+    )
     traits = traits_def(Pure())
 
-    def __init__(self, source: SSAValue, view: TensorView, region: Box, tile: Tile, fill: float | None = None):
+    def __init__(
+        self, source: SSAValue, view: TensorView, region: Box, tile: Tile, fill: float | None = None
+    ):
         super().__init__(
-            operands=[source], result_types=[TileType(tile)],
-            properties={"view": ViewAttr(view), "region": BoxAttr(region),
-                        "fill": None if fill is None else FloatAttr(fill, f64)})
+            operands=[source],
+            result_types=[TileType(tile)],
+            properties={
+                "view": ViewAttr(view),
+                "region": BoxAttr(region),
+                "fill": None if fill is None else FloatAttr(fill, f64),
+            },
+        )
 
 
 @irdl_op_definition
@@ -387,17 +440,33 @@ class ComputeOp(IRDLOperation):
     map = prop_def(MapAttr)
     params = prop_def(DictionaryAttr)
     result = result_def(TileType)
-    assembly_format = ("$kind `(` $operands_ `)` `region` $region `access` $access `map` $map `params` $params "
-                       "attr-dict `:` functional-type(operands, results)")
+    assembly_format = (
+        "$kind `(` $operands_ `)` `region` $region `access` $access `map` $map `params` $params "
+        "attr-dict `:` functional-type(operands, results)"
+    )
     traits = traits_def(Pure())
 
-    def __init__(self, kind: str, operands: Sequence[SSAValue], region: Box, access: Sequence[Access], map: SubMap,
-                 params: Mapping[str, Plain], tile: Tile):
+    def __init__(
+        self,
+        kind: str,
+        operands: Sequence[SSAValue],
+        region: Box,
+        access: Sequence[Access],
+        map: SubMap,
+        params: Mapping[str, Plain],
+        tile: Tile,
+    ):
         super().__init__(
-            operands=[operands], result_types=[TileType(tile)],
-            properties={"kind": StringAttr(kind), "region": BoxAttr(region),
-                        "access": ArrayAttr([AccessAttr(a) for a in access]), "map": MapAttr(map),
-                        "params": to_attributes(params)})
+            operands=[operands],
+            result_types=[TileType(tile)],
+            properties={
+                "kind": StringAttr(kind),
+                "region": BoxAttr(region),
+                "access": ArrayAttr([AccessAttr(a) for a in access]),
+                "map": MapAttr(map),
+                "params": to_attributes(params),
+            },
+        )
 
     @property
     def tiles(self) -> list[SSAValue]:
@@ -424,8 +493,14 @@ class StoreOp(IRDLOperation):
     assembly_format = "$tile `to` $output `view` $view `region` $region attr-dict `:` type($tile)"
 
     def __init__(self, tile: SSAValue, output: int, view: TensorView, region: Box):
-        super().__init__(operands=[tile], properties={
-            "output": IntegerAttr(output, i64), "view": ViewAttr(view), "region": BoxAttr(region)})
+        super().__init__(
+            operands=[tile],
+            properties={
+                "output": IntegerAttr(output, i64),
+                "view": ViewAttr(view),
+                "region": BoxAttr(region),
+            },
+        )
 
 
 @irdl_op_definition
@@ -447,15 +522,34 @@ class MoveOp(IRDLOperation):
     partition = prop_def(PartitionAttr)
     assembly_format = (
         "$source `to` $output `dims` $dims `from` $source_view `into` $target_view `low` $low `bound` $bound "
-        "(`fill` $fill^)? `partition` $partition attr-dict `:` type($source)")
+        "(`fill` $fill^)? `partition` $partition attr-dict `:` type($source)"
+    )
 
-    def __init__(self, source: SSAValue, output: int, dims: Extents, source_view: TensorView, target_view: TensorView,
-                 low: Extents, bound: Extents, fill: float | None, partition: Partition):
-        super().__init__(operands=[source], properties={
-            "output": IntegerAttr(output, i64), "dims": DenseArrayBase.from_list(i64, dims),
-            "source_view": ViewAttr(source_view), "target_view": ViewAttr(target_view),
-            "low": DenseArrayBase.from_list(i64, low), "bound": DenseArrayBase.from_list(i64, bound),
-            "fill": None if fill is None else FloatAttr(fill, f64), "partition": PartitionAttr(partition)})
+    def __init__(
+        self,
+        source: SSAValue,
+        output: int,
+        dims: Extents,
+        source_view: TensorView,
+        target_view: TensorView,
+        low: Extents,
+        bound: Extents,
+        fill: float | None,
+        partition: Partition,
+    ):
+        super().__init__(
+            operands=[source],
+            properties={
+                "output": IntegerAttr(output, i64),
+                "dims": DenseArrayBase.from_list(i64, dims),
+                "source_view": ViewAttr(source_view),
+                "target_view": ViewAttr(target_view),
+                "low": DenseArrayBase.from_list(i64, low),
+                "bound": DenseArrayBase.from_list(i64, bound),
+                "fill": None if fill is None else FloatAttr(fill, f64),
+                "partition": PartitionAttr(partition),
+            },
+        )
 
 
 @irdl_op_definition
@@ -470,5 +564,6 @@ class YieldOp(IRDLOperation):
         super().__init__()
 
 
-FTile = Dialect("ftile", [UnitOp, LoadOp, ComputeOp, StoreOp, MoveOp, YieldOp],
-                [AccessAttr, ViewAttr, MapAttr, TileType])
+FTile = Dialect(
+    "ftile", [UnitOp, LoadOp, ComputeOp, StoreOp, MoveOp, YieldOp], [AccessAttr, ViewAttr, MapAttr, TileType]
+)

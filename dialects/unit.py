@@ -80,7 +80,9 @@ class PartitionAttr(Data[Partition]):
 
     def verify(self) -> None:
         if min(self.data.tile) < 1:
-            raise VerifyException(f"a tile has at least one element per dimension, found {ints(self.data.tile)}")
+            raise VerifyException(
+                f"a tile has at least one element per dimension, found {ints(self.data.tile)}"
+            )
         if not 0 <= self.data.clusters < DIMENSIONS:
             raise VerifyException(f"clusters names a dimension 0..3, found {self.data.clusters}")
         if self.data.depth not in (1, 2):
@@ -96,7 +98,7 @@ class NamedUnit(IRDLOperation):
         printer.print_string(" ")
         printer.print_string_literal(unit_name.data)
         printer.print_string(" (")
-        for position, (argument, operand) in enumerate(zip(self.regions[0].block.args, self.operands)):
+        for position, (argument, operand) in enumerate(zip(self.regions[0].block.args, self.operands, strict=True)):
             if position:
                 printer.print_string(", ")
             printer.print_ssa_value(argument)
@@ -109,7 +111,9 @@ class NamedUnit(IRDLOperation):
         printer.print_string(")")
 
     @staticmethod
-    def parse_head(parser: Parser) -> tuple[StringAttr, list[Parser.Argument], list[SSAValue], list[Attribute]]:
+    def parse_head(
+        parser: Parser,
+    ) -> tuple[StringAttr, list[Parser.Argument], list[SSAValue], list[Attribute]]:
         """name, block arguments, operands, result types"""
         unit_name = StringAttr(parser.parse_str_literal())
 
@@ -123,7 +127,9 @@ class NamedUnit(IRDLOperation):
 
         bindings = parser.parse_comma_separated_list(parser.Delimiter.PAREN, binding)
         parser.parse_punctuation("->")
-        results = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
+        results: list[Attribute] = list(
+            parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
+        )
         return unit_name, [b[0] for b in bindings], [b[1] for b in bindings], results
 
     def verify_bindings(self) -> None:
@@ -146,12 +152,25 @@ class UnitOp(NamedUnit):
     body = region_def("single_block")
     traits = traits_def(Pure())
 
-    def __init__(self, unit_name: str, inputs: Sequence[SSAValue], result_types: Sequence[Attribute],
-                 *, mode: str | None = None, stopped_by: str | None = None):
+    def __init__(
+        self,
+        unit_name: str,
+        inputs: Sequence[SSAValue],
+        result_types: Sequence[Attribute],
+        *,
+        mode: str | None = None,
+        stopped_by: str | None = None,
+    ):
         super().__init__(
-            operands=[inputs], result_types=[result_types], regions=[Region(Block(arg_types=[i.type for i in inputs]))],
-            properties={"unit_name": StringAttr(unit_name), "mode": mode and StringAttr(mode),
-                        "stopped_by": stopped_by and StringAttr(stopped_by)})
+            operands=[inputs],
+            result_types=[result_types],
+            regions=[Region(Block(arg_types=[i.type for i in inputs]))],
+            properties={
+                "unit_name": StringAttr(unit_name),
+                "mode": None if mode is None else StringAttr(mode),
+                "stopped_by": None if stopped_by is None else StringAttr(stopped_by),
+            },
+        )
 
     OPTIONAL: ClassVar[tuple[str, ...]] = ("partition", "mode", "stopped_by")
 
@@ -171,9 +190,13 @@ class UnitOp(NamedUnit):
         options = parser.parse_optional_attr_dict()
         attributes = parser.parse_optional_attr_dict_with_keyword()
         body = parser.parse_region(arguments)
-        return cls.create(operands=operands, result_types=results, regions=[body],
-                          properties={"unit_name": unit_name, **options},
-                          attributes=attributes.data if attributes else {})
+        return cls.create(
+            operands=operands,
+            result_types=results,
+            regions=[body],
+            properties={"unit_name": unit_name, **options},
+            attributes=attributes.data if attributes else {},
+        )
 
     def verify_(self) -> None:
         self.verify_bindings()

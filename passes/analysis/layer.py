@@ -111,16 +111,32 @@ def conv(op: g.ConvOp) -> Layer:
     top, left, _, _ = op.pads
     per_group_out = m // op.groups
     channels: AnyAxis = Whole(c) if op.groups == 1 else Axis(per_group, per_group_out, 0, per_group - 1)
-    access: Access = (SAME, channels, window(kh, op.strides[0], top, op.dilations[0]),
-                      window(kw, op.strides[1], left, op.dilations[1]))
+    access: Access = (
+        SAME,
+        channels,
+        window(kh, op.strides[0], top, op.dilations[0]),
+        window(kw, op.strides[1], left, op.dilations[1]),
+    )
     params: dict[str, Plain] = {
-        "kernel": (kh, kw), "strides": op.strides, "dilations": op.dilations, "groups": op.groups,
-        "channels": per_group, "weight_strides": (per_group * kh * kw, kh * kw, kw, 1), "weight_batch": 0,
-        **act_params(op)}
+        "kernel": (kh, kw),
+        "strides": op.strides,
+        "dilations": op.dilations,
+        "groups": op.groups,
+        "channels": per_group,
+        "weight_strides": (per_group * kh * kw, kh * kw, kw, 1),
+        "weight_batch": 0,
+        **act_params(op),
+    }
     return Layer(
-        MATRIX, four(out, 1), TensorView(0, four(dense(out), 0)),
-        (MapOperand(0, (n, c, h, w), TensorView(0, four(dense((n, c, h, w)), 0)), access),), params,
-        weight=1, bias=None if op.bias is None else 2, macs=math.prod(out) * per_group * kh * kw)
+        MATRIX,
+        four(out, 1),
+        TensorView(0, four(dense(out), 0)),
+        (MapOperand(0, (n, c, h, w), TensorView(0, four(dense((n, c, h, w)), 0)), access),),
+        params,
+        weight=1,
+        bias=None if op.bias is None else 2,
+        macs=math.prod(out) * per_group * kh * kw,
+    )
 
 
 def matmul(op: g.MatmulOp) -> Layer:
@@ -142,39 +158,78 @@ def matmul(op: g.MatmulOp) -> Layer:
     access: Access = (SAME if a_batch > 1 or batch == 1 else Whole(1), Whole(k), SAME, SAME)
     co, ci = (b[-1], 1) if op.trans_b else (1, b[-1])
     params: dict[str, Plain] = {
-        "kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1), "groups": 1, "channels": k,
-        "weight_strides": (co, ci, 0, 0), "weight_batch": b[-2] * b[-1] if b_batch > 1 else 0, **act_params(op)}
+        "kernel": (1, 1),
+        "strides": (1, 1),
+        "dilations": (1, 1),
+        "groups": 1,
+        "channels": k,
+        "weight_strides": (co, ci, 0, 0),
+        "weight_batch": b[-2] * b[-1] if b_batch > 1 else 0,
+        **act_params(op),
+    }
     a_dims = (batch if a_batch > 1 else 1, k, 1, rows)
     return Layer(
-        MATRIX, (batch, columns, 1, rows), TensorView(0, (rows * columns, 1, 0, columns)),
-        (MapOperand(0, a_dims, a_view, access),), params,
-        weight=1, bias=None if op.bias is None else 2, macs=batch * rows * columns * k)
+        MATRIX,
+        (batch, columns, 1, rows),
+        TensorView(0, (rows * columns, 1, 0, columns)),
+        (MapOperand(0, a_dims, a_view, access),),
+        params,
+        weight=1,
+        bias=None if op.bias is None else 2,
+        macs=batch * rows * columns * k,
+    )
 
 
-def spatial(op: Operation, x: SSAValue, kind: str, access: Access, params: Mapping[str, Plain],
-            align: Extents = (1, 1, 1, 1), cropped: Extents = (0, 0, 0, 0)) -> Layer:
+def spatial(
+    op: Operation,
+    x: SSAValue,
+    kind: str,
+    access: Access,
+    params: Mapping[str, Plain],
+    align: Extents = (1, 1, 1, 1),
+    cropped: Extents = (0, 0, 0, 0),
+) -> Layer:
     """A layer on one 4-D map with windows; `cropped`: how much of the map's end it never sees."""
     shape, out = g.shape_of(x), g.shape_of(op.results[0])
-    dims = four([extent - c for extent, c in zip(shape, cropped)], 1)
-    return Layer(kind, four(out, 1), TensorView(0, four(dense(out), 0)),
-                 (MapOperand(0, dims, TensorView(0, four(dense(shape), 0)), access),), params, align=align)
+    dims = four([extent - c for extent, c in zip(shape, cropped, strict=True)], 1)
+    return Layer(
+        kind,
+        four(out, 1),
+        TensorView(0, four(dense(out), 0)),
+        (MapOperand(0, dims, TensorView(0, four(dense(shape), 0)), access),),
+        params,
+        align=align,
+    )
 
 
 def pool(op: g.PoolOp) -> Layer:
     top, left, bottom, right = op.pads
     (kh, kw), (sh, sw), (dh, dw) = op.kernel, op.strides, op.dilations
     access = (SAME, SAME, window(kh, sh, top, dh), window(kw, sw, left, dw))
-    return spatial(op, op.x, "pool", access, {
-        "kind": str(op.kind), "kernel": op.kernel, "strides": op.strides, "dilations": op.dilations,
-        "include_pad": int(op.count_include_pad), "pad_low": (max(0, top), max(0, left)),
-        "pad_high": (max(0, bottom), max(0, right)), **act_params(op)},
-        cropped=(0, 0, max(0, -bottom), max(0, -right)))
+    return spatial(
+        op,
+        op.x,
+        "pool",
+        access,
+        {
+            "kind": str(op.kind),
+            "kernel": op.kernel,
+            "strides": op.strides,
+            "dilations": op.dilations,
+            "include_pad": int(op.count_include_pad),
+            "pad_low": (max(0, top), max(0, left)),
+            "pad_high": (max(0, bottom), max(0, right)),
+            **act_params(op),
+        },
+        cropped=(0, 0, max(0, -bottom), max(0, -right)),
+    )
 
 
 def lrn(op: g.LrnOp) -> Layer:
     access = (SAME, Axis(1, 1, -((op.size - 1) // 2), op.size - 1), SAME, SAME)
-    return spatial(op, op.x, "lrn", access,
-                   {"size": op.size, "alpha": op.alpha, "beta": op.beta, "bias": op.bias})
+    return spatial(
+        op, op.x, "lrn", access, {"size": op.size, "alpha": op.alpha, "beta": op.beta, "bias": op.bias}
+    )
 
 
 MAX_DENOMINATOR = 64
@@ -193,13 +248,22 @@ def resize_axis(scale: float, offset: float, size: int, out: int) -> tuple[AnyAx
 
 def resize(op: g.ResizeOp) -> Layer:
     x, out = g.shape_of(op.x), g.shape_of(op.result)
-    (rows, align_h), (cols, align_w) = (resize_axis(op.scale[i], op.offset[i], x[2 + i], out[2 + i]) for i in (0, 1))
-    return spatial(op, op.x, "resize", (SAME, SAME, rows, cols), {
-        "mode": str(op.mode), "rounding": str(op.rounding), "scale": op.scale, "offset": op.offset},
-        align=(1, 1, align_h, align_w))
+    (rows, align_h), (cols, align_w) = (
+        resize_axis(op.scale[i], op.offset[i], x[2 + i], out[2 + i]) for i in (0, 1)
+    )
+    return spatial(
+        op,
+        op.x,
+        "resize",
+        (SAME, SAME, rows, cols),
+        {"mode": str(op.mode), "rounding": str(op.rounding), "scale": op.scale, "offset": op.offset},
+        align=(1, 1, align_h, align_w),
+    )
 
 
-def merge(op: Operation, shape: Sequence[int], operands: Sequence[Sequence[int]], limit: int = RANK) -> list[tuple[int, ...]]:
+def merge(
+    op: Operation, shape: Sequence[int], operands: Sequence[Sequence[int]], limit: int = RANK
+) -> list[tuple[int, ...]]:
     """The shapes (result first) with neighbouring dimensions merged where all are dense or all broadcast."""
     ranks = len(shape)
     padded = [tuple([1] * (ranks - len(s)) + list(s)) for s in operands]
@@ -207,12 +271,16 @@ def merge(op: Operation, shape: Sequence[int], operands: Sequence[Sequence[int]]
     while len(dims) > limit:
         for i in range(len(dims) - 1):
             a, b = dims[i], dims[i + 1]
-            if all((x == a[0]) == (y == b[0]) or (x * y in (1, a[0] * b[0]) and {x, y} <= {1, a[0] * b[0]})
-                   for x, y in zip(a, b)):
-                dims[i:i + 2] = [tuple(x * y for x, y in zip(a, b))]
+            if all(
+                (x == a[0]) == (y == b[0]) or (x * y in (1, a[0] * b[0]) and {x, y} <= {1, a[0] * b[0]})
+                for x, y in zip(a, b, strict=True)
+            ):
+                dims[i : i + 2] = [tuple(x * y for x, y in zip(a, b, strict=True))]
                 break
         else:
-            raise refused(op, f"shapes {[tuple(shape), *operands]} have more than {limit} dimensions that differ")
+            raise refused(
+                op, f"shapes {[tuple(shape), *operands]} have more than {limit} dimensions that differ"
+            )
     return [four([d[k] for d in dims], 1) for k in range(len(padded) + 1)]
 
 
@@ -221,8 +289,8 @@ def elementwise(op: Operation, kind: str, operands: Sequence[SSAValue], params: 
     out_dims = four(out, 1)
     maps = []
     for index, shape in enumerate(shapes):
-        strides = tuple(0 if s == 1 else t for s, t in zip(shape, dense(shape)))
-        access = tuple(SAME if s == o else Whole(1) for s, o in zip(shape, out_dims))
+        strides = tuple(0 if s == 1 else t for s, t in zip(shape, dense(shape), strict=True))
+        access = tuple(SAME if s == o else Whole(1) for s, o in zip(shape, out_dims, strict=True))
         maps.append(MapOperand(index, four(shape, 1), TensorView(0, four(strides, 0)), _access(access)))
     return Layer(kind, out_dims, TensorView(0, four(dense(out_dims), 0)), tuple(maps), params)
 
@@ -233,7 +301,9 @@ def _access(axes: Sequence[AnyAxis]) -> Access:
 
 
 def unary(op: g.UnaryOp) -> Layer:
-    return elementwise(op, "unary", [op.x], {"kind": str(op.kind), "alpha": float(op.alpha), "beta": float(op.beta)})
+    return elementwise(
+        op, "unary", [op.x], {"kind": str(op.kind), "alpha": float(op.alpha), "beta": float(op.beta)}
+    )
 
 
 def binary(op: g.BinaryOp) -> Layer:
@@ -244,7 +314,7 @@ def around(shape: Sequence[int], axis: int) -> tuple[Extents, int]:
     """The shape as four dimensions with `axis` one of them, and its place."""
     if len(shape) <= RANK:
         return four(shape, 1), axis + RANK - len(shape)
-    return (1, math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1:])), 2
+    return (1, math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])), 2
 
 
 def softmax(op: g.SoftmaxOp) -> Layer:
@@ -252,15 +322,16 @@ def softmax(op: g.SoftmaxOp) -> Layer:
     view = TensorView(0, four(dense(dims), 0))
     access = list(SAME4)
     access[axis] = Whole(dims[axis])
-    return Layer("softmax", dims, view, (MapOperand(0, dims, view, _access(access)),), {"axis": axis},
-                 axes_all=(axis,))
+    return Layer(
+        "softmax", dims, view, (MapOperand(0, dims, view, _access(access)),), {"axis": axis}, axes_all=(axis,)
+    )
 
 
 def reduce(op: g.ReduceOp) -> Layer:
     shape = g.shape_of(op.x)
     reduced = [i in op.axes for i in range(len(shape))]
     groups: list[tuple[int, bool]] = []  # extent, is reduced: neighbours of a kind are one dimension
-    for extent, flag in zip(shape, reduced):
+    for extent, flag in zip(shape, reduced, strict=True):
         if groups and groups[-1][1] == flag:
             groups[-1] = (groups[-1][0] * extent, flag)
         else:
@@ -269,14 +340,22 @@ def reduce(op: g.ReduceOp) -> Layer:
         raise refused(op, f"axes {op.axes} of shape {shape} do not make four dimensions")
     dims = four([e for e, _ in groups], 1)
     flags = [False] * (RANK - len(groups)) + [f for _, f in groups]
-    out_dims = four([1 if f else e for e, f in zip(dims, flags)], 1)
-    strides = tuple(0 if f else s for f, s in zip(flags, dense(out_dims)))
-    access = _access([Whole(e) if f else SAME for e, f in zip(dims, flags)])
-    count = math.prod(e for e, f in zip(dims, flags) if f)
-    params: dict[str, Plain] = {"kind": str(op.kind), "axes": tuple(i for i, f in enumerate(flags) if f),
-                                "scale": 1.0 / count if str(op.kind) == "mean" else 1.0}
-    return Layer("reduce", out_dims, TensorView(0, four(strides, 0)),
-                 (MapOperand(0, dims, TensorView(0, four(dense(dims), 0)), access),), params)
+    out_dims = four([1 if f else e for e, f in zip(dims, flags, strict=True)], 1)
+    strides = tuple(0 if f else s for f, s in zip(flags, dense(out_dims), strict=True))
+    access = _access([Whole(e) if f else SAME for e, f in zip(dims, flags, strict=True)])
+    count = math.prod(e for e, f in zip(dims, flags, strict=True) if f)
+    params: dict[str, Plain] = {
+        "kind": str(op.kind),
+        "axes": tuple(i for i, f in enumerate(flags) if f),
+        "scale": 1.0 / count if str(op.kind) == "mean" else 1.0,
+    }
+    return Layer(
+        "reduce",
+        out_dims,
+        TensorView(0, four(strides, 0)),
+        (MapOperand(0, dims, TensorView(0, four(dense(dims), 0)), access),),
+        params,
+    )
 
 
 @dataclass(frozen=True)
@@ -298,20 +377,31 @@ def moves_of(op: Operation) -> list[Move] | None:
     return build(op) if build else None
 
 
-def _move(operand: int, dims: Sequence[int], source: Sequence[int], target: Sequence[int], source_offset: int = 0,
-          target_offset: int = 0) -> Move:
+def _move(
+    operand: int,
+    dims: Sequence[int],
+    source: Sequence[int],
+    target: Sequence[int],
+    source_offset: int = 0,
+    target_offset: int = 0,
+) -> Move:
     d = four(dims, 1)
-    return Move(operand, d, TensorView(source_offset, four(source, 0)), TensorView(target_offset, four(target, 0)),
-                bound=d)
+    return Move(
+        operand,
+        d,
+        TensorView(source_offset, four(source, 0)),
+        TensorView(target_offset, four(target, 0)),
+        bound=d,
+    )
 
 
 def concat(op: g.ConcatOp) -> list[Move]:
     out = g.shape_of(op.result)
     result, moves = [], 0
-    inner = math.prod(out[op.axis + 1:])
+    inner = math.prod(out[op.axis + 1 :])
     for index, x in enumerate(op.xs):
         extent = g.shape_of(x)[op.axis]
-        dims = (math.prod(out[:op.axis]), extent, inner)
+        dims = (math.prod(out[: op.axis]), extent, inner)
         result.append(_move(index, dims, dense(dims), (out[op.axis] * inner, inner, 1), 0, moves * inner))
         moves += extent
     return result
@@ -320,8 +410,8 @@ def concat(op: g.ConcatOp) -> list[Move]:
 def slices(op: g.SliceOp) -> list[Move]:
     shape, out = g.shape_of(op.x), g.shape_of(op.result)
     strides = dense(shape)
-    offset = sum(b * s for b, s in zip(op.starts, strides))
-    source = [s * t for s, t in zip(strides, op.steps)]
+    offset = sum(b * s for b, s in zip(op.starts, strides, strict=True))
+    source = [s * t for s, t in zip(strides, op.steps, strict=True)]
     dims, source_strides, target_strides = collapse(out, source, dense(out))
     return [_move(0, dims, source_strides, target_strides, offset)]
 
@@ -329,16 +419,16 @@ def slices(op: g.SliceOp) -> list[Move]:
 def collapse(dims: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Dimensions and strides with neighbours merged wherever every stride allows it, and ones dropped."""
     kept: list[tuple[int, ...]] = []
-    for entry in zip(dims, *strides):
+    for entry in zip(dims, *strides, strict=True):
         if entry[0] == 1:
             continue
-        if kept and all(a == b * entry[0] for a, b in zip(kept[-1][1:], entry[1:])):
+        if kept and all(a == b * entry[0] for a, b in zip(kept[-1][1:], entry[1:], strict=True)):
             kept[-1] = (kept[-1][0] * entry[0], *entry[1:])
         else:
             kept.append(entry)
     if not kept:
         kept = [(1, *(0 for _ in strides))]
-    return tuple(zip(*kept))
+    return tuple(zip(*kept, strict=True))
 
 
 def pad(op: g.PadOp) -> list[Move]:
@@ -347,7 +437,9 @@ def pad(op: g.PadOp) -> list[Move]:
         raise refused(op, f"{len(shape)} dimensions, at most {RANK} run on the device")
     low = four([-p for p in op.low], 0)
     view = TensorView(0, four(dense(shape), 0))
-    return [Move(0, four(out, 1), view, TensorView(0, four(dense(out), 0)), float(op.value), low, four(shape, 1))]
+    return [
+        Move(0, four(out, 1), view, TensorView(0, four(dense(out), 0)), float(op.value), low, four(shape, 1))
+    ]
 
 
 def transpose(op: g.TransposeOp) -> list[Move]:
@@ -366,9 +458,15 @@ def nest(dims: Sequence[int], source: Sequence[int], target: Sequence[int]) -> l
     result = []
     for i in range(dims[smallest]):
         for move in nest(*rest):
-            result.append(Move(
-                0, move.dims, TensorView(move.source.offset + i * source[smallest], move.source.strides),
-                TensorView(move.target.offset + i * target[smallest], move.target.strides), bound=move.bound))
+            result.append(
+                Move(
+                    0,
+                    move.dims,
+                    TensorView(move.source.offset + i * source[smallest], move.source.strides),
+                    TensorView(move.target.offset + i * target[smallest], move.target.strides),
+                    bound=move.bound,
+                )
+            )
     return result
 
 
@@ -376,14 +474,28 @@ def interleave(op: g.InterleaveOp) -> list[Move]:
     out = g.shape_of(op.result)
     n, c, h, w = dense(out)
     fh, fw = op.factor
-    return [_move(i, g.shape_of(x), dense(g.shape_of(x)), (n, c, h * fh, w * fw), 0, (i // fw) * h + (i % fw) * w)
-            for i, x in enumerate(op.parts) if math.prod(g.shape_of(x))]
+    return [
+        _move(i, g.shape_of(x), dense(g.shape_of(x)), (n, c, h * fh, w * fw), 0, (i // fw) * h + (i % fw) * w)
+        for i, x in enumerate(op.parts)
+        if math.prod(g.shape_of(x))
+    ]
 
 
 BUILDERS: dict[type[Operation], Callable[..., Layer]] = {
-    g.ConvOp: conv, g.MatmulOp: matmul, g.PoolOp: pool, g.LrnOp: lrn, g.ResizeOp: resize, g.UnaryOp: unary,
-    g.BinaryOp: binary, g.SoftmaxOp: softmax, g.ReduceOp: reduce,
+    g.ConvOp: conv,
+    g.MatmulOp: matmul,
+    g.PoolOp: pool,
+    g.LrnOp: lrn,
+    g.ResizeOp: resize,
+    g.UnaryOp: unary,
+    g.BinaryOp: binary,
+    g.SoftmaxOp: softmax,
+    g.ReduceOp: reduce,
 }
 MOVES: dict[type[Operation], Callable[..., list[Move]]] = {
-    g.ConcatOp: concat, g.SliceOp: slices, g.PadOp: pad, g.TransposeOp: transpose, g.InterleaveOp: interleave,
+    g.ConcatOp: concat,
+    g.SliceOp: slices,
+    g.PadOp: pad,
+    g.TransposeOp: transpose,
+    g.InterleaveOp: interleave,
 }

@@ -14,7 +14,9 @@ def target_of(module: ModuleOp) -> Target:
     """The machine that the module is compiled for."""
     attribute = module.attributes.get(ATTRIBUTE)
     if not isinstance(attribute, DictionaryAttr):
-        raise PassFailedException(f"the module has no attribute '{ATTRIBUTE}': run frustum-set-target{{target=NAME}} first")
+        raise PassFailedException(
+            f"the module has no attribute '{ATTRIBUTE}': run frustum-set-target{{target=NAME}} first"
+        )
     return from_attribute(attribute)
 
 

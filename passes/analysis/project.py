@@ -68,11 +68,12 @@ class UnitLayers:
 def layers_of(ops: Sequence[Operation]) -> UnitLayers:
     """The operations of a unit as layers; weights are not layers."""
     ops = tuple(op for op in ops if not isinstance(op, WeightOp))
-    number = {op.results[0]: i for i, op in enumerate(ops)}
+    number: dict[SSAValue, int] = {op.results[0]: i for i, op in enumerate(ops)}
     layers = tuple(layer_of(op) for op in ops)
     sources = tuple(
         tuple(Source(number.get(op.operands[m.index]), op.operands[m.index]) for m in layer.maps)
-        for op, layer in zip(ops, layers))
+        for op, layer in zip(ops, layers, strict=True)
+    )
     return UnitLayers(ops, layers, sources)
 
 
@@ -82,13 +83,15 @@ def unit_layers(unit: UnitOp) -> UnitLayers:
 
 def dealt(extent: int, tile: int, clusters: int) -> int:
     """Passes of a loop whose tiles are dealt to `clusters`."""
-    return -(-(-(-extent // tile)) // clusters)
+    return math.ceil(math.ceil(extent / tile) / clusters)
 
 
 def tile_counts(dims: Extents, partition: Partition, clusters: int) -> Extents:
     """Passes of the loop over the tiles, per dimension."""
-    n, c, h, w = (dealt(e, t, clusters if d == partition.clusters else 1)
-                  for d, (e, t) in enumerate(zip(dims, partition.tile)))
+    n, c, h, w = (
+        dealt(e, t, clusters if d == partition.clusters else 1)
+        for d, (e, t) in enumerate(zip(dims, partition.tile, strict=True))
+    )
     return (n, c, h, w)
 
 
@@ -112,7 +115,9 @@ def _starts(values: Sequence[Affine]) -> Starts:
 def needed(region: Region, operand: MapOperand) -> Region:
     """What a region of a layer's output needs of one operand, trimmed to the map where it is the same for all tiles."""
     starts, extents = [], []
-    for axis, start, extent, size in zip(operand.access, region.start, region.extent, operand.dims):
+    for axis, start, extent, size in zip(
+        operand.access, region.start, region.extent, operand.dims, strict=True
+    ):
         low, length = axis.start(start), axis.extent(extent)
         if low.is_constant:
             end = min(low.base + length, size)
@@ -157,7 +162,7 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
     for j in range(last, -1, -1):
         layer = unit.layers[j]
         operands[j] = tuple(needed(outputs[j], operand) for operand in layer.maps)
-        for region, source in zip(operands[j], unit.sources[j]):
+        for region, source in zip(operands[j], unit.sources[j], strict=True):
             if source.layer is not None:
                 known = outputs.get(source.layer)
                 dims = unit.layers[source.layer].out_dims
@@ -167,8 +172,10 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
 
 def memory_order(view_strides: Extents, dims: Extents) -> Extents:
     """Dimensions from the slowest to the fastest, as they lie in the tensor; dimensions of one element first."""
+
     def slowness(d: int) -> tuple[bool, int, int]:
         return (dims[d] == 1 or view_strides[d] == 0, abs(view_strides[d]), -d)
+
     n, c, h, w = sorted(range(len(dims)), key=slowness, reverse=True)
     return (n, c, h, w)
 
@@ -177,7 +184,7 @@ def strides_in(tile: Tile) -> Extents:
     """Strides in elements of a dense box whose dimensions lie in `tile.order`."""
     steps = dense([tile.extents[d] for d in tile.order])
     strides = [0, 0, 0, 0]
-    for d, step in zip(tile.order, steps):
+    for d, step in zip(tile.order, steps, strict=True):
         strides[d] = step
     n, c, h, w = strides
     return (n, c, h, w)
@@ -189,5 +196,22 @@ def map_of(op: Operation) -> SubMap | None:
     return attribute.data if isinstance(attribute, MapAttr) else None
 
 
-__all__ = ["Axis", "Projection", "Region", "Source", "UnitLayers", "Whole", "dealt", "hull", "layers_of", "map_of",
-           "memory_order", "needed", "output_region", "project", "strides_in", "tile_counts", "unit_layers"]
+__all__ = [
+    "Axis",
+    "Projection",
+    "Region",
+    "Source",
+    "UnitLayers",
+    "Whole",
+    "dealt",
+    "hull",
+    "layers_of",
+    "map_of",
+    "memory_order",
+    "needed",
+    "output_region",
+    "project",
+    "strides_in",
+    "tile_counts",
+    "unit_layers",
+]

@@ -89,8 +89,10 @@ class Planner:
             if both.dram_bytes >= separate:
                 return chain, f"with {name_of(following)}: {both.dram_bytes} DRAM bytes, apart {separate}"
             if both.cycles > SLOWER_ALLOWED * (current.cycles + alone.cycles):
-                return chain, (f"with {name_of(following)}: {both.cycles:.0f} cycles, "
-                               f"apart {current.cycles + alone.cycles:.0f}")
+                return chain, (
+                    f"with {name_of(following)}: {both.cycles:.0f} cycles, "
+                    f"apart {current.cycles + alone.cycles:.0f}"
+                )
             chain.append(following)
             current = both
         return chain, "one layer"
@@ -148,7 +150,7 @@ def wrap(chain: Sequence[Operation], unit_name: str, stopped: str) -> UnitOp:
     assert isinstance(block, Block)
     block.insert_op_before(unit, last)
     body = unit.body.block
-    replacement: dict[SSAValue, SSAValue] = dict(zip(inputs, body.args))
+    replacement: dict[SSAValue, SSAValue] = dict(zip(inputs, body.args, strict=True))
     for value, weight in weights.items():
         copy = weight.clone()
         body.add_op(copy)

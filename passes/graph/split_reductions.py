@@ -43,7 +43,7 @@ def split(op: g.ReduceOp, limit: int) -> None:
     part = max(b for b in range(1, limit + 1) if length % b == 0)
     if part == 1:
         return
-    before, after = math.prod(operand.dims[:axis]), math.prod(operand.dims[axis + 1:])
+    before, after = math.prod(operand.dims[:axis]), math.prod(operand.dims[axis + 1 :])
     parts = g.ReshapeOp(op.x, (before, length // part, part, after))
     inner = g.ReduceOp(str(op.kind), parts.result, (2,), True)
     outer = g.ReduceOp(str(op.kind), inner.result, (1,), True)

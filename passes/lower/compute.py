@@ -13,7 +13,18 @@ from typing import Any, cast
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from frustum.dialects import isa
-from frustum.dialects.isa.program import ELEMENT_BYTES, Act, Affine, Box, CopyEngine, Element, Four, Memory, Span, View
+from frustum.dialects.isa.program import (
+    ELEMENT_BYTES,
+    Act,
+    Affine,
+    Box,
+    CopyEngine,
+    Element,
+    Four,
+    Memory,
+    Span,
+    View,
+)
 from frustum.dialects.tile import ComputeOp, Tile, to_plain
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import SAME4
@@ -60,8 +71,15 @@ class WeightSource:
 class LayerLowering:
     """Builds the nest of one `ftile.compute`."""
 
-    def __init__(self, op: ComputeOp, tiles: Sequence[Placed], out: Placed, weights: WeightSource | None,
-                 bias: Placed | None, site: Site):
+    def __init__(
+        self,
+        op: ComputeOp,
+        tiles: Sequence[Placed],
+        out: Placed,
+        weights: WeightSource | None,
+        bias: Placed | None,
+        site: Site,
+    ):
         self.op, self.tiles, self.out = op, tiles, out
         self.weights, self.bias, self.site = weights, bias, site
         self.kind = op.kind.data
@@ -73,16 +91,25 @@ class LayerLowering:
             self.access = [SAME4]
         region = tiles[0] if self.reduced else out
         self.nest: Nest = nests.build(
-            self.map, region.start, region.extent, region.bound, self.params, site.cores, site.level,
-            is_matrix=self.kind == "conv", reduced=self.reduced)
+            self.map,
+            region.start,
+            region.extent,
+            region.bound,
+            self.params,
+            site.cores,
+            site.level,
+            is_matrix=self.kind == "conv",
+            reduced=self.reduced,
+        )
         self.piece = self.nest.piece
         self.streams: list[Item] = []
         self.loads: list[Item] = []
 
     def emit(self, block: Block) -> None:
         """Append the whole layer to a block."""
-        self.out_depth = self.nest.depth([name for name, _ in self.nest.loops
-                                          if name != CHANNELS_IN and name not in self.reduced])
+        self.out_depth = self.nest.depth(
+            [name for name, _ in self.nest.loops if name != CHANNELS_IN and name not in self.reduced]
+        )
         self.pieces = [self.load_piece(k) for k in range(len(self.tiles))]
         self.weight_piece = self.load_weights() if self.weights else None
         self.bias_piece = self.load_bias() if self.bias else None
@@ -141,14 +168,18 @@ class LayerLowering:
         self.loads.append(Item(depth, emit))
         return piece
 
-    def channel_piece(self, start: tuple[Affine, ...], extent: Four, names: list[LoopName]) -> tuple[
-            tuple[Affine, ...], Four, list[LoopName]]:
+    def channel_piece(
+        self, start: tuple[Affine, ...], extent: Four, names: list[LoopName]
+    ) -> tuple[tuple[Affine, ...], Four, list[LoopName]]:
         """The input channels of a convolution's piece: a chunk of all, or those of the piece's groups."""
         per_group, groups = self.params["channels"], self.params["groups"]
         if groups == 1:
             spatial = [n for n in nests.depends(self.access[0], channels=()) if n not in (GROUP, 1)]
-            return ((start[0], self.nest.chunk, *start[2:]), four([extent[0], self.map.channels, *extent[2:]]),
-                    [*spatial, CHANNELS_IN])
+            return (
+                (start[0], self.nest.chunk, *start[2:]),
+                four([extent[0], self.map.channels, *extent[2:]]),
+                [*spatial, CHANNELS_IN],
+            )
         group_outputs = self.out.bound[1] // groups
         if self.nest.part_of_group:
             first = self.access[0][1].start(self.out.start[1] + self.nest.group)
@@ -161,7 +192,10 @@ class LayerLowering:
         """Pieces that overshoot the region must not read beyond the tile."""
         return tuple(
             limit if not (start.is_constant and start.base + extent >= bound) else None
-            for limit, start, extent, bound in zip(tile.limits, tile.start, tile.extent, tile.bound))
+            for limit, start, extent, bound in zip(
+                tile.limits, tile.start, tile.extent, tile.bound, strict=True
+            )
+        )
 
     def weight_extents(self) -> Extents:
         kh, kw = self.params["kernel"]
@@ -173,8 +207,12 @@ class LayerLowering:
         extent = self.weight_extents()
         order = memory_order(weights.strides, weights.dims)
         tile = Tile(weights.element, extent, order)
-        start = (self.piece.start[1], self.nest.chunk, Affine(),
-                 self.piece.start[0] if weights.is_batched else Affine())
+        start = (
+            self.piece.start[1],
+            self.nest.chunk,
+            Affine(),
+            self.piece.start[0] if weights.is_batched else Affine(),
+        )
         limit = (self.piece.limit[1], None, None, None)
         box = Box(start, extent, weights.dims, limit)
         names: list[LoopName] = [GROUP, 1, CHANNELS_IN, *([0] if weights.is_batched else [])]
@@ -184,7 +222,16 @@ class LayerLowering:
 
         def emit(block: Block, stage: int) -> None:
             late.allocated = self.alloc(block, "wram", tile_bytes(tile), depth)
-            self.copy(block, self.spread(start[0]), placed.buffer, late.buffer, placed.view(start), late.own_view, box, stage)
+            self.copy(
+                block,
+                self.spread(start[0]),
+                placed.buffer,
+                late.buffer,
+                placed.view(start),
+                late.own_view,
+                box,
+                stage,
+            )
 
         self.loads.append(Item(depth, emit))
         return late
@@ -193,8 +240,9 @@ class LayerLowering:
         """One broadcast where all cores want the same, else every core for itself."""
         return "bus" if not start.core and self.site.cores > 1 else "mvdma"
 
-    def stream(self, weights: WeightSource, start: tuple[Affine, ...], extent: Extents, order: Extents,
-               depth: int) -> Placed:
+    def stream(
+        self, weights: WeightSource, start: tuple[Affine, ...], extent: Extents, order: Extents, depth: int
+    ) -> Placed:
         """The chunk of weights that all cores of the cluster need next, from DRAM to SRAM."""
         share = start[0].core
         first = Affine(start[0].base, start[0].loops, start[0].cluster)
@@ -204,15 +252,26 @@ class LayerLowering:
         box = Box(cast(Any, begin), wide, weights.dims, (self.piece.limit[1], None, None, None))
         late = Placed(weights.element, begin, wide, weights.dims, byte_strides(tile))
         offset = Affine()
-        for position, stride in zip(begin, weights.strides):
+        for position, stride in zip(begin, weights.strides, strict=True):
             offset = offset + position * stride
         source = View(weights.element, offset, weights.strides)
         multicast = not any(s.cluster for s in begin)
 
         def emit(block: Block, stage: int) -> None:
             late.allocated = self.alloc(block, "sram", tile_bytes(tile), depth)
-            block.add_op(isa.CopyOp("gdma", weights.tensor, late.buffer, src_view=source, dst_view=late.own_view, box=box,
-                                    multicast=multicast, stage=stage, **cast(Any, self.site.tags)))
+            block.add_op(
+                isa.CopyOp(
+                    "gdma",
+                    weights.tensor,
+                    late.buffer,
+                    src_view=source,
+                    dst_view=late.own_view,
+                    box=box,
+                    multicast=multicast,
+                    stage=stage,
+                    **cast(Any, self.site.tags),
+                )
+            )
 
         self.streams.append(Item(depth, emit))
         return late
@@ -228,7 +287,16 @@ class LayerLowering:
 
         def emit(block: Block, stage: int) -> None:
             late.allocated = self.alloc(block, "wram", extent[1] * ELEMENT_BYTES["f32"], depth)
-            self.copy(block, self.spread(start[1]), bias.buffer, late.buffer, bias.view(start), late.own_view, box, stage)
+            self.copy(
+                block,
+                self.spread(start[1]),
+                bias.buffer,
+                late.buffer,
+                bias.view(start),
+                late.own_view,
+                box,
+                stage,
+            )
 
         self.loads.append(Item(depth, emit))
         return late
@@ -242,7 +310,8 @@ class LayerLowering:
 
     @property
     def is_accumulated(self) -> bool:
-        return any(self.nest.position(name) is not None for name in (CHANNELS_IN, *self.reduced))
+        summed: list[LoopName] = [CHANNELS_IN, *self.reduced]
+        return any(self.nest.position(name) is not None for name in summed)
 
     def allocate_out(self, block: Block, depth: int) -> None:
         order = memory_order(self.out.strides, self.out.extent)
@@ -275,15 +344,42 @@ class LayerLowering:
     def narrow(self, block: Block, stage: int) -> None:
         assert self.acc_buffer is not None
         _, box = self.reduced_box()
-        block.add_op(isa.UnaryOp(
-            "identity", self.acc_buffer, self.out_buffer, in_view=View("f32", Affine(), self.acc_strides),
-            out_view=View(self.out.element, Affine(), self.out_strides), box=box, stage=stage,
-            **cast(Any, self.site.tags)))
+        block.add_op(
+            isa.UnaryOp(
+                "identity",
+                self.acc_buffer,
+                self.out_buffer,
+                in_view=View("f32", Affine(), self.acc_strides),
+                out_view=View(self.out.element, Affine(), self.out_strides),
+                box=box,
+                stage=stage,
+                **cast(Any, self.site.tags),
+            )
+        )
 
-    def copy(self, block: Block, engine: CopyEngine, source: SSAValue, target: SSAValue, source_view: View,
-             target_view: View, box: Box, stage: int) -> None:
-        block.add_op(isa.CopyOp(engine, source, target, src_view=source_view, dst_view=target_view, box=box,
-                                stage=stage, **cast(Any, self.site.tags)))
+    def copy(
+        self,
+        block: Block,
+        engine: CopyEngine,
+        source: SSAValue,
+        target: SSAValue,
+        source_view: View,
+        target_view: View,
+        box: Box,
+        stage: int,
+    ) -> None:
+        block.add_op(
+            isa.CopyOp(
+                engine,
+                source,
+                target,
+                src_view=source_view,
+                dst_view=target_view,
+                box=box,
+                stage=stage,
+                **cast(Any, self.site.tags),
+            )
+        )
 
     # ---------------------------------------------------------------- the instruction
 
@@ -311,31 +407,72 @@ def conv(low: LayerLowering, common: dict[str, int]) -> Operation:
     p, pieces, weights = low.params, low.pieces, low.weight_piece
     assert weights is not None
     per_group = p["channels"]
-    groups = 1 if p["groups"] == 1 or low.nest.part_of_group else low.map.extent[1] // (low.out.bound[1] // p["groups"])
+    groups = (
+        1
+        if p["groups"] == 1 or low.nest.part_of_group
+        else low.map.extent[1] // (low.out.bound[1] // p["groups"])
+    )
     channels = Span(low.nest.chunk, low.map.channels, per_group)
     return isa.ConvOp(
-        pieces[0].buffer, weights.buffer, low.out_buffer, bias=low.bias_piece.buffer if low.bias_piece else None,
-        acc=low.acc_buffer, in_view=pieces[0].own_view, weight_view=weights.own_view,
+        pieces[0].buffer,
+        weights.buffer,
+        low.out_buffer,
+        bias=low.bias_piece.buffer if low.bias_piece else None,
+        acc=low.acc_buffer,
+        in_view=pieces[0].own_view,
+        weight_view=weights.own_view,
         bias_view=low.bias_piece.own_view if low.bias_piece else None,
         acc_view=View("f32", Affine(), low.acc_strides) if low.acc_buffer is not None else None,
-        out_view=low.out_view, box=low.piece.box, channels=channels, rows=low.span(2), cols=low.span(3),
-        kernel=p["kernel"], strides=p["strides"], dilations=p["dilations"], groups=groups,
-        accumulate=low.nest.level(CHANNELS_IN), act=low.act, **cast(Any, common))
+        out_view=low.out_view,
+        box=low.piece.box,
+        channels=channels,
+        rows=low.span(2),
+        cols=low.span(3),
+        kernel=p["kernel"],
+        strides=p["strides"],
+        dilations=p["dilations"],
+        groups=groups,
+        accumulate=low.nest.level(CHANNELS_IN),
+        act=low.act,
+        **cast(Any, common),
+    )
 
 
 def pool(low: LayerLowering, common: dict[str, int]) -> Operation:
     p = low.params
     return isa.PoolOp(
-        p["kind"], low.pieces[0].buffer, low.out_buffer, in_view=low.pieces[0].own_view, out_view=low.out_view,
-        box=low.piece.box, rows=low.span(2), cols=low.span(3), kernel=p["kernel"], strides=p["strides"],
-        dilations=p["dilations"], include_pad=bool(p["include_pad"]), pad_low=p["pad_low"], pad_high=p["pad_high"],
-        act=low.act, **cast(Any, common))
+        p["kind"],
+        low.pieces[0].buffer,
+        low.out_buffer,
+        in_view=low.pieces[0].own_view,
+        out_view=low.out_view,
+        box=low.piece.box,
+        rows=low.span(2),
+        cols=low.span(3),
+        kernel=p["kernel"],
+        strides=p["strides"],
+        dilations=p["dilations"],
+        include_pad=bool(p["include_pad"]),
+        pad_low=p["pad_low"],
+        pad_high=p["pad_high"],
+        act=low.act,
+        **cast(Any, common),
+    )
 
 
 def unary(low: LayerLowering, common: dict[str, int]) -> Operation:
     p = low.params
-    return isa.UnaryOp(p["kind"], low.pieces[0].buffer, low.out_buffer, in_view=low.pieces[0].own_view,
-                       out_view=low.out_view, box=low.piece.box, alpha=p["alpha"], beta=p["beta"], **cast(Any, common))
+    return isa.UnaryOp(
+        p["kind"],
+        low.pieces[0].buffer,
+        low.out_buffer,
+        in_view=low.pieces[0].own_view,
+        out_view=low.out_view,
+        box=low.piece.box,
+        alpha=p["alpha"],
+        beta=p["beta"],
+        **cast(Any, common),
+    )
 
 
 def broadcast_view(low: LayerLowering, k: int) -> View:
@@ -347,44 +484,98 @@ def broadcast_view(low: LayerLowering, k: int) -> View:
 
 def binary(low: LayerLowering, common: dict[str, int]) -> Operation:
     a, b = low.pieces
-    return isa.BinaryOp(low.params["kind"], a.buffer, b.buffer, low.out_buffer, a_view=broadcast_view(low, 0),
-                        b_view=broadcast_view(low, 1), out_view=low.out_view, box=low.piece.box, act=low.act,
-                        **cast(Any, common))
+    return isa.BinaryOp(
+        low.params["kind"],
+        a.buffer,
+        b.buffer,
+        low.out_buffer,
+        a_view=broadcast_view(low, 0),
+        b_view=broadcast_view(low, 1),
+        out_view=low.out_view,
+        box=low.piece.box,
+        act=low.act,
+        **cast(Any, common),
+    )
 
 
 def softmax(low: LayerLowering, common: dict[str, int]) -> Operation:
-    return isa.SoftmaxOp(low.pieces[0].buffer, low.out_buffer, in_view=low.pieces[0].own_view, out_view=low.out_view,
-                         box=low.piece.box, axis=low.params["axis"], **cast(Any, common))
+    return isa.SoftmaxOp(
+        low.pieces[0].buffer,
+        low.out_buffer,
+        in_view=low.pieces[0].own_view,
+        out_view=low.out_view,
+        box=low.piece.box,
+        axis=low.params["axis"],
+        **cast(Any, common),
+    )
 
 
 def reduce(low: LayerLowering, common: dict[str, int]) -> Operation:
     p = low.params
-    level = max((low.nest.level(d) for d in low.reduced if low.nest.level(d) is not None), default=None)
+    levels = [level for d in low.reduced if (level := low.nest.level(d)) is not None]
+    level = max(levels, default=None)
     wide = low.acc_buffer if low.acc_buffer is not None else low.out_buffer
-    element, strides = ("f32", low.acc_strides) if low.acc_buffer is not None else (low.out.element, low.out_strides)
+    element, strides = (
+        ("f32", low.acc_strides) if low.acc_buffer is not None else (low.out.element, low.out_strides)
+    )
     kept = four([0 if d in low.reduced else s for d, s in enumerate(strides)])
-    return isa.ReduceOp(p["kind"], low.pieces[0].buffer, wide, in_view=low.pieces[0].own_view,
-                        out_view=View(cast(Element, element), Affine(), kept), box=low.piece.box,
-                        axes=tuple(p["axes"]), scale=p["scale"], accumulate=level, **cast(Any, common))
+    return isa.ReduceOp(
+        p["kind"],
+        low.pieces[0].buffer,
+        wide,
+        in_view=low.pieces[0].own_view,
+        out_view=View(cast(Element, element), Affine(), kept),
+        box=low.piece.box,
+        axes=tuple(p["axes"]),
+        scale=p["scale"],
+        accumulate=level,
+        **cast(Any, common),
+    )
 
 
 def lrn(low: LayerLowering, common: dict[str, int]) -> Operation:
     p = low.params
-    return isa.LrnOp(low.pieces[0].buffer, low.out_buffer, in_view=low.pieces[0].own_view, out_view=low.out_view,
-                     box=low.piece.box, channels=low.span(1), size=p["size"], alpha=p["alpha"], beta=p["beta"],
-                     bias=p["bias"], **cast(Any, common))
+    return isa.LrnOp(
+        low.pieces[0].buffer,
+        low.out_buffer,
+        in_view=low.pieces[0].own_view,
+        out_view=low.out_view,
+        box=low.piece.box,
+        channels=low.span(1),
+        size=p["size"],
+        alpha=p["alpha"],
+        beta=p["beta"],
+        bias=p["bias"],
+        **cast(Any, common),
+    )
 
 
 def resize(low: LayerLowering, common: dict[str, int]) -> Operation:
     p = low.params
     return isa.ResizeOp(
-        p["mode"], p["rounding"], low.pieces[0].buffer, low.out_buffer, in_view=low.pieces[0].own_view,
-        out_view=low.out_view, box=low.piece.box, rows=low.span(2), cols=low.span(3), scale=p["scale"],
-        offset=p["offset"], **cast(Any, common))
+        p["mode"],
+        p["rounding"],
+        low.pieces[0].buffer,
+        low.out_buffer,
+        in_view=low.pieces[0].own_view,
+        out_view=low.out_view,
+        box=low.piece.box,
+        rows=low.span(2),
+        cols=low.span(3),
+        scale=p["scale"],
+        offset=p["offset"],
+        **cast(Any, common),
+    )
 
 
 COMPUTE: dict[str, Callable[[LayerLowering, dict[str, int]], Operation]] = {
-    "conv": conv, "pool": pool, "unary": unary, "binary": binary, "softmax": softmax, "reduce": reduce, "lrn": lrn,
+    "conv": conv,
+    "pool": pool,
+    "unary": unary,
+    "binary": binary,
+    "softmax": softmax,
+    "reduce": reduce,
+    "lrn": lrn,
     "resize": resize,
 }
 

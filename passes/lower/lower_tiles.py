@@ -96,10 +96,14 @@ class Names:
             return ArrayAttr([IntegerAttr(v, i64) for v in values])
 
         return {
-            "frustum.layers": texts(self.layers), "frustum.layer_kinds": texts(self.kinds),
-            "frustum.useful_macs": numbers(self.macs), "frustum.layer_units": numbers(self.unit_of),
-            "frustum.units": texts(self.units), "frustum.unit_modes": texts(self.modes),
-            "frustum.unit_stopped_by": texts(self.stopped), "frustum.unit_tiles": numbers(self.tiles),
+            "frustum.layers": texts(self.layers),
+            "frustum.layer_kinds": texts(self.kinds),
+            "frustum.useful_macs": numbers(self.macs),
+            "frustum.layer_units": numbers(self.unit_of),
+            "frustum.units": texts(self.units),
+            "frustum.unit_modes": texts(self.modes),
+            "frustum.unit_stopped_by": texts(self.stopped),
+            "frustum.unit_tiles": numbers(self.tiles),
         }
 
 
@@ -139,7 +143,7 @@ class Lowering:
         block = self.network.body.block
         roots = self.output_roots()
         dtypes = self.model_dtypes()
-        for i, (name, argument) in enumerate(zip(self.network.inputs, block.args)):
+        for i, (name, argument) in enumerate(zip(self.network.inputs, block.args, strict=True)):
             self.buffers[argument] = self.external(name, "input", argument, dtypes[i])
         for op in block.ops:
             if isinstance(op, g.ReshapeOp):
@@ -147,18 +151,26 @@ class Lowering:
             elif isinstance(op, g.WeightOp):
                 self.buffers[op.result] = self.weight(op)
             elif isinstance(op, t.UnitOp):
-                for inner in op.body.block.ops:
-                    if isinstance(inner, g.WeightOp):
-                        self.weight(inner)
-                for k, result in enumerate(op.results):
-                    if result in roots:
-                        position, value = roots[result]
-                        self.buffers[result] = self.external(
-                            self.network.outputs[position], "output", value, dtypes[len(block.args) + position])
-                    else:
-                        self.buffers[result] = self.external(f"{op.unit_name.data}.{k}", "intermediate", result, None)
+                self.declare_unit(op, roots, dtypes[len(block.args) :])
             elif not isinstance(op, g.OutputOp):
                 raise PassFailedException(f"{op.name} is in no unit: run frustum-tile-lower-units first")
+
+    def declare_unit(
+        self, unit: t.UnitOp, roots: dict[SSAValue, tuple[int, SSAValue]], output_dtypes: Sequence[str | None]
+    ) -> None:
+        """A unit's weights, and its results as outputs of the network or as intermediate maps."""
+        for inner in unit.body.block.ops:
+            if isinstance(inner, g.WeightOp):
+                self.weight(inner)
+        for k, result in enumerate(unit.results):
+            if result in roots:
+                position, value = roots[result]
+                name = self.network.outputs[position]
+                self.buffers[result] = self.external(name, "output", value, output_dtypes[position])
+            else:
+                self.buffers[result] = self.external(
+                    f"{unit.unit_name.data}.{k}", "intermediate", result, None
+                )
 
     def model_dtypes(self) -> list[str | None]:
         attribute = self.network.attributes.get(MODEL_DTYPES)
@@ -176,7 +188,8 @@ class Lowering:
                 root = root.owner.x
             if not isinstance(root.owner, t.UnitOp) or root in roots:
                 raise PassFailedException(
-                    f"output '{self.network.outputs[position]}' has no buffer of its own: run frustum-graph-own-outputs")
+                    f"output '{self.network.outputs[position]}' has no buffer of its own: run frustum-graph-own-outputs"
+                )
             roots[root] = (position, value)
         return roots
 
@@ -209,7 +222,9 @@ class UnitLowering:
         self.number = program.names.unit(unit, math.prod(counts))
         block = unit.body.block
         self.tensors: dict[SSAValue, SSAValue] = {
-            argument: program.buffers[operand] for argument, operand in zip(block.args, unit.operands)}
+            argument: program.buffers[operand]
+            for argument, operand in zip(block.args, unit.operands, strict=True)
+        }
         self.tiles: dict[SSAValue, Placed] = {}
         self.bodies = [Block() for _ in range(len(self.loops) + 1)]
         self.computed: list[t.ComputeOp] = []
@@ -226,7 +241,7 @@ class UnitLowering:
         holds = [self.hold(op) for op in layers]
         stage = self.inner_stage()
         self.uses = {op.result: self.place_result(op) for op in layers}
-        for op, (weights, bias) in zip(layers, holds):
+        for op, (weights, bias) in zip(layers, holds, strict=True):
             self.layer(op, weights, bias, stage)
         for op in ops:
             if isinstance(op, t.StoreOp):
@@ -278,7 +293,7 @@ class UnitLowering:
         return len(self.program.names.layers) + user
 
     def load(self, op: t.LoadOp) -> None:
-        tile = cast(t.TileType, op.result.type).data
+        tile = op.result.type.data
         region, view = op.region.data, op.view.data
         start = box_at_levels(region, self.levels)
         size = ELEMENT_BYTES[tile.element]
@@ -288,9 +303,17 @@ class UnitLowering:
         placed = Placed(tile.element, start, tile.extents, region.bound, byte_strides(tile), alloc.buffer)
         fill = None if op.fill is None else op.fill.value.data
         source = dram_view(tile.element, view, start, size)
-        copy = isa.CopyOp("gdma", self.tensors[op.source], alloc.buffer, src_view=source, dst_view=placed.own_view,
-                          box=Box(cast(Any, start), region.extent, region.bound), fill=fill,
-                          multicast=self.is_shared(start), **cast(Any, self.tags(self.layer_of_load(op))))
+        copy = isa.CopyOp(
+            "gdma",
+            self.tensors[op.source],
+            alloc.buffer,
+            src_view=source,
+            dst_view=placed.own_view,
+            box=Box(cast(Any, start), region.extent, region.bound),
+            fill=fill,
+            multicast=self.is_shared(start),
+            **cast(Any, self.tags(self.layer_of_load(op))),
+        )
         body.add_ops([alloc, copy])
         self.tiles[op.result] = placed
 
@@ -302,28 +325,40 @@ class UnitLowering:
         start = box_at_levels(region, self.levels)
         result = self.unit.results[op.output.value.data]
         target = dram_view(placed.element, view, start, ELEMENT_BYTES[placed.element])
-        self.innermost.add_op(isa.CopyOp(
-            "gdma", placed.buffer, self.program.buffers[result], src_view=placed.view(start), dst_view=target,
-            box=Box(cast(Any, start), region.extent, region.bound), stage=stage,
-            **cast(Any, self.tags(self.next_layer() - 1))))
+        self.innermost.add_op(
+            isa.CopyOp(
+                "gdma",
+                placed.buffer,
+                self.program.buffers[result],
+                src_view=placed.view(start),
+                dst_view=target,
+                box=Box(cast(Any, start), region.extent, region.bound),
+                stage=stage,
+                **cast(Any, self.tags(self.next_layer() - 1)),
+            )
+        )
 
     # ------------------------------------------------------------ layers
 
     def place_result(self, op: t.ComputeOp) -> Placed:
         """SRAM for a layer's tile: the unit's output in two copies when tiles overlap in time, others in one."""
-        tile = cast(t.TileType, op.result.type).data
+        tile = op.result.type.data
         is_stored = any(isinstance(use.operation, t.StoreOp) for use in op.result.uses)
         depth = self.copies(len(self.loops)) if is_stored else 1
         alloc = isa.AllocOp("sram", tile_bytes(tile), depth)
         self.innermost.add_op(alloc)
         start = box_at_levels(op.region.data, self.levels)
-        placed = Placed(tile.element, start, tile.extents, op.region.data.bound, byte_strides(tile), alloc.buffer)
+        placed = Placed(
+            tile.element, start, tile.extents, op.region.data.bound, byte_strides(tile), alloc.buffer
+        )
         self.tiles[op.result] = placed
         return placed
 
     def layer(self, op: t.ComputeOp, weights: WeightSource | None, bias: Placed | None, stage: int) -> None:
         macs = op.attributes.get(PRODUCED)
-        number = self.program.names.layer(op, op.kind.data, macs.value.data if isinstance(macs, IntegerAttr) else 0)
+        number = self.program.names.layer(
+            op, op.kind.data, macs.value.data if isinstance(macs, IntegerAttr) else 0
+        )
         site = Site(len(self.loops), self.target.cluster.cores, stage, self.tags(number))
         operands = [self.tiles[o] for o in op.tiles]
         LayerLowering(op, operands, self.tiles[op.result], weights, bias, site).emit(self.innermost)
@@ -343,36 +378,66 @@ class UnitLowering:
         strides = params["weight_strides"]
         if batch:
             dims, strides = (*dims[:3], region.bound[0]), (*strides[:3], batch)
-        source = WeightSource(None, self.tensors[tensors[0]], element, four(dims),
-                              four([s * size for s in strides]), bool(batch))
+        source = WeightSource(
+            None,
+            self.tensors[tensors[0]],
+            element,
+            four(dims),
+            four([s * size for s in strides]),
+            bool(batch),
+        )
         layer = self.program.names.layers
         number = len(layer) + [o for o in self.unit.body.block.ops if isinstance(o, t.ComputeOp)].index(op)
         if op.map.data.weights == "unit":
             extent = four([region.extent[1], *dims[1:]])
             start = (channels, Affine(), Affine(), Affine())
             placed = self.keep(source.tensor, element, start, extent, four(dims), source.strides, number)
-            source = WeightSource(placed, source.tensor, element, source.dims, source.strides, source.is_batched)
+            source = WeightSource(
+                placed, source.tensor, element, source.dims, source.strides, source.is_batched
+            )
         bias = None
         if len(tensors) > 1:
             extent, bound = (1, region.extent[1], 1, 1), (1, region.bound[1], 1, 1)
             stride = ELEMENT_BYTES["f32"]
-            bias = self.keep(self.tensors[tensors[1]], "f32", (Affine(), channels, Affine(), Affine()), extent, bound,
-                             (0, stride, 0, 0), number)
+            bias = self.keep(
+                self.tensors[tensors[1]],
+                "f32",
+                (Affine(), channels, Affine(), Affine()),
+                extent,
+                bound,
+                (0, stride, 0, 0),
+                number,
+            )
         return source, bias
 
-    def keep(self, tensor: SSAValue, element: Element, start: tuple[Affine, ...], extent: Extents, bound: Extents,
-             strides: tuple[int, int, int, int], layer: int) -> Placed:
+    def keep(
+        self,
+        tensor: SSAValue,
+        element: Element,
+        start: tuple[Affine, ...],
+        extent: Extents,
+        bound: Extents,
+        strides: tuple[int, int, int, int],
+        layer: int,
+    ) -> Placed:
         """Part of a weight tensor in SRAM, in the order in which it lies in DRAM."""
         tile = t.Tile(element, extent, memory_order(strides, bound))
         depth = self.depth_of(*start)
         alloc = isa.AllocOp("sram", tile_bytes(tile), self.copies(depth))
         placed = Placed(element, start, extent, bound, byte_strides(tile), alloc.buffer)
         offset = Affine()
-        for position, stride in zip(start, strides):
+        for position, stride in zip(start, strides, strict=True):
             offset = offset + position * stride
-        copy = isa.CopyOp("gdma", tensor, alloc.buffer, src_view=View(element, offset, strides),
-                          dst_view=placed.own_view, box=Box(cast(Any, start), extent, bound),
-                          multicast=self.is_shared(start), **cast(Any, self.tags(layer)))
+        copy = isa.CopyOp(
+            "gdma",
+            tensor,
+            alloc.buffer,
+            src_view=View(element, offset, strides),
+            dst_view=placed.own_view,
+            box=Box(cast(Any, start), extent, bound),
+            multicast=self.is_shared(start),
+            **cast(Any, self.tags(layer)),
+        )
         self.bodies[depth].add_ops([alloc, copy])
         return placed
 
@@ -387,7 +452,7 @@ class UnitLowering:
         element = element_of(cast(TensorType[Any], op.source.type).element_type)
         size = ELEMENT_BYTES[element]
         dealt = [self.clusters if d == partition.clusters else 1 for d in range(4)]
-        counts = [-(-(-(-dims[d] // partition.tile[d])) // dealt[d]) for d in range(4)]
+        counts = [math.ceil(math.ceil(dims[d] / partition.tile[d]) / dealt[d]) for d in range(4)]
         loops = [d for d in range(4) if counts[d] > 1]
         start = []
         for d in range(4):
@@ -400,16 +465,29 @@ class UnitLowering:
         local = View(element, Affine(), byte_strides(tile))
         number = self.program.names.layer(op, "move", 0)
         tags = cast(Any, self.tags(number))
-        shifted = tuple(s + x for s, x in zip(start, low))
-        read = isa.CopyOp("gdma", self.tensors[op.source], alloc.buffer,
-                          src_view=dram_view(element, source, shifted, size), dst_view=local,
-                          box=Box(cast(Any, shifted), partition.tile, bound),
-                          fill=None if op.fill is None else op.fill.value.data,
-                          multicast=self.is_shared(shifted), **tags)
+        shifted = tuple(s + x for s, x in zip(start, low, strict=True))
+        read = isa.CopyOp(
+            "gdma",
+            self.tensors[op.source],
+            alloc.buffer,
+            src_view=dram_view(element, source, shifted, size),
+            dst_view=local,
+            box=Box(cast(Any, shifted), partition.tile, bound),
+            fill=None if op.fill is None else op.fill.value.data,
+            multicast=self.is_shared(shifted),
+            **tags,
+        )
         result = self.unit.results[op.output.value.data]
-        write = isa.CopyOp("gdma", alloc.buffer, self.program.buffers[result], src_view=local,
-                           dst_view=dram_view(element, target, start, size),
-                           box=Box(cast(Any, tuple(start)), partition.tile, dims), stage=1 if loops else 0, **tags)
+        write = isa.CopyOp(
+            "gdma",
+            alloc.buffer,
+            self.program.buffers[result],
+            src_view=local,
+            dst_view=dram_view(element, target, start, size),
+            box=Box(cast(Any, tuple(start)), partition.tile, dims),
+            stage=1 if loops else 0,
+            **tags,
+        )
         block = Block()
         block.add_ops([alloc, read, write])
         for d in reversed(loops):
@@ -424,7 +502,7 @@ class UnitLowering:
 def dram_view(element: Element, view: t.TensorView, start: Sequence[Affine], size: int) -> View:
     """The view of a DRAM tensor whose nominal first element is at position `start` of the four dimensions."""
     offset = Affine(view.offset * size)
-    for position, stride in zip(start, view.strides):
+    for position, stride in zip(start, view.strides, strict=True):
         offset = offset + position * (stride * size)
     return View(element, offset, four([s * size for s in view.strides]))
 

@@ -49,14 +49,14 @@ class Placed:
     def view(self, start: Sequence[Affine]) -> View:
         """The view whose nominal first element is at position `start` of the map."""
         offset = Affine()
-        for position, own, stride in zip(start, self.start, self.strides):
+        for position, own, stride in zip(start, self.start, self.strides, strict=True):
             offset = offset + (position - own) * stride
         return View(self.element, offset, self.strides)
 
     @property
     def limits(self) -> tuple[Affine, ...]:
         """Where the box ends along each dimension."""
-        return tuple(s + e for s, e in zip(self.start, self.extent))
+        return tuple(s + e for s, e in zip(self.start, self.extent, strict=True))
 
 
 def byte_strides(tile: Tile) -> Four:

@@ -19,7 +19,7 @@ LoopName = int | str
 
 @dataclass(frozen=True)
 class Piece:
-    """What one core computes at a time, in coordinates of the layer's map: nominal start, extents, where it must end."""
+    """What one core computes at a time, in the layer's map: nominal start, extents, where it must end."""
 
     start: tuple[Affine, ...]
     extent: Extents
@@ -59,15 +59,26 @@ class Nest:
         return None if position is None else self.first_level + position
 
 
-def build(submap: SubMap, start: Sequence[Affine], extent: Extents, bound: Extents, params: Mapping[str, Any],
-          cores: int, first_level: int, *, is_matrix: bool, reduced: Sequence[int] = ()) -> Nest:
+def build(
+    submap: SubMap,
+    start: Sequence[Affine],
+    extent: Extents,
+    bound: Extents,
+    params: Mapping[str, Any],
+    cores: int,
+    first_level: int,
+    *,
+    is_matrix: bool,
+    reduced: Sequence[int] = (),
+) -> Nest:
     """The nest over a region (`start`, `extent`, in a map of size `bound`)."""
     per_group_out = bound[1] // params["groups"] if is_matrix else 0
     splits_group = is_matrix and params["groups"] > 1 and submap.extent[1] < per_group_out
     space = extent if not splits_group else four([extent[0], per_group_out, extent[2], extent[3]])
     dealt = [cores if d == submap.cores else 1 for d in range(4)]
     counts: dict[LoopName, int] = {
-        d: -(-(-(-space[d] // submap.extent[d])) // dealt[d]) for d in range(4)}
+        d: math.ceil(math.ceil(space[d] / submap.extent[d]) / dealt[d]) for d in range(4)
+    }
     if is_matrix:
         counts[CHANNELS_IN] = -(-params["channels"] // submap.channels)
         counts[GROUP] = -(-extent[1] // per_group_out) if splits_group else 1
@@ -85,8 +96,11 @@ def build(submap: SubMap, start: Sequence[Affine], extent: Extents, bound: Exten
         origin = start[d] + group if d == 1 else start[d]
         starts.append(origin + own)
         overshoots = counts[d] * step > space[d]
-        limits.append(origin + space[d] if overshoots and _limit_matters(start[d], space[d], bound[d], splits_group)
-                      else None)
+        limits.append(
+            origin + space[d]
+            if overshoots and _limit_matters(start[d], space[d], bound[d], splits_group)
+            else None
+        )
     chunk = Affine.index(levels[CHANNELS_IN], submap.channels) if CHANNELS_IN in levels else Affine()
     piece = Piece(tuple(starts), submap.extent, bound, tuple(limits))
     return Nest(loops, first_level, piece, chunk, group, splits_group)
@@ -108,8 +122,8 @@ def _limit_matters(start: Affine, extent: int, bound: int, splits_group: bool) -
 
 def needs(access: Access, piece: Piece) -> tuple[tuple[Affine, ...], Four]:
     """Where the part of an operand starts that a piece needs, and its nominal extents."""
-    starts = tuple(axis.start(s) for axis, s in zip(access, piece.start))
-    return starts, four([axis.extent(e) for axis, e in zip(access, piece.extent)])
+    starts = tuple(axis.start(s) for axis, s in zip(access, piece.start, strict=True))
+    return starts, four([axis.extent(e) for axis, e in zip(access, piece.extent, strict=True)])
 
 
 def depends(access: Access, *, channels: Sequence[LoopName] = (GROUP, 1)) -> list[LoopName]:

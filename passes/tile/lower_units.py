@@ -56,15 +56,23 @@ def lower_unit(unit: UnitOp, target: Target) -> None:
     block = unit.parent
     assert block is not None
     block.insert_op_before(lowered, unit)
-    for old, new in zip(unit.results, lowered.results):
+    for old, new in zip(unit.results, lowered.results, strict=True):
         old.replace_all_uses_with(new)
     unit.detach()
     unit.erase()
 
 
 def empty(unit: UnitOp, counts: tuple[int, int, int, int], clusters: int, depth: int) -> t.UnitOp:
-    return t.UnitOp(unit.unit_name.data, list(unit.operands), list(unit.result_types), counts=counts,
-                    clusters=clusters, depth=depth, mode=unit.mode, stopped_by=unit.stopped_by)
+    return t.UnitOp(
+        unit.unit_name.data,
+        list(unit.operands),
+        list(unit.result_types),
+        counts=counts,
+        clusters=clusters,
+        depth=depth,
+        mode=unit.mode,
+        stopped_by=unit.stopped_by,
+    )
 
 
 class Inside:
@@ -72,7 +80,7 @@ class Inside:
 
     def __init__(self, unit: UnitOp, lowered: t.UnitOp):
         self.block = lowered.body.block
-        self.values: dict[SSAValue, SSAValue] = dict(zip(unit.body.block.args, self.block.args))
+        self.values: dict[SSAValue, SSAValue] = dict(zip(unit.body.block.args, self.block.args, strict=True))
 
     def tensor(self, value: SSAValue) -> SSAValue:
         if value not in self.values:
@@ -91,8 +99,17 @@ def lower_moves(unit: UnitOp, op: Operation, target: Target) -> t.UnitOp:
         partition = plan_move(move.dims, size, target.chip.clusters, target.cluster.sram.capacity_bytes)
         if partition is None:
             raise DoesNotFit("one element", unit.unit_name.data, size, target.cluster.sram.capacity_bytes)
-        moved = t.MoveOp(inside.tensor(op.operands[move.operand]), 0, move.dims, move.source, move.target, move.low,
-                         move.bound, move.fill, partition)
+        moved = t.MoveOp(
+            inside.tensor(op.operands[move.operand]),
+            0,
+            move.dims,
+            move.source,
+            move.target,
+            move.low,
+            move.bound,
+            move.fill,
+            partition,
+        )
         moved.location = op.location
         inside.block.add_op(moved)
     inside.block.add_op(t.YieldOp())
@@ -101,14 +118,16 @@ def lower_moves(unit: UnitOp, op: Operation, target: Target) -> t.UnitOp:
 
 def lower_layers(unit: UnitOp, target: Target) -> t.UnitOp:
     if unit.partition is None:
-        raise PassFailedException(f"unit {unit.unit_name.data} has no partition: run frustum-tile-partition first")
+        raise PassFailedException(
+            f"unit {unit.unit_name.data} has no partition: run frustum-tile-partition first"
+        )
     layers, partition, clusters = unit_layers(unit), unit.partition.data, target.chip.clusters
     projection = project(layers, partition, clusters)
     counts = tile_counts(layers.out.out_dims, partition, clusters)
     lowered = empty(unit, counts, partition.clusters, partition.depth)
     inside = Inside(unit, lowered)
     tiles: list[SSAValue] = []
-    for j, (op, layer) in enumerate(zip(layers.ops, layers.layers)):
+    for j, (op, layer) in enumerate(zip(layers.ops, layers.layers, strict=True)):
         operands = [load(inside, layers, projection, tiles, j, k) for k in range(len(layer.maps))]
         tiles.append(compute(inside, op, layer, projection, j, operands))
     store(inside, layers, projection, tiles[-1])
@@ -116,7 +135,9 @@ def lower_layers(unit: UnitOp, target: Target) -> t.UnitOp:
     return lowered
 
 
-def load(inside: Inside, layers: UnitLayers, projection: Projection, tiles: list[SSAValue], j: int, k: int) -> SSAValue:
+def load(
+    inside: Inside, layers: UnitLayers, projection: Projection, tiles: list[SSAValue], j: int, k: int
+) -> SSAValue:
     """Operand k of layer j as a tile: another layer's, or loaded from DRAM."""
     source, operand, region = layers.sources[j][k], layers.layers[j].maps[k], projection.operands[j][k]
     if source.layer is not None:
@@ -129,8 +150,9 @@ def load(inside: Inside, layers: UnitLayers, projection: Projection, tiles: list
     return loaded.result
 
 
-def compute(inside: Inside, op: Operation, layer: Layer, projection: Projection, j: int,
-            tiles: list[SSAValue]) -> SSAValue:
+def compute(
+    inside: Inside, op: Operation, layer: Layer, projection: Projection, j: int, tiles: list[SSAValue]
+) -> SSAValue:
     submap = map_of(op)
     if submap is None:
         raise PassFailedException(f"{op.name} has no frustum.map: run frustum-tile-partition first")
@@ -138,8 +160,15 @@ def compute(inside: Inside, op: Operation, layer: Layer, projection: Projection,
     region = projection.outputs[j]
     order = memory_order(layer.out_view.strides, layer.out_dims)
     tile = t.Tile(element_of(op.results[0].type.element_type), region.extent, order)  # type: ignore[attr-defined]
-    computed = t.ComputeOp(layer.kind, [*tiles, *tensors], region.box(layer.out_dims),
-                           [m.access for m in layer.maps], submap, layer.params, tile)
+    computed = t.ComputeOp(
+        layer.kind,
+        [*tiles, *tensors],
+        region.box(layer.out_dims),
+        [m.access for m in layer.maps],
+        submap,
+        layer.params,
+        tile,
+    )
     computed.attributes[PRODUCED] = IntegerAttr(layer.macs, i64)
     computed.location = op.location
     inside.block.add_op(computed)

@@ -47,5 +47,5 @@ def partition_unit(unit: UnitOp, target: Target, budget: Budget) -> None:
         raise DoesNotFit("tiles", where, largest, budget.sram_bytes)
     unit.properties["partition"] = PartitionAttr(plan.partition)
     unit.properties["mode"] = StringAttr("small" if plan.partition.tile == layers.out.out_dims else "large")
-    for op, submap in zip(layers.ops, plan.maps):
+    for op, submap in zip(layers.ops, plan.maps, strict=True):
         op.attributes["frustum.map"] = MapAttr(submap)

@@ -66,28 +66,70 @@ def work_of(layer: Layer, extent: Extents, element_bytes: int) -> Work:
     accesses = tuple(m.access for m in layer.maps)
     if layer.is_matrix:
         groups = cast(int, p["groups"])
-        return Work(layer.kind, extent, accesses, element_bytes, layer.axes_all, layer.align, p["kernel"], p["strides"],
-                    p["channels"], groups, layer.out_dims[1] // groups, layer.bias is not None)
+        return Work(
+            layer.kind,
+            extent,
+            accesses,
+            element_bytes,
+            layer.axes_all,
+            layer.align,
+            p["kernel"],
+            p["strides"],
+            p["channels"],
+            groups,
+            layer.out_dims[1] // groups,
+            layer.bias is not None,
+        )
     kernel = p.get("kernel", (1, 1))
     reduced = p.get("axes", ()) if layer.kind == "reduce" else ()
-    return Work(layer.kind, extent, accesses, element_bytes, layer.axes_all, layer.align, kernel,
-                passes=vector_passes(layer), reduced=reduced)
+    return Work(
+        layer.kind,
+        extent,
+        accesses,
+        element_bytes,
+        layer.axes_all,
+        layer.align,
+        kernel,
+        passes=vector_passes(layer),
+        reduced=reduced,
+    )
 
 
 def vector_passes(layer: Layer) -> int:
     """A model of the passes over the elements; the machine's own count is in `durations`."""
     p: Mapping[str, Any] = layer.params
-    heavy = {"exp", "log", "sqrt", "sigmoid", "tanh", "erf", "gelu", "gelu_tanh", "elu", "softplus", "div", "pow",
-             "reciprocal"}
-    by_kind = {"pool": math.prod(p.get("kernel", (1, 1))), "softmax": 11, "lrn": cast(int, p.get("size", 1)) + 8,
-               "resize": 4 if p.get("mode") == "linear" else 1}
+    heavy = {
+        "exp",
+        "log",
+        "sqrt",
+        "sigmoid",
+        "tanh",
+        "erf",
+        "gelu",
+        "gelu_tanh",
+        "elu",
+        "softplus",
+        "div",
+        "pow",
+        "reciprocal",
+    }
+    by_kind = {
+        "pool": math.prod(p.get("kernel", (1, 1))),
+        "softmax": 11,
+        "lrn": cast(int, p.get("size", 1)) + 8,
+        "resize": 4 if p.get("mode") == "linear" else 1,
+    }
     return by_kind.get(layer.kind, 4 if p.get("kind") in heavy else 1)
 
 
 @lru_cache(maxsize=20_000)
 def plan_layer(work: Work, target: Target, residency: Residency, loops: int) -> LayerPlan | None:
     """The fastest sub-map of at most `loops` nested loops that fits NRAM and WRAM; None where nothing fits."""
-    return plan_matrix(work, target, residency, loops) if work.kind == "conv" else plan_vector(work, target, loops)
+    return (
+        plan_matrix(work, target, residency, loops)
+        if work.kind == "conv"
+        else plan_vector(work, target, loops)
+    )
 
 
 def halves(value: int, align: int = 1, least: int = 1) -> list[int]:
@@ -123,8 +165,12 @@ def aligned(size: Ints) -> Ints:
 
 def needs(access: Access, extents: Sequence[Ints]) -> list[Ints]:
     """Extents of the operand that pieces of these extents need."""
-    return [np.full_like(e, axis.size) if isinstance(axis, Whole) else (e - 1) * axis.num // axis.den + 1 + axis.reach
-            for axis, e in zip(access, extents)]
+    return [
+        np.full_like(e, axis.size)
+        if isinstance(axis, Whole)
+        else (e - 1) * axis.num // axis.den + 1 + axis.reach
+        for axis, e in zip(access, extents, strict=True)
+    ]
 
 
 def plan_matrix(work: Work, target: Target, residency: Residency, loops: int) -> LayerPlan | None:
@@ -137,8 +183,9 @@ def plan_matrix(work: Work, target: Target, residency: Residency, loops: int) ->
     return best[1] if best else None
 
 
-def plan_matrix_with(work: Work, target: Target, residency: Residency, loops: int, cores_dim: int,
-                     outer: str) -> LayerPlan | None:
+def plan_matrix_with(
+    work: Work, target: Target, residency: Residency, loops: int, cores_dim: int, outer: str
+) -> LayerPlan | None:
     """The best pieces when dimension `cores_dim` is dealt to the cores and the loops `outer` are outside."""
     core, cores, e = target.core, target.cluster.cores, work.element_bytes
     if cores > 1 and work.extent[cores_dim] == 1 and max(work.extent[1:]) > 1:
@@ -184,7 +231,10 @@ def plan_matrix_with(work: Work, target: Target, residency: Residency, loops: in
         weight_loads = n_c * n_ci * np.where(n_ci > 1, n_space, 1)
     if residency == "stream":
         fits &= weight_loads == n_c * n_ci
-        fits &= aligned(weight_bytes * (cores if cores_dim == 1 else 1)) * 2 <= target.cluster.sram.capacity_bytes // 2
+        fits &= (
+            aligned(weight_bytes * (cores if cores_dim == 1 else 1)) * 2
+            <= target.cluster.sram.capacity_bytes // 2
+        )
     if not fits.any():
         return None
 
@@ -204,12 +254,16 @@ def plan_matrix_with(work: Work, target: Target, residency: Residency, loops: in
         bus = weight_loads * weight_bytes // target.cluster.bus.bytes_per_cycle
     port = moved * cores // target.cluster.sram.port_bytes_per_cycle
     cycles = np.maximum(np.maximum(matrix, np.maximum(moved // move, port)), bus)
-    cycles = cycles + PIECE_OVERHEAD_CYCLES * n_space * n_c * n_ci + (in_bytes + weight_bytes + out_bytes) // move
+    cycles = (
+        cycles + PIECE_OVERHEAD_CYCLES * n_space * n_c * n_ci + (in_bytes + weight_bytes + out_bytes) // move
+    )
     k = int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))
     chunk = int(aligned(weight_bytes[k] * (cores if cores_dim == 1 else 1)))
-    extent: Extents = (int(sn[k]), int(sc[k]), int(sh[k]), int(sw[k]))
-    submap = SubMap(extent, cores_dim, int(ci[k]), cast(Outer, outer), residency)
-    return LayerPlan(submap, float(cycles[k]), int(weight_loads[k]), 2 * chunk if residency == "stream" else 0)
+    piece: Extents = (int(sn[k]), int(sc[k]), int(sh[k]), int(sw[k]))
+    submap = SubMap(piece, cores_dim, int(ci[k]), cast(Outer, outer), residency)
+    return LayerPlan(
+        submap, float(cycles[k]), int(weight_loads[k]), 2 * chunk if residency == "stream" else 0
+    )
 
 
 def group_pieces(channels: int, work: Work, dealt: bool) -> list[int]:
@@ -231,12 +285,17 @@ def plan_vector(work: Work, target: Target, loops: int) -> LayerPlan | None:
     return best
 
 
-def plan_vector_with(work: Work, target: Target, loops: int, cores_dim: int, splits_reduced: bool) -> LayerPlan | None:
+def plan_vector_with(
+    work: Work, target: Target, loops: int, cores_dim: int, splits_reduced: bool
+) -> LayerPlan | None:
     core, cores, e = target.core, target.cluster.cores, work.element_bytes
     if cores_dim in work.whole or cores_dim in work.reduced:
         return None
-    if cores > 1 and work.extent[cores_dim] == 1 and any(
-            x > 1 for d, x in enumerate(work.extent) if d not in work.whole and d not in work.reduced):
+    if (
+        cores > 1
+        and work.extent[cores_dim] == 1
+        and any(x > 1 for d, x in enumerate(work.extent) if d not in work.whole and d not in work.reduced)
+    ):
         return None
     split = next((d for d in work.reduced if work.extent[d] > 1), None) if splits_reduced else None
     dims: list[list[int]] = []
@@ -276,4 +335,4 @@ def plan_vector_with(work: Work, target: Target, loops: int, cores_dim: int, spl
     return LayerPlan(SubMap((n, c, h, w), cores_dim), float(cycles[k]), 0, 0)
 
 
-__all__ = ["LayerPlan", "MAX_LOOPS", "Work", "halves", "plan_layer", "shares", "vector_passes", "work_of"]
+__all__ = ["MAX_LOOPS", "LayerPlan", "Work", "halves", "plan_layer", "shares", "vector_passes", "work_of"]

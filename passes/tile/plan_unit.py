@@ -26,7 +26,9 @@ TILE_ORDER = (1, 0, 2, 3)
 WIDEST = 2  # widths at which something fits, from the full row down
 LARGEST_HEIGHTS = 3  # of the tiles that fit: beyond these only the borders grow
 LOOKED_AT = 8  # candidates whose cycles are modelled, cheapest in DRAM bytes first
-OVERLAPPED = 0.2  # share of both that shows although they overlap; prefers less work on chip at equal DRAM time
+OVERLAPPED = (
+    0.2  # share of both that shows although they overlap; prefers less work on chip at equal DRAM time
+)
 TILE_OVERHEAD_CYCLES = 500  # filling and draining the pipeline of one tile
 
 
@@ -64,8 +66,17 @@ def plan_unit(unit: UnitLayers, target: Target, element_bytes: int, budget: Budg
 
 def signature(unit: UnitLayers) -> Hashable:
     """What a plan depends on of a unit's layers."""
-    return tuple((layer.kind, layer.out_dims, layer.maps, layer.bias is None, tuple(layer.params.items()),
-                  tuple(s.layer for s in sources)) for layer, sources in zip(unit.layers, unit.sources))
+    return tuple(
+        (
+            layer.kind,
+            layer.out_dims,
+            layer.maps,
+            layer.bias is None,
+            tuple(layer.params.items()),
+            tuple(s.layer for s in sources),
+        )
+        for layer, sources in zip(unit.layers, unit.sources, strict=True)
+    )
 
 
 def search(unit: UnitLayers, target: Target, element_bytes: int, budget: Budget) -> UnitPlan | None:
@@ -84,7 +95,9 @@ def search(unit: UnitLayers, target: Target, element_bytes: int, budget: Budget)
                 continue
             moved = dram_bytes(unit, partition, projection, residency, clusters, element_bytes)
             passes = math.prod(tile_counts(unit.out.out_dims, partition, clusters))
-            found.append((moved + passes * TILE_OVERHEAD_CYCLES, moved, passes, partition, projection, residency))
+            found.append(
+                (moved + passes * TILE_OVERHEAD_CYCLES, moved, passes, partition, projection, residency)
+            )
             fitting += 1
             if fitting == LARGEST_HEIGHTS:
                 break
@@ -92,9 +105,12 @@ def search(unit: UnitLayers, target: Target, element_bytes: int, budget: Budget)
     found.sort(key=lambda c: c[0])
     best: tuple[float, UnitPlan] | None = None
     for _, moved, passes, partition, projection, residency in enough(found):
-        plans = layer_plans(unit, projection, target, element_bytes, residency,
-                            loops_left(unit, partition, clusters))
-        if plans is None or not streams_fit(unit, partition, projection, plans, target, element_bytes, budget):
+        plans = layer_plans(
+            unit, projection, target, element_bytes, residency, loops_left(unit, partition, clusters)
+        )
+        if plans is None or not streams_fit(
+            unit, partition, projection, plans, target, element_bytes, budget
+        ):
             continue
         compute = passes * (sum(p.cycles for p in plans) + TILE_OVERHEAD_CYCLES)
         transfer = moved / target.chip.dram.port_bytes_per_cycle
@@ -105,8 +121,9 @@ def search(unit: UnitLayers, target: Target, element_bytes: int, budget: Budget)
     return best[1] if best else None
 
 
-def enough(found: Sequence[tuple[float, int, int, Partition, Projection, tuple[Residency, ...]]]) -> Iterator[
-        tuple[float, int, int, Partition, Projection, tuple[Residency, ...]]]:
+def enough(
+    found: Sequence[tuple[float, int, int, Partition, Projection, tuple[Residency, ...]]],
+) -> Iterator[tuple[float, int, int, Partition, Projection, tuple[Residency, ...]]]:
     """The cheapest candidates in DRAM bytes, some of each cluster dimension."""
     seen: dict[int, int] = {}
     for candidate in found:
@@ -190,28 +207,46 @@ def map_bytes(unit: UnitLayers, partition: Partition, projection: Projection, el
     """SRAM bytes of all maps: inputs and output in `depth` copies, intermediate ones while they live."""
     depth = partition.depth
     total = depth * tile_bytes(projection.outputs[-1], element_bytes)
-    for regions, sources in zip(projection.operands, unit.sources):
-        for region, source in zip(regions, sources):
+    for regions, sources in zip(projection.operands, unit.sources, strict=True):
+        for region, source in zip(regions, sources, strict=True):
             if source.layer is None:
                 total += (1 if region.is_fixed else depth) * tile_bytes(region, element_bytes)
     last = len(unit.layers) - 1
     uses = [unit.last_use(j) for j in range(last)]
-    peak = max((sum(tile_bytes(projection.outputs[k], element_bytes) for k in range(min(j + 1, last)) if uses[k] >= j)
-                for j in range(last + 1)), default=0)
+    peak = max(
+        (
+            sum(
+                tile_bytes(projection.outputs[k], element_bytes)
+                for k in range(min(j + 1, last))
+                if uses[k] >= j
+            )
+            for j in range(last + 1)
+        ),
+        default=0,
+    )
     return total + peak
 
 
-def fit(unit: UnitLayers, partition: Partition, projection: Projection, target: Target, element_bytes: int,
-        budget: Budget) -> tuple[Residency, ...] | None:
+def fit(
+    unit: UnitLayers,
+    partition: Partition,
+    projection: Projection,
+    target: Target,
+    element_bytes: int,
+    budget: Budget,
+) -> tuple[Residency, ...] | None:
     """Where each layer's weights wait so that all fits SRAM: the largest are streamed first; None if nothing helps."""
     channels = [region.extent[1] for region in projection.outputs]
     copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
-    weights = [copies * weight_bytes(layer, c, element_bytes) for layer, c in zip(unit.layers, channels)]
+    weights = [
+        copies * weight_bytes(layer, c, element_bytes) for layer, c in zip(unit.layers, channels, strict=True)
+    ]
     used = map_bytes(unit, partition, projection, element_bytes) + sum(
-        copies * bias_bytes(layer, c) for layer, c in zip(unit.layers, channels))
+        copies * bias_bytes(layer, c) for layer, c in zip(unit.layers, channels, strict=True)
+    )
     residency: list[Residency] = ["stream" if varies(layer) else "unit" for layer in unit.layers]
     free = budget.sram_bytes - used
-    held = sum(w for w, r in zip(weights, residency) if r == "unit")
+    held = sum(w for w, r in zip(weights, residency, strict=True) if r == "unit")
     for j in sorted(range(len(weights)), key=lambda j: -weights[j]):
         if held > free and residency[j] == "unit" and weights[j]:
             residency[j] = "stream"
@@ -224,8 +259,14 @@ def varies(layer: Layer) -> bool:
     return layer.is_matrix and layer.params["weight_batch"] != 0
 
 
-def layer_plans(unit: UnitLayers, projection: Projection, target: Target, element_bytes: int,
-                residency: Sequence[Residency], loops: int) -> list[LayerPlan] | None:
+def layer_plans(
+    unit: UnitLayers,
+    projection: Projection,
+    target: Target,
+    element_bytes: int,
+    residency: Sequence[Residency],
+    loops: int,
+) -> list[LayerPlan] | None:
     plans = []
     for j, layer in enumerate(unit.layers):
         extent = projection.operands[j][0].extent if layer.kind == "reduce" else projection.outputs[j].extent
@@ -236,25 +277,40 @@ def layer_plans(unit: UnitLayers, projection: Projection, target: Target, elemen
     return plans
 
 
-def streams_fit(unit: UnitLayers, partition: Partition, projection: Projection, plans: Sequence[LayerPlan],
-                target: Target, element_bytes: int, budget: Budget) -> bool:
+def streams_fit(
+    unit: UnitLayers,
+    partition: Partition,
+    projection: Projection,
+    plans: Sequence[LayerPlan],
+    target: Target,
+    element_bytes: int,
+    budget: Budget,
+) -> bool:
     """With the buffers of streamed weights and partial reductions everything still fits SRAM."""
     channels = [region.extent[1] for region in projection.outputs]
     copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
-    held = sum(copies * (bias_bytes(layer, c) + (weight_bytes(layer, c, element_bytes)
-                                                 if p.map.weights == "unit" else 0))
-               for layer, c, p in zip(unit.layers, channels, plans))
+    held = sum(
+        copies
+        * (bias_bytes(layer, c) + (weight_bytes(layer, c, element_bytes) if p.map.weights == "unit" else 0))
+        for layer, c, p in zip(unit.layers, channels, plans, strict=True)
+    )
     streams = max((p.stream_bytes for p in plans), default=0)
     return map_bytes(unit, partition, projection, element_bytes) + held + streams <= budget.sram_bytes
 
 
-def dram_bytes(unit: UnitLayers, partition: Partition, projection: Projection, residency: Sequence[Residency],
-               clusters: int, element_bytes: int) -> int:
+def dram_bytes(
+    unit: UnitLayers,
+    partition: Partition,
+    projection: Projection,
+    residency: Sequence[Residency],
+    clusters: int,
+    element_bytes: int,
+) -> int:
     """Modelled DRAM bytes: boxes of the inputs, weights as often as they are loaded, the output once."""
     counts = tile_counts(unit.out.out_dims, partition, clusters)
     total = math.prod(unit.out.out_dims) * element_bytes
     for j, layer in enumerate(unit.layers):
-        for operand, region, source in zip(layer.maps, projection.operands[j], unit.sources[j]):
+        for operand, region, source in zip(layer.maps, projection.operands[j], unit.sources[j], strict=True):
             if source.layer is None:
                 total += loaded_elements(region, operand.dims, counts, clusters) * element_bytes
         times = 1 if residency[j] == "unit" else counts[0] * counts[2] * counts[3]
@@ -265,8 +321,10 @@ def dram_bytes(unit: UnitLayers, partition: Partition, projection: Projection, r
 
 def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: int) -> int:
     """Elements that all clusters load of a map over all tiles (a load that all clusters share counts once)."""
-    innermost = max((TILE_ORDER.index(d) for d in range(4) if any(
-        len(s.loops) > d and s.loops[d] for s in region.start)), default=-1)
+    innermost = max(
+        (TILE_ORDER.index(d) for d in range(4) if any(len(s.loops) > d and s.loops[d] for s in region.start)),
+        default=-1,
+    )
     total = 0
     dealt = range(clusters) if any(s.cluster for s in region.start) else range(1)
     for k in dealt:
@@ -287,8 +345,10 @@ def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: in
 @lru_cache(maxsize=65536)
 def clipped(start: int, step: int, passes: int, extent: int, bound: int) -> int:
     """Positions of `passes` intervals, each clipped to the map, summed."""
-    return sum(max(0, min(first + extent, bound) - max(first, 0))
-               for first in range(start, start + step * passes, step))
+    return sum(
+        max(0, min(first + extent, bound) - max(first, 0))
+        for first in range(start, start + step * passes, step)
+    )
 
 
 __all__ = ["Budget", "UnitPlan", "Whole", "plan_unit"]
