@@ -128,6 +128,7 @@ class Convolution:
     stride_w: int = 1
     dilation_w: int = 1
     straddling: Int = 0  # windows between two rows that are computed and discarded; `continuous` only
+    runs: Int = 1  # parts of the rows, as long as each other, between which nothing straddles; `continuous` only
     pitch_channels: Int | None = None  # channels stored per position; `channels_last` only
 
     @property
@@ -160,14 +161,15 @@ def matrix_work(unit: MatrixUnit, work: Convolution, mode: Mode = "split") -> Ma
     - `writes = ceil(channels_out / Q) x groups x (writes of each fill of the lines, summed over the fills)`
 
     A fill takes the next P windows, so it may hold pieces of several rows and the last fill may be smaller.
-    Each row piece of a fill is written on its own; in `continuous` mode a fill is one piece.  A piece of n
-    windows takes `piece_writes`.
+    Each row piece of a fill is written on its own; in `continuous` mode each piece of a run of rows is.  A piece
+    of n windows takes `piece_writes`.
     """
     rows, columns = work.rows, work.columns
     discarded = 0 * rows
     if mode == "continuous":
-        discarded = (rows - 1) * work.straddling * (rows * columns > 0)
-        rows, columns = 1, rows * columns + discarded
+        discarded = (rows - work.runs) * work.straddling * (rows * columns > 0)
+        runs = larger(work.runs, 1)
+        rows, columns = runs, (rows * columns + discarded) // runs
     windows = rows * columns
     slices = ceil_div(work.channels_out, unit.channels) * work.groups
     passes = ceil_div(windows, unit.lines) * slices

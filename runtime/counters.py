@@ -78,7 +78,7 @@ def count(
         useful_macs=sum(useful),
         recomputed_macs=int(layer_macs.sum()) - sum(useful),
         line_writes=int(done.line_writes.sum()),
-        line_writes_split=int(done.line_writes.sum()),  # every instruction runs in `split` mode
+        line_writes_split=int(done.line_writes_split.sum()),
         compute_steps=int(done.steps.sum()),
         discarded_windows=int(done.discarded.sum()),
         peak_bytes=_peak_bytes(expanded),

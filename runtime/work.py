@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from frustum.dialects.durations import Convolution, matrix_work, vector_cycles, vector_passes
+from frustum.dialects.durations import matrix_work, vector_cycles, vector_passes
 from frustum.dialects.isa.program import (
     ELEMENT_BYTES,
     Binary,
@@ -30,6 +30,7 @@ from frustum.dialects.isa.program import (
     Softmax,
     Unary,
 )
+from frustum.dialects.line_buffer_plan import Windows
 from frustum.dialects.target import Target, VectorUnit
 from frustum.runtime.expand import OPERANDS, Expanded, Rows
 from frustum.runtime.form import Form
@@ -50,8 +51,9 @@ class Work:
     moved_bytes: Ints  # rows, units: size of a transfer, or operands and results of computing
     read_bytes: Ints  # OPERANDS, rows: over all units
     written_bytes: Ints  # OPERANDS, rows: into one of the memories, if there are several
-    macs: Ints  # rows: over all units; so are the three below
+    macs: Ints  # rows: over all units; so are the four below
     line_writes: Ints
+    line_writes_split: Ints  # what `split` mode would have written
     steps: Ints
     discarded: Ints
 
@@ -83,6 +85,7 @@ def _nothing(rows: int, units: int) -> Work:
         written_bytes=zeros(OPERANDS, rows),
         macs=zeros(rows),
         line_writes=zeros(rows),
+        line_writes_split=zeros(rows),
         steps=zeros(rows),
         discarded=zeros(rows),
     )
@@ -165,12 +168,9 @@ def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
     parameters: tuple[Hashable, ...] = ()
     match instruction:
         case Conv():
-            parameters = (
-                instruction.kernel,
-                instruction.strides[1],
-                instruction.dilations[1],
-                instruction.groups,
-            )
+            rows = None if instruction.line_mode == "split" else windows_of(instruction)
+            width = instruction.kernel, instruction.strides[1], instruction.dilations[1]
+            parameters = *width, instruction.groups, rows
         case Pool():
             parameters = prod(instruction.kernel), instruction.act and instruction.act.kind
         case Binary():
@@ -279,22 +279,28 @@ def contiguous_bytes(extent: Ints, stride: Ints, element_bytes: Ints) -> Ints:
 # --- computing ---------------------------------------------------------------------------------------------
 
 
+def windows_of(conv: Conv) -> Windows:
+    """The windows of a convolution, as the line buffer's arithmetic wants them."""
+    return Windows(
+        conv.kernel, conv.strides, conv.dilations, conv.groups, ELEMENT_BYTES[conv.in_view.element],
+        conv.in_view.strides, min(conv.cols.extent, conv.cols.bound),
+    )  # fmt: skip
+
+
 def _set_matrix(result: Work, rows: Rows, chosen: Ints, conv: Conv, target: Target) -> None:
     """Equal extents are worked out once."""
-    extent = rows.extent[:, chosen]
-    counts = np.stack([extent[0] * extent[2], extent[3], rows.read[1, chosen], extent[1] // conv.groups])
+    images, outputs, height, width = rows.extent[:, chosen]
+    counts = np.stack([images, height, width, rows.read[1, chosen], outputs // conv.groups])
     which, distinct = _distinct(counts * rows.active[chosen])
-    row_pieces, columns, channels_in, channels_out = distinct
-    action = Convolution(
-        rows=row_pieces, columns=columns, channels_in=channels_in, channels_out=channels_out,
-        element_bytes=ELEMENT_BYTES[conv.in_view.element], groups=conv.groups,
-        kernel_h=conv.kernel[0], kernel_w=conv.kernel[1],
-        stride_w=conv.strides[1], dilation_w=conv.dilations[1],
-    )  # fmt: skip
-    done = matrix_work(target.core.matrix, action)
+    action = windows_of(conv).convolution(*distinct)
+    split = matrix_work(target.core.matrix, action, "split")
+    done = split if conv.line_mode == "split" else matrix_work(target.core.matrix, action, conv.line_mode)
     result.cycles[chosen] = done.busy_cycles[which]
-    totals = (result.macs, done.useful_macs), (result.line_writes, done.writes), (result.steps, done.steps)
-    for total, each in (*totals, (result.discarded, done.discarded)):
+    totals = (
+        (result.macs, done.useful_macs), (result.line_writes, done.writes), (result.steps, done.steps),
+        (result.line_writes_split, split.writes), (result.discarded, done.discarded),
+    )  # fmt: skip
+    for total, each in totals:
         total[chosen] = each[which].sum(axis=1)
 
 
