@@ -351,9 +351,8 @@ class UnitOp(NamedUnit):
             f"depth {self.depth.value.data}"
         )
         options = {k: v for k, v in self.properties.items() if k in ("mode", "stopped_by")}
-        if options:
-            printer.print_string(" ")
-            printer.print_attr_dict(options)
+        printer.print_string(" ")
+        printer.print_attr_dict(options)  # even if empty: what opens with a brace next is taken for it
         printer.print_op_attributes(self.attributes, print_keyword=True)
         printer.print_string(" ")
         printer.print_region(self.body, print_entry_block_args=False)

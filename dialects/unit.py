@@ -177,9 +177,8 @@ class UnitOp(NamedUnit):
     def print(self, printer: Printer) -> None:
         self.print_head(printer)
         options = {k: self.properties[k] for k in self.OPTIONAL if k in self.properties}
-        if options:
-            printer.print_string(" ")
-            printer.print_attr_dict(options)
+        printer.print_string(" ")
+        printer.print_attr_dict(options)  # even if empty: what opens with a brace next is taken for it
         printer.print_op_attributes(self.attributes, print_keyword=True)
         printer.print_string(" ")
         printer.print_region(self.body, print_entry_block_args=False)
