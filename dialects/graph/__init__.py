@@ -4,6 +4,7 @@
 |---|---|
 | `network`, `output` | the network: inputs as block arguments, outputs as the terminator's operands |
 | `weight` | a constant: key and type; the bytes are in the store the module names |
+| `quantize`, `dequantize` | between f32 and the integers that stand for it |
 | `conv`, `matmul` | products, with bias and activation |
 | `pool`, `reduce`, `softmax`, `lrn`, `resize` | windows and sums |
 | `unary`, `binary` | element by element |
@@ -34,9 +35,11 @@ from frustum.dialects.graph.attributes import (
     tensor_of,
     tensor_type,
 )
+from frustum.dialects.graph.conversions import DequantizeOp, QuantizeOp
 from frustum.dialects.graph.elementwise import BinaryOp, UnaryOp
 from frustum.dialects.graph.network import NetworkOp, OutputOp, WeightOp
 from frustum.dialects.graph.products import ConvOp, MatmulOp
+from frustum.dialects.graph.scales import Scale, ScaleAttr, bounds, is_integer
 from frustum.dialects.graph.sums import ReduceOp, SoftmaxOp
 from frustum.dialects.graph.views import ConcatOp, InterleaveOp, PadOp, ReshapeOp, SliceOp, TransposeOp
 from frustum.dialects.graph.windows import LrnOp, PoolOp, ResizeOp
@@ -48,6 +51,7 @@ __all__ = [
     "BinaryOp",
     "ConcatOp",
     "ConvOp",
+    "DequantizeOp",
     "FGraph",
     "Floats",
     "Function",
@@ -61,16 +65,21 @@ __all__ = [
     "PadOp",
     "PoolOp",
     "Pooling",
+    "QuantizeOp",
     "ReduceOp",
     "Reduction",
     "ReshapeOp",
     "ResizeOp",
     "Rounding",
+    "Scale",
+    "ScaleAttr",
     "SliceOp",
     "SoftmaxOp",
     "TransposeOp",
     "UnaryOp",
     "WeightOp",
+    "bounds",
+    "is_integer",
     "shape_of",
     "tensor_of",
     "tensor_type",
@@ -82,6 +91,8 @@ FGraph = Dialect(
         NetworkOp,
         OutputOp,
         WeightOp,
+        QuantizeOp,
+        DequantizeOp,
         ConvOp,
         MatmulOp,
         PoolOp,
@@ -105,5 +116,6 @@ FGraph = Dialect(
         ArithmeticAttr,
         InterpolationAttr,
         RoundingAttr,
+        ScaleAttr,
     ],
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType, UnitAttr
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
+    ParsePropInAttrDict,
     VarConstraint,
     base,
     irdl_op_definition,
@@ -37,6 +39,7 @@ from frustum.dialects.graph.checks import (
     like,
     unit,
 )
+from frustum.dialects.graph.scales import ScaleAttr, Scales, check_scales, scales_attr
 
 __all__ = ["ReduceOp", "SoftmaxOp"]
 
@@ -50,13 +53,22 @@ class ReduceOp(IRDLOperation):
     kind_attr = prop_def(ReductionAttr, prop_name="kind")
     axes_attr = prop_def(INTS, prop_name="axes")
     keepdims_attr = opt_prop_def(UnitAttr, prop_name="keepdims")
+    scales = opt_prop_def(Scales)
     result = result_def(TensorType)
     traits = traits_def(Pure())
+    irdl_options = (ParsePropInAttrDict(),)
     assembly_format = (
         "$kind $x `axes` $axes (`keepdims` $keepdims^)? attr-dict `:` functional-type(operands, results)"
     )
 
-    def __init__(self, kind: str, x: SSAValue, axes: Ints, keepdims: bool = True) -> None:
+    def __init__(
+        self,
+        kind: str,
+        x: SSAValue,
+        axes: Ints,
+        keepdims: bool = True,
+        scales: Sequence[ScaleAttr] | None = None,
+    ) -> None:
         shape = shapes.reduce_shape(shape_of(x), axes, keepdims)
         super().__init__(
             operands=[x],
@@ -64,6 +76,7 @@ class ReduceOp(IRDLOperation):
                 "kind": ReductionAttr(Reduction(kind)),
                 "axes": int_array(axes),
                 "keepdims": unit(keepdims),
+                "scales": scales_attr(scales),
             },
             result_types=[like(x, shape)],
         )
@@ -83,6 +96,7 @@ class ReduceOp(IRDLOperation):
     def verify_(self) -> None:
         check_result(self, shapes.reduce_shape(shape_of(self.x), self.axes, self.keepdims))
         check_elements(self.x, self.result)
+        check_scales(self.scales, self.x, self.result)
 
 
 @irdl_op_definition
@@ -93,12 +107,15 @@ class SoftmaxOp(IRDLOperation):
     T: ClassVar = VarConstraint("T", base(TensorType))
     x = operand_def(T)
     axis_attr = prop_def(INT, prop_name="axis")
+    scales = opt_prop_def(Scales)
     result = result_def(T)
     traits = traits_def(Pure())
+    irdl_options = (ParsePropInAttrDict(),)
     assembly_format = "$x `axis` $axis attr-dict `:` type($result)"
 
-    def __init__(self, x: SSAValue, axis: int) -> None:
-        super().__init__(operands=[x], properties={"axis": i64_attr(axis)}, result_types=[x.type])
+    def __init__(self, x: SSAValue, axis: int, scales: Sequence[ScaleAttr] | None = None) -> None:
+        properties: dict[str, Attribute | None] = {"axis": i64_attr(axis), "scales": scales_attr(scales)}
+        super().__init__(operands=[x], properties=properties, result_types=[x.type])
 
     @property
     def axis(self) -> int:
@@ -106,3 +123,4 @@ class SoftmaxOp(IRDLOperation):
 
     def verify_(self) -> None:
         shapes.check_axis(self.axis, len(shape_of(self.x)))
+        check_scales(self.scales, self.x, self.result)

@@ -18,8 +18,17 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 
 from frustum.dialects.graph import shapes
-from frustum.dialects.graph.attributes import Ints, Number, float_attr, int_array, ints_of, shape_of
+from frustum.dialects.graph.attributes import (
+    Ints,
+    Number,
+    float_attr,
+    int_array,
+    ints_of,
+    shape_of,
+    tensor_of,
+)
 from frustum.dialects.graph.checks import FLOAT, INT, INTS, check_elements, check_result, i64_attr, like
+from frustum.dialects.graph.scales import check_integer, is_integer
 
 __all__ = ["ConcatOp", "InterleaveOp", "PadOp", "ReshapeOp", "SliceOp", "TransposeOp"]
 
@@ -124,6 +133,8 @@ class PadOp(IRDLOperation):
     def verify_(self) -> None:
         check_result(self, shapes.pad_shape(shape_of(self.x), self.low, self.high))
         check_elements(self.x, self.result)
+        if is_integer(self.x):
+            check_integer(self.value, tensor_of(self.x).element_type)
 
 
 @irdl_op_definition

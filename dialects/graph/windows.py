@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType, UnitAttr
@@ -51,6 +52,7 @@ from frustum.dialects.graph.checks import (
     like,
     unit,
 )
+from frustum.dialects.graph.scales import ScaleAttr, Scales, check_no_scales, check_scales, scales_attr
 
 __all__ = ["LrnOp", "PoolOp", "ResizeOp"]
 
@@ -69,6 +71,7 @@ class PoolOp(IRDLOperation):
     ceil_pads_attr = prop_def(INTS, prop_name="ceil_pads")
     count_include_pad_attr = opt_prop_def(UnitAttr, prop_name="count_include_pad")
     act = opt_prop_def(ActAttr)
+    scales = opt_prop_def(Scales)
     result = result_def(TensorType)
     traits = traits_def(Pure())
     irdl_options = (ParsePropInAttrDict(),)
@@ -90,6 +93,7 @@ class PoolOp(IRDLOperation):
         ceil_pads: Ints = (0, 0),
         count_include_pad: bool = False,
         act: ActAttr | None = None,
+        scales: Sequence[ScaleAttr] | None = None,
     ) -> None:
         shape = shapes.pool_shape(shape_of(x), kernel, strides, pads, dilations, ceil_pads)
         super().__init__(
@@ -103,6 +107,7 @@ class PoolOp(IRDLOperation):
                 "ceil_pads": int_array(ceil_pads),
                 "count_include_pad": unit(count_include_pad),
                 "act": act,
+                "scales": scales_attr(scales),
             },
             result_types=[like(x, shape)],
         )
@@ -143,6 +148,10 @@ class PoolOp(IRDLOperation):
         check_elements(self.x, self.result)
         if self.kind == Pooling.MAX and self.count_include_pad:
             raise VerifyException("count_include_pad belongs to avg")
+        if self.kind == Pooling.MAX:
+            check_no_scales(self.scales, self.act, self.x)
+        else:
+            check_scales(self.scales, self.x, self.result)
 
 
 @irdl_op_definition
@@ -156,20 +165,31 @@ class LrnOp(IRDLOperation):
     alpha_attr = prop_def(FLOAT, prop_name="alpha")
     beta_attr = prop_def(FLOAT, prop_name="beta")
     bias_attr = prop_def(FLOAT, prop_name="bias")
+    scales = opt_prop_def(Scales)
     result = result_def(T)
     traits = traits_def(Pure())
+    irdl_options = (ParsePropInAttrDict(),)
     custom_directives = (Number,)
     assembly_format = (
         "$x `size` $size `alpha` custom<Number>($alpha) `beta` custom<Number>($beta) "
         "`bias` custom<Number>($bias) attr-dict `:` type($result)"
     )
 
-    def __init__(self, x: SSAValue, size: int, alpha: float, beta: float, bias: float) -> None:
-        properties: dict[str, Attribute] = {
+    def __init__(
+        self,
+        x: SSAValue,
+        size: int,
+        alpha: float,
+        beta: float,
+        bias: float,
+        scales: Sequence[ScaleAttr] | None = None,
+    ) -> None:
+        properties: dict[str, Attribute | None] = {
             "size": i64_attr(size),
             "alpha": float_attr(alpha),
             "beta": float_attr(beta),
             "bias": float_attr(bias),
+            "scales": scales_attr(scales),
         }
         super().__init__(operands=[x], properties=properties, result_types=[x.type])
 
@@ -194,6 +214,7 @@ class LrnOp(IRDLOperation):
             raise VerifyException(f"size must be positive, found {self.size}")
         if len(shape_of(self.x)) < 2:
             raise VerifyException("expected an operand with channels")
+        check_scales(self.scales, self.x, self.result)
 
 
 @irdl_op_definition
@@ -206,15 +227,25 @@ class ResizeOp(IRDLOperation):
     rounding_attr = prop_def(RoundingAttr, prop_name="rounding")
     scale_attr = prop_def(FLOATS, prop_name="scale")
     offset_attr = prop_def(FLOATS, prop_name="offset")
+    scales = opt_prop_def(Scales)
     result = result_def(TensorType)
     traits = traits_def(Pure())
+    irdl_options = (ParsePropInAttrDict(),)
     assembly_format = (
         "$mode $x `rounding` $rounding `scale` $scale `offset` $offset attr-dict `:` "
         "functional-type(operands, results)"
     )
 
     def __init__(
-        self, mode: str, x: SSAValue, plane: Ints, *, scale: Floats, offset: Floats, rounding: str = "floor"
+        self,
+        mode: str,
+        x: SSAValue,
+        plane: Ints,
+        *,
+        scale: Floats,
+        offset: Floats,
+        rounding: str = "floor",
+        scales: Sequence[ScaleAttr] | None = None,
     ) -> None:
         """`plane` is the result's height and width."""
         super().__init__(
@@ -224,6 +255,7 @@ class ResizeOp(IRDLOperation):
                 "rounding": RoundingAttr(Rounding(rounding)),
                 "scale": float_array(scale),
                 "offset": float_array(offset),
+                "scales": scales_attr(scales),
             },
             result_types=[like(x, (*shape_of(x)[:2], *plane))],
         )
@@ -253,3 +285,7 @@ class ResizeOp(IRDLOperation):
         if len(self.scale) != 2 or len(self.offset) != 2:
             raise VerifyException("expected two scales and two offsets")
         check_elements(self.x, self.result)
+        if self.mode == Interpolation.NEAREST:
+            check_no_scales(self.scales, None, self.x)
+        else:
+            check_scales(self.scales, self.x, self.result)

@@ -173,8 +173,9 @@ def rebuilt(
     properties = dict(layer.properties)
     if act is not None:
         properties["act"] = act
-    new = type(layer).create(
-        operands=[x, weight] if bias is None else [x, weight, bias],
+    properties.pop("operandSegmentSizes")  # follows from the operands
+    new = type(layer).build(
+        operands=[x, weight, bias, layer.w_zero, layer.multiplier],
         properties=properties,
         attributes=layer.attributes,
         result_types=[layer.result.type],

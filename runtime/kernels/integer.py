@@ -60,7 +60,7 @@ def matmul(
     trans_a: bool = False,
     trans_b: bool = False,
 ) -> Array:
-    """Accumulators i64 `[..., M, N]` of (a - a_zero) and (b - b_zero); `b_zero` is `[..., N]`, shapes else as in `linear`."""
+    """Accumulators i64 `[..., M, N]` of (a - a_zero) and (b - b_zero); `b_zero` is `[..., N]`, as in `linear`."""
     a, b = (a.swapaxes(-1, -2) if trans_a else a), (b.swapaxes(-1, -2) if trans_b else b)
     wide_a, wide_b = _shifted(a, a_zero), _shifted(b, None if b_zero is None else b_zero[..., None, :])
 
