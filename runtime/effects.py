@@ -46,9 +46,12 @@ class Work:
         self._lead = tuple(lead[axis] for axis in axes)
         self._steps = [numbers[STEPS[axis]] for axis in axes]
 
-    def view(self, slot: int, view: View, shape: Sequence[int], strides: Sequence[int] | None = None) -> Array:
-        """Operand `slot` as `[units..., *shape]`; strides are the view's where none are given."""
-        return self._view(slot, DTYPES[view.element], shape, view.strides if strides is None else strides)
+    def view(
+        self, slot: int, view: View, shape: Sequence[int], strides: Sequence[int] | None = None, move: int = 0
+    ) -> Array:
+        """Operand `slot` as `[units..., *shape]`, `move` bytes further on; strides are the view's if not given."""
+        strides = view.strides if strides is None else strides
+        return self._view(slot, DTYPES[view.element], shape, strides, move)
 
     def raw(self, slot: int, view: View, shape: Sequence[int], move: int = 0, copies: int = 0) -> Array:
         """Operand `slot` as bits `[units..., *shape]`, `move` bytes further on; with `copies` that many memories

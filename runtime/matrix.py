@@ -14,7 +14,11 @@ IN, WEIGHT, BIAS, ACC, OUT = range(5)
 @effect.register
 def convolve(instruction: Conv, work: Work) -> None:
     """Products into accumulators, which start at 0 or from `acc`; then the way out, or back to `acc`."""
-    result = _products(instruction, work)
+    way_out(instruction, work, _products(instruction, work))
+
+
+def way_out(instruction: Conv, work: Work, result: Array) -> None:
+    """Add the products `[units..., n, co, h, w]` to the accumulators, and write what they are now."""
     if not work.is_first:
         assert instruction.acc_view is not None
         result += work.view(ACC, instruction.acc_view, work.extent)
@@ -33,7 +37,7 @@ def convolve(instruction: Conv, work: Work) -> None:
 def _products(instruction: Conv, work: Work) -> Array:
     """`[units..., n, co, h, w]` in f32."""
     outputs = work.extent[1]
-    groups = _groups(instruction, outputs)
+    groups = groups_of(instruction, outputs)
     channels, kernel = work.read[1], instruction.kernel
     if channels == 0:
         return np.zeros(work.view(OUT, instruction.out_view, work.extent).shape, np.float32)
@@ -47,7 +51,7 @@ def _products(instruction: Conv, work: Work) -> Array:
     )  # fmt: skip
 
 
-def _groups(instruction: Conv, outputs: int) -> int:
+def groups_of(instruction: Conv, outputs: int) -> int:
     """How many groups a clipped box still has."""
     per_group = instruction.box.extent[1] // instruction.groups
     assert instruction.groups == 1 or outputs % per_group == 0, "groups are cut whole"
