@@ -20,11 +20,11 @@ WAYS = st.tuples(
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(networks(), WAYS)
 def test_stops_of_random_networks_agree(network, way):
-    (module, inputs), (target, policy, dtype) = network, way
-    modules = modules_at_stops(module, target, Choices(dtype=dtype, policy=policy))
+    target, policy, dtype = way
+    modules = modules_at_stops(network.module, target, Choices(dtype=dtype, policy=policy))
     check_agreement(
         {
-            stop: run_module(modules[stop], inputs, checked=stop == "fixed")
+            stop: run_module(modules[stop], network.inputs, checked=stop == "fixed")
             for stop in ("typed", "fused", "placed", "fixed")
         },
         dtype,

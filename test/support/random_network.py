@@ -12,9 +12,19 @@ MOST_CHANNELS, MOST_PLANE = 12, 16
 ACTS = (None, "relu", "sigmoid", "hard_swish")
 
 
+class Drawn:
+    """A module with its inputs, shown as its IR."""
+
+    def __init__(self, module, inputs):
+        self.module, self.inputs = module, inputs
+
+    def __repr__(self):
+        return f"\n{self.module}\n"
+
+
 @st.composite
 def networks(draw, layers=5):
-    """(module, inputs): a chain with branches; what nobody reads is an output."""
+    """A chain with branches; what nobody reads is an output."""
     net = Net(draw(st.integers(0, 99)))
     small = st.integers(1, 3)
     maps = [
@@ -24,7 +34,7 @@ def networks(draw, layers=5):
         x = maps[-1] if draw(st.integers(0, 3)) else draw(st.sampled_from(maps))
         maps.append(draw(st.sampled_from(LAYERS))(draw, net, x, maps))
     unread = [value for value in dict.fromkeys(maps) if not value.uses]
-    return net.module(*unread)
+    return Drawn(*net.module(*unread))
 
 
 def conv(draw, net, x, maps):
@@ -62,7 +72,10 @@ def pool(draw, net, x, maps):
     windows = [window(draw, size) for size in shape_of(x)[2:]]
     kind = draw(st.sampled_from(["max", "avg"]))
     include = kind == "avg" and draw(st.booleans())
-    ceil = tuple(draw(st.integers(0, min(stride - 1, kernel - 1))) for kernel, stride, *_ in windows)
+    ceil = tuple(
+        draw(st.integers(0, max(0, min(stride - 1, (kernel - 1) * dilation - high))))
+        for kernel, stride, dilation, _, high in windows
+    )
     return net.layer(
         graph.PoolOp(
             kind,
