@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import (
+    ArrayAttr,
     BFloat16Type,
     Float16Type,
     Float32Type,
@@ -22,6 +23,7 @@ from xdsl.dialects.builtin import (
     IntegerType,
     ModuleOp,
     Signedness,
+    StringAttr,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
@@ -30,6 +32,8 @@ from frustum.runtime import kernels
 from frustum.runtime.diagnostics import node_name
 from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.tile_reference import run_tiles
+
+MODEL_DTYPES = "frustum.model_dtypes"
 
 Values = dict[SSAValue, Array]
 Watch = Callable[[Operation, Array], None]
@@ -52,7 +56,10 @@ class ReferenceExecutor:
         """The network's outputs by name; a layer's result is freed after its last use."""
         network = network_of(module)
         outputs = self._run_block(network.body.block, _checked(network, inputs), watch)
-        return dict(zip(network.outputs, outputs, strict=True))
+        return {
+            name: kernels.integer.unsigned(array) if wanted.startswith("uint") else array
+            for name, array, wanted in zip(network.outputs, outputs, _host_types(network), strict=True)
+        }
 
     def _run_block(self, block: Block, arguments: Sequence[Array], watch: Watch | None) -> list[Array]:
         """The operands of the block's terminator."""
@@ -96,11 +103,14 @@ class ReferenceExecutor:
         if isinstance(op, tile.UnitOp):
             weights = [inner for inner in op.body.block.ops if isinstance(inner, graph.WeightOp)]
             return run_tiles(op, operands, {weight.result: self._constant(weight) for weight in weights})
-        computed = OPERATIONS[type(op)](op, *operands)
-        act = getattr(op, "act", None)
-        if act is not None and not isinstance(op, graph.UnaryOp):
-            computed = kernels.unary(act.kind, computed, act.alpha, act.beta)
         type_ = graph.tensor_of(op.results[0])
+        scales = getattr(op, "scales", None)
+        if scales is not None:
+            reals = (kernels.integer.dequantize(q, *s.data) for q, s in zip(operands, scales, strict=False))
+            computed = _activated(op, OPERATIONS[type(op)](op, *reals))
+            computed = _quantized(computed, scales.data[-1], op.results[0])
+        else:
+            computed = _activated(op, OPERATIONS[type(op)](op, *operands))
         assert computed.shape == type_.get_shape(), f"{op}: computed {computed.shape}"
         return (narrow(computed, numpy_type(type_.element_type)),)
 
@@ -132,6 +142,26 @@ FLOATS: dict[type[Attribute], np.dtype[Any]] = {
 }
 
 
+def _activated(op: Operation, x: Array) -> Array:
+    """`x` after the operation's activation; products of integers have applied theirs."""
+    act = getattr(op, "act", None)
+    if act is None or isinstance(op, graph.UnaryOp) or getattr(op, "zeros", None) is not None:
+        return x
+    return kernels.unary(act.kind, x, act.alpha, act.beta)
+
+
+def _quantized(x: Array, to: graph.ScaleAttr, result: SSAValue) -> Array:
+    return kernels.integer.quantize(x, to.scale, to.zero, numpy_type(graph.tensor_of(result).element_type))
+
+
+def _host_types(network: graph.NetworkOp) -> list[str]:
+    """The numpy types of the outputs as the model has them, where the network tells."""
+    noted = network.attributes.get(MODEL_DTYPES)
+    if not isinstance(noted, ArrayAttr):
+        return [""] * len(network.outputs)
+    return [name.data for name in noted.data[len(network.inputs):] if isinstance(name, StringAttr)]
+
+
 def _checked(network: graph.NetworkOp, inputs: Mapping[str, Array]) -> list[Array]:
     """The inputs in the network's order and types; raises InputError with everything that is wrong."""
     problems = [f"unknown input '{name}'" for name in inputs if name not in network.inputs]
@@ -147,7 +177,7 @@ def _checked(network: graph.NetworkOp, inputs: Mapping[str, Array]) -> list[Arra
                 f"input '{name}' has {inputs[name].dtype} elements, expected {type_.element_type}"
             )
         else:
-            arrays.append(narrow(inputs[name], numpy_type(type_.element_type)))
+            arrays.append(narrow(kernels.integer.signed(inputs[name]), numpy_type(type_.element_type)))
     if problems:
         raise InputError("; ".join(problems) + f" (inputs: {', '.join(network.inputs)})")
     return arrays
@@ -161,18 +191,54 @@ def _result_shape(op: Operation) -> tuple[int, ...]:
     return graph.shape_of(op.results[0])
 
 
-def _conv(op: graph.ConvOp, x: Array, w: Array, bias: Array | None = None) -> Array:
-    result = kernels.conv(x, w, strides=op.strides, pads=op.pads, dilations=op.dilations, groups=op.groups)
+def _conv(op: graph.ConvOp, x: Array, w: Array, *rest: Array) -> Array:
+    settings: dict[str, Any] = {
+        "strides": op.strides, "pads": op.pads, "dilations": op.dilations, "groups": op.groups
+    }  # fmt: skip
+    bias, w_zero, multiplier = _extras(op, rest)
+    column = (slice(None), None, None)
+    if op.zeros is not None:
+        acc = kernels.integer.conv(x, w, x_zero=op.zeros[0], w_zero=w_zero, **settings)
+        return _finished(op, acc, op.zeros[1], bias, multiplier, x.dtype, column)
+    result = kernels.conv(x, w, **settings)
     if bias is not None:
-        result += bias.astype(result.dtype)[:, None, None]
+        result += bias.astype(result.dtype)[column]
     return result
 
 
-def _matmul(op: graph.MatmulOp, a: Array, b: Array, bias: Array | None = None) -> Array:
+def _matmul(op: graph.MatmulOp, a: Array, b: Array, *rest: Array) -> Array:
+    bias, w_zero, multiplier = _extras(op, rest)
+    if op.zeros is not None:
+        acc = kernels.integer.matmul(
+            a, b, a_zero=op.zeros[0], b_zero=w_zero, trans_a=op.trans_a, trans_b=op.trans_b
+        )
+        return _finished(op, acc, op.zeros[1], bias, multiplier, a.dtype, (slice(None),))
     result = kernels.matmul(a, b, trans_a=op.trans_a, trans_b=op.trans_b)
     if bias is not None:
         result += bias.astype(result.dtype)
     return result
+
+
+def _extras(op: graph.ConvOp | graph.MatmulOp, rest: Sequence[Array]) -> Sequence[Array | None]:
+    """bias, w_zero, multiplier, None where the operation has none."""
+    given = iter(rest)
+    return [None if value is None else next(given) for value in (op.bias, op.w_zero, op.multiplier)]
+
+
+def _finished(
+    op: graph.ConvOp | graph.MatmulOp,
+    acc: Array,
+    zero: int,
+    bias: Array | None,
+    multiplier: Array | None,
+    dtype: np.dtype[Any],
+    column: tuple[slice | None, ...],
+) -> Array:
+    """The accumulators as the operation's result; `column` makes one number per channel broadcast."""
+    bias = None if bias is None else bias[column]
+    multiplier = None if multiplier is None else multiplier[column]
+    clip = None if op.act is None else (op.act.alpha, op.act.beta)
+    return kernels.integer.finished(acc, bias, multiplier, zero, dtype, clip)
 
 
 def _pool(op: graph.PoolOp, x: Array) -> Array:
@@ -199,6 +265,8 @@ def _resize(op: graph.ResizeOp, x: Array) -> Array:
 
 
 OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
+    graph.QuantizeOp: lambda op, x: _quantized(x, op.to, op.result),
+    graph.DequantizeOp: lambda op, q: kernels.integer.dequantize(q, *op.from_.data),
     graph.ConvOp: _conv,
     graph.MatmulOp: _matmul,
     graph.PoolOp: _pool,

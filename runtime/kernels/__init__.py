@@ -4,6 +4,7 @@ Maps are `[..., C, H, W]`: leading axes (batch, cores) are free.  16-bit floats 
 computed in f32, which is what comes out; `narrow` rounds it.
 """
 
+from frustum.runtime.kernels import integer
 from frustum.runtime.kernels.convolution import conv
 from frustum.runtime.kernels.elementwise import BINARY, UNARY, binary, erf, unary
 from frustum.runtime.kernels.linear import lrn, matmul, reduce, softmax
@@ -23,6 +24,7 @@ __all__ = [
     "binary",
     "conv",
     "erf",
+    "integer",
     "interleave",
     "lrn",
     "matmul",

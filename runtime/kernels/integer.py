@@ -78,6 +78,26 @@ def requantise(acc: Array, multiplier: Array, zero: int, dtype: DTypeLike) -> Ar
     return _saturated(scaled, zero, dtype)
 
 
+def finished(
+    acc: Array,
+    bias: Array | None,
+    multiplier: Array | None,
+    zero: int,
+    dtype: DTypeLike,
+    clip: tuple[float, float] | None = None,
+) -> Array:
+    """What leaves the matrix unit: with bias added, requantised, clipped; without `multiplier` the i32 accumulator.
+
+    `bias` and `multiplier` broadcast against `acc`.
+    """
+    if bias is not None:
+        acc = acc + bias
+    if multiplier is None:
+        return acc.astype(np.int32)
+    result = requantise(acc, multiplier, zero, dtype)
+    return result if clip is None else np.clip(result, int(clip[0]), int(clip[1]))
+
+
 def quantize(x: Array, scale: float, zero: int, dtype: DTypeLike) -> Array:
     """The integers that stand for f32 numbers: saturate(rint(x / scale) + zero); what is no number is the least."""
     with np.errstate(all="ignore"):
@@ -89,6 +109,22 @@ def dequantize(q: Array, scale: float, zero: int) -> Array:
     result = np.subtract(q, zero, dtype=np.float32 if q.itemsize < 4 else np.int64).astype(np.float32, copy=False)
     result *= np.float32(scale)
     return result
+
+
+def signed(x: Array) -> Array:
+    """Unsigned integers as the device has them: less half their range; others as they are."""
+    return _turned(x, f"i{x.itemsize}") if x.dtype.kind == "u" else x
+
+
+def unsigned(x: Array) -> Array:
+    """Integers of the device as the unsigned ones that they came from."""
+    return _turned(x, f"u{x.itemsize}")
+
+
+def _turned(x: Array, dtype: str) -> Array:
+    """The highest bit the other way round, which adds or takes half the range."""
+    bits = x.view(f"u{x.itemsize}")
+    return (bits ^ bits.dtype.type(1 << (8 * x.itemsize - 1))).view(dtype)
 
 
 def _saturated(x: Array, zero: int, dtype: DTypeLike) -> Array:

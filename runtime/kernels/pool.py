@@ -20,7 +20,8 @@ def max_pool(
     ceil_pads: Pair = (0, 0),
 ) -> Array:
     """Largest element of every window: `[..., H, W]` to `[..., OH, OW]`; borders never win."""
-    x = padded(x, _with_ceil(pads, ceil_pads), -np.inf)
+    least = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
+    x = padded(x, _with_ceil(pads, ceil_pads), least)
     return _slide(np.maximum, x, kernel, strides, dilations)
 
 
