@@ -10,6 +10,7 @@ import onnx_models
 import pytest
 from onnx import TensorProto
 
+from frustum.backend.pipeline import STOPS, Choices, passes_to
 from frustum.runtime import cli, oracle
 from frustum.runtime.oracle import oracle_outputs
 
@@ -221,16 +222,14 @@ def test_a_stage_may_be_dumped_into_its_own_folder(model: str, tmp_path: Path) -
 
 
 def test_a_pipeline_of_ones_own(model: str, tmp_path: Path) -> None:
-    passes = (
-        "frustum-graph-canonicalize,frustum-graph-convert-type{to=f16},frustum-graph-own-outputs,"
-        "frustum-fuse-layers{policy=none},frustum-tile-partition,frustum-tile-lower-units,frustum-lower-tiles,"
-        "frustum-allocate,frustum-schedule"
-    )
+    default_passes = [each for stop in STOPS for each in passes_to(stop, Choices("f16", "none"))]
+    passes = ",".join(str(each.pipeline_pass_spec()) for each in default_passes)
     own = report_of(tmp_path, model, "--check", "--pipeline", passes, "--dump-ir", tmp_path / "ir")
     default = report_of(tmp_path, model, "--check", "--dtype", "f16", "--policy", "none")
     for section in ("dtype", "policy", "dram", "cycles", "units", "check"):
         assert own[section] == default[section]
-    assert (tmp_path / "ir" / "04-frustum-fuse-layers.mlir").exists()
+    names = [stage.stem for stage in sorted((tmp_path / "ir").glob("*.mlir"))]
+    assert names == ["00-imported", *(f"{n:02}-{each.name}" for n, each in enumerate(default_passes, 1))]
 
 
 # --- targets, inspect, help --------------------------------------------------------------------------------
