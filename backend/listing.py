@@ -59,7 +59,7 @@ def instruction_text(node: Instruction) -> str:
     name = form.name if node.engine is None else f"{form.name}.{node.engine}"
     waits = f" waits {', '.join(map(str, node.waits))}" if node.waits else ""
     values = [(field.name, getattr(node, field.name, None)) for field in form.body]
-    fields = "".join(f" {name}={_text(v)}" for name, v in values if v is not None and v is not False)
+    fields = "".join(f" {name}={_text(v)}" for name, v in values if v is not None and v is not False and v != ())
     signal = f" signal {node.signal}" if node.signal is not None else ""
     return name + _stage(node.stage) + waits + fields + signal
 

@@ -26,6 +26,7 @@ from frustum.dialects.isa.sync import (
     RepeatOp,
     WaitOp,
 )
+from frustum.dialects.isa.table import TableOp
 from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.isa.vector import BinaryOp, LrnOp, PoolOp, ReduceOp, ResizeOp, SoftmaxOp, UnaryOp
 from frustum.dialects.target import ATTRIBUTE, from_attribute, to_json
@@ -50,6 +51,7 @@ TYPE_OF: dict[type[Instruction], type] = {
     LrnOp: p.Lrn,
     ResizeOp: p.Resize,
     FetchOp: p.Fetch,
+    TableOp: p.TableLoad,
     BarrierOp: p.Barrier,
     WaitOp: p.Hold,
 }

@@ -17,7 +17,16 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.address_table import ORDERS, Geometry, Order, base, differences, encoding, entries_bytes, rel
+from frustum.dialects.address_table import (
+    ORDERS,
+    Geometry,
+    Order,
+    base,
+    differences,
+    encoding,
+    entries_bytes,
+    rel,
+)
 
 HEAD = struct.Struct("<6H4B")
 RUNNING = 16
@@ -64,7 +73,8 @@ def write_table(part: Geometry, order: Order, element_bytes: int) -> Bytes:
 
 def read_table(data: Bytes) -> StoredTable:
     """The inverse of `write_table`."""
-    images, rows, columns, channels, height, wide, order, of_base, of_rel, size = HEAD.unpack(data[: HEAD.size])
+    head = HEAD.unpack(data[: HEAD.size].tobytes())
+    images, rows, columns, channels, height, wide, order, of_base, of_rel, size = head
     bases, end = _entries(data, HEAD.size, images * rows * columns, of_base)
     rels, _ = _entries(data, end, channels * height * wide, of_rel)
     return StoredTable(images, rows, columns, channels, (height, wide), ORDERS[order], size, bases, rels)

@@ -24,10 +24,10 @@ import numpy as np
 from frustum.dialects.isa.program import (
     CORE_ENGINES,
     ENGINES,
+    FETCHES,
     Barrier,
     Copy,
     Engine,
-    Fetch,
     Instruction,
     Scope,
 )
@@ -224,6 +224,6 @@ class _Walk:
     def _signal(self, instruction: Instruction, unit: int, clock: Ints, engine: int) -> None:
         assert instruction.signal is not None
         on_core = instruction.engine in CORE_ENGINES
-        to_all = isinstance(instruction, Fetch) or (isinstance(instruction, Copy) and instruction.multicast)
+        to_all = isinstance(instruction, FETCHES) or (isinstance(instruction, Copy) and instruction.multicast)
         for reached in range(self.expanded.clusters) if to_all else (unit,):
             self.signals[on_core, instruction.signal, reached].add(clock, engine)

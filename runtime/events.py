@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frustum.dialects.isa.program import CORE_ENGINES, Copy, Fetch, Instruction, Scope
+from frustum.dialects.isa.program import CORE_ENGINES, FETCHES, Copy, Instruction, Scope
 from frustum.dialects.target import Target
 from frustum.runtime.expand import WAITS, Expanded
 from frustum.runtime.order import Ints
@@ -219,7 +219,7 @@ def _signal_lists(expanded: Expanded, counters: Counters, signals: _Lists) -> In
 
 def reaches_all_clusters(instruction: Instruction) -> bool:
     """Whether cluster 0 executes the instruction for all clusters."""
-    return isinstance(instruction, Fetch) or (isinstance(instruction, Copy) and instruction.multicast)
+    return isinstance(instruction, FETCHES) or (isinstance(instruction, Copy) and instruction.multicast)
 
 
 def _reached(counters: Counters, slot: int, on_core: bool, to_all: bool, unit: int) -> list[tuple[int, int]]:

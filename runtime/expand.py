@@ -15,11 +15,11 @@ import numpy as np
 
 from frustum.dialects.isa.program import (
     CORE_ENGINES,
+    FETCHES,
     MAX_LOOPS,
     MEMORIES,
     Affine,
     Copy,
-    Fetch,
     Instruction,
     Program,
     Resize,
@@ -28,7 +28,7 @@ from frustum.runtime.form import FAR, Form, Operand, form
 from frustum.runtime.kernels.resizing import ROUNDING
 from frustum.runtime.order import Instances, Ints, instances
 
-OPERANDS = 5
+OPERANDS = 8
 """Most operands of an instruction; `Rows.address` has that many planes, in the order of the instruction's views."""
 WAITS = 2
 DRAM, SRAM, NRAM, WRAM = range(len(MEMORIES))
@@ -316,7 +316,7 @@ class _Tables:
 
     def _is_for_all(self) -> Ints:
         """Which instructions cluster 0 executes for all clusters."""
-        return np.array([isinstance(s, Fetch) or (isinstance(s, Copy) and s.multicast) for s in self.statics], bool)
+        return np.array([isinstance(s, FETCHES) or (isinstance(s, Copy) and s.multicast) for s in self.statics], bool)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from frustum.dialects.isa.program import (
+    ZERO,
     Affine,
     Barrier,
     Binary,
@@ -27,6 +28,7 @@ from frustum.dialects.isa.program import (
     Resize,
     Softmax,
     Span,
+    TableLoad,
     Unary,
     View,
 )
@@ -89,6 +91,12 @@ def _(instruction: Fetch | Barrier | Hold | LineBuffer) -> Form:
 
 
 @form.register
+def _(instruction: TableLoad) -> Form:
+    one, all_bytes = Span(ZERO, 1, 1), Span(ZERO, instruction.bytes, instruction.bytes)
+    return Form((one, one, one, all_bytes), SAME, (_source(instruction.src_view),))
+
+
+@form.register
 def _(instruction: Copy) -> Form:
     spans = instruction.box.spans
     operands = (_source(instruction.src_view), _result(instruction.dst_view))
@@ -101,12 +109,14 @@ def _(instruction: Conv) -> Form:
     rows, cols = _windows(instruction)
     channels, bias, acc = instruction.channels, instruction.bias_view, instruction.acc_view
     read = instruction.in_view.strides
+    extras = instruction.weight_zero_view, instruction.multiplier_view, instruction.residual_view
     operands = (
         Operand(instruction.in_view, (0, group, 0, 0), read, is_read=True),
         Operand(weight, (0, weight.strides[0], 0, 0), (0, weight.strides[1], 0, 0), is_read=True),
         None if bias is None else Operand(bias, bias.strides, is_read=True),
         None if acc is None else Operand(acc, acc.strides, is_read=True, is_written=True),
         _result(instruction.out_view),
+        *(None if extra is None else Operand(extra, extra.strides, is_read=True) for extra in extras),
     )
     return Form(spans, (None, _window(channels, 0, channels.extent), rows, cols), operands)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frustum.dialects.isa.program import Barrier, Fetch, Instruction
+from frustum.dialects.isa.program import FETCHES, Barrier, Instruction
 from frustum.dialects.isa.program import Engine as EngineKind
 from frustum.runtime.expand import Expanded, Rows
 from frustum.runtime.machine_map import CLUSTER_KINDS, CORE_KINDS, EngineName, MachineMap
@@ -53,9 +53,9 @@ def make_queues(expanded: Expanded, machine: MachineMap, starts_with_fetch: bool
     )
 
 
-def are(instructions: Sequence[Instruction], kind: type[Instruction]) -> Ints:
-    """Which of the instructions are of this class."""
-    return np.array([isinstance(instruction, kind) for instruction in instructions], bool)
+def are(instructions: Sequence[Instruction], *kinds: type[Instruction]) -> Ints:
+    """Which of the instructions are of one of these classes."""
+    return np.array([isinstance(instruction, kinds) for instruction in instructions], bool)
 
 
 class _Cells:
@@ -66,7 +66,7 @@ class _Cells:
         self.first_of_cluster = len(expanded.core) * expanded.core.units
         self.fetch = self.first_of_cluster + len(expanded.cluster) * expanded.cluster.units
         self.barriers = np.flatnonzero(are(expanded.instructions, Barrier)[expanded.cluster.static])
-        self.is_fetch = are(expanded.instructions, Fetch)[expanded.cluster.static]
+        self.is_fetch = are(expanded.instructions, *FETCHES)[expanded.cluster.static]
         self.merged = {kind: self._merged(kind, expanded.core) for kind in CORE_KINDS}
         self.merged |= {kind: self._merged(kind, expanded.cluster) for kind in CLUSTER_KINDS}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from frustum.dialects.durations import chunks, transfer_chunk_cycles
-from frustum.dialects.isa.program import Copy, Fetch
+from frustum.dialects.isa.program import Copy, Fetch, TableLoad
 from frustum.dialects.isa.program import Engine as EngineKind
 from frustum.runtime.expand import DRAM, NRAM, SRAM, Expanded, Rows
 from frustum.runtime.machine_map import MachineMap
@@ -67,14 +67,16 @@ def table_cost(
             copies = int(expanded.copies[number, 1])
             groups.setdefault((instruction.engine, source, destination, copies), []).append(number)
         elif isinstance(instruction, Fetch):
-            fetches.append((number, instruction.page))
+            fetches.append((number, page_bytes[instruction.page]))
+        elif isinstance(instruction, TableLoad):
+            fetches.append((number, instruction.bytes))
     group = np.full(len(expanded.instructions), -1, np.int64)
     for k, members in enumerate(groups.values()):
         group[members] = k
     for k, key in enumerate(groups):
         result.add_copies(np.flatnonzero(group[rows.static] == k), *key)
-    for number, page in fetches:
-        result.add_fetch(rows.of(number), page_bytes[page])
+    for number, size_bytes in fetches:
+        result.add_fetch(rows.of(number), size_bytes)
     return result.cost()
 
 
@@ -170,7 +172,7 @@ class _Table:
             self.route_sides.append([SOURCE] + [DESTINATION] * len(many))
 
     def add_fetch(self, chosen: Ints, size_bytes: int) -> None:
-        """A page of code, for all clusters by cluster 0."""
+        """A page of code or a table, for all clusters by cluster 0."""
         whole, rest, busy, port = _fetch_cycles(self.machine, np.full(len(chosen), size_bytes))
         self.chunks[chosen, 0] = whole + (rest > 0)
         self.busy[chosen, 0] = busy

@@ -28,6 +28,7 @@ from frustum.dialects.isa.program import (
     Reduce,
     Resize,
     Softmax,
+    TableLoad,
     Unary,
 )
 from frustum.dialects.line_buffer_plan import Windows
@@ -65,7 +66,7 @@ def work(expanded: Expanded, rows: Rows, target: Target) -> Work:
         _set_bytes(result, rows, chosen, alike)
         if isinstance(alike.instruction, Conv):
             _set_matrix(result, rows, chosen, alike.instruction, target)
-        elif not isinstance(alike.instruction, Copy):
+        elif not isinstance(alike.instruction, Copy | TableLoad):
             _set_vector(result, rows, chosen, alike, target.core.vector)
     _set_transfers(result, expanded, rows)
     return result

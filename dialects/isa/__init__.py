@@ -9,7 +9,8 @@
 | `line_buffer` | how the next convolution writes the line buffer |
 | `conv` | convolution and matrix product |
 | `pool`, `unary`, `binary`, `softmax`, `reduce`, `lrn`, `resize` | the vector unit |
-| `fetch`, `barrier`, `wait` | program pages, draining, events |
+| `fetch`, `table` | brings pages of the program, address tables |
+| `barrier`, `wait` | draining, events |
 
 The whole level: docs/ir-isa.md.
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         RepeatOp,
         WaitOp,
     )
+    from frustum.dialects.isa.table import TableOp
     from frustum.dialects.isa.transfer import CopyOp
     from frustum.dialects.isa.vector import (
         BinaryOp,
@@ -54,6 +56,7 @@ _HOME = {
     "matrix": "ConvOp",
     "program": "Act Affine Box Span View Wait",
     "sync": "AllocOp BarrierOp ExternalOp FetchOp ProgramOp RepeatOp WaitOp",
+    "table": "TableOp",
     "transfer": "CopyOp",
     "vector": "BinaryOp LrnOp PoolOp ReduceOp ResizeOp SoftmaxOp UnaryOp",
 }
@@ -86,6 +89,7 @@ __all__ = [
     "ResizeOp",
     "SoftmaxOp",
     "Span",
+    "TableOp",
     "UnaryOp",
     "View",
     "Wait",

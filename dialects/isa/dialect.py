@@ -16,6 +16,7 @@ from frustum.dialects.isa.attributes import (
 from frustum.dialects.isa.line_buffer import LineBufferOp
 from frustum.dialects.isa.matrix import ConvOp
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, FetchOp, ProgramOp, RepeatOp, WaitOp
+from frustum.dialects.isa.table import TableOp
 from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.isa.vector import BinaryOp, LrnOp, PoolOp, ReduceOp, ResizeOp, SoftmaxOp, UnaryOp
 
@@ -37,6 +38,7 @@ FIsa = Dialect(
         LrnOp,
         ResizeOp,
         FetchOp,
+        TableOp,
         BarrierOp,
         WaitOp,
     ],

@@ -46,6 +46,7 @@ from frustum.dialects.isa.program import (
     RESIZE_MODES,
     ROUNDINGS,
     SCOPES,
+    TABLE_ENTRIES,
     UNARY_KINDS,
     Act,
     Barrier,
@@ -61,6 +62,7 @@ from frustum.dialects.isa.program import (
     Resize,
     Ring,
     Softmax,
+    TableLoad,
     Unary,
     Wait,
 )
@@ -75,6 +77,7 @@ SLOT = Unsigned(11)
 STAGE = Unsigned(6)
 AFFINE, VIEW, SPAN = Register("affine"), Register("view"), Register("span")
 LEVEL = Maybe(Unsigned(3))
+ENTRY = Unsigned(6)
 PAIR = Several(2, Unsigned(16))
 ACT = Maybe(Record(Act, kind=OneOf(UNARY_KINDS), alpha=Real(), beta=Real()))
 
@@ -233,6 +236,7 @@ INSTRUCTION_FORMATS = (
         strides=PAIR,
         dilations=PAIR,
         act=ACT,
+        table=Maybe(ENTRY),
     ),
     Format(
         10,
@@ -321,6 +325,16 @@ INSTRUCTION_FORMATS = (
         offset=Several(2, Real()),
     ),
     Format(17, "fetch", Fetch, _COMMON, page=Unsigned(16)),
+    Format(
+        28,
+        "table",
+        TableLoad,
+        _COMMON,
+        src_view=VIEW,
+        entry=ENTRY,
+        bytes=Unsigned(32),
+        evicts=Mask(TABLE_ENTRIES),
+    ),
     Format(18, "barrier", Barrier, _COMMON),
     Format(19, "wait", Hold, _COMMON, chained=Flag()),
     Format(

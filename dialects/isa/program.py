@@ -15,6 +15,8 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 MAX_LOOPS = 6
 """Nesting depth of `repeat`."""
+TABLE_ENTRIES = 64
+"""Tables that an address cache can hold at a time, if they are small enough."""
 
 Memory: TypeAlias = Literal["dram", "sram", "nram", "wram"]
 Element: TypeAlias = Literal["f32", "f16", "bf16", "i8", "i16", "i32"]
@@ -309,6 +311,8 @@ class Conv(Common):
     accumulate: int | None = None
     act: Act | None = None
     line_mode: LineMode = "split"
+    table: int | None = None
+    """Entry of the address cache that holds the table of its operands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,6 +412,17 @@ class Fetch(Common):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableLoad(Common):
+    """The instruction `table`: `bytes` from DRAM into `entry` of every address cache, which gives up `evicts`."""
+
+    engine: ClassVar[Engine] = "fetch"
+    src_view: View
+    bytes: int
+    entry: int
+    evicts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier(Common):
     """Every engine of every cluster drains; all counters are reset to 0."""
 
@@ -431,9 +446,12 @@ class Repeat:
 
 
 Instruction: TypeAlias = (
-    Copy | LineBuffer | Conv | Pool | Unary | Binary | Softmax | Reduce | Lrn | Resize | Fetch | Barrier | Hold
+    Copy | LineBuffer | Conv | Pool | Unary | Binary | Softmax | Reduce | Lrn | Resize | Fetch | TableLoad
+    | Barrier | Hold
 )
 Node: TypeAlias = Instruction | Repeat
+FETCHES = (Fetch, TableLoad)
+"""What cluster 0 brings for all clusters."""
 
 
 # ------------------------------------------------------------------------------------------ the program

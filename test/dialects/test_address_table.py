@@ -32,7 +32,7 @@ def stored(x, layout):
 
 def direct(x, w, strides, dilations, groups):
     """The definition, in integers; `x` has its border."""
-    n, c, h, wide = x.shape
+    n, _, h, wide = x.shape
     m, per_group, kh, kw = w.shape
     size = [(extent - (k - 1) * d - 1) // s + 1
             for extent, k, d, s in zip((h, wide), (kh, kw), dilations, strides, strict=True)]
@@ -54,7 +54,8 @@ def through_table(memory, g, w, groups, order):
         address = np.add.outer(at.base(g, group, order), at.rel(g, at.phase_of(g, group), order))
         weights = w[group * per_group : (group + 1) * per_group].transpose(
             0, *(1 + "cvu".index(axis) for axis in products)).reshape(per_group, -1)
-        sums = (memory[address] @ weights.T).reshape(*({"n": g.images, "y": g.rows, "x": g.columns}[a] for a in threads), -1)
+        extents = {"n": g.images, "y": g.rows, "x": g.columns}
+        sums = (memory[address] @ weights.T).reshape(*(extents[axis] for axis in threads), -1)
         results.append(sums.transpose(threads.index("n"), 3, threads.index("y"), threads.index("x")))
     return np.concatenate(results, axis=1)
 
@@ -136,9 +137,8 @@ def test_running_differences_are_taken_where_they_are_narrower():
 
 
 def test_the_order_that_reads_the_fewest_lines_wins():
-    wide = {"images": 1, "rows": 4, "columns": 16, "channels": 16, "kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1)}
-    rows = at.Geometry(**wide, layout=at.nchw(16, 6, 18))
-    last = at.Geometry(**wide, layout=at.nhwc(16, 6, 18))
+    rows, last = (at.Geometry(1, 4, 16, 16, (3, 3), (1, 1), (1, 1), layout)
+                  for layout in (at.nchw(16, 6, 18), at.nhwc(16, 6, 18)))
     for g in (rows, last):
         cost = {order: at.lines_read(g, order, 16, 64, 4) for order in at.ORDERS}
         assert cost[at.best_order(g, 16, 64, 4)] == min(cost.values())

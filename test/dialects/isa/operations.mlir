@@ -20,7 +20,7 @@ builtin.module attributes {frustum.dtype = "f32", frustum.layers = ["conv1"], fr
       fisa.conv in %x <f32, 0, [0, 256, 40, 4]> weight %w <f32, 0, [144, 36, 12, 4]> out %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 2*i0 : 2 in 8, 0 : 8 in 8> channels <0 : 4 in 4> rows <-1 + 2*i0 : 4 in 8> cols <-1 : 10 in 8> kernel [3, 3] strides [1, 1] dilations [1, 1] act <relu> stage 2 waits <own 1 at 1*i0> signal 2 layer 1
       fisa.line_buffer continuous in blocks 2 lines 16 shift 2 then 1 at 9 padding [1, 1, 0, 1] discard [4, 6, 2] stage 1
       fisa.line_buffer split in blocks 1 lines 8 shift 1 then 1 at 10
-      fisa.conv in %x <f32, 0, [0, 256, 40, 4]> weight %w <f32, 0, [144, 36, 12, 4]> bias %w : !fisa.buffer<wram> <f32, 0, [0, 4, 0, 0]> acc %acc <f32, 0, [0, 256, 32, 4]> out %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> channels <0 : 2 in 2> rows <-1 : 4 in 8> cols <-1 : 10 in 8> kernel [3, 3] strides [2, 1] dilations [1, 2] groups 2 accumulate 0 act <clip, 0.0, 6.0> line_mode "continuous"
+      fisa.conv in %x <f32, 0, [0, 256, 40, 4]> weight %w <f32, 0, [144, 36, 12, 4]> bias %w : !fisa.buffer<wram> <f32, 0, [0, 4, 0, 0]> acc %acc <f32, 0, [0, 256, 32, 4]> out %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> channels <0 : 2 in 2> rows <-1 : 4 in 8> cols <-1 : 10 in 8> kernel [3, 3] strides [2, 1] dilations [1, 2] groups 2 accumulate 0 act <clip, 0.0, 6.0> line_mode "continuous" table 3
       fisa.pool avg %x <f32, 0, [0, 256, 40, 4]> -> %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> rows <0 : 4 in 8> cols <0 : 10 in 8> kernel [2, 2] strides [1, 1] dilations [1, 1] include_pad pad_low [1, 0] pad_high [0, 1] act <leaky_relu, 0.1, 0.0> unit 1
       fisa.unary clip %x <f32, 0, [0, 0, 0, 4]> -> %x <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> alpha <-inf> beta <1.0e-07>
       fisa.binary add %x <f32, 0, [0, 0, 0, 4]>, %acc <f32, 0, [0, 0, 0, 0]> -> %x <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> act <sigmoid>
@@ -30,6 +30,7 @@ builtin.module attributes {frustum.dtype = "f32", frustum.layers = ["conv1"], fr
       fisa.resize linear floor %x <f32, 0, [0, 256, 32, 4]> -> %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> rows <0 : 2 in 4> cols <0 : 4 in 4> scale <0.5, 0.5> offset <-0.25, -0.25>
       fisa.wait matrix waits <cluster 0 at 4> signal 3
     }
+    fisa.table %k <i8, 64, [0, 0, 0, 1]> bytes 48 entry 3 evicts [0, 5] signal 1
     fisa.fetch 1 signal 1
     fisa.barrier
   }
@@ -52,7 +53,7 @@ builtin.module attributes {frustum.dtype = "f32", frustum.layers = ["conv1"], fr
 // CHECK-NEXT: fisa.conv in %x <f32, 0, [0, 256, 40, 4]> weight %w <f32, 0, [144, 36, 12, 4]> out %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 2*i0 : 2 in 8, 0 : 8 in 8> channels <0 : 4 in 4> rows <-1 + 2*i0 : 4 in 8> cols <-1 : 10 in 8> kernel [3, 3] strides [1, 1] dilations [1, 1] act <relu> stage 2 waits <own 1 at 1*i0> signal 2 layer 1
 // CHECK-NEXT: fisa.line_buffer continuous in blocks 2 lines 16 shift 2 then 1 at 9 padding [1, 1, 0, 1] discard [4, 6, 2] stage 1
 // CHECK-NEXT: fisa.line_buffer split in blocks 1 lines 8 shift 1 then 1 at 10
-// CHECK-NEXT: fisa.conv in %x <f32, 0, [0, 256, 40, 4]> weight %w <f32, 0, [144, 36, 12, 4]> bias %w : !fisa.buffer<wram> <f32, 0, [0, 4, 0, 0]> acc %acc <f32, 0, [0, 256, 32, 4]> out %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> channels <0 : 2 in 2> rows <-1 : 4 in 8> cols <-1 : 10 in 8> kernel [3, 3] strides [2, 1] dilations [1, 2] groups 2 accumulate 0 act <clip, 0.0, 6.0> line_mode "continuous"
+// CHECK-NEXT: fisa.conv in %x <f32, 0, [0, 256, 40, 4]> weight %w <f32, 0, [144, 36, 12, 4]> bias %w : !fisa.buffer<wram> <f32, 0, [0, 4, 0, 0]> acc %acc <f32, 0, [0, 256, 32, 4]> out %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> channels <0 : 2 in 2> rows <-1 : 4 in 8> cols <-1 : 10 in 8> kernel [3, 3] strides [2, 1] dilations [1, 2] groups 2 accumulate 0 act <clip, 0.0, 6.0> line_mode "continuous" table 3
 // CHECK-NEXT: fisa.pool avg %x <f32, 0, [0, 256, 40, 4]> -> %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> rows <0 : 4 in 8> cols <0 : 10 in 8> kernel [2, 2] strides [1, 1] dilations [1, 1] include_pad pad_low [1, 0] pad_high [0, 1] act <leaky_relu, 0.1, 0.0> unit 1
 // CHECK-NEXT: fisa.unary clip %x <f32, 0, [0, 0, 0, 4]> -> %x <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> alpha <-inf> beta <1.0e-07>
 // CHECK-NEXT: fisa.binary add %x <f32, 0, [0, 0, 0, 4]>, %acc <f32, 0, [0, 0, 0, 0]> -> %x <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> act <sigmoid>
@@ -62,6 +63,7 @@ builtin.module attributes {frustum.dtype = "f32", frustum.layers = ["conv1"], fr
 // CHECK-NEXT: fisa.resize linear floor %x <f32, 0, [0, 256, 32, 4]> -> %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> rows <0 : 2 in 4> cols <0 : 4 in 4> scale <0.5, 0.5> offset <-0.25, -0.25>
 // CHECK-NEXT: fisa.wait matrix waits <cluster 0 at 4> signal 3
 // CHECK-NEXT: }
+// CHECK-NEXT: fisa.table %k <i8, 64, [0, 0, 0, 1]> bytes 48 entry 3 evicts [0, 5] signal 1
 // CHECK-NEXT: fisa.fetch 1 signal 1
 // CHECK-NEXT: fisa.barrier
 // CHECK-NEXT: }

@@ -31,6 +31,7 @@ from frustum.dialects.isa import (
     ResizeOp,
     SoftmaxOp,
     Span,
+    TableOp,
     UnaryOp,
     View,
     Wait,
@@ -60,6 +61,11 @@ def conv(*operands: Operation | None, **fields: Any) -> ConvOp:
 def line_buffer(mode: str = "continuous", **fields: Any) -> LineBufferOp:
     usual = {"blocks": 2, "lines": 16, "shift": 2, "second_shift": 1, "boundary": 9, "discard": (4, 6, 2)}
     return LineBufferOp(mode, "in", **{**usual, **fields})  # type: ignore[arg-type]
+
+
+def table(**fields: Any) -> TableOp:
+    usual = {"src_view": View("i8", Affine(), (0, 0, 0, 1)), "bytes": 64, "entry": 1, "evicts": (0, 2)}
+    return TableOp(DRAM, **{**usual, **fields})  # type: ignore[arg-type]
 
 
 def of_memory(memory: str) -> BufferType:
@@ -95,6 +101,9 @@ INVALID = [
     (lambda: conv(NRAM, WRAM, NRAM, kernel=(0, 3)), r"kernel is \[h, w\], each at least 1, found \[0, 3\]"),
     (lambda: conv(NRAM, WRAM, NRAM, strides=(1, 1, 1)), r"strides is \[h, w\], .* found \[1, 1, 1\]"),
     (lambda: conv(NRAM, WRAM, NRAM, line_mode="both"), "unknown line_mode 'both', expected one of split, continuous"),
+    (lambda: table(bytes=0), "'fisa.table': a table has bytes, found 0"),
+    (lambda: table(entry=64), r"'fisa.table': an entry is in \[0, 64\), found 64"),
+    (lambda: table(evicts=(-1,)), "found -1"),
     (lambda: line_buffer("both"), "unknown mode 'both', expected one of split, continuous"),
     (lambda: line_buffer(lines=0), "'fisa.line_buffer': lines is at least 1, found 0"),
     (lambda: line_buffer(second_shift=3), "the second shift is at most the shift 2, found 3"),
