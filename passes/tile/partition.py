@@ -8,7 +8,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
-from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.target import Target
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
@@ -16,6 +15,7 @@ from frustum.passes.analysis.layer import MOVES
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.analysis.project import unit_layers
 from frustum.passes.tile.plan_unit import Budget, plan_unit
+from frustum.passes.tile.shortage import does_not_fit, shortage
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,8 @@ def partition_unit(unit: UnitOp, target: Target, budget: Budget) -> None:
     layers = unit_layers(unit)
     plan = plan_unit(layers, target, element_bytes(unit.results[0]), budget)
     if plan is None:
-        where = f"unit {unit.unit_name.data} ({', '.join(op.name for op in layers.ops)})"
-        largest = max(layer.out_dims[2] * layer.out_dims[3] for layer in layers.layers)
-        raise DoesNotFit("tiles", where, largest, budget.sram_bytes)
+        found = shortage(layers, target, element_bytes(unit.results[0]), budget)
+        raise does_not_fit(unit.unit_name.data, layers, found)
     unit.properties["partition"] = PartitionAttr(plan.partition)
     unit.properties["mode"] = StringAttr("small" if plan.partition.tile == layers.out.out_dims else "large")
     for op, submap in zip(layers.ops, plan.maps, strict=True):
