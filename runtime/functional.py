@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +39,9 @@ class Plan:
     """The calls of both tables of an expanded program in one sequence."""
 
     def __init__(self, expanded: Expanded, capacities: Sequence[int]) -> None:
-        self._effects = [effect.dispatch(type(instruction)) for instruction in expanded.instructions]
+        self._effects: list[Callable[[Any, Work], None]] = [
+            effect.dispatch(type(instruction)) for instruction in expanded.instructions
+        ]
         self._instructions = expanded.instructions
         self._kinds = expanded.memory.tolist()
         self._copies = expanded.copies[:, 1].tolist()
@@ -56,6 +60,16 @@ class Plan:
         """What to run, in program order."""
         for start in range(0, len(self), AT_ONCE):
             yield from zip(*(column[start : start + AT_ONCE].tolist() for column in self._columns), strict=True)
+
+    def with_effect(self, kind: type[Instruction], its_effect: Callable[[Any, Work], None]) -> Plan:
+        """The same plan with another effect of one class of instructions; nothing runs in halves."""
+        other = copy(self)
+        effects = zip(self._instructions, self._effects, strict=True)
+        other._effects = [its_effect if isinstance(each, kind) else old for each, old in effects]
+        if self._columns:
+            static, in_halves, numbers = self._columns
+            other._columns = [static, np.zeros_like(in_halves), numbers]
+        return other
 
     def run(
         self, memories: Memories, progress: Progress | None = None, beside: Callable[[], None] | None = None

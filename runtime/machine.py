@@ -14,12 +14,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from frustum.backend.executable import Executable
-from frustum.dialects.isa.program import MEMORIES, External
+from frustum.dialects.isa.program import MEMORIES, Conv, External
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.check import check
 from frustum.runtime.expand import DRAM, Expanded, expand
 from frustum.runtime.functional import Plan
 from frustum.runtime.kernels import Array, narrow
+from frustum.runtime.line_buffer import LineBufferCounts, LineBuffers
 from frustum.runtime.memory import DTYPES, Memories
 from frustum.runtime.progress import Progress
 
@@ -32,10 +33,12 @@ class InputError(ValueError):
 
 @dataclass(frozen=True)
 class RunResult:
-    """Outputs by name (none in mode timing) and what the simulation of time found (none in mode functional)."""
+    """Outputs by name (none in mode timing), what the simulation of time found (none in mode functional), and what
+    the line buffers really did (in a detailed run only)."""
 
     outputs: dict[str, Array]
     timeline: Any = None
+    line_buffer: LineBufferCounts | None = None
 
 
 class Machine:
@@ -64,27 +67,33 @@ class Machine:
 
     def run(
         self, inputs: Mapping[str, Array], mode: Mode = "full", checked: bool = False,
-        progress: Progress | None = None,
+        progress: Progress | None = None, detailed: bool = False,
     ) -> RunResult:  # fmt: skip
-        """Run the program once; `InputError` if the inputs are not the network's."""
+        """Run the program once; `InputError` if the inputs are not the network's.
+
+        A `detailed` run takes convolutions through the line buffer, window by window; it is slow.
+        """
         if checked:
             check(self.expanded, self.capacities, progress)
         if mode == "timing":
             return RunResult({}, self._simulate())
         timelines: list[Any] = []
         beside = None if mode == "functional" else lambda: timelines.append(self._simulate())
-        outputs = self._compute(inputs, checked, progress, beside)
-        return RunResult(outputs, timelines[0] if timelines else None)
+        line_buffers = LineBuffers(self.target.core.matrix, self.program.body) if detailed else None
+        plan = self.plan if line_buffers is None else self.plan.with_effect(Conv, line_buffers.convolve)
+        outputs = self._compute(plan, inputs, checked, progress, beside)
+        timeline = timelines[0] if timelines else None
+        return RunResult(outputs, timeline, None if line_buffers is None else line_buffers.counts)
 
     def _compute(
-        self, inputs: Mapping[str, Array], poisoned: bool, progress: Progress | None,
+        self, plan: Plan, inputs: Mapping[str, Array], poisoned: bool, progress: Progress | None,
         beside: Callable[[], None] | None,
     ) -> dict[str, Array]:  # fmt: skip
         arrays = check_inputs(self._externals("input"), inputs)
         memories = self._loaded(poisoned)
         for external in self._externals("input"):
             _device(memories, external)[...] = narrow(arrays[external.name], DTYPES[external.element])
-        self.plan.run(memories, progress, beside)
+        plan.run(memories, progress, beside)
         outputs = self._externals("output")
         return {o.name: _device(memories, o).astype(o.model_dtype or DTYPES[o.element]) for o in outputs}
 
