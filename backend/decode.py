@@ -7,6 +7,7 @@ from typing import Any
 
 from frustum.dialects.isa.fields import FieldError, RegisterKind
 from frustum.dialects.isa.format import (
+    ACT_FORMAT,
     AFFINE_FORMAT,
     COEFFICIENT,
     FORMAT_OF_OPCODE,
@@ -14,6 +15,7 @@ from frustum.dialects.isa.format import (
     OPCODE_BITS,
     REPEAT_FORMAT,
     RING_VIEW_FORMAT,
+    SCALE_FORMAT,
     VIEW_FORMAT,
     WAIT_FIELD,
     WIDE,
@@ -24,6 +26,7 @@ from frustum.dialects.isa.format import (
 )
 from frustum.dialects.isa.program import (
     MAX_LOOPS,
+    Act,
     Affine,
     Barrier,
     Copy,
@@ -32,6 +35,7 @@ from frustum.dialects.isa.program import (
     Instruction,
     Node,
     Repeat,
+    Scale,
     Span,
     View,
     Wait,
@@ -64,7 +68,13 @@ class _Reader:
         self.code = code
         self.layers, self.units = layers, units
         self.count = 0
-        self.files: dict[RegisterKind, dict[int, Any]] = {"affine": {}, "view": {}, "span": {}}
+        self.files: dict[RegisterKind, dict[int, Any]] = {
+            "affine": {},
+            "view": {},
+            "span": {},
+            "act": {},
+            "scale": {},
+        }
         self.chain: tuple[Wait, ...] = ()
         self.chain_engine: Engine | None = None
 
@@ -175,6 +185,10 @@ class _Reader:
         fields = form.unpack_body(total, self)
         if form in (VIEW_FORMAT, RING_VIEW_FORMAT):
             self.files["view"][register] = View(**head, **fields)
+        elif form is ACT_FORMAT:
+            self.files["act"][register] = Act(**head, **fields)
+        elif form is SCALE_FORMAT:
+            self.files["scale"][register] = Scale(**head, **fields)
         else:
             self.files["span"][register] = Span(**head, **fields)
 

@@ -10,11 +10,13 @@ from frustum.backend.fit import DoesNotFit
 from frustum.backend.registers import RegisterFile
 from frustum.dialects.isa.fields import FieldError, Kind, RegisterKind
 from frustum.dialects.isa.format import (
+    ACT_FORMAT,
     AFFINE_FORMAT,
     COEFFICIENT,
     FORMAT_OF_TYPE,
     REPEAT_FORMAT,
     RING_VIEW_FORMAT,
+    SCALE_FORMAT,
     SPAN_FORMATS,
     VIEW_FORMAT,
     WAIT_FIELD,
@@ -28,6 +30,7 @@ from frustum.dialects.isa.format import (
 from frustum.dialects.isa.program import (
     ENGINES,
     MAX_LOOPS,
+    Act,
     Affine,
     Barrier,
     Hold,
@@ -35,6 +38,7 @@ from frustum.dialects.isa.program import (
     Node,
     Program,
     Repeat,
+    Scale,
     Span,
     View,
     Wait,
@@ -101,11 +105,15 @@ class _Writer:
             "affine": RegisterFile(),
             "view": RegisterFile(),
             "span": RegisterFile(),
+            "act": RegisterFile(),
+            "scale": RegisterFile(),
         }
         self.define: dict[RegisterKind, Callable[[int, Any], None]] = {
             "affine": self._affine,
             "view": self._view,
             "span": self._span,
+            "act": self._act,
+            "scale": self._scale,
         }
 
     def node(self, node: Node, depth: int) -> None:
@@ -217,6 +225,14 @@ class _Writer:
         form = SPAN_FORMATS[is_wide, value.limit is not None]
         head = {"register": register, "start": value.start}
         self._append(form.pack(head, value, self, form.words), form.words)
+
+    def _act(self, register: int, value: Act) -> None:
+        head = {"register": register, "kind": value.kind}
+        self._append(ACT_FORMAT.pack(head, value, self, ACT_FORMAT.words), ACT_FORMAT.words)
+
+    def _scale(self, register: int, value: Scale) -> None:
+        total = SCALE_FORMAT.pack({"register": register}, value, self, SCALE_FORMAT.words)
+        self._append(total, SCALE_FORMAT.words)
 
     def _does_not_fit(self, node: Instruction, error: FieldError) -> DoesNotFit:
         layers = self.program.layers

@@ -16,7 +16,7 @@ from frustum.runtime.expand import OPERANDS
 from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.memory import DTYPES, Memories
 
-RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4)}
+RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 """Elements as bits, for what is only moved."""
 
 

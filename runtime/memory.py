@@ -19,6 +19,7 @@ DTYPES: dict[Element, np.dtype] = {
     "i8": np.dtype(np.int8),
     "i16": np.dtype(np.int16),
     "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
 }
 
 

@@ -22,6 +22,7 @@ from frustum.dialects.isa.program import (
     Binary,
     Conv,
     Copy,
+    Element,
     Instruction,
     Lrn,
     Pool,
@@ -145,7 +146,7 @@ def _sizes(instruction: Instruction, form: Form) -> tuple[_Size | None, ...]:
             sizes.append(None)
             continue
         element = ELEMENT_BYTES[operand.view.element]
-        if isinstance(instruction, Conv) and slot < 3:
+        if isinstance(instruction, Conv) and slot in PER_CHANNEL:
             sizes.append(_conv_size(instruction, slot, element))
             continue
         moves = tuple(isinstance(instruction, Copy) or stride != 0 for stride in operand.view.strides)
@@ -154,8 +155,13 @@ def _sizes(instruction: Instruction, form: Form) -> tuple[_Size | None, ...]:
     return tuple(sizes)
 
 
+INTEGERS: tuple[Element, ...] = ("i8", "i16", "i32")
+PER_CHANNEL = (0, 1, 2, 5, 6)
+"""Operands of a convolution that do not lie like its output: input, weights, and numbers per output channel."""
+
+
 def _conv_size(conv: Conv, slot: int, element: int) -> _Size:
-    """Input, weights or bias."""
+    """Input, weights, or one number for each output channel."""
     channel, still = (False, True, False, False), (False,) * 4
     if slot == 0:
         return _Size(element * conv.groups, still, (True,) * 4)
@@ -184,6 +190,8 @@ def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
             parameters = (instruction.size,)
         case Resize():
             parameters = (instruction.mode,)
+    if isinstance(instruction, Vector):
+        parameters = *parameters, _conversions(instruction)
     return type(instruction).__name__, *parameters
 
 
@@ -221,7 +229,7 @@ def _happens(instruction: Instruction, slot: int, rows: Rows, chosen: Ints) -> t
     always = np.ones(len(chosen), np.int64)
     first, last = rows.is_first[chosen].astype(np.int64), rows.is_last[chosen].astype(np.int64)
     match instruction, slot:
-        case Conv(), 2:  # bias
+        case Conv(), (2 | 6 | 7):  # bias, multiplier, residual
             return last, 0 * always
         case Conv(), 3:  # accumulators
             return 1 - first, 1 - last
@@ -316,11 +324,28 @@ def _distinct(counts: Ints) -> tuple[Ints, Ints]:
 
 def _set_vector(result: Work, rows: Rows, chosen: Ints, alike: _Alike, unit: VectorUnit) -> None:
     elements = rows.extent[:, chosen].prod(axis=0) * rows.active[chosen]
+    assert isinstance(alike.instruction, Vector)
     passes = _passes(unit, alike.instruction)
     result.cycles[chosen] = vector_cycles(unit, passes, elements, alike.element_bytes)
 
 
-def _passes(unit: VectorUnit, instruction: Instruction) -> int:
+def _conversions(instruction: Vector) -> int:
+    """Operands and results between integers and the numbers that these stand for."""
+    if instruction.scales is None:
+        return 0
+    views = [getattr(instruction, name, None) for name in ("in_view", "a_view", "b_view", "out_view")]
+    return sum(view is not None and view.element in INTEGERS for view in views)
+
+
+def _passes(unit: VectorUnit, instruction: Vector) -> int:
+    """What it computes, and a pass for each conversion; converting alone computes nothing else."""
+    conversions = _conversions(instruction)
+    if conversions and isinstance(instruction, Unary) and instruction.kind == "identity":
+        return conversions * vector_passes(unit, "identity")
+    return conversions * vector_passes(unit, "identity") + _computing_passes(unit, instruction)
+
+
+def _computing_passes(unit: VectorUnit, instruction: Vector) -> int:
     """An activation on the way out adds its own passes."""
     match instruction:
         case Pool(kernel=kernel, act=act):

@@ -9,6 +9,7 @@
 | `#fisa.box<0 : 1 in 1, 0 : 64 in 64, ...>` | `Box`: four spans |
 | `#fisa.waits<own 3 at 1 + 1*i0, cores 2 at 4>` | tuple of `Wait`: scope slot at value |
 | `#fisa.act<clip, 0.0, 6.0>` | `Act` |
+| `#fisa.scales<0.5 -128, 0.25 0>` | tuple of `Scale`: scale, zero point |
 | `#fisa.real<0.5>`, `#fisa.reals<0.5, 2.0>` | float (may be infinite), pair of floats |
 """
 
@@ -35,6 +36,7 @@ from frustum.dialects.isa.program import (
     Box,
     Four,
     Memory,
+    Scale,
     Span,
     View,
     Wait,
@@ -200,6 +202,26 @@ class ActAttr(Data[Act]):
 
 
 @irdl_attr_definition
+class ScalesAttr(Data[tuple[Scale, ...]]):
+    """Of each operand, then of the result."""
+
+    name = "fisa.scales"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> tuple[Scale, ...]:
+        return tuple(parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: _scale(parser)))
+
+    def print_parameter(self, printer: Printer) -> None:
+        texts = (f"{real_text(each.scale)} {each.zero}" for each in self.data)
+        printer.print_string("<" + ", ".join(texts) + ">")
+
+    def verify(self) -> None:
+        for each in self.data:
+            if not (math.isfinite(each.scale) and each.scale > 0):
+                raise VerifyException(f"a scale is a positive finite number, found {each.scale}")
+
+
+@irdl_attr_definition
 class RealAttr(Data[float]):
     """A number of type f64, infinities included."""
 
@@ -286,6 +308,11 @@ def _wait(parser: AttrParser) -> Wait:
     slot = parser.parse_integer(allow_boolean=False)
     parser.parse_keyword("at")
     return Wait(slot, scope, parse_affine(parser))
+
+
+def _scale(parser: AttrParser) -> Scale:
+    scale = parse_real(parser)
+    return Scale(scale, parser.parse_integer(allow_boolean=False))
 
 
 def _one_of(parser: AttrParser, words: Sequence[Word]) -> Word:

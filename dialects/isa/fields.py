@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from frustum.dialects.isa.program import Box, Span
 
-RegisterKind = Literal["affine", "view", "span"]
+RegisterKind = Literal["affine", "view", "span", "act", "scale"]
 REGISTERS = 256
 """Entries of each register file."""
 REGISTER_BITS = 8

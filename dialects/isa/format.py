@@ -3,9 +3,9 @@
 A word has 32 bits, an instruction 1 to 16 words, fields fill words from the lowest bit up.  A field does not cross
 words; one of 64 bits takes two whole words.  Every instruction begins with `opcode` and `length` (words - 1).
 
-* Set-up instructions (`affine`, views, spans) define a register, by value: what they take from other registers is
-  read where they stand, not where the new register is used.  They have no stage, wait for nothing and run in every
-  pass of their loop.  Registers are undefined where a page begins.
+* Set-up instructions (`affine`, views, spans, `act`, `scale`) define a register, by value: what they take from other
+  registers is read where they stand, not where the new register is used.  They have no stage, wait for nothing and
+  run in every pass of their loop.  Registers are undefined where a page begins.
 * All others have engine, stage and signal in the first word and up to two waits, one word each, at the end.
   More waits: `wait` instructions marked `chained` before it.  `repeat` gives the length of its body, which follows.
 """
@@ -48,7 +48,6 @@ from frustum.dialects.isa.program import (
     SCOPES,
     TABLE_ENTRIES,
     UNARY_KINDS,
-    Act,
     Barrier,
     Binary,
     Conv,
@@ -76,10 +75,13 @@ WAITS_INSIDE = 2
 SLOT = Unsigned(11)
 STAGE = Unsigned(6)
 AFFINE, VIEW, SPAN = Register("affine"), Register("view"), Register("span")
+ACT, SCALE = Maybe(Register("act")), Register("scale")
 LEVEL = Maybe(Unsigned(3))
 ENTRY = Unsigned(6)
 PAIR = Several(2, Unsigned(16))
-ACT = Maybe(Record(Act, kind=OneOf(UNARY_KINDS), alpha=Real(), beta=Real()))
+ZERO_POINT = Signed(16)
+SCALES = Maybe(Several(2, SCALE))
+"""Of the operand, of the result."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,10 @@ SPAN_FORMATS = {
     (True, True): Format(21, "wide_limited_span", None, _SPAN, **_WIDE, limit=AFFINE),
 }
 """By (extent or bound needs more than 16 bits, limit is present)."""
+ACT_FORMAT = Format(
+    24, "act", None, {**_REGISTER, "kind": OneOf(UNARY_KINDS)}, alpha=Real(), beta=Real()
+)
+SCALE_FORMAT = Format(25, "scale", None, _REGISTER, zero=Signed(32), scale=Real())
 REPEAT_FORMAT = Format(6, "repeat", None, {"stage": STAGE}, count=Unsigned(32), body_words=Unsigned(32))
 
 # ------------------------------------------------------------------------------------------ instructions
@@ -237,6 +243,12 @@ INSTRUCTION_FORMATS = (
         dilations=PAIR,
         act=ACT,
         table=Maybe(ENTRY),
+        weight_zero_view=Maybe(VIEW),
+        multiplier_view=Maybe(VIEW),
+        residual_view=Maybe(VIEW),
+        in_zero=ZERO_POINT,
+        out_zero=ZERO_POINT,
+        scales=Maybe(Several(3, SCALE)),
     ),
     Format(
         10,
@@ -256,6 +268,7 @@ INSTRUCTION_FORMATS = (
         kind=OneOf(POOL_KINDS),
         include_pad=Flag(),
         act=ACT,
+        scales=SCALES,
     ),
     Format(
         11,
@@ -268,6 +281,7 @@ INSTRUCTION_FORMATS = (
         box=BoxOf(),
         alpha=Real(),
         beta=Real(),
+        scales=SCALES,
     ),
     Format(
         12,
@@ -280,8 +294,19 @@ INSTRUCTION_FORMATS = (
         kind=OneOf(BINARY_KINDS),
         box=BoxOf(),
         act=ACT,
+        scales=Maybe(Several(3, SCALE)),
     ),
-    Format(13, "softmax", Softmax, _COMMON, in_view=VIEW, out_view=VIEW, axis=Unsigned(2), box=BoxOf()),
+    Format(
+        13,
+        "softmax",
+        Softmax,
+        _COMMON,
+        in_view=VIEW,
+        out_view=VIEW,
+        axis=Unsigned(2),
+        box=BoxOf(),
+        scales=SCALES,
+    ),
     Format(
         14,
         "reduce",
@@ -294,6 +319,7 @@ INSTRUCTION_FORMATS = (
         accumulate=LEVEL,
         box=BoxOf(),
         scale=Real(),
+        scales=SCALES,
     ),
     Format(
         15,
@@ -308,6 +334,7 @@ INSTRUCTION_FORMATS = (
         alpha=Real(),
         beta=Real(),
         bias=Real(),
+        scales=SCALES,
     ),
     Format(
         16,
@@ -323,6 +350,7 @@ INSTRUCTION_FORMATS = (
         box=BoxOf(),
         scale=Several(2, Real()),
         offset=Several(2, Real()),
+        scales=SCALES,
     ),
     Format(17, "fetch", Fetch, _COMMON, page=Unsigned(16)),
     Format(
@@ -353,6 +381,6 @@ INSTRUCTION_FORMATS = (
         discard=Maybe(Several(3, Unsigned(32))),
     ),
 )
-SETUP_FORMATS = (AFFINE_FORMAT, VIEW_FORMAT, RING_VIEW_FORMAT, *SPAN_FORMATS.values())
+SETUP_FORMATS = (AFFINE_FORMAT, VIEW_FORMAT, RING_VIEW_FORMAT, *SPAN_FORMATS.values(), ACT_FORMAT, SCALE_FORMAT)
 FORMAT_OF_OPCODE = {f.opcode: f for f in (*SETUP_FORMATS, REPEAT_FORMAT, *INSTRUCTION_FORMATS)}
 FORMAT_OF_TYPE: dict[type, Format] = {f.type: f for f in INSTRUCTION_FORMATS if f.type is not None}

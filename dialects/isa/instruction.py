@@ -30,13 +30,26 @@ from frustum.dialects.isa.attributes import (
     BoxAttr,
     RealAttr,
     RealsAttr,
+    ScalesAttr,
     SpanAttr,
     ViewAttr,
     WaitsAttr,
     parse_real,
     real_text,
 )
-from frustum.dialects.isa.program import CORE_ENGINES, Act, Affine, Box, Engine, Span, View, Wait
+from frustum.dialects.isa.program import (
+    CORE_ENGINES,
+    Act,
+    Affine,
+    Box,
+    Element,
+    Engine,
+    Scale,
+    Scales,
+    Span,
+    View,
+    Wait,
+)
 
 INTEGER = IntegerAttr.constr(eq(i64))
 INTEGERS = DenseArrayBase.constr(eq(i64))
@@ -77,6 +90,8 @@ NO_WAITS = WaitsAttr(())
 def _of_tuple(values: tuple[Any, ...]) -> Attribute:
     if values and isinstance(values[0], float):
         return RealsAttr(values)
+    if values and isinstance(values[0], Scale):
+        return ScalesAttr(values)
     if not values or isinstance(values[0], Wait):
         return WaitsAttr(values) if values else NO_WAITS
     return integers(values)
@@ -216,6 +231,31 @@ def check_pair(name: str, field: str, attribute: DenseArrayBase[Any], least: int
     values = attribute.get_values()
     if len(values) != 2 or min(values) < least:
         raise VerifyException(f"'{name}': {field} is [h, w], each at least {least}, found {list(values)}")
+
+
+INTEGER_BITS: dict[Element, int] = {"i8": 8, "i16": 16, "i32": 32}
+
+
+def check_scales(name: str, scales: Scales | None, elements: Sequence[Element], *, needed: bool) -> None:
+    """One scale for each operand and the result where any of them holds integers that stand for numbers."""
+    has_integers = any(element in INTEGER_BITS for element in elements)
+    if scales is None:
+        if has_integers and needed:
+            raise VerifyException(f"'{name}': operands of {', '.join(elements)} need scales")
+        return
+    if not has_integers:
+        raise VerifyException(f"'{name}': scales belong to integers, found {', '.join(elements)}")
+    if len(scales) != len(elements):
+        raise VerifyException(f"'{name}': {len(elements)} scales are needed, found {len(scales)}")
+    for scale, element in zip(scales, elements, strict=True):
+        check_zero(name, scale.zero, element)
+
+
+def check_zero(name: str, zero: int, element: Element) -> None:
+    """A zero point is a number of its type; floating-point operands have none."""
+    half = 1 << INTEGER_BITS[element] - 1 if element in INTEGER_BITS else 0
+    if zero and not -half <= zero < half:
+        raise VerifyException(f"'{name}': {zero} is no zero point of {element}")
 
 
 # ------------------------------------------------------------------------------------------ text

@@ -17,14 +17,23 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.dialects.isa.attributes import NRAM, WRAM, ActAttr, BoxAttr, BufferType, ScalesAttr, SpanAttr, ViewAttr
+from frustum.dialects.isa.attributes import (
+    NRAM,
+    WRAM,
+    ActAttr,
+    BoxAttr,
+    BufferType,
+    ScalesAttr,
+    SpanAttr,
+    ViewAttr,
+)
 from frustum.dialects.isa.instruction import (
     COMMON,
     INTEGER,
+    INTEGER_BITS,
     INTEGERS,
     CommonFields,
     Instruction,
-    INTEGER_BITS,
     check_pair,
     check_scales,
     check_word,

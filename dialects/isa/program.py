@@ -19,7 +19,7 @@ TABLE_ENTRIES = 64
 """Tables that an address cache can hold at a time, if they are small enough."""
 
 Memory: TypeAlias = Literal["dram", "sram", "nram", "wram"]
-Element: TypeAlias = Literal["f32", "f16", "bf16", "i8", "i16", "i32"]
+Element: TypeAlias = Literal["f32", "f16", "bf16", "i8", "i16", "i32", "i64"]
 Engine: TypeAlias = Literal["gdma", "iodma", "mvdma", "bus", "cdma", "matrix", "vector", "fetch"]
 CopyEngine: TypeAlias = Literal["gdma", "iodma", "mvdma", "bus", "cdma"]
 Scope: TypeAlias = Literal["own", "cluster", "cores", "all_cores", "all_clusters"]
@@ -53,10 +53,13 @@ RESIZE_MODES: tuple[ResizeMode, ...] = get_args(ResizeMode)
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 LINE_MODES: tuple[LineMode, ...] = get_args(LineMode)
 LINE_SOURCES: tuple[LineSource, ...] = get_args(LineSource)
-ELEMENT_BYTES: dict[Element, int] = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i16": 2, "i32": 4}
+ELEMENT_BYTES: dict[Element, int] = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
+ACCUMULATORS: dict[Element, Element] = {"f32": "f32", "f16": "f32", "bf16": "f32", "i8": "i32", "i16": "i64"}
+"""Of the types of products, the type in which the matrix unit sums them."""
 
 Four: TypeAlias = tuple[int, int, int, int]
 Pair: TypeAlias = tuple[int, int]
+Scales: TypeAlias = "tuple[Scale, ...]"
 
 
 # ------------------------------------------------------------------------------------------ small values
@@ -245,6 +248,14 @@ class Act:
     beta: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What integers stand for: `scale * (q - zero)`; of floating-point operands it says nothing."""
+
+    scale: float = 1.0
+    zero: int = 0
+
+
 # ------------------------------------------------------------------------------------------ instructions
 
 
@@ -313,6 +324,13 @@ class Conv(Common):
     line_mode: LineMode = "split"
     table: int | None = None
     """Entry of the address cache that holds the table of its operands."""
+    weight_zero_view: View | None = None
+    multiplier_view: View | None = None
+    residual_view: View | None = None
+    in_zero: int = 0
+    out_zero: int = 0
+    scales: Scales | None = None
+    """With a residual of integers: of what it is added to, its own, of the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +349,7 @@ class Pool(Common):
     pad_low: Pair = (0, 0)
     pad_high: Pair = (0, 0)
     act: Act | None = None
+    scales: Scales | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +361,7 @@ class Unary(Common):
     box: Box
     alpha: float = 0.0
     beta: float = 0.0
+    scales: Scales | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +373,7 @@ class Binary(Common):
     out_view: View
     box: Box
     act: Act | None = None
+    scales: Scales | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,6 +383,7 @@ class Softmax(Common):
     out_view: View
     box: Box
     axis: int
+    scales: Scales | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,6 +398,7 @@ class Reduce(Common):
     axes: tuple[int, ...]
     scale: float = 1.0
     accumulate: int | None = None
+    scales: Scales | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,6 +412,7 @@ class Lrn(Common):
     alpha: float
     beta: float
     bias: float
+    scales: Scales | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,6 +427,7 @@ class Resize(Common):
     cols: Span
     scale: tuple[float, float]
     offset: tuple[float, float]
+    scales: Scales | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

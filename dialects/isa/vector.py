@@ -10,7 +10,16 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import eq, irdl_op_definition, operand_def, opt_prop_def, prop_def
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.dialects.isa.attributes import NRAM, ActAttr, BoxAttr, RealAttr, RealsAttr, SpanAttr, ViewAttr
+from frustum.dialects.isa.attributes import (
+    NRAM,
+    ActAttr,
+    BoxAttr,
+    RealAttr,
+    RealsAttr,
+    ScalesAttr,
+    SpanAttr,
+    ViewAttr,
+)
 from frustum.dialects.isa.instruction import (
     COMMON,
     INTEGER,
@@ -20,6 +29,7 @@ from frustum.dialects.isa.instruction import (
     Real,
     Word,
     check_pair,
+    check_scales,
     check_word,
     integers,
 )
@@ -39,12 +49,14 @@ from frustum.dialects.isa.program import (
     ReduceKind,
     ResizeMode,
     Rounding,
+    Scales,
     Span,
     UnaryKind,
     View,
 )
 
 DIMENSIONS = 4
+SCALES = " (`scales` $scales^)?"
 IN_TO_OUT = "$in_ $in_view `->` $out $out_view `box` $box"
 
 
@@ -59,6 +71,12 @@ class Mapping(Instruction):
     in_view = prop_def(ViewAttr)
     out_view = prop_def(ViewAttr)
     box = prop_def(BoxAttr)
+    scales = opt_prop_def(ScalesAttr)
+
+    def check_scales(self, *, needed: bool = True) -> None:
+        scales = None if self.scales is None else self.scales.data
+        elements = (self.in_view.data.element, self.out_view.data.element)
+        check_scales(self.name, scales, elements, needed=needed)
 
 
 @irdl_op_definition
@@ -84,6 +102,7 @@ class PoolOp(Mapping):
         + IN_TO_OUT
         + " `rows` $rows `cols` $cols `kernel` $kernel `strides` $strides `dilations` $dilations"
         " (`include_pad` $include_pad^)? (`pad_low` $pad_low^)? (`pad_high` $pad_high^)? (`act` $act^)?"
+        + SCALES
         + COMMON
     )
 
@@ -105,6 +124,7 @@ class PoolOp(Mapping):
         pad_low: Pair = (0, 0),
         pad_high: Pair = (0, 0),
         act: Act | None = None,
+        scales: Scales | None = None,
         **common: Unpack[CommonFields],
     ) -> None:
         fields = {
@@ -121,6 +141,7 @@ class PoolOp(Mapping):
             "pad_low": pad_low,
             "pad_high": pad_high,
             "act": act,
+            "scales": scales,
         }
         self.fill_in((in_, out), common, fields)
 
@@ -130,6 +151,7 @@ class PoolOp(Mapping):
             check_pair(self.name, field, getattr(self, field), 1)
         for field in ("pad_low", "pad_high"):
             check_pair(self.name, field, getattr(self, field), 0)
+        self.check_scales(needed=self.kind.data == "avg" or self.act is not None)
 
 
 @irdl_op_definition
@@ -144,7 +166,7 @@ class UnaryOp(Mapping):
 
     custom_directives = (Word,)
     assembly_format = (
-        "custom<Word>($kind) " + IN_TO_OUT + " (`alpha` $alpha^)? (`beta` $beta^)?" + COMMON
+        "custom<Word>($kind) " + IN_TO_OUT + " (`alpha` $alpha^)? (`beta` $beta^)?" + SCALES + COMMON
     )
 
     def __init__(
@@ -158,6 +180,7 @@ class UnaryOp(Mapping):
         box: Box,
         alpha: float = 0.0,
         beta: float = 0.0,
+        scales: Scales | None = None,
         **common: Unpack[CommonFields],
     ) -> None:
         fields = {
@@ -167,11 +190,13 @@ class UnaryOp(Mapping):
             "box": box,
             "alpha": float(alpha),
             "beta": float(beta),
+            "scales": scales,
         }
         self.fill_in((in_, out), common, fields)
 
     def check(self) -> None:
         check_word(self.name, "kind", self.kind, UNARY_KINDS)
+        self.check_scales()
 
 
 @irdl_op_definition
@@ -191,10 +216,13 @@ class BinaryOp(Instruction):
     out_view = prop_def(ViewAttr)
     box = prop_def(BoxAttr)
     act = opt_prop_def(ActAttr)
+    scales = opt_prop_def(ScalesAttr)
 
     custom_directives = (Word,)
     assembly_format = (
-        "custom<Word>($kind) $a $a_view `,` $b $b_view `->` $out $out_view `box` $box (`act` $act^)?" + COMMON
+        "custom<Word>($kind) $a $a_view `,` $b $b_view `->` $out $out_view `box` $box (`act` $act^)?"
+        + SCALES
+        + COMMON
     )
 
     def __init__(
@@ -209,6 +237,7 @@ class BinaryOp(Instruction):
         out_view: View,
         box: Box,
         act: Act | None = None,
+        scales: Scales | None = None,
         **common: Unpack[CommonFields],
     ) -> None:
         fields = {
@@ -218,11 +247,15 @@ class BinaryOp(Instruction):
             "out_view": out_view,
             "box": box,
             "act": act,
+            "scales": scales,
         }
         self.fill_in((a, b, out), common, fields)
 
     def check(self) -> None:
         check_word(self.name, "kind", self.kind, BINARY_KINDS)
+        scales = None if self.scales is None else self.scales.data
+        elements = [view.data.element for view in (self.a_view, self.b_view, self.out_view)]
+        check_scales(self.name, scales, elements, needed=True)
 
 
 @irdl_op_definition
@@ -233,7 +266,7 @@ class SoftmaxOp(Mapping):
 
     axis = prop_def(INTEGER)
 
-    assembly_format = IN_TO_OUT + " `axis` $axis" + COMMON
+    assembly_format = IN_TO_OUT + " `axis` $axis" + SCALES + COMMON
 
     def __init__(
         self,
@@ -244,14 +277,15 @@ class SoftmaxOp(Mapping):
         out_view: View,
         box: Box,
         axis: int,
+        scales: Scales | None = None,
         **common: Unpack[CommonFields],
     ) -> None:
-        self.fill_in(
-            (in_, out), common, {"in_view": in_view, "out_view": out_view, "box": box, "axis": axis}
-        )
+        fields = {"in_view": in_view, "out_view": out_view, "box": box, "axis": axis, "scales": scales}
+        self.fill_in((in_, out), common, fields)
 
     def check(self) -> None:
         check_axes(self.name, (self.axis.value.data,))
+        self.check_scales()
 
 
 @irdl_op_definition
@@ -270,6 +304,7 @@ class ReduceOp(Mapping):
         "custom<Word>($kind) "
         + IN_TO_OUT
         + " `axes` $axes (`scale` $scale^)? (`accumulate` $accumulate^)?"
+        + SCALES
         + COMMON
     )
 
@@ -285,6 +320,7 @@ class ReduceOp(Mapping):
         axes: tuple[int, ...],
         scale: float = 1.0,
         accumulate: int | None = None,
+        scales: Scales | None = None,
         **common: Unpack[CommonFields],
     ) -> None:
         fields = {
@@ -295,11 +331,13 @@ class ReduceOp(Mapping):
             "axes": axes,
             "scale": float(scale),
             "accumulate": accumulate,
+            "scales": scales,
         }
         self.fill_in((in_, out), common, fields)
 
     def check(self) -> None:
         check_word(self.name, "kind", self.kind, REDUCE_KINDS)
+        self.check_scales()
         check_axes(self.name, self.axes.get_values())
         strides = self.out_view.data.strides
         if any(strides[axis] for axis in self.axes.get_values()):
@@ -322,7 +360,7 @@ class LrnOp(Mapping):
     assembly_format = (
         IN_TO_OUT
         + " `channels` $channels `size` $size `alpha` custom<Real>($alpha) `beta` custom<Real>($beta)"
-        " `bias` custom<Real>($bias)" + COMMON
+        " `bias` custom<Real>($bias)" + SCALES + COMMON
     )
 
     def __init__(
@@ -338,6 +376,7 @@ class LrnOp(Mapping):
         alpha: float,
         beta: float,
         bias: float,
+        scales: Scales | None = None,
         **common: Unpack[CommonFields],
     ) -> None:
         fields = {
@@ -349,12 +388,14 @@ class LrnOp(Mapping):
             "alpha": float(alpha),
             "beta": float(beta),
             "bias": float(bias),
+            "scales": scales,
         }
         self.fill_in((in_, out), common, fields)
 
     def check(self) -> None:
         if self.size.value.data < 1:
             raise VerifyException(f"'{self.name}': size is at least 1, found {self.size.value.data}")
+        self.check_scales()
 
 
 @irdl_op_definition
@@ -375,6 +416,7 @@ class ResizeOp(Mapping):
         "custom<Word>($mode) custom<Word>($rounding) "
         + IN_TO_OUT
         + " `rows` $rows `cols` $cols `scale` $scale `offset` $offset"
+        + SCALES
         + COMMON
     )
 
@@ -392,6 +434,7 @@ class ResizeOp(Mapping):
         cols: Span,
         scale: tuple[float, float],
         offset: tuple[float, float],
+        scales: Scales | None = None,
         **common: Unpack[CommonFields],
     ) -> None:
         fields = {
@@ -404,12 +447,14 @@ class ResizeOp(Mapping):
             "cols": cols,
             "scale": (float(scale[0]), float(scale[1])),
             "offset": (float(offset[0]), float(offset[1])),
+            "scales": scales,
         }
         self.fill_in((in_, out), common, fields)
 
     def check(self) -> None:
         check_word(self.name, "mode", self.mode, RESIZE_MODES)
         check_word(self.name, "rounding", self.rounding, ROUNDINGS)
+        self.check_scales(needed=self.mode.data == "linear")
         for field in ("scale", "offset"):
             values = self.scale.data if field == "scale" else self.offset.data
             if len(values) != 2:

@@ -65,7 +65,7 @@ def test_every_instruction_of_the_program_has_a_format() -> None:
 
 def test_equal_values_are_defined_once() -> None:
     one, many = encode(p.Program((unary(),))), encode(p.Program((unary(),) * 11))
-    assert len(many.bytes) - len(one.bytes) == 10 * 4 * 7  # ten instructions of seven words, no set-up
+    assert len(many.bytes) - len(one.bytes) == 10 * 4 * 8  # ten instructions of eight words, no set-up
 
 
 def test_a_page_defines_its_own_registers() -> None:
@@ -185,7 +185,7 @@ def words(*values: int) -> bytes:
         (words(0), "word 0: unknown opcode 0"),
         (words(2 | 4 << 5), "word 0: 'view' has a wrong length of 5 words"),
         (words(6 | 2 << 5, 1, 9), "word 0: 'repeat': a body of 9 words at depth 0 is not possible here"),
-        (words(13 | 2 << 5, 0, 0), "word 0: 'softmax': in_view: view register 0 is not defined"),
+        (words(13 | 3 << 5, 0, 0, 0), "word 0: 'softmax': in_view: view register 0 is not defined"),
         (words(19 | 1 << 5, 1), "word 0: 'wait': a chained wait without waits is not an instruction"),
     ],
 )
@@ -197,7 +197,7 @@ def test_damaged_code_is_refused(code: bytes, message: str) -> None:
 def test_a_chain_of_waits_must_be_followed_by_its_instruction() -> None:
     waits = tuple(p.Wait(slot, "own", ZERO) for slot in range(3))
     code = encode(p.Program((unary(waits=waits),)))
-    unary_bytes = 4 * (7 + 2)
+    unary_bytes = 4 * (8 + 2)
     with pytest.raises(CodeError, match="chained waits without an instruction"):
         decode(code.bytes[:-unary_bytes])
 

@@ -96,6 +96,12 @@ class Maker:
             act=self.act(),
             line_mode=self.random.choice(p.LINE_MODES),
             table=self.maybe(self.unsigned(6)),
+            weight_zero_view=self.maybe(self.pooled_view()),
+            multiplier_view=self.maybe(self.pooled_view()),
+            residual_view=self.maybe(self.pooled_view()),
+            in_zero=self.signed(16),
+            out_zero=self.signed(16),
+            scales=self.scales(3),
             **self.window(),
             **common,
         )
@@ -124,13 +130,15 @@ class Maker:
             pad_low=(self.unsigned(16), 1),
             pad_high=(0, self.unsigned(16)),
             act=self.act(),
+            scales=self.scales(2),
             **self.window(),
             **common,
         )
 
     def make_unary(self, common: dict[str, Any]) -> p.Unary:
         kind = self.random.choice(p.UNARY_KINDS)
-        return p.Unary(kind=kind, **self.in_to_out(), alpha=self.real(), beta=self.real(), **common)
+        values = {"alpha": self.real(), "beta": self.real(), "scales": self.scales(2)}
+        return p.Unary(kind=kind, **self.in_to_out(), **values, **common)
 
     def make_binary(self, common: dict[str, Any]) -> p.Binary:
         return p.Binary(
@@ -140,11 +148,12 @@ class Maker:
             out_view=self.pooled_view(),
             box=self.box(),
             act=self.act(),
+            scales=self.scales(3),
             **common,
         )
 
     def make_softmax(self, common: dict[str, Any]) -> p.Softmax:
-        return p.Softmax(**self.in_to_out(), axis=self.below(4), **common)
+        return p.Softmax(**self.in_to_out(), axis=self.below(4), scales=self.scales(2), **common)
 
     def make_reduce(self, common: dict[str, Any]) -> p.Reduce:
         return p.Reduce(
@@ -153,6 +162,7 @@ class Maker:
             axes=tuple(axis for axis in range(4) if self.flag()),
             scale=self.real(),
             accumulate=self.maybe(self.below(6)),
+            scales=self.scales(2),
             **common,
         )
 
@@ -164,6 +174,7 @@ class Maker:
             alpha=self.real(),
             beta=self.real(),
             bias=self.real(),
+            scales=self.scales(2),
             **common,
         )
 
@@ -176,6 +187,7 @@ class Maker:
             cols=self.pooled_span(),
             scale=(self.real(), self.real()),
             offset=(self.real(), self.real()),
+            scales=self.scales(2),
             **common,
         )
 
@@ -217,6 +229,9 @@ class Maker:
 
     def act(self) -> p.Act | None:
         return self.maybe(p.Act(self.random.choice(p.UNARY_KINDS), self.real(), self.real()))
+
+    def scales(self, count: int) -> tuple[p.Scale, ...] | None:
+        return self.maybe(tuple(p.Scale(self.random.random(), self.signed(32)) for _ in range(count)))
 
     def in_to_out(self) -> dict[str, Any]:
         return {"in_view": self.pooled_view(), "out_view": self.pooled_view(), "box": self.box()}
