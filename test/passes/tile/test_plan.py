@@ -1,0 +1,147 @@
+"""The search for pieces and tiles: what it chooses fits, and is the cheapest of its candidates."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from every_operation import NETWORKS, network
+from stops import modules_at_stops, target
+
+from frustum.backend.pipeline import Choices
+from frustum.dialects.isa.program import MAX_LOOPS
+from frustum.dialects.tile import Whole
+from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.project import project, tile_counts, unit_layers
+from frustum.passes.tile import plan, plan_unit
+
+
+def units(name, target_name="tiny"):
+    """The units of a network that compute, with partition and maps."""
+    module = modules_at_stops(network(name)[0], target_name, Choices())["tiled"]
+    return [op for op in module.walk() if isinstance(op, UnitOp) and op.partition is not None]
+
+
+def works(name):
+    """What was planned for each layer: (work, residency, loops left)."""
+    clusters = target("tiny").chip.clusters
+    for unit in units(name):
+        layers, partition = unit_layers(unit), unit.partition.data
+        projection = project(layers, partition, clusters)
+        for j, (op, layer) in enumerate(zip(layers.ops, layers.layers, strict=True)):
+            region = projection.operands[j][0] if layer.kind == "reduce" else projection.outputs[j]
+            submap = op.attributes["frustum.map"].data
+            loops = MAX_LOOPS - sum(n > 1 for n in tile_counts(layers.out.out_dims, partition, clusters))
+            yield plan.work_of(layer, region.extent, 4), submap, loops
+
+
+def each_candidate(monkeypatch, call):
+    """The plans of all candidates of a call of the search, one at a time."""
+    grid, sizes = plan.grid, []
+
+    def counted(*choices):
+        arrays = grid(*choices)
+        sizes.append(len(arrays[0]))
+        return arrays
+
+    monkeypatch.setattr(plan, "grid", counted)
+    call()
+    for k in range(sum(sizes)):
+        monkeypatch.setattr(plan, "grid", lambda *choices, k=k: [a[k : k + 1] for a in grid(*choices)])
+        if (found := call()) is not None:
+            yield found
+    monkeypatch.setattr(plan, "grid", grid)
+
+
+def calls(work, machine, residency, loops):
+    """The searches of which `plan_layer` takes the best."""
+    if work.kind == "conv":
+        for cores_dim in (1, 2, 3):
+            for outer in ("space", "channels"):
+                yield lambda c=cores_dim, o=outer: plan.plan_matrix_with(
+                    work, machine, residency, loops, c, o
+                )
+        return
+    for cores_dim in (1, 2, 3, 0):
+        yield lambda c=cores_dim: plan.plan_vector_with(work, machine, loops, c, False)
+
+
+@pytest.mark.parametrize("name", ["convolutions", "grouped", "products", "across_channels", "max_pools"])
+def test_the_cheapest_piece_of_all_candidates_is_chosen(name, monkeypatch):
+    machine = target("tiny")
+    for work, submap, loops in works(name):
+        chosen = plan.plan_layer(work, machine, submap.weights, loops)
+        costs = [
+            found.cycles
+            for call in calls(work, machine, submap.weights, loops)
+            for found in each_candidate(monkeypatch, call)
+        ]
+        assert len(costs) > 1 and chosen.cycles == min(costs)
+
+
+def piece_bytes(work, submap):
+    """NRAM bytes of one piece's operands and result, and WRAM bytes of its weights, by the layer's numbers."""
+    n, c, h, w = submap.extent
+    inputs = 0
+    for access in work.accesses:
+        extents = [axis.size if isinstance(axis, Whole) else (e - 1) * axis.num // axis.den + 1 + axis.reach
+                   for axis, e in zip(access, submap.extent, strict=True)]  # fmt: skip
+        if work.kind == "conv":
+            groups = 1 if work.groups == 1 else max(1, c // work.group_outputs)
+            extents[1] = submap.channels * groups
+        inputs += math.prod(extents) * work.element_bytes
+    result = n * c * h * w * work.element_bytes
+    weights = c * submap.channels * math.prod(work.kernel) * work.element_bytes if work.kind == "conv" else 0
+    return inputs + result, weights + 4 * c * work.has_bias
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "reductions"])
+def test_pieces_fit_nram_and_wram(name):
+    core = target("tiny").core
+    for work, submap, _ in works(name):
+        nram, wram = piece_bytes(work, submap)
+        pieces = math.prod(-(-e // p) for e, p in zip(work.extent, submap.extent, strict=True))
+        copies = 2 if pieces > target("tiny").cluster.cores else 1
+        assert copies * nram <= core.nram.capacity_bytes
+        assert wram <= core.wram.capacity_bytes
+
+
+@pytest.mark.parametrize("name", ["deep_and_wide", "convolutions", "broadcasts", "softmaxes", "linear"])
+def test_tiles_fit_sram_and_cover_the_output(name):
+    machine = target("tiny")
+    for unit in units(name):
+        layers, partition = unit_layers(unit), unit.partition.data
+        projection = project(layers, partition, machine.chip.clusters)
+        maps = [
+            region
+            for regions, sources in zip(projection.operands, layers.sources, strict=True)
+            for region, source in zip(regions, sources, strict=True)
+            if source.layer is None
+        ]
+        used = sum(4 * math.prod(region.extent) for region in [projection.outputs[-1], *maps])
+        assert used <= machine.cluster.sram.capacity_bytes
+        counts = tile_counts(layers.out.out_dims, partition, machine.chip.clusters)
+        for d, (count, tile, size) in enumerate(
+            zip(counts, partition.tile, layers.out.out_dims, strict=True)
+        ):
+            dealt = machine.chip.clusters if d == partition.clusters else 1
+            assert count * tile * dealt >= size
+
+
+@pytest.mark.parametrize("name", ["long_kernel", "grouped", "max_pools", "linear"])
+def test_looking_at_all_partitions_finds_none_that_is_much_better(name, monkeypatch):
+    """The search stops early by bounds on widths, heights and candidates; here it looks at everything."""
+    machine = target("tiny")
+    budget = plan_unit.Budget(machine.cluster.sram.capacity_bytes)
+    layers = [unit_layers(unit) for unit in units(name)]
+    quick = [plan_unit.search(each, machine, 4, budget) for each in layers]
+    for bound in ("WIDEST", "LARGEST_HEIGHTS", "LOOKED_AT"):
+        monkeypatch.setattr(plan_unit, bound, 10**9)
+    for each, found in zip(layers, quick, strict=True):
+        best = plan_unit.search(each, machine, 4, budget)
+        assert found is not None and best is not None
+        assert score(found, machine) <= 1.25 * score(best, machine)
+
+
+def score(found, machine):
+    return found.cycles + 0.2 * found.dram_bytes / machine.chip.dram.port_bytes_per_cycle
