@@ -16,7 +16,7 @@ from frustum.backend.loop_tree import Path
 from frustum.backend.packing import pack
 from frustum.backend.read_code import Code, layer_of, read_code, target_of
 from frustum.dialects.fit import DoesNotFit
-from frustum.dialects.isa.program import MEMORIES, Memory
+from frustum.dialects.isa.program import IMAGE_CLASSES, MEMORIES, Memory
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.target import Target
 
@@ -34,7 +34,7 @@ class Allocate(ModulePass):
     d has d copies from there on; `frustum.peak` of the module has, for each memory, the first address behind all
     buffers of each section.  Raises DoesNotFit.
 
-    Externals come first in DRAM, the weights before all others, in the order of the program, and stay.  Other
+    Externals come first in DRAM, weights and tables before all others, in the order of the program, and stay.  Other
     buffers have their memory between two barriers.  If all buffers of a memory fit side by side, none share; else
     those share that `lifetimes.py` lets, placed by `packing.py`.  (Sharing makes instructions wait for each other
     that otherwise would not; nothing is gained by a lower peak.)
@@ -86,7 +86,7 @@ class _Placing:
     def externals(self) -> int:
         """Place the externals; the first address behind them."""
         numbers = [n for n, storage in enumerate(self.code.storage) if isinstance(storage, ExternalOp)]
-        numbers.sort(key=lambda n: not self._is_weight(n))
+        numbers.sort(key=lambda n: not self._is_image(n))
         address = 0
         for number in numbers:
             self.addresses[number] = address
@@ -146,9 +146,9 @@ class _Placing:
     def _size(self, number: int) -> int:
         return _aligned(self.code.buffers[number].total_bytes, ALIGNMENT_BYTES)
 
-    def _is_weight(self, number: int) -> bool:
+    def _is_image(self, number: int) -> bool:
         storage = self.code.storage[number]
-        return isinstance(storage, ExternalOp) and storage.class_.data == "weight"
+        return isinstance(storage, ExternalOp) and storage.class_.data in IMAGE_CLASSES
 
     def _where(self, number: int) -> str:
         """The section and the layer of the first use of a buffer."""

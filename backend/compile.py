@@ -93,8 +93,9 @@ def executable_of(module: ModuleOp, choices: Choices) -> Executable:
 
 
 def weights_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[Any]]]:
-    """Address and data of every weight, in the device's type."""
-    return [
+    """Address and data of every weight, in the device's type, and of every address table."""
+    tables = [(e.address, np.asarray(store[e.name])) for e in program.externals if e.class_ == "program"]
+    return tables + [
         (e.address, np.asarray(store[e.name]).astype(NUMPY[e.element], copy=False))
         for e in program.externals
         if e.class_ == "weight"

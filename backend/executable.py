@@ -5,7 +5,7 @@
 | `manifest` | JSON with sorted keys: everything known about the program that is not an instruction |
 | `code` | the instructions, as `dialects/isa/format.py` declares them |
 | `debug` | two arrays of u32: layer and unit of each instruction in textual order |
-| `weights` | the DRAM from the first weight to the end of the last; begins at a multiple of 4096 |
+| `weights` | the DRAM from the first weight or address table to the end of the last; begins at a multiple of 4096 |
 
 The same program gives the same bytes: no times, paths or addresses of the host are in.  The file is read without
 being copied: the weights are mapped.  How sections are stored and checked: `container.py`.
@@ -35,7 +35,7 @@ from frustum.backend.container import (
 from frustum.backend.decode import CodeError, decode
 from frustum.backend.encode import Code, encode
 from frustum.backend.manifest import Json, manifest_of, program_of, to_bytes
-from frustum.dialects.isa.program import Program
+from frustum.dialects.isa.program import IMAGE_CLASSES, Program
 
 Bytes: TypeAlias = NDArray[np.uint8]
 """One-dimensional."""
@@ -88,7 +88,7 @@ def build_executable(
 ) -> Executable:
     """The executable of a program.
 
-    `weights`: DRAM address and data, already of the device's type, of every weight external; not copied.
+    `weights`: DRAM address and data, already of the device's type, of every weight and table; not copied.
     `options`: what else the manifest should tell, as JSON values.  DoesNotFit as `encode` raises it.
     """
     code = encode(program, instruction_memory_bytes)
@@ -136,8 +136,8 @@ def open_executable(path: str | Path) -> Executable:
 
 
 def weights_range(program: Program) -> tuple[int, int]:
-    """DRAM addresses [start, stop) that hold all weights; (0, 0) without weights."""
-    weights = [external for external in program.externals if external.class_ == "weight"]
+    """DRAM addresses [start, stop) that hold all weights and tables; (0, 0) if there are none."""
+    weights = [external for external in program.externals if external.class_ in IMAGE_CLASSES]
     if not weights:
         return 0, 0
     return min(w.address for w in weights), max(w.address + w.bytes for w in weights)
@@ -149,7 +149,7 @@ def _flat_bytes(array: NDArray[Any]) -> Bytes:
 
 
 def _check_weights(program: Program, weights: Sequence[tuple[int, Bytes]]) -> None:
-    room = {e.address: e.bytes for e in program.externals if e.class_ == "weight"}
+    room = {e.address: e.bytes for e in program.externals if e.class_ in IMAGE_CLASSES}
     given = {address: len(data) for address, data in weights}
     assert len(given) == len(weights), "two weights at one address"
     assert given.keys() == room.keys(), f"weights at {sorted(given)}, externals at {sorted(room)}"

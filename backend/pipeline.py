@@ -7,7 +7,7 @@
 | `fused` | layers in units | fuse-layers |
 | `tiled` | units with partitions, layers with maps | partition |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units |
-| `lowered` | instructions with symbolic buffers | lower-tiles |
+| `lowered` | instructions with symbolic buffers | lower-tiles, make-address-tables |
 | `fixed` | addresses, events | allocate, schedule |
 
 A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
@@ -35,6 +35,7 @@ from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.own_outputs import OwnOutputs
 from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.lower.lower_tiles import LowerTiles
+from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.passes.tile.partition import PartitionUnits
 
@@ -61,7 +62,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "fused": (FuseLayers(policy=choices.policy),),  # type: ignore[arg-type]  # checked by the command line
         "tiled": (PartitionUnits(sram=choices.sram),),
         "placed": (LowerUnits(),),
-        "lowered": (LowerTiles(),),
+        "lowered": (LowerTiles(), MakeAddressTables()),
         "fixed": (Allocate(), Schedule()),
     }[stop]
 

@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import FileLineColLoc, ModuleOp, StringAttr
 from xdsl.ir import Operation
 from xdsl.printer import Printer
 
+from frustum.dialects.isa.program import IMAGE_CLASSES
 from frustum.dialects.isa.sync import ExternalOp
 from frustum.passes import safetensors
 from frustum.passes.errors import ModelError
@@ -136,9 +137,9 @@ def used_keys(module: ModuleOp) -> list[str]:
 
 
 def _key(op: Operation) -> str | None:
-    """In the property `key`, or, of a buffer for weights, in its name."""
+    """In the property `key`, or, of a buffer that is loaded with the program, in its name."""
     if isinstance(op, ExternalOp):
-        return op.external_name.data if op.class_.data == "weight" else None
+        return op.external_name.data if op.class_.data in IMAGE_CLASSES else None
     key = op.properties.get("key")
     return key.data if isinstance(key, StringAttr) else None
 

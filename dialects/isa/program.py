@@ -45,6 +45,8 @@ CORE_ENGINES: frozenset[Engine] = frozenset({"iodma", "mvdma", "matrix", "vector
 """Engines that every core has; the others exist once in a cluster."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 EXTERNAL_CLASSES: tuple[ExternalClass, ...] = get_args(ExternalClass)
+IMAGE_CLASSES: tuple[ExternalClass, ...] = ("weight", "program")
+"""What an executable brings with it: weights, and tables of the program."""
 POOL_KINDS: tuple[PoolKind, ...] = get_args(PoolKind)
 UNARY_KINDS: tuple[UnaryKind, ...] = get_args(UnaryKind)
 BINARY_KINDS: tuple[BinaryKind, ...] = get_args(BinaryKind)
