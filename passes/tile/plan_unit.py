@@ -19,7 +19,7 @@ from frustum.dialects.tile import Residency, SubMap, Whole
 from frustum.dialects.unit import Extents, Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import Projection, Region, UnitLayers, project, tile_counts
-from frustum.passes.tile.plan import BIAS_BYTES, LayerPlan, halves, plan_layer, work_of
+from frustum.passes.tile.plan import LayerPlan, halves, plan_layer, work_of
 
 TILE_ORDER = (1, 0, 2, 3)
 """The tile loops from the outermost: a channel range keeps its weights while n, h and w run."""
@@ -54,13 +54,13 @@ _PLANS: dict[Hashable, UnitPlan | None] = {}
 MOST_PLANS = 20_000
 
 
-def plan_unit(unit: UnitLayers, target: Target, element_bytes: int, budget: Budget) -> UnitPlan | None:
+def plan_unit(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
     """The cheapest partition of a unit that fits; None where none does.  Equal units are planned once."""
-    key = (signature(unit), target, element_bytes, budget)
+    key = (signature(unit), target, budget)
     if key not in _PLANS:
         if len(_PLANS) > MOST_PLANS:
             _PLANS.clear()
-        _PLANS[key] = search(unit, target, element_bytes, budget)
+        _PLANS[key] = search(unit, target, budget)
     return _PLANS[key]
 
 
@@ -71,7 +71,8 @@ def signature(unit: UnitLayers) -> Hashable:
             layer.kind,
             layer.out_dims,
             layer.maps,
-            layer.bias is None,
+            layer.out_bytes,
+            layer.channel_bytes,
             tuple(layer.params.items()),
             tuple(s.layer for s in sources),
         )
@@ -79,38 +80,43 @@ def signature(unit: UnitLayers) -> Hashable:
     )
 
 
-def search(unit: UnitLayers, target: Target, element_bytes: int, budget: Budget) -> UnitPlan | None:
+def search(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
+    """The best of the largest tiles that fit; of all tiles where none of those has pieces that fit the cores."""
+    return search_among(unit, target, budget, largest=True) or search_among(
+        unit, target, budget, largest=False
+    )
+
+
+def search_among(
+    unit: UnitLayers, target: Target, budget: Budget, *, largest: bool
+) -> UnitPlan | None:
     clusters = target.chip.clusters
     found = []
     widths: Counter[tuple[int, ...]] = Counter()
     for column in columns(unit, clusters):
         fitting = 0
         group = (column[0].clusters, *column[0].tile[:2])
-        if widths[group] == WIDEST:
+        if largest and widths[group] == WIDEST:
             continue
         for partition in column:
             projection = project(unit, partition, clusters)
-            residency = fit(unit, partition, projection, target, element_bytes, budget)
+            residency = fit(unit, partition, projection, target, budget)
             if residency is None:
                 continue
-            moved = dram_bytes(unit, partition, projection, residency, clusters, element_bytes)
+            moved = dram_bytes(unit, partition, projection, residency, clusters)
             passes = math.prod(tile_counts(unit.out.out_dims, partition, clusters))
             found.append(
                 (moved + passes * TILE_OVERHEAD_CYCLES, moved, passes, partition, projection, residency)
             )
             fitting += 1
-            if fitting == LARGEST_HEIGHTS:
+            if largest and fitting == LARGEST_HEIGHTS:
                 break
         widths[group] += fitting > 0
     found.sort(key=lambda c: c[0])
     best: tuple[float, UnitPlan] | None = None
-    for _, moved, passes, partition, projection, residency in enough(found):
-        plans = layer_plans(
-            unit, projection, target, element_bytes, residency, loops_left(unit, partition, clusters)
-        )
-        if plans is None or not streams_fit(
-            unit, partition, projection, plans, target, element_bytes, budget
-        ):
+    for _, moved, passes, partition, projection, residency in enough(found) if largest else found:
+        plans = layer_plans(unit, projection, target, residency, loops_left(unit, partition, clusters))
+        if plans is None or not streams_fit(unit, partition, projection, plans, target, budget):
             continue
         compute = passes * (sum(p.cycles for p in plans) + TILE_OVERHEAD_CYCLES)
         transfer = moved / target.chip.dram.port_bytes_per_cycle
@@ -186,37 +192,38 @@ def candidates(unit: UnitLayers, clusters: int) -> Iterator[Partition]:
             yield Partition(partition.tile, cluster_dim, depth)
 
 
-def weight_bytes(layer: Layer, channels: int, element_bytes: int) -> int:
+def weight_bytes(layer: Layer, channels: int) -> int:
     """Bytes of the weights that make `channels` output channels."""
     if not layer.is_matrix:
         return 0
     kernel, per_group = layer.params["kernel"], layer.params["channels"]
     assert isinstance(kernel, tuple) and isinstance(per_group, int)
-    return channels * per_group * math.prod(kernel) * element_bytes
+    return channels * per_group * math.prod(kernel) * layer.weight_bytes
 
 
 def bias_bytes(layer: Layer, channels: int) -> int:
-    return channels * BIAS_BYTES if layer.bias is not None else 0
+    """Bytes of the bias, and of all else that has one number per output channel."""
+    return channels * sum(layer.channel_bytes)
 
 
 def tile_bytes(region: Region, element_bytes: int) -> int:
     return -(-region.elements * element_bytes // 16) * 16
 
 
-def map_bytes(unit: UnitLayers, partition: Partition, projection: Projection, element_bytes: int) -> int:
+def map_bytes(unit: UnitLayers, partition: Partition, projection: Projection) -> int:
     """SRAM bytes of all maps: inputs and output in `depth` copies, intermediate ones while they live."""
     depth = partition.depth
-    total = depth * tile_bytes(projection.outputs[-1], element_bytes)
-    for regions, sources in zip(projection.operands, unit.sources, strict=True):
-        for region, source in zip(regions, sources, strict=True):
+    total = depth * tile_bytes(projection.outputs[-1], unit.out.out_bytes)
+    for layer, regions, sources in zip(unit.layers, projection.operands, unit.sources, strict=True):
+        for operand, region, source in zip(layer.maps, regions, sources, strict=True):
             if source.layer is None:
-                total += (1 if region.is_fixed else depth) * tile_bytes(region, element_bytes)
+                total += (1 if region.is_fixed else depth) * tile_bytes(region, operand.element_bytes)
     last = len(unit.layers) - 1
     uses = [unit.last_use(j) for j in range(last)]
     peak = max(
         (
             sum(
-                tile_bytes(projection.outputs[k], element_bytes)
+                tile_bytes(projection.outputs[k], unit.layers[k].out_bytes)
                 for k in range(min(j + 1, last))
                 if uses[k] >= j
             )
@@ -232,16 +239,13 @@ def fit(
     partition: Partition,
     projection: Projection,
     target: Target,
-    element_bytes: int,
     budget: Budget,
 ) -> tuple[Residency, ...] | None:
     """Where each layer's weights wait so that all fits SRAM: the largest are streamed first; None if nothing helps."""
     channels = [region.extent[1] for region in projection.outputs]
     copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
-    weights = [
-        copies * weight_bytes(layer, c, element_bytes) for layer, c in zip(unit.layers, channels, strict=True)
-    ]
-    used = map_bytes(unit, partition, projection, element_bytes) + sum(
+    weights = [copies * weight_bytes(layer, c) for layer, c in zip(unit.layers, channels, strict=True)]
+    used = map_bytes(unit, partition, projection) + sum(
         copies * bias_bytes(layer, c) for layer, c in zip(unit.layers, channels, strict=True)
     )
     residency: list[Residency] = ["stream" if varies(layer) else "unit" for layer in unit.layers]
@@ -263,14 +267,13 @@ def layer_plans(
     unit: UnitLayers,
     projection: Projection,
     target: Target,
-    element_bytes: int,
     residency: Sequence[Residency],
     loops: int,
 ) -> list[LayerPlan] | None:
     plans = []
     for j, layer in enumerate(unit.layers):
         extent = projection.operands[j][0].extent if layer.kind == "reduce" else projection.outputs[j].extent
-        plan = plan_layer(work_of(layer, extent, element_bytes), target, residency[j], loops)
+        plan = plan_layer(work_of(layer, extent), target, residency[j], loops)
         if plan is None:
             return None
         plans.append(plan)
@@ -283,7 +286,6 @@ def streams_fit(
     projection: Projection,
     plans: Sequence[LayerPlan],
     target: Target,
-    element_bytes: int,
     budget: Budget,
 ) -> bool:
     """With the buffers of streamed weights and partial reductions everything still fits SRAM."""
@@ -291,11 +293,11 @@ def streams_fit(
     copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
     held = sum(
         copies
-        * (bias_bytes(layer, c) + (weight_bytes(layer, c, element_bytes) if p.map.weights == "unit" else 0))
+        * (bias_bytes(layer, c) + (weight_bytes(layer, c) if p.map.weights == "unit" else 0))
         for layer, c, p in zip(unit.layers, channels, plans, strict=True)
     )
     streams = max((p.stream_bytes for p in plans), default=0)
-    return map_bytes(unit, partition, projection, element_bytes) + held + streams <= budget.sram_bytes
+    return map_bytes(unit, partition, projection) + held + streams <= budget.sram_bytes
 
 
 def dram_bytes(
@@ -304,17 +306,16 @@ def dram_bytes(
     projection: Projection,
     residency: Sequence[Residency],
     clusters: int,
-    element_bytes: int,
 ) -> int:
     """Modelled DRAM bytes: boxes of the inputs, weights as often as they are loaded, the output once."""
     counts = tile_counts(unit.out.out_dims, partition, clusters)
-    total = math.prod(unit.out.out_dims) * element_bytes
+    total = math.prod(unit.out.out_dims) * unit.out.out_bytes
     for j, layer in enumerate(unit.layers):
         for operand, region, source in zip(layer.maps, projection.operands[j], unit.sources[j], strict=True):
             if source.layer is None:
-                total += loaded_elements(region, operand.dims, counts, clusters) * element_bytes
+                total += loaded_elements(region, operand.dims, counts, clusters) * operand.element_bytes
         times = 1 if residency[j] == "unit" else counts[0] * counts[2] * counts[3]
-        total += times * weight_bytes(layer, layer.out_dims[1], element_bytes)
+        total += times * weight_bytes(layer, layer.out_dims[1])
         total += bias_bytes(layer, layer.out_dims[1])
     return total
 
