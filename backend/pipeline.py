@@ -34,6 +34,7 @@ from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.own_outputs import OwnOutputs
 from frustum.passes.graph.split_reductions import SplitReductions
+from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.tile.lower_units import LowerUnits

@@ -8,7 +8,7 @@ from line_buffer_cases import Case
 from line_buffer_cases import target as machine_of
 from programs import module_of
 from xdsl.context import Context
-from xdsl.dialects.test import TestOp
+from xdsl.dialects import test
 from xdsl.ir import Block, Region
 
 from frustum.backend import targets
@@ -112,15 +112,15 @@ def test_running_it_again_changes_nothing():
 def test_foreign_operations_stay():
     nram, wram = AllocOp("nram", 64), AllocOp("wram", 64)
     conv = conv_op(resnet_layer(7, 1), nram, wram)
-    inside = TestOp(regions=[Region(Block([conv]))])
-    module = module_of(LINE64, nram, TestOp(), wram, inside, TestOp())
+    inside = test.TestOp(regions=[Region(Block([conv]))])
+    module = module_of(LINE64, nram, test.TestOp(), wram, inside, test.TestOp())
     ChooseLineBuffer().apply(Context(), module)
     assert isinstance(conv.prev_op, LineBufferOp)
-    assert sum(isinstance(op, TestOp) for op in module.walk()) == 3
+    assert sum(isinstance(op, test.TestOp) for op in module.walk()) == 3
 
 
 def test_a_module_without_convolutions_needs_no_target():
-    module = module_of(LINE64, TestOp())
+    module = module_of(LINE64, test.TestOp())
     del module.attributes["frustum.target"]
     ChooseLineBuffer().apply(Context(), module)
     assert len(list(module.walk())) == 3
@@ -158,12 +158,12 @@ SIZES = st.builds(
     dilation=st.tuples(st.just(1), st.integers(1, 2)),
     pads=st.tuples(*[st.integers(0, 3)] * 4),
     images=st.integers(1, 3),
-    element=st.sampled_from(["f32", "f16", "i8"]),
+    element=st.sampled_from(["f32", "f16"]),
 )
 
 
 @given(SIZES, st.sampled_from([LINE64, DEFAULT]))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_the_chosen_mode_is_never_slower_than_the_other(case, target):
     assume(min(case.out) > 0)
     _, conv, _ = chosen(case, target)
