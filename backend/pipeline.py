@@ -7,7 +7,7 @@
 | `fused` | layers in units | fuse-layers |
 | `tiled` | units with partitions, layers with maps | partition |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units |
-| `lowered` | instructions with symbolic buffers | lower-tiles, make-address-tables |
+| `lowered` | instructions with symbolic buffers | lower-tiles, choose-line-buffer, make-address-tables |
 | `fixed` | addresses, events | allocate, schedule |
 
 A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
@@ -63,7 +63,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "fused": (FuseLayers(policy=choices.policy),),  # type: ignore[arg-type]  # checked by the command line
         "tiled": (PartitionUnits(sram=choices.sram),),
         "placed": (LowerUnits(),),
-        "lowered": (LowerTiles(), MakeAddressTables()),
+        "lowered": (LowerTiles(), ChooseLineBuffer(), MakeAddressTables()),
         "fixed": (Allocate(), Schedule()),
     }[stop]
 

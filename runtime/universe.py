@@ -28,6 +28,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-tile-partition", "frustum.passes.tile.partition:PartitionUnits"),
     ("frustum-tile-lower-units", "frustum.passes.tile.lower_units:LowerUnits"),
     ("frustum-lower-tiles", "frustum.passes.lower.lower_tiles:LowerTiles"),
+    ("frustum-lower-choose-line-buffer", "frustum.passes.lower.choose_line_buffer:ChooseLineBuffer"),
     ("frustum-lower-make-address-tables", "frustum.passes.lower.make_address_tables:MakeAddressTables"),
     ("frustum-allocate", "frustum.backend.allocate:Allocate"),
     ("frustum-schedule", "frustum.backend.schedule:Schedule"),
