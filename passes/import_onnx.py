@@ -19,10 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, f32
 from xdsl.ir import Attribute, SSAValue
 
-from frustum.dialects.graph import NetworkOp, OutputOp, tensor_type
+from frustum.dialects.graph import NetworkOp, OutputOp, is_integer, tensor_of, tensor_type
+from frustum.passes.element_types import numpy_of
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.weights import WeightStore, attach
 
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
     import onnx
 
     from frustum.passes.onnx.loading import LoadedModel
-    from frustum.passes.onnx.node import Value
+    from frustum.passes.onnx.node import Network, Value
     from frustum.passes.onnx.walk import Unavailable, Walk
 
 __all__ = ["DTYPE", "MODEL", "MODEL_DTYPES", "import_onnx"]
 
 MODEL = "frustum.model"
+INT8 = "int8"
+"""The type of a module with layers of integers: those where the IR says so, f32 elsewhere."""
 DTYPE = "frustum.dtype"
 MODEL_DTYPES = "frustum.model_dtypes"
 """On a network: the numpy types in which the host passes its inputs and expects its outputs, in their order."""
@@ -62,6 +65,7 @@ def import_onnx(
 
 def _import(model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence[int]] | None) -> ModuleOp:
     from frustum.passes.onnx.binding import bind_inputs
+    from frustum.passes.onnx.element_types import UNSIGNED
     from frustum.passes.onnx.node import Network
     from frustum.passes.onnx.opset import unify
     from frustum.passes.onnx.walk import Walk, needed_nodes
@@ -72,23 +76,33 @@ def _import(model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence
     bound = bind_inputs(model.file, inputs, batch, shapes)
     nodes = needed_nodes(graph)
     element = _element_type(model.file, inputs, unified.tensors.values(), nodes)
-    signature = [(value.name, tensor_type(element, bound.shapes[value.name])) for value in inputs]
+    signature = [(value.name, tensor_type(_device_type(value, element), bound.shapes[value.name])) for value in inputs]
     operation = NetworkOp(
         re.sub(r"\W", "_", Path(model.file).stem), signature, [value.name for value in graph.output]
     )
-    operation.attributes[MODEL_DTYPES] = _host_types([*inputs, *graph.output], element)
     network = Network(operation.body.block, WeightStore(), element, bound.rebatched)
     walk = Walk(model.file, network, _constants(model, unified.tensors, nodes, graph))
-    walk.values.update(zip((value.name for value in inputs), operation.body.block.args, strict=True))
+    for value, argument in zip(inputs, operation.body.block.args, strict=True):
+        walk.values[value.name] = argument
+        if value.type.tensor_type.elem_type in UNSIGNED:
+            network.unsigned.add(argument)
     walk.run(nodes, unified.opset)
     outputs = _outputs(walk, graph)
     if walk.problems:
         raise Unsupported(walk.problems)
     operation.body.block.add_op(OutputOp(outputs))
-    attributes = {MODEL: StringAttr(model.file), DTYPE: StringAttr(str(element))}
+    ends = [*operation.body.block.args, *outputs]
+    operation.attributes[MODEL_DTYPES] = _host_types([*inputs, *graph.output], ends, network)
+    dtype = INT8 if has_integers(operation) else str(element)
+    attributes = {MODEL: StringAttr(model.file), DTYPE: StringAttr(dtype)}
     module = ModuleOp([operation], dict(attributes))
     attach(module, network.store)
     return module
+
+
+def has_integers(network: NetworkOp) -> bool:
+    """Whether any layer computes with integers."""
+    return any(is_integer(value) for op in network.body.block.ops for value in op.operands)
 
 
 def _element_type(
@@ -97,32 +111,43 @@ def _element_type(
     tensors: Iterable[onnx.TensorProto],
     nodes: Sequence[onnx.NodeProto],
 ) -> Attribute:
-    """The network's element type; Unsupported where an input is not floating point."""
+    """The network's floating-point type, f32 where integers stand for it; Unsupported for inputs of other types."""
     from onnx import TensorProto
 
-    from frustum.passes.onnx.element_types import FLOATS, network_type
+    from frustum.passes.onnx.element_types import FLOATS, INTEGERS, network_type
 
     types = {value.name: value.type.tensor_type.elem_type for value in inputs}
     problems = [
         Problem(file, f"input '{name}' has elements of {TensorProto.DataType.Name(found)}: FLOAT, FLOAT16, "
-                      "BFLOAT16 and DOUBLE are supported")
+                      "BFLOAT16, DOUBLE, INT8, UINT8, INT16, UINT16 and INT32 are supported")
         for name, found in types.items()
-        if found not in FLOATS
+        if found not in FLOATS and found not in INTEGERS
     ]  # fmt: skip
     if problems:
         raise Unsupported(problems)
+    if any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in nodes):
+        return f32
     casts = (attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute)
     return network_type([*types.values(), *(tensor.data_type for tensor in tensors), *casts])
 
 
-def _host_types(values: Sequence[onnx.ValueInfoProto], element: Attribute) -> ArrayAttr[StringAttr]:
-    """The numpy types of inputs and outputs, `element` where the file does not tell."""
+def _device_type(value: onnx.ValueInfoProto, element: Attribute) -> Attribute:
+    from frustum.passes.onnx.element_types import INTEGERS
+
+    return INTEGERS.get(value.type.tensor_type.elem_type, element)
+
+
+def _host_types(
+    values: Sequence[onnx.ValueInfoProto], found: Sequence[SSAValue], network: Network
+) -> ArrayAttr[StringAttr]:
+    """The numpy types of inputs and outputs, those of the device where the file does not tell."""
     from onnx.helper import tensor_dtype_to_np_dtype
 
-    from frustum.passes.element_types import numpy_of
-
-    types = (value.type.tensor_type.elem_type for value in values)
-    names = (tensor_dtype_to_np_dtype(type_).name if type_ else numpy_of(element).name for type_ in types)
+    names = []
+    for value, own in zip(values, found, strict=True):
+        declared = value.type.tensor_type.elem_type
+        dtype = tensor_dtype_to_np_dtype(declared) if declared else numpy_of(tensor_of(own).element_type)
+        names.append(f"u{dtype.name}" if not declared and own in network.unsigned else dtype.name)
     return ArrayAttr([StringAttr(name) for name in names])
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from xdsl.dialects.builtin import FileLineColLoc, ModuleOp, StringAttr
+from xdsl.dialects.builtin import DictionaryAttr, FileLineColLoc, ModuleOp, StringAttr
 from xdsl.ir import Operation
 from xdsl.printer import Printer
 
@@ -133,7 +133,15 @@ def write_module(module: ModuleOp, path: Path | str) -> None:
 
 def used_keys(module: ModuleOp) -> list[str]:
     """The keys that operations of any level name, each once, in order."""
-    return list(dict.fromkeys(filter(None, map(_key, module.walk()))))
+    named = (key for op in module.walk() for key in (_key(op), *_keys_of_integers(op)))
+    return list(dict.fromkeys(filter(None, named)))
+
+
+def _keys_of_integers(op: Operation) -> list[str]:
+    """What a constant was computed from (`passes/dequantised.py`)."""
+    noted = op.attributes.get("frustum.integers")
+    values = noted.data.values() if isinstance(noted, DictionaryAttr) else ()
+    return [value.data for value in values if isinstance(value, StringAttr)]
 
 
 def _key(op: Operation) -> str | None:

@@ -174,8 +174,9 @@ def rebuilt(
     if act is not None:
         properties["act"] = act
     properties.pop("operandSegmentSizes")  # follows from the operands
+    others = [getattr(layer, name) for name, _ in layer.get_irdl_definition().operands[3:]]
     new = type(layer).build(
-        operands=[x, weight, bias, layer.w_zero, layer.multiplier],
+        operands=[x, weight, bias, *others],
         properties=properties,
         attributes=layer.attributes,
         result_types=[layer.result.type],

@@ -5,7 +5,19 @@ from __future__ import annotations
 from xdsl.ir import Operation
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
-from frustum.dialects.graph import BinaryOp, ConvOp, InterleaveOp, MatmulOp, PadOp, Pooling, PoolOp, UnaryOp
+from frustum.dialects.graph import (
+    BinaryOp,
+    ConvOp,
+    InterleaveOp,
+    MatmulOp,
+    PadOp,
+    Pooling,
+    PoolOp,
+    UnaryOp,
+    bounds,
+    is_integer,
+    tensor_of,
+)
 from frustum.dialects.graph.attributes import int_array
 
 __all__ = ["FuseActivation", "FusePad"]
@@ -18,7 +30,7 @@ class FuseActivation(RewritePattern):
     """Into the layer that makes its operand, if nobody else uses that; of interleaved parts, into every part."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, UnaryOp) or not op.x.has_one_use():
+        if not isinstance(op, UnaryOp) or op.scales is not None or not op.x.has_one_use():
             return
         layer = op.x.owner
         if isinstance(layer, InterleaveOp):
@@ -45,8 +57,7 @@ class FusePad(RewritePattern):
         pad = op.x.owner
         if not isinstance(pad, PadOp) or not op.x.has_one_use():
             return
-        own_value = 0.0 if isinstance(op, ConvOp) else float("-inf") if op.kind == Pooling.MAX else None
-        if pad.value != own_value or any(pad.low[:PLANE]) or any(pad.high[:PLANE]):
+        if pad.value != _own_value(op) or any(pad.low[:PLANE]) or any(pad.high[:PLANE]):
             return
         added = (*pad.low[PLANE:], *pad.high[PLANE:])
         if min(added) < 0:  # a crop, then a border: not the same as their sum
@@ -55,3 +66,12 @@ class FusePad(RewritePattern):
         op.operands[0] = pad.x
         rewriter.notify_op_modified(op)
         rewriter.erase(pad)
+
+
+def _own_value(op: ConvOp | PoolOp) -> float | None:
+    """What the operation's own padding is; None where it has no value."""
+    if isinstance(op, ConvOp):
+        return float(op.zeros[0]) if op.zeros is not None else 0.0
+    if op.kind != Pooling.MAX:
+        return None
+    return float(bounds(tensor_of(op.x).element_type)[0]) if is_integer(op.x) else float("-inf")

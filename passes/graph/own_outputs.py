@@ -35,10 +35,18 @@ def own_outputs(network: g.NetworkOp) -> None:
         if is_layer and root not in taken:
             taken.add(root)
             continue
-        copy = g.UnaryOp("identity", value)
+        copy = copied(value)
         copy.location = terminator.location
         network.body.block.insert_op_before(copy, terminator)
         terminator.operands[position] = copy.results[0]
+
+
+def copied(value: SSAValue) -> Operation:
+    """An operation whose result has the same elements; integers, which stand for nothing here, are moved."""
+    if not g.is_integer(value):
+        return g.UnaryOp("identity", value)
+    shape = g.shape_of(value)
+    return g.SliceOp(value, (0,) * len(shape), shape)
 
 
 def root_of(value: SSAValue) -> SSAValue:

@@ -42,7 +42,7 @@ class MergeMoves(RewritePattern):
                 new = TransposeOp(op.x.owner.x, tuple(inner[axis] for axis in op.perm))
             case TransposeOp() if _order_of_long_axes(op) == sorted(_order_of_long_axes(op)):
                 new = ReshapeOp(op.x, shape_of(op.result))
-            case ReduceOp() if all(shape_of(op.x)[axis] == 1 for axis in op.axes):
+            case ReduceOp() if op.scales is None and all(shape_of(op.x)[axis] == 1 for axis in op.axes):
                 new = ReshapeOp(op.x, shape_of(op.result))
         if new is not None:
             new.location = op.location
@@ -58,7 +58,7 @@ def _order_of_long_axes(op: TransposeOp) -> list[int]:
 def _unchanged(op: Operation) -> SSAValue | None:
     """The operand that the operation only repeats."""
     match op:
-        case UnaryOp() if op.kind == Function.IDENTITY:
+        case UnaryOp() if op.kind == Function.IDENTITY and (op.scales is None or len(set(op.scales)) == 1):
             return op.x
         case ConcatOp() if len(op.xs) == 1:
             return op.xs[0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
@@ -44,16 +45,25 @@ def split(op: g.ReduceOp, limit: int) -> None:
     if part == 1:
         return
     before, after = math.prod(operand.dims[:axis]), math.prod(operand.dims[axis + 1 :])
-    parts = g.ReshapeOp(op.x, (before, length // part, part, after))
-    inner = g.ReduceOp(str(op.kind), parts.result, (2,), True)
-    outer = g.ReduceOp(str(op.kind), inner.result, (1,), True)
-    final = g.ReshapeOp(outer.result, g.shape_of(op.result))
+    new: list[Operation] = []
+
+    def emit(step: Operation) -> SSAValue:
+        new.append(step)
+        return step.results[0]
+
+    scales = op.scales.data if op.scales is not None else None  # of integers the parts are summed up in f32
+    x = emit(g.DequantizeOp(op.x, scales[0])) if scales else op.x
+    x = emit(g.ReshapeOp(x, (before, length // part, part, after)))
+    x = emit(g.ReduceOp(str(op.kind), x, (2,), True))
+    x = emit(g.ReduceOp(str(op.kind), x, (1,), True))
+    x = emit(g.ReshapeOp(x, g.shape_of(op.result)))
+    x = emit(g.QuantizeOp(x, scales[1], g.tensor_of(op.result).element_type)) if scales else x
     block = op.parent
     assert block is not None
-    for new in (parts, inner, outer, final):
-        new.location = op.location
-        block.insert_op_before(new, op)
-    op.result.replace_all_uses_with(final.result)
+    for step in new:
+        step.location = op.location
+        block.insert_op_before(step, op)
+    op.result.replace_all_uses_with(x)
     op.detach()
     op.erase()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import onnx
-from xdsl.dialects.builtin import bf16, f16, f32
+from xdsl.dialects.builtin import bf16, f16, f32, i8, i16, i32
 from xdsl.ir import Attribute
 
-__all__ = ["DEVICE_TYPES", "FLOATS", "network_type"]
+__all__ = ["DEVICE_TYPES", "FLOATS", "INTEGERS", "UNSIGNED", "network_type"]
 
 DEVICE_TYPES: dict[int, Attribute] = {
     onnx.TensorProto.FLOAT: f32,
@@ -16,6 +16,15 @@ DEVICE_TYPES: dict[int, Attribute] = {
     onnx.TensorProto.BFLOAT16: bf16,
 }
 FLOATS = {*DEVICE_TYPES, onnx.TensorProto.DOUBLE}
+INTEGERS: dict[int, Attribute] = {
+    onnx.TensorProto.INT8: i8,
+    onnx.TensorProto.UINT8: i8,
+    onnx.TensorProto.INT16: i16,
+    onnx.TensorProto.UINT16: i16,
+    onnx.TensorProto.INT32: i32,
+}
+"""What networks may take; the unsigned ones as the device has them."""
+UNSIGNED = {onnx.TensorProto.UINT8, onnx.TensorProto.UINT16}
 
 
 def network_type(data_types: Iterable[int]) -> Attribute:

@@ -8,16 +8,30 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr
+from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr, f32
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.irdl import IRDLOperation
 
-from frustum.dialects.graph import BinaryOp, ReshapeOp, UnaryOp, WeightOp, shape_of, tensor_type
+from frustum.dialects.graph import (
+    BinaryOp,
+    ReshapeOp,
+    UnaryOp,
+    WeightOp,
+    is_integer,
+    shape_of,
+    tensor_of,
+    tensor_type,
+)
 from frustum.dialects.graph.attributes import ActAttr
-from frustum.passes.element_types import numpy_of
+from frustum.passes.dequantised import Dequantised, note
+from frustum.passes.element_types import INTEGERS, numpy_of
 from frustum.passes.weights import Array, WeightStore
 
 __all__ = ["Converter", "Network", "Node", "Refused", "Result", "Value"]
+
+CHOOSE = ("reshape", "transpose", "slice", "concat", "pad", "interleave", "pool", "resize")
+MOVES = {f"fgraph.{name}" for name in CHOOSE}
+"""Operations whose integers are those of their operands."""
 
 Ints: TypeAlias = tuple[int, ...]
 Value: TypeAlias = "Array | SSAValue"
@@ -39,21 +53,45 @@ class Network:
     element: Attribute
     rebatched: int = 1
     weights: dict[int, tuple[Array, SSAValue]] = field(default_factory=dict)  # by id of the array
+    unsigned: set[SSAValue] = field(default_factory=set)  # integers that are more by half their range in the model
+    whole: set[SSAValue] = field(default_factory=set)  # integers of the model kept in floating point
 
     def emit(self, op: IRDLOperation, name: str) -> SSAValue:
         """Appends an operation that stands for the node `name`; returns its result."""
         op.location = NameLoc(StringAttr(name), NoneAttr())
         self.block.add_op(op)
         op.verify_()
+        if op.name in MOVES and op.operands[0] in self.unsigned:
+            self.unsigned.add(op.results[0])
         return op.results[0]
 
     def weight(self, array: Array, key: str) -> SSAValue:
         """A constant in the network's element type; one operation per array."""
         known = self.weights.get(id(array))
-        if known:
+        if known and tensor_of(known[1]).element_type == self.element:
             return known[1]
         converted = array.astype(numpy_of(self.element), copy=False)
-        op = WeightOp(self.store.add(key, converted), tensor_type(self.element, array.shape))
+        return self._constant(array, converted, self.element, key)
+
+    def integers(self, array: Array, converted: Array, key: str) -> SSAValue:
+        """A constant of integers: `array` as the device has it, `converted`."""
+        known = self.weights.get(id(array))
+        if known and is_integer(known[1]):
+            return known[1]
+        value = self._constant(array, converted, INTEGERS[converted.dtype], key)
+        if array.dtype.kind == "u":
+            self.unsigned.add(value)
+        return value
+
+    def dequantized(self, integers: Array, scales: Array, zeros: Array, axis: int, key: str) -> SSAValue:
+        """An f32 constant that knows the integers it came from."""
+        found = Dequantised(np.ascontiguousarray(integers), scales, zeros, axis)
+        op = WeightOp(self.store.add(key, lambda: found.values), tensor_type(f32, integers.shape))
+        note(op, self.store, found)
+        return self.emit(op, key)
+
+    def _constant(self, array: Array, converted: Array, element: Attribute, key: str) -> SSAValue:
+        op = WeightOp(self.store.add(key, converted), tensor_type(element, array.shape))
         value = self.emit(op, key)
         self.weights[id(array)] = (array, value)
         return value
@@ -111,6 +149,8 @@ class Node:
         operand = self.operands[index]
         if isinstance(operand, np.ndarray):
             return operand
+        if isinstance(operand, SSAValue) and isinstance(operand.owner, WeightOp):
+            return self.network.store[operand.owner.key.data]
         raise Refused(f"{what} must be constant, and depends on the network's inputs")
 
     def ints(self, name: str, index: int | None = None) -> Ints | None:
@@ -147,6 +187,20 @@ class Node:
 
     def scalar(self, number: float, suffix: str) -> SSAValue:
         return self.weight(np.full((1,), number, np.float64), suffix)
+
+    def marked(self, value: SSAValue, is_unsigned: bool) -> SSAValue:
+        """The value, known to be unsigned in the model or not."""
+        if is_unsigned:
+            self.network.unsigned.add(value)
+        return value
+
+    def whole(self, x: SSAValue, is_whole: bool) -> SSAValue:
+        """A value known to be integers kept in floating point, or known not to be."""
+        if (x in self.network.whole) != is_whole:
+            x = self.unary("identity", x)
+            if is_whole:
+                self.network.whole.add(x)
+        return x
 
     def reshape(self, x: SSAValue, shape: Ints) -> SSAValue:
         return x if shape_of(x) == tuple(shape) else self.emit(ReshapeOp(x, tuple(shape)))

@@ -14,12 +14,13 @@ from frustum.passes.errors import ModelError, Problem
 from frustum.passes.onnx.expansion import Body, function_body, has_body
 from frustum.passes.onnx.folding import fold
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS
-from frustum.passes.onnx.node import Network, Node, Refused, Value
-from frustum.passes.onnx.operators import CONVERTERS
+from frustum.passes.onnx.node import Converter, Network, Node, Refused, Value
+from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT
 
 __all__ = ["UNAVAILABLE", "Unavailable", "Walk", "needed_nodes", "used_names"]
 
 
+MICROSOFT_DOMAIN = "com.microsoft"
 MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What Python and numpy raise on attributes that are missing, or of another type or length than ONNX says."""
 
@@ -68,7 +69,7 @@ class Walk:
             return self._branch(node)
         if not _is_known(proto):
             raise Refused("this operator is not supported")
-        converter = CONVERTERS.get(proto.op_type)
+        converter = _converter(proto)
         if converter is None:
             return self._expanded(node, function_body(node))
         try:
@@ -113,7 +114,13 @@ class Walk:
 
 
 def _is_known(proto: onnx.NodeProto) -> bool:
-    return proto.domain in DEFAULT_DOMAINS and (proto.op_type in CONVERTERS or has_body(proto.op_type))
+    return _converter(proto) is not None or (proto.domain in DEFAULT_DOMAINS and has_body(proto.op_type))
+
+
+def _converter(proto: onnx.NodeProto) -> Converter | None:
+    if proto.domain == MICROSOFT_DOMAIN:
+        return MICROSOFT.get(proto.op_type)
+    return CONVERTERS.get(proto.op_type) if proto.domain in DEFAULT_DOMAINS else None
 
 
 def needed_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -2,7 +2,9 @@
 
 from frustum.passes.onnx.node import Converter
 from frustum.passes.onnx.operators import (
+    conversions,
     elementwise,
+    integers,
     moves,
     normalization,
     padding,
@@ -14,10 +16,19 @@ from frustum.passes.onnx.operators import (
     windows,
 )
 
-__all__ = ["CONVERTERS"]
+__all__ = ["CONVERTERS", "MICROSOFT"]
+
+MICROSOFT: dict[str, Converter] = {
+    **integers.MICROSOFT,
+    "QuantizeLinear": conversions.CONVERTERS["QuantizeLinear"],
+    "DequantizeLinear": conversions.CONVERTERS["DequantizeLinear"],
+}
+"""Of the domain com.microsoft."""
 
 CONVERTERS: dict[str, Converter] = {
     **products.CONVERTERS,
+    **integers.CONVERTERS,
+    **conversions.CONVERTERS,
     **transposed.CONVERTERS,
     **windows.CONVERTERS,
     **normalization.CONVERTERS,

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from xdsl.ir import SSAValue
 
-from frustum.passes.onnx.element_types import FLOATS
 from frustum.passes.onnx.node import Converter, Node, Refused, Result
+from frustum.passes.onnx.operators.conversions import truncated
 
 __all__ = ["CONVERTERS"]
 
@@ -24,7 +24,16 @@ def unary(kind: str, **defaults: float) -> Converter:
 
 
 def binary(kind: str) -> Converter:
-    return lambda node: node.binary(kind, node.value(0), node.value(1))
+    """Of integers kept in floating point the result is one too: a quotient loses its fraction."""
+
+    def convert(node: Node) -> Result:
+        operands = [node.value(0), node.value(1)]
+        result = node.binary(kind, *operands)
+        if not node.network.whole.intersection(operands):
+            return result
+        return node.whole(truncated(node, result) if kind == "div" else result, True)
+
+    return convert
 
 
 def chain(kind: str) -> Converter:
@@ -108,14 +117,6 @@ def softsign(node: Node) -> Result:
     return node.binary("div", x, node.binary("add", node.unary("abs", x), node.scalar(1.0, "one")))
 
 
-def cast(node: Node) -> Result:
-    """Between floating-point types the value stays: the network has one type."""
-    target = node.get("to")
-    if node.op_type == "Cast" and target not in FLOATS:
-        raise Refused("casts to other than floating-point types are not supported")
-    return node.value(0)
-
-
 def dropout(node: Node) -> Result:
     training = node.constant(2, "training_mode")
     if training is not None and bool(training):
@@ -150,8 +151,6 @@ CONVERTERS: dict[str, Converter] = {
     "Swish": swish,
     "Mish": mish,
     "Softsign": softsign,
-    "Cast": cast,
-    "CastLike": cast,
     "Dropout": dropout,
     "Identity": lambda node: node.value(0),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import PadOp, shape_of
+from frustum.dialects.graph import PadOp, bounds, shape_of, tensor_of
 from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
 from frustum.passes.onnx.operators.moves import cut, joined, runs
 
@@ -20,6 +20,8 @@ def pad(node: Node) -> Result:
     if mode == "constant":
         value = node.constant(2, "the value")
         number = float(value.reshape(())) if value is not None else float(node.get("value", 0.0))
+        if x in node.network.unsigned:
+            number += bounds(tensor_of(x).element_type)[0]
         return node.emit(PadOp(x, low, high, number))
     if mode not in POSITIONS:
         raise Refused(f"mode is '{mode}'")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import PoolOp, ReduceOp
+from frustum.dialects.graph import PoolOp, ReduceOp, ScaleAttr
 from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
 from frustum.passes.onnx.operators.planes import on_plane, pair, resolve_pads, spatial_rank
 
-__all__ = ["CONVERTERS", "ceil_pad"]
+__all__ = ["CONVERTERS", "ceil_pad", "pooled"]
 
 
 def ceil_pad(extent: int, kernel: int, stride: int, dilation: int, low: int, high: int) -> int:
@@ -21,36 +23,39 @@ def ceil_pad(extent: int, kernel: int, stride: int, dilation: int, low: int, hig
 
 
 def pool(kind: str) -> Converter:
-    def convert(node: Node) -> Result:
-        rank = spatial_rank(node)
-        if node.wants(1):
-            raise Refused("its second output, the indices, is not supported")
-        kernel = pair(node.ints("kernel_shape"), rank, 1)
-        strides = pair(node.ints("strides"), rank, 1)
-        dilations = pair(node.ints("dilations"), rank, 1)
-        plane = pair(node.shape(0)[2:], rank, 1)
-        pads = resolve_pads(node, plane, kernel, strides, dilations, rank)
-        extra: Ints = (0, 0)
-        if node.get("ceil_mode", 0) and node.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
-            axes = zip(plane, kernel, strides, dilations, pads[:2], pads[2:], strict=True)
-            extra = tuple(ceil_pad(*axis) for axis in axes)
+    return lambda node: pooled(node, kind, node.value(0))
 
-        def layer(x: SSAValue) -> SSAValue:
-            op = PoolOp(
-                kind,
-                x,
-                kernel=kernel,
-                strides=strides,
-                pads=pads,
-                dilations=dilations,
-                ceil_pads=extra,
-                count_include_pad=kind == "avg" and bool(node.get("count_include_pad", 0)),
-            )
-            return node.emit(op)
 
-        return on_plane(node, node.value(0), layer)
+def pooled(node: Node, kind: str, x: SSAValue, scales: Sequence[ScaleAttr] | None = None) -> SSAValue:
+    """`scales` are those of integers that an average is computed of."""
+    rank = spatial_rank(node)
+    if node.wants(1):
+        raise Refused("its second output, the indices, is not supported")
+    kernel = pair(node.ints("kernel_shape"), rank, 1)
+    strides = pair(node.ints("strides"), rank, 1)
+    dilations = pair(node.ints("dilations"), rank, 1)
+    plane = pair(node.shape(0)[2:], rank, 1)
+    pads = resolve_pads(node, plane, kernel, strides, dilations, rank)
+    extra: Ints = (0, 0)
+    if node.get("ceil_mode", 0) and node.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
+        axes = zip(plane, kernel, strides, dilations, pads[:2], pads[2:], strict=True)
+        extra = tuple(ceil_pad(*axis) for axis in axes)
 
-    return convert
+    def layer(x: SSAValue) -> SSAValue:
+        op = PoolOp(
+            kind,
+            x,
+            kernel=kernel,
+            strides=strides,
+            pads=pads,
+            dilations=dilations,
+            ceil_pads=extra,
+            count_include_pad=kind == "avg" and bool(node.get("count_include_pad", 0)),
+            scales=scales,
+        )
+        return node.emit(op)
+
+    return on_plane(node, x, layer)
 
 
 def global_pool(kind: str) -> Converter:

@@ -1,0 +1,151 @@
+"""Between real numbers and integers: QuantizeLinear, DequantizeLinear, Cast."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from xdsl.dialects.builtin import f32
+from xdsl.ir import SSAValue
+
+from frustum.dialects.graph import DequantizeOp, QuantizeOp, ScaleAttr, is_integer, shape_of, tensor_of
+from frustum.passes.onnx.element_types import FLOATS
+from frustum.passes.onnx.node import Converter, Node, Refused, Result
+from frustum.passes.onnx.quantised import (
+    INTEGERS_OF_MODELS,
+    UNSIGNED,
+    Quantised,
+    along,
+    operand_of,
+    scale_of,
+    signed,
+    signed_zero,
+)
+from frustum.passes.weights import Array
+
+__all__ = ["CONVERTERS"]
+
+IN_FLOATS = {onnx.TensorProto.INT32, onnx.TensorProto.INT64}
+"""Integers of a model that are kept as whole numbers in floating point once they are computed with."""
+
+
+def quantize(node: Node) -> Result:
+    """With one scale an operation of its own; with one for each channel a division before it."""
+    _refuse_blocks(node)
+    q = _target(node)
+    operand = node.operands[0] if node.has(0) else None
+    if isinstance(operand, np.ndarray):
+        return _quantized(node, operand, q)
+    x = node.value(0)
+    _need_f32(node, x)
+    if q.scale.size == 1:
+        result = node.emit(QuantizeOp(x, q.attribute, q.element))
+    else:
+        shape, axis = shape_of(x), _axis(node, len(shape_of(x)))
+        scaled = node.binary("div", x, node.weight(along(q.scale, shape, axis, "y_scale"), "scales"))
+        zeros = along(q.zero, shape, axis, "y_zero_point")
+        if np.any(q.zero):
+            scaled = node.binary("add", node.unary("round", scaled), node.weight(zeros.astype(np.float32), "zeros"))
+        result = node.emit(QuantizeOp(scaled, ScaleAttr.of(1.0), q.element))
+    return node.marked(result, q.is_unsigned)
+
+
+def _target(node: Node) -> Quantised:
+    named = node.get("output_dtype", 0)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(named) if named else None
+    if dtype is not None and dtype not in INTEGERS_OF_MODELS:
+        raise Refused(f"quantising to {dtype} is not supported: {', '.join(map(str, INTEGERS_OF_MODELS))} are")
+    q = scale_of(node, 1, "y", dtype=dtype)
+    if q.dtype.itemsize > 2:
+        raise Refused(f"quantising to {q.dtype} is not supported: integers of 8 and 16 bits are")
+    return q
+
+
+def _quantized(node: Node, x: Array, q: Quantised) -> Array:
+    """A constant, in the model's own type."""
+    axis = _axis(node, x.ndim) if q.scale.size > 1 else 0
+    zero = along(q.zero + UNSIGNED.get(q.dtype, 0), x.shape, axis, "y_zero_point")
+    scaled = np.rint(x.astype(np.float32) / along(q.scale, x.shape, axis, "y_scale")) + zero
+    ends = np.iinfo(q.dtype)
+    return np.clip(scaled, ends.min, ends.max).astype(q.dtype)
+
+
+def dequantize(node: Node) -> Result:
+    """Constants keep the integers they came from beside them; activations with several scales become products."""
+    _refuse_blocks(node)
+    operand = node.operands[0] if node.has(0) else None
+    if isinstance(operand, np.ndarray):
+        return _dequantized(node, operand)
+    x, dtype = operand_of(node, 0, "x")
+    q = scale_of(node, 1, "x", dtype=dtype)
+    _need_f32(node)
+    if q.scale.size == 1:
+        return node.emit(DequantizeOp(x, q.attribute))
+    shape, axis = shape_of(x), _axis(node, len(shape_of(x)))
+    result = node.emit(DequantizeOp(x, ScaleAttr.of(1.0)))
+    if np.any(q.zero):
+        zeros = along(q.zero, shape, axis, "x_zero_point").astype(np.float32)
+        result = node.binary("sub", result, node.weight(zeros, "zeros"))
+    return node.binary("mul", result, node.weight(along(q.scale, shape, axis, "x_scale"), "scales"))
+
+
+def _dequantized(node: Node, array: Array) -> SSAValue:
+    if array.dtype not in INTEGERS_OF_MODELS:
+        raise Refused(f"x has elements of {array.dtype}: integers of 8, 16 or 32 bits are supported")
+    q = scale_of(node, 1, "x", dtype=array.dtype)
+    axis = _axis(node, array.ndim) if q.scale.size > 1 else 0
+    along(q.scale, array.shape, axis, "x_scale")  # the extents agree
+    return node.network.dequantized(signed(array), q.scale, q.zero, axis, node.name)
+
+
+def _axis(node: Node, rank: int) -> int:
+    return node.axis(int(node.get("axis", 1)), rank)
+
+
+def _refuse_blocks(node: Node) -> None:
+    if node.get("block_size", 0):
+        raise Refused("scales of blocks are not supported: one scale, or one for each channel, is")
+
+
+def _need_f32(node: Node, x: SSAValue | None = None) -> None:
+    found = node.network.element if x is None else tensor_of(x).element_type
+    if found != f32:
+        raise Refused(f"integers stand for f32 numbers, found {found}")
+
+
+def cast(node: Node) -> Result:
+    """Between floats nothing; integers to floats their value; floats to integers their whole part, kept in floats."""
+    target = node.get("to") if node.op_type == "Cast" else None
+    x = node.value(0)
+    if is_integer(x):
+        return _from_integers(node, target)
+    if target is None or target in FLOATS:
+        return node.whole(x, False)
+    if target not in IN_FLOATS:
+        name = onnx.TensorProto.DataType.Name(target)
+        raise Refused(f"casts of floating point to {name} are not supported: INT32, INT64 and floating point are")
+    return node.whole(x if x in node.network.whole else truncated(node, x), True)
+
+
+def truncated(node: Node, x: SSAValue) -> SSAValue:
+    """Towards zero: of the floor what is positive, of the ceiling what is negative."""
+    positive = node.unary("relu", node.unary("floor", x))
+    return node.binary("add", positive, node.unary("clip", node.unary("ceil", x), -np.inf, 0.0))
+
+
+def _from_integers(node: Node, target: int | None) -> SSAValue:
+    x, dtype = operand_of(node, 0, "the operand")
+    if target is not None and onnx.helper.tensor_dtype_to_np_dtype(target) == dtype:
+        return x
+    if target is not None and target not in FLOATS and target not in IN_FLOATS:
+        raise Refused(f"casts of {dtype} to {onnx.TensorProto.DataType.Name(target)} are not supported")
+    _need_f32(node)
+    zero = int(signed_zero(np.zeros(1, dtype))[0])
+    return node.whole(node.emit(DequantizeOp(x, ScaleAttr.of(1.0, zero))), target in IN_FLOATS)
+
+
+CONVERTERS: dict[str, Converter] = {
+    "QuantizeLinear": quantize,
+    "DequantizeLinear": dequantize,
+    "Cast": cast,
+    "CastLike": cast,
+}
