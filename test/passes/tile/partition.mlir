@@ -30,6 +30,6 @@ builtin.module {
 
 // SMALL: funit.unit "u0" {{.*}} {partition = #funit.partition<tile [1, 4, 2, 64], clusters 2, depth 2>, mode = "large"
 
-// NONE: unit u0 (fgraph.unary): tiles
-// NONE-SAME: does not fit: needed 4096, available 52
+// NONE: unit u0
+// NONE-SAME: (fgraph.unary): its smallest piece does not fit: needed {{.*}}, available 52 B of SRAM
 // AIMLESS: the module has no attribute 'frustum.target': run frustum-set-target{target=NAME} first
