@@ -21,6 +21,7 @@ from frustum.dialects.target import Target
 from frustum.runtime.code_bytes import fetched_bytes, start_bytes
 from frustum.runtime.expand import DRAM, OPERANDS, Expanded, Rows
 from frustum.runtime.order import Ints
+from frustum.runtime.table import count_tables
 from frustum.runtime.work import Work, work
 
 CLASSES = ("weight", "input", "output", "intermediate", "other")
@@ -44,6 +45,7 @@ class Counters:
     discarded_windows: int
     peak_bytes: dict[str, int]
     energy_pj: dict[str, float]
+    address_cache: dict[str, int]
 
 
 def count(
@@ -83,6 +85,7 @@ def count(
         discarded_windows=int(done.discarded.sum()),
         peak_bytes=_peak_bytes(expanded),
         energy_pj=_energy(expanded, target, traffic, core, done),
+        address_cache=count_tables(expanded),
     )
 
 

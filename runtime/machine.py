@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from frustum.backend.executable import Executable
-from frustum.dialects.isa.program import MEMORIES, Conv, External
+from frustum.dialects.isa.program import MEMORIES, Conv, External, TableLoad
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.check import check
 from frustum.runtime.expand import DRAM, Expanded, expand
@@ -23,6 +23,7 @@ from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.line_buffer import LineBufferCounts, LineBuffers
 from frustum.runtime.memory import DTYPES, Memories
 from frustum.runtime.progress import Progress
+from frustum.runtime.table import AddressCaches, check_tables
 
 Mode: TypeAlias = Literal["full", "functional", "timing"]
 
@@ -67,20 +68,26 @@ class Machine:
 
     def run(
         self, inputs: Mapping[str, Array], mode: Mode = "full", checked: bool = False,
-        progress: Progress | None = None, detailed: bool = False,
+        progress: Progress | None = None, detailed: bool = False, detailed_tables: bool = False,
     ) -> RunResult:  # fmt: skip
         """Run the program once; `InputError` if the inputs are not the network's.
 
-        A `detailed` run takes convolutions through the line buffer, window by window; it is slow.
+        A `detailed` run takes convolutions through the line buffer, window by window; with `detailed_tables` it finds
+        their operands through the address tables alone.  Both are slow, and exclude each other.
         """
+        assert not (detailed and detailed_tables), "one way through the matrix unit at a time"
         if checked:
             check(self.expanded, self.capacities, progress)
+            check_tables(self.expanded, self.target.core.address_cache_bytes)
         if mode == "timing":
             return RunResult({}, self._simulate())
         timelines: list[Any] = []
         beside = None if mode == "functional" else lambda: timelines.append(self._simulate())
         line_buffers = LineBuffers(self.target.core.matrix, self.program.body) if detailed else None
         plan = self.plan if line_buffers is None else self.plan.with_effect(Conv, line_buffers.convolve)
+        if detailed_tables:
+            caches = AddressCaches(self.target.core.address_cache_bytes)
+            plan = self.plan.with_effect(TableLoad, caches.load).with_effect(Conv, caches.convolve)
         outputs = self._compute(plan, inputs, checked, progress, beside)
         timeline = timelines[0] if timelines else None
         return RunResult(outputs, timeline, None if line_buffers is None else line_buffers.counts)

@@ -142,6 +142,10 @@ def make_report(
                 "compute_steps": sum(run.counters.compute_steps for run in runs),
                 "discarded": sum(run.counters.discarded_windows for run in runs),
             },
+            "address_cache": {
+                name: sum(run.counters.address_cache[name] for run in runs)
+                for name in ("tables", "loads", "evictions")
+            },
             "layers": _layers(runs, layers),
             "units": [asdict(unit) | {"layers": list(unit.layers)} for unit in units],
             "subgraphs": [
