@@ -20,7 +20,7 @@ from frustum.dialects.line_buffer_plan import Run, column_pieces, fills, kept, r
 from frustum.dialects.target import MatrixUnit
 from frustum.runtime.effects import Work
 from frustum.runtime.kernels import Array, widen
-from frustum.runtime.matrix import IN, OUT, WEIGHT, groups_of, way_out
+from frustum.runtime.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, groups_of, way_out
 from frustum.runtime.order import Ints
 from frustum.runtime.work import windows_of
 
@@ -55,7 +55,7 @@ class LineBuffers:
         way_out(instruction, work, self._products(instruction, work))
 
     def _products(self, conv: Conv, work: Work) -> Array:
-        """`[units..., n, co, h, w]`"""
+        """`[units..., n, co, h, w]` in f32; of integers in i64."""
         images, outputs, rows, columns = work.extent
         shape = work.view(OUT, conv.out_view, work.extent).shape
         units = int(np.prod(shape[:-4], dtype=np.int64))
@@ -67,7 +67,8 @@ class LineBuffers:
         numbers = kept(run.windows, run.discard)
         self.counts.discarded += units * runs * (run.windows - len(numbers))
         sums = sums.reshape(*shape[:-4], outputs, runs, run.windows)[..., numbers]
-        return np.moveaxis(sums.reshape(*shape[:-4], outputs, images, rows, columns), -4, -3)
+        result = np.moveaxis(sums.reshape(*shape[:-4], outputs, images, rows, columns), -4, -3)
+        return result if result.dtype == np.float32 else result.astype(np.int64)
 
     def _count(self, counts: LineBufferCounts, units: int) -> None:
         self.counts.writes += units * counts.writes
@@ -121,13 +122,10 @@ class _Job:
 
     def sums(self, lead: tuple[int, ...]) -> Array:
         """Accumulators `[units..., co, windows]` of all runs, windows to be discarded included."""
-        conv, work = self.conv, self.work
-        outputs, channels = work.extent[1], work.read[1]
-        shape = (1, outputs, channels, *conv.kernel)
-        weights = work.view(WEIGHT, conv.weight_view, shape, (0, *conv.weight_view.strides))
-        weights = _wide(weights.reshape(*lead, *shape[1:]))
+        conv, outputs = self.conv, self.work.extent[1]
+        weights = self.weights(lead)
         result = np.zeros((*lead, outputs, self.runs * self.run.windows), weights.dtype)
-        if channels == 0:
+        if weights.size == 0:
             return result
         first = 0
         for pieces in fills(self.run, self.runs, self.unit.lines):
@@ -138,6 +136,18 @@ class _Job:
                     self.add(part, weights[..., chosen, :, row, :], pieces, group, row)
             first += count
         return result
+
+    def weights(self, lead: tuple[int, ...]) -> Array:
+        """`[units..., co, ci, kh, kw]`, less their zero points."""
+        conv, outputs = self.conv, self.work.extent[1]
+        shape = (1, outputs, self.work.read[1], *conv.kernel)
+        weights = self.work.view(WEIGHT, conv.weight_view, shape, (0, *conv.weight_view.strides))
+        wide = _wide(weights.reshape(*lead, *shape[1:]))
+        view = conv.weight_zero_view
+        if view is None:
+            return wide
+        zeros = self.work.view(WEIGHT_ZERO, view, (1, outputs), (0, view.strides[1]))
+        return wide - zeros.reshape(*lead, outputs)[..., None, None, None]
 
     def slices(self) -> Iterator[tuple[int, slice]]:
         """The output channels of each pass: at most Q, of one group."""
@@ -166,7 +176,7 @@ class _Job:
         held = []
         for number, first, count in pieces:
             for window, windows, start, stop in writes(self.run, first, count, span, fill, offset):
-                block = _wide(self.block(number, group, row, start, stop))
+                block = self.block(number, group, row, start, stop)
                 self.counts.writes += block.shape[-2]
                 shifts = [self.run.start(window + line) + offset - start for line in range(windows)]
                 held.append(block[..., np.add.outer(shifts, np.arange(span))])
@@ -174,7 +184,7 @@ class _Job:
 
     def block(self, number: int, group: int, row: int, start: int, stop: int) -> Array:
         """Elements [start, stop) of a run's stream in every channel, `[units..., channels, elements]`: one piece of
-        memory, with padding where the stream has it."""
+        memory, less its zero point, with padding where the stream has it."""
         conv, work = self.conv, self.work
         move, is_read = self.places(number, row, np.arange(start, stop))
         channels, step = work.read[1], conv.in_view.strides[3]
@@ -184,7 +194,7 @@ class _Job:
         assert count <= stop - start, "a block is one piece of memory"
         base = lowest + group * conv.channels.extent * channel_bytes
         shape, strides = (1, 1, channels, count), (0, 0, channel_bytes, step)
-        read = work.view(IN, conv.in_view, shape, strides, base)[..., 0, 0, :, :]
+        read = _wide(work.view(IN, conv.in_view, shape, strides, base)[..., 0, 0, :, :]) - conv.in_zero
         block = np.zeros((*read.shape[:-1], stop - start), read.dtype)
         if is_read.any():
             block[..., is_read] = read[..., (move[is_read] - lowest) // step if step else 0 * move[is_read]]
@@ -212,5 +222,5 @@ class _Job:
 
 
 def _wide(x: Array) -> Array:
-    """In the type of the accumulators: f32 for floats, integers as wide as they come."""
-    return x.astype(np.int64) if x.dtype.kind == "i" else widen(x)
+    """In a type that sums products exactly as the accumulators do: f32, for integers f64."""
+    return x.astype(np.float64) if x.dtype.kind == "i" else widen(x)

@@ -43,14 +43,15 @@ CASES = st.builds(
     gap=st.sampled_from([0, 0, 1, 5]),
     far=st.sampled_from([0, 3]),
     channels_outside=st.booleans(),
-    element=st.sampled_from(["f32", "f16"]),
+    element=st.sampled_from(["f32", "f16", "bf16"]),
 )
+QUANTISED = st.builds(replace, CASES, element=st.sampled_from(["i8", "i16"]), zero=st.integers(-9, 9))
 MACHINES = st.builds(
     target, lines=st.integers(1, 40), block_bytes=st.sampled_from([8, 16, 32, 64]), channels=st.integers(1, 4)
 )
 
 
-@given(CASES, MACHINES)
+@given(CASES | QUANTISED, MACHINES)
 @settings(max_examples=150, deadline=None)
 def test_results_with_and_without_are_identical(case, machine):
     assume(min(case.out) > 0)

@@ -18,7 +18,7 @@ from frustum.runtime.work import windows_of, work
 
 A = p.Affine
 MEMORY = 1 << 17
-FEATURES, RESULT = 1 << 12, 1 << 16
+FEATURES, RESULT, ZEROS = 1 << 12, 1 << 16, 1 << 15
 
 
 def target(lines=16, block_bytes=32, channels=16):
@@ -47,6 +47,7 @@ class Case:
     far: int = 0
     channels_outside: bool = False
     element: str = "f32"
+    zero: int = 0
 
     @property
     def out(self):
@@ -93,6 +94,8 @@ class Case:
             dilations=self.dilation,
             groups=self.groups,
             line_mode=mode,
+            in_zero=self.zero,
+            weight_zero_view=p.View("i8", A(ZEROS), (0, 1, 0, 0), "wram") if self.zero else None,
         )
 
 
@@ -109,7 +112,7 @@ def vars_of(made):
 
 
 def filled():
-    """Memories of small integers, each f16 or f32 value exact and every sum too; unset bytes are NaN."""
+    """Memories in which no float is a number yet."""
     memories = Memories((1, 1, 1, 1), (16, 16, MEMORY, MEMORY))
     memories.poison()
     return memories
@@ -124,6 +127,7 @@ def put(memories, case, seed=0):
     features[...] = rng.integers(-4, 5, shape)
     taps = case.outputs * case.groups * case.channels * case.kernel[0] * case.kernel[1]
     memories.view(3, dtype, 0, (taps,), (dtype.itemsize,))[...] = rng.integers(-4, 5, taps)
+    memories.bytes[3][ZEROS : ZEROS + case.outputs * case.groups] = rng.integers(0, 5, case.outputs * case.groups)
 
 
 def run(case, mode, machine, *, detailed, body=None):
