@@ -19,7 +19,7 @@ from frustum.dialects.target import Target, from_json
 from frustum.runtime.check import check
 from frustum.runtime.expand import DRAM, Expanded, expand
 from frustum.runtime.functional import Plan
-from frustum.runtime.kernels import Array, narrow
+from frustum.runtime.kernels import Array, integer, narrow
 from frustum.runtime.line_buffer import LineBufferCounts, LineBuffers
 from frustum.runtime.memory import DTYPES, Memories
 from frustum.runtime.progress import Progress
@@ -99,10 +99,10 @@ class Machine:
         arrays = check_inputs(self._externals("input"), inputs)
         memories = self._loaded(poisoned)
         for external in self._externals("input"):
-            _device(memories, external)[...] = narrow(arrays[external.name], DTYPES[external.element])
+            _device(memories, external)[...] = _device_array(arrays[external.name], external)
         plan.run(memories, progress, beside)
         outputs = self._externals("output")
-        return {o.name: _device(memories, o).astype(o.model_dtype or DTYPES[o.element]) for o in outputs}
+        return {o.name: _model_array(_device(memories, o), o) for o in outputs}
 
     def _loaded(self, poisoned: bool) -> Memories:
         """The memories with the weights in place, which stay from run to run."""
@@ -122,6 +122,18 @@ class Machine:
 
     def _externals(self, class_: str) -> list[External]:
         return [external for external in self.program.externals if external.class_ == class_]
+
+
+def _device_array(array: Array, external: External) -> Array:
+    """The model's numbers in the device's type, whose integers are signed."""
+    dtype = DTYPES[external.element]
+    return narrow(integer.signed(array) if dtype.kind == "i" else array, dtype)
+
+
+def _model_array(array: Array, external: External) -> Array:
+    """A copy in the model's type; what the model calls unsigned is signed on the device."""
+    dtype = np.dtype(external.model_dtype or array.dtype)
+    return integer.unsigned(array) if dtype.kind == "u" and array.dtype.kind == "i" else array.astype(dtype)
 
 
 def check_inputs(expected: list[External], inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -105,7 +105,7 @@ class ReferenceExecutor:
             return run_tiles(op, operands, {weight.result: self._constant(weight) for weight in weights})
         type_ = graph.tensor_of(op.results[0])
         scales = getattr(op, "scales", None)
-        if scales is not None:
+        if scales is not None and not _is_product(op):
             reals = (kernels.integer.dequantize(q, *s.data) for q, s in zip(operands, scales, strict=False))
             computed = _activated(op, OPERATIONS[type(op)](op, *reals))
             computed = _quantized(computed, scales.data[-1], op.results[0])
@@ -148,6 +148,11 @@ def _activated(op: Operation, x: Array) -> Array:
     if act is None or isinstance(op, graph.UnaryOp) or getattr(op, "zeros", None) is not None:
         return x
     return kernels.unary(act.kind, x, act.alpha, act.beta)
+
+
+def _is_product(op: Operation) -> bool:
+    """Products of integers do their own requantising."""
+    return isinstance(op, graph.ConvOp | graph.MatmulOp)
 
 
 def _quantized(x: Array, to: graph.ScaleAttr, result: SSAValue) -> Array:
@@ -195,50 +200,61 @@ def _conv(op: graph.ConvOp, x: Array, w: Array, *rest: Array) -> Array:
     settings: dict[str, Any] = {
         "strides": op.strides, "pads": op.pads, "dilations": op.dilations, "groups": op.groups
     }  # fmt: skip
-    bias, w_zero, multiplier = _extras(op, rest)
+    bias, w_zero, multiplier, residual = _extras(op, rest)
     column = (slice(None), None, None)
     if op.zeros is not None:
         acc = kernels.integer.conv(x, w, x_zero=op.zeros[0], w_zero=w_zero, **settings)
-        return _finished(op, acc, op.zeros[1], bias, multiplier, x.dtype, column)
+        return _finished(op, acc, op.zeros[1], (bias, multiplier, residual), x.dtype, column)
     result = kernels.conv(x, w, **settings)
     if bias is not None:
         result += bias.astype(result.dtype)[column]
-    return result
+    return result if residual is None else result + residual.astype(result.dtype)
 
 
 def _matmul(op: graph.MatmulOp, a: Array, b: Array, *rest: Array) -> Array:
-    bias, w_zero, multiplier = _extras(op, rest)
+    bias, w_zero, multiplier, residual = _extras(op, rest)
     if op.zeros is not None:
         acc = kernels.integer.matmul(
             a, b, a_zero=op.zeros[0], b_zero=w_zero, trans_a=op.trans_a, trans_b=op.trans_b
         )
-        return _finished(op, acc, op.zeros[1], bias, multiplier, a.dtype, (slice(None),))
+        return _finished(op, acc, op.zeros[1], (bias, multiplier, residual), a.dtype, (slice(None),))
     result = kernels.matmul(a, b, trans_a=op.trans_a, trans_b=op.trans_b)
     if bias is not None:
         result += bias.astype(result.dtype)
-    return result
+    return result if residual is None else result + residual.astype(result.dtype)
 
 
 def _extras(op: graph.ConvOp | graph.MatmulOp, rest: Sequence[Array]) -> Sequence[Array | None]:
-    """bias, w_zero, multiplier, None where the operation has none."""
+    """bias, w_zero, multiplier, residual, None where the operation has none."""
     given = iter(rest)
-    return [None if value is None else next(given) for value in (op.bias, op.w_zero, op.multiplier)]
+    return [None if value is None else next(given) for value in (op.bias, op.w_zero, op.multiplier, op.residual)]
 
 
 def _finished(
     op: graph.ConvOp | graph.MatmulOp,
     acc: Array,
     zero: int,
-    bias: Array | None,
-    multiplier: Array | None,
+    extras: tuple[Array | None, Array | None, Array | None],
     dtype: np.dtype[Any],
     column: tuple[slice | None, ...],
 ) -> Array:
-    """The accumulators as the operation's result; `column` makes one number per channel broadcast."""
+    """The accumulators as the operation's result, with bias, multiplier and residual as far as there are any.
+
+    `column` makes one number per channel broadcast.
+    """
+    bias, multiplier, residual = extras
     bias = None if bias is None else bias[column]
     multiplier = None if multiplier is None else multiplier[column]
-    clip = None if op.act is None else (op.act.alpha, op.act.beta)
-    return kernels.integer.finished(acc, bias, multiplier, zero, dtype, clip)
+    if residual is None:
+        clip = None if op.act is None else (op.act.alpha, op.act.beta)
+        return kernels.integer.finished(acc, bias, multiplier, zero, dtype, clip)
+    assert op.scales is not None
+    first, own, to = op.scales
+    made = kernels.integer.finished(acc, bias, multiplier, zero, dtype)
+    total = kernels.integer.dequantize(made, *first.data) + kernels.integer.dequantize(residual, *own.data)
+    if op.act is not None:
+        total = kernels.unary(op.act.kind, total, op.act.alpha, op.act.beta)
+    return _quantized(total, to, op.result)
 
 
 def _pool(op: graph.PoolOp, x: Array) -> Array:

@@ -7,7 +7,7 @@ that was neither loaded nor computed stops the run with an assertion.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -63,6 +63,8 @@ class Work:
     access: Sequence[Access]
     tensors: Sequence[Array]
     params: dict[str, Any]
+    element: np.dtype[Any]
+    """Of the result."""
 
     def needed(self, k: int = 0) -> Ranges:
         """What operand k's `access` promises for these ranges (positions outside the map included)."""
@@ -76,12 +78,43 @@ def _needed(axis: Axis | Whole, start: int, stop: int) -> Range:
 
 def compute(kind: str, work: Work) -> Array:
     """The layer's result on the ranges, before it is rounded to the tile's type."""
+    if kind != "conv":
+        work = replace(work, tiles=[_real(work, k) for k in range(len(work.tiles))])
     result = LAYERS[kind](work)
-    if "act" in work.params:
+    if "act" in work.params and not _is_product_of_integers(kind, work):
         result = kernels.unary(work.params["act"], result, *work.params["act_params"])
+    if kind != "conv":
+        result = _stored(work, result)
     sizes = tuple(high - low for low, high in work.ranges)
     assert result.shape == sizes, f"{kind} made {result.shape} for {work.ranges}"
     return result
+
+
+def _is_product_of_integers(kind: str, work: Work) -> bool:
+    return kind == "conv" and "in_zero" in work.params
+
+
+def _scale(work: Work, k: int) -> tuple[float, int]:
+    """What the integers of operand k stand for (-1: of the result)."""
+    scale, zero = np.reshape(work.params["scales"], (-1, 2))[k]
+    return float(scale), int(zero)
+
+
+def _real(work: Work, k: int) -> Held:
+    """Operand k as numbers; integers without scales are only chosen among."""
+    tile = work.tiles[k]
+    if tile.values.dtype.kind != "i":
+        return tile
+    if "scales" not in work.params:
+        return replace(tile, values=tile.values.astype(np.float32))
+    return replace(tile, values=kernels.integer.dequantize(tile.values, *_scale(work, k)))
+
+
+def _stored(work: Work, result: Array) -> Array:
+    """Numbers as the integers that stand for them, where the result has integers."""
+    if "scales" not in work.params or work.element.kind != "i":
+        return result
+    return kernels.integer.quantize(result, *_scale(work, -1), work.element)
 
 
 def _conv(work: Work) -> Array:
@@ -92,13 +125,39 @@ def _conv(work: Work) -> Array:
     first, last = start // group_outputs, -(-stop // group_outputs)
     outputs = (start, stop) if last - first == 1 else (first * group_outputs, last * group_outputs)
     batch, _, rows, columns = work.needed()
-    x = work.tiles[0].window((batch, (first * p["channels"], last * p["channels"]), rows, columns))
-    result = kernels.conv(x, _weights(work, n, outputs), strides=p["strides"], dilations=p["dilations"],
-                          groups=last - first)
-    result = result[:, start - outputs[0]:stop - outputs[0]]
-    if len(work.tensors) > 1:
-        result = result + work.tensors[1][start:stop].astype(np.float32)[:, None, None]
-    return result
+    fill = p.get("in_zero", 0)
+    x = work.tiles[0].window((batch, (first * p["channels"], last * p["channels"]), rows, columns), fill)
+    weights, inside = _weights(work, n, outputs), slice(start - outputs[0], stop - outputs[0])
+    settings = {"strides": p["strides"], "dilations": p["dilations"], "groups": last - first}
+    vectors = dict(zip(p.get("vectors", "bias").split(), work.tensors[1:], strict=False))
+    if "in_zero" in p:
+        zeros = vectors.get("weight_zero")
+        zeros = None if zeros is None else zeros[slice(*outputs)]
+        acc = kernels.integer.conv(x, weights, x_zero=p["in_zero"], w_zero=zeros, **settings)
+        return _finished(work, acc[:, inside], {name: v[start:stop, None, None] for name, v in vectors.items()})
+    result = kernels.conv(x, weights, **settings)[:, inside]
+    if "bias" in vectors:
+        result = result + vectors["bias"][start:stop].astype(np.float32)[:, None, None]
+    return result + _residual(work).astype(np.float32) if len(work.tiles) > 1 else result
+
+
+def _residual(work: Work) -> Array:
+    """What is added on the way out."""
+    return work.tiles[1].read(work.needed(1))
+
+
+def _finished(work: Work, acc: Array, vectors: dict[str, Array]) -> Array:
+    """Sums of products of integers as the layer's result; a residual is added in real numbers."""
+    p, act = work.params, work.params.get("act")
+    has_residual = len(work.tiles) > 1
+    clip = p["act_params"] if act and not has_residual else None
+    bias, multiplier = vectors.get("bias"), vectors.get("multiplier")
+    made = kernels.integer.finished(acc, bias, multiplier, p["out_zero"], work.element, clip)
+    if not has_residual:
+        return made
+    total = kernels.integer.dequantize(made, *_scale(work, 0))
+    total += kernels.integer.dequantize(_residual(work), *_scale(work, 1))
+    return _stored(work, kernels.unary(act, total, *p["act_params"]) if act else total)
 
 
 def _weights(work: Work, batch: Range, outputs: Range) -> Array:

@@ -118,7 +118,7 @@ class _Run:
         result = np.zeros([high - low for low, high in ranges], np.float32)
         if result.size:
             work = Work(ranges, box.bound, [self.held[t] for t in op.tiles], [a.data for a in op.access.data],
-                        [self.tensors[t] for t in op.tensors], tile.to_plain(op.params))
+                        [self.tensors[t] for t in op.tensors], tile.to_plain(op.params), _element(op.result))
             result = compute(op.kind.data, work)
         self.keep(op.result, ranges, result, box)
 
@@ -140,6 +140,12 @@ class _Run:
         there = Held(source[elements(op.source_view.data, inside, source.size)], inside, _four(bound))
         moved = there.window(wanted, op.fill.value.data if op.fill else 0.0)
         self.outputs[op.output.value.data].put(op.target_view.data, tuple((0, size) for size in dims), moved)
+
+
+def _element(value: SSAValue) -> np.dtype[Any]:
+    """The numpy type of a tile's elements."""
+    assert isinstance(value.type, tile.TileType)
+    return DTYPES[value.type.data.element]
 
 
 def _four(values: Sequence[int]) -> tuple[int, int, int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from xdsl.dialects.builtin import TensorType, UnitAttr, i32
@@ -49,7 +50,14 @@ from frustum.dialects.graph.checks import (
     like,
     unit,
 )
-from frustum.dialects.graph.scales import check_product, is_integer
+from frustum.dialects.graph.scales import (
+    ScaleAttr,
+    Scales,
+    check_product,
+    check_scales,
+    is_integer,
+    scales_attr,
+)
 
 __all__ = ["ConvOp", "MatmulOp"]
 
@@ -63,11 +71,12 @@ class ProductTypes(CustomDirective):
     bias: TypeDirective
     w_zero: TypeDirective
     multiplier: TypeDirective
+    residual: TypeDirective
     result: TypeDirective
 
     @property
     def operands(self) -> tuple[TypeDirective, ...]:
-        return self.x, self.w, self.bias, self.w_zero, self.multiplier
+        return self.x, self.w, self.bias, self.w_zero, self.multiplier, self.residual
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
         start = parser.pos
@@ -93,6 +102,7 @@ class ProductTypes(CustomDirective):
 class ConvOp(IRDLOperation):
     """Convolution. x: [N, C, H, W], w: [M, C/groups, KH, KW], bias: [M]; pads: top, left, bottom, right.
 
+    residual: of the result's shape, added before `act`.
     On integers also w_zero: [M], multiplier: [M] and `zeros` [of x, of the result] (docs/ir-graph.md, "Integers").
     """
 
@@ -102,20 +112,23 @@ class ConvOp(IRDLOperation):
     bias = opt_operand_def(TensorType)
     w_zero = opt_operand_def(TensorType)
     multiplier = opt_operand_def(TensorType)
+    residual = opt_operand_def(TensorType)
     strides_attr = prop_def(INTS, prop_name="strides")
     pads_attr = prop_def(INTS, prop_name="pads")
     dilations_attr = prop_def(INTS, prop_name="dilations")
     groups_attr = prop_def(INT, prop_name="groups")
     zeros_attr = opt_prop_def(INTS, prop_name="zeros")
+    scales = opt_prop_def(Scales)
     act = opt_prop_def(ActAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
     custom_directives = (ProductTypes,)
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     assembly_format = (
-        "$x `,` $w (`,` $bias^)? (`w_zero` $w_zero^)? (`multiplier` $multiplier^)? "
+        "$x `,` $w (`,` $bias^)? (`w_zero` $w_zero^)? (`multiplier` $multiplier^)? (`residual` $residual^)? "
         "`strides` $strides `pads` $pads `dilations` $dilations `groups` $groups attr-dict `:` "
-        "custom<ProductTypes>(type($x), type($w), type($bias), type($w_zero), type($multiplier), type($result))"
+        "custom<ProductTypes>(type($x), type($w), type($bias), type($w_zero), type($multiplier), type($residual), "
+        "type($result))"
     )
 
     def __init__(
@@ -132,16 +145,19 @@ class ConvOp(IRDLOperation):
         w_zero: SSAValue | None = None,
         multiplier: SSAValue | None = None,
         zeros: Ints | None = None,
+        residual: SSAValue | None = None,
+        scales: Sequence[ScaleAttr] | None = None,
     ) -> None:
         shape = shapes.conv_shape(shape_of(x), shape_of(w), strides, pads, dilations, groups)
         super().__init__(
-            operands=[x, w, bias, w_zero, multiplier],
+            operands=[x, w, bias, w_zero, multiplier, residual],
             properties={
                 "strides": int_array(strides),
                 "pads": int_array(pads),
                 "dilations": int_array(dilations),
                 "groups": i64_attr(groups),
                 "zeros": int_array(zeros) if zeros is not None else None,
+                "scales": scales_attr(scales),
                 "act": act,
             },
             result_types=[_result_type(x, multiplier, shape)],
@@ -181,6 +197,7 @@ class ConvOp(IRDLOperation):
 class MatmulOp(IRDLOperation):
     """Matrix product. a: [.., M, K], b: [.., K, N] (transposed where marked), bias: [N].
 
+    residual: of the result's shape, added before `act`.
     On integers also w_zero: [N], multiplier: [N] and `zeros` [of a, of the result] (docs/ir-graph.md, "Integers").
     """
 
@@ -190,18 +207,21 @@ class MatmulOp(IRDLOperation):
     bias = opt_operand_def(TensorType)
     w_zero = opt_operand_def(TensorType)
     multiplier = opt_operand_def(TensorType)
+    residual = opt_operand_def(TensorType)
     trans_a_attr = opt_prop_def(UnitAttr, prop_name="trans_a")
     trans_b_attr = opt_prop_def(UnitAttr, prop_name="trans_b")
     zeros_attr = opt_prop_def(INTS, prop_name="zeros")
+    scales = opt_prop_def(Scales)
     act = opt_prop_def(ActAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
     custom_directives = (ProductTypes,)
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     assembly_format = (
-        "$a `,` $b (`,` $bias^)? (`w_zero` $w_zero^)? (`multiplier` $multiplier^)? "
+        "$a `,` $b (`,` $bias^)? (`w_zero` $w_zero^)? (`multiplier` $multiplier^)? (`residual` $residual^)? "
         "(`trans_a` $trans_a^)? (`trans_b` $trans_b^)? attr-dict `:` "
-        "custom<ProductTypes>(type($a), type($b), type($bias), type($w_zero), type($multiplier), type($result))"
+        "custom<ProductTypes>(type($a), type($b), type($bias), type($w_zero), type($multiplier), type($residual), "
+        "type($result))"
     )
 
     def __init__(
@@ -216,14 +236,17 @@ class MatmulOp(IRDLOperation):
         w_zero: SSAValue | None = None,
         multiplier: SSAValue | None = None,
         zeros: Ints | None = None,
+        residual: SSAValue | None = None,
+        scales: Sequence[ScaleAttr] | None = None,
     ) -> None:
         shape = shapes.matmul_shape(shape_of(a), shape_of(b), trans_a, trans_b)
         super().__init__(
-            operands=[a, b, bias, w_zero, multiplier],
+            operands=[a, b, bias, w_zero, multiplier, residual],
             properties={
                 "trans_a": unit(trans_a),
                 "trans_b": unit(trans_b),
                 "zeros": int_array(zeros) if zeros is not None else None,
+                "scales": scales_attr(scales),
                 "act": act,
             },
             result_types=[_result_type(a, multiplier, shape)],
@@ -252,10 +275,29 @@ def _result_type(x: SSAValue, multiplier: SSAValue | None, shape: Ints) -> Tenso
 
 
 def _check_types(op: ConvOp | MatmulOp, x: SSAValue, w: SSAValue, columns: int) -> None:
+    if op.residual is not None:
+        check_result(op, shape_of(op.residual))
+        check_elements(op.residual, op.result)
     if is_integer(x):
-        check_product((x, w), op.result, columns, (op.bias, op.w_zero, op.multiplier), op.zeros, op.act)
+        # with a residual the activation is one of real numbers
+        act = op.act if op.residual is None else None
+        check_product((x, w), op.result, columns, (op.bias, op.w_zero, op.multiplier), op.zeros, act)
+        _check_residual(op)
         return
     check_elements(x, w, op.result)
     check_bias(x, op.bias, columns)
-    if op.zeros is not None or op.w_zero is not None or op.multiplier is not None:
-        raise VerifyException("zeros, w_zero and multiplier belong to products of integers")
+    if any(field is not None for field in (op.zeros, op.w_zero, op.multiplier, op.scales)):
+        raise VerifyException("zeros, w_zero, multiplier and scales belong to products of integers")
+
+
+def _check_residual(op: ConvOp | MatmulOp) -> None:
+    """It is added to the numbers that the requantised product stands for."""
+    if op.residual is None:
+        if op.scales is not None:
+            raise VerifyException("scales belong to a product with a residual")
+        return
+    check_scales(op.scales, op.result, op.residual, op.result)
+    assert op.scales is not None and op.zeros is not None
+    product = op.scales.data[0]
+    if product.zero != op.zeros[1]:
+        raise VerifyException(f"the product's zero point is {op.zeros[1]} in zeros, {product.zero} in scales")

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
-from xdsl.dialects.builtin import NameLoc
+from xdsl.dialects.builtin import ArrayAttr, NameLoc
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
+from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES
 from frustum.dialects.tile import SAME, Access, AnyAxis, Axis, Plain, TensorView, Whole
 from frustum.dialects.unit import Extents
+from frustum.passes.analysis.module import element_bytes, element_of
 from frustum.passes.errors import Problem, Unsupported
 
 RANK = 4
+WORD_BYTES = 4
+"""Of a bias, of a multiplier."""
 MATRIX = "conv"
 """Kind of the layers that run on the matrix unit."""
 
@@ -34,6 +38,7 @@ class MapOperand:
     view: TensorView
     access: Access
     fill: float | None = None
+    element_bytes: int = 4
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,32 @@ class Layer:
     axes_all: tuple[int, ...] = ()
     macs: int = 0
     align: Extents = (1, 1, 1, 1)
+    multiplier: int | None = None
+    weight_zero: int | None = None
+    out_bytes: int = 4
+    """Of an element; those of its operands are in `maps`."""
+    accumulator_bytes: int = 4
 
     @cached_property
     def work_dims(self) -> Extents:
         """What the pieces divide: the output, of reductions the input."""
         return self.maps[0].dims if self.kind == "reduce" else self.out_dims
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Of an element of the weights, which have the type of the first map."""
+        return self.maps[0].element_bytes
+
+    @cached_property
+    def channel_bytes(self) -> tuple[int, ...]:
+        """Element bytes of each vector of one number per output channel: bias, zero points, multipliers."""
+        kinds = (self.bias, WORD_BYTES), (self.weight_zero, self.weight_bytes), (self.multiplier, WORD_BYTES)
+        return tuple(size for place, size in kinds if place is not None)
+
+    @property
+    def vectors(self) -> tuple[int, ...]:
+        """The operands of `channel_bytes`, in their order."""
+        return tuple(p for p in (self.bias, self.weight_zero, self.multiplier) if p is not None)
 
     @cached_property
     def is_matrix(self) -> bool:
@@ -83,7 +109,19 @@ def layer_of(op: Operation) -> Layer:
     build = BUILDERS.get(type(op))
     if build is None:
         raise refused(op, "no engine of the device runs this operation")
-    return build(op)
+    return sized(build(op), op)
+
+
+def sized(layer: Layer, op: Operation) -> Layer:
+    """The layer with the bytes of its elements."""
+    maps = tuple(replace(m, element_bytes=element_bytes(op.operands[m.index])) for m in layer.maps)
+    accumulator = ACCUMULATORS.get(element_of(g.tensor_of(op.operands[0]).element_type), "f32")
+    return replace(
+        layer,
+        maps=maps,
+        out_bytes=element_bytes(op.results[0]),
+        accumulator_bytes=ELEMENT_BYTES[accumulator],
+    )
 
 
 def refused(op: Operation, reason: str) -> Unsupported:
@@ -102,6 +140,37 @@ def act_params(op: Operation) -> dict[str, Plain]:
     if not isinstance(act, g.ActAttr):
         return {}
     return {"act": str(act.kind), "act_params": (float(act.alpha), float(act.beta))}
+
+
+def scales_params(op: Operation) -> dict[str, Plain]:
+    """What integers stand for, of each operand and the result: scale and zero point by turns."""
+    scales = op.properties.get("scales")
+    return scales_of(*scales.data) if isinstance(scales, ArrayAttr) else {}
+
+
+def scales_of(*scales: g.ScaleAttr) -> dict[str, Plain]:
+    return {"scales": tuple(float(number) for each in scales for number in (each.scale, each.zero))}
+
+
+def product_params(op: g.ConvOp | g.MatmulOp) -> dict[str, Plain]:
+    """How a product leaves the matrix unit; `vectors` names what follows the weights where it is not a bias alone."""
+    params: dict[str, Plain] = {**act_params(op), **scales_params(op)}
+    if op.zeros is not None:
+        params["in_zero"], params["out_zero"] = op.zeros
+    named = ("bias", op.bias), ("weight_zero", op.w_zero), ("multiplier", op.multiplier)
+    vectors = " ".join(name for name, value in named if value is not None)
+    return {**params, "vectors": vectors} if vectors not in ("", "bias") else params
+
+
+def place_of(op: Operation, value: SSAValue | None) -> int | None:
+    """Number of an operand that may be absent."""
+    return None if value is None else next(i for i, operand in enumerate(op.operands) if operand is value)
+
+
+def residual_of(op: g.ConvOp | g.MatmulOp, dims: Extents, view: TensorView) -> tuple[MapOperand, ...]:
+    """What is added on the way out: it lies as the result does."""
+    place = place_of(op, op.residual)
+    return () if place is None else (MapOperand(place, dims, view, SAME4),)
 
 
 def conv(op: g.ConvOp) -> Layer:
@@ -125,16 +194,22 @@ def conv(op: g.ConvOp) -> Layer:
         "channels": per_group,
         "weight_strides": (per_group * kh * kw, kh * kw, kw, 1),
         "weight_batch": 0,
-        **act_params(op),
+        **product_params(op),
     }
+    out_view = TensorView(0, four(dense(out), 0))
     return Layer(
         MATRIX,
         four(out, 1),
-        TensorView(0, four(dense(out), 0)),
-        (MapOperand(0, (n, c, h, w), TensorView(0, four(dense((n, c, h, w)), 0)), access),),
+        out_view,
+        (
+            MapOperand(0, (n, c, h, w), TensorView(0, four(dense((n, c, h, w)), 0)), access),
+            *residual_of(op, four(out, 1), out_view),
+        ),
         params,
         weight=1,
-        bias=None if op.bias is None else 2,
+        bias=place_of(op, op.bias),
+        multiplier=place_of(op, op.multiplier),
+        weight_zero=place_of(op, op.w_zero),
         macs=math.prod(out) * per_group * kh * kw,
     )
 
@@ -165,17 +240,20 @@ def matmul(op: g.MatmulOp) -> Layer:
         "channels": k,
         "weight_strides": (co, ci, 0, 0),
         "weight_batch": b[-2] * b[-1] if b_batch > 1 else 0,
-        **act_params(op),
+        **product_params(op),
     }
     a_dims = (batch if a_batch > 1 else 1, k, 1, rows)
+    out_dims, out_view = (batch, columns, 1, rows), TensorView(0, (rows * columns, 1, 0, columns))
     return Layer(
         MATRIX,
-        (batch, columns, 1, rows),
-        TensorView(0, (rows * columns, 1, 0, columns)),
-        (MapOperand(0, a_dims, a_view, access),),
+        out_dims,
+        out_view,
+        (MapOperand(0, a_dims, a_view, access), *residual_of(op, out_dims, out_view)),
         params,
         weight=1,
-        bias=None if op.bias is None else 2,
+        bias=place_of(op, op.bias),
+        multiplier=place_of(op, op.multiplier),
+        weight_zero=place_of(op, op.w_zero),
         macs=batch * rows * columns * k,
     )
 
@@ -220,6 +298,7 @@ def pool(op: g.PoolOp) -> Layer:
             "pad_low": (max(0, top), max(0, left)),
             "pad_high": (max(0, bottom), max(0, right)),
             **act_params(op),
+            **scales_params(op),
         },
         cropped=(0, 0, max(0, -bottom), max(0, -right)),
     )
@@ -228,7 +307,11 @@ def pool(op: g.PoolOp) -> Layer:
 def lrn(op: g.LrnOp) -> Layer:
     access = (SAME, Axis(1, 1, -((op.size - 1) // 2), op.size - 1), SAME, SAME)
     return spatial(
-        op, op.x, "lrn", access, {"size": op.size, "alpha": op.alpha, "beta": op.beta, "bias": op.bias}
+        op,
+        op.x,
+        "lrn",
+        access,
+        {"size": op.size, "alpha": op.alpha, "beta": op.beta, "bias": op.bias, **scales_params(op)},
     )
 
 
@@ -256,7 +339,13 @@ def resize(op: g.ResizeOp) -> Layer:
         op.x,
         "resize",
         (SAME, SAME, rows, cols),
-        {"mode": str(op.mode), "rounding": str(op.rounding), "scale": op.scale, "offset": op.offset},
+        {
+            "mode": str(op.mode),
+            "rounding": str(op.rounding),
+            "scale": op.scale,
+            "offset": op.offset,
+            **scales_params(op),
+        },
         align=(1, 1, align_h, align_w),
     )
 
@@ -301,13 +390,25 @@ def _access(axes: Sequence[AnyAxis]) -> Access:
 
 
 def unary(op: g.UnaryOp) -> Layer:
-    return elementwise(
-        op, "unary", [op.x], {"kind": str(op.kind), "alpha": float(op.alpha), "beta": float(op.beta)}
-    )
+    params = {"kind": str(op.kind), "alpha": float(op.alpha), "beta": float(op.beta), **scales_params(op)}
+    return elementwise(op, "unary", [op.x], params)
+
+
+def quantize(op: g.QuantizeOp) -> Layer:
+    return conversion(op, scales_of(g.ScaleAttr.of(1.0), op.to))
+
+
+def dequantize(op: g.DequantizeOp) -> Layer:
+    return conversion(op, scales_of(op.from_, g.ScaleAttr.of(1.0)))
+
+
+def conversion(op: g.QuantizeOp | g.DequantizeOp, scales: Mapping[str, Plain]) -> Layer:
+    """Between integers and the numbers they stand for; the scale of a floating-point side says nothing."""
+    return elementwise(op, "unary", [op.x], {"kind": "identity", "alpha": 0.0, "beta": 0.0, **scales})
 
 
 def binary(op: g.BinaryOp) -> Layer:
-    return elementwise(op, "binary", [op.a, op.b], {"kind": str(op.kind), **act_params(op)})
+    return elementwise(op, "binary", [op.a, op.b], {"kind": str(op.kind), **act_params(op), **scales_params(op)})
 
 
 def around(shape: Sequence[int], axis: int) -> tuple[Extents, int]:
@@ -322,9 +423,9 @@ def softmax(op: g.SoftmaxOp) -> Layer:
     view = TensorView(0, four(dense(dims), 0))
     access = list(SAME4)
     access[axis] = Whole(dims[axis])
-    return Layer(
-        "softmax", dims, view, (MapOperand(0, dims, view, _access(access)),), {"axis": axis}, axes_all=(axis,)
-    )
+    params = {"axis": axis, **scales_params(op)}
+    maps = (MapOperand(0, dims, view, _access(access)),)
+    return Layer("softmax", dims, view, maps, params, axes_all=(axis,))
 
 
 def reduce(op: g.ReduceOp) -> Layer:
@@ -348,6 +449,7 @@ def reduce(op: g.ReduceOp) -> Layer:
         "kind": str(op.kind),
         "axes": tuple(i for i, f in enumerate(flags) if f),
         "scale": 1.0 / count if str(op.kind) == "mean" else 1.0,
+        **scales_params(op),
     }
     return Layer(
         "reduce",
@@ -491,6 +593,8 @@ BUILDERS: dict[type[Operation], Callable[..., Layer]] = {
     g.BinaryOp: binary,
     g.SoftmaxOp: softmax,
     g.ReduceOp: reduce,
+    g.QuantizeOp: quantize,
+    g.DequantizeOp: dequantize,
 }
 MOVES: dict[type[Operation], Callable[..., list[Move]]] = {
     g.ConcatOp: concat,

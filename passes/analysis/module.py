@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import BFloat16Type, DictionaryAttr, Float16Type, Float32Type, ModuleOp, TensorType
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, TensorType, bf16, f16, f32, i8, i16, i32
 from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
@@ -22,9 +22,16 @@ def target_of(module: ModuleOp) -> Target:
 
 def element_of(kind: Attribute) -> Element:
     """The device's name of an element type."""
-    names: dict[type, Element] = {Float32Type: "f32", Float16Type: "f16", BFloat16Type: "bf16"}
+    names: dict[Attribute, Element] = {
+        f32: "f32",
+        f16: "f16",
+        bf16: "bf16",
+        i8: "i8",
+        i16: "i16",
+        i32: "i32",
+    }
     try:
-        return names[type(kind)]
+        return names[kind]
     except KeyError:
         raise PassFailedException(f"no engine of the device computes elements of {kind}") from None
 

@@ -15,12 +15,12 @@ from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.dialects.unit import UnitOp, YieldOp
 from frustum.passes.analysis.layer import BUILDERS, MOVES, layer_of
-from frustum.passes.analysis.module import element_bytes, target_of
+from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import UnitLayers, layers_of
 from frustum.passes.tile.plan_unit import Budget, UnitPlan, plan_unit
 
 SLOWER_ALLOWED = 1.05  # a fused chain may cost this much more modelled cycles if it saves bytes
-SPATIAL = (g.ConvOp, g.PoolOp, g.UnaryOp, g.BinaryOp, g.LrnOp, g.ResizeOp)
+SPATIAL = (g.ConvOp, g.PoolOp, g.UnaryOp, g.BinaryOp, g.LrnOp, g.ResizeOp, g.QuantizeOp, g.DequantizeOp)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Planner:
 
     def plan(self, chain: Sequence[Operation]) -> UnitPlan | None:
         unit = layers_of(list(chain))
-        return plan_unit(unit, self.target, element_bytes(chain[-1].results[0]), self.budget)
+        return plan_unit(unit, self.target, self.budget)
 
     def grow(self, first: Operation, fused: set[Operation]) -> tuple[list[Operation], str]:
         """The chain from `first` on, and why it ended."""

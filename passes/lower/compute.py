@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from frustum.dialects import isa
 from frustum.dialects.isa.program import (
+    ACCUMULATORS,
     ELEMENT_BYTES,
     Act,
     Affine,
@@ -22,6 +24,7 @@ from frustum.dialects.isa.program import (
     Element,
     Four,
     Memory,
+    Scale,
     Span,
     View,
 )
@@ -77,11 +80,11 @@ class LayerLowering:
         tiles: Sequence[Placed],
         out: Placed,
         weights: WeightSource | None,
-        bias: Placed | None,
+        vectors: dict[str, Placed],
         site: Site,
     ):
         self.op, self.tiles, self.out = op, tiles, out
-        self.weights, self.bias, self.site = weights, bias, site
+        self.weights, self.vectors, self.site = weights, vectors, site
         self.kind = op.kind.data
         self.params: dict[str, Any] = to_plain(op.params)
         self.map = op.map.data
@@ -112,7 +115,7 @@ class LayerLowering:
         )
         self.pieces = [self.load_piece(k) for k in range(len(self.tiles))]
         self.weight_piece = self.load_weights() if self.weights else None
-        self.bias_piece = self.load_bias() if self.bias else None
+        self.vector_pieces = {name: self.load_vector(placed) for name, placed in self.vectors.items()}
         self.body(block, 0, self.site.stage)
 
     def body(self, block: Block, depth: int, stage: int) -> None:
@@ -153,7 +156,7 @@ class LayerLowering:
         tile, access = self.tiles[k], self.access[k]
         start, extent = nests.needs(access, self.piece)
         names = nests.depends(access)
-        if self.kind == "conv":
+        if self.kind == "conv" and k == 0:
             start, extent, names = self.channel_piece(start, extent, names)
         order = memory_order(tile.strides, tile.extent)
         box_tile = Tile(tile.element, extent, order)
@@ -276,23 +279,23 @@ class LayerLowering:
         self.streams.append(Item(depth, emit))
         return late
 
-    def load_bias(self) -> Placed:
-        bias = self.bias
-        assert bias is not None
+    def load_vector(self, held: Placed) -> Placed:
+        """The part of one number per output channel that a piece needs."""
+        size = ELEMENT_BYTES[held.element]
         start = (Affine(), self.piece.start[1], Affine(), Affine())
         extent = (1, self.map.extent[1], 1, 1)
-        box = Box(start, extent, bias.bound, (None, self.piece.limit[1], None, None))
+        box = Box(start, extent, held.bound, (None, self.piece.limit[1], None, None))
         depth = self.nest.depth([GROUP, 1])
-        late = Placed("f32", start, extent, bias.bound, (0, ELEMENT_BYTES["f32"], 0, 0))
+        late = Placed(held.element, start, extent, held.bound, (0, size, 0, 0))
 
         def emit(block: Block, stage: int) -> None:
-            late.allocated = self.alloc(block, "wram", extent[1] * ELEMENT_BYTES["f32"], depth)
+            late.allocated = self.alloc(block, "wram", extent[1] * size, depth)
             self.copy(
                 block,
                 self.spread(start[1]),
-                bias.buffer,
+                held.buffer,
                 late.buffer,
-                bias.view(start),
+                held.view(start),
                 late.own_view,
                 box,
                 stage,
@@ -309,6 +312,18 @@ class LayerLowering:
         return (n, c, h, w)
 
     @property
+    def wide(self) -> Element:
+        """The type of partial sums."""
+        return ACCUMULATORS[self.tiles[0].element] if self.kind == "conv" else "f32"
+
+    @cached_property
+    def scales(self) -> tuple[Scale, ...] | None:
+        """What integers stand for, of each operand and the result."""
+        values = self.params.get("scales")
+        pairs = zip(values[::2], values[1::2], strict=True) if values else ()
+        return tuple(Scale(scale, int(zero)) for scale, zero in pairs) or None
+
+    @property
     def is_accumulated(self) -> bool:
         summed: list[LoopName] = [CHANNELS_IN, *self.reduced]
         return any(self.nest.position(name) is not None for name in summed)
@@ -316,7 +331,7 @@ class LayerLowering:
     def allocate_out(self, block: Block, depth: int) -> None:
         order = memory_order(self.out.strides, self.out.extent)
         tile = Tile(self.out.element, self.out_extent, order)
-        wide = Tile("f32", self.out_extent, order)
+        wide = Tile(self.wide, self.out_extent, order)
         self.out_strides, self.acc_strides = byte_strides(tile), byte_strides(wide)
         self.out_buffer = self.alloc(block, "nram", tile_bytes(tile), depth)
         self.acc_buffer = None
@@ -352,6 +367,7 @@ class LayerLowering:
                 in_view=View("f32", Affine(), self.acc_strides),
                 out_view=View(self.out.element, Affine(), self.out_strides),
                 box=box,
+                scales=None if self.scales is None else (Scale(), self.scales[-1]),
                 stage=stage,
                 **cast(Any, self.site.tags),
             )
@@ -417,12 +433,11 @@ def conv(low: LayerLowering, common: dict[str, int]) -> Operation:
         pieces[0].buffer,
         weights.buffer,
         low.out_buffer,
-        bias=low.bias_piece.buffer if low.bias_piece else None,
         acc=low.acc_buffer,
+        **extra_operands(low),
         in_view=pieces[0].own_view,
         weight_view=weights.own_view,
-        bias_view=low.bias_piece.own_view if low.bias_piece else None,
-        acc_view=View("f32", Affine(), low.acc_strides) if low.acc_buffer is not None else None,
+        acc_view=View(low.wide, Affine(), low.acc_strides) if low.acc_buffer is not None else None,
         out_view=low.out_view,
         box=low.piece.box,
         channels=channels,
@@ -434,8 +449,20 @@ def conv(low: LayerLowering, common: dict[str, int]) -> Operation:
         groups=groups,
         accumulate=low.nest.level(CHANNELS_IN),
         act=low.act,
+        in_zero=p.get("in_zero", 0),
+        out_zero=p.get("out_zero", 0),
+        scales=low.scales,
         **cast(Any, common),
     )
+
+
+def extra_operands(low: LayerLowering) -> dict[str, Any]:
+    """Numbers per output channel, and what is added on the way out, with their views."""
+    extras = dict(low.vector_pieces)
+    if len(low.pieces) > 1:
+        extras["residual"] = low.pieces[1]
+    operands: dict[str, Any] = {name: placed.buffer for name, placed in extras.items()}
+    return {**operands, **{f"{name}_view": placed.own_view for name, placed in extras.items()}}
 
 
 def pool(low: LayerLowering, common: dict[str, int]) -> Operation:
@@ -456,6 +483,7 @@ def pool(low: LayerLowering, common: dict[str, int]) -> Operation:
         pad_low=p["pad_low"],
         pad_high=p["pad_high"],
         act=low.act,
+        scales=low.scales,
         **cast(Any, common),
     )
 
@@ -471,6 +499,7 @@ def unary(low: LayerLowering, common: dict[str, int]) -> Operation:
         box=low.piece.box,
         alpha=p["alpha"],
         beta=p["beta"],
+        scales=low.scales,
         **cast(Any, common),
     )
 
@@ -494,6 +523,7 @@ def binary(low: LayerLowering, common: dict[str, int]) -> Operation:
         out_view=low.out_view,
         box=low.piece.box,
         act=low.act,
+        scales=low.scales,
         **cast(Any, common),
     )
 
@@ -506,6 +536,7 @@ def softmax(low: LayerLowering, common: dict[str, int]) -> Operation:
         out_view=low.out_view,
         box=low.piece.box,
         axis=low.params["axis"],
+        scales=low.scales,
         **cast(Any, common),
     )
 
@@ -529,8 +560,16 @@ def reduce(low: LayerLowering, common: dict[str, int]) -> Operation:
         axes=tuple(p["axes"]),
         scale=p["scale"],
         accumulate=level,
+        scales=reduce_scales(low),
         **cast(Any, common),
     )
+
+
+def reduce_scales(low: LayerLowering) -> tuple[Scale, ...] | None:
+    """Partial sums are numbers: what they stand for is said when they are narrowed."""
+    if low.scales is None or low.acc_buffer is None:
+        return low.scales
+    return (low.scales[0], Scale())
 
 
 def lrn(low: LayerLowering, common: dict[str, int]) -> Operation:
@@ -546,6 +585,7 @@ def lrn(low: LayerLowering, common: dict[str, int]) -> Operation:
         alpha=p["alpha"],
         beta=p["beta"],
         bias=p["bias"],
+        scales=low.scales,
         **cast(Any, common),
     )
 
@@ -564,6 +604,7 @@ def resize(low: LayerLowering, common: dict[str, int]) -> Operation:
         cols=low.span(3),
         scale=p["scale"],
         offset=p["offset"],
+        scales=low.scales,
         **cast(Any, common),
     )
 

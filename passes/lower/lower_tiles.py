@@ -241,8 +241,8 @@ class UnitLowering:
         holds = [self.hold(op) for op in layers]
         stage = self.inner_stage()
         self.uses = {op.result: self.place_result(op) for op in layers}
-        for op, (weights, bias) in zip(layers, holds, strict=True):
-            self.layer(op, weights, bias, stage)
+        for op, (weights, vectors) in zip(layers, holds, strict=True):
+            self.layer(op, weights, vectors, stage)
         for op in ops:
             if isinstance(op, t.StoreOp):
                 self.store(op, stage)
@@ -354,20 +354,25 @@ class UnitLowering:
         self.tiles[op.result] = placed
         return placed
 
-    def layer(self, op: t.ComputeOp, weights: WeightSource | None, bias: Placed | None, stage: int) -> None:
+    def layer(
+        self, op: t.ComputeOp, weights: WeightSource | None, vectors: dict[str, Placed], stage: int
+    ) -> None:
         macs = op.attributes.get(PRODUCED)
         number = self.program.names.layer(
             op, op.kind.data, macs.value.data if isinstance(macs, IntegerAttr) else 0
         )
         site = Site(len(self.loops), self.target.cluster.cores, stage, self.tags(number))
         operands = [self.tiles[o] for o in op.tiles]
-        LayerLowering(op, operands, self.tiles[op.result], weights, bias, site).emit(self.innermost)
+        LayerLowering(op, operands, self.tiles[op.result], weights, vectors, site).emit(self.innermost)
 
-    def hold(self, op: t.ComputeOp) -> tuple[WeightSource | None, Placed | None]:
-        """The weights and bias of a layer: in SRAM at the loop that moves them, or streamed later."""
+    def hold(self, op: t.ComputeOp) -> tuple[WeightSource | None, dict[str, Placed]]:
+        """The weights of a layer, and by name what else it has per output channel.
+
+        In SRAM at the loop that moves them; weights may be streamed later.
+        """
         tensors = op.tensors
         if op.kind.data != "conv":
-            return None, None
+            return None, {}
         params = t.to_plain(op.params)
         region = op.region.data
         channels = at_levels(region.start[1], self.levels)
@@ -395,20 +400,14 @@ class UnitLowering:
             source = WeightSource(
                 placed, source.tensor, element, source.dims, source.strides, source.is_batched
             )
-        bias = None
-        if len(tensors) > 1:
-            extent, bound = (1, region.extent[1], 1, 1), (1, region.bound[1], 1, 1)
-            stride = ELEMENT_BYTES["f32"]
-            bias = self.keep(
-                self.tensors[tensors[1]],
-                "f32",
-                (Affine(), channels, Affine(), Affine()),
-                extent,
-                bound,
-                (0, stride, 0, 0),
-                number,
-            )
-        return source, bias
+        names = params.get("vectors", "bias").split()
+        extent, bound = (1, region.extent[1], 1, 1), (1, region.bound[1], 1, 1)
+        vectors = {}
+        for name, tensor in zip(names, tensors[1:], strict=len(tensors) > 1):
+            kind = element_of(cast(TensorType[Any], tensor.type).element_type)
+            start, strides = (Affine(), channels, Affine(), Affine()), (0, ELEMENT_BYTES[kind], 0, 0)
+            vectors[name] = self.keep(self.tensors[tensor], kind, start, extent, bound, strides, number)
+        return source, vectors
 
     def keep(
         self,

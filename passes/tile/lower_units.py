@@ -156,7 +156,7 @@ def compute(
     submap = map_of(op)
     if submap is None:
         raise PassFailedException(f"{op.name} has no frustum.map: run frustum-tile-partition first")
-    tensors = [inside.tensor(op.operands[i]) for i in (layer.weight, layer.bias) if i is not None]
+    tensors = [inside.tensor(op.operands[i]) for i in (layer.weight, *layer.vectors) if i is not None]
     region = projection.outputs[j]
     order = memory_order(layer.out_view.strides, layer.out_dims)
     tile = t.Tile(element_of(op.results[0].type.element_type), region.extent, order)  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
 from frustum.passes.analysis.layer import MOVES
-from frustum.passes.analysis.module import element_bytes, target_of
+from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import unit_layers
 from frustum.passes.tile.plan_unit import Budget, plan_unit
 from frustum.passes.tile.shortage import does_not_fit, shortage
@@ -40,9 +40,9 @@ class PartitionUnits(ModulePass):
 
 def partition_unit(unit: UnitOp, target: Target, budget: Budget) -> None:
     layers = unit_layers(unit)
-    plan = plan_unit(layers, target, element_bytes(unit.results[0]), budget)
+    plan = plan_unit(layers, target, budget)
     if plan is None:
-        found = shortage(layers, target, element_bytes(unit.results[0]), budget)
+        found = shortage(layers, target, budget)
         raise does_not_fit(unit.unit_name.data, layers, found)
     unit.properties["partition"] = PartitionAttr(plan.partition)
     unit.properties["mode"] = StringAttr("small" if plan.partition.tile == layers.out.out_dims else "large")

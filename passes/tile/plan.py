@@ -23,7 +23,6 @@ from frustum.dialects.tile import Access, Outer, Residency, SubMap, Whole
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import Layer
 
-BIAS_BYTES = 4
 ACCUMULATOR_BYTES = 4
 PIECE_OVERHEAD_CYCLES = 150  # latencies and events of one piece; larger pieces also emulate faster
 Ints = NDArray[np.int64]
@@ -36,7 +35,8 @@ class Work:
     kind: str
     extent: Extents
     accesses: tuple[Access, ...]
-    element_bytes: int
+    map_bytes: tuple[int, ...]  # of an element of each map
+    out_bytes: int
     whole: tuple[int, ...] = ()
     align: Extents = (1, 1, 1, 1)
     kernel: tuple[int, int] = (1, 1)
@@ -44,7 +44,9 @@ class Work:
     channels: int = 0
     groups: int = 1
     group_outputs: int = 1
-    has_bias: bool = False
+    weight_bytes: int = 4
+    channel_bytes: tuple[int, ...] = ()
+    accumulator_bytes: int = 4
     passes: int = 1
     reduced: tuple[int, ...] = ()
 
@@ -60,17 +62,19 @@ class LayerPlan:
     """SRAM bytes for streamed weights (both copies); 0 where they stay."""
 
 
-def work_of(layer: Layer, extent: Extents, element_bytes: int) -> Work:
+def work_of(layer: Layer, extent: Extents) -> Work:
     """The search's view of a layer whose region has these extents (of the input for reductions)."""
     p: Mapping[str, Any] = layer.params
     accesses = tuple(m.access for m in layer.maps)
+    map_bytes = tuple(m.element_bytes for m in layer.maps)
     if layer.is_matrix:
         groups = cast(int, p["groups"])
         return Work(
             layer.kind,
             extent,
             accesses,
-            element_bytes,
+            map_bytes,
+            layer.out_bytes,
             layer.axes_all,
             layer.align,
             p["kernel"],
@@ -78,7 +82,9 @@ def work_of(layer: Layer, extent: Extents, element_bytes: int) -> Work:
             p["channels"],
             groups,
             layer.out_dims[1] // groups,
-            layer.bias is not None,
+            layer.weight_bytes,
+            layer.channel_bytes,
+            layer.accumulator_bytes,
         )
     kernel = p.get("kernel", (1, 1))
     reduced = p.get("axes", ()) if layer.kind == "reduce" else ()
@@ -86,7 +92,8 @@ def work_of(layer: Layer, extent: Extents, element_bytes: int) -> Work:
         layer.kind,
         extent,
         accesses,
-        element_bytes,
+        map_bytes,
+        layer.out_bytes,
         layer.axes_all,
         layer.align,
         kernel,
@@ -119,7 +126,8 @@ def vector_passes(layer: Layer) -> int:
         "lrn": cast(int, p.get("size", 1)) + 8,
         "resize": 4 if p.get("mode") == "linear" else 1,
     }
-    return by_kind.get(layer.kind, 4 if p.get("kind") in heavy else 1)
+    conversions = len(p.get("scales", ())) // 2
+    return conversions + by_kind.get(layer.kind, 4 if p.get("kind") in heavy else 1)
 
 
 @lru_cache(maxsize=20_000)
@@ -187,7 +195,7 @@ def plan_matrix_with(
     work: Work, target: Target, residency: Residency, loops: int, cores_dim: int, outer: str
 ) -> LayerPlan | None:
     """The best pieces when dimension `cores_dim` is dealt to the cores and the loops `outer` are outside."""
-    core, cores, e = target.core, target.cluster.cores, work.element_bytes
+    core, cores, e = target.core, target.cluster.cores, work.map_bytes[0]
     if cores > 1 and work.extent[cores_dim] == 1 and max(work.extent[1:]) > 1:
         return None
     is_grouped = work.groups > 1
@@ -214,13 +222,16 @@ def plan_matrix_with(
     used_loops = sum((n > 1).astype(np.int64) for n in (*n_dim, n_groups, n_ci))
 
     in_bytes = aligned(ci * in_groups * rows * cols * e)
-    weight_bytes = aligned(sc * ci * taps * e)
-    out_bytes = aligned(sc * sh * sw * e)
-    acc_bytes = aligned(sc * sh * sw * ACCUMULATOR_BYTES) * (n_ci > 1)
+    weight_bytes = aligned(sc * ci * taps * work.weight_bytes)
+    out_bytes = aligned(sc * sh * sw * work.out_bytes)
+    for size in work.map_bytes[1:]:  # a residual lies as the output does and moves with it
+        out_bytes = out_bytes + aligned(sc * sh * sw * size)
+    acc_bytes = aligned(sc * sh * sw * work.accumulator_bytes) * (n_ci > 1)
     copies = np.where(n_space * n_c * n_ci > 1, 2, 1)
     nram = in_bytes * copies + out_bytes * copies + acc_bytes
     weight_copies = np.where(n_c * n_ci > 1, 2, 1)
-    wram = weight_bytes * weight_copies + aligned(sc * BIAS_BYTES) * weight_copies * work.has_bias
+    channel_bytes = sum((aligned(sc * size) for size in work.channel_bytes), np.zeros_like(sc))
+    wram = (weight_bytes + channel_bytes) * weight_copies
     fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes) & (used_loops <= loops)
 
     if outer == "space":
@@ -288,7 +299,7 @@ def plan_vector(work: Work, target: Target, loops: int) -> LayerPlan | None:
 def plan_vector_with(
     work: Work, target: Target, loops: int, cores_dim: int, splits_reduced: bool
 ) -> LayerPlan | None:
-    core, cores, e = target.core, target.cluster.cores, work.element_bytes
+    core, cores = target.core, target.cluster.cores
     if cores_dim in work.whole or cores_dim in work.reduced:
         return None
     if (
@@ -313,19 +324,23 @@ def plan_vector_with(
     out = np.ones_like(total)
     for d, s in enumerate(pieces):
         out = out * (1 if d in work.reduced else s)
-    out_bytes = aligned(out * (ACCUMULATOR_BYTES if split is not None else e))
+    out_bytes = aligned(out * (ACCUMULATOR_BYTES if split is not None else work.out_bytes))
     if work.kind == "reduce":
-        ins = [aligned(np.prod(np.stack(pieces), axis=0) * e)]
-        out_bytes = out_bytes + aligned(out * e) * (split is not None)
+        ins = [aligned(np.prod(np.stack(pieces), axis=0) * work.map_bytes[0])]
+        out_bytes = out_bytes + aligned(out * work.out_bytes) * (split is not None)
     else:
-        ins = [aligned(np.prod(np.stack(needs(a, pieces)), axis=0) * e) for a in work.accesses]
+        ins = [
+            aligned(np.prod(np.stack(needs(access, pieces)), axis=0) * size)
+            for access, size in zip(work.accesses, work.map_bytes, strict=True)
+        ]
     in_bytes = sum(ins, np.zeros_like(total))
     copies = np.where(total > 1, 2, 1)
     fits = ((in_bytes + out_bytes) * copies <= core.nram.capacity_bytes) & (used_loops <= loops)
     if not fits.any():
         return None
     elements = np.prod(np.stack(pieces), axis=0)
-    rate = core.vector.lanes // (2 if e == BIAS_BYTES else 1)
+    widest = max(work.out_bytes, *work.map_bytes)
+    rate = core.vector.lanes // core.vector.cycles_per_element.of(widest)
     moved = total * (in_bytes + out_bytes)
     cycles = np.maximum(total * over(elements, rate) * work.passes, moved // core.mvdma.bytes_per_cycle)
     cycles = np.maximum(cycles, moved * cores // target.cluster.sram.port_bytes_per_cycle)

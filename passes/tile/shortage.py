@@ -14,7 +14,7 @@ from frustum.dialects.tile import Whole
 from frustum.dialects.unit import Extents, Partition
 from frustum.passes.analysis.layer import Layer, MapOperand
 from frustum.passes.analysis.project import UnitLayers, project
-from frustum.passes.tile.plan_unit import BIAS_BYTES, Budget, alignment, map_bytes, splits_channels
+from frustum.passes.tile.plan_unit import Budget, alignment, map_bytes, splits_channels
 
 
 @dataclass(frozen=True)
@@ -27,28 +27,26 @@ class Shortage:
     available_bytes: int
 
 
-def shortage(unit: UnitLayers, target: Target, element_bytes: int, budget: Budget) -> Shortage:
+def shortage(unit: UnitLayers, target: Target, budget: Budget) -> Shortage:
     """The memory that is furthest from holding the smallest piece of any layer of a unit that does not fit."""
     core = target.core
     found = []
     for j, layer in enumerate(unit.layers):
-        nram = smallest_piece_bytes(layer, element_bytes)
+        nram = smallest_piece_bytes(layer)
         found.append(Shortage("NRAM", j, nram, core.nram.capacity_bytes))
-        wram = smallest_weights_bytes(layer, element_bytes)
+        wram = smallest_weights_bytes(layer)
         found.append(Shortage("WRAM", j, wram, core.wram.capacity_bytes))
     found.append(
-        Shortage(
-            "SRAM", len(unit.layers) - 1, smallest_tile_bytes(unit, target, element_bytes), budget.sram_bytes
-        )
+        Shortage("SRAM", len(unit.layers) - 1, smallest_tile_bytes(unit, target), budget.sram_bytes)
     )
     return max(found, key=lambda s: s.needed_bytes / s.available_bytes)
 
 
-def smallest_piece_bytes(layer: Layer, element_bytes: int) -> int:
+def smallest_piece_bytes(layer: Layer) -> int:
     """NRAM bytes of one output position with all that it needs of the maps; of input channels one."""
     out = [layer.out_dims[d] if d in layer.axes_all else 1 for d in range(4)]
-    maps = sum(smallest_operand(layer, operand) for operand in layer.maps)
-    return (maps + math.prod(out)) * element_bytes
+    maps = sum(smallest_operand(layer, operand) * operand.element_bytes for operand in layer.maps)
+    return maps + math.prod(out) * layer.out_bytes
 
 
 def smallest_operand(layer: Layer, operand: MapOperand) -> int:
@@ -61,16 +59,16 @@ def smallest_operand(layer: Layer, operand: MapOperand) -> int:
     return elements
 
 
-def smallest_weights_bytes(layer: Layer, element_bytes: int) -> int:
+def smallest_weights_bytes(layer: Layer) -> int:
     """WRAM bytes of one kernel of one input and one output channel, with its bias."""
     if not layer.is_matrix:
         return 0
     kernel = layer.params["kernel"]
     assert isinstance(kernel, tuple)
-    return math.prod(kernel) * element_bytes + (BIAS_BYTES if layer.bias is not None else 0)
+    return math.prod(kernel) * layer.weight_bytes + sum(layer.channel_bytes)
 
 
-def smallest_tile_bytes(unit: UnitLayers, target: Target, element_bytes: int) -> int:
+def smallest_tile_bytes(unit: UnitLayers, target: Target) -> int:
     """SRAM bytes of the smallest tile of the unit's output with all maps behind it."""
     align, dims, whole = alignment(unit), unit.out.out_dims, unit.out.axes_all
     tile = [dims[d] if d in whole else min(align[d], dims[d]) for d in range(4)]
@@ -79,7 +77,7 @@ def smallest_tile_bytes(unit: UnitLayers, target: Target, element_bytes: int) ->
     n, c, h, w = tile
     extents: Extents = (n, c, h, w)
     partition = Partition(extents, 2, 2)
-    return map_bytes(unit, partition, project(unit, partition, target.chip.clusters), element_bytes)
+    return map_bytes(unit, partition, project(unit, partition, target.chip.clusters))
 
 
 def does_not_fit(unit_name: str, unit: UnitLayers, found: Shortage) -> DoesNotFit:

@@ -32,7 +32,7 @@ def works(name):
             region = projection.operands[j][0] if layer.kind == "reduce" else projection.outputs[j]
             submap = op.attributes["frustum.map"].data
             loops = MAX_LOOPS - sum(n > 1 for n in tile_counts(layers.out.out_dims, partition, clusters))
-            yield plan.work_of(layer, region.extent, 4), submap, loops
+            yield plan.work_of(layer, region.extent), submap, loops
 
 
 def each_candidate(monkeypatch, call):
@@ -83,16 +83,16 @@ def piece_bytes(work, submap):
     """NRAM bytes of one piece's operands and result, and WRAM bytes of its weights, by the layer's numbers."""
     n, c, h, w = submap.extent
     inputs = 0
-    for access in work.accesses:
+    for number, (access, size) in enumerate(zip(work.accesses, work.map_bytes, strict=True)):
         extents = [axis.size if isinstance(axis, Whole) else (e - 1) * axis.num // axis.den + 1 + axis.reach
                    for axis, e in zip(access, submap.extent, strict=True)]  # fmt: skip
-        if work.kind == "conv":
+        if work.kind == "conv" and number == 0:
             groups = 1 if work.groups == 1 else max(1, c // work.group_outputs)
             extents[1] = submap.channels * groups
-        inputs += math.prod(extents) * work.element_bytes
-    result = n * c * h * w * work.element_bytes
-    weights = c * submap.channels * math.prod(work.kernel) * work.element_bytes if work.kind == "conv" else 0
-    return inputs + result, weights + 4 * c * work.has_bias
+        inputs += math.prod(extents) * size
+    result = n * c * h * w * work.out_bytes
+    weights = c * submap.channels * math.prod(work.kernel) * work.weight_bytes if work.kind == "conv" else 0
+    return inputs + result, weights + c * sum(work.channel_bytes)
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "reductions"])
@@ -134,11 +134,11 @@ def test_looking_at_all_partitions_finds_none_that_is_much_better(name, monkeypa
     machine = target("tiny")
     budget = plan_unit.Budget(machine.cluster.sram.capacity_bytes)
     layers = [unit_layers(unit) for unit in units(name)]
-    quick = [plan_unit.search(each, machine, 4, budget) for each in layers]
+    quick = [plan_unit.search(each, machine, budget) for each in layers]
     for bound in ("WIDEST", "LARGEST_HEIGHTS", "LOOKED_AT"):
         monkeypatch.setattr(plan_unit, bound, 10**9)
     for each, found in zip(layers, quick, strict=True):
-        best = plan_unit.search(each, machine, 4, budget)
+        best = plan_unit.search(each, machine, budget)
         assert found is not None and best is not None
         assert score(found, machine) <= 1.25 * score(best, machine)
 
