@@ -2,8 +2,9 @@
 
     python benchmarks/measure.py [NETWORK ...] [--runs 5] [--target default]
 
-Every figure is the median of `--runs` runs of `frustum run zoo:NETWORK --check`, each in a process of its own;
-onnxruntime runs with its default settings on one thread, as a user would run it.
+Figures are medians of `--runs` runs of `frustum run zoo:NETWORK --check`, each in a process of its own, but for
+emulate and onnxruntime: these two run in turn in one process, warm; onnxruntime with its default settings on one
+thread, as a user would run it, the emulator with at most two.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,7 +48,7 @@ def main(args: Sequence[str] | None = None) -> int:
     print(_line(["---"] * len(HEAD)))
     for network in options.networks or ZOO:
         runs = [run(network, options.target) for _ in range(options.runs)]
-        print(_line(row(network, runs, onnxruntime_seconds(network, options.runs))), flush=True)
+        print(_line(row(network, runs, *side_by_side(network, options.target, options.runs))), flush=True)
     return 0
 
 
@@ -66,35 +67,44 @@ def run(network: str, target: str) -> Run:
         return Run(json.loads(report.read_text()), wall_seconds, _mib(usage))
 
 
-def onnxruntime_seconds(network: str, runs: int) -> float:
-    """The time of one inference, after one to warm up."""
+def side_by_side(network: str, target: str, runs: int) -> tuple[float, float]:
+    """Seconds of one emulation (mode full; decoding included) and of one inference of onnxruntime.
+
+    Both in this process in turn, after one of each to warm up; the executable is in memory, compiled before.
+    """
     import numpy as np
     import onnxruntime
 
+    import frustum
+
+    model = zoo_model(network)
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        zoo_model(network).SerializeToString(), options, ["CPUExecutionProvider"]
-    )
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     random = np.random.default_rng(0)
-    feeds = {i.name: random.standard_normal(i.shape, np.float32) for i in session.get_inputs()}
-    return median([_seconds_of(session, feeds) for _ in range(runs + 1)][1:])
+    feeds = {i.name: random.random(i.shape, np.float32) for i in session.get_inputs()}
+    executable = frustum.compile(model, target=target)
+    pairs = [
+        (seconds_of(lambda: frustum.run(executable, feeds)), seconds_of(lambda: session.run(None, feeds)))
+        for _ in range(runs + 1)
+    ]
+    emulated, native = zip(*pairs[1:], strict=True)
+    return median(emulated), median(native)
 
 
-def row(network: str, runs: Sequence[Run], reference_seconds: float) -> list[str]:
-    """The cells of a network."""
+def row(network: str, runs: Sequence[Run], emulate: float, native: float) -> list[str]:
+    """The cells of a network; `emulate` and `native` are the seconds of `side_by_side`."""
 
     def middle(section: str, key: str) -> float:
         return median(run.report[section][key] for run in runs)
 
-    emulate = middle("seconds", "emulate")
     return [
         network,
         f"{middle('seconds', 'import'):.2f}",
         f"{middle('seconds', 'compile'):.2f}",
         f"{emulate:.2f}",
-        f"{reference_seconds:.3f}",
-        f"{emulate / reference_seconds:.1f}",
+        f"{native:.3f}",
+        f"{emulate / native:.1f}",
         f"{median(run.wall_seconds for run in runs):.1f}",
         f"{median(run.peak_mib for run in runs):.0f}",
         f"{middle('check', 'max_rel_error'):.1e}",
@@ -124,9 +134,9 @@ def _mib(usage: resource.struct_rusage) -> float:
     return usage.ru_maxrss / KIB_PER_MIB
 
 
-def _seconds_of(session: object, feeds: dict[str, object]) -> float:
+def seconds_of(action: Callable[[], object]) -> float:
     start = time.perf_counter()
-    session.run(None, feeds)  # type: ignore[attr-defined]
+    action()
     return time.perf_counter() - start
 
 
