@@ -15,6 +15,7 @@ from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.project import project, tile_counts, unit_layers
 from frustum.passes.tile import plan, plan_unit
 
+
 def units(name, target_name="tiny"):
     """The units of a network that compute, with partition and maps."""
     module = modules_at_stops(network(name)[0], target_name, Choices())["tiled"]
