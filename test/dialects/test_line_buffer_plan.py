@@ -144,3 +144,27 @@ def test_the_iterators_write_what_the_closed_form_counts(sizes, images, rows, mo
 def test_an_output_iterator_without_discards_writes_everything():
     assert kept(5, None) == [0, 1, 2, 3, 4]
     assert Run(1, 5, 1, 9, 0).discard is None
+
+
+@pytest.mark.parametrize(
+    ("target", "element", "size", "kernel", "channels", "split", "continuous"),
+    [
+        ("line64", 2, 7, 3, (512, 512), 172_032, 147_456),
+        ("line64", 2, 7, 1, (512, 2048), 229_376, 131_072),
+        ("line64", 2, 14, 1, (1024, 256), 139_264, 106_496),
+        ("line64", 1, 14, 3, (256, 256), 104_448, 73_728),
+        ("default", 2, 7, 1, (512, 2048), 114_688, 32_768),
+        ("default", 1, 7, 3, (512, 512), 86_016, 36_864),
+    ],
+)
+def test_late_layers_of_resnet50_in_cycles_of_the_matrix_unit(
+    target, element, size, kernel, channels, split, continuous
+):
+    """A whole map in one instruction of one core."""
+    pad = kernel // 2
+    steps = (0, size * size * element, size * element, element)
+    these = Windows((kernel, kernel), (1, 1), (1, 1), 1, element, steps, size)
+    assert these.length(size) == size + 2 * pad
+    unit = targets.load(target).core.matrix
+    found = [matrix_work(unit, these.convolution(1, size, size, *channels), mode) for mode in ("split", "continuous")]
+    assert [work.busy_cycles for work in found] == [split, continuous]
