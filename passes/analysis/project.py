@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.isa.program import Affine, Box
-from frustum.dialects.tile import Axis, MapAttr, SubMap, Tile, Whole
+from frustum.dialects.tile import MapAttr, SubMap, Tile
 from frustum.dialects.unit import Extents, Partition, UnitOp
 from frustum.passes.analysis.layer import Layer, MapOperand, dense, layer_of
 
@@ -194,24 +194,3 @@ def map_of(op: Operation) -> SubMap | None:
     """The sub-map that `frustum-tile-partition` has left on a layer."""
     attribute = op.attributes.get("frustum.map")
     return attribute.data if isinstance(attribute, MapAttr) else None
-
-
-__all__ = [
-    "Axis",
-    "Projection",
-    "Region",
-    "Source",
-    "UnitLayers",
-    "Whole",
-    "dealt",
-    "hull",
-    "layers_of",
-    "map_of",
-    "memory_order",
-    "needed",
-    "output_region",
-    "project",
-    "strides_in",
-    "tile_counts",
-    "unit_layers",
-]

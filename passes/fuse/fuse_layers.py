@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.dialects.unit import UnitOp, YieldOp
-from frustum.passes.analysis.layer import BUILDERS, MOVES, layer_of
+from frustum.passes.analysis.layer import BUILDERS, MOVES
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import UnitLayers, layers_of
 from frustum.passes.tile.plan_unit import Budget, UnitPlan, plan_unit
@@ -164,6 +164,3 @@ def wrap(chain: Sequence[Operation], unit_name: str, stopped: str) -> UnitOp:
                 op.operands[i] = replacement[operand]
     body.add_op(YieldOp([last.results[0]]))
     return unit
-
-
-__all__ = ["FuseLayers", "TensorType", "layer_of"]

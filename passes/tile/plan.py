@@ -17,7 +17,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import Access, Outer, Residency, SubMap, Whole
 from frustum.dialects.unit import Extents
@@ -348,6 +347,3 @@ def plan_vector_with(
     k = int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))
     n, c, h, w = (int(s[k]) for s in pieces)
     return LayerPlan(SubMap((n, c, h, w), cores_dim), float(cycles[k]), 0, 0)
-
-
-__all__ = ["MAX_LOOPS", "LayerPlan", "Work", "halves", "plan_layer", "shares", "vector_passes", "work_of"]

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import Residency, SubMap, Whole
+from frustum.dialects.tile import Residency, SubMap
 from frustum.dialects.unit import Extents, Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import Projection, Region, UnitLayers, project, tile_counts
@@ -350,6 +350,3 @@ def clipped(start: int, step: int, passes: int, extent: int, bound: int) -> int:
         max(0, min(first + extent, bound) - max(first, 0))
         for first in range(start, start + step * passes, step)
     )
-
-
-__all__ = ["Budget", "UnitPlan", "Whole", "plan_unit"]
