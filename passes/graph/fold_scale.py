@@ -88,7 +88,7 @@ class FoldScaleAfter(RewritePattern):
             return
         if isinstance(layer, InterleaveOp):
             self._into_parts(op, layer, x, rewriter)
-        elif isinstance(layer, ConvOp | MatmulOp) and layer.act is None:
+        elif isinstance(layer, ConvOp | MatmulOp) and layer.act is None and layer.residual is None:
             self._into_layer(op, layer, values, scale is not None, rewriter)
 
     def _into_parts(self, op: BinaryOp, layer: InterleaveOp, x: SSAValue, rewriter: PatternRewriter) -> None:
@@ -133,7 +133,7 @@ class FoldScaleBefore(RewritePattern):
         self.constants = constants
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, ConvOp | MatmulOp):
+        if not isinstance(op, ConvOp | MatmulOp) or op.residual is not None:
             return
         source = op.operands[0]
         before = source.owner
