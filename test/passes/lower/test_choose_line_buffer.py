@@ -129,7 +129,7 @@ def test_a_module_without_convolutions_needs_no_target():
 def test_a_convolution_that_computes_nothing_is_left_alone():
     case = Case(9, 3, 2, 2)
     box = case.conv().box
-    empty = type(box)((Affine(4),) + box.start[1:], box.extent, box.bound)
+    empty = type(box)((Affine(4), *box.start[1:]), box.extent, box.bound)
     set_up, conv, _ = chosen(case, LINE64, box=empty)
     assert set_up is None and conv.line_mode is None
 
