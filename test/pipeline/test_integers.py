@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from integer_networks import IntegerNet
-from stops import modules_at_stops, run_module
+from stops import executable, modules_at_stops, run_module
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
 from frustum.dialects.graph import ActAttr, ScaleAttr
 from frustum.dialects.isa import ConvOp
+from frustum.runtime.machine import Machine
 
 STOPS = ("typed", "fused", "placed", "fixed")
 
@@ -120,3 +121,15 @@ def test_an_addition_leaves_the_vector_unit():
     typed = modules_at_stops(module, "edge", Choices())["typed"]
     assert not any(isinstance(op, graph.BinaryOp) for op in typed.walk())
     assert sum(isinstance(op, graph.ConvOp) and op.residual is not None for op in typed.walk()) == 3
+
+
+@pytest.mark.parametrize("way", ["detailed", "detailed_tables"])
+@pytest.mark.parametrize("network", [convolutions, many_channels, groups, residuals], ids=lambda n: n.__name__)
+def test_detailed_runs_give_the_same_bits(network, way):
+    net = IntegerNet(seed=5)
+    module, inputs = net.module(*network(net))
+    machine = Machine(executable(modules_at_stops(module, "edge", Choices())["fixed"]))
+    expected = machine.run(inputs, mode="functional").outputs
+    found = machine.run(inputs, mode="functional", **{way: True}).outputs
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
