@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from agreement import check_agreement
 from every_operation import network
+from integer_networks import IntegerNet
 from stops import modules_at_stops
 from xdsl.context import Context
 
@@ -61,6 +62,24 @@ def test_detailed_runs_agree_with_fast_ones_and_their_counts(name, way):
         )  # fmt: skip
     outputs["fast"] = plain
     check_agreement(outputs, dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+def test_integers_through_the_line_buffer_give_the_same_bits(dtype):
+    """Zero points of inputs and weights, a border, strides, groups, a residual; all out of the same lines."""
+    net = IntegerNet(seed=5, dtype=dtype)
+    x = net.integer_input(2, 8, 13, 11)
+    y = net.product(x, 16, 3, strides=(2, 2), dilations=(2, 1), pads=(2, 1, 2, 1), bias=False)
+    module, inputs = net.module(net.product(y, 12, 1, clip=True), net.product(x, 8, groups=4))
+    lowered = modules_at_stops(module, "tiny", Choices())["lowered"]
+    for mode in ("split", "continuous"):
+        machine = machine_in(lowered, mode, None)
+        detailed, fast = (machine.run(inputs, "functional", detailed=each) for each in (True, False))
+        for output, array in fast.outputs.items():
+            np.testing.assert_array_equal(detailed.outputs[output], array)
+        counted = count(machine.expanded, machine.target, machine.executable.code.page_bytes)
+        assert detailed.line_buffer is not None
+        assert detailed.line_buffer.writes == counted.line_writes
 
 
 @pytest.mark.parametrize("name", NAMES)
