@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from xdsl.context import Context
@@ -20,7 +20,7 @@ from frustum.dialects.isa.sync import RepeatOp
 from frustum.dialects.line_buffer_plan import Windows, plan, run_of
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.passes.analysis.module import target_of
-from frustum.passes.lower.executions import Executions, Ints
+from frustum.passes.lower.executions import Executions, Ints, clipped_extents
 
 MODES: tuple[LineMode, ...] = ("split", "continuous")
 """The first of equals is taken."""
@@ -85,33 +85,30 @@ class Sizes:
 
 def sizes_of(conv: ConvOp, target: Target) -> Sizes:
     """The sizes that the executions of a convolution really have."""
-    box, channels, groups = conv.box.data, conv.channels.data, conv.groups.value.data
-    inputs = conv.rows.data, conv.cols.data
-    spans = [*box.spans, channels, *inputs]
-    loops = _enclosing_counts(conv)
-    executions = Executions.of(spans, loops, target.chip.clusters, target.cluster.cores)
-    images, outputs, rows, columns, read = (executions.clip(span)[1] for span in (*box.spans, channels))
+    box, groups = conv.box.data.spans, conv.groups.value.data
+    nest = _enclosing_counts(conv), target.chip.clusters, target.cluster.cores
+    extents, times = clipped_extents([*box, conv.channels.data], *nest)
+    images, outputs, rows, columns, read = extents
     counts = np.stack([images, rows, columns, read, outputs // groups])
     active = (counts > 0).all(axis=0)
     if not active.any():
-        return Sizes(counts[:, :0], np.zeros(0, np.int64), (0, 0, 0, 0))
-    top, bottom = _padding(conv, executions, 0, active)
-    left, right = _padding(conv, executions, 1, active)
-    distinct, times = np.unique(counts[:, active], axis=1, return_counts=True)
-    return Sizes(distinct, times, (top, left, bottom, right))
+        return Sizes(counts[:, :0], times[:0], (0, 0, 0, 0))
+    (top, bottom), (left, right) = (
+        _padding(conv, axis, Executions([box[2 + axis], span], *nest))
+        for axis, span in enumerate((conv.rows.data, conv.cols.data))
+    )
+    return Sizes(counts[:, active], times[active], (top, left, bottom, right))
 
 
-def _padding(conv: ConvOp, executions: Executions, axis: int, active: Any) -> tuple[int, int]:
+def _padding(conv: ConvOp, axis: int, executions: Executions) -> tuple[int, int]:
     """The most rows (columns) before and after the map that windows cover."""
     span = (conv.rows.data, conv.cols.data)[axis]
-    kernel, stride, dilation = (
-        value_of(each)[axis] for each in (conv.kernel, conv.strides, conv.dilations)
-    )
+    kernel, stride, dilation = (value_of(each)[axis] for each in (conv.kernel, conv.strides, conv.dilations))
     _, extent, cut = executions.clip(conv.box.data.spans[2 + axis])
     first = executions.at(span.start) + cut * stride
     stop = first + (extent - 1) * stride + (kernel - 1) * dilation + 1
-    low, high = np.maximum(-first, 0)[active].max(), np.maximum(stop - span.bound, 0)[active].max()
-    return int(low), int(high)
+    low, high = np.maximum(-first, 0)[extent > 0], np.maximum(stop - span.bound, 0)[extent > 0]
+    return int(low.max()), int(high.max())
 
 
 def _enclosing_counts(op: Operation) -> list[int]:

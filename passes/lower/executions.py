@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +13,14 @@ Ints = NDArray[np.int64]
 
 
 class Executions:
-    """Executions that differ in any of some affine functions; loops that none of them names are left out."""
+    """Executions of an instruction inside loops of `counts` passes that differ in any of some spans; loops, clusters
+    and cores that no span names are left out."""
 
-    def __init__(self, functions: Sequence[Affine], counts: Sequence[int], clusters: int, cores: int) -> None:
+    def __init__(self, spans: Sequence[Span], counts: Sequence[int], clusters: int, cores: int) -> None:
         sizes = [*counts, *(1,) * (MAX_LOOPS - len(counts)), clusters, cores]
-        used = np.any([_coefficients(f) for f in functions], axis=0)
+        used = np.any([_names(span) for span in spans], axis=0)
         self.index: Ints = np.indices([n if u else 1 for n, u in zip(sizes, used, strict=True)])
         self.index = self.index.reshape(len(sizes), -1)
-
-    @classmethod
-    def of(cls, spans: Sequence[Span], counts: Sequence[int], clusters: int, cores: int) -> Executions:
-        """Executions of an instruction inside loops of `counts` passes, as far as these spans differ in them."""
-        functions = [each for span in spans for each in (span.start, span.limit) if each is not None]
-        return cls(functions, counts, clusters, cores)
 
     def at(self, function: Affine) -> Ints:
         """The value in each execution."""
@@ -43,5 +37,49 @@ class Executions:
         return lower, np.maximum(stop - lower, 0), lower - nominal
 
 
-def _coefficients(function: Affine) -> list[Any]:
+def clipped_extents(
+    spans: Sequence[Span], counts: Sequence[int], clusters: int, cores: int
+) -> tuple[Ints, Ints]:
+    """Every combination of extents `[spans, combinations]` that occurs, and how often.
+
+    Spans that name no loop in common are looked at apart, so that large nests stay small.
+    """
+    parts = []
+    for members in _related(spans):
+        mine = [spans[k] for k in members]
+        executions = Executions(mine, counts, clusters, cores)
+        extents = np.stack([executions.clip(span)[1] for span in mine])
+        parts.append((members, *np.unique(extents, axis=1, return_counts=True)))
+    choices = np.indices([len(times) for _, _, times in parts]).reshape(len(parts), -1)
+    result = np.zeros((len(spans), choices.shape[1]), np.int64)
+    total = np.ones(choices.shape[1], np.int64)
+    for (members, distinct, times), chosen in zip(parts, choices, strict=True):
+        result[members] = distinct[:, chosen]
+        total *= times[chosen]
+    return result, total
+
+
+def _related(spans: Sequence[Span]) -> list[list[int]]:
+    """Numbers of the spans, those together that share a loop, cluster or core, if through others."""
+    groups: list[tuple[list[int], Ints]] = []
+    for number, span in enumerate(spans):
+        members, names = [number], _names(span)
+        apart = []
+        for others, their_names in groups:
+            if (names & their_names).any():
+                members, names = [*others, *members], names | their_names
+            else:
+                apart.append((others, their_names))
+        groups = [*apart, (members, names)]
+    return [members for members, _ in groups]
+
+
+def _names(span: Span) -> Ints:
+    """Which of the loops, the cluster and the core the span depends on."""
+    limit = Affine() if span.limit is None else span.limit
+    names: Ints = (np.array([_coefficients(span.start), _coefficients(limit)]) != 0).any(axis=0)
+    return names
+
+
+def _coefficients(function: Affine) -> list[int]:
     return [*function.loops, *(0,) * (MAX_LOOPS - len(function.loops)), function.cluster, function.core]
