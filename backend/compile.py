@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,9 @@ from frustum.dialects.target import Target, to_attribute
 from frustum.passes.analysis.module import target_of
 from frustum.passes.import_onnx import MODEL
 from frustum.passes.weights import WeightStore, store_of
+
+ACCURACY = "frustum.accuracy"
+"""Module attribute: for the report, how exact a quantised network is; JSON."""
 
 SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
 """Shares of SRAM that units may use, in the order tried: buffers of one unit may leave holes."""
@@ -94,6 +98,8 @@ def executable_of(module: ModuleOp, choices: Choices) -> Executable:
     }
     if isinstance(model := module.attributes.get(MODEL), StringAttr):
         options["model"] = model.data
+    if isinstance(accuracy := module.attributes.get(ACCURACY), StringAttr):
+        options["accuracy"] = json.loads(accuracy.data)
     return build_executable(
         program, weights_of(program, store_of(module)), options, target.cluster.instruction_memory_bytes
     )

@@ -3,7 +3,7 @@
 | stop | what the module is | passes before it |
 |---|---|---|
 | `imported` | the network as in the file | (import) |
-| `typed` | simplified; the device's type everywhere | canonicalize, convert-type, split-reductions, fuse-residual, own-outputs |
+| `typed` | simplified; the device's types everywhere | graph/*: see `passes_to` |
 | `fused` | layers in units | fuse-layers |
 | `tiled` | units with partitions, layers with maps | partition |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units |
@@ -32,8 +32,10 @@ from frustum.dialects.isa.sync import ProgramOp
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.convert_type import ConvertType
+from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
 from frustum.passes.graph.own_outputs import OwnOutputs
+from frustum.passes.graph.quantise import QuantiseNetwork
 from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
 from frustum.passes.lower.lower_tiles import LowerTiles
@@ -57,10 +59,11 @@ class Choices:
 
 def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     """The passes between the stop before and this one."""
-    types: list[ModulePass] = [ConvertType(to=FLOATS[choices.dtype])] if choices.dtype else []
+    types: list[ModulePass] = [ConvertType(to=FLOATS[choices.dtype])] if choices.dtype in FLOATS else []
+    integers: list[ModulePass] = [QuantiseNetwork(), FoldQuantisation()]
     return {
         "imported": (),
-        "typed": (Canonicalize(), *types, SplitReductions(), FuseResidual(), OwnOutputs()),
+        "typed": (*integers, SplitReductions(), Canonicalize(), *types, FuseResidual(), OwnOutputs()),
         "fused": (FuseLayers(policy=choices.policy),),  # type: ignore[arg-type]  # checked by the command line
         "tiled": (PartitionUnits(sram=choices.sram),),
         "placed": (LowerUnits(),),

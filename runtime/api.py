@@ -14,8 +14,9 @@ from typing import Any
 
 from frustum.backend.executable import Executable
 from frustum.dialects.target import Target
-from frustum.runtime.arguments import DTYPES, MODES, POLICIES
+from frustum.runtime.arguments import DTYPES, METHODS, MODES, POLICIES
 from frustum.runtime.build import Model, Request, build
+from frustum.runtime.calibrate import Method
 from frustum.runtime.execute import execute, report_of
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
@@ -41,16 +42,24 @@ def compile(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     batch: int | None = None,
+    calibrate: Method | None = None,
+    calibration: Sequence[Mapping[str, Array]] = (),
 ) -> Executable:
     """The executable of a model.
 
     `model`: a path to .onnx, `zoo:NAME`, a dumped stage, an `onnx.ModelProto`, or an xDSL module, which is left as
-    it is.  `target`: a shipped name, a YAML file or a `Target`.  `dtype`: `f32`, `f16`, `bf16`; None is the model's.
+    it is.  `target`: a shipped name, a YAML file or a `Target`.  `dtype`: `f32`, `f16`, `bf16`, `int8`; None is
+    the model's.  `calibrate`: how `int8` finds the ranges of a floating-point model, `minmax` (the default) or
+    `percentile`, from the inputs `calibration`, random ones where there are none.
     `policy`: `forward` (the default) or `none`.
     """
     check_choice("dtype", dtype, DTYPES)
     check_choice("policy", policy, POLICIES)
-    return build(Request(model, target, dtype, shapes or {}, batch, policy)).executable
+    check_choice("calibrate", calibrate, METHODS)
+    request = Request(
+        model, target, dtype, shapes or {}, batch, policy, calibrate=calibrate, calibration=calibration
+    )
+    return build(request).executable
 
 
 def run(

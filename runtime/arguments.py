@@ -9,7 +9,9 @@ from typing import NoReturn
 
 from frustum.runtime.failures import BAD_INPUT
 
-DTYPES = ("f32", "f16", "bf16", "model")
+DTYPES = ("f32", "f16", "bf16", "int8", "model")
+METHODS = ("minmax", "percentile")
+"""Of calibration."""
 POLICIES = ("none", "forward")
 MODES = ("full", "functional", "timing")
 COMMANDS = ("run", "compile", "inspect", "targets")
@@ -89,6 +91,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="NAME|FILE.yaml", help="the machine (default `default`)")
     parser.add_argument(
         "--dtype", choices=DTYPES, help="element type on the device (default `model`: the file's)"
+    )
+    parser.add_argument(
+        "--calibrate", choices=METHODS, help="how --dtype int8 finds ranges, from --input or random inputs"
     )
     parser.add_argument(
         "--shape",

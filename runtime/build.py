@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend import targets
-from frustum.backend.compile import AtStop, Compiled, compile_module, executable_of
+from frustum.backend.compile import ACCURACY, AtStop, Compiled, compile_module, executable_of
 from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, stop_of
 from frustum.dialects.graph import NetworkOp
@@ -23,11 +24,19 @@ from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, from_attribute, to_attribute
 from frustum.passes.fuse.fuse_layers import FuseLayers
-from frustum.passes.import_onnx import DTYPE, MODEL, import_onnx
+from frustum.passes.graph.canonicalize import Canonicalize
+from frustum.passes.graph.convert_type import ConvertType
+from frustum.passes.graph.fold_quantisation import FoldQuantisation
+from frustum.passes.graph.quantise import QuantiseNetwork
+from frustum.passes.graph.split_reductions import SplitReductions
+from frustum.passes.import_onnx import DTYPE, INT8, MODEL, import_onnx
 from frustum.passes.weights import WeightStore, attach, store_of, write_module
+from frustum.runtime.calibrate import Method, accuracy_of, calibrate
 from frustum.runtime.diagnostics import Reported, Source, operation_at_fault
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import make_folder
+from frustum.runtime.kernels import Array
+from frustum.runtime.oracle import random_inputs
 from frustum.runtime.pipeline_text import parse_passes
 from frustum.runtime.progress import Progress
 from frustum.runtime.sources import Origin, kind_of, read_stage, read_zoo
@@ -42,6 +51,8 @@ POLICY = "frustum.policy"
 """Module attribute: how layers were, or will be, fused; so that a continued stage says the same."""
 DEFAULT_TARGET = "default"
 DEFAULT_POLICY = "forward"
+CALIBRATION_INPUTS = 8
+"""So many random inputs are looked at where none are given."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,11 @@ class Request:
     pipeline: str | None = None
     dump_ir: Path | None = None
     weights_seed: int | None = None
+    calibrate: Method | None = None
+    """How `int8` finds the ranges of a floating-point model; minmax if it is not said."""
+    calibration: Sequence[Mapping[str, Array]] = ()
+    """The inputs it looks at; random ones, the first from `calibration_seed`, if none are given."""
+    calibration_seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,8 @@ def build(
     imported = time.perf_counter()
     see(loaded.module)
     choices = _settle(loaded, request, target, passes)
+    if request.dtype == INT8:
+        _calibrate(loaded.module, request, progress)
     kept = loaded.module.clone() if loaded.text is None else None  # a stage is a file already
     with _faults(loaded, kept):
         compiled = _compile(loaded.module, request, choices, passes, progress)
@@ -186,6 +204,7 @@ def _settle(
     is_fused = STOPS.index(stop) >= STOPS.index("fused")
     _set_target(module, target, name, stop if is_fused else None)
     dtype = None if request.dtype == "model" else request.dtype
+    _refuse_types(module, request, name)
     noted = _words(module)
     if is_fused:
         own_choices = ("--dtype", dtype, noted.get(DTYPE)), ("--policy", request.policy, noted.get(POLICY))
@@ -196,6 +215,14 @@ def _settle(
     policy = fuse.policy if fuse else request.policy or noted.get(POLICY) or DEFAULT_POLICY
     module.attributes[POLICY] = StringAttr(policy)
     return Choices(dtype or noted.get(DTYPE), policy)
+
+
+def _refuse_types(module: ModuleOp, request: Request, name: str) -> None:
+    own = _words(module).get(DTYPE)
+    if own == INT8 and request.dtype not in (None, "model", INT8):
+        raise UsageError(f"{name}: error: --dtype {request.dtype}: it is a model of integers, which have their types")
+    if request.calibrate is not None and (request.dtype != INT8 or own == INT8):
+        raise UsageError(f"{name}: error: --calibrate needs --dtype int8 and a floating-point model")
 
 
 def _set_target(module: ModuleOp, target: Target | None, name: str, fused_at: str | None) -> None:
@@ -224,6 +251,23 @@ def _name(loaded: Loaded, request: Request) -> str:
 def _words(module: ModuleOp) -> dict[str, str]:
     """The module's attributes that are text."""
     return {name: a.data for name, a in module.attributes.items() if isinstance(a, StringAttr)}
+
+
+def _calibrate(module: ModuleOp, request: Request, progress: Progress) -> None:
+    """Leave in a floating-point network the ranges by which it becomes one of integers, and how exact that is."""
+    if stop_of(module) != STOPS[0] or _words(module).get(DTYPE) == INT8:
+        return
+    progress("calibrate", 0.0)
+    passes: Sequence[ModulePass] = (SplitReductions(), Canonicalize(), ConvertType(to="f32"))
+    for each in passes:
+        each.apply(Context(), module)
+    seeds = range(request.calibration_seed, request.calibration_seed + CALIBRATION_INPUTS)
+    inputs = list(request.calibration) or [random_inputs(module, seed) for seed in seeds]
+    calibrate(module, inputs, request.calibrate or "minmax")
+    quantised = module.clone()
+    for step in (QuantiseNetwork(), FoldQuantisation(), Canonicalize()):
+        step.apply(Context(), quantised)
+    module.attributes[ACCURACY] = StringAttr(json.dumps(accuracy_of(module, quantised, inputs[0])))
 
 
 # --- compiling ---------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def report_of(
     seconds = seconds or Seconds()
     program = executable.program
     run = SubgraphRun(program.name, program, ran.counters, ran.timeline, executable.file_bytes)
-    return make_report(
+    report = make_report(
         options.get("model", program.name),
         ran.machine.target,
         program.dtype,
@@ -62,6 +62,8 @@ def report_of(
         check=check,
         seconds=Seconds(seconds.import_, seconds.compile, ran.seconds, seconds.passes),
     )
+    report.data.update(options.get("accuracy", {}))
+    return report
 
 
 def layers_of(manifest: Mapping[str, Any]) -> list[LayerInfo]:

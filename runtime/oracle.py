@@ -28,8 +28,10 @@ from frustum.runtime.widen_model import has_narrow_floats, widened
 Source: TypeAlias = ModelProto | str | Path
 Outputs: TypeAlias = dict[str, Array]
 
-TOLERANCES = {"f32": 1e-4, "f16": 2e-2, "bf16": 1e-1}
+TOLERANCES = {"f32": 1e-4, "f16": 2e-2, "bf16": 1e-1, "int8": 1e-1}
 """Largest error that still agrees, relative to the largest magnitude of the oracle's output, by device type."""
+STEPS, SHARE = 2, 0.999
+"""An output of 8- or 16-bit integers agrees where this share of its elements is at most so many steps off."""
 SIGMOID_STEP = 2.0**-24
 """The oracle computes a sigmoid as 0.5 plus a quotient near -0.5: its small values come in steps of this size."""
 SIGMOID_STEPS = 4
@@ -96,6 +98,7 @@ def compare(
 ) -> Agreement:
     """The largest errors over all expected outputs; `dtype` is the device's (a key of `TOLERANCES`).
 
+    An output of small integers agrees by its steps (`STEPS`, `SHARE`), others by their relative error.
     Errors are relative to an output's largest magnitude, but at least to the magnitude at which the oracle's own
     `resolution` of that output (absolute, see `resolutions`) is the tolerance.
     """
@@ -108,8 +111,15 @@ def compare(
         max_rel_error=errors[worst][1],
         tolerance=tolerance,
         worst=worst,
-        good=errors[worst][1] <= tolerance,
+        good=all(_agrees(outputs[name], expected[name], errors[name][1], tolerance) for name in expected),
     )
+
+
+def _agrees(found: Array, expected: Array, relative_error: float, tolerance: float) -> bool:
+    if expected.dtype.kind not in "iu" or expected.dtype.itemsize > 2:
+        return relative_error <= tolerance
+    steps = np.abs(found.astype(np.int64) - expected.astype(np.int64))
+    return bool(np.mean(steps <= STEPS) >= SHARE) if steps.size else True
 
 
 def resolutions(model: Source) -> dict[str, float]:

@@ -20,6 +20,8 @@ DIALECTS = (
 # name of the pass, "module:Class"; in the order of the pipeline.
 PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-set-target", "frustum.backend.set_target:SetTarget"),
+    ("frustum-graph-quantise", "frustum.passes.graph.quantise:QuantiseNetwork"),
+    ("frustum-graph-fold-quantisation", "frustum.passes.graph.fold_quantisation:FoldQuantisation"),
     ("frustum-graph-canonicalize", "frustum.passes.graph.canonicalize:Canonicalize"),
     ("frustum-graph-convert-type", "frustum.passes.graph.convert_type:ConvertType"),
     ("frustum-graph-split-reductions", "frustum.passes.graph.split_reductions:SplitReductions"),

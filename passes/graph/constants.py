@@ -14,7 +14,7 @@ from frustum.dialects.graph import WeightOp, tensor_of, tensor_type
 from frustum.passes.element_types import is_float, numpy_of
 from frustum.passes.weights import Array, WeightStore
 
-__all__ = ["Constants"]
+__all__ = ["Constants", "name_of"]
 
 DERIVED = "~"  # marks the keys of constants that a pass has made
 
@@ -43,9 +43,7 @@ class Constants:
 
     def bias(self, array: Array, rewriter: PatternRewriter, layer: Operation) -> SSAValue:
         """A bias for `layer`: f32 whatever the layer's type, as the machine keeps it."""
-        location = layer.location
-        name = location.desc.data if isinstance(location, NameLoc) else layer.name
-        return self._insert(f"{name}/bias", array, f32, rewriter, layer)
+        return self._insert(f"{name_of(layer)}/bias", array, f32, rewriter, layer)
 
     def _insert(
         self, stem: str, array: Array, element: Attribute, rewriter: PatternRewriter, user: Operation
@@ -55,3 +53,9 @@ class Constants:
         op.location = user.location
         rewriter.insert(op, InsertPoint.before(user))
         return op.result
+
+
+def name_of(op: Operation) -> str:
+    """The name of the node an operation came from, or the operation's own."""
+    location = op.location
+    return location.desc.data if isinstance(location, NameLoc) else op.name

@@ -18,7 +18,7 @@ from frustum.runtime.progress import Progress
 from frustum.runtime.report import Seconds
 from frustum.runtime.sources import Origin, kind_of, open_file, open_folder
 
-OF_THE_COMPILER = ("target", "dtype", "shape", "batch", "policy", "pipeline", "dump_ir", "weights_seed")
+OF_THE_COMPILER = ("target", "dtype", "calibrate", "shape", "batch", "policy", "pipeline", "dump_ir", "weights_seed")
 """Options that mean nothing for what is compiled already."""
 
 
@@ -80,6 +80,9 @@ def request_of(options: argparse.Namespace, given: Mapping[str, Array] | None = 
         options.pipeline,
         Path(options.dump_ir) if options.dump_ir else None,
         options.weights_seed,
+        options.calibrate,
+        [given] if given else (),
+        getattr(options, "input_seed", None) or 0,
     )
 
 

@@ -103,8 +103,8 @@ def test_errors_are_those_of_the_command_line(tmp_path: Path) -> None:
         frustum.compile(tmp_path / "a.onnx")
     with pytest.raises(targets.TargetError, match="no target 'egde'; did you mean 'edge'"):
         frustum.compile(onnx_models.network(), target="egde")
-    with pytest.raises(UsageError, match="dtype 'int8' is none of f32, f16, bf16, model"):
-        frustum.compile(onnx_models.network(), dtype="int8")
+    with pytest.raises(UsageError, match="dtype 'int4' is none of f32, f16, bf16, int8, model"):
+        frustum.compile(onnx_models.network(), dtype="int4")
     with pytest.raises(UsageError, match="policy 'optimal' is none of none, forward"):
         frustum.compile(onnx_models.network(), policy="optimal")
     with pytest.raises(UsageError, match="mode 'fast' is none of full, functional, timing"):

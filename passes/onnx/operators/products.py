@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import ConvOp, MatmulOp, shape_of
+from frustum.dialects.graph import ConvOp, MatmulOp, WeightOp, shape_of
 from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
 from frustum.passes.onnx.operators.planes import on_plane, pair, resolve_pads, spatial_rank
 from frustum.passes.weights import Array
@@ -53,6 +53,9 @@ def gemm(node: Node) -> Result:
     bias = None
     if alpha == 1.0 and isinstance(addend, np.ndarray) and _is_row(addend.shape, columns):
         bias, addend = node.weight(_row(addend, beta, columns), "bias"), None
+    elif (alpha, beta) == (1.0, 1.0) and _is_constant_row(addend, columns):
+        assert isinstance(addend, SSAValue)
+        bias, addend = addend, None
     op = MatmulOp(a, b, bias, trans_a=bool(node.get("transA", 0)), trans_b=bool(node.get("transB", 0)))
     result = node.emit(op)
     if alpha != 1.0:
@@ -75,6 +78,15 @@ def _scaled_factors(node: Node, alpha: float) -> tuple[SSAValue, SSAValue, float
             scaled = node.weight(array * array.dtype.type(alpha), "scaled")
             return (node.value(0), scaled, 1.0) if index else (scaled, node.value(1), 1.0)
     return node.value(0), node.value(1), alpha
+
+
+def _is_constant_row(addend: object, columns: int) -> bool:
+    """Whether it is a weight of one number per column: a dequantised bias."""
+    return (
+        isinstance(addend, SSAValue)
+        and isinstance(addend.owner, WeightOp)
+        and shape_of(addend) == (columns,)
+    )
 
 
 def _is_row(shape: Ints, columns: int) -> bool:

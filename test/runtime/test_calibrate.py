@@ -1,0 +1,136 @@
+"""--dtype int8 on a floating-point model: ranges, integers, and how exact they are."""
+
+import math
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from xdsl.context import Context
+
+import frustum
+from frustum.dialects import graph as g
+from frustum.passes.graph.canonicalize import Canonicalize
+from frustum.passes.graph.fold_quantisation import FoldQuantisation
+from frustum.passes.graph.quantise import QuantiseNetwork, scale_of_range
+from frustum.passes.import_onnx import import_onnx
+from frustum.passes.weights import store_of
+from frustum.runtime.build import Request, build
+from frustum.runtime.calibrate import accuracy_of, calibrate, ends_of, joined, layer_values, snr_db
+from frustum.runtime.failures import UsageError
+from frustum.runtime.oracle import random_inputs
+from frustum.runtime.reference import ReferenceExecutor, network_of
+
+ENOUGH_DB = 25
+
+
+def model():
+    """Convolutions (one with hard_swish, one with sigmoid), a gate, a concat, pools, a dense layer, softmax."""
+    rng = np.random.default_rng(2)
+    weights = {"w1": (8, 3, 3, 3), "w2": (8, 8, 1, 1), "w3": (8, 8, 1, 1), "w4": (10, 16)}
+    tensors = [
+        numpy_helper.from_array((rng.standard_normal(s) / math.sqrt(math.prod(s[1:]))).astype(np.float32), name)
+        for name, s in weights.items()
+    ]
+    tensors.append(numpy_helper.from_array(rng.standard_normal(8).astype(np.float32), "b"))
+    nodes = [
+        ("Conv", ["x", "w1", "b"], "c1", {"pads": [1] * 4}), ("Relu", ["c1"], "r1", {}),
+        ("Conv", ["r1", "w2"], "c2", {}), ("HardSwish", ["c2"], "h2", {}),
+        ("Conv", ["r1", "w3"], "c3", {}), ("Sigmoid", ["c3"], "s3", {}), ("Mul", ["h2", "s3"], "m", {}),
+        ("Concat", ["m", "r1"], "k", {"axis": 1}), ("MaxPool", ["k"], "p", {"kernel_shape": [2, 2]}),
+        ("GlobalAveragePool", ["p"], "a", {}), ("Flatten", ["a"], "f", {}),
+        ("Gemm", ["f", "w4"], "l", {"transB": 1}), ("Softmax", ["l"], "y", {}),
+    ]  # fmt: skip
+    made = [helper.make_node(op, inputs, [out], name=out, **settings) for op, inputs, out, settings in nodes]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 12, 12])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])
+    graph = helper.make_graph(made, "net", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=8)
+
+
+@pytest.mark.parametrize("method", ["minmax", "percentile"])
+def test_layers_become_integers_and_stay_near(method):
+    module = import_onnx(model())
+    Canonicalize().apply(Context(), module)
+    calibrate(module, [random_inputs(module, seed) for seed in range(4)], method)
+    reference = module.clone()
+    QuantiseNetwork().apply(Context(), module)
+    FoldQuantisation().apply(Context(), module)
+    Canonicalize().apply(Context(), module)
+    module.verify()
+    products = [op for op in module.walk() if isinstance(op, g.ConvOp | g.MatmulOp)]
+    assert len(products) == 4 and all(g.is_integer(op.results[0]) for op in products)
+    assert module.attributes["frustum.dtype"].data == "int8"
+    found = accuracy_of(reference, module, random_inputs(module, 77))
+    assert {layer["name"] for layer in found["accuracy"]} >= {"c1", "m", "l", "y"}
+    assert found["output_snr_db"]["y"] > ENOUGH_DB
+    assert min(layer["snr_db"] for layer in found["accuracy"]) > ENOUGH_DB
+
+
+def test_the_machine_computes_what_the_reference_does():
+    built = build(Request(model(), dtype="int8", target="edge"))
+    assert built.executable.program.dtype == "int8"
+    inputs = {"x": np.random.default_rng(3).random((1, 3, 12, 12), np.float32)}
+    result = frustum.run(built.executable, inputs)
+    assert result.report["output_snr_db"]["y"] > ENOUGH_DB
+    assert {"name", "snr_db"} == set(result.report["accuracy"][0])
+    module = import_onnx(model())
+    expected = ReferenceExecutor(store_of(module)).run_graph(module, inputs)["y"]
+    assert snr_db(expected, result.outputs["y"]) > ENOUGH_DB
+
+
+def test_given_inputs_give_the_ranges():
+    dark = [{"x": np.full((1, 3, 12, 12), 0.25, np.float32)}]
+    module = import_onnx(model())
+    calibrate(module, dark)
+    (ends,) = network_of(module).attributes["frustum.input_ranges"]
+    assert tuple(ends.get_values()) == (0.25, 0.25)
+    exe = frustum.compile(model(), target="edge", dtype="int8", calibration=dark, calibrate="percentile")
+    assert exe.manifest["options"]["accuracy"]["output_snr_db"]["y"] > 0
+
+
+def test_ranges():
+    x = np.concatenate([np.linspace(-1, 1, 300_000), [50.0, np.nan]]).astype(np.float32)
+    assert ends_of(x, "minmax") == (-1, 50)
+    low, high = ends_of(x, "percentile")
+    assert (low, high) == (pytest.approx(-1, abs=1e-3), pytest.approx(1, abs=1e-3))
+    assert joined([(-1, 2), (-3, 1)], "minmax") == (-3, 2)
+    assert joined([(-1, 2), (-3, 1)], "percentile") == (-2, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("ends", "scale", "zero"),
+    [((0, 255), 1, -128), ((-255, 0), 1, 127), ((-1, 1.55), 0.01, -28), ((2, 5.1), 0.02, -128)],
+)
+def test_a_range_is_covered_with_zero_among_it(ends, scale, zero):
+    found = scale_of_range(*ends)
+    assert found.scale == pytest.approx(scale)
+    assert found.zero == zero
+
+
+def test_an_empty_range_has_a_scale():
+    assert scale_of_range(0, 0).scale == 1
+
+
+def test_snr():
+    x = np.ones(10, np.float32)
+    assert snr_db(x, x) == 200
+    assert snr_db(x, 1.1 * x) == pytest.approx(20, abs=1e-3)
+    assert snr_db(0 * x, x) == -200
+
+
+def test_values_of_layers_are_real_numbers():
+    module = import_onnx(model())
+    found, _ = layer_values(module, random_inputs(module, 0))
+    assert found["r1"].shape == (1, 8, 12, 12)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request(model(), calibrate="minmax"), "--calibrate needs --dtype int8 and a floating-point model"),
+        (Request(model(), dtype="f16", calibrate="minmax"), "--calibrate needs --dtype int8"),
+    ],
+)
+def test_calibration_of_what_needs_none_is_refused(request_, message):
+    with pytest.raises(UsageError, match=message):
+        build(request_)
