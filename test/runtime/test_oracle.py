@@ -38,6 +38,15 @@ def affine(dtype=TensorProto.FLOAT, batch=1):
 X = np.array([[0.5, -2.0]], np.float32)
 
 
+@pytest.mark.parametrize(("off", "elements", "good"), [(2, 1000, True), (3, 1, True), (3, 2, False), (-3, 2, False)])
+def test_integers_agree_by_steps(off, elements, good):
+    """99.9 % of the elements within 2 steps."""
+    expected = np.full(1000, 100, np.uint8)
+    found = expected.copy()
+    found[:elements] += np.uint8(off % 256)
+    assert compare({"y": found}, {"y": expected}, "int8").good is good
+
+
 def test_outputs_by_name():
     np.testing.assert_array_equal(oracle_outputs(affine(), {"x": X})["y"], X * 3 + 1)
 

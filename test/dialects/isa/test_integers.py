@@ -14,7 +14,7 @@ from frustum.dialects.isa.program import Act, Affine, Box, Scale, Span, View
 ROW = Span(Affine(), 4, 4)
 BOX = Box.of(ROW, ROW, ROW, ROW)
 NRAM, WRAM = AllocOp("nram", 64), AllocOp("wram", 64)
-HALF, QUARTER = Scale(0.5, -3), Scale(0.25, 7)
+HALF, QUARTER, PLAIN = Scale(0.5, -3), Scale(0.25, 7), Scale()
 
 
 def view(element):
@@ -39,7 +39,7 @@ def of_each(make, *elements, scales=(HALF, QUARTER), **fields):
     return make(NRAM, NRAM, in_view=view(elements[0]), out_view=view(elements[1]), box=BOX, scales=scales, **fields)
 
 
-def quantize(scales=(Scale(), QUARTER)):
+def quantize(scales=(PLAIN, QUARTER)):
     return of_each(lambda *args, **rest: UnaryOp("identity", *args, **rest), "f32", "i8", scales=scales)
 
 
