@@ -5,7 +5,7 @@
 | `imported` | the network as in the file | (import) |
 | `typed` | simplified; the device's types everywhere | graph/*: see `passes_to` |
 | `fused` | layers in units | fuse-layers |
-| `tiled` | units with partitions, layers with maps | partition |
+| `tiled` | units with partitions, layers with maps | partition, choose-layout |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units |
 | `lowered` | instructions with symbolic buffers | lower-tiles, choose-line-buffer, make-address-tables |
 | `fixed` | addresses, events | allocate, schedule |
@@ -31,6 +31,7 @@ from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
+from frustum.passes.graph.choose_layout import ChooseLayout
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
@@ -65,7 +66,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "imported": (),
         "typed": (*integers, SplitReductions(), Canonicalize(), *types, FuseResidual(), OwnOutputs()),
         "fused": (FuseLayers(policy=choices.policy),),  # type: ignore[arg-type]  # checked by the command line
-        "tiled": (PartitionUnits(sram=choices.sram),),
+        "tiled": (PartitionUnits(sram=choices.sram), ChooseLayout()),
         "placed": (LowerUnits(),),
         "lowered": (LowerTiles(), ChooseLineBuffer(), MakeAddressTables()),
         "fixed": (Allocate(), Schedule()),

@@ -117,10 +117,20 @@ Access: TypeAlias = tuple[AnyAxis, AnyAxis, AnyAxis, AnyAxis]
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """How the four dimensions lie in a tensor: offset and strides in elements."""
+    """How the four dimensions lie in a tensor: offset and strides in elements.
+
+    With `block` > 1 position c of d1 is at `c // block * strides[1] + c % block`.
+    """
 
     offset: int
     strides: Extents
+    block: int = 1
+
+    @property
+    def near(self) -> Extents:
+        """Strides between neighbours: inside a block, if there are blocks."""
+        n, c, h, w = self.strides
+        return (n, c if self.block == 1 else 1, h, w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +172,7 @@ def _parse_axis(parser: AttrParser) -> AnyAxis:
 
 @irdl_attr_definition
 class ViewAttr(Data[TensorView]):
-    """`#ftile.view<0, [150528, 50176, 224, 1]>`"""
+    """`#ftile.view<0, [150528, 50176, 224, 1]>`, `#ftile.view<0, [50176, 12544, 896, 16], block 16>`"""
 
     name = "ftile.view"
 
@@ -171,10 +181,19 @@ class ViewAttr(Data[TensorView]):
         with parser.in_angle_brackets():
             offset = parser.parse_integer()
             parser.parse_punctuation(",")
-            return TensorView(offset, parse_extents(parser))
+            strides = parse_extents(parser)
+            if parser.parse_optional_punctuation(",") is None:
+                return TensorView(offset, strides)
+            parser.parse_keyword("block")
+            return TensorView(offset, strides, parser.parse_integer())
 
     def print_parameter(self, printer: Printer) -> None:
-        printer.print_string(f"<{self.data.offset}, {ints(self.data.strides)}>")
+        block = "" if self.data.block == 1 else f", block {self.data.block}"
+        printer.print_string(f"<{self.data.offset}, {ints(self.data.strides)}{block}>")
+
+    def verify(self) -> None:
+        if self.data.block < 1:
+            raise VerifyException(f"a block has at least one channel, found {self.data.block}")
 
 
 @irdl_attr_definition

@@ -53,6 +53,8 @@ def elements(view: tile.TensorView, ranges: Ranges, size: int) -> Array:
     index = np.full((1,) * len(ranges), view.offset, np.intp)
     for d, ((low, high), stride) in enumerate(zip(ranges, view.strides, strict=True)):
         places = np.arange(low, high) * stride
+        if d == 1 and view.block > 1:
+            places = np.arange(low, high) // view.block * stride + np.arange(low, high) % view.block
         index = index + places.reshape([-1 if k == d else 1 for k in range(len(ranges))])
     assert not index.size or (index.min() >= 0 and index.max() < size), f"{view} of {ranges} leaves the tensor"
     return index

@@ -29,6 +29,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-own-outputs", "frustum.passes.graph.own_outputs:OwnOutputs"),
     ("frustum-fuse-layers", "frustum.passes.fuse.fuse_layers:FuseLayers"),
     ("frustum-tile-partition", "frustum.passes.tile.partition:PartitionUnits"),
+    ("frustum-graph-choose-layout", "frustum.passes.graph.choose_layout:ChooseLayout"),
     ("frustum-tile-lower-units", "frustum.passes.tile.lower_units:LowerUnits"),
     ("frustum-lower-tiles", "frustum.passes.lower.lower_tiles:LowerTiles"),
     ("frustum-lower-choose-line-buffer", "frustum.passes.lower.choose_line_buffer:ChooseLineBuffer"),

@@ -20,11 +20,11 @@ from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Element, Ex
 from frustum.dialects.target import Target
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.module import element_of, target_of
-from frustum.passes.analysis.project import memory_order, strides_in
+from frustum.passes.analysis.project import memory_order
+from frustum.passes.lower.blocks import CHANNELS, Part, by_blocks, exactly, whole_part
 from frustum.passes.lower.compute import LayerLowering, Site, WeightSource
 from frustum.passes.lower.memory_map import (
     Placed,
-    aligned,
     at_levels,
     box_at_levels,
     byte_strides,
@@ -302,19 +302,19 @@ class UnitLowering:
         alloc = isa.AllocOp("sram", tile_bytes(tile), self.copies(depth))
         placed = Placed(tile.element, start, tile.extents, region.bound, byte_strides(tile), alloc.buffer)
         fill = None if op.fill is None else op.fill.value.data
-        source = dram_view(tile.element, view, start, size)
-        copy = isa.CopyOp(
-            "gdma",
-            self.tensors[op.source],
-            alloc.buffer,
-            src_view=source,
-            dst_view=placed.own_view,
-            box=Box(cast(Any, start), region.extent, region.bound),
-            fill=fill,
-            multicast=self.is_shared(start),
-            **cast(Any, self.tags(self.layer_of_load(op))),
-        )
-        body.add_ops([alloc, copy])
+        body.add_op(alloc)
+        tags = cast(Any, self.tags(self.layer_of_load(op)))
+
+        def copy(part: Part, stage: int) -> isa.CopyOp:
+            source = dram_view(tile.element, view, part.start, size)
+            own = placed.own_view if part.start == start else placed.view(part.start)
+            shared = self.is_shared(start)
+            return isa.CopyOp(
+                "gdma", self.tensors[op.source], alloc.buffer, src_view=source, dst_view=own, box=part.box, fill=fill,
+                multicast=shared, stage=stage, **tags,
+            )  # fmt: skip
+
+        by_blocks(body, copy, whole_part(start, region), view.block, depth, 0)
         self.tiles[op.result] = placed
 
     def is_shared(self, start: Sequence[Affine]) -> bool:
@@ -324,19 +324,16 @@ class UnitLowering:
         placed, region, view = self.tiles[op.tile], op.region.data, op.view.data
         start = box_at_levels(region, self.levels)
         result = self.unit.results[op.output.value.data]
-        target = dram_view(placed.element, view, start, ELEMENT_BYTES[placed.element])
-        self.innermost.add_op(
-            isa.CopyOp(
-                "gdma",
-                placed.buffer,
-                self.program.buffers[result],
-                src_view=placed.view(start),
-                dst_view=target,
-                box=Box(cast(Any, start), region.extent, region.bound),
-                stage=stage,
-                **cast(Any, self.tags(self.next_layer() - 1)),
-            )
-        )
+        tags = cast(Any, self.tags(self.next_layer() - 1))
+
+        def copy(part: Part, stage: int) -> isa.CopyOp:
+            target = dram_view(placed.element, view, part.start, ELEMENT_BYTES[placed.element])
+            return isa.CopyOp(
+                "gdma", placed.buffer, self.program.buffers[result], src_view=placed.view(part.start),
+                dst_view=target, box=part.box, stage=stage, **tags,
+            )  # fmt: skip
+
+        by_blocks(self.innermost, copy, whole_part(start, region), view.block, len(self.loops), stage)
 
     # ------------------------------------------------------------ layers
 
@@ -501,9 +498,7 @@ class UnitLowering:
 def dram_view(element: Element, view: t.TensorView, start: Sequence[Affine], size: int) -> View:
     """The view of a DRAM tensor whose nominal first element is at position `start` of the four dimensions."""
     offset = Affine(view.offset * size)
-    for position, stride in zip(start, view.strides, strict=True):
-        offset = offset + position * (stride * size)
-    return View(element, offset, four([s * size for s in view.strides]))
-
-
-__all__ = ["LowerTiles", "Lowered", "aligned", "strides_in"]
+    for d, (position, stride) in enumerate(zip(start, view.strides, strict=True)):
+        steps = position if d != CHANNELS or view.block == 1 else exactly(position, view.block)
+        offset = offset + steps * (stride * size)
+    return View(element, offset, four([s * size for s in view.near]))

@@ -14,8 +14,9 @@ from frustum.dialects import tile as t
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.target import Target
-from frustum.dialects.unit import Partition, UnitOp
+from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import MOVES, Layer, moves_of
+from frustum.passes.analysis.layouts import LAYOUT, view_of
 from frustum.passes.analysis.module import element_bytes, element_of, target_of
 from frustum.passes.analysis.project import (
     Projection,
@@ -81,6 +82,8 @@ class Inside:
     def __init__(self, unit: UnitOp, lowered: t.UnitOp):
         self.block = lowered.body.block
         self.values: dict[SSAValue, SSAValue] = dict(zip(unit.body.block.args, self.block.args, strict=True))
+        self.outer: dict[SSAValue, SSAValue] = dict(zip(unit.body.block.args, unit.operands, strict=True))
+        self.result = lowered.results[0] if lowered.results else None
 
     def tensor(self, value: SSAValue) -> SSAValue:
         if value not in self.values:
@@ -125,6 +128,8 @@ def lower_layers(unit: UnitOp, target: Target) -> t.UnitOp:
     projection = project(layers, partition, clusters)
     counts = tile_counts(layers.out.out_dims, partition, clusters)
     lowered = empty(unit, counts, partition.clusters, partition.depth)
+    if LAYOUT in unit.attributes:
+        lowered.attributes[LAYOUT] = unit.attributes[LAYOUT]
     inside = Inside(unit, lowered)
     tiles: list[SSAValue] = []
     for j, (op, layer) in enumerate(zip(layers.ops, layers.layers, strict=True)):
@@ -142,9 +147,10 @@ def load(
     source, operand, region = layers.sources[j][k], layers.layers[j].maps[k], projection.operands[j][k]
     if source.layer is not None:
         return tiles[source.layer]
-    order = memory_order(operand.view.strides, operand.dims)
+    view = view_of(inside.outer.get(source.value), operand.view)
+    order = memory_order(view.near, operand.dims)
     tile = t.Tile(element_of(source.value.type.element_type), region.extent, order)  # type: ignore[attr-defined]
-    loaded = t.LoadOp(inside.tensor(source.value), operand.view, region.box(operand.dims), tile)
+    loaded = t.LoadOp(inside.tensor(source.value), view, region.box(operand.dims), tile)
     loaded.location = layers.ops[j].location
     inside.block.add_op(loaded)
     return loaded.result
@@ -158,7 +164,9 @@ def compute(
         raise PassFailedException(f"{op.name} has no frustum.map: run frustum-tile-partition first")
     tensors = [inside.tensor(op.operands[i]) for i in (layer.weight, *layer.vectors) if i is not None]
     region = projection.outputs[j]
-    order = memory_order(layer.out_view.strides, layer.out_dims)
+    is_last = j == len(projection.outputs) - 1
+    view = view_of(inside.result, layer.out_view) if is_last else layer.out_view
+    order = memory_order(view.near, layer.out_dims)
     tile = t.Tile(element_of(op.results[0].type.element_type), region.extent, order)  # type: ignore[attr-defined]
     computed = t.ComputeOp(
         layer.kind,
@@ -177,9 +185,7 @@ def compute(
 
 def store(inside: Inside, layers: UnitLayers, projection: Projection, tile: SSAValue) -> None:
     out = layers.out
-    stored = t.StoreOp(tile, 0, out.out_view, projection.outputs[-1].box(out.out_dims))
+    view = view_of(inside.result, out.out_view)
+    stored = t.StoreOp(tile, 0, view, projection.outputs[-1].box(out.out_dims))
     stored.location = layers.ops[-1].location
     inside.block.add_op(stored)
-
-
-__all__ = ["LowerUnits", "Partition"]

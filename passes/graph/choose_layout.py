@@ -1,0 +1,222 @@
+"""The pass that chooses in which order the elements of maps between units lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.ir import SSAValue, Use
+from xdsl.passes import ModulePass
+
+from frustum.dialects.durations import transfer_cycles
+from frustum.dialects.graph import shape_of
+from frustum.dialects.target import Engine, Memory, Target
+from frustum.dialects.tile import TensorView
+from frustum.dialects.unit import Extents, UnitOp
+from frustum.passes.analysis.layer import MOVES, RANK, MapOperand, dense
+from frustum.passes.analysis.layouts import BLOCK, LAYOUT, LAYOUTS, LayoutName, view_in
+from frustum.passes.analysis.module import element_bytes, target_of
+from frustum.passes.analysis.project import (
+    Region,
+    UnitLayers,
+    map_of,
+    memory_order,
+    needed,
+    project,
+    tile_counts,
+    unit_layers,
+)
+
+GAIN = 0.9
+"""Another layout than nchw must be modelled at less than this part of its cycles: the model knows no overlap."""
+
+
+@dataclass(frozen=True)
+class ChooseLayout(ModulePass):
+    """Give every map between units its layout in DRAM; tiles and pieces on chip follow it.
+
+    Before: units with partitions.  After: a unit whose result does not lie in nchw has `frustum.layout`.
+
+    1. A map has a choice if only units of layers read it, each of them as the four dimensions that it has: inputs
+       and outputs of the network, what is reshaped, concatenated, sliced or used as weights stays in nchw.
+    2. `auto` takes the layout with the fewest modelled cycles of the copies that write and read the map, from DRAM to
+       SRAM and from SRAM to NRAM: what differs is how long their contiguous runs are.
+    3. Blocks of 16 channels need all tiles to begin at whole blocks.
+
+    There is no conversion pass: a copy that writes a map writes it as it is to lie, whatever it lies like on chip.
+    Source: address-tables specification, "Table"; machine specification, "Time".
+    """
+
+    name = "frustum-graph-choose-layout"
+
+    layout: Literal["auto", "nchw", "nhwc", "cnhw", "nchwc"] = "auto"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for unit in [each for each in op.walk() if isinstance(each, UnitOp)]:
+            unit.attributes.pop(LAYOUT, None)
+            if self.layout == "nchw" or (copies := copies_of(unit, target_of(op))) is None:
+                continue
+            chosen = self.choose(copies, target_of(op))
+            if chosen != "nchw":
+                unit.attributes[LAYOUT] = StringAttr(chosen)
+
+    def choose(self, copies: Copies, target: Target) -> LayoutName:
+        possible = [name for name in LAYOUTS if name != "nchwc" or copies.has_blocks]
+        if self.layout != "auto":
+            return self.layout if self.layout in possible else "nchw"
+        cycles = {name: copies.cycles(name, target) for name in possible}
+        best = min(possible, key=lambda name: cycles[name])
+        return best if cycles[best] < GAIN * cycles["nchw"] else "nchw"
+
+
+@dataclass(frozen=True)
+class Box:
+    """A copy of a box of the map, `times` over."""
+
+    region: Region
+    times: int
+    is_piece: bool = False
+    """Between SRAM and NRAM, not between DRAM and SRAM."""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Everything that is copied of one map."""
+
+    shape: Extents
+    element_bytes: int
+    boxes: tuple[Box, ...]
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether all boxes in DRAM begin at multiples of the block."""
+        starts = [box.region.start[1] for box in self.boxes if not box.is_piece]
+        parts = [part for s in starts for part in (s.base, s.cluster, s.core, *s.loops)]
+        return self.shape[1] % BLOCK == 0 and all(part % BLOCK == 0 for part in parts)
+
+    def cycles(self, layout: LayoutName, target: Target) -> float:
+        """Of all copies, one after another."""
+        view = view_in(layout, self.shape)
+        order = memory_order(view.near, self.shape)
+        return sum(box.times * self._copy_cycles(box, view, order, target) for box in self.boxes)
+
+    def _copy_cycles(self, box: Box, view: TensorView, order: Extents, target: Target) -> float:
+        core, cluster = target.core, target.cluster
+        extent = cast(Extents, tuple(map(min, box.region.extent, self.shape)))
+        on_chip = math.prod(extent) * self.element_bytes
+        if not box.is_piece:
+            run = run_elements(extent, view, self.shape) * self.element_bytes
+            return _cycles(target, cluster.gdma, target.chip.dram, cluster.sram, on_chip, run)
+        run = extent[order[3]] * self.element_bytes
+        return _cycles(target, core.mvdma, cluster.sram, core.nram, on_chip, run)
+
+
+def run_elements(extent: Extents, view: TensorView, shape: Extents) -> int:
+    """Length of the contiguous runs of a box of a map in memory."""
+    if view.block > 1:
+        n, _, h, w = extent
+        return run_elements((n, view.block, h, w), TensorView(0, view.near), (shape[0], view.block, *shape[2:]))
+    run = 1
+    for d in sorted(range(len(extent)), key=lambda d: view.strides[d]):
+        if extent[d] > 1 and view.strides[d] != run:
+            break
+        run *= extent[d]
+    return run
+
+
+def _cycles(target: Target, engine: Engine, source: Memory, destination: Memory, size: int, run: int) -> int:
+    whole = transfer_cycles(target, engine, source, destination, size, run, run)
+    return int(whole.engine)
+
+
+def copies_of(unit: UnitOp, target: Target) -> Copies | None:
+    """What is copied of a unit's result; None if it must stay as it is."""
+    if len(unit.results) != 1 or not is_layers(unit):
+        return None
+    (result,) = unit.results
+    assert isinstance(result.type, TensorType)
+    if len(shape_of(result)) != RANK or not tuple(result.uses):
+        return None
+    n, c, h, w = shape_of(result)
+    layers, boxes = unit_layers(unit), list[Box]()
+    if not is_plain(layers.out.out_view, layers.out.out_dims, (n, c, h, w)):
+        return None
+    boxes.extend(_boxes(unit, layers, None, target))
+    for use in result.uses:
+        found = reads(use, (n, c, h, w), target)
+        if found is None:
+            return None
+        boxes.extend(found)
+    return Copies((n, c, h, w), element_bytes(result), tuple(boxes))
+
+
+def is_layers(unit: UnitOp) -> bool:
+    return unit.partition is not None and not any(type(op) in MOVES for op in unit.body.block.ops)
+
+
+def is_plain(view: TensorView, dims: Extents, shape: Extents) -> bool:
+    """Whether the four dimensions of a layer are those of the tensor."""
+    usual = dense(shape)
+    same = all(s in (u, 0) if e == 1 else s == u for s, u, e in zip(view.strides, usual, shape, strict=True))
+    return dims == shape and view.offset == 0 and same
+
+
+def reads(use: Use, shape: Extents, target: Target) -> list[Box] | None:
+    """The copies of a map that one unit reads; None if it reads it in another way."""
+    unit = use.operation
+    if not isinstance(unit, UnitOp) or not is_layers(unit):
+        return None
+    inside = unit.body.block.args[use.index]
+    layers = unit_layers(unit)
+    for op, layer in zip(layers.ops, layers.layers, strict=True):
+        maps = {operand.index: operand for operand in layer.maps}
+        for index, value in enumerate(op.operands):
+            if value is inside and not _reads_plainly(maps.get(index), shape):
+                return None
+    if any(value is inside for value in unit.body.block.last_op.operands):  # type: ignore[union-attr]  # it has a yield
+        return None
+    return list(_boxes(unit, layers, inside, target))
+
+
+def _reads_plainly(operand: MapOperand | None, shape: Extents) -> bool:
+    return operand is not None and is_plain(operand.view, operand.dims, shape)
+
+
+def _boxes(unit: UnitOp, layers: UnitLayers, read: SSAValue | None, target: Target) -> Iterator[Box]:
+    """Copies of an input of the unit, or, where `read` is None, of its result."""
+    assert unit.partition is not None
+    partition, clusters = unit.partition.data, target.chip.clusters
+    projection = project(layers, partition, clusters)
+    times = math.prod(tile_counts(layers.out.out_dims, partition, clusters))
+    if read is None:
+        region = projection.outputs[-1]
+        yield Box(region, times)
+        yield from _pieces(layers, len(layers.ops) - 1, None, region, times)
+        return
+    for j, sources in enumerate(layers.sources):
+        for k, source in enumerate(sources):
+            if source.value is read and source.layer is None:
+                region = projection.operands[j][k]
+                yield Box(region, 1 if region.is_fixed else times)
+                yield from _pieces(layers, j, layers.layers[j].maps[k], projection.outputs[j], times)
+
+
+def _pieces(
+    layers: UnitLayers, j: int, operand: MapOperand | None, region: Region, times: int
+) -> Sequence[Box]:
+    """The copies between SRAM and NRAM of a layer's output, or of one of its operands, piece by piece."""
+    submap = map_of(layers.ops[j])
+    if submap is None or layers.layers[j].kind == "reduce":
+        return []
+    count = math.prod(-(-e // s) for e, s in zip(region.extent, submap.extent, strict=True))
+    piece = Region(region.start, submap.extent)
+    if operand is not None:
+        piece = needed(piece, operand)
+    return [Box(piece, times * count, is_piece=True)]
+
+
+__all__ = ["ChooseLayout", "Copies", "copies_of", "run_elements"]
