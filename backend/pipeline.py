@@ -61,10 +61,10 @@ class Choices:
 def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     """The passes between the stop before and this one."""
     types: list[ModulePass] = [ConvertType(to=FLOATS[choices.dtype])] if choices.dtype in FLOATS else []
-    integers: list[ModulePass] = [QuantiseNetwork(), FoldQuantisation()]
+    simpler = (QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
-        "typed": (*integers, SplitReductions(), Canonicalize(), *types, FuseResidual(), OwnOutputs()),
+        "typed": (*simpler, *types, FuseResidual(), OwnOutputs()),
         "fused": (FuseLayers(policy=choices.policy),),  # type: ignore[arg-type]  # checked by the command line
         "tiled": (PartitionUnits(sram=choices.sram), ChooseLayout()),
         "placed": (LowerUnits(),),

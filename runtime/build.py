@@ -265,7 +265,7 @@ def _calibrate(module: ModuleOp, request: Request, progress: Progress) -> None:
     inputs = list(request.calibration) or [random_inputs(module, seed) for seed in seeds]
     calibrate(module, inputs, request.calibrate or "minmax")
     quantised = module.clone()
-    for step in (QuantiseNetwork(), FoldQuantisation(), Canonicalize()):
+    for step in (QuantiseNetwork(), Canonicalize(), FoldQuantisation()):
         step.apply(Context(), quantised)
     module.attributes[ACCURACY] = StringAttr(json.dumps(accuracy_of(module, quantised, inputs[0])))
 

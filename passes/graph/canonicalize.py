@@ -12,6 +12,7 @@ from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWal
 from xdsl.traits import IsTerminator, Pure
 
 from frustum.passes.graph.constants import Constants
+from frustum.passes.graph.dequantised_views import fold_view
 from frustum.passes.graph.fold_scale import FoldScaleAfter, FoldScaleBefore
 from frustum.passes.graph.fuse_activation import FuseActivation, FusePad
 from frustum.passes.graph.remove_identities import MergeMoves, RemoveIdentity
@@ -24,7 +25,7 @@ __all__ = ["Canonicalize"]
 class Canonicalize(ModulePass):
     """Fold, fuse, remove.
 
-    1. identities, and moves of moves (`remove_identities`)
+    1. identities, and moves of moves (`remove_identities`) and of dequantised constants (`dequantised_views`)
     2. constant scales and shifts into the convolution or matrix product beside them: batch
        normalisation, biases (`fold_scale`); the new weights get new keys
     3. borders of zeros and activations into the layer beside them (`fuse_activation`)
@@ -39,6 +40,8 @@ class Canonicalize(ModulePass):
         if not any(_is_ours(inner) for inner in op.walk()):
             return
         constants = Constants(store_of(op))
+        for inner in list(op.walk()):
+            fold_view(inner, constants.store)
         patterns = GreedyRewritePatternApplier(
             [
                 RemoveIdentity(),

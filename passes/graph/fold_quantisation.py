@@ -41,7 +41,7 @@ class FoldQuantisation(ModulePass):
     3. other layers: one operation with a scale for each operand and the result
     4. quantize of a dequantize: nothing, or the change of scale
 
-    Before: integers where the model stores them.  After: what matched computes with them; the rest is as it was.
+    Before: integers where the model stores them; canonical.  After: what matched computes with them.
     """
 
     name = "frustum-graph-fold-quantisation"

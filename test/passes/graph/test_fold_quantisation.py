@@ -79,17 +79,19 @@ def network(dtype):
     e = n.converted(n.op("Sigmoid", d), 1 / 256, -128)
     f = n.converted(n.op("Mul", d, e), 0.05, -110)
     h = n.converted(n.op("GlobalAveragePool", f), 0.02, -100)
-    flat = n.op("Flatten", h)
-    return n.model(n.converted(n.op("Gemm", flat, n.weights((10, 16), 0), n.bias(0.02), transB=1), 0.1, 3)), 0.1
+    dense = n.op("Gemm", n.op("Flatten", h), n.weights((12, 16), 0), n.bias(0.02), transB=1)
+    dense = n.converted(n.op("Relu", dense), 0.1, -128)
+    last = n.op("MatMul", dense, n.op("Transpose", n.weights((10, 12), 0), perm=[1, 0]))
+    return n.model(n.converted(n.op("Add", last, n.bias(0.1)), 0.1, 3)), 0.1
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_a_network_is_of_integers_from_end_to_end(dtype):
     proto, step = network(dtype)
     module = import_onnx(proto)
-    FoldQuantisation().apply(Context(), module)
-    Canonicalize().apply(Context(), module)
-    module.verify()
+    for each in (Canonicalize(), FoldQuantisation()):
+        each.apply(Context(), module)
+        module.verify()
     kinds = [op.name for op in module.walk() if op.results and not isinstance(op, g.WeightOp)]
     assert kinds[0] == "fgraph.quantize" and kinds[-1] == "fgraph.dequantize"
     for op in module.walk():
@@ -99,6 +101,22 @@ def test_a_network_is_of_integers_from_end_to_end(dtype):
     (expected,) = oracle_outputs(proto, inputs).values()
     (found,) = ReferenceExecutor(store_of(module)).run_graph(module, inputs).values()
     assert (np.abs(found - expected) <= STEPS * step * (1 + 1e-5)).mean() >= SHARE
+
+
+def test_one_dimensional_weights_are_seen_through_their_reshape():
+    n = Qdq(np.int8)
+    flat = n.op("Reshape", n.converted("x", 0.02, 5), n.constant(np.asarray([2, 4, 144])))
+    y = n.converted(n.op("Conv", flat, n.weights((8, 4, 3), 0), n.bias(0.02), strides=[2]), 0.1)
+    proto = n.model(y)
+    module = import_onnx(proto)
+    Canonicalize().apply(Context(), module)
+    FoldQuantisation().apply(Context(), module)
+    (conv,) = (op for op in module.walk() if isinstance(op, g.ConvOp))
+    assert g.is_integer(conv.result)
+    inputs = {"x": np.random.default_rng(1).standard_normal((2, 4, 12, 12)).astype(np.float32)}
+    (expected,) = oracle_outputs(proto, inputs).values()
+    (found,) = ReferenceExecutor(store_of(module)).run_graph(module, inputs).values()
+    assert (np.abs(found - expected) <= STEPS * 0.1 * (1 + 1e-5)).mean() >= SHARE
 
 
 def test_a_convolution_with_another_activation_stays_in_f32():
