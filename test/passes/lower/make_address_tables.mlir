@@ -1,5 +1,5 @@
-// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-lower-make-address-tables' | filecheck %s
-// RUN: xdsl-opt %s -p 'frustum-set-target{target=edge},frustum-lower-make-address-tables' | filecheck %s
+// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-lower-make-address-tables{most_bytes=1024}' | filecheck %s
+// RUN: xdsl-opt %s -p 'frustum-set-target{target=edge},frustum-lower-make-address-tables{most_bytes=1024}' | filecheck %s
 
 // Two convolutions of equal geometry, one of another: two tables, in a section of their own before the first use.
 
