@@ -258,7 +258,11 @@ def test_waits_and_signals_can_be_replaced() -> None:
 
 
 def test_making_an_instruction_is_fast() -> None:
-    start = time.process_time()
-    for _ in range(1000):
-        conv(NRAM, WRAM, NRAM)
-    assert time.process_time() - start < 0.3  # measured 0.04
+    """The best of several runs: the first in a long process may collect its garbage."""
+    seconds = []
+    for _ in range(5):
+        start = time.process_time()
+        for _ in range(200):
+            conv(NRAM, WRAM, NRAM)
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.06  # measured 0.006
