@@ -31,7 +31,7 @@ from frustum.dialects.isa.program import (
 from frustum.dialects.tile import ComputeOp, Tile, to_plain
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import SAME4
-from frustum.passes.analysis.project import memory_order, strides_in
+from frustum.passes.analysis.project import memory_order
 from frustum.passes.lower import nest as nests
 from frustum.passes.lower.memory_map import Placed, aligned, byte_strides, four, tile_bytes
 from frustum.passes.lower.nest import CHANNELS_IN, GROUP, LoopName, Nest
@@ -619,5 +619,3 @@ COMPUTE: dict[str, Callable[[LayerLowering, dict[str, int]], Operation]] = {
     "lrn": lrn,
     "resize": resize,
 }
-
-__all__ = ["LayerLowering", "Site", "WeightSource", "strides_in"]
