@@ -17,7 +17,7 @@ from frustum.runtime import oracle
 from frustum.runtime.oracle import OracleError, compare, native_seconds, oracle_outputs, random_inputs
 from frustum.runtime.widen_model import has_narrow_floats, widened
 
-SHARED_MODELS = Path("/work/shared/models")
+SHARED_MODELS = Path(__file__).parents[3] / "shared" / "models"
 
 
 def model(nodes, inputs, outputs, weights=(), opset=17):
