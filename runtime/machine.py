@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -26,6 +27,10 @@ from frustum.runtime.progress import Progress
 from frustum.runtime.table import AddressCaches, check_tables
 
 Mode: TypeAlias = Literal["full", "functional", "timing"]
+
+
+_LOADED: WeakKeyDictionary[Executable, Memories] = WeakKeyDictionary()
+"""What the host has written once for all runs: nothing on the device ever changes the weights."""
 
 
 class InputError(ValueError):
@@ -49,7 +54,6 @@ class Machine:
         self.executable = executable
         self.program = executable.program
         self.target: Target = from_json(json.loads(self.program.target))
-        self._memories: Memories | None = None
 
     @cached_property
     def expanded(self) -> Expanded:
@@ -105,15 +109,18 @@ class Machine:
         return {o.name: _model_array(_device(memories, o), o) for o in outputs}
 
     def _loaded(self, poisoned: bool) -> Memories:
-        """The memories with the weights in place, which stay from run to run."""
-        if self._memories is None or poisoned:
+        """The memories with the weights in place, which stay as long as the executable does; poisoned ones are new."""
+        memories = None if poisoned else _LOADED.get(self.executable)
+        if memories is None:
             clusters, cores = self.target.chip.clusters, self.target.cluster.cores
-            self._memories = Memories((1, clusters, clusters * cores, clusters * cores), self.capacities)
+            memories = Memories((1, clusters, clusters * cores, clusters * cores), self.capacities)
             if poisoned:
-                self._memories.poison()
+                memories.poison()
             for address, data in self.executable.weights:
-                self._memories.bytes[DRAM][address : address + len(data)] = data
-        return self._memories
+                memories.bytes[DRAM][address : address + len(data)] = data
+            if not poisoned:
+                _LOADED[self.executable] = memories
+        return memories
 
     def _simulate(self) -> Any:
         from frustum.runtime.timeline import simulate
