@@ -19,7 +19,7 @@ from frustum.dialects.isa.instruction import (
     integers,
     value_of,
 )
-from frustum.dialects.isa.program import LINE_MODES, LINE_SOURCES, Engine, Four, LineMode, LineSource
+from frustum.dialects.isa.program import LINE_SOURCES, RUN_MODES, Engine, Four, LineSource, RunMode
 
 NO_PADDING = integers((0, 0, 0, 0))
 
@@ -53,7 +53,7 @@ class LineBufferOp(Instruction):
 
     def __init__(
         self,
-        mode: LineMode,
+        mode: RunMode,
         source: LineSource,
         *,
         blocks: int,
@@ -79,7 +79,7 @@ class LineBufferOp(Instruction):
         self.fill_in((), common, fields)
 
     def check(self) -> None:
-        check_word(self.name, "mode", self.mode, LINE_MODES)
+        check_word(self.name, "mode", self.mode, RUN_MODES)
         check_word(self.name, "source", self.source, LINE_SOURCES)
         for field in ("blocks", "lines", "shift", "second_shift", "boundary"):
             value = value_of(self.properties[field])

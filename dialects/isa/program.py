@@ -34,7 +34,8 @@ BinaryKind: TypeAlias = Literal["add", "sub", "mul", "div", "max", "min", "pow",
 ReduceKind: TypeAlias = Literal["mean", "sum", "max", "min"]
 ResizeMode: TypeAlias = Literal["nearest", "linear"]
 Rounding: TypeAlias = Literal["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]
-LineMode: TypeAlias = Literal["split", "continuous"]
+RunMode: TypeAlias = Literal["split", "continuous"]
+LineMode: TypeAlias = RunMode | Literal["channels_last"]
 LineSource: TypeAlias = Literal["in"]
 
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
@@ -53,7 +54,9 @@ BINARY_KINDS: tuple[BinaryKind, ...] = get_args(BinaryKind)
 REDUCE_KINDS: tuple[ReduceKind, ...] = get_args(ReduceKind)
 RESIZE_MODES: tuple[ResizeMode, ...] = get_args(ResizeMode)
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
-LINE_MODES: tuple[LineMode, ...] = get_args(LineMode)
+RUN_MODES: tuple[RunMode, ...] = get_args(RunMode)
+"""How rows of elements are written: what a set-up of the line buffer is for."""
+LINE_MODES: tuple[LineMode, ...] = (*RUN_MODES, "channels_last")
 LINE_SOURCES: tuple[LineSource, ...] = get_args(LineSource)
 ELEMENT_BYTES: dict[Element, int] = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
 ACCUMULATORS: dict[Element, Element] = {"f32": "f32", "f16": "f32", "bf16": "f32", "i8": "i32", "i16": "i64"}
@@ -294,7 +297,7 @@ class LineBuffer(Common):
     """
 
     engine: ClassVar[Engine] = "matrix"
-    mode: LineMode
+    mode: RunMode
     source: LineSource
     blocks: int
     shift: int

@@ -108,7 +108,7 @@ class Maker:
 
     def make_line_buffer(self, common: dict[str, Any]) -> p.LineBuffer:
         return p.LineBuffer(
-            mode=self.random.choice(p.LINE_MODES),
+            mode=self.random.choice(p.RUN_MODES),
             source=self.random.choice(p.LINE_SOURCES),
             blocks=self.unsigned(32),
             shift=self.unsigned(16),

@@ -100,7 +100,10 @@ INVALID = [
     (lambda: conv(NRAM, WRAM, NRAM, groups=3), "4 output channels in 3 groups"),
     (lambda: conv(NRAM, WRAM, NRAM, kernel=(0, 3)), r"kernel is \[h, w\], each at least 1, found \[0, 3\]"),
     (lambda: conv(NRAM, WRAM, NRAM, strides=(1, 1, 1)), r"strides is \[h, w\], .* found \[1, 1, 1\]"),
-    (lambda: conv(NRAM, WRAM, NRAM, line_mode="both"), "unknown line_mode 'both', expected one of split, continuous"),
+    (
+        lambda: conv(NRAM, WRAM, NRAM, line_mode="both"),
+        "unknown line_mode 'both', expected one of split, continuous, channels_last",
+    ),
     (lambda: table(bytes=0), "'fisa.table': a table has bytes, found 0"),
     (lambda: table(entry=64), r"'fisa.table': an entry is in \[0, 64\), found 64"),
     (lambda: table(evicts=(-1,)), "found -1"),
