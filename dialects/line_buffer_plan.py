@@ -62,6 +62,12 @@ class Windows:
         is_run = self.steps[3] == self.element_bytes and self.row_bytes % self.element_bytes == 0
         return is_run and self.row_bytes >= self.row_elements * self.element_bytes
 
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether the channels of a position are neighbours in memory and positions are not."""
+        apart = self.steps[3] > self.element_bytes and self.steps[3] % self.element_bytes == 0
+        return apart and self.steps[1] == self.element_bytes
+
     def length(self, columns: Int) -> Int:
         """Elements that a row of so many windows covers, padding included."""
         return (columns - 1) * self.stride[1] + self.span
@@ -100,6 +106,7 @@ class Windows:
             dilation_w=self.dilation[1],
             straddling=self.straddling(columns),
             runs=self.runs(images, rows),
+            pitch_channels=self.steps[3] // self.element_bytes if self.is_channels_last else None,
         )
 
 

@@ -6,6 +6,7 @@ from every line.  Windows that straddle two rows are computed from what their li
 them.  Writes and steps that differ in the input channel only are done together and counted each.
 
 The fast path (`matrix.py`) computes the same from whole maps; `durations.matrix_work` counts in closed form.
+Convolutions whose blocks are channels of a position (`channels_last`) take both here: no iterator shifts along them.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, LineBuffer, Node, Repeat
+from frustum.dialects.durations import matrix_work
+from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, LineBuffer, Node, Repeat, RunMode
 from frustum.dialects.line_buffer_plan import Run, column_pieces, fills, kept, run_of, writes
 from frustum.dialects.target import MatrixUnit
 from frustum.runtime.effects import Work
 from frustum.runtime.kernels import Array, widen
-from frustum.runtime.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, groups_of, way_out
+from frustum.runtime.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, convolve, groups_of, way_out
 from frustum.runtime.order import Ints
 from frustum.runtime.work import windows_of
 
@@ -52,14 +54,17 @@ class LineBuffers:
 
     def convolve(self, instruction: Conv, work: Work) -> None:
         """The effect of a convolution, for `Plan.run`."""
-        way_out(instruction, work, self._products(instruction, work))
+        if instruction.line_mode == "channels_last":
+            self._count_channels_last(instruction, work)
+            convolve(instruction, work)
+        else:
+            way_out(instruction, work, self._products(instruction, instruction.line_mode, work))
 
-    def _products(self, conv: Conv, work: Work) -> Array:
+    def _products(self, conv: Conv, mode: RunMode, work: Work) -> Array:
         """`[units..., n, co, h, w]` in f32; of integers in i64."""
         images, outputs, rows, columns = work.extent
-        shape = work.view(OUT, conv.out_view, work.extent).shape
-        units = int(np.prod(shape[:-4], dtype=np.int64))
-        run, runs = run_of(windows_of(conv), conv.line_mode, images, rows, columns)
+        shape, units = _units(conv, work)
+        run, runs = run_of(windows_of(conv), mode, images, rows, columns)
         check_set_up(self._set_ups.get(id(conv)), conv, run)
         job = _Job(conv, work, run, runs, self.unit, LineBufferCounts())
         sums = job.sums(shape[:-4])
@@ -70,9 +75,23 @@ class LineBuffers:
         result = np.moveaxis(sums.reshape(*shape[:-4], outputs, images, rows, columns), -4, -3)
         return result if result.dtype == np.float32 else result.astype(np.int64)
 
+    def _count_channels_last(self, conv: Conv, work: Work) -> None:
+        if self._set_ups.get(id(conv)) is not None:
+            raise SetUpError("a channels_last convolution with a line_buffer instruction before it")
+        images, outputs, rows, columns = work.extent
+        sizes = images, rows, columns, work.read[1], outputs // conv.groups
+        done = matrix_work(self.unit, windows_of(conv).convolution(*sizes), conv.line_mode)
+        self._count(LineBufferCounts(done.writes, done.steps), _units(conv, work)[1])
+
     def _count(self, counts: LineBufferCounts, units: int) -> None:
         self.counts.writes += units * counts.writes
         self.counts.steps += units * counts.steps
+
+
+def _units(conv: Conv, work: Work) -> tuple[tuple[int, ...], int]:
+    """Shape of the output of all units that run together, and how many they are."""
+    shape = work.view(OUT, conv.out_view, work.extent).shape
+    return shape, int(np.prod(shape[:-4], dtype=np.int64))
 
 
 def check_set_up(set_up: LineBuffer | None, conv: Conv, run: Run) -> None:

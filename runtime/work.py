@@ -55,7 +55,7 @@ class Work:
     written_bytes: Ints  # OPERANDS, rows: into one of the memories, if there are several
     macs: Ints  # rows: over all units; so are the four below
     line_writes: Ints
-    line_writes_split: Ints  # what `split` mode would have written
+    line_writes_split: Ints  # what `split` mode would have written, where it exists
     steps: Ints
     discarded: Ints
 
@@ -175,9 +175,10 @@ def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
     parameters: tuple[Hashable, ...] = ()
     match instruction:
         case Conv():
-            rows = None if instruction.line_mode == "split" else windows_of(instruction)
+            mode = instruction.line_mode
+            rows = None if mode == "split" else windows_of(instruction)
             width = instruction.kernel, instruction.strides[1], instruction.dilations[1]
-            parameters = *width, instruction.groups, rows
+            parameters = *width, instruction.groups, mode, rows
         case Pool():
             parameters = prod(instruction.kernel), instruction.act and instruction.act.kind
         case Binary():
@@ -302,8 +303,8 @@ def _set_matrix(result: Work, rows: Rows, chosen: Ints, conv: Conv, target: Targ
     counts = np.stack([images, height, width, rows.read[1, chosen], outputs // conv.groups])
     which, distinct = _distinct(counts * rows.active[chosen])
     action = windows_of(conv).convolution(*distinct)
-    split = matrix_work(target.core.matrix, action, "split")
-    done = split if conv.line_mode == "split" else matrix_work(target.core.matrix, action, conv.line_mode)
+    done = matrix_work(target.core.matrix, action, conv.line_mode)
+    split = matrix_work(target.core.matrix, action, "split") if conv.line_mode == "continuous" else done
     result.cycles[chosen] = done.busy_cycles[which]
     totals = (
         (result.macs, done.useful_macs), (result.line_writes, done.writes), (result.steps, done.steps),

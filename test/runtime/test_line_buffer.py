@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from line_buffer_cases import Case, run, set_up_of, target
 
+from frustum.dialects.durations import Convolution, matrix_work
 from frustum.dialects.isa import program as p
 from frustum.runtime.line_buffer import SetUpError
 
@@ -104,6 +105,46 @@ def test_rows_whose_elements_are_apart_are_written_one_by_one():
         body = (set_up_of(its_conv, target().core.matrix), its_conv)
         counted.append(run(case, mode, target(), detailed=True, body=body)[1])
     assert counted[0] == counted[1] and counted[0].discarded == 0
+
+
+@given(CASES | QUANTISED, st.integers(1, 3), MACHINES)
+@settings(max_examples=60, deadline=None)
+def test_channels_last_convolutions_count_in_closed_form(case, spare, machine):
+    assume(min(case.out) > 0)
+    inside = replace(case, channels_inside=True, spare=spare)
+    conv = inside.conv("channels_last")
+    out, counts, work = run(inside, "channels_last", machine, detailed=True, body=(conv,))
+    plain, _, _ = run(inside, "split", machine, detailed=False)
+    np.testing.assert_array_equal(out, plain)
+    found = counts.writes, counts.steps, counts.discarded
+    assert found == (work.line_writes.sum(), work.steps.sum(), 0)
+    rows, columns = inside.out
+    size = conv.in_view.strides[1]
+    stored = conv.in_view.strides[3] // size
+    action = Convolution(
+        inside.images * rows, columns, inside.channels, inside.outputs, size, inside.groups,
+        *inside.kernel, inside.stride[1], inside.dilation[1], pitch_channels=stored,
+    )  # fmt: skip
+    unit = machine.core.matrix
+    assert counts.writes == work.line_writes_split.sum() == matrix_work(unit, action, "channels_last").writes
+
+
+def test_a_block_of_channels_last_serves_all_its_channels():
+    """5 positions of 4 f16 channels, 40 bytes, in blocks of 32: 2 writes a row; channel by channel it were 4."""
+    machine, case = target(), Case(5, 3, 4, 1, element="f16", channels_inside=True)
+    conv = case.conv("channels_last")
+    _, counts, work = run(case, "channels_last", machine, detailed=True, body=(conv,))
+    assert counts.writes == work.line_writes.sum() == work.line_writes_split.sum() == 3 * 2
+    assert counts.steps == 4  # 15 windows in 16 lines: one pass, a step for each channel
+    _, counts, _ = run(case, "split", machine, detailed=True)
+    assert counts.writes == 3 * 4
+
+
+def test_a_channels_last_convolution_takes_no_set_up():
+    machine, case = target(), Case(5, 3, 4, 1, channels_inside=True)
+    body = (set_up_of(case.conv("split"), machine.core.matrix), case.conv("channels_last"))
+    with pytest.raises(SetUpError, match="a channels_last convolution with a line_buffer instruction before it"):
+        run(case, "channels_last", machine, detailed=True, body=body)
 
 
 def test_clipped_executions_derive_their_own_numbers():

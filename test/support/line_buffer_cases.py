@@ -31,7 +31,8 @@ def target(lines=16, block_bytes=32, channels=16):
 
 @dataclass(frozen=True)
 class Case:
-    """Map, kernel and layout; `gap`: elements of memory after each row, `far` after each image."""
+    """Map, kernel and layout; `gap`: elements of memory after each row, `far` after each image, `spare` after the
+    channels of each position of a map with its channels inside."""
 
     width: int
     height: int = 3
@@ -46,6 +47,8 @@ class Case:
     gap: int = 0
     far: int = 0
     channels_outside: bool = False
+    channels_inside: bool = False
+    spare: int = 0
     element: str = "f32"
     zero: int = 0
 
@@ -60,6 +63,10 @@ class Case:
     def strides(self):
         """Bytes from one element of the map to the next in n, c, h, w."""
         size = p.ELEMENT_BYTES[self.element]
+        if self.channels_inside:  # n, h, w, c
+            position = (self.channels * self.groups + self.spare) * size
+            row = self.width * position + self.gap * size
+            return self.height * row + self.far * size, size, row, position
         row = (self.width + self.gap) * size
         plane = self.height * row + self.far * size
         if self.channels_outside:  # c, n, h, w
