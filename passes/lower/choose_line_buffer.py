@@ -15,14 +15,14 @@ from frustum.dialects.durations import Mode, matrix_work
 from frustum.dialects.isa.instruction import value_of
 from frustum.dialects.isa.line_buffer import LineBufferOp
 from frustum.dialects.isa.matrix import ConvOp
-from frustum.dialects.isa.program import ELEMENT_BYTES, Four, LineMode
+from frustum.dialects.isa.program import ELEMENT_BYTES, Four, RunMode
 from frustum.dialects.isa.sync import RepeatOp
 from frustum.dialects.line_buffer_plan import Windows, plan, run_of
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.executions import Executions, Ints, clipped_extents
 
-MODES: tuple[LineMode, ...] = ("split", "continuous")
+MODES: tuple[RunMode, ...] = ("split", "continuous")
 """The first of equals is taken."""
 
 
@@ -31,14 +31,18 @@ class ChooseLineBuffer(ModulePass):
     """Give every convolution the cheaper way to write the line buffer.
 
     Before: convolutions on symbolic buffers.  After: each has its `line_mode`, and before it, in the same stage,
-    stands the `fisa.line_buffer` that sets the lines up.  Everything else stays as it is, foreign operations too.
+    stands the `fisa.line_buffer` that sets the lines up, if it has one.  Everything else stays as it is, foreign
+    operations too.
 
     1. `split` writes every row piece on its own; `continuous` carries the shift stride across row ends and computes
        the windows that straddle them in vain.  `auto` takes the mode for which the matrix unit is busy for fewer
        cycles over all executions of the instruction, each as large as clipping leaves it; split where equal.
     2. The mode is static; the numbers of the set-up are those of the largest execution, others derive their own.
     3. Rows whose elements are not neighbours in memory, or that overlap, cannot be written continuously: split.
-    4. A convolution that never computes anything is left alone.
+    4. Where the channels of a position are neighbours and positions are not, a block brings channels of a position:
+       `channels_last`, whatever the option, as neither other mode exists there.  It has no set-up: nothing shifts
+       from line to line, no window is discarded.
+    5. A convolution that never computes anything is left alone.
 
     Source: line-buffer specification, "The technique".
     """
@@ -63,9 +67,12 @@ class ChooseLineBuffer(ModulePass):
         if not sizes.counts.size:
             return
         windows, unit = windows_of(conv), target.core.matrix
+        conv.properties.pop("line_mode", None)
+        if windows.is_channels_last:
+            conv.properties["line_mode"] = StringAttr("channels_last")
+            return
         mode = self.mode if self.mode != "auto" else cheaper_mode(unit, windows, sizes)
         mode = mode if windows.joins else "split"
-        conv.properties.pop("line_mode", None)
         if mode != "split":
             conv.properties["line_mode"] = StringAttr(mode)
         block = conv.parent
@@ -135,7 +142,7 @@ def windows_of(conv: ConvOp) -> Windows:
     )
 
 
-def cheaper_mode(unit: MatrixUnit, windows: Windows, sizes: Sizes) -> LineMode:
+def cheaper_mode(unit: MatrixUnit, windows: Windows, sizes: Sizes) -> RunMode:
     """The mode in which all executions together keep the matrix unit busy for fewer cycles."""
     cycles = {mode: busy_cycles(unit, windows, sizes, mode) for mode in MODES}
     return min(MODES, key=lambda mode: cycles[mode])
@@ -147,7 +154,7 @@ def busy_cycles(unit: MatrixUnit, windows: Windows, sizes: Sizes, mode: Mode) ->
 
 
 def line_buffer(
-    conv: ConvOp, mode: LineMode, windows: Windows, sizes: Sizes, unit: MatrixUnit
+    conv: ConvOp, mode: RunMode, windows: Windows, sizes: Sizes, unit: MatrixUnit
 ) -> LineBufferOp:
     """The set-up for the largest execution."""
     images, rows, columns = (int(largest) for largest in sizes.counts[:3].max(axis=1))

@@ -98,11 +98,11 @@ def test_the_chosen_mode_is_never_slower_in_counted_cycles(name, way):
         assert counted.line_writes_split == split.line_writes
 
 
-def test_both_modes_are_chosen_somewhere():
-    """A convolution of small maps is continuous, a long one split."""
+def test_all_modes_are_chosen_somewhere():
+    """A convolution of small maps is continuous, a long one split, a product channels_last."""
     modes = set()
     for name in NAMES:
         lowered = modules_at_stops(network(name)[0], "line64", Choices(dtype="f16"))["lowered"]
         instructions = machine_in(lowered, "auto", "f16").expanded.instructions
         modes |= {each.line_mode for each in instructions if isinstance(each, Conv)}
-    assert modes == {"split", "continuous"}
+    assert modes == {"split", "continuous", "channels_last"}

@@ -102,6 +102,26 @@ def test_rows_that_are_no_runs_stay_split():
     assert mode_of(conv) == "split"
 
 
+@pytest.mark.parametrize("mode", ["auto", "split", "continuous"])
+@pytest.mark.parametrize("case", [
+    Case(7, 7, 8, 8, (3, 3), element="f16", channels_inside=True),
+    Case(42, 1, 20, 11, element="f16", channels_inside=True),  # a matrix product: positions in w
+    Case(4, 4, 1, 8, spare=15, channels_inside=True),  # one of 16 stored channels
+])  # fmt: skip
+def test_channels_of_a_position_side_by_side_are_channels_last(case, mode):
+    """Whatever the option, and without a set-up."""
+    set_up, conv, module = chosen(case, LINE64, mode=mode)
+    assert (set_up, mode_of(conv)) == (None, "channels_last")
+    text = str(module)
+    ChooseLineBuffer(mode=mode).apply(Context(), module)
+    assert str(module) == text
+
+
+def test_a_map_of_one_channel_is_not_channels_last():
+    _, conv, _ = chosen(Case(40, 4, 1, 4, channels_inside=True), LINE64)
+    assert mode_of(conv) == "split"
+
+
 def test_running_it_again_changes_nothing():
     _, _, module = chosen(resnet_layer(7, 1), LINE64)
     text = str(module)
