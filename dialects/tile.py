@@ -1,8 +1,9 @@
 """Dialect `ftile`: units as loops over tiles that are loaded, computed and stored.
 
 Operations: `unit` (the loops), `load` (DRAM to SRAM tile), `compute` (one layer on a tile, spread over the
-cores by its map), `store` (SRAM tile to DRAM), `move` (a copy through SRAM with loops of its own),
-`yield` (the tensors a unit has written).
+cores by its map), `concat` (tiles that lie side by side in one), `store` (SRAM tile to DRAM), `send` (part of a
+tile to another cluster), `move` (a copy through SRAM with loops of its own), `yield` (the tensors a unit has
+written, and the tiles that stay in SRAM after it).
 
 Every layer is seen as a nest of four dimensions d0..d3 (n, c, h, w of a feature map); `docs/ir-tile.md`.
 """
@@ -43,7 +44,7 @@ from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.dialects.isa.attributes import BoxAttr
+from frustum.dialects.isa.attributes import BoxAttr, parse_affine
 from frustum.dialects.isa.program import Affine, Box, Element
 from frustum.dialects.unit import (
     DIMENSIONS,
@@ -251,16 +252,24 @@ def _one_of(parser: AttrParser, words: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A box of a map in SRAM: nominal extents, and the dimensions from the slowest to the fastest in memory."""
+    """A box of a map in SRAM: extents of the buffer, and the dimensions from the slowest to the fastest in memory.
+
+    Without `origin` the buffer begins where the region of the operation begins that makes it, and moves with it.
+    With one (affine in the cluster) it is a fixed box of the map, of which each pass makes a region.  A `ring` is
+    circular along d2: row p lies in slot `p mod extents[2]`, and the origin's d2 says nothing.
+    """
 
     element: Element
     extents: Extents
     order: Extents
+    origin: tuple[Affine, Affine, Affine, Affine] | None = None
+    ring: bool = False
 
 
 @irdl_attr_definition
 class TileType(Data[Tile], TypeAttribute):
-    """`!ftile.tile<f32, [1, 3, 61, 224], [0, 1, 2, 3]>`"""
+    """`!ftile.tile<f32, [1, 3, 61, 224], [0, 1, 2, 3]>`, `!ftile.tile<f32, [1, 3, 10, 58], [0, 1, 2, 3],
+    origin [0, 0, 0, -1 + 56*cluster], ring>`"""
 
     name = "ftile.tile"
 
@@ -271,15 +280,33 @@ class TileType(Data[Tile], TypeAttribute):
             parser.parse_punctuation(",")
             extents = parse_extents(parser)
             parser.parse_punctuation(",")
-            return Tile(cast(Element, element), extents, parse_extents(parser))
+            order, origin, ring = parse_extents(parser), None, False
+            while parser.parse_optional_punctuation(",") is not None:
+                if parser.parse_optional_keyword("ring"):
+                    ring = True
+                    continue
+                parser.parse_keyword("origin")
+                starts = parser.parse_comma_separated_list(
+                    parser.Delimiter.SQUARE, lambda: parse_affine(parser)
+                )
+                if len(starts) != DIMENSIONS:
+                    parser.raise_error(f"expected {DIMENSIONS} positions, found {len(starts)}")
+                origin = (starts[0], starts[1], starts[2], starts[3])
+            return Tile(cast(Element, element), extents, order, origin, ring)
 
     def print_parameter(self, printer: Printer) -> None:
         t = self.data
-        printer.print_string(f"<{t.element}, {ints(t.extents)}, {ints(t.order)}>")
+        origin = "" if t.origin is None else f", origin [{', '.join(map(str, t.origin))}]"
+        ring = ", ring" if t.ring else ""
+        printer.print_string(f"<{t.element}, {ints(t.extents)}, {ints(t.order)}{origin}{ring}>")
 
     def verify(self) -> None:
         if sorted(self.data.order) != list(range(DIMENSIONS)):
             raise VerifyException(f"the order must name each dimension once, found {ints(self.data.order)}")
+        if self.data.origin is not None and any(s.loops or s.core for s in self.data.origin):
+            raise VerifyException("the origin of a tile depends on the cluster only")
+        if self.data.ring and self.data.origin is None:
+            raise VerifyException("a ring has an origin")
 
 
 def to_attributes(values: Mapping[str, Plain]) -> DictionaryAttr:
@@ -313,6 +340,12 @@ def _to_plain(value: Attribute) -> Any:
     return tuple(value.get_values())
 
 
+TILE_LOOPS: Extents = (1, 0, 2, 3)
+"""Dimensions of the loops over tiles, from the outermost: a channel range keeps its weights while n, h and w run."""
+ROLLING_LOOPS: Extents = (1, 0, 3, 2)
+"""The same where rows roll: one column strip after the other, each from top to bottom."""
+
+
 @irdl_op_definition
 class UnitOp(NamedUnit):
     """Loops over the tiles of a unit's output: `counts` passes per dimension (d0 outermost).
@@ -327,6 +360,7 @@ class UnitOp(NamedUnit):
     depth = prop_def(IntegerAttr)
     mode = opt_prop_def(StringAttr)
     stopped_by = opt_prop_def(StringAttr)
+    loops = opt_prop_def(DenseArrayBase.constr(i64))
     inputs = var_operand_def()
     outputs = var_result_def()
     body = region_def("single_block")
@@ -343,6 +377,7 @@ class UnitOp(NamedUnit):
         depth: int,
         mode: StringAttr | None = None,
         stopped_by: StringAttr | None = None,
+        loops: Extents = TILE_LOOPS,
     ):
         super().__init__(
             operands=[inputs],
@@ -355,8 +390,17 @@ class UnitOp(NamedUnit):
                 "depth": IntegerAttr(depth, i64),
                 "mode": mode,
                 "stopped_by": stopped_by,
+                "loops": None if loops == TILE_LOOPS else DenseArrayBase.from_list(i64, loops),
             },
         )
+
+    @property
+    def loop_order(self) -> Extents:
+        """Dimensions of the loops over the tiles, from the outermost."""
+        if self.loops is None:
+            return TILE_LOOPS
+        a, b, c, d = self.loops.get_values()
+        return (int(a), int(b), int(c), int(d))
 
     @property
     def tile_counts(self) -> Extents:
@@ -369,7 +413,7 @@ class UnitOp(NamedUnit):
             f" counts {ints(self.tile_counts)} clusters {self.clusters.value.data} "
             f"depth {self.depth.value.data}"
         )
-        options = {k: v for k, v in self.properties.items() if k in ("mode", "stopped_by")}
+        options = {k: v for k, v in self.properties.items() if k in ("mode", "stopped_by", "loops")}
         printer.print_string(" ")
         printer.print_attr_dict(options)  # even if empty: what opens with a brace next is taken for it
         printer.print_op_attributes(self.attributes, print_keyword=True)
@@ -407,6 +451,14 @@ class UnitOp(NamedUnit):
         self.verify_bindings()
         if not isinstance(self.body.block.last_op, YieldOp):
             raise VerifyException("ftile.unit: the body must end with ftile.yield")
+        if [v.type for v in self.body.block.last_op.operands] != [
+            r for r in self.result_types if isinstance(r, TileType)
+        ]:
+            raise VerifyException("ftile.unit: ftile.yield must have the types of the results that are tiles")
+        if sorted(self.loop_order) != list(range(DIMENSIONS)):
+            raise VerifyException(
+                f"ftile.unit: loops names each dimension once, found {ints(self.loop_order)}"
+            )
         if min(self.tile_counts) < 1:
             raise VerifyException(
                 f"ftile.unit: every dimension has at least one tile, found {ints(self.tile_counts)}"
@@ -522,6 +574,48 @@ class StoreOp(IRDLOperation):
 
 
 @irdl_op_definition
+class SendOp(IRDLOperation):
+    """SRAM to SRAM: cluster k copies the region of its tile to the same place of cluster k + `by`'s (frustum.md,
+    "exchange"); the region is empty on clusters that have no such neighbour."""
+
+    name = "ftile.send"
+    tile = operand_def(TileType)
+    by = prop_def(IntegerAttr)
+    region = prop_def(BoxAttr)
+    assembly_format = "$tile `by` $by `region` $region attr-dict `:` type($tile)"
+
+    def __init__(self, tile: SSAValue, by: int, region: Box):
+        super().__init__(operands=[tile], properties={"by": IntegerAttr(by, i64), "region": BoxAttr(region)})
+
+    def verify_(self) -> None:
+        if self.tile.type.data.origin is None:  # type: ignore[attr-defined]
+            raise VerifyException(
+                "ftile.send: only a tile that stays in its place (with an origin) can be sent"
+            )
+
+
+@irdl_op_definition
+class ConcatOp(IRDLOperation):
+    """Tiles side by side along d1: no copy, the operands lie in the result's buffer one behind the other."""
+
+    name = "ftile.concat"
+    tiles = var_operand_def(TileType)
+    result = result_def(TileType)
+    assembly_format = "$tiles attr-dict `:` functional-type($tiles, $result)"
+    traits = traits_def(Pure())
+
+    def __init__(self, tiles: Sequence[SSAValue], tile: Tile):
+        super().__init__(operands=[tiles], result_types=[TileType(tile)])
+
+    def verify_(self) -> None:
+        channels = sum(t.type.data.extents[1] for t in self.tiles)  # type: ignore[attr-defined]
+        if channels != self.result.type.data.extents[1]:
+            raise VerifyException(
+                f"ftile.concat: {channels} channels of operands in {self.result.type.data.extents[1]}"
+            )
+
+
+@irdl_op_definition
 class MoveOp(IRDLOperation):
     """DRAM to DRAM through SRAM, tile by tile: position p of `dims` comes from position `p + low` of the source.
 
@@ -572,16 +666,19 @@ class MoveOp(IRDLOperation):
 
 @irdl_op_definition
 class YieldOp(IRDLOperation):
-    """Ends the body: what the stores have written are the unit's results."""
+    """Ends the body: what the stores have written are the unit's results that are tensors, `tiles` the others."""
 
     name = "ftile.yield"
-    assembly_format = "attr-dict"
+    tiles = var_operand_def(TileType)
+    assembly_format = "attr-dict ($tiles^ `:` type($tiles))?"
     traits = traits_def(IsTerminator(), HasParent(UnitOp))
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, tiles: Sequence[SSAValue] = ()) -> None:
+        super().__init__(operands=[tiles])
 
 
 FTile = Dialect(
-    "ftile", [UnitOp, LoadOp, ComputeOp, StoreOp, MoveOp, YieldOp], [AccessAttr, ViewAttr, MapAttr, TileType]
+    "ftile",
+    [UnitOp, LoadOp, ComputeOp, ConcatOp, StoreOp, SendOp, MoveOp, YieldOp],
+    [AccessAttr, ViewAttr, MapAttr, TileType],
 )

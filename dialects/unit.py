@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias, cast, get_args
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
 from xdsl.ir import Attribute, Block, Data, Dialect, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -29,6 +29,7 @@ from xdsl.utils.exceptions import VerifyException
 
 DIMENSIONS = 4
 Extents = tuple[int, int, int, int]
+Borders: TypeAlias = Literal["overlap", "exchange"]
 
 
 def parse_ints(parser: AttrParser) -> tuple[int, ...]:
@@ -49,16 +50,18 @@ def ints(values: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Partition:
-    """One tile of the unit's output (`tile`, elements), the dimension dealt to clusters, copies of the SRAM tiles."""
+    """One tile of the unit's output (`tile`, elements), the dimension dealt to clusters, copies of the SRAM tiles,
+    and what happens at the borders of tiles: `overlap`: computed again; `exchange`: rows are kept (frustum.md)."""
 
     tile: Extents
     clusters: int
     depth: int
+    borders: Borders = "overlap"
 
 
 @irdl_attr_definition
 class PartitionAttr(Data[Partition]):
-    """`#funit.partition<tile [1, 64, 14, 56], clusters 2, depth 2>`"""
+    """`#funit.partition<tile [1, 64, 14, 56], clusters 3, depth 2, borders exchange>`; borders overlap is left out"""
 
     name = "funit.partition"
 
@@ -72,11 +75,19 @@ class PartitionAttr(Data[Partition]):
             clusters = parser.parse_integer()
             parser.parse_punctuation(",")
             parser.parse_keyword("depth")
-            return Partition(tile, clusters, parser.parse_integer())
+            depth = parser.parse_integer()
+            if parser.parse_optional_punctuation(",") is None:
+                return Partition(tile, clusters, depth)
+            parser.parse_keyword("borders")
+            borders = parser.parse_identifier()
+            if borders not in get_args(Borders):
+                parser.raise_error(f"expected one of {', '.join(get_args(Borders))}, found {borders}")
+            return Partition(tile, clusters, depth, cast(Borders, borders))
 
     def print_parameter(self, printer: Printer) -> None:
         p = self.data
-        printer.print_string(f"<tile {ints(p.tile)}, clusters {p.clusters}, depth {p.depth}>")
+        borders = "" if p.borders == "overlap" else f", borders {p.borders}"
+        printer.print_string(f"<tile {ints(p.tile)}, clusters {p.clusters}, depth {p.depth}{borders}>")
 
     def verify(self) -> None:
         if min(self.data.tile) < 1:
@@ -147,6 +158,8 @@ class UnitOp(NamedUnit):
     partition = opt_prop_def(PartitionAttr)
     mode = opt_prop_def(StringAttr)
     stopped_by = opt_prop_def(StringAttr)
+    keeps = opt_prop_def(DenseArrayBase.constr(i64))
+    """Numbers of the results that stay in SRAM until their last use instead of going to DRAM."""
     inputs = var_operand_def()
     outputs = var_result_def()
     body = region_def("single_block")
@@ -172,7 +185,12 @@ class UnitOp(NamedUnit):
             },
         )
 
-    OPTIONAL: ClassVar[tuple[str, ...]] = ("partition", "mode", "stopped_by")
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("partition", "keeps", "mode", "stopped_by")
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Numbers of the results that stay in SRAM."""
+        return frozenset() if self.keeps is None else frozenset(map(int, self.keeps.get_values()))
 
     def print(self, printer: Printer) -> None:
         self.print_head(printer)
@@ -204,6 +222,10 @@ class UnitOp(NamedUnit):
             raise VerifyException("funit.unit: the body must end with funit.yield")
         if [v.type for v in last.operands] != list(self.result_types):
             raise VerifyException("funit.unit: funit.yield must have the types of the results")
+        if any(not 0 <= k < len(self.results) for k in self.kept):
+            raise VerifyException(
+                f"funit.unit: keeps names results 0..{len(self.results) - 1}, found {sorted(self.kept)}"
+            )
 
 
 @irdl_op_definition
