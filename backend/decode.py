@@ -14,9 +14,8 @@ from frustum.dialects.isa.format import (
     LENGTH_BITS,
     OPCODE_BITS,
     REPEAT_FORMAT,
-    RING_VIEW_FORMAT,
     SCALE_FORMAT,
-    VIEW_FORMAT,
+    VIEW_FORMATS,
     WAIT_FIELD,
     WIDE,
     WORD_BITS,
@@ -183,7 +182,7 @@ class _Reader:
         if words != form.words:
             raise FieldError(words, f"the length of '{form.name}'")
         fields = form.unpack_body(total, self)
-        if form in (VIEW_FORMAT, RING_VIEW_FORMAT):
+        if form in VIEW_FORMATS:
             self.files["view"][register] = View(**head, **fields)
         elif form is ACT_FORMAT:
             self.files["act"][register] = Act(**head, **fields)

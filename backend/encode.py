@@ -24,6 +24,7 @@ from frustum.dialects.isa.format import (
     WIDE,
     WORD_BITS,
     WORD_BYTES,
+    WRAPPED_VIEW_FORMAT,
     Format,
     pack_field,
 )
@@ -211,7 +212,10 @@ class _Writer:
 
     def _view(self, register: int, value: View) -> None:
         assert value.memory is not None, "a program's views are physical"
+        assert value.ring is None or value.wrap is None, "a ring has no copies"
         form = VIEW_FORMAT if value.ring is None else RING_VIEW_FORMAT
+        if value.wrap is not None:
+            form = WRAPPED_VIEW_FORMAT
         head = {
             "register": register,
             "element": value.element,

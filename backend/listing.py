@@ -82,7 +82,8 @@ def _text(value: Any) -> str:
         ring = value.ring
         copies = f" ring({ring.depth} of {ring.bytes} at level {ring.level})" if ring else ""
         strides = ",".join(map(str, value.strides))
-        return f"{value.memory}[{value.offset}]:{value.element}({strides}){copies}"
+        around = f" wrap({value.wrap})" if value.wrap else ""
+        return f"{value.memory}[{value.offset}]:{value.element}({strides}){copies}{around}"
     if isinstance(value, Span | Box | Affine):
         return f"<{value}>"
     if isinstance(value, Act):

@@ -161,6 +161,10 @@ class _Reader:
             if buffer is not None:
                 memory, address, ring = self.places[buffer]
                 relative: p.View = values[view]
+                if relative.wrap is not None and ring is not None:
+                    raise VerifyException(
+                        f"'{op.name}': {view} wraps, so its buffer is one ring, but it has {ring.depth} copies"
+                    )
                 values[view] = replace(relative, offset=relative.offset + address, memory=memory, ring=ring)
         instruction: p.Instruction = TYPE_OF[type(op)](**values)
         return instruction

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from frustum.dialects.isa.instruction import Instruction
     from frustum.dialects.isa.line_buffer import LineBufferOp
     from frustum.dialects.isa.matrix import ConvOp
-    from frustum.dialects.isa.program import Act, Affine, Box, Scale, Span, View, Wait
+    from frustum.dialects.isa.program import Act, Affine, Box, Scale, Span, View, Wait, Wrap
     from frustum.dialects.isa.sync import (
         AllocOp,
         BarrierOp,
@@ -54,7 +54,7 @@ _HOME = {
     "instruction": "Instruction",
     "line_buffer": "LineBufferOp",
     "matrix": "ConvOp",
-    "program": "Act Affine Box Scale Span View Wait",
+    "program": "Act Affine Box Scale Span View Wait Wrap",
     "sync": "AllocOp BarrierOp ExternalOp FetchOp ProgramOp RepeatOp WaitOp",
     "table": "TableOp",
     "transfer": "CopyOp",
@@ -95,6 +95,7 @@ __all__ = [
     "View",
     "Wait",
     "WaitOp",
+    "Wrap",
 ]
 
 

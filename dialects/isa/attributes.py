@@ -5,6 +5,7 @@
 | `!fisa.buffer<sram>` | a memory |
 | `#fisa.affine<16 + 4*i0 - 8*i2 + 512*core>` | `Affine` |
 | `#fisa.view<f32, 64*i0, [0, 3136, 56, 4]>` | `View` |
+| `#fisa.view<f32, 0, [0, 3136, 56, 4], wrap 2 + 24*i0 mod 10>` | ... with `Wrap`: dimension, phase, size |
 | `#fisa.span<-1 + 8*i0 : 10 in 56 to 8*i1>` | `Span`: start : extent in bound to limit |
 | `#fisa.box<0 : 1 in 1, 0 : 64 in 64, ...>` | `Box`: four spans |
 | `#fisa.waits<own 3 at 1 + 1*i0, cores 2 at 4>` | tuple of `Wait`: scope slot at value |
@@ -40,6 +41,7 @@ from frustum.dialects.isa.program import (
     Span,
     View,
     Wait,
+    Wrap,
 )
 
 INDEX_NAMES = tuple(f"i{level}" for level in range(MAX_LOOPS))
@@ -102,12 +104,14 @@ class ViewAttr(Data[View]):
             offset = parse_affine(parser)
             parser.parse_punctuation(",")
             strides = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
-            return View(element, offset, _four(parser, strides))
+            wrap = _wrap(parser) if parser.parse_optional_punctuation(",") is not None else None
+            return View(element, offset, _four(parser, strides), wrap=wrap)
 
     def print_parameter(self, printer: Printer) -> None:
         view = self.data
         strides = ", ".join(map(str, view.strides))
-        printer.print_string(f"<{view.element}, {view.offset}, [{strides}]>")
+        wrap = "" if view.wrap is None else f", wrap {view.wrap}"
+        printer.print_string(f"<{view.element}, {view.offset}, [{strides}]{wrap}>")
 
     def verify(self) -> None:
         view = self.data
@@ -118,6 +122,8 @@ class ViewAttr(Data[View]):
         if len(view.strides) != DIMENSIONS:
             raise VerifyException(f"a view has {DIMENSIONS} strides, found {len(view.strides)}")
         check_affine(view.offset)
+        if view.wrap is not None:
+            check_wrap(view.wrap)
 
 
 @irdl_attr_definition
@@ -268,7 +274,12 @@ def parse_real(parser: AttrParser) -> float:
 
 def parse_affine(parser: AttrParser) -> Affine:
     """Terms `number`, `number*name` or `name`, with + or - between them."""
-    total = _term(parser, -1 if parser.parse_optional_punctuation("-") is not None else 1)
+    return parse_terms(parser, -1 if parser.parse_optional_punctuation("-") is not None else 1)
+
+
+def parse_terms(parser: AttrParser, sign: int) -> Affine:
+    """An affine function of which the sign of the first term is known."""
+    total = _term(parser, sign)
     while True:
         if parser.parse_optional_punctuation("+") is not None:
             total += _term(parser, 1)
@@ -303,6 +314,19 @@ def parse_span(parser: AttrParser) -> Span:
     return Span(start, extent, bound, limit)
 
 
+def _wrap(parser: AttrParser) -> Wrap:
+    parser.parse_keyword("wrap")
+    dim = parser.parse_integer(allow_boolean=False, allow_negative=False)
+    phase = Affine()
+    if parser.parse_optional_keyword("mod") is None:
+        minus = parser.parse_optional_punctuation("-") is not None
+        if not minus:
+            parser.parse_punctuation("+")
+        phase = parse_terms(parser, -1 if minus else 1)
+        parser.parse_keyword("mod")
+    return Wrap(dim, parser.parse_integer(allow_boolean=False), phase)
+
+
 def _wait(parser: AttrParser) -> Wait:
     scope = _one_of(parser, SCOPES)
     slot = parser.parse_integer(allow_boolean=False)
@@ -335,6 +359,14 @@ def _four(parser: AttrParser, values: Sequence[int]) -> Four:
 def check_affine(affine: Affine) -> None:
     if len(affine.loops) > MAX_LOOPS:
         raise VerifyException(f"loops nest at most {MAX_LOOPS} deep, found {len(affine.loops)} coefficients")
+
+
+def check_wrap(wrap: Wrap) -> None:
+    if not 0 <= wrap.dim < DIMENSIONS or wrap.size < 1:
+        raise VerifyException(
+            f"a view wraps along a dimension 0 to {DIMENSIONS - 1}, around at least one position, found {wrap}"
+        )
+    check_affine(wrap.phase)
 
 
 def check_span(span: Span) -> None:

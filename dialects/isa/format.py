@@ -65,6 +65,7 @@ from frustum.dialects.isa.program import (
     TableLoad,
     Unary,
     Wait,
+    Wrap,
 )
 
 WORD_BITS = 32
@@ -184,6 +185,14 @@ RING_VIEW_FORMAT = Format(
     {**_REGISTER, **_VIEW},
     strides=STRIDES,
     ring=Record(Ring, depth=Unsigned(16), level=Unsigned(3), bytes=Unsigned(32)),
+)
+WRAPPED_VIEW_FORMAT = Format(
+    7,
+    "wrapped_view",
+    None,
+    {**_REGISTER, **_VIEW},
+    strides=STRIDES,
+    wrap=Record(Wrap, dim=Unsigned(2), phase=AFFINE, size=Unsigned(32)),
 )
 SPAN_FORMATS = {
     (False, False): Format(4, "span", None, _SPAN, **_NARROW),
@@ -382,6 +391,7 @@ INSTRUCTION_FORMATS = (
         discard=Maybe(Several(3, Unsigned(32))),
     ),
 )
-SETUP_FORMATS = (AFFINE_FORMAT, VIEW_FORMAT, RING_VIEW_FORMAT, *SPAN_FORMATS.values(), ACT_FORMAT, SCALE_FORMAT)
+VIEW_FORMATS = (VIEW_FORMAT, RING_VIEW_FORMAT, WRAPPED_VIEW_FORMAT)
+SETUP_FORMATS = (AFFINE_FORMAT, *VIEW_FORMATS, *SPAN_FORMATS.values(), ACT_FORMAT, SCALE_FORMAT)
 FORMAT_OF_OPCODE = {f.opcode: f for f in (*SETUP_FORMATS, REPEAT_FORMAT, *INSTRUCTION_FORMATS)}
 FORMAT_OF_TYPE: dict[type, Format] = {f.type: f for f in INSTRUCTION_FORMATS if f.type is not None}

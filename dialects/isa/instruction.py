@@ -146,6 +146,8 @@ class Instruction(IRDLOperation, ABC):
     ENGINE: ClassVar[Engine | None] = None
     VIEWS: ClassVar[tuple[tuple[str, str], ...]] = ()
     """(name of an operand, name of its view)."""
+    WRAPS: ClassVar[bool] = False
+    """Whether its views may wrap."""
 
     stage = prop_def(INTEGER, default_value=integer(0))
     waits = opt_prop_def(WaitsAttr)
@@ -203,6 +205,8 @@ class Instruction(IRDLOperation, ABC):
         for operand, view in self.VIEWS:
             if (getattr(self, operand) is None) != (getattr(self, view) is None):
                 raise VerifyException(f"'{self.name}': {operand} and {view} come together")
+            if not self.WRAPS and getattr(self, view) is not None and getattr(self, view).data.wrap is not None:
+                raise VerifyException(f"'{self.name}': {view} wraps, and only those of copies do")
         engine = self.engine_of()
         if self.waits is not None and engine is not None:
             for wait in self.waits.data:

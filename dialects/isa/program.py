@@ -164,15 +164,37 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
+class Wrap:
+    """Dimension `dim` is circular: position p of it lies at `((p + phase) mod size)` strides."""
+
+    dim: int
+    size: int
+    phase: Affine = ZERO
+
+    def __str__(self) -> str:
+        """`2 mod 10`, `2 + 24*i0 mod 10`: dimension, phase, size."""
+        if self.phase == ZERO:
+            return f"{self.dim} mod {self.size}"
+        phase = str(self.phase)
+        phase = f"- {phase[1:]}" if phase.startswith("-") else f"+ {phase}"
+        return f"{self.dim} {phase} mod {self.size}"
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """How an operand lies in memory: byte address of the nominal first element of the box, and byte strides
-    of d0..d3 (0 = broadcast).  `memory` and `ring` only in programs."""
+    of d0..d3 (0 = broadcast).  `memory` and `ring` only in programs.
+
+    With `wrap` (operands of copies only) `offset` leaves out the start of that dimension: positions of it count from
+    position 0 of the map on, around a ring.
+    """
 
     element: Element
     offset: Affine
     strides: Four
     memory: Memory | None = None
     ring: Ring | None = None
+    wrap: Wrap | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class CopyOp(Instruction):
 
     name = "fisa.copy"
     VIEWS: ClassVar = (("src", "src_view"), ("dst", "dst_view"))
+    WRAPS: ClassVar = True
 
     src = operand_def(BufferType)
     dst = operand_def(BufferType)
@@ -89,6 +90,12 @@ class CopyOp(Instruction):
             raise VerifyException(f"'{self.name}': a peer belongs to cdma and only to cdma")
         if self.src_view.data.element != self.dst_view.data.element:
             raise VerifyException(f"'{self.name}': a copy does not convert its elements")
+        for name, view in (("src_view", self.src_view.data), ("dst_view", self.dst_view.data)):
+            if view.wrap is not None and self.box.data.extent[view.wrap.dim] > view.wrap.size:
+                raise VerifyException(
+                    f"'{self.name}': {name} wraps around {view.wrap.size} positions of d{view.wrap.dim}, "
+                    f"but the box has {self.box.data.extent[view.wrap.dim]}"
+                )
 
 
 def _memory(value: SSAValue) -> Memory:

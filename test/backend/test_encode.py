@@ -147,6 +147,23 @@ def test_a_wide_coefficient_is_refused_by_field_and_value() -> None:
     )
 
 
+def wrapped_copy(size: int) -> p.Copy:
+    around = dataclasses.replace(VIEW, memory="sram", wrap=p.Wrap(2, size, p.Affine(-1, (24,))))
+    return p.Copy(engine="mvdma", src_view=around, dst_view=VIEW, box=BOX)
+
+
+def test_views_that_wrap_are_registers_of_their_own() -> None:
+    body = (wrapped_copy(10), wrapped_copy(11), wrapped_copy(10))
+    code = encode(p.Program(body))
+    assert read(code) == body
+    assert len(code.bytes) == len(encode(p.Program(body[:2])).bytes) + 4 * 6  # the third defines nothing
+
+
+def test_a_wide_ring_is_refused() -> None:
+    with pytest.raises(DoesNotFit, match=r"field src_view.wrap.* does not fit: needed 4294967296, available in"):
+        encode(p.Program((wrapped_copy(1 << 32),)))
+
+
 def test_addresses_above_four_gibibytes_fit() -> None:
     body = (unary(p.Affine(15 * 2**30)),)
     assert read(encode(p.Program(body))) == body

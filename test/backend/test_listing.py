@@ -45,3 +45,10 @@ def test_every_instruction_can_be_listed() -> None:
     program = Maker(3).program(200)
     names = {instruction_text(node).split(".")[0] for node in p.instructions(program.body)}
     assert names == {form.name for form in INSTRUCTION_FORMATS}
+
+
+def test_a_view_that_wraps_says_around_what() -> None:
+    around = p.View("f16", p.Affine(64), (0, 0, 16, 2), "sram", wrap=p.Wrap(2, 10, p.Affine(0, (4,))))
+    span = p.Span(p.Affine(), 1, 1)
+    load = p.Copy(engine="gdma", src_view=around, dst_view=around, box=p.Box.of(span, span, span, span))
+    assert "dst_view=sram[64]:f16(0,0,16,2) wrap(2 + 4*i0 mod 10) " in instruction_text(load)

@@ -13,6 +13,7 @@ from frustum.dialects.isa import (
     AllocOp,
     BarrierOp,
     Box,
+    CopyOp,
     ExternalOp,
     ProgramOp,
     RepeatOp,
@@ -20,6 +21,7 @@ from frustum.dialects.isa import (
     UnaryOp,
     View,
     Wait,
+    Wrap,
 )
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.instruction import integers
@@ -109,3 +111,25 @@ def test_a_module_without_program_or_target_is_refused() -> None:
     del made.attributes[DTYPE]
     with pytest.raises(VerifyException, match=r"the module has no frustum.dtype"):
         read_program(made)
+
+
+def wrapping(depth: int) -> ModuleOp:
+    """The module with a load into a ring of 10 positions in its loop."""
+    made = module()
+    loop = next(op for op in made.walk() if isinstance(op, RepeatOp))
+    data = next(op for op in made.walk() if isinstance(op, ExternalOp))
+    ring = AllocOp("sram", 64, depth=depth, address=512)
+    around = View("f32", Affine(8), (0, 0, 0, 4), wrap=Wrap(3, 10, Affine(0, (8,))))
+    loop.body.block.add_ops([ring, CopyOp("gdma", data, ring, src_view=VIEW, dst_view=around, box=BOX)])
+    return made
+
+
+def test_a_view_that_wraps_stays_as_it_is() -> None:
+    copy = read_program(wrapping(1)).body[0].body[-1]  # type: ignore[union-attr]
+    assert isinstance(copy, p.Copy)
+    assert copy.dst_view == View("f32", Affine(520), (0, 0, 0, 4), "sram", None, Wrap(3, 10, Affine(0, (8,))))
+
+
+def test_a_ring_has_no_copies() -> None:
+    with pytest.raises(VerifyException, match=r"'fisa.copy': dst_view wraps, .* but it has 2 copies"):
+        read_program(wrapping(2))

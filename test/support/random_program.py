@@ -215,7 +215,8 @@ class Maker:
         strides = (self.signed(32), 0, self.signed(32), self.signed(10))
         memory = self.random.choice(p.MEMORIES)
         ring = self.maybe(p.Ring(self.unsigned(16), self.unsigned(32), self.below(7)))
-        return p.View(self.random.choice(p.ELEMENTS), self.pooled_affine(), strides, memory, ring)
+        wrap = self.maybe(p.Wrap(self.below(4), 1 + self.unsigned(31), self.pooled_affine())) if not ring else None
+        return p.View(self.random.choice(p.ELEMENTS), self.pooled_affine(), strides, memory, ring, wrap)
 
     def span(self) -> p.Span:
         limit = self.maybe(self.pooled_affine())

@@ -36,6 +36,7 @@ from frustum.dialects.isa import (
     View,
     Wait,
     WaitOp,
+    Wrap,
 )
 from frustum.dialects.isa.attributes import BufferType, ViewAttr
 from frustum.dialects.isa.program import Ring
@@ -68,6 +69,10 @@ def table(**fields: Any) -> TableOp:
     return TableOp(DRAM, **{**usual, **fields})  # type: ignore[arg-type]
 
 
+def wrapped(dim: int = 3, size: int = 10) -> View:
+    return View("f32", Affine(), (0, 0, 0, 4), wrap=Wrap(dim, size))
+
+
 def of_memory(memory: str) -> BufferType:
     return BufferType(memory)  # type: ignore[arg-type]
 
@@ -83,6 +88,17 @@ INVALID = [
         lambda: copy("mvdma", SRAM, NRAM, dst_view=View("f16", Affine(), (0, 0, 0, 2))),
         "a copy does not convert its elements",
     ),
+    (
+        lambda: copy("gdma", DRAM, SRAM, dst_view=wrapped(3, 7)),
+        "'fisa.copy': dst_view wraps around 7 positions of d3, but the box has 8",
+    ),
+    (lambda: copy("gdma", DRAM, SRAM, src_view=wrapped(1, 3)), "src_view wraps around 3 positions of d1, .* has 4"),
+    (
+        lambda: UnaryOp("relu", NRAM, NRAM, in_view=VIEW, out_view=wrapped(), box=BOX),
+        "'fisa.unary': out_view wraps, and only those of copies do",
+    ),
+    (lambda: table(src_view=wrapped()), "'fisa.table': src_view wraps, and only those of copies do"),
+    (lambda: conv(NRAM, WRAM, NRAM, in_view=wrapped()), "'fisa.conv': in_view wraps"),
     (lambda: copy("gdma", DRAM, SRAM, stage=-1), "stage is not negative, found -1"),
     (lambda: copy("gdma", DRAM, SRAM, signal=-2), "signal is not negative, found -2"),
     (
@@ -165,6 +181,8 @@ INVALID = [
     (lambda: ViewAttr(View("f32", Affine(), (0, 0, 0, 4), "dram")), "relative to its buffer"),
     (lambda: ViewAttr(View("f32", Affine(), (0, 0, 0, 4), ring=Ring(2, 4, 1))), "relative to its buffer"),
     (lambda: ViewAttr(View("f32", Affine(), (0, 4))), "a view has 4 strides, found 2"),  # type: ignore[arg-type]
+    (lambda: ViewAttr(wrapped(4)), "wraps along a dimension 0 to 3, .* found 4 mod 10"),
+    (lambda: ViewAttr(wrapped(2, 0)), "around at least one position, found 2 mod 0"),
     (
         lambda: ViewAttr(View("f32", Affine(0, (1,) * 7), (0, 0, 0, 4))),
         "loops nest at most 6 deep, found 7 coefficients",
@@ -201,6 +219,8 @@ def test_a_barrier_stands_in_no_loop() -> None:
         ("#fisa.affine<4*>", "expected a number, i0 to i5, core or cluster"),
         ("#fisa.view<f32, 0, [1, 2]>", "expected 4 integers, found 2"),
         ("#fisa.view<f64, 0, [1, 2, 3, 4]>", "unknown 'f64', expected one of f32"),
+        ("#fisa.view<f32, 0, [1, 2, 3, 4], ring 2>", "Expected 'wrap'"),
+        ("#fisa.view<f32, 0, [1, 2, 3, 4], wrap 2 + 4 10>", "Expected 'mod'"),
         ("#fisa.box<0 : 1 in 1>", "expected 4 spans, found 1"),
         ("!fisa.buffer<cache>", "unknown 'cache', expected one of dram, sram, nram, wram"),
     ],
@@ -217,6 +237,10 @@ def test_text_refused(text: str, message: str) -> None:
         ("#fisa.real<-inf>", "#fisa.real<-inf>"),
         ("#fisa.reals<1.0e-07, 0.5>", "#fisa.reals<1.0e-07, 0.5>"),
         ("#fisa.act<relu>", "#fisa.act<relu>"),
+        ("#fisa.view<f16, 64*i0, [0, 9, 3, 2], wrap 2 mod 10>",) * 2,
+        ("#fisa.view<i8, 0, [0, 9, 3, 1], wrap 1 - i0 + 3 mod 9>",
+         "#fisa.view<i8, 0, [0, 9, 3, 1], wrap 1 + 3 - 1*i0 mod 9>"),
+        ("#fisa.view<i8, 0, [0, 9, 3, 1], wrap 0 - 24*i0 + 4*core mod 6>",) * 2,
         ("#fisa.waits<own 1 at 2, all_cores 0 at 1*i0>", "#fisa.waits<own 1 at 2, all_cores 0 at 1*i0>"),
     ],
 )
