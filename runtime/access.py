@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, Copy, Reduce
+from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, Copy, Reduce, Wrap
 from frustum.runtime.expand import Expanded, Rows
 
 
@@ -56,11 +56,28 @@ def accesses(expanded: Expanded, rows: Rows, row: int, unit: int) -> Iterator[Ac
         assert operand is not None
         shape, strides = _region(expanded.instructions[static], slot, extent, read, operand.view.strides)
         if 0 not in shape:
-            yield Access(
+            access = Access(
                 slot, is_write, int(expanded.memory[static, slot]), int(rows.place[slot, row, unit]),
                 int(expanded.copies[static, slot]), int(rows.address[slot, row, unit]), shape, strides,
                 ELEMENT_BYTES[operand.view.element],
             )  # fmt: skip
+            around = operand.view.wrap
+            if around is not None and rows.split[slot, around.dim, row, unit] and strides[around.dim]:
+                yield from _in_two(access, around, int(rows.split[slot, around.dim, row, unit]))
+            else:
+                yield access
+
+
+def _in_two(access: Access, around: Wrap, split: int) -> tuple[Access, Access]:
+    """An access that goes beyond the end of a ring: what lies before the end, and what begins the ring."""
+    before, after = list(access.shape), list(access.shape)
+    before[around.dim] = min(split, access.shape[around.dim])
+    after[around.dim] = access.shape[around.dim] - before[around.dim]
+    moved = (split - around.size) * access.strides[around.dim]
+    return (
+        replace(access, shape=tuple(before)),
+        replace(access, shape=tuple(after), address=access.address + moved),
+    )
 
 
 def _happens(instruction: object, slot: int, is_write: bool, is_first: bool, is_last: bool) -> bool:

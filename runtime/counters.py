@@ -19,7 +19,7 @@ from frustum.dialects.durations import byte_energy_pj, mac_energy_pj
 from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, Element, External, Program
 from frustum.dialects.target import Target
 from frustum.runtime.code_bytes import fetched_bytes, start_bytes
-from frustum.runtime.expand import DRAM, OPERANDS, Expanded, Rows
+from frustum.runtime.expand import DRAM, OPERANDS, SIDES, Expanded, Rows
 from frustum.runtime.order import Ints
 from frustum.runtime.table import count_tables
 from frustum.runtime.work import Work, work
@@ -209,7 +209,11 @@ def _peak_bytes(expanded: Expanded) -> dict[str, int]:
             strides, element = _written(expanded, slot)
             chosen = np.flatnonzero(element[rows.static] > 0)
             static = rows.static[chosen]
-            last = ((rows.extent[:, chosen] - 1) * strides[static].T[:, :, None]).sum(axis=0)
+            extent = rows.extent[:, chosen]
+            if slot < SIDES:  # up to the end of a ring that it goes beyond
+                split = rows.split[slot][:, chosen]
+                extent = np.where(split > 0, split, extent)
+            last = ((extent - 1) * strides[static].T[:, :, None]).sum(axis=0)
             end = (rows.address[slot, chosen] + last + element[static, None]) * rows.active[chosen]
             np.maximum.at(peak, expanded.memory[static, slot], end.max(axis=1, initial=0))
     return {name: int(peak[k]) for k, name in enumerate(MEMORIES) if k != DRAM}

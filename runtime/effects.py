@@ -12,7 +12,7 @@ from functools import singledispatch
 import numpy as np
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Instruction, View
-from frustum.runtime.expand import OPERANDS
+from frustum.runtime.expand import OPERANDS, SIDES
 from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.memory import DTYPES, Memories
 
@@ -24,6 +24,7 @@ LOWER, EXTENT, ORIGIN, READ, LOW, HIGH = (slice(4 * k, 4 * k + 4) for k in range
 FLAGS, LEAD = slice(24, 26), slice(26, 28)
 BASE = slice(28, 28 + OPERANDS)
 STEPS = tuple(slice(28 + k * OPERANDS, 28 + (k + 1) * OPERANDS) for k in (1, 2))
+SPLIT = slice(28 + 3 * OPERANDS, 28 + 3 * OPERANDS + SIDES)
 """Where the numbers of a `Work` are: those of `expand.Rows` for one unit, then those of `group.Calls`."""
 
 
@@ -32,7 +33,7 @@ class Work:
 
     __slots__ = (
         "_base", "_kinds", "_lead", "_memories", "_steps", "copies", "extent", "high", "is_first", "is_last",
-        "low", "lower", "origin", "read",
+        "low", "lower", "origin", "read", "split",
     )  # fmt: skip
 
     def __init__(self, memories: Memories, kinds: Sequence[int], copies: int, numbers: list[int]) -> None:
@@ -40,7 +41,7 @@ class Work:
         self.lower, self.extent, self.origin = numbers[LOWER], numbers[EXTENT], numbers[ORIGIN]
         self.read, self.low, self.high = numbers[READ], numbers[LOW], numbers[HIGH]
         self.is_first, self.is_last = numbers[FLAGS]
-        self._base = numbers[BASE]
+        self._base, self.split = numbers[BASE], numbers[SPLIT]
         lead = numbers[LEAD]
         axes = [axis for axis in (0, 1) if lead[axis] > 1]
         self._lead = tuple(lead[axis] for axis in axes)

@@ -30,6 +30,8 @@ from frustum.runtime.order import Instances, Ints, instances
 
 OPERANDS = 8
 """Most operands of an instruction; `Rows.address` has that many planes, in the order of the instruction's views."""
+SIDES = 2
+"""Source and destination of a copy: the operands that may wrap."""
 WAITS = 2
 DRAM, SRAM, NRAM, WRAM = range(len(MEMORIES))
 NO_MEMORY = -1
@@ -51,7 +53,8 @@ class Rows:
     are padding; `origin` is the map position of the first that exists.  Of a copy with fill `lower` and `extent` are
     what is written; the `read` part of it, `low` from its start, comes from the source.  `address` counts from the
     start of memory number `place` of the operand's kind (`Expanded.memory`): of the first element used; of the
-    destination of a copy, of the first element written.
+    destination of a copy, of the first element written.  Where the source or destination of a copy wraps inside the
+    box, `split` is how many positions of that dimension lie before the end of the ring.
     """
 
     units: int
@@ -68,6 +71,7 @@ class Rows:
     high: Ints  # 4, rows, units
     address: Ints  # OPERANDS, rows, units
     place: Ints  # OPERANDS, rows, units
+    split: Ints  # SIDES, 4, rows, units; 0: in one piece
     wait: Ints  # WAITS, rows, units: value; 0 where there is none
     is_first: Ints  # rows: bool: accumulators start at 0
     is_last: Ints  # rows: bool: the result goes out
@@ -163,6 +167,8 @@ class _Tables:
         self.by_read = np.zeros((OPERANDS, 4, size), np.int64)
         self.ring = np.zeros((3, OPERANDS, size), np.int64)  # depth, bytes, level
         self.ring[0] = 1
+        self.wrap = np.zeros((3, SIDES, size), np.int64)  # dimension, size (0: none), stride
+        self.phase = np.zeros((SIDES, size, 1 + MAX_LOOPS + 2), np.int64)
         for number, (part, its_form) in enumerate(zip(parts, forms, strict=True)):
             self._set_box(number, its_form)
             for slot, operand in enumerate(its_form.operands):
@@ -200,6 +206,11 @@ class _Tables:
         self.by_read[slot, :, number] = operand.by_read
         if view.ring is not None:
             self.ring[:, slot, number] = view.ring.depth, view.ring.bytes, view.ring.level
+        if view.wrap is not None:
+            around = view.wrap
+            assert self.span[0, around.dim, number] <= around.size, "a box laps itself"
+            self.wrap[:, slot, number] = around.dim, around.size, view.strides[around.dim]
+            _set(self.phase[slot, number], around.phase)
 
     def _set_events(self, number: int, instruction: Instruction) -> None:
         affine = self.affine[number]
@@ -229,6 +240,7 @@ class _Tables:
         box = self._box(static, value)
         seen = self._seen(static, value, box)
         address, place = self._operands(static, index, value, box, seen, memory, units, cores)
+        split = self._go_around(static, index, units, box, seen, address)
         is_first, is_last = self._accumulates(static, index)
         takes_part = np.ones((len(static), len(units[0])), bool)
         takes_part[self._is_for_all()[static], 1:] = False
@@ -236,7 +248,8 @@ class _Tables:
             units=len(units[0]), static=static, seq=seq, index=index, takes_part=takes_part,
             active=takes_part & (box.extent > 0).all(axis=0),
             lower=box.lower, extent=box.extent, origin=seen.origin, read=seen.read, low=seen.low, high=seen.high,
-            address=address, place=place, wait=np.maximum(value[WAIT], 0), is_first=is_first, is_last=is_last,
+            address=address, place=place, split=split, wait=np.maximum(value[WAIT], 0),
+            is_first=is_first, is_last=is_last,
         )  # fmt: skip
 
     def _values(self, static: Ints, index: Ints, units: tuple[Ints, Ints]) -> Ints:
@@ -293,6 +306,27 @@ class _Tables:
         peers = np.array([isinstance(s, Copy) and s.peer is not None for s in self.statics], bool)[static]
         place[1, peers] = value[PEER, peers]
         return address, place
+
+    def _go_around(
+        self, static: Ints, index: Ints, units: tuple[Ints, Ints], box: _Box, seen: _Seen, address: Ints
+    ) -> Ints:
+        """Add to `address` where in their rings operands that wrap begin; gives `Rows.split`."""
+        shape = SIDES, 4, len(static), len(units[0])
+        if not self.wrap[1].any():
+            return np.broadcast_to(np.int64(0), shape)
+        split = np.zeros(shape, np.int64)
+        for slot, (first, count) in enumerate(((seen.origin, seen.read), (box.lower, box.extent))):
+            rows = np.flatnonzero(self.wrap[1, slot, static])
+            mine = static[rows]
+            dim, (size, stride) = self.wrap[0, slot, mine], self.wrap[1:, slot, mine, None]
+            phase = self.phase[slot, mine]
+            shared = phase[:, 0] + (phase[:, 1 : 1 + MAX_LOOPS] * index[rows]).sum(axis=1)
+            own = phase[:, -2, None] * units[0] + phase[:, -1, None] * units[1]
+            at = (first[dim, rows] + shared[:, None] + own) % size
+            address[slot, rows] += at * stride
+            before_end = size - at
+            split[slot, dim, rows] = np.where(before_end < count[dim, rows], before_end, 0)
+        return split
 
     def _ring_bytes(self, static: Ints, index: Ints) -> Ints:
         """Where in a multiple buffer the copy of this iteration starts: `[OPERANDS, rows]`."""

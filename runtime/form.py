@@ -170,11 +170,19 @@ def _(instruction: Resize) -> Form:
 
 
 def _source(view: View) -> Operand:
-    return Operand(view, by_read=view.strides, is_read=True)
+    return Operand(view, by_read=_moves(view), is_read=True)
 
 
 def _result(view: View) -> Operand:
-    return Operand(view, by_box=view.strides, is_written=True)
+    return Operand(view, by_box=_moves(view), is_written=True)
+
+
+def _moves(view: View) -> Four:
+    """The strides; 0 where the view wraps: there the address follows from the position itself."""
+    if view.wrap is None:
+        return view.strides
+    d0, d1, d2, d3 = (0 if d == view.wrap.dim else stride for d, stride in enumerate(view.strides))
+    return d0, d1, d2, d3
 
 
 def _window(span: Span, stride: int, size: int) -> Window:

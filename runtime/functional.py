@@ -119,7 +119,8 @@ def _columns(rows: Rows, calls: Calls, products: Ints) -> tuple[Ints, Ints, Ints
     box = [part[:, row, unit].T for part in parts]
     flags = np.stack([rows.is_first[row], rows.is_last[row]], 1)
     steps = calls.step.reshape(len(row), -1)
-    numbers = np.concatenate([*box, flags, calls.lead, calls.base, steps], axis=1)
+    split = rows.split[:, :, row, unit].max(axis=1).T
+    numbers = np.concatenate([*box, flags, calls.lead, calls.base, steps, split], axis=1)
     static, units = rows.static[row], calls.lead.prod(axis=1)
     elements = units * rows.extent[:, row, unit].prod(axis=0)
     cost = elements * (1 + products[static] * rows.read[1, row, unit] // PRODUCTS)

@@ -52,6 +52,8 @@ def _keys(expanded: Expanded, rows: Rows) -> Ints:
     parts = [*rows.extent, *rows.read, *rows.low, *rows.high]
     if looks.any():
         parts += [np.where(looks, part, 0) for part in (*rows.lower, *rows.origin)]
+    if rows.split.any():
+        parts += [*rows.split.max(axis=1)]
     key = np.zeros(rows.active.shape, np.int64)
     span = 1
     for part in parts:

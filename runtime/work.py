@@ -253,10 +253,12 @@ def _set_transfers(result: Work, expanded: Expanded, rows: Rows) -> None:
         (1, rows.extent, result.destination_run_bytes),
     ):
         strides, dims, element = _by_stride(expanded.instructions, slot)
+        by_stride = dims[statics].T[:, :, None]
         runs[chosen] = contiguous_bytes(
-            np.take_along_axis(extents[:, chosen], dims[statics].T[:, :, None], axis=0),
+            np.take_along_axis(extents[:, chosen], by_stride, axis=0),
             strides[statics].T[:, :, None],
             element[statics, None],
+            np.take_along_axis(rows.split[slot][:, chosen], by_stride, axis=0),
         )
 
 
@@ -272,18 +274,23 @@ def _by_stride(instructions: Sequence[Instruction], slot: int) -> tuple[Ints, In
     return np.take_along_axis(strides, dims, axis=1), dims, element
 
 
-def contiguous_bytes(extent: Ints, stride: Ints, element_bytes: Ints) -> Ints:
+def contiguous_bytes(extent: Ints, stride: Ints, element_bytes: Ints, split: Ints | None = None) -> Ints:
     """Length of the contiguous runs of a box whose dimensions (axis 0) come by growing stride.
 
-    Dimensions of one element, and of stride 0, do not interrupt a run.
+    Dimensions of one element, and of stride 0, do not interrupt a run.  One of which the end of a ring lies inside the
+    box (`split` is not 0) breaks each run that goes along it in two, which count as equally long, rounded up.
     """
     run = element_bytes + 0 * extent[0]
     unbroken = np.ones(run.shape, bool)
+    in_two = np.zeros(run.shape, bool)
     for d in range(len(extent)):
         counts = (extent[d] > 1) & (stride[d] != 0)
         unbroken &= ~counts | (stride[d] == run)
         run = np.where(unbroken & counts, run * extent[d], run)
-    return run
+        if split is not None:
+            in_two |= unbroken & counts & (split[d] > 0)
+            unbroken &= ~in_two
+    return np.where(in_two, -(-run // 2), run)
 
 
 # --- computing ---------------------------------------------------------------------------------------------

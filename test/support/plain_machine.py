@@ -88,7 +88,11 @@ class _Unit:
         address = self.at(view.offset)
         if view.ring is not None:
             address += view.ring.copy(self.indices, self.counts) * view.ring.bytes
-        address += sum((p - s) * stride for p, s, stride in zip(position, start, view.strides, strict=True))
+        for d, (p, s, stride) in enumerate(zip(position, start, view.strides, strict=True)):
+            if view.wrap is not None and view.wrap.dim == d:
+                address += (p + self.at(view.wrap.phase)) % view.wrap.size * stride
+            else:
+                address += (p - s) * stride
         units = {"dram": 0, "sram": self.cluster}
         unit = units.get(view.memory, self.cluster * self.chip.cores + self.core) if where is None else where
         dtype = DTYPES[view.element]
