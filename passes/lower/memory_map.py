@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Element, Four, View
-from frustum.dialects.tile import Tile
+from frustum.dialects.tile import TensorView, Tile
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.project import strides_in
+from frustum.passes.lower.blocks import CHANNELS, exactly
 
 ALIGNMENT_BYTES = 16
 
@@ -82,3 +83,25 @@ def at_levels(value: Affine, levels: Mapping[int, int]) -> Affine:
 
 def box_at_levels(box: Box, levels: Mapping[int, int]) -> tuple[Affine, ...]:
     return tuple(at_levels(s, levels) for s in box.start)
+
+
+def dram_view(element: Element, view: TensorView, start: Sequence[Affine], size: int) -> View:
+    """The view of a DRAM tensor whose nominal first element is at position `start` of the four dimensions."""
+    offset = Affine(view.offset * size)
+    for d, (position, stride) in enumerate(zip(start, view.strides, strict=True)):
+        steps = position if d != CHANNELS or view.block == 1 else exactly(position, view.block)
+        offset = offset + steps * (stride * size)
+    return View(element, offset, four([s * size for s in view.near]))
+
+
+def offset_of(start: Sequence[Affine], strides: Sequence[int]) -> Affine:
+    """Bytes from position 0 to `start`."""
+    offset = Affine()
+    for position, stride in zip(start, strides, strict=True):
+        offset = offset + position * stride
+    return offset
+
+
+def is_shared(start: Sequence[Affine], clusters: int) -> bool:
+    """Whether all clusters want the same box."""
+    return clusters > 1 and not any(s.cluster for s in start)
