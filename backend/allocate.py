@@ -174,7 +174,7 @@ class _Placing:
     def _describe(self, number: int) -> str:
         storage, buffer = self.code.storage[number], self.code.buffers[number]
         name = storage.external_name.data if isinstance(storage, ExternalOp) else self._layer(number)
-        copies = f"{buffer.depth} x " if buffer.depth > 1 else ""
+        copies = f"{buffer.depth} x " if buffer.total_bytes > buffer.bytes else ""
         return f"{copies}{buffer.bytes} B" + (f" of '{name}'" if name else "")
 
 

@@ -11,6 +11,9 @@ and a buffer that a body at level k <= m allocates:
    the execution `depth` iterations earlier; if x is delayed by more than that, y destroys what x still needs.
 4. Two buffers that share memory, however deep: as 1 with k = 0, for every execution meets the same bytes.
 5. x = y on several units: taken as disjoint in one copy of a buffer, as the lowering makes it; dependent as in 3.
+6. A *rolling* buffer keeps its bytes: y at i may read what x wrote in any earlier iteration.  Where x is after y it
+   so needs x as in 1, `iterations_back` earlier, not `depth`.  What y overwrites counts as in 3: the iterations up
+   to `depth` earlier, as if each had a copy, and in 5 units are disjoint in the iterations between.
 
 In 1 and 4, x may run *ahead* of y (x has the smaller stage): y at index i then needs x at `min(i + d, count - 1)`.
 That is no affine value, so a `Hold` takes the wait: an instruction of y's engine before y's child with the stage that
@@ -24,7 +27,8 @@ never fall; so running in program order never stops, and no other order can (no 
 
 Left out are needs that others imply: with z later than x, and y waiting for z, y need not wait for x
 - if z and x run on one engine, whose order is that of the program,
-- or if z depends on x through the same bytes and so has waited itself (by induction over the program order).
+- or if z depends on x through the same bytes and so has waited itself (by induction over the program order).  Not
+  through a rolling buffer: there z may have waited for an execution of x `depth` iterations older only.
 """
 
 from __future__ import annotations
@@ -168,7 +172,7 @@ class _Section:
             return
         users = self.accesses.get(held, [])
         here = bisect_left(users, y, key=itemgetter(0))
-        alone = held == access.buffer or self.buffers[held].depth == 1
+        alone = (held == access.buffer or self.buffers[held].depth == 1) and not self.buffers[held].rolling
         hiding: _Candidate | None = None
         for x in reversed(users[:here]):
             if hiding is not None and self._common(x[0], hiding.producer) <= hiding.level:
@@ -196,7 +200,8 @@ class _Section:
         if number == y and scope is None:
             return None
         if other.buffer == access.buffer:
-            place = _in_one_buffer(producer, consumer, self.buffers[access.buffer])
+            flows = other.writes and access.reads
+            place = _in_one_buffer(producer, consumer, self.buffers[access.buffer], flows)
         else:
             place = _in_shared_memory(producer, consumer)
         if place is None or not _ever(producer, *place):
@@ -248,6 +253,8 @@ class _Section:
     def _chained(self, z: _Candidate, x: _Candidate) -> bool:
         if z.wanted != x.wanted or z.producer == x.producer or not (z.writes or x.writes):
             return False
+        if z.held == x.held and self.buffers[z.held].rolling:
+            return False
         if z.held == x.held and z.held != z.wanted:
             return self.buffers[x.held].depth == 1
         return z.held == z.wanted or x.held == x.wanted or x.held in self.sharing.get(z.held, ())
@@ -269,16 +276,21 @@ def _ever(x: Instruction, level: int, back: int, outer: int) -> bool:
     return prod(x.counts[:level]) > back
 
 
-def _in_one_buffer(x: Instruction, y: Instruction, buffer: Buffer) -> tuple[int, int, int] | None:
-    """`level, back, outer` of cases 1, 2, 3 and 5."""
+def _in_one_buffer(
+    x: Instruction, y: Instruction, buffer: Buffer, flows: bool
+) -> tuple[int, int, int] | None:
+    """`level, back, outer` of cases 1, 2, 3, 5 and 6; `flows`: y reads what x writes."""
     level = buffer.level
+    stays = buffer.rolling and flows
     if x is not y:
         common = common_level(x.path, y.path)
         if common > level:
-            outer = buffer.depth if common == level + 1 else 1
+            outer = buffer.depth if common == level + 1 and not stays else 1
             return common, iterations_back(x.path[common], y.path[common]), outer
         if _is_first(x, y, level):
             return level, 0, 0
+        if stays and level:
+            return level, iterations_back(x.path[level], y.path[level]), 1
         _check_depth(x, y, buffer)
     return (level, buffer.depth, 0) if level else None
 
@@ -302,11 +314,12 @@ def _check_depth(x: Instruction, y: Instruction, buffer: Buffer) -> None:
     level = buffer.level
     if level and x.counts[level - 1] > buffer.depth:
         least = iterations_back(x.path[level], y.path[level])
+        word = "slack" if buffer.rolling else "depth"
         if buffer.depth < least:
             raise VerifyException(
-                f"a buffer of {buffer.bytes} bytes in {buffer.memory} has depth {buffer.depth}, but {x.engine} (stage "
+                f"a buffer of {buffer.bytes} bytes in {buffer.memory} has {word} {buffer.depth}, but {x.engine} (stage "
                 f"{x.path[level].stage}) still uses a copy when {y.engine} (stage {y.path[level].stage}) takes it "
-                f"again: it needs depth {least}"
+                f"again: it needs {word} {least}"
             )
 
 
@@ -314,5 +327,6 @@ def _one_for_each_buffer(accesses: Iterable[Access]) -> list[Access]:
     merged: dict[int, Access] = {}
     for a in accesses:
         b = merged.get(a.buffer, a)
-        merged[a.buffer] = Access(a.buffer, a.writes or b.writes, a.everywhere or b.everywhere)
+        both = (a.reads or b.reads) and (a.writes or b.writes)
+        merged[a.buffer] = Access(a.buffer, a.writes or b.writes, a.everywhere or b.everywhere, both)
     return list(merged.values())

@@ -1,9 +1,9 @@
 """Which buffers must not share memory: those that are in use at the same time, in the program order or nearly.
 
 Within the body that allocates it, a buffer lives from the first to the last child that uses it, a loop counted as a
-whole.  It lives through the whole body where it has several copies or is used by children of different stages: such
-buffers are there so that their engines overlap, which sharing would undo.  For the same reason buffers inside
-children of different stages of any loop do not share.
+whole.  It lives through the whole body where it has several copies, is rolling or is used by children of different
+stages: such buffers are there so that their engines overlap, which sharing would undo (and what rolls, stays).  For
+the same reason buffers inside children of different stages of any loop do not share.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def life_of(buffer: Buffer, uses: Sequence[Path]) -> Life:
     steps = [path[level] for path in uses] or [buffer.path[level]]
     positions = [step.position for step in steps]
     stages = {step.stage for step in steps} if level else {0}
-    whole = level > 0 and (buffer.depth > 1 or len(stages) > 1)
+    whole = level > 0 and (buffer.depth > 1 or buffer.rolling or len(stages) > 1)
     return Life(buffer.path, min(positions), max(positions), None if whole else stages.pop())
 
 

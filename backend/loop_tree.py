@@ -32,13 +32,15 @@ Path = tuple[Step, ...]
 class Buffer:
     """A buffer and the body that allocates it: `path` ends with the step of the allocation itself.
 
-    Each iteration of that body has the next of `depth` copies, `bytes` apart.
+    Each iteration of that body has the next of `depth` copies, `bytes` apart.  A `rolling` one has a single copy with
+    room for `depth` iterations: what one writes takes the place of what was needed until `depth` iterations earlier.
     """
 
     memory: Memory
     bytes: int
     depth: int
     path: Path
+    rolling: bool = False
 
     @property
     def level(self) -> int:
@@ -46,17 +48,23 @@ class Buffer:
 
     @property
     def total_bytes(self) -> int:
-        return self.bytes * self.depth
+        return self.bytes if self.rolling else self.bytes * self.depth
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
     """One operand of an instruction: `everywhere` if it reaches beyond the memory of the unit that executes it
-    (the destination of a broadcast, a multicast or a cluster-to-cluster copy)."""
+    (the destination of a broadcast, a multicast or a cluster-to-cluster copy); `also_reads`: it stands for several
+    operands, of which some are read and some written."""
 
     buffer: int
     writes: bool
     everywhere: bool = False
+    also_reads: bool = False
+
+    @property
+    def reads(self) -> bool:
+        return self.also_reads or not self.writes
 
 
 @dataclass(frozen=True, slots=True)

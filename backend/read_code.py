@@ -74,18 +74,21 @@ def _read_body(code: Code, block: Block, path: Path, counts: tuple[int, ...]) ->
             inner = (*path, Step(body, position, op.stage.value.data))
             _read_body(code, op.body.block, inner, (*counts, op.count.value.data))
         elif isinstance(op, AllocOp):
-            _add_buffer(code, op, op.depth.value.data, (*path, Step(body, position, 0)))
+            depth = op.depth if op.rolling is None else op.rolling
+            _add_buffer(code, op, depth.value.data, (*path, Step(body, position, 0)), op.rolling is not None)
         elif isinstance(op, ExternalOp):
             _add_buffer(code, op, 1, (Step(0, position, 0),))
         else:
             raise VerifyException(f"'{op.name}': no operation of a program")
 
 
-def _add_buffer(code: Code, op: AllocOp | ExternalOp, depth: int, path: Path) -> None:
+def _add_buffer(
+    code: Code, op: AllocOp | ExternalOp, depth: int, path: Path, rolling: bool = False
+) -> None:
     code.numbers[op.buffer] = len(code.buffers)
     code.storage.append(op)
     assert isinstance(op.buffer.type, BufferType)
-    code.buffers.append(Buffer(op.buffer.type.memory, op.bytes.value.data, depth, path))
+    code.buffers.append(Buffer(op.buffer.type.memory, op.bytes.value.data, depth, path, rolling))
 
 
 def _read_instruction(code: Code, op: Instruction, path: Path, counts: tuple[int, ...]) -> None:

@@ -144,22 +144,39 @@ class ExternalOp(IRDLOperation):
 
 @irdl_op_definition
 class AllocOp(IRDLOperation):
-    """A buffer; inside a loop body each pass of that loop gets the next of `depth` copies."""
+    """A buffer; inside a loop body each pass of that loop gets the next of `depth` copies.
+
+    With `rolling` s there is one copy, whose bytes stay from pass to pass: what pass i writes takes the place of what
+    nobody needs after pass i - s.  (Views that wrap move around it.)
+    """
 
     name = "fisa.alloc"
 
     bytes = prop_def(INTEGER)
     depth = prop_def(INTEGER, default_value=integer(1))
+    rolling = opt_prop_def(INTEGER)
     address = opt_prop_def(INTEGER)
     buffer = result_def(BufferType)
 
-    assembly_format = "`bytes` $bytes (`depth` $depth^)? (`address` $address^)? attr-dict `:` type($buffer)"
+    assembly_format = (
+        "`bytes` $bytes (`depth` $depth^)? (`rolling` $rolling^)? (`address` $address^)? attr-dict"
+        " `:` type($buffer)"
+    )
 
-    def __init__(self, memory: Memory, bytes: int, depth: int = 1, *, address: int | None = None) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        bytes: int,
+        depth: int = 1,
+        *,
+        rolling: int | None = None,
+        address: int | None = None,
+    ) -> None:
         super().__init__(
             properties={
                 "bytes": integer(bytes),
                 "depth": integer(depth),
+                "rolling": None if rolling is None else integer(rolling),
                 "address": None if address is None else integer(address),
             },
             result_types=[BUFFER_TYPES[memory]],
@@ -173,6 +190,11 @@ class AllocOp(IRDLOperation):
     def verify_(self) -> None:
         if self.depth.value.data < 1:
             raise VerifyException(f"'{self.name}': depth is at least 1, found {self.depth.value.data}")
+        if self.rolling is not None and (self.rolling.value.data < 1 or self.depth.value.data > 1):
+            raise VerifyException(
+                f"'{self.name}': a rolling buffer has a slack of at least 1 pass and no copies, "
+                f"found rolling {self.rolling.value.data}, depth {self.depth.value.data}"
+            )
         check_storage(self.name, self.bytes.value.data, self.address)
 
 

@@ -48,6 +48,24 @@ def test_every_conflict_is_ordered(seed, units, capacity, event_slots):
         check(program, *units)
 
 
+@settings(
+    max_examples=max(150, settings.default.max_examples),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    seed=st.integers(0, 1 << 32),
+    units=st.sampled_from(SHAPES),
+    capacity=st.sampled_from([256, 512, 1 << 20]),
+    share=st.sampled_from([0.3, 0.9]),
+)
+def test_every_conflict_of_rolling_buffers_is_ordered(seed, units, capacity, share):
+    program = compiled(seed, Shape(rolling=share), *units, capacity, 4096)
+    if program is not None:
+        check_sharing(program, *units)
+        check(program, *units)
+
+
 def test_the_oracle_sees_a_wait_that_is_missing():
     program = compiled(1, Shape(), 2, 2, 1 << 20, 4096)
     check(program, 2, 2)

@@ -27,13 +27,32 @@ class Instance:
 
 @dataclass
 class Touch:
-    """Bytes [start, stop) of one memory; `copy` names the buffer and the iteration whose copy it is."""
+    """Bytes [start, stop) of one memory; `copy` names the buffer and the iteration whose copy it is.
+
+    Of a rolling buffer: `slack`, and the `run` of its loop; no copies, `copy` tells iterations apart.
+    """
 
     place: tuple
     start: int
     stop: int
     writes: bool
     copy: tuple
+    slack: int | None = None
+    run: int = 0
+
+
+def conflict(a: Touch, b: Touch, *, same_instruction: bool, same_unit: bool) -> bool:
+    """Whether a, the first in program order, has to be complete before b starts."""
+    if not (a.writes or b.writes) or a.stop <= b.start or b.stop <= a.start:
+        return False
+    if a.slack is None or a.copy[0] is not b.copy[0]:
+        # the units of one instruction have disjoint parts of a copy
+        return same_unit or not same_instruction or a.copy != b.copy
+    passes = b.copy[1] - a.copy[1]
+    if same_instruction and not same_unit:
+        return passes >= a.slack
+    return passes >= 0 if a.writes and not b.writes else passes >= a.slack
+
 
 
 def sections(program: ProgramOp) -> list[list[Instance]]:
@@ -86,10 +105,13 @@ class Chip:
             for index, count in zip(instance.index[:level], instance.counts[:level], strict=True):
                 iteration = iteration * count + index
             depth = 1 if isinstance(storage, ExternalOp) else storage.depth.value.data
+            rolling = None if isinstance(storage, ExternalOp) else storage.rolling
+            slack = None if rolling is None else rolling.value.data
+            run = iteration // instance.counts[level - 1] if level else 0
             size = storage.bytes.value.data
             start = storage.address.value.data + iteration % depth * size
             for place in self._places(op, unit, value.type.memory, name == "dst"):
-                found.append(Touch(place, start, start + size, written, (storage, iteration)))
+                found.append(Touch(place, start, start + size, written, (storage, iteration), slack, run))
         return found
 
     def _places(self, op, unit, memory, is_destination):
@@ -174,11 +196,8 @@ def check(program: ProgramOp, clusters: int, cores: int) -> int:
         for touches in places.values():
             for i, (e, n, unit, a) in enumerate(touches):
                 for f, m, other, b in touches[i + 1 :]:
-                    if not (a.writes or b.writes) or a.stop <= b.start or b.stop <= a.start or e == f:
-                        continue
-                    if instances[n].op is instances[m].op and unit != other and a.copy == b.copy:
-                        continue  # the units of one instruction have disjoint parts of a copy
-                    if n == m:
+                    same = {"same_instruction": instances[n].op is instances[m].op, "same_unit": unit == other}
+                    if n == m or not conflict(a, b, **same):
                         continue
                     pairs += 1
                     assert before[f] >> e & 1, (
@@ -197,10 +216,11 @@ def check_sharing(program: ProgramOp, clusters: int, cores: int) -> None:
             time += 1
             for unit in chip.units(instance.op):
                 for touch in chip.touches(instance, unit):
-                    if not touch.writes and touch.copy not in uses:
+                    kept = touch.copy if touch.slack is None else (touch.copy[0], "run", touch.run)
+                    if not touch.writes and kept not in uses:
                         continue
-                    first, _, _ = uses.get(touch.copy, (time, 0, None))
-                    uses[touch.copy] = (first, time, (touch.place[0], touch.start, touch.stop))
+                    first, _, _ = uses.get(kept, (time, 0, None))
+                    uses[kept] = (first, time, (touch.place[0], touch.start, touch.stop))
     known = sorted(uses.values(), key=lambda use: use[:2])
     for i, (_, last, (memory, start, stop)) in enumerate(known):
         for first, _, (other, begin, end) in known[i + 1 :]:

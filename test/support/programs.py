@@ -91,6 +91,8 @@ class Shape:
     sections: int = 2
     max_stage: int = 2
     executions: int = 90
+    rolling: float = 0.0
+    """Share of the buffers of loops that roll."""
 
 
 class Generator:
@@ -113,7 +115,11 @@ class Generator:
         for _ in range(random.randint(0 if level else 2, 4)):
             memory = random.choice(["sram", "sram", "nram", "nram", "wram", *(["dram"] if not level else [])])
             depth = random.choice([1, 1, 2, 2, 3]) if level else 1
-            ops.append(AllocOp(memory, random.choice([16, 32, 64]), depth))
+            size = random.choice([16, 32, 64])
+            if level and self.shape.rolling and random.random() < self.shape.rolling:
+                ops.append(AllocOp(memory, size, rolling=depth))
+            else:
+                ops.append(AllocOp(memory, size, depth))
         seen = [op for op in visible if isinstance(op, AllocOp | ExternalOp)] + ops
         staged = level > 0 and random.random() < 0.6
         for _ in range(random.randint(1, 4)):
