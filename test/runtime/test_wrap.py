@@ -81,6 +81,17 @@ def test_random_wrapped_copies_agree_with_the_plain_machine(copy, seed):
     agree(p.Program((p.Repeat(PASSES, (copy,)),)), CLUSTERS, CORES, seed, must_write=False)
 
 
+@pytest.mark.parametrize("size", [6, 7, 8])
+@pytest.mark.parametrize("start", [-2, -1, 3])
+def test_a_filled_border_and_a_ring_that_ends_inside_the_map(start, size):
+    """Rows `start` to `start + 5` of a map of 6 in a ring that begins anywhere: border, map and end in any order."""
+    box = p.Box.of(*[p.Span(A(), 1, 1)] * 2, p.Span(A(start), 6, 6), p.Span(A(-1), 4, 3))
+    for phase in range(size):
+        around = p.View("f32", A(64), (0, 0, 16, 4), "sram", wrap=p.Wrap(2, size, A(phase)))
+        flat = p.View("f32", A(1024), (0, 0, 16, 4), "dram")
+        agree(p.Program((p.Copy(engine="gdma", src_view=flat, dst_view=around, box=box, fill=9.0),)), 1, 1)
+
+
 # ------------------------------------------------------------------------------------------ one ring, by hand
 
 RING = 6
