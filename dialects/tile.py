@@ -255,8 +255,9 @@ class Tile:
     """A box of a map in SRAM: extents of the buffer, and the dimensions from the slowest to the fastest in memory.
 
     Without `origin` the buffer begins where the region of the operation begins that makes it, and moves with it.
-    With one (affine in the cluster) it is a fixed box of the map, of which each pass makes a region.  A `ring` is
-    circular along d2: row p lies in slot `p mod extents[2]`, and the origin's d2 says nothing.
+    With one it begins there, and each pass makes a region of it; a tile that leaves its unit stays in its place (the
+    origin depends on the cluster only).  A `ring` is circular along d2: row p lies in slot `p mod extents[2]`, and
+    the origin's d2 says nothing.
     """
 
     element: Element
@@ -303,8 +304,8 @@ class TileType(Data[Tile], TypeAttribute):
     def verify(self) -> None:
         if sorted(self.data.order) != list(range(DIMENSIONS)):
             raise VerifyException(f"the order must name each dimension once, found {ints(self.data.order)}")
-        if self.data.origin is not None and any(s.loops or s.core for s in self.data.origin):
-            raise VerifyException("the origin of a tile depends on the cluster only")
+        if self.data.origin is not None and any(s.core for s in self.data.origin):
+            raise VerifyException("the origin of a tile does not depend on the core")
         if self.data.ring and self.data.origin is None:
             raise VerifyException("a ring has an origin")
 
@@ -455,6 +456,9 @@ class UnitOp(NamedUnit):
             r for r in self.result_types if isinstance(r, TileType)
         ]:
             raise VerifyException("ftile.unit: ftile.yield must have the types of the results that are tiles")
+        for kind in (t for t in (*self.result_types, *self.operand_types) if isinstance(t, TileType)):
+            if kind.data.origin is None or any(s.loops for s in kind.data.origin) or kind.data.ring:
+                raise VerifyException("ftile.unit: a tile that leaves its unit has an origin that does not move")
         if sorted(self.loop_order) != list(range(DIMENSIONS)):
             raise VerifyException(
                 f"ftile.unit: loops names each dimension once, found {ints(self.loop_order)}"

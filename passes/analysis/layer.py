@@ -7,7 +7,7 @@ positions of an operand a piece of the output needs (`Access`), and the layer's 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -27,6 +27,8 @@ WORD_BYTES = 4
 """Of a bias, of a multiplier."""
 MATRIX = "conv"
 """Kind of the layers that run on the matrix unit."""
+CONCAT = "concat"
+"""Kind of a concatenation inside a unit, which is a place and no work."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ SAME4: Access = (SAME, SAME, SAME, SAME)
 
 def layer_of(op: Operation) -> Layer:
     """The layer of a graph operation; raises `Unsupported` for one that has no engine."""
-    build = BUILDERS.get(type(op))
+    build = BUILDERS.get(type(op)) or JOINS.get(type(op))
     if build is None:
         raise refused(op, "no engine of the device runs this operation")
     return sized(build(op), op)
@@ -473,6 +475,12 @@ class Move:
     bound: Extents = (0, 0, 0, 0)
 
 
+def is_move(ops: Iterable[Operation]) -> bool:
+    """Whether the operations of a unit (weights and its yield may be among them) are one that only moves data."""
+    found = [type(op) in MOVES for op in ops if type(op) in MOVES or type(op) in BUILDERS]
+    return found == [True]
+
+
 def moves_of(op: Operation) -> list[Move] | None:
     """The copies that a moving operation consists of; None for operations that compute."""
     build = MOVES.get(type(op))
@@ -495,6 +503,19 @@ def _move(
         TensorView(target_offset, four(target, 0)),
         bound=d,
     )
+
+
+def side_by_side(op: g.ConcatOp) -> Layer:
+    """A concatenation along the channels of maps, in a unit; raises `Unsupported` for any other."""
+    out = g.shape_of(op.result)
+    if len(out) != RANK or op.axis != 1:
+        raise refused(op, f"axis {op.axis} of {len(out)} is concatenated; in a unit it must be axis 1 of {RANK}")
+    maps = []
+    for index, x in enumerate(op.xs):
+        dims = four(g.shape_of(x), 1)
+        access: Access = (SAME, Whole(dims[1]), SAME, SAME)
+        maps.append(MapOperand(index, dims, TensorView(0, four(dense(dims), 0)), access))
+    return Layer(CONCAT, four(out, 1), TensorView(0, four(dense(out), 0)), tuple(maps), axes_all=(1,))
 
 
 def concat(op: g.ConcatOp) -> list[Move]:
@@ -596,6 +617,8 @@ BUILDERS: dict[type[Operation], Callable[..., Layer]] = {
     g.QuantizeOp: quantize,
     g.DequantizeOp: dequantize,
 }
+JOINS: dict[type[Operation], Callable[..., Layer]] = {g.ConcatOp: side_by_side}
+"""What also moves data where it stands alone, and is a layer among others in a unit."""
 MOVES: dict[type[Operation], Callable[..., list[Move]]] = {
     g.ConcatOp: concat,
     g.SliceOp: slices,

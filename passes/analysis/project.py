@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from functools import cached_property
+from dataclasses import dataclass, replace
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation
 
-from frustum.dialects.graph import WeightOp
 from frustum.dialects.isa.program import Affine, Box
-from frustum.dialects.tile import MapAttr, SubMap, TensorView, Tile, Whole
-from frustum.dialects.unit import Extents, Partition, UnitOp
-from frustum.passes.analysis.layer import Layer, MapOperand, dense, layer_of
+from frustum.dialects.tile import MapAttr, SubMap, Tile
+from frustum.dialects.unit import Extents, Partition
+from frustum.passes.analysis.layer import MapOperand, dense
+from frustum.passes.analysis.roll import ROWS, Rolling, Unprojectable, rates_of, ring_rows, roll
+from frustum.passes.analysis.unit_layers import Source, UnitLayers, layers_of, unit_layers
 
 Starts = tuple[Affine, Affine, Affine, Affine]
 
@@ -40,91 +39,6 @@ class Region:
     @property
     def elements(self) -> int:
         return math.prod(self.extent)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a map operand of a layer comes from: layer `layer` of the unit, or its input number `input`."""
-
-    layer: int | None
-    value: SSAValue
-    input: int | None = None
-
-
-@dataclass(frozen=True)
-class Input:
-    """A map that a unit reads: a tensor seen as four dimensions."""
-
-    value: SSAValue
-    dims: Extents
-    view: TensorView
-    element_bytes: int
-
-
-@dataclass(frozen=True)
-class UnitLayers:
-    """The layers of a unit in order, where their map operands come from, and the layers whose maps leave the unit."""
-
-    ops: tuple[Operation, ...]
-    layers: tuple[Layer, ...]
-    sources: tuple[tuple[Source, ...], ...]
-    inputs: tuple[Input, ...] = ()
-    stored: tuple[int, ...] = ()
-
-    @property
-    def out(self) -> Layer:
-        return self.layers[-1]
-
-    @cached_property
-    def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Of each layer: which layers read it, as which map operand."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.layers]
-        for j, sources in enumerate(self.sources):
-            for k, source in enumerate(sources):
-                if source.layer is not None:
-                    found[source.layer].append((j, k))
-        return tuple(tuple(each) for each in found)
-
-    def last_use(self, layer: int) -> int:
-        """The last layer that reads this one's output (its own number where none does)."""
-        return max((j for j, _ in self.consumers[layer]), default=layer)
-
-
-def layers_of(ops: Sequence[Operation], outputs: Sequence[SSAValue] | None = None) -> UnitLayers:
-    """The operations of a unit as layers; weights are not layers.
-
-    `outputs` are the values that leave it; by default the last operation's result.
-    """
-    ops = tuple(op for op in ops if not isinstance(op, WeightOp))
-    number: dict[SSAValue, int] = {op.results[0]: i for i, op in enumerate(ops)}
-    layers = tuple(layer_of(op) for op in ops)
-    inputs: dict[tuple[SSAValue, Extents, TensorView], int] = {}
-    sizes: list[int] = []
-    sources = []
-    for op, layer in zip(ops, layers, strict=True):
-        own = []
-        for m in layer.maps:
-            value = op.operands[m.index]
-            place = None
-            if value not in number:
-                place = inputs.setdefault((value, m.dims, m.view), len(inputs))
-                sizes += [m.element_bytes] * (len(inputs) - len(sizes))
-            own.append(Source(number.get(value), value, place))
-        sources.append(tuple(own))
-    stored = (len(ops) - 1,) if outputs is None else tuple(number[v] for v in outputs)
-    return UnitLayers(
-        ops,
-        layers,
-        tuple(sources),
-        tuple(Input(*key, size) for key, size in zip(inputs, sizes, strict=True)),
-        stored,
-    )
-
-
-def unit_layers(unit: UnitOp) -> UnitLayers:
-    end = unit.body.block.last_op
-    assert end is not None
-    return layers_of([op for op in unit.body.block.ops if op is not end], list(end.operands))
 
 
 def dealt(extent: int, tile: int, clusters: int) -> int:
@@ -197,7 +111,8 @@ class Projection:
     """Regions of one pass over a unit's tiles.
 
     `outputs`: of all layers' outputs, what the pass makes; `operands` (by layer, by operand): what it needs;
-    `inputs`: what it loads of each input; `counts`: passes per dimension.
+    `inputs`: what it loads of each input; `counts`: passes per dimension; `stores`: of each map that leaves the unit,
+    what the pass writes: every element in exactly one pass.
     With exchanged borders `rings` and `input_rings` are the rows that are in use of each in a step (0: none beyond
     those that the step makes; see `ring_rows`).
     """
@@ -208,18 +123,33 @@ class Projection:
     counts: Extents
     rings: tuple[int, ...]
     input_rings: tuple[int, ...]
+    stores: tuple[Region, ...] = ()
+
+    def region_of(self, number: int) -> Region:
+        """Of a map by its number: what the pass makes or loads of it."""
+        count = len(self.outputs)
+        return self.outputs[number] if number < count else self.inputs[number - count]
+
+    def ring_of(self, number: int) -> int:
+        """Rows in use of a map by its number."""
+        count = len(self.rings)
+        return self.rings[number] if number < count else self.input_rings[number - count]
 
 
 def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:
     """Regions of every map of a unit for one tile of its output; raises `Unprojectable`."""
+    if unit.other_form is not None:
+        j, i = unit.other_form
+        raise Unprojectable(
+            f"layer {j} ({unit.layers[j].kind}) sees the map of layer {i} ({unit.layers[i].kind}) in another form"
+        )
+    if partition.borders == "exchange":
+        return project_steps(unit, partition, clusters)
     last = len(unit.layers) - 1
-    steps = roll(unit, partition.tile[ROWS]) if partition.borders == "exchange" else None
-    if steps is not None and partition.clusters == ROWS and clusters > 1:
-        raise Unprojectable("with exchanged borders rows are not dealt to clusters: they roll through each")
-    outputs: dict[int, Region] = {last: output_region(unit.out.out_dims, partition, clusters)}
-    for j in unit.stored:
-        if j != last:
-            outputs[j] = beside(outputs[last], unit.layers[j].out_dims, unit.out.out_dims)
+    out = output_region(unit.out.out_dims, partition, clusters)
+    counts = tile_counts(unit.out.out_dims, partition, clusters)
+    stores = {j: out if j == last else beside(unit, j, out, counts, clusters) for j in unit.stored}
+    outputs: dict[int, Region] = {last: out, **stores}
     operands: dict[int, tuple[Region, ...]] = {}
     inputs: dict[int, Region] = {}
     for j in range(last, -1, -1):
@@ -231,162 +161,137 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
             known, number = (outputs, source.layer) if source.layer is not None else (inputs, source.input)
             assert number is not None
             known[number] = hull(known[number], region, operand.dims) if number in known else region
-    counts = tile_counts(unit.out.out_dims, partition, clusters)
-    made = tuple(outputs[j] for j in range(last + 1))
-    loaded = tuple(inputs[k] for k in range(len(unit.inputs)))
-    asked = tuple(operands[j] for j in range(last + 1))
-    if steps is None:
-        return Projection(made, asked, loaded, counts, (0,) * len(made), (0,) * len(loaded))
     return Projection(
-        tuple(map(rolling, made, steps.layers)),
-        asked,
-        tuple(map(rolling, loaded, steps.inputs)),
-        (counts[0], counts[1], steps.count, counts[3]),
-        tuple(r.kept for r in steps.layers),
-        tuple(r.kept for r in steps.inputs),
+        tuple(outputs[j] for j in range(last + 1)),
+        tuple(operands[j] for j in range(last + 1)),
+        tuple(inputs[k] for k in range(len(unit.inputs))),
+        counts,
+        (0,) * (last + 1),
+        (0,) * len(inputs),
+        tuple(stores[j] for j in unit.stored),
     )
 
 
-def beside(region: Region, dims: Extents, out_dims: Extents) -> Region:
-    """The part of another output of the unit that belongs to a tile of its last one."""
+def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:
+    """The same where rows roll: images, channels and columns as with whole columns of rows, rows by steps."""
+    if partition.clusters == ROWS and clusters > 1:
+        raise Unprojectable("with exchanged borders rows are not dealt to clusters: they roll through each")
+    images, channels, rows, columns = partition.tile
+    steps = roll(unit, rows)
+    height = unit.out.out_dims[ROWS]
+    whole = replace(partition, tile=(images, channels, height, columns), borders="overlap")
+    plain = project(unit, whole, clusters)
+
+    def rolled(regions: Sequence[Region], rolls: Sequence[Rolling]) -> tuple[Region, ...]:
+        return tuple(rolling(region, step, steps.count) for region, step in zip(regions, rolls, strict=True))
+
+    outputs = rolled(plain.outputs, steps.layers)
+    operands = tuple(
+        tuple(needed(made, operand) for operand in layer.maps)
+        for layer, made in zip(unit.layers, outputs, strict=True)
+    )
+    n, c, _, w = plain.counts
+    return Projection(
+        outputs,
+        operands,
+        rolled(plain.inputs, steps.inputs),
+        (n, c, steps.count, w),
+        tuple(r.kept for r in steps.layers),
+        tuple(r.kept for r in steps.inputs),
+        rolled(plain.stores, [steps.layers[j] for j in unit.stored]),
+    )
+
+
+def beside(unit: UnitLayers, j: int, out: Region, counts: Extents, clusters: int) -> Region:
+    """The part of another output of the unit that belongs to a tile of its last one: as many times its positions as
+    the layers between them say; raises `Unprojectable` where these do not cover it."""
     starts, extents = [], []
-    for start, extent, size, out_size in zip(region.start, region.extent, dims, out_dims, strict=True):
-        if start.is_constant and extent >= out_size:
+    dims, out_dims = unit.layers[j].out_dims, unit.out.out_dims
+    for d, (start, extent) in enumerate(zip(out.start, out.extent, strict=True)):
+        if start.is_constant and extent >= out_dims[d]:
             starts.append(Affine())
-            extents.append(size)
+            extents.append(dims[d])
             continue
-        rate = -(-size // out_size)
-        if size <= (out_size - 1) * rate and size != out_size:
-            raise Unprojectable(f"{size} positions of one output do not go evenly with {out_size} of another")
-        starts.append(start * rate)
-        extents.append(extent * rate)
+        rate = rates_of(unit, d)[j]
+        steps = [start.base, start.cluster, *start.loops, extent]
+        own = counts[d] * max(1, clusters if start.cluster else 1) * extent * rate
+        if any((step * rate).denominator != 1 for step in steps) or own < dims[d]:
+            raise Unprojectable(
+                f"tiles of {extent} positions of one output (of {out_dims[d]}) do not go evenly with the {dims[d]} "
+                f"of another"
+            )
+        base, cluster, *loops = (int(step * rate) for step in (start.base, start.cluster, *start.loops))
+        starts.append(Affine(base, tuple(loops), cluster))
+        extents.append(int(extent * rate))
     n, c, h, w = extents
     return Region(_starts(starts), (n, c, h, w))
 
 
-class Unprojectable(Exception):
-    """A unit that cannot be cut in this way; says why."""
-
-
-ROWS = 2
-"""The dimension along which borders roll."""
-
-
-@dataclass(frozen=True)
-class Rolling:
-    """Rows that one step makes (`rows`; 0: the same in all steps), where the first step starts (`start`, at most 0),
-    rows to keep in a ring (`kept`; 0: none beyond what the step makes)."""
-
-    rows: int
-    start: int
-    kept: int
-
-
-@dataclass(frozen=True)
-class Steps:
-    """A unit in steps along its rows: step i of a layer makes rows [rows*i + start, rows*(i+1) + start)."""
-
-    layers: tuple[Rolling, ...]
-    inputs: tuple[Rolling, ...]
-    count: int
-
-
-def roll(unit: UnitLayers, rows: int) -> Steps:
-    """Steps of a unit of which each makes `rows` rows of the last layer's output, after the first few.
-
-    Every layer leads its consumers by just so many rows as their windows reach ahead (warm-up: all leads are moved
-    before the first row, where nothing is computed).  `kept` is from the oldest row that a consumer still needs in a
-    step to the newest that the step makes.
-    Source: frustum.md "exchange"; rate form of Occam's dependence closure (doi 10.1145/3566052).
-    """
-    last = len(unit.layers) - 1
-    made = [rows * rate for rate in rates_of(unit)]
-    if any(m.denominator != 1 for m in made):
-        raise Unprojectable(f"{rows} rows of the output are no whole rows of every layer")
-    leads: dict[int, int] = dict.fromkeys(unit.stored, 0) | {last: 0}
-    oldest: dict[int, int] = {}
-    for j in range(last, -1, -1):
-        layer, align = unit.layers[j], unit.layers[j].align[ROWS]
-        if j not in leads or made[j] % align:
-            raise Unprojectable(f"layer {j} ({layer.kind}) is not made in steps of whole rows")
-        lead = leads[j] = -(-leads[j] // align) * align
-        for operand, source in zip(layer.maps, unit.sources[j], strict=True):
-            axis = operand.access[ROWS]
-            number = place_of(source, last)
-            if isinstance(axis, Whole):
-                if operand.dims[ROWS] > 1:
-                    raise Unprojectable(f"layer {j} ({layer.kind}) needs all rows of its operand at once")
-                continue
-            first = lead * axis.num // axis.den + axis.low
-            ahead = first + axis.extent(int(made[j])) - int(made[number])
-            leads[number] = max(leads.get(number, ahead), ahead)
-            oldest[number] = min(oldest.get(number, first), first)
-    for j in unit.stored:
-        oldest[j] = min(oldest.get(j, leads[j]), leads[j])
-    late = max(0, *(-(-lead // int(made[number])) for number, lead in leads.items()))
-
-    def rolled(number: int) -> Rolling:
-        if number not in leads:
-            return Rolling(0, 0, 0)
-        step, lead = int(made[number]), leads[number]
-        span = step + lead - oldest.get(number, lead)
-        return Rolling(step, lead - late * step, span if span > step else 0)
-
-    ends = [late + Fraction(unit.layers[j].out_dims[ROWS] - leads[j]) / made[j] for j in unit.stored]
-    layers = tuple(rolled(j) for j in range(last + 1))
-    inputs = tuple(rolled(last + 1 + k) for k in range(len(unit.inputs)))
-    return Steps(layers, inputs, max(math.ceil(end) for end in ends))
-
-
-def place_of(source: Source, last: int) -> int:
-    """Number of a source when the inputs of a unit follow its layers."""
-    return source.layer if source.layer is not None else last + 1 + (source.input or 0)
-
-
-def rates_of(unit: UnitLayers) -> list[Fraction]:
-    """Rows of every layer's output, then of every input, for one row of the last layer's output."""
-    last = len(unit.layers) - 1
-    rates: list[Fraction | None] = [None] * (last + 1 + len(unit.inputs))
-    rates[last] = Fraction(1)
-    ways: list[list[tuple[int, Fraction]]] = [[] for _ in rates]
-    for j, (layer, sources) in enumerate(zip(unit.layers, unit.sources, strict=True)):
-        for operand, source in zip(layer.maps, sources, strict=True):
-            axis = operand.access[ROWS]
-            if isinstance(axis, Whole):
-                continue
-            number = place_of(source, last)
-            ratio = Fraction(axis.num, axis.den)
-            ways[j].append((number, ratio))
-            ways[number].append((j, 1 / ratio))
-    waiting = [last]
-    while waiting:
-        here = waiting.pop()
-        rate = rates[here]
-        assert rate is not None
-        for there, ratio in ways[here]:
-            if rates[there] is None:
-                rates[there] = rate * ratio
-                waiting.append(there)
-            elif rates[there] != rate * ratio:
-                raise Unprojectable("two ways through the unit have different strides")
-    return [Fraction(1) if rate is None else rate for rate in rates]
-
-
-def ring_rows(kept: int, rows: int, copies: int, height: int, *, once: bool) -> int:
-    """Rows of the ring of a map of which steps make `rows` rows and `kept` are in use, when `copies - 1` steps may run
-    ahead; no more than the map has where the steps run through it `once`."""
-    wanted = kept + (copies - 1) * rows
-    return min(wanted, height) if once else wanted
-
-
-def rolling(region: Region, step: Rolling) -> Region:
+def rolling(region: Region, step: Rolling, count: int) -> Region:
     """A region whose rows are those of a step; unchanged where it is the same in all."""
     if not step.rows:
         return region
     n, c, _, w = region.start
-    start = Affine.index(ROWS, step.rows) + step.start
+    start = Affine(step.start) if count == 1 else Affine.index(ROWS, step.rows) + step.start
     images, channels, _, columns = region.extent
     return Region((n, c, start, w), (images, channels, step.rows, columns))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a map lies in SRAM: number of the map in whose buffer (its own, or that of a concatenation) and the
+    channels before it there; start and extents of the buffer, and whether it is a ring along the rows."""
+
+    root: int
+    channel: int
+    region: Region
+    ring: bool
+
+
+def places_of(unit: UnitLayers, projection: Projection, depth: int) -> tuple[Place, ...]:
+    """The place of every map of a unit by its number; `depth`: copies of what is loaded and stored."""
+    once = projection.counts[0] * projection.counts[1] * projection.counts[3] == 1
+    count = len(unit.layers) + len(unit.inputs)
+    roots = {}
+    for root in {unit.root(number) for number in range(count)}:
+        members = unit.groups.get(root, (root,))
+        roots[root] = buffer_of(unit, projection, members, depth, once=once)
+    found = []
+    for number in range(count):
+        root = unit.root(number)
+        found.append(Place(root, channel_of(unit, number), *roots[root]))
+    return tuple(found)
+
+
+def buffer_of(
+    unit: UnitLayers, projection: Projection, members: Sequence[int], depth: int, *, once: bool
+) -> tuple[Region, bool]:
+    """Start and extents of the buffer of some maps, of which the first has all channels; whether it is a ring."""
+    root = members[0]
+    dims, region = unit.dims_of(root), projection.region_of(root)
+    for member in members[1:]:
+        own = projection.region_of(member)
+        (n, _, h, w), (images, _, rows, columns) = own.start, own.extent
+        other = Region((n, region.start[1], h, w), (images, region.extent[1], rows, columns))
+        region = hull(region, other, dims)
+    kept = projection.ring_of(root)
+    if not kept:
+        return region, False
+    crosses = any(m >= len(unit.layers) or m in unit.stored for m in members)
+    n, c, _, w = region.start
+    images, channels, _, columns = region.extent
+    step = projection.region_of(root).extent[ROWS]
+    rows = ring_rows(kept, step, depth if crosses else 1, dims[ROWS], once=once)
+    return Region((n, c, Affine(), w), (images, channels, rows, columns)), True
+
+
+def channel_of(unit: UnitLayers, number: int) -> int:
+    """Channels before a map in the buffer in which it lies."""
+    channel = 0
+    while number in unit.places:
+        number, k = unit.places[number]
+        channel += sum(m.dims[1] for m in unit.layers[number].maps[:k])
+    return channel
 
 
 def memory_order(view_strides: Extents, dims: Extents) -> Extents:
@@ -413,3 +318,21 @@ def map_of(op: Operation) -> SubMap | None:
     """The sub-map that `frustum-tile-partition` has left on a layer."""
     attribute = op.attributes.get("frustum.map")
     return attribute.data if isinstance(attribute, MapAttr) else None
+
+
+__all__ = [
+    "ROWS",
+    "Place",
+    "Projection",
+    "Region",
+    "Source",
+    "UnitLayers",
+    "Unprojectable",
+    "layers_of",
+    "places_of",
+    "project",
+    "ring_rows",
+    "roll",
+    "tile_counts",
+    "unit_layers",
+]

@@ -1,0 +1,130 @@
+"""Units that run in steps along their rows, and keep the rows that later steps still need.
+
+Source: frustum.md "exchange"; rate form of Occam's dependence closure (doi 10.1145/3566052).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from frustum.dialects.tile import Whole
+from frustum.passes.analysis.unit_layers import UnitLayers
+
+ROWS = 2
+"""The dimension along which borders roll."""
+
+
+class Unprojectable(Exception):
+    """A unit that cannot be cut in this way; says why."""
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """Rows that one step makes (`rows`; 0: the same in all steps), where the first step starts (`start`, at most 0),
+    rows to keep in a ring (`kept`; 0: none beyond what the step makes)."""
+
+    rows: int
+    start: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A unit in steps along its rows: step i of a layer makes rows [rows*i + start, rows*(i+1) + start)."""
+
+    layers: tuple[Rolling, ...]
+    inputs: tuple[Rolling, ...]
+    count: int
+
+
+def roll(unit: UnitLayers, rows: int) -> Steps:
+    """Steps of a unit of which each makes `rows` rows of the last layer's output, after the first few.
+
+    Every layer leads its consumers by just so many rows as their windows reach ahead (warm-up: all leads are moved
+    before the first row, where nothing is computed).  `kept` is from the oldest row that a consumer still needs in a
+    step to the newest that the step makes; maps in one buffer keep the same rows.
+    """
+    last = len(unit.layers) - 1
+    made = rows_made(unit, rows)
+    leads: dict[int, int] = dict.fromkeys(unit.stored, 0) | {last: 0}
+    oldest: dict[int, int] = {}
+    for j in range(last, -1, -1):
+        layer, align = unit.layers[j], unit.layers[j].align[ROWS]
+        if j not in leads or made[j] % align:
+            raise Unprojectable(f"layer {j} ({layer.kind}) is not made in steps of whole rows")
+        lead = leads[j] = -(-leads[j] // align) * align
+        oldest[j] = min(oldest.get(j, lead), lead)
+        for operand, source in zip(layer.maps, unit.sources[j], strict=True):
+            axis, number = operand.access[ROWS], unit.number_of(source)
+            if source.input is not None and unit.inputs[source.input].resident:
+                continue
+            if isinstance(axis, Whole):
+                if operand.dims[ROWS] > 1:
+                    raise Unprojectable(f"layer {j} ({layer.kind}) needs all rows of its operand at once")
+                continue
+            first = lead * axis.num // axis.den + axis.low
+            ahead = first + axis.extent(made[j]) - made[number]
+            leads[number] = max(leads.get(number, ahead), ahead)
+            oldest[number] = min(oldest.get(number, first), first)
+    late = max(0, *(-(-lead // made[number]) for number, lead in leads.items()))
+    spans = {number: (min(oldest[number], lead), lead + made[number]) for number, lead in leads.items()}
+    for members in unit.groups.values():
+        both = [spans[m] for m in members]
+        spans.update(dict.fromkeys(members, (min(b[0] for b in both), max(b[1] for b in both))))
+
+    def rolled(number: int) -> Rolling:
+        if number not in leads:
+            return Rolling(0, 0, 0)
+        span = spans[number][1] - spans[number][0]
+        return Rolling(made[number], leads[number] - late * made[number], span if span > made[number] else 0)
+
+    ends = [late + Fraction(unit.layers[j].out_dims[ROWS] - leads[j], made[j]) for j in unit.stored]
+    layers = tuple(rolled(j) for j in range(last + 1))
+    inputs = tuple(rolled(last + 1 + k) for k in range(len(unit.inputs)))
+    return Steps(layers, inputs, max(math.ceil(end) for end in ends))
+
+
+def rows_made(unit: UnitLayers, rows: int) -> list[int]:
+    """Rows of every map (layers, then inputs) for `rows` rows of the last layer's output."""
+    made = [rows * rate for rate in rates_of(unit, ROWS)]
+    if any(m.denominator != 1 for m in made):
+        raise Unprojectable(f"{rows} rows of the output are no whole rows of every layer")
+    return [int(m) for m in made]
+
+
+def rates_of(unit: UnitLayers, dimension: int) -> list[Fraction]:
+    """Positions of every map (layers, then inputs) along a dimension for one of the last layer's output."""
+    last = len(unit.layers) - 1
+    rates: list[Fraction | None] = [None] * (last + 1 + len(unit.inputs))
+    rates[last] = Fraction(1)
+    ways: list[list[tuple[int, Fraction]]] = [[] for _ in rates]
+    for j, (layer, sources) in enumerate(zip(unit.layers, unit.sources, strict=True)):
+        for operand, source in zip(layer.maps, sources, strict=True):
+            axis = operand.access[dimension]
+            if isinstance(axis, Whole):
+                continue
+            number = unit.number_of(source)
+            ratio = Fraction(axis.num, axis.den)
+            ways[j].append((number, ratio))
+            ways[number].append((j, 1 / ratio))
+    waiting = [last]
+    while waiting:
+        here = waiting.pop()
+        rate = rates[here]
+        assert rate is not None
+        for there, ratio in ways[here]:
+            if rates[there] is None:
+                rates[there] = rate * ratio
+                waiting.append(there)
+            elif rates[there] != rate * ratio:
+                raise Unprojectable("two ways through the unit have different strides")
+    return [Fraction(1) if rate is None else rate for rate in rates]
+
+
+def ring_rows(kept: int, rows: int, copies: int, height: int, *, once: bool) -> int:
+    """Rows of the ring of a map of which steps make `rows` rows and `kept` are in use, when `copies - 1` steps may run
+    ahead; no more than the map has where the steps run through it `once`."""
+    wanted = kept + (copies - 1) * rows
+    return min(wanted, height) if once else wanted

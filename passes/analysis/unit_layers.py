@@ -1,0 +1,175 @@
+"""The layers of a unit, where their operands come from, and which of its maps lie side by side in one buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from xdsl.ir import Operation, OpResult, SSAValue
+
+from frustum.dialects.graph import WeightOp
+from frustum.dialects.tile import TensorView, TileType
+from frustum.dialects.unit import Extents, UnitOp
+from frustum.passes.analysis.layer import CONCAT, Layer, layer_of
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a map operand of a layer comes from: layer `layer` of the unit, or its input number `input`."""
+
+    layer: int | None
+    value: SSAValue
+    input: int | None = None
+
+
+@dataclass(frozen=True)
+class Input:
+    """A map that a unit reads: a tensor seen as four dimensions; a `resident` one is in SRAM already."""
+
+    value: SSAValue
+    dims: Extents
+    view: TensorView
+    element_bytes: int
+    resident: bool = False
+
+
+@dataclass(frozen=True)
+class UnitLayers:
+    """The layers of a unit in order, where their map operands come from, and the layers whose maps leave the unit.
+
+    Maps have numbers: layer j's output is number j, input k follows the layers (`number_of`).
+    """
+
+    ops: tuple[Operation, ...]
+    layers: tuple[Layer, ...]
+    sources: tuple[tuple[Source, ...], ...]
+    inputs: tuple[Input, ...] = ()
+    stored: tuple[int, ...] = ()
+
+    @property
+    def out(self) -> Layer:
+        return self.layers[-1]
+
+    def number_of(self, source: Source) -> int:
+        """The number of the map that an operand is."""
+        return source.layer if source.layer is not None else len(self.layers) + (source.input or 0)
+
+    def dims_of(self, number: int) -> Extents:
+        """Extents of a map by its number."""
+        count = len(self.layers)
+        return self.layers[number].out_dims if number < count else self.inputs[number - count].dims
+
+    def bytes_of(self, number: int) -> int:
+        """Bytes of an element of a map by its number."""
+        count = len(self.layers)
+        return self.layers[number].out_bytes if number < count else self.inputs[number - count].element_bytes
+
+    @cached_property
+    def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Of each layer: which layers read it, as which map operand."""
+        found: list[list[tuple[int, int]]] = [[] for _ in self.layers]
+        for j, sources in enumerate(self.sources):
+            for k, source in enumerate(sources):
+                if source.layer is not None:
+                    found[source.layer].append((j, k))
+        return tuple(tuple(each) for each in found)
+
+    def last_use(self, layer: int) -> int:
+        """The last layer that reads this one's output (its own number where none does)."""
+        return max((j for j, _ in self.consumers[layer]), default=layer)
+
+    @cached_property
+    def other_form(self) -> tuple[int, int] | None:
+        """A layer, and one whose map it reads in other dimensions than this one makes it."""
+        for j, (layer, sources) in enumerate(zip(self.layers, self.sources, strict=True)):
+            for operand, source in zip(layer.maps, sources, strict=True):
+                if source.layer is not None:
+                    made = self.layers[source.layer]
+                    if not same_form(operand.dims, operand.view, made.out_dims, made.out_view):
+                        return j, source.layer
+        return None
+
+    @cached_property
+    def places(self) -> dict[int, tuple[int, int]]:
+        """Of maps that lie in a concatenation's buffer: the concatenating layer and its operand; the first one, if it
+        is an operand of several (the others get a copy)."""
+        found: dict[int, tuple[int, int]] = {}
+        for j, (layer, sources) in enumerate(zip(self.layers, self.sources, strict=True)):
+            if layer.kind == CONCAT:
+                for k, source in enumerate(sources):
+                    if source.layer is not None or not self.inputs[source.input or 0].resident:
+                        found.setdefault(self.number_of(source), (j, k))
+        return found
+
+    def root(self, number: int) -> int:
+        """The map in whose buffer a map lies: the outermost concatenation, or itself."""
+        while number in self.places:
+            number = self.places[number][0]
+        return number
+
+    @cached_property
+    def groups(self) -> dict[int, tuple[int, ...]]:
+        """Maps of several in one buffer, by the outermost concatenation, which is among them."""
+        found: dict[int, list[int]] = {}
+        for number in self.places:
+            root = self.root(number)
+            found.setdefault(root, [root]).append(number)
+        return {root: tuple(members) for root, members in found.items()}
+
+
+def same_form(dims: Extents, view: TensorView, other_dims: Extents, other: TensorView) -> bool:
+    """Whether two ways to see a tensor as four dimensions are one; strides of single positions say nothing."""
+    same = all(e == 1 or a == b for e, a, b in zip(dims, view.strides, other.strides, strict=True))
+    return dims == other_dims and view.offset == other.offset and view.block == other.block and same
+
+
+def layers_of(
+    ops: Sequence[Operation],
+    outputs: Sequence[SSAValue] | None = None,
+    resident: Container[SSAValue] = (),
+) -> UnitLayers:
+    """The operations of a unit as layers; weights are not layers.
+
+    `outputs` are the values that leave it (by default the last operation's result), `resident` the inputs in SRAM.
+    """
+    ops = tuple(op for op in ops if not isinstance(op, WeightOp))
+    number: dict[SSAValue, int] = {op.results[0]: i for i, op in enumerate(ops)}
+    layers = tuple(layer_of(op) for op in ops)
+    inputs: dict[tuple[SSAValue, Extents, TensorView], int] = {}
+    sizes: list[int] = []
+    sources = []
+    for op, layer in zip(ops, layers, strict=True):
+        own = []
+        for m in layer.maps:
+            value = op.operands[m.index]
+            place = None
+            if value not in number:
+                place = inputs.setdefault((value, m.dims, m.view), len(inputs))
+                sizes += [m.element_bytes] * (len(inputs) - len(sizes))
+            own.append(Source(number.get(value), value, place))
+        sources.append(tuple(own))
+    stored = (len(ops) - 1,) if outputs is None else tuple(dict.fromkeys(number[v] for v in outputs))
+    return UnitLayers(
+        ops,
+        layers,
+        tuple(sources),
+        tuple(Input(*key, size, key[0] in resident) for key, size in zip(inputs, sizes, strict=True)),
+        stored,
+    )
+
+
+def unit_layers(unit: UnitOp) -> UnitLayers:
+    end = unit.body.block.last_op
+    assert end is not None
+    pairs = zip(unit.body.block.args, unit.operands, strict=True)
+    resident = {inner for inner, outer in pairs if is_resident(outer)}
+    return layers_of([op for op in unit.body.block.ops if op is not end], list(end.operands), resident)
+
+
+def is_resident(value: SSAValue) -> bool:
+    """Whether a map between units stays in SRAM."""
+    if isinstance(value.type, TileType):
+        return True
+    owner = value.owner
+    return isinstance(owner, UnitOp) and isinstance(value, OpResult) and value.index in owner.kept
