@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from xdsl.dialects.builtin import ArrayAttr, StringAttr, TensorType
 from xdsl.ir import Block, SSAValue
@@ -20,12 +21,39 @@ MODEL_DTYPES = "frustum.model_dtypes"
 """Attribute of the network: numpy names of the types that the host passes and expects, inputs then outputs."""
 
 
+@dataclass(frozen=True)
+class Window:
+    """Where a tensor lies in a DRAM buffer: behind `offset` elements; with `whole`, what its first dimension counts is
+    `whole` elements apart, not `own` (it is part of a concatenation along the second)."""
+
+    buffer: SSAValue
+    offset: int = 0
+    own: int = 0
+    whole: int = 0
+
+    def view(self, view: t.TensorView) -> t.TensorView:
+        """A view of the tensor as one of the buffer."""
+        n, c, h, w = view.strides
+        if self.whole:
+            if n != self.own:
+                raise PassFailedException(
+                    f"part of a concatenation in DRAM is seen with strides {view.strides}, found {n} elements from one "
+                    f"of its first dimension to the next, allowed {self.own}"
+                )
+            n = self.whole
+        return replace(view, offset=view.offset + self.offset, strides=(n, c, h, w))
+
+    def part(self, offset: int, own: int, whole: int) -> Window:
+        """Of a concatenation that lies here: the operand behind `offset` elements."""
+        return Window(self.buffer, self.offset + offset, own, self.whole or whole)
+
+
 class Declarations:
     """The externals of a network, added to `body`; `buffers` of its values, `weights` by key."""
 
     def __init__(self, network: g.NetworkOp, body: Block):
         self.network, self.body = network, body
-        self.buffers: dict[SSAValue, SSAValue] = {}
+        self.buffers: dict[SSAValue, Window] = {}
         self.weights: dict[str, SSAValue] = {}
 
     def declare(self) -> None:
@@ -34,15 +62,17 @@ class Declarations:
         roots = self.output_roots()
         dtypes = self.model_dtypes()
         for i, (name, argument) in enumerate(zip(self.network.inputs, block.args, strict=True)):
-            self.buffers[argument] = self.external(name, "input", argument, dtypes[i])
+            self.buffers[argument] = Window(self.external(name, "input", argument, dtypes[i]))
         for op in block.ops:
             if isinstance(op, g.ReshapeOp):
                 self.buffers[op.result] = self.buffers[op.x]
             elif isinstance(op, g.WeightOp):
-                self.buffers[op.result] = self.weight(op)
+                self.buffers[op.result] = Window(self.weight(op))
             elif isinstance(op, t.UnitOp):
                 self.declare_unit(op, roots, dtypes[len(block.args) :])
-            elif not isinstance(op, g.OutputOp):
+            elif isinstance(op, g.ConcatOp):
+                check_written(op)
+            elif not isinstance(op, (g.OutputOp, t.ConcatOp)):
                 raise PassFailedException(f"{op.name} is in no unit: run frustum-tile-lower-units first")
 
     def declare_unit(
@@ -53,14 +83,31 @@ class Declarations:
             if isinstance(inner, g.WeightOp):
                 self.weight(inner)
         for k, result in enumerate(unit.results):
-            if result in roots:
-                position, value = roots[result]
-                name = self.network.outputs[position]
-                self.buffers[result] = self.external(name, "output", value, output_dtypes[position])
-            else:
-                self.buffers[result] = self.external(
-                    f"{unit.unit_name.data}.{k}", "intermediate", result, None
-                )
+            if isinstance(result.type, TensorType):
+                self.place(result, f"{unit.unit_name.data}.{k}", roots, output_dtypes)
+
+    def place(
+        self,
+        value: SSAValue,
+        name: str,
+        roots: dict[SSAValue, tuple[int, SSAValue]],
+        output_dtypes: Sequence[str | None],
+    ) -> Window:
+        """The place of a unit's result or a concatenation: part of another, an output, or an intermediate map."""
+        if value in self.buffers:
+            return self.buffers[value]
+        found = part_of(value)
+        if found is not None:
+            concat, number = found
+            window = self.place(concat.result, name, roots, output_dtypes).part(*inside(concat, number))
+        elif value in roots:
+            position, seen = roots[value]
+            output = self.network.outputs[position]
+            window = Window(self.external(output, "output", seen, output_dtypes[position]))
+        else:
+            window = Window(self.external(name, "intermediate", value, None))
+        self.buffers[value] = window
+        return window
 
     def model_dtypes(self) -> list[str | None]:
         attribute = self.network.attributes.get(MODEL_DTYPES)
@@ -73,10 +120,8 @@ class Declarations:
         """The unit result behind each network output (through reshapes): output number and the output's own value."""
         roots: dict[SSAValue, tuple[int, SSAValue]] = {}
         for position, value in enumerate(self.network.terminator.values):
-            root = value
-            while isinstance(root.owner, g.ReshapeOp):
-                root = root.owner.x
-            if not isinstance(root.owner, t.UnitOp) or root in roots:
+            root = root_of(value)
+            if not isinstance(root.owner, (t.UnitOp, g.ConcatOp)) or root in roots:
                 raise PassFailedException(
                     f"output '{self.network.outputs[position]}' has no buffer of its own: run frustum-graph-own-outputs"
                 )
@@ -97,3 +142,41 @@ class Declarations:
         op = isa.ExternalOp(name, kind, size, shape, element, model_dtype=model_dtype)
         self.body.add_op(op)
         return op.buffer
+
+
+def part_of(value: SSAValue) -> tuple[g.ConcatOp, int] | None:
+    """The concatenation that a value is part of, perhaps reshaped, and as which operand."""
+    for use in value.uses:
+        if isinstance(use.operation, g.ConcatOp):
+            return use.operation, use.index
+        if isinstance(use.operation, g.ReshapeOp) and (found := part_of(use.operation.result)) is not None:
+            return found
+    return None
+
+
+def inside(concat: g.ConcatOp, number: int) -> tuple[int, int, int]:
+    """Of an operand of a concatenation: elements before it, and elements of itself and of all operands for each
+    position of the dimensions outside (0, 0 where there is one such position)."""
+    shapes = [cast(TensorType[Any], x.type).get_shape() for x in concat.xs]
+    axis = concat.axis
+    sizes = [math.prod(shape[axis:]) for shape in shapes]
+    before = sum(sizes[:number])
+    if math.prod(shapes[number][:axis]) == 1:
+        return before, 0, 0
+    return before, sizes[number], sum(sizes)
+
+
+def root_of(value: SSAValue) -> SSAValue:
+    """The value behind reshapes."""
+    while isinstance(value.owner, g.ReshapeOp):
+        value = value.owner.x
+    return value
+
+
+def check_written(concat: g.ConcatOp) -> None:
+    """Units write all parts of a concatenation in DRAM."""
+    for number, operand in enumerate(concat.xs):
+        if not isinstance(root_of(operand).owner, (t.UnitOp, g.ConcatOp)):
+            raise PassFailedException(
+                f"fgraph.concat: operand {number} is not written by a unit, so it cannot lie in the result's buffer"
+            )

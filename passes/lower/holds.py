@@ -49,7 +49,7 @@ def hold(unit: UnitLowering, op: t.ComputeOp, layer: int) -> tuple[WeightSource 
     for name, tensor in zip(names, tensors, strict=bool(tensors)):
         kind = element_in(tensor)
         start, strides = (Affine(), channels, Affine(), Affine()), (0, ELEMENT_BYTES[kind], 0, 0)
-        vectors[name] = keep(unit, unit.tensors[tensor], kind, start, extent, bound, strides, layer)
+        vectors[name] = keep(unit, unit.tensors[tensor].buffer, kind, start, extent, bound, strides, layer)
     return source, vectors
 
 
@@ -66,7 +66,7 @@ def weight_source(unit: UnitLowering, op: t.ComputeOp, params: dict[str, Any]) -
         dims, strides = (*dims[:3], bound[0]), (*strides[:3], batch)
     size = ELEMENT_BYTES[element]
     return WeightSource(
-        None, unit.tensors[tensor], element, four(dims), four([s * size for s in strides]), bool(batch)
+        None, unit.tensors[tensor].buffer, element, four(dims), four([s * size for s in strides]), bool(batch)
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Region
+from xdsl.ir import Block, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
@@ -16,7 +16,9 @@ from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.declare import Declarations
 from frustum.passes.lower.lower_unit import UnitLowering
+from frustum.passes.lower.memory_map import Placed
 from frustum.passes.lower.names import Names
+from frustum.passes.lower.places import find_homes
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,15 @@ class Lowered:
 
 
 class Lowering:
-    """One network to one program."""
+    """One network to one program; `tiles`: where those lie that units have left in SRAM."""
 
     def __init__(self, network: g.NetworkOp, target: Target):
         self.network, self.target = network, target
         self.names = Names()
         self.body = Block()
         self.declared = Declarations(network, self.body)
+        self.homes = find_homes(network.body.block.ops)
+        self.tiles: dict[SSAValue, Placed] = {}
 
     def run(self) -> Lowered:
         self.declared.declare()

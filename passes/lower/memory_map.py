@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Element, Four, View
+from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Element, Four, View, Wrap
 from frustum.dialects.tile import TensorView, Tile
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.project import strides_in
@@ -28,7 +28,10 @@ def aligned(size: int) -> int:
 @dataclass
 class Placed:
     """A box of a map in some memory: where it starts in the map, its nominal extents, the map's size, strides in
-    bytes; its buffer, once the loop body that allocates it is written."""
+    bytes; its buffer, once the loop body that allocates it is written.
+
+    The buffer begins at position `origin` of the map (None: at `start`); with `wrap` one dimension goes around.
+    """
 
     element: Element
     start: tuple[Affine, ...]
@@ -36,6 +39,8 @@ class Placed:
     bound: Extents
     strides: Four
     allocated: SSAValue | None = None
+    origin: tuple[Affine, ...] | None = None
+    wrap: Wrap | None = None
 
     @property
     def buffer(self) -> SSAValue:
@@ -45,14 +50,17 @@ class Placed:
     @property
     def own_view(self) -> View:
         """The view whose nominal first element is the first one of the box."""
-        return View(self.element, Affine(), self.strides)
+        return self.view(self.start)
 
-    def view(self, start: Sequence[Affine]) -> View:
-        """The view whose nominal first element is at position `start` of the map."""
+    def view(self, start: Sequence[Affine], clusters_on: int = 0) -> View:
+        """The view whose nominal first element is at position `start` of the map, in the same buffer of the cluster
+        `clusters_on` further."""
         offset = Affine()
-        for position, own, stride in zip(start, self.start, self.strides, strict=True):
-            offset = offset + (position - own) * stride
-        return View(self.element, offset, self.strides)
+        own = self.start if self.origin is None else self.origin
+        for d, (position, first, stride) in enumerate(zip(start, own, self.strides, strict=True)):
+            if self.wrap is None or d != self.wrap.dim:
+                offset = offset + (position - first - first.cluster * clusters_on) * stride
+        return View(self.element, offset, self.strides, wrap=self.wrap)
 
     @property
     def limits(self) -> tuple[Affine, ...]:

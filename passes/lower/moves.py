@@ -6,7 +6,7 @@ import math
 from typing import Any, cast
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir import Block, Region
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
@@ -14,15 +14,16 @@ from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, View
 from frustum.dialects.unit import Extents, Partition
 from frustum.passes.analysis.module import element_of
 from frustum.passes.analysis.project import memory_order
+from frustum.passes.lower.declare import Window
 from frustum.passes.lower.memory_map import byte_strides, dram_view, four, is_shared, tile_bytes
 
 Starts = tuple[Affine, Affine, Affine, Affine]
 
 
 def lower_move(
-    op: t.MoveOp, source: SSAValue, result: SSAValue, clusters: int, tags: dict[str, int]
+    op: t.MoveOp, source: Window, result: Window, clusters: int, tags: dict[str, int]
 ) -> list[isa.AllocOp | isa.CopyOp | isa.RepeatOp]:
-    """The operations that copy from buffer `source` to buffer `result`."""
+    """The operations that copy from one tensor to the other."""
     partition = op.partition.data
     dims = four([int(v) for v in op.dims.get_values()])
     low = [int(v) for v in op.low.get_values()]
@@ -31,13 +32,13 @@ def lower_move(
     size = ELEMENT_BYTES[element]
     loops, start = move_loops(dims, partition, clusters)
     shifted = cast(Starts, tuple(s + x for s, x in zip(start, low, strict=True)))
-    from_view, to_view = op.source_view.data, op.target_view.data
+    from_view, to_view = source.view(op.source_view.data), result.view(op.target_view.data)
     tile = t.Tile(element, partition.tile, memory_order(from_view.strides, bound))
     alloc = isa.AllocOp("sram", tile_bytes(tile), 2 if loops else 1)
     local = View(element, Affine(), byte_strides(tile))
     read = isa.CopyOp(
         "gdma",
-        source,
+        source.buffer,
         alloc.buffer,
         src_view=dram_view(element, from_view, shifted, size),
         dst_view=local,
@@ -49,7 +50,7 @@ def lower_move(
     write = isa.CopyOp(
         "gdma",
         alloc.buffer,
-        result,
+        result.buffer,
         src_view=local,
         dst_view=dram_view(element, to_view, start, size),
         box=Box(start, partition.tile, dims),

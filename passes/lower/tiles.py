@@ -1,0 +1,126 @@
+"""The tiles of one unit in SRAM: when their buffers are allocated, how rings go around."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from xdsl.ir import SSAValue
+from xdsl.utils.exceptions import PassFailedException
+
+from frustum.dialects import isa
+from frustum.dialects import tile as t
+from frustum.dialects.isa.program import Affine, Box, Wrap
+from frustum.passes.analysis.project import ROWS
+from frustum.passes.lower.blocks import CHANNELS
+from frustum.passes.lower.memory_map import Placed, at_levels, box_at_levels, byte_strides, four, tile_bytes
+from frustum.passes.lower.places import Home
+
+if TYPE_CHECKING:
+    from frustum.passes.lower.lower_unit import UnitLowering
+
+Starts = tuple[Affine, ...]
+
+
+@dataclass
+class Tiles:
+    """Where the tiles of a unit lie; `homes` of all tiles of the network."""
+
+    unit: UnitLowering
+    homes: Mapping[SSAValue, Home]
+    placed: dict[SSAValue, Placed] = field(default_factory=dict)
+
+    def __getitem__(self, value: SSAValue) -> Placed:
+        return self.placed[value]
+
+    def place(self, value: SSAValue, region: Box) -> Placed:
+        """The place of a tile of which each pass makes or loads the region; its home is allocated with its first."""
+        unit, home = self.unit, self.homes[value]
+        start, tile = box_at_levels(region, unit.levels), home.tile
+        origin = start if tile.origin is None else tuple(at_levels(o, unit.levels) for o in tile.origin)
+        if home.buffer is None:
+            self.allocate(home, origin, is_loaded=isinstance(value.owner, t.LoadOp))
+        if tile.origin is None:
+            self.check_together(home, start)
+        placed = Placed(tile.element, start, region.extent, region.bound, byte_strides(tile), home.buffer)
+        if tile.origin is not None or not home.is_alone:
+            placed.origin = (origin[0], origin[CHANNELS] - home.channels[value], *origin[2:])
+        if tile.ring:
+            placed = self.rolled(placed, tile.extents[ROWS])
+        self.placed[value] = placed
+        return placed
+
+    # ------------------------------------------------------------ allocation
+
+    def allocate(self, home: Home, origin: Starts, *, is_loaded: bool) -> None:
+        """Memory for a home: two copies of what loads or stores of the next tile overlap with; rings of one piece."""
+        unit, size = self.unit, tile_bytes(home.tile)
+        moves = home.has(t.LoadOp, t.StoreOp)
+        if home.is_resident:
+            alloc, body = isa.AllocOp("sram", size), unit.program.body
+        elif home.tile.ring and unit.loops:
+            alloc = isa.AllocOp("sram", size, rolling=unit.copies(len(unit.loops)) if moves else 1)
+            body = unit.innermost
+        else:
+            depth = self.depth(home, origin, is_loaded=is_loaded)
+            alloc = isa.AllocOp("sram", size, unit.copies(depth) if moves else 1)
+            body = unit.bodies[depth]
+        body.add_op(alloc)
+        home.buffer, home.start = alloc.buffer, origin
+
+    def depth(self, home: Home, origin: Starts, *, is_loaded: bool) -> int:
+        """How many tile loops are open where a home is allocated that does not roll: those that move it; all, where
+        it is computed anew in each pass."""
+        anew = home.tile.origin is None and not (is_loaded and home.is_alone)
+        return len(self.unit.loops) if anew else self.unit.depth_of(*origin)
+
+    def check_together(self, home: Home, start: Starts) -> None:
+        """Tiles without an origin that lie in one buffer are of one region."""
+        assert home.start is not None
+        if any(a != b for d, (a, b) in enumerate(zip(start, home.start, strict=True)) if d != CHANNELS):
+            raise PassFailedException(
+                f"unit {self.unit.unit.unit_name.data}: a concatenation of tiles without an origin takes one region of "
+                f"each, found them at {tuple(map(str, start))} and {tuple(map(str, home.start))}"
+            )
+
+    # ------------------------------------------------------------ rings
+
+    def rolled(self, placed: Placed, rows: int) -> Placed:
+        """A tile whose rows go around a ring of `rows`, on from one image or strip to the next; a ring of all rows of
+        the map needs no turn."""
+        assert placed.origin is not None
+        outer = self.unit.passes_outside(ROWS)
+        n, c, _, w = placed.origin
+        if not outer.loops and rows >= placed.bound[ROWS]:
+            return replace(placed, origin=(n, c, Affine(), w))
+        on = placed.extent[ROWS] * self.unit.unit.tile_counts[ROWS]
+        phase = Affine(0, tuple(k * on % rows for k in outer.loops))
+        return replace(placed, wrap=Wrap(ROWS, rows, phase))
+
+
+def joined(parts: Sequence[Placed]) -> Placed:
+    """The place of tiles side by side along d1; of each dimension the part that ends first."""
+    first = parts[0]
+    start, extent = list(first.start), list(first.extent)
+    for d in (0, 2, 3):
+        for part in parts[1:]:
+            gap = part.start[d] + part.extent[d] - start[d] - extent[d]
+            if not gap.is_constant:
+                raise PassFailedException(
+                    f"a concatenation of tiles that move differently along d{d}: {part.start[d]} and {start[d]}"
+                )
+            extent[d] += min(0, gap.base)
+    extent[CHANNELS] = sum(p.extent[CHANNELS] for p in parts)
+    n, _, h, w = first.bound
+    bound = (n, sum(p.bound[CHANNELS] for p in parts), h, w)
+    return replace(first, start=tuple(start), extent=four(extent), bound=bound)
+
+
+def resident(placed: Placed, tile: t.Tile) -> Placed:
+    """A tile that stays, as later units find it: all of its box."""
+    if tile.origin is None or tile.ring or any(o.loops for o in tile.origin):
+        raise PassFailedException(
+            f"a tile that stays in SRAM lies at one place of its map, found {t.TileType(tile)}"
+        )
+    return replace(placed, start=tile.origin, extent=tile.extents)

@@ -1,0 +1,87 @@
+"""Tiles between DRAM and SRAM, and from one cluster's SRAM to another's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from xdsl.utils.exceptions import PassFailedException
+
+from frustum.dialects import isa
+from frustum.dialects import tile as t
+from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box
+from frustum.passes.lower.blocks import Part, by_blocks, whole_part
+from frustum.passes.lower.memory_map import at_levels, box_at_levels, dram_view, is_shared
+
+if TYPE_CHECKING:
+    from frustum.passes.lower.lower_unit import UnitLowering
+
+
+def load(unit: UnitLowering, op: t.LoadOp) -> None:
+    """A tile's region from DRAM, in the body of the loop that moves it."""
+    region = op.region.data
+    source = unit.tensors[op.source]
+    view = source.view(op.view.data)
+    placed = unit.tiles.place(op.result, region)
+    depth = unit.depth_of(*placed.start)
+    if depth < len(unit.loops) and placed.buffer.owner.parent is unit.innermost:  # part of what is made anew
+        depth = len(unit.loops)
+    fill = None if op.fill is None else op.fill.value.data
+    tags = cast(Any, unit.tags(layer_of_load(unit, op)))
+
+    def copy(part: Part, stage: int) -> isa.CopyOp:
+        seen = dram_view(placed.element, view, part.start, ELEMENT_BYTES[placed.element])
+        return isa.CopyOp(
+            "gdma", source.buffer, placed.buffer, src_view=seen, dst_view=placed.view(part.start), box=part.box,
+            fill=fill, multicast=is_shared(placed.start, unit.clusters), stage=stage, **tags,
+        )  # fmt: skip
+
+    by_blocks(unit.bodies[depth], copy, whole_part(placed.start, region), view.block, depth, 0)
+
+
+def layer_of_load(unit: UnitLowering, op: t.LoadOp) -> int:
+    """Number of the layer that first reads a loaded tile."""
+    layers = [o for o in unit.unit.body.block.ops if isinstance(o, t.ComputeOp)]
+    user = next((i for i, o in enumerate(layers) if op.result in o.operands), 0)
+    return len(unit.program.names.layers) + user
+
+
+def store(unit: UnitLowering, op: t.StoreOp) -> None:
+    """A tile's region to DRAM."""
+    placed, region = unit.tiles[op.tile], op.region.data
+    target = unit.program.declared.buffers[unit.unit.results[op.output.value.data]]
+    view = target.view(op.view.data)
+    start = box_at_levels(region, unit.levels)
+    tags = cast(Any, unit.tags(unit.last_layer))
+
+    def copy(part: Part, stage: int) -> isa.CopyOp:
+        seen = dram_view(placed.element, view, part.start, ELEMENT_BYTES[placed.element])
+        return isa.CopyOp(
+            "gdma", placed.buffer, target.buffer, src_view=placed.view(part.start), dst_view=seen, box=part.box,
+            stage=stage, **tags,
+        )  # fmt: skip
+
+    by_blocks(unit.innermost, copy, whole_part(start, region), view.block, len(unit.loops), unit.stage)
+
+
+def send(unit: UnitLowering, op: t.SendOp) -> None:
+    """Part of a tile to the same place of the map in another cluster's SRAM."""
+    if unit.target.chip.cluster.cdma is None:
+        raise PassFailedException(
+            f"unit {unit.unit.unit_name.data} sends between clusters; the target has no cdma"
+        )
+    placed, region, by = unit.tiles[op.tile], op.region.data, op.by.value.data
+    start = box_at_levels(region, unit.levels)
+    limit = tuple(None if x is None else at_levels(x, unit.levels) for x in region.limit)
+    unit.innermost.add_op(
+        isa.CopyOp(
+            "cdma",
+            placed.buffer,
+            placed.buffer,
+            src_view=placed.view(start),
+            dst_view=placed.view(start, by),
+            box=Box(cast(Any, start), region.extent, region.bound, cast(Any, limit)),
+            peer=Affine(by, cluster=1),
+            stage=unit.stage,
+            **cast(Any, unit.tags(unit.last_layer)),
+        )
+    )
