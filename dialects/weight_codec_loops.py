@@ -1,0 +1,333 @@
+"""The loops under `weight_codec.py`, compiled by numba: its docstring says what they read and write.
+
+Importing this module imports numba, so it is imported only where there is something to compress or to expand.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+
+SYMBOLS = 256
+LONGEST = 12
+"""Bits of a code."""
+LISTED = 31
+"""From so many symbols on, a bit for each of all takes no more than naming them."""
+HEADER_BYTES = 8
+RUNS, CODES = 1, 2
+MOST_ZEROS = 255
+
+
+@njit(cache=True, nogil=True)
+def compress_all(
+    raw: Bytes, ends: Ints, width: int, methods: Ints, stream: Bytes, out: Bytes, out_ends: Ints
+) -> None:
+    """Every block by the method that makes it smallest; `stream` has room for the zero runs of the largest."""
+    start, position = 0, 0
+    for k in range(len(ends)):
+        block = raw[start : ends[k]]
+        start = ends[k]
+        best, method, length = len(block), 0, len(block)
+        runs = 0
+        for each in methods:
+            if each & RUNS and runs == 0:
+                runs = write_runs(block, width, stream)
+            size = runs if each & RUNS else len(block)
+            bits = size
+            if each & CODES:
+                bits = code_bytes(stream[:runs], width + 1) if each & RUNS else code_bytes(block, width)
+            if bits < best:
+                best, method, length = bits, each, size
+        out[position] = method
+        out[position + 1] = width
+        out[position + 2] = 0
+        out[position + 3] = 0
+        for byte in range(4):
+            out[position + 4 + byte] = length >> 8 * byte & 255
+        position += HEADER_BYTES
+        target = out[position : position + best]
+        if method == 0:
+            target[:] = block
+        elif method == RUNS:
+            target[:] = stream[:runs]
+        elif method == CODES:
+            write_codes(block, width, target)
+        else:
+            write_codes(stream[:runs], width + 1, target)
+        position += best
+        out_ends[k] = position
+
+
+# --- zero runs ---------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def write_runs(raw: Bytes, width: int, out: Bytes) -> int:
+    """Tokens of the elements; how many bytes they take."""
+    position, zeros = 0, 0
+    for element in range(0, len(raw), width):
+        is_zero = True
+        for byte in range(width):
+            if raw[element + byte] != 0:
+                is_zero = False
+        if is_zero and zeros < MOST_ZEROS and element + width < len(raw):
+            zeros += 1
+            continue
+        out[position] = zeros
+        for byte in range(width):
+            out[position + 1 + byte] = raw[element + byte]
+        position += width + 1
+        zeros = 0
+    return position
+
+
+@njit(cache=True, nogil=True)
+def expand_runs(stream: Bytes, width: int, out: Bytes) -> bool:
+    """The elements that tokens stand for; false where these are not as many as there should be."""
+    position = 0
+    for token in range(0, len(stream), width + 1):
+        if position >= len(out):
+            return False
+        stop = min(position + stream[token] * width, len(out))
+        out[position:stop] = 0
+        position = stop
+        if position < len(out):
+            for byte in range(width):
+                out[position + byte] = stream[token + 1 + byte]
+            position += width
+    return position == len(out)
+
+
+# --- Huffman codes -----------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def frequencies(data: Bytes, period: int) -> Ints:
+    """How often each symbol occurs at each place: `[period, 256]`."""
+    count = np.zeros((period, SYMBOLS), np.int64)
+    for start in range(0, len(data), period):
+        for place in range(period):
+            count[place, data[start + place]] += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def code_lengths(frequency: Ints) -> Ints:
+    """Bits of each symbol's code, 0 where it does not occur (or is the only one).
+
+    Two sorted queues, leaves and inner nodes; where a code gets too long the frequencies are made flatter.
+    """
+    lengths = np.zeros(SYMBOLS, np.int64)
+    used = np.flatnonzero(frequency)
+    n = len(used)
+    if n < 2:
+        return lengths
+    weights = frequency[used]
+    while True:
+        order = np.argsort(weights, kind="mergesort")
+        weight = np.empty(2 * n - 1, np.int64)
+        weight[:n] = weights[order]
+        parent = np.zeros(2 * n - 1, np.int64)
+        leaf, inner = 0, n
+        for node in range(n, 2 * n - 1):
+            total = 0
+            for _ in range(2):
+                if leaf < n and (inner >= node or weight[leaf] <= weight[inner]):
+                    child, leaf = leaf, leaf + 1
+                else:
+                    child, inner = inner, inner + 1
+                parent[child] = node
+                total += weight[child]
+            weight[node] = total
+        depth = np.zeros(2 * n - 1, np.int64)
+        for node in range(2 * n - 3, -1, -1):
+            depth[node] = depth[parent[node]] + 1
+        if depth[:n].max() <= LONGEST:
+            lengths[used[order]] = depth[:n]
+            return lengths
+        weights = (weights + 1) // 2
+
+
+@njit(cache=True, nogil=True)
+def reversed_codes(lengths: Ints) -> Ints:
+    """Canonical codes, their highest bit lowest: shorter ones first, those of one length by symbol."""
+    codes = np.zeros(SYMBOLS, np.int64)
+    code = 0
+    for length in range(1, LONGEST + 1):
+        for symbol in range(SYMBOLS):
+            if lengths[symbol] == length:
+                turned = 0
+                for bit in range(length):
+                    turned |= (code >> bit & 1) << length - 1 - bit
+                codes[symbol] = turned
+                code += 1
+        code <<= 1
+    return codes
+
+
+@njit(cache=True, nogil=True)
+def table_bytes(used: int) -> int:
+    """What naming the code of so many symbols takes."""
+    return 1 + (used if used < LISTED else SYMBOLS // 8) + (used + 1) // 2
+
+
+@njit(cache=True, nogil=True)
+def plan(count: Ints) -> tuple[Ints, int]:
+    """Lengths of the codes of each place, and the bytes of everything; -1 where bytes are their own codes."""
+    lengths = np.empty(count.shape, np.int64)
+    bits, size = 0, 0
+    for place in range(len(count)):
+        found = code_lengths(count[place])
+        coded = 0
+        for symbol in range(SYMBOLS):
+            coded += found[symbol] * count[place, symbol]
+        plain = 8 * count[place].sum()
+        table = table_bytes((count[place] > 0).sum())
+        if 8 * table + coded >= 8 + plain:
+            lengths[place] = -1
+            size += 1
+            bits += plain
+        else:
+            lengths[place] = found
+            size += table
+            bits += coded
+    return lengths, size + (bits + 7) // 8
+
+
+@njit(cache=True, nogil=True)
+def code_bytes(data: Bytes, period: int) -> int:
+    """Bytes that `write_codes` writes."""
+    return plan(frequencies(data, period))[1]
+
+
+@njit(cache=True, nogil=True)
+def write_codes(data: Bytes, period: int, out: Bytes) -> None:
+    """The codes of all places, then the data in them."""
+    count = frequencies(data, period)
+    lengths, _ = plan(count)
+    codes = np.empty((period, SYMBOLS), np.int64)
+    position = 0
+    for place in range(period):
+        if lengths[place, 0] < 0:
+            lengths[place] = 8
+            out[position] = 0
+            position += 1
+        else:
+            position = write_table(count[place], lengths[place], out, position)
+        codes[place] = reversed_codes(lengths[place])
+    held, bits = 0, 0
+    for start in range(0, len(data), period):
+        for place in range(period):
+            symbol = data[start + place]
+            held |= codes[place, symbol] << bits
+            bits += lengths[place, symbol]
+            while bits >= 8:
+                out[position] = held & 255
+                position += 1
+                held >>= 8
+                bits -= 8
+    if bits:
+        out[position] = held
+
+
+@njit(cache=True, nogil=True)
+def write_table(count: Ints, lengths: Ints, out: Bytes, position: int) -> int:
+    """Which symbols have codes, and how long these are; the position behind it."""
+    used = np.flatnonzero(count)
+    if len(used) < LISTED:
+        out[position] = len(used)
+        for k in range(len(used)):
+            out[position + 1 + k] = used[k]
+        position += 1 + len(used)
+    else:
+        out[position] = LISTED
+        out[position + 1 : position + 1 + SYMBOLS // 8] = 0
+        for symbol in used:
+            out[position + 1 + symbol // 8] |= 1 << symbol % 8
+        position += 1 + SYMBOLS // 8
+    for k in range(0, len(used), 2):
+        second = lengths[used[k + 1]] if k + 1 < len(used) else 0
+        out[position] = lengths[used[k]] | second << 4
+        position += 1
+    return position
+
+
+@njit(cache=True, nogil=True)
+def read_lengths(block: Bytes, position: int, lengths: Ints) -> tuple[int, int]:
+    """Set the lengths of the codes that stand at `position`: the position behind them, -1 where that is too far, and
+    the only symbol, -1 where there are several."""
+    lengths[:] = 0
+    n = int(block[position])
+    position += 1
+    if n == 0:
+        lengths[:] = 8
+        return position, -1
+    if n < LISTED:
+        used = block[position : position + n].astype(np.int64)
+        position += n
+    else:
+        used = np.zeros(SYMBOLS, np.int64)
+        total = 0
+        for symbol in range(min(SYMBOLS, 8 * (len(block) - position))):
+            used[total] = symbol
+            total += int(block[position + symbol // 8]) >> symbol % 8 & 1
+        used = used[:total]
+        position += SYMBOLS // 8
+    end = position + (len(used) + 1) // 2
+    if end > len(block) or n > LISTED:
+        return -1, -1
+    for k in range(len(used)):
+        lengths[used[k]] = int(block[position + k // 2]) >> 4 * (k % 2) & 15
+    return end, int(used[0]) if len(used) == 1 else -1
+
+
+@njit(cache=True, nogil=True)
+def read_table(block: Bytes, position: int, entries: NDArray[np.uint16]) -> int:
+    """Fill `entries`: for the next 12 bits the symbol, and from bit 8 on its length; the position behind the code's
+    text, -1 where that is damaged."""
+    if position < 0 or position >= len(block):
+        return -1
+    lengths = np.empty(SYMBOLS, np.int64)
+    position, only = read_lengths(block, position, lengths)
+    if position < 0 or only >= 0:
+        entries[:] = max(only, 0)
+        return position
+    room = 0
+    for length in lengths:
+        room += (1 << LONGEST) >> length if length else 0
+    if room != 1 << LONGEST or lengths.max() > LONGEST:  # every 12 bits begin with one code
+        return -1
+    codes = reversed_codes(lengths)
+    for symbol in range(SYMBOLS):
+        if lengths[symbol]:
+            entries[codes[symbol] :: 1 << lengths[symbol]] = symbol | lengths[symbol] << 8
+    return position
+
+
+@njit(cache=True, nogil=True)
+def decode_bytes(block: Bytes, period: int, out: Bytes) -> bool:
+    """What the codes stand for; false where the block is damaged."""
+    entries = np.empty((period, 1 << LONGEST), np.uint16)
+    position = 0
+    for place in range(period):
+        position = read_table(block, position, entries[place])
+    if position < 0:
+        return False
+    held, bits = np.uint64(0), 0
+    last = len(block)
+    for start in range(0, len(out), period):
+        for place in range(period):
+            while bits <= 48 and position < last:
+                held |= np.uint64(block[position]) << np.uint64(bits)
+                position += 1
+                bits += 8
+            entry = entries[place, held & np.uint64((1 << LONGEST) - 1)]
+            length = entry >> 8
+            if length > bits:
+                return False
+            out[start + place] = entry & 255
+            held >>= np.uint64(length)
+            bits -= length
+    return True
