@@ -61,13 +61,14 @@ def transfer_chunk_cycles(
     chunk_bytes: Int,
     source_run_bytes: Int,
     destination_run_bytes: Int,
+    read_bytes: Int | None = None,
 ) -> TransferCycles:
     """What one chunk occupies: the engine as long as the slowest part needs, each port as long as it needs.
 
     Two memories of the same engine may be the same one.  For a multicast give any of the destinations: each
-    port is as busy.
+    port is as busy.  A chunk that is expanded on the way takes `read_bytes` at its source.
     """
-    read = chunk_port_cycles(source, chunk_bytes, source_run_bytes)
+    read = chunk_port_cycles(source, chunk_bytes if read_bytes is None else read_bytes, source_run_bytes)
     write = chunk_port_cycles(destination, chunk_bytes, destination_run_bytes)
     moved = ceil_div(chunk_bytes, engine.bytes_per_cycle)
     latency = max(source.latency_cycles, destination.latency_cycles)

@@ -105,6 +105,9 @@ def _region(
             strides = (n, c * instruction.channels.extent, c, h, w)
         case Conv(), 1:
             shape = (extent[1], read[1], *instruction.kernel)
+        case Copy(expand=int(slot_bytes)), 0:
+            element = ELEMENT_BYTES[instruction.src_view.element]
+            return (slot_bytes // element,), (element,)
         case (Copy(), 1) | (Conv(), _):
             shape = extent
         case _, 0:

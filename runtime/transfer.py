@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise, product
+from math import prod
 
 import numpy as np
 
-from frustum.dialects.isa.program import Copy, View
+from frustum.dialects.isa.program import ELEMENT_BYTES, Copy, View
 from frustum.runtime.effects import RAW, Work, effect
+from frustum.runtime.expanded_blocks import expanded_block
 from frustum.runtime.memory import DTYPES
 
 SRC, DST = 0, 1
@@ -19,6 +22,9 @@ def copy(instruction: Copy, work: Work) -> None:
     """`dst = src`, with several destinations for a multicast or broadcast; with `fill` a border around it."""
     src, dst = instruction.src_view, instruction.dst_view
     assert src.element == dst.element, "copies do not convert"
+    if instruction.expand is not None:
+        _expand(instruction, work)
+        return
     if any(work.split):
         _copy_in_pieces(instruction, work)
         return
@@ -33,6 +39,19 @@ def copy(instruction: Copy, work: Work) -> None:
     target = work.raw(DST, dst, work.read, inner, copies)
     source = work.raw(SRC, src, work.read)
     target[...] = np.expand_dims(source, -5) if copies else source
+
+
+def _expand(instruction: Copy, work: Work) -> None:
+    """The block of each unit's slot into its box; units that have the same block expand it once."""
+    src, dst = instruction.src_view, instruction.dst_view
+    assert instruction.expand is not None
+    copies = work.copies if work.copies > 1 else 0
+    element = ELEMENT_BYTES[src.element]
+    slots = work.raw(SRC, replace(src, strides=(0, 0, 0, element)), (1, 1, 1, instruction.expand // element))
+    target = work.raw(DST, dst, work.read, 0, copies)
+    for unit in np.ndindex(target.shape[: target.ndim - 4 - bool(copies)]):
+        expanded = expanded_block(slots[unit].tobytes(), prod(work.read) * element)
+        target[unit] = expanded.view(target.dtype).reshape(work.read)
 
 
 def _copy_in_pieces(instruction: Copy, work: Work) -> None:

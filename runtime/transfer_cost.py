@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frustum.dialects.durations import chunks, transfer_chunk_cycles
+from frustum.dialects.durations import ceil_div, chunks, larger, transfer_chunk_cycles
 from frustum.dialects.isa.program import Copy, Fetch, TableLoad
 from frustum.dialects.isa.program import Engine as EngineKind
 from frustum.runtime.expand import DRAM, NRAM, SRAM, Expanded, Rows
@@ -138,10 +138,13 @@ class _Table:
         mover = machine.mover(engine)
         between = machine.memory(source), machine.memory(destination)
         runs = self.work.source_run_bytes[chosen], self.work.destination_run_bytes[chosen]
+        at_source = self.work.source_bytes[chosen]
+        expands = bool((at_source != size).any())
         for last, bytes_ in enumerate(
             (transfers.chunk_bytes, np.where(rest > 0, rest, transfers.chunk_bytes))
         ):
-            cycles = transfer_chunk_cycles(mover, *between, bytes_, *runs)
+            read = ceil_div(bytes_ * at_source, larger(size, 1)) if expands else bytes_
+            cycles = transfer_chunk_cycles(mover, *between, bytes_, *runs, read)
             self.busy[chosen, :, last] = cycles.engine
             self.port_busy[chosen, :, SOURCE, last] = cycles.source_port
             self.port_busy[chosen, :, DESTINATION, last] = cycles.destination_port

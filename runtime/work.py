@@ -4,8 +4,9 @@ Timing and counting both ask here.  Instructions that differ in addresses only a
 `frustum.dialects.durations` see all executions of alike instructions as one array.
 
 A transfer is as large as what it writes, and both its ports are held for that (fill included); byte counts are the
-bytes really read and written.  A compute instruction reads each byte of its operands once and writes each byte of
-its result once; what is broadcast is read once.
+bytes really read and written.  One that expands holds the port of its source for the bytes of the slot.  A compute
+instruction reads each byte of its operands once and writes each byte of its result once; what is broadcast is read
+once.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Work:
     """What each row of one table does; nothing where it is not active."""
 
     cycles: Ints  # rows, units: the compute unit is busy
-    size_bytes: Ints  # rows, units: of a transfer
+    size_bytes: Ints  # rows, units: of a transfer: what it writes, or a larger slot that it expands
+    source_bytes: Ints  # rows, units: of a transfer, as its source sees it: less where it is expanded
     source_run_bytes: Ints  # rows, units: its contiguous runs
     destination_run_bytes: Ints  # rows, units
     moved_bytes: Ints  # rows, units: size of a transfer, or operands and results of computing
@@ -80,6 +82,7 @@ def _nothing(rows: int, units: int) -> Work:
     return Work(
         cycles=zeros(rows, units),
         size_bytes=zeros(rows, units),
+        source_bytes=zeros(rows, units),
         source_run_bytes=zeros(rows, units),
         destination_run_bytes=zeros(rows, units),
         moved_bytes=zeros(rows, units),
@@ -149,8 +152,11 @@ def _sizes(instruction: Instruction, form: Form) -> tuple[_Size | None, ...]:
         if isinstance(instruction, Conv) and slot in PER_CHANNEL:
             sizes.append(_conv_size(instruction, slot, element))
             continue
-        moves = tuple(isinstance(instruction, Copy) or stride != 0 for stride in operand.view.strides)
         still = (False,) * 4
+        if slot == 0 and isinstance(instruction, Copy) and instruction.expand is not None:
+            sizes.append(_Size(instruction.expand, still, still))
+            continue
+        moves = tuple(isinstance(instruction, Copy) or stride != 0 for stride in operand.view.strides)
         sizes.append(_Size(element, *((moves, still) if operand.is_written else (still, moves))))
     return tuple(sizes)
 
@@ -218,11 +224,19 @@ def _set_bytes(result: Work, rows: Rows, chosen: Ints, alike: _Alike) -> None:
         if operand.is_written:
             result.written_bytes[slot, chosen] = total * writes
         if isinstance(alike.instruction, Copy):
-            if operand.is_written:
-                result.size_bytes[chosen] = result.moved_bytes[chosen] = each
+            _set_size(result, chosen, alike.instruction, each, operand.is_written)
         else:
             times = operand.is_read * reads + operand.is_written * writes
             result.moved_bytes[chosen] += each * times[:, None]
+
+
+def _set_size(result: Work, chosen: Ints, copy: Copy, each: Ints, written: bool) -> None:
+    """The size of a transfer, by the bytes of its source (first) or destination."""
+    if written:
+        result.moved_bytes[chosen] = each
+        result.size_bytes[chosen] = np.maximum(each, result.source_bytes[chosen] * (copy.expand is not None))
+    if not written or copy.expand is None:
+        result.source_bytes[chosen] = each
 
 
 def _happens(instruction: Instruction, slot: int, rows: Rows, chosen: Ints) -> tuple[Ints, Ints]:
@@ -270,6 +284,8 @@ def _by_stride(instructions: Sequence[Instruction], slot: int) -> tuple[Ints, In
         if isinstance(instruction, Copy):
             view = (instruction.src_view, instruction.dst_view)[slot]
             strides[number], element[number] = view.strides, ELEMENT_BYTES[view.element]
+            if slot == 0 and instruction.expand is not None:
+                element[number] = instruction.expand
     dims = np.argsort(strides, axis=1, kind="stable")
     return np.take_along_axis(strides, dims, axis=1), dims, element
 

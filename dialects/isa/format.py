@@ -229,6 +229,7 @@ INSTRUCTION_FORMATS = (
         multicast=Flag(),
         peer=Maybe(AFFINE),
         box=BoxOf(),
+        expand=Maybe(Unsigned(30)),
         fill=Maybe(Real()),
     ),
     Format(

@@ -306,6 +306,9 @@ class Copy(Common):
     fill: float | None = None
     multicast: bool = False
     peer: Affine | None = None
+    expand: int | None = None
+    """Bytes of the slot at the source, whose block (`weight_codec.py`) stands for the elements of the clipped box, d0
+    outermost; the source's view then has no strides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,14 @@ from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.isa.attributes import AffineAttr, BoxAttr, BufferType, RealAttr, ViewAttr
-from frustum.dialects.isa.instruction import COMMON, CommonFields, Instruction, Word, check_word
+from frustum.dialects.isa.instruction import (
+    COMMON,
+    INTEGER,
+    CommonFields,
+    Instruction,
+    Word,
+    check_word,
+)
 from frustum.dialects.isa.program import COPY_ENGINES, Affine, Box, CopyEngine, Engine, Memory, View
 
 LOCAL: tuple[Memory, ...] = ("nram", "wram")
@@ -22,11 +29,16 @@ ROUTES: dict[CopyEngine, frozenset[tuple[Memory, Memory]]] = {
     "cdma": frozenset({("sram", "sram")}),
 }
 """The (source, destination) memories each engine connects."""
+SLOT_ALIGNMENT_BYTES = 16
+"""Slots of compressed blocks are multiples of this."""
 
 
 @irdl_op_definition
 class CopyOp(Instruction):
-    """Copy a box of elements; with `fill`, positions outside [0, bound) are written with that value."""
+    """Copy a box of elements; with `fill`, positions outside [0, bound) are written with that value.
+
+    With `expand` the source is a slot of that many bytes, and the block in it is expanded into the clipped box.
+    """
 
     name = "fisa.copy"
     VIEWS: ClassVar = (("src", "src_view"), ("dst", "dst_view"))
@@ -41,11 +53,12 @@ class CopyOp(Instruction):
     fill = opt_prop_def(RealAttr)
     multicast = opt_prop_def(UnitAttr)
     peer = opt_prop_def(AffineAttr)
+    expand = opt_prop_def(INTEGER)
 
     custom_directives = (Word,)
     assembly_format = (
         "custom<Word>($engine) $src $src_view `->` $dst $dst_view `box` $box (`fill` $fill^)?"
-        " (`multicast` $multicast^)? (`peer` $peer^)?"
+        " (`multicast` $multicast^)? (`peer` $peer^)? (`expand` $expand^)?"
         + COMMON
         + " `:` type($src) `->` type($dst)"
     )
@@ -62,6 +75,7 @@ class CopyOp(Instruction):
         fill: float | None = None,
         multicast: bool = False,
         peer: Affine | None = None,
+        expand: int | None = None,
         **common: Unpack[CommonFields],
     ) -> None:
         fields = {
@@ -72,6 +86,7 @@ class CopyOp(Instruction):
             "fill": None if fill is None else float(fill),
             "multicast": multicast,
             "peer": peer,
+            "expand": expand,
         }
         self.fill_in((src, dst), common, fields)
 
@@ -96,6 +111,24 @@ class CopyOp(Instruction):
                     f"'{self.name}': {name} wraps around {view.wrap.size} positions of d{view.wrap.dim}, "
                     f"but the box has {self.box.data.extent[view.wrap.dim]}"
                 )
+        if self.expand is not None:
+            self.check_expansion(self.expand.value.data, route)
+
+    def check_expansion(self, slot_bytes: int, route: tuple[Memory, Memory]) -> None:
+        """What `expand` asks of the rest."""
+        if route not in {("sram", memory) for memory in LOCAL}:
+            raise VerifyException(
+                f"'{self.name}': blocks are expanded on the way from sram to nram or wram, "
+                f"found {route[0]} to {route[1]}"
+            )
+        if slot_bytes < SLOT_ALIGNMENT_BYTES or slot_bytes % SLOT_ALIGNMENT_BYTES:
+            raise VerifyException(
+                f"'{self.name}': a slot is a multiple of {SLOT_ALIGNMENT_BYTES} bytes, found {slot_bytes}"
+            )
+        if any(self.src_view.data.strides) or self.src_view.data.wrap is not None or self.fill is not None:
+            raise VerifyException(
+                f"'{self.name}': expand goes with a source without strides and wrap, and without fill"
+            )
 
 
 def _memory(value: SSAValue) -> Memory:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+import plain_codec
 
-from frustum.dialects.isa.program import CORE_ENGINES, MEMORIES, Program, Repeat
+from frustum.dialects.isa.program import CORE_ENGINES, MEMORIES, Program, Repeat, View
 from frustum.runtime import kernels
 from frustum.runtime.memory import DTYPES
 
@@ -99,6 +100,11 @@ class _Unit:
         assert address >= 0, "below the memory"
         return self.chip.memories[view.memory][unit][address : address + dtype.itemsize].view(dtype)
 
+    def byte(self, view, k):
+        """Byte k from the view's offset on."""
+        whole = View("i8", view.offset + k, (0, 0, 0, 0), view.memory, view.ring)
+        return self.element(whole, self.start).view(np.uint8)[0]
+
     def flags(self):
         level = self.instruction.accumulate
         if level is None:
@@ -118,11 +124,23 @@ def _copy(copy, unit):
         targets = list(range(unit.chip.clusters))
     else:
         targets = [None if copy.peer is None else unit.at(copy.peer)]
+    expanded = None if copy.expand is None else iter(_expanded(copy, unit))
     for position in unit.positions():
         inside = all(0 <= p < bound for p, bound in zip(position, copy.box.bound, strict=True))
-        value = unit.element(copy.src_view, position)[0] if inside else copy.fill
+        if expanded is not None:
+            value = next(expanded)
+        else:
+            value = unit.element(copy.src_view, position)[0] if inside else copy.fill
         for target in targets:
             unit.element(copy.dst_view, position, where=target)[0] = value
+
+
+def _expanded(copy, unit):
+    """The elements that a slot's block stands for, read byte by byte."""
+    dtype = DTYPES[copy.src_view.element]
+    count = len(list(unit.positions()))
+    slot = [int(unit.byte(copy.src_view, k)) for k in range(copy.expand)]
+    return np.array(plain_codec.expand(slot, count * dtype.itemsize), np.uint8).view(dtype)
 
 
 def _conv(conv, unit):

@@ -77,6 +77,7 @@ class Maker:
             fill=self.maybe(self.real()),
             multicast=self.flag(),
             peer=self.maybe(self.pooled_affine()),
+            expand=self.maybe(self.unsigned(30)),
             **common,
         )
 

@@ -18,6 +18,7 @@ builtin.module attributes {frustum.dtype = "f32", frustum.layers = ["conv1"], fr
       fisa.copy cdma %s <f32, 0, [0, 0, 0, 4]> -> %s2 <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> peer <1 + 1*cluster> waits <cores 1 at 1, all_cores 1 at 2, all_clusters 0 at 1*i0> : !fisa.buffer<sram> -> !fisa.buffer<sram>
       fisa.copy gdma %in <f32, 0, [0, 256, 32, 4]> -> %s2 <f32, 0, [0, 0, 32, 4], wrap 2 + 3*i0 mod 4> box <0 : 1 in 1, 0 : 1 in 4, 2*i0 : 4 in 8, 0 : 8 in 8> : !fisa.buffer<dram> -> !fisa.buffer<sram>
       fisa.copy bus %s <f32, 0, [144, 36, 12, 4]> -> %w <f32, 0, [144, 36, 12, 4]> box <0 : 4 in 4, 0 : 4 in 4, 0 : 3 in 3, 0 : 3 in 3> : !fisa.buffer<sram> -> !fisa.buffer<wram>
+      fisa.copy bus %s <f32, 48*i0, [0, 0, 0, 0]> -> %w <f32, 0, [144, 36, 12, 4]> box <0 : 4 in 4, 0 : 4 in 4, 0 : 3 in 3, 0 : 3 in 3> expand 48 : !fisa.buffer<sram> -> !fisa.buffer<wram>
       fisa.conv in %x <f32, 0, [0, 256, 40, 4]> weight %w <f32, 0, [144, 36, 12, 4]> out %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 2*i0 : 2 in 8, 0 : 8 in 8> channels <0 : 4 in 4> rows <-1 + 2*i0 : 4 in 8> cols <-1 : 10 in 8> kernel [3, 3] strides [1, 1] dilations [1, 1] act <relu> stage 2 waits <own 1 at 1*i0> signal 2 layer 1
       fisa.line_buffer continuous in blocks 2 lines 16 shift 2 then 1 at 9 padding [1, 1, 0, 1] discard [4, 6, 2] stage 1
       fisa.line_buffer split in blocks 1 lines 8 shift 1 then 1 at 10
@@ -52,6 +53,7 @@ builtin.module attributes {frustum.dtype = "f32", frustum.layers = ["conv1"], fr
 // CHECK-NEXT: fisa.copy cdma %s <f32, 0, [0, 0, 0, 4]> -> %s2 <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> peer <1 + 1*cluster> waits <cores 1 at 1, all_cores 1 at 2, all_clusters 0 at 1*i0> : !fisa.buffer<sram> -> !fisa.buffer<sram>
 // CHECK-NEXT: fisa.copy gdma %in <f32, 0, [0, 256, 32, 4]> -> %s2 <f32, 0, [0, 0, 32, 4], wrap 2 + 3*i0 mod 4> box <0 : 1 in 1, 0 : 1 in 4, 2*i0 : 4 in 8, 0 : 8 in 8> : !fisa.buffer<dram> -> !fisa.buffer<sram>
 // CHECK-NEXT: fisa.copy bus %s <f32, 0, [144, 36, 12, 4]> -> %w <f32, 0, [144, 36, 12, 4]> box <0 : 4 in 4, 0 : 4 in 4, 0 : 3 in 3, 0 : 3 in 3> : !fisa.buffer<sram> -> !fisa.buffer<wram>
+// CHECK-NEXT: fisa.copy bus %s <f32, 48*i0, [0, 0, 0, 0]> -> %w <f32, 0, [144, 36, 12, 4]> box <0 : 4 in 4, 0 : 4 in 4, 0 : 3 in 3, 0 : 3 in 3> expand 48 : !fisa.buffer<sram> -> !fisa.buffer<wram>
 // CHECK-NEXT: fisa.conv in %x <f32, 0, [0, 256, 40, 4]> weight %w <f32, 0, [144, 36, 12, 4]> out %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 2*i0 : 2 in 8, 0 : 8 in 8> channels <0 : 4 in 4> rows <-1 + 2*i0 : 4 in 8> cols <-1 : 10 in 8> kernel [3, 3] strides [1, 1] dilations [1, 1] act <relu> stage 2 waits <own 1 at 1*i0> signal 2 layer 1
 // CHECK-NEXT: fisa.line_buffer continuous in blocks 2 lines 16 shift 2 then 1 at 9 padding [1, 1, 0, 1] discard [4, 6, 2] stage 1
 // CHECK-NEXT: fisa.line_buffer split in blocks 1 lines 8 shift 1 then 1 at 10

@@ -84,6 +84,11 @@ INVALID = [
     (lambda: copy("gdma", SRAM, DRAM, multicast=True), "only a gdma read is multicast"),
     (lambda: copy("cdma", SRAM, SRAM), "a peer belongs to cdma and only to cdma"),
     (lambda: copy("mvdma", SRAM, NRAM, peer=Affine()), "a peer belongs to cdma and only to cdma"),
+    (lambda: copy("gdma", DRAM, SRAM, expand=32), "expanded on the way from sram to nram or wram, found dram to sram"),
+    (lambda: copy("mvdma", NRAM, SRAM, expand=32), "expanded on the way from sram .* found nram to sram"),
+    (lambda: copy("bus", SRAM, WRAM, expand=40), "a slot is a multiple of 16 bytes, found 40"),
+    (lambda: copy("bus", SRAM, WRAM, expand=0), "a slot is a multiple of 16 bytes, found 0"),
+    (lambda: copy("bus", SRAM, WRAM, expand=32), "a source without strides and wrap"),
     (
         lambda: copy("mvdma", SRAM, NRAM, dst_view=View("f16", Affine(), (0, 0, 0, 2))),
         "a copy does not convert its elements",
