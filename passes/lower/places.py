@@ -54,8 +54,8 @@ def find_homes(operations: Iterable[Operation]) -> dict[SSAValue, Home]:
     to be in two places."""
     links: dict[SSAValue, list[Link]] = {}
     for a, b, offset in _links(operations, links):
-        links[a].append((b, offset))
-        links.setdefault(b, []).append((a, -offset))
+        links[a].append((b, -offset))
+        links.setdefault(b, []).append((a, offset))
     homes: dict[SSAValue, Home] = {}
     for value in links:
         if value not in homes:
