@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from xdsl.ir import Operation
 
 from frustum.dialects.isa.program import Affine, Box
-from frustum.dialects.tile import MapAttr, SubMap, Tile
+from frustum.dialects.tile import Axis, MapAttr, SubMap, Tile
 from frustum.dialects.unit import Extents, Partition
-from frustum.passes.analysis.layer import MapOperand, dense
-from frustum.passes.analysis.roll import ROWS, Rolling, Unprojectable, rates_of, ring_rows, roll
-from frustum.passes.analysis.unit_layers import Source, UnitLayers, layers_of, unit_layers
+from frustum.passes.analysis.layer import Layer, MapOperand, dense
+from frustum.passes.analysis.roll import ROWS, Rolling, rates_of, ring_rows, roll
+from frustum.passes.analysis.unit_layers import Source, UnitLayers, Unprojectable, layers_of, unit_layers
 
 Starts = tuple[Affine, Affine, Affine, Affine]
 
@@ -156,6 +156,7 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
         layer = unit.layers[j]
         if j not in outputs:
             raise Unprojectable(f"layer {j} ({layer.kind}) is neither used nor an output")
+        check_whole(j, layer, outputs[j])
         operands[j] = tuple(needed(outputs[j], operand) for operand in layer.maps)
         for region, source, operand in zip(operands[j], unit.sources[j], layer.maps, strict=True):
             known, number = (outputs, source.layer) if source.layer is not None else (inputs, source.input)
@@ -170,6 +171,21 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
         (0,) * len(inputs),
         tuple(stores[j] for j in unit.stored),
     )
+
+
+def check_whole(j: int, layer: Layer, region: Region) -> None:
+    """Raises `Unprojectable` for a tile of a layer that cuts what must be whole, or starts between its steps."""
+    for d, (start, extent) in enumerate(zip(region.start, region.extent, strict=True)):
+        if d in layer.axes_all and extent < layer.out_dims[d]:
+            raise Unprojectable(
+                f"layer {j} ({layer.kind}) needs all {layer.out_dims[d]} positions of d{d} at once, a tile has {extent}"
+            )
+        axes = (m.access[d] for m in layer.maps)
+        step = math.lcm(layer.align[d], *(axis.den for axis in axes if isinstance(axis, Axis)))
+        if any(part % step for part in (start.base, start.cluster, *start.loops)):
+            raise Unprojectable(
+                f"layer {j} ({layer.kind}) is made in steps of {step} along d{d}, a tile starts at {start}"
+            )
 
 
 def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:

@@ -10,14 +10,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from frustum.dialects.tile import Whole
-from frustum.passes.analysis.unit_layers import UnitLayers
+from frustum.passes.analysis.unit_layers import UnitLayers, Unprojectable
 
 ROWS = 2
 """The dimension along which borders roll."""
-
-
-class Unprojectable(Exception):
-    """A unit that cannot be cut in this way; says why."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,10 @@ from frustum.dialects.unit import Extents, UnitOp
 from frustum.passes.analysis.layer import CONCAT, Layer, layer_of
 
 
+class Unprojectable(Exception):
+    """A unit that cannot be cut in this way; says why."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a map operand of a layer comes from: layer `layer` of the unit, or its input number `input`."""
@@ -132,6 +136,7 @@ def layers_of(
     """The operations of a unit as layers; weights are not layers.
 
     `outputs` are the values that leave it (by default the last operation's result), `resident` the inputs in SRAM.
+    Raises `Unprojectable` for outputs that are no layer's.
     """
     ops = tuple(op for op in ops if not isinstance(op, WeightOp))
     number: dict[SSAValue, int] = {op.results[0]: i for i, op in enumerate(ops)}
@@ -149,6 +154,8 @@ def layers_of(
                 sizes += [m.element_bytes] * (len(inputs) - len(sizes))
             own.append(Source(number.get(value), value, place))
         sources.append(tuple(own))
+    if outputs is not None and any(v not in number for v in outputs):
+        raise Unprojectable("it gives a value that none of its layers makes")
     stored = (len(ops) - 1,) if outputs is None else tuple(dict.fromkeys(number[v] for v in outputs))
     return UnitLayers(
         ops,

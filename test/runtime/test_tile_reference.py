@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from networks import Net
-from stops import modules_at_stops, run_module
+from stops import run_module
+from units import Group, as_units
+from units import placed as lowered
 from xdsl.rewriter import Rewriter
 
-from frustum.backend.pipeline import Choices
 from frustum.dialects import tile
 from frustum.dialects.isa.attributes import BoxAttr
+from frustum.dialects.unit import Partition
 from frustum.runtime.tile_layers import Held
 
 
@@ -21,7 +23,8 @@ def placed():
     net = Net()
     x = net.conv(net.conv(net.input(1, 4, 12, 12), 4, act="relu"), 4)
     module, inputs = net.module(x)
-    return modules_at_stops(module, "tiny", Choices())["placed"], inputs
+    units = as_units(module, "tiny", [Group((0, 1), Partition((1, 4, 3, 12), 2, 2))])
+    return lowered(units), inputs
 
 
 def only(module, kind):

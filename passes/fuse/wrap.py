@@ -1,0 +1,87 @@
+"""Move layers into a unit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from xdsl.dialects.builtin import DenseArrayBase, i64
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.utils.exceptions import PassFailedException
+
+from frustum.dialects.graph import WeightOp
+from frustum.dialects.unit import UnitOp, YieldOp
+
+
+def wrap(
+    ops: Sequence[Operation], unit_name: str, stopped_by: str | None, keeps: Collection[SSAValue] = ()
+) -> UnitOp:
+    """Layers of one block, in their order, as a unit in the place of the last one; weights are copied in.
+
+    Its results are the values that operations outside read (the last one's, if there are none), in the order of the
+    layers; those in `keeps` stay in SRAM.  What stands between the layers and reads one of them moves behind the
+    unit; raises `PassFailedException` if the unit reads that again.
+    """
+    inside = set(ops)
+    made = [op.results[0] for op in ops]
+    outputs = [v for v in made if any(use.operation not in inside for use in v.uses)] or [made[-1]]
+    block = ops[-1].parent
+    assert isinstance(block, Block)
+    later = readers_between(ops, inside, unit_name)
+    inputs, weights = operands_of(ops)
+    unit = UnitOp(unit_name, list(inputs), [v.type for v in outputs], stopped_by=stopped_by)
+    unit.location = ops[0].location
+    if keeps:
+        unit.properties["keeps"] = DenseArrayBase.from_list(i64, [i for i, v in enumerate(outputs) if v in keeps])
+    block.insert_op_before(unit, ops[-1])
+    for reader in reversed(later):
+        reader.detach()
+        block.insert_op_after(reader, unit)
+    body = unit.body.block
+    replacement: dict[SSAValue, SSAValue] = dict(zip(inputs, body.args, strict=True))
+    for weight in weights:
+        copy = weight.clone()
+        body.add_op(copy)
+        replacement[weight.result] = copy.result
+    for op in ops:
+        op.detach()
+        body.add_op(op)
+        for i, operand in enumerate(op.operands):
+            if operand in replacement:
+                op.operands[i] = replacement[operand]
+    for value, result in zip(outputs, unit.results, strict=True):
+        value.replace_uses_with_if(result, lambda use: use.operation not in inside)
+    body.add_op(YieldOp(outputs))
+    return unit
+
+
+def operands_of(ops: Sequence[Operation]) -> tuple[list[SSAValue], list[WeightOp]]:
+    """What layers read from outside: maps, and weights, each once."""
+    made = {op.results[0] for op in ops}
+    inputs: dict[SSAValue, None] = {}
+    weights: dict[WeightOp, None] = {}
+    for operand in (o for op in ops for o in op.operands):
+        if isinstance(operand.owner, WeightOp):
+            weights[operand.owner] = None
+        elif operand not in made:
+            inputs[operand] = None
+    return list(inputs), list(weights)
+
+
+def readers_between(ops: Sequence[Operation], inside: set[Operation], unit_name: str) -> list[Operation]:
+    """Operations before the last layer that depend on one of the layers and are not among them."""
+    found: dict[Operation, None] = {}
+    op: Operation | None = ops[0]
+    while op is not None and op is not ops[-1]:
+        owners = {operand.owner for operand in op.operands}
+        if op not in inside and any(owner in inside or owner in found for owner in owners):
+            found[op] = None
+        op = op.next_op
+    for layer in ops:
+        for operand in layer.operands:
+            outside = operand.owner
+            if isinstance(outside, Operation) and outside in found:
+                raise PassFailedException(
+                    f"unit {unit_name}: {layer.name} reads the result of {outside.name}, which is outside and "
+                    f"depends on the unit"
+                )
+    return list(found)

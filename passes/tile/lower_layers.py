@@ -1,0 +1,240 @@
+"""A unit of layers as a loop over tiles: loads, computations and stores by projection from its outputs back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
+from xdsl.ir import Operation, SSAValue
+from xdsl.utils.exceptions import PassFailedException
+
+from frustum.dialects import tile as t
+from frustum.dialects.graph import ScaleAttr, WeightOp, is_integer
+from frustum.dialects.isa.program import MAX_LOOPS, Element
+from frustum.dialects.target import Target
+from frustum.dialects.unit import Extents, Partition, UnitOp
+from frustum.passes.analysis.layer import CONCAT, SAME4, Layer, MapOperand, scales_of
+from frustum.passes.analysis.layouts import LAYOUT, view_of
+from frustum.passes.analysis.module import element_of
+from frustum.passes.analysis.project import (
+    Place,
+    Projection,
+    Region,
+    UnitLayers,
+    Unprojectable,
+    map_of,
+    memory_order,
+    places_of,
+    project,
+    unit_layers,
+)
+from frustum.passes.tile.plan import plan_layer, work_of
+
+PRODUCED = "frustum.macs"
+"""Attribute of a computation: multiply-accumulates of the network's layer, each counted once."""
+
+
+def empty(unit: UnitOp, counts: Extents, clusters: int, depth: int, loops: Extents) -> t.UnitOp:
+    """The lowered unit without its body."""
+    return t.UnitOp(
+        unit.unit_name.data,
+        list(unit.operands),
+        list(unit.result_types),
+        counts=counts,
+        clusters=clusters,
+        depth=depth,
+        mode=unit.mode,
+        stopped_by=unit.stopped_by,
+        loops=loops,
+    )
+
+
+class Inside:
+    """Values of a unit's body in the lowered unit: block arguments, and weights as they are first asked for."""
+
+    def __init__(self, unit: UnitOp, lowered: t.UnitOp):
+        self.block = lowered.body.block
+        self.values: dict[SSAValue, SSAValue] = dict(zip(unit.body.block.args, self.block.args, strict=True))
+        self.outer: dict[SSAValue, SSAValue] = dict(zip(unit.body.block.args, unit.operands, strict=True))
+
+    def tensor(self, value: SSAValue) -> SSAValue:
+        if value not in self.values:
+            assert isinstance(value.owner, WeightOp)
+            copy = value.owner.clone()
+            self.block.add_op(copy)
+            self.values[value] = copy.result
+        return self.values[value]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A unit's layers with how they are cut: regions of every pass, and where every map lies in SRAM."""
+
+    layers: UnitLayers
+    partition: Partition
+    projection: Projection
+    places: tuple[Place, ...]
+
+
+def cut_of(unit: UnitOp, target: Target) -> Cut:
+    """By the unit's partition; raises `PassFailedException` where it has none, or one that does not go."""
+    name = unit.unit_name.data
+    if unit.partition is None:
+        raise PassFailedException(f"unit {name} has no partition: run frustum-tile-partition first")
+    partition = unit.partition.data
+    try:
+        layers = unit_layers(unit)
+        projection = project(layers, partition, target.chip.clusters)
+    except Unprojectable as reason:
+        raise PassFailedException(f"unit {name} cannot be cut as {unit.partition}: {reason}") from reason
+    return Cut(layers, partition, projection, places_of(layers, projection, partition.depth))
+
+
+def lower_layers(unit: UnitOp, target: Target) -> t.UnitOp:
+    """The loops over the tiles of a unit of layers."""
+    cut = cut_of(unit, target)
+    rolls = cut.partition.borders == "exchange"
+    loops = t.ROLLING_LOOPS if rolls else t.TILE_LOOPS
+    lowered = empty(unit, cut.projection.counts, cut.partition.clusters, cut.partition.depth, loops)
+    if LAYOUT in unit.attributes:
+        lowered.attributes[LAYOUT] = unit.attributes[LAYOUT]
+    end = unit.body.block.last_op
+    assert end is not None
+    body = Body(cut, Inside(unit, lowered), target, list(end.operands), lowered)
+    for j in range(len(cut.layers.layers)):
+        body.layer(j)
+    body.stores()
+    body.inside.block.add_op(t.YieldOp())
+    return lowered
+
+
+class Body:
+    """The body of a lowered unit as it grows: one pass over the tiles."""
+
+    def __init__(self, cut: Cut, inside: Inside, target: Target, yielded: list[SSAValue], lowered: t.UnitOp):
+        self.cut, self.inside, self.target = cut, inside, target
+        self.layers, self.projection = cut.layers, cut.projection
+        self.tiles: dict[int, SSAValue] = {}  # by the number of the map
+        self.yielded = yielded
+        self.results = {value: result for value, result in zip(yielded, lowered.results, strict=True)}
+
+    def layer(self, j: int) -> None:
+        """Loads what it reads for the first time, then computes."""
+        op, layer = self.layers.ops[j], self.layers.layers[j]
+        operands = [self.operand(j, k) for k in range(len(layer.maps))]
+        made = self.concat(j, operands) if layer.kind == CONCAT else self.compute(j, operands)
+        made.location = op.location
+        self.inside.block.add_op(made)
+        self.tiles[j] = made.results[0]
+
+    def operand(self, j: int, k: int) -> SSAValue:
+        """The tile of operand k of layer j."""
+        number = self.layers.number_of(self.layers.sources[j][k])
+        if number not in self.tiles:
+            self.tiles[number] = self.load(number, self.layers.ops[j])
+        return self.tiles[number]
+
+    def load(self, number: int, reader: Operation) -> SSAValue:
+        own = self.layers.inputs[number - len(self.layers.layers)]
+        region = self.projection.region_of(number)
+        view = view_of(self.inside.outer.get(own.value), own.view)
+        loaded = t.LoadOp(self.inside.tensor(own.value), view, region.box(own.dims), self.tile(number))
+        loaded.location = reader.location
+        self.inside.block.add_op(loaded)
+        return loaded.result
+
+    def compute(self, j: int, tiles: list[SSAValue]) -> Operation:
+        op, layer = self.layers.ops[j], self.layers.layers[j]
+        submap = map_of(op)
+        if submap is None:
+            raise PassFailedException(f"{op.name} has no frustum.map: run frustum-tile-partition first")
+        tensors = [self.inside.tensor(op.operands[i]) for i in (layer.weight, *layer.vectors) if i is not None]
+        box, accesses = self.projection.outputs[j].box(layer.out_dims), [m.access for m in layer.maps]
+        made = t.ComputeOp(layer.kind, [*tiles, *tensors], box, accesses, submap, layer.params, self.tile(j))
+        made.attributes[PRODUCED] = IntegerAttr(layer.macs, i64)
+        return made
+
+    def concat(self, j: int, tiles: list[SSAValue]) -> Operation:
+        """The operands that lie elsewhere are copied to their places."""
+        sources = self.layers.sources[j]
+        parts = [
+            tile if self.layers.places.get(self.layers.number_of(source)) == (j, k) else self.copy(j, k, tile)
+            for k, (tile, source) in enumerate(zip(tiles, sources, strict=True))
+        ]
+        return t.ConcatOp(parts, self.tile(j))
+
+    def copy(self, j: int, k: int, tile: SSAValue) -> SSAValue:
+        """Operand k of a concatenation again, in its place there."""
+        operand, region = self.layers.layers[j].maps[k], self.projection.operands[j][k]
+        layer = identity(operand, is_integer(self.layers.sources[j][k].value))
+        free = MAX_LOOPS - sum(count > 1 for count in self.projection.counts)
+        plan = plan_layer(work_of(layer, region.extent), self.target, "unit", free)
+        if plan is None:
+            raise PassFailedException(f"{self.layers.ops[j].name}: no piece of operand {k}, which is copied, fits NRAM")
+        whole = self.tile(j)
+        extents = (whole.extents[0], operand.dims[1], *whole.extents[2:])
+        placed = replace(whole, extents=extents)
+        made = t.ComputeOp(
+            "unary", [tile], region.box(operand.dims), [SAME4], plan.map, layer.params, placed
+        )
+        made.location = self.layers.ops[j].location
+        self.inside.block.add_op(made)
+        return made.result
+
+    def stores(self) -> None:
+        """What leaves the unit for DRAM."""
+        for number, value in enumerate(self.yielded):
+            j = next(j for j in self.layers.stored if self.layers.ops[j].results[0] is value)
+            layer, region = self.layers.layers[j], self.projection.stores[self.layers.stored.index(j)]
+            view = view_of(self.results[value], layer.out_view)
+            stored = t.StoreOp(self.tiles[j], number, view, region.box(layer.out_dims))
+            stored.location = self.layers.ops[j].location
+            self.inside.block.add_op(stored)
+
+    # ------------------------------------------------------------ tiles
+
+    def tile(self, number: int) -> t.Tile:
+        """The type of a map's tile: of those that share a buffer, its own channels of the buffer's box."""
+        place, region = self.cut.places[number], self.projection.region_of(number)
+        is_shared = place.root in self.layers.groups or self.is_concat(place.root)
+        order, element = self.order(place.root), self.element(number)
+        if not is_shared and not place.ring:
+            return t.Tile(element, region.extent, order)
+        (n, _, h, w), (images, _, rows, columns) = place.region.start, place.region.extent
+        channels, first = region.extent[1], region.start[1]
+        return t.Tile(element, (images, channels, rows, columns), order, (n, first, h, w), place.ring)
+
+    def is_concat(self, number: int) -> bool:
+        return number < len(self.layers.layers) and self.layers.layers[number].kind == CONCAT
+
+    def value(self, number: int) -> SSAValue:
+        count = len(self.layers.ops)
+        if number < count:
+            return self.layers.ops[number].results[0]
+        return self.layers.inputs[number - count].value
+
+    def element(self, number: int) -> Element:
+        kind = self.value(number).type
+        assert isinstance(kind, TensorType)
+        return element_of(kind.element_type)
+
+    def order(self, number: int) -> Extents:
+        """From the slowest dimension to the fastest, as the map lies in DRAM where it does."""
+        value, count = self.value(number), len(self.layers.ops)
+        if number >= count:
+            own = self.layers.inputs[number - count]
+            return memory_order(view_of(self.inside.outer.get(value), own.view).near, own.dims)
+        layer = self.layers.layers[number]
+        return memory_order(view_of(self.results.get(value), layer.out_view).near, layer.out_dims)
+
+
+def identity(operand: MapOperand, is_integral: bool) -> Layer:
+    """A layer that only copies; integers stand for themselves."""
+    params: dict[str, t.Plain] = {"kind": "identity", "alpha": 0.0, "beta": 0.0}
+    if is_integral:
+        params |= scales_of(ScaleAttr.of(1.0), ScaleAttr.of(1.0))
+    own = replace(operand, index=0, access=SAME4)
+    return Layer("unary", operand.dims, operand.view, (own,), params, out_bytes=operand.element_bytes)
+
+
+__all__ = ["PRODUCED", "Cut", "Inside", "Region", "cut_of", "empty", "lower_layers"]

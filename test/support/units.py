@@ -1,0 +1,85 @@
+"""Units written down by hand: which layers, how they are cut, what stays in SRAM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stops import aimed
+from xdsl.context import Context
+
+from frustum.dialects import graph
+from frustum.dialects.isa.program import MAX_LOOPS
+from frustum.dialects.tile import MapAttr
+from frustum.dialects.unit import Partition, PartitionAttr
+from frustum.passes.analysis.layer import BUILDERS, CONCAT, MOVES, is_move
+from frustum.passes.analysis.module import target_of
+from frustum.passes.analysis.project import project, unit_layers
+from frustum.passes.fuse.wrap import wrap
+from frustum.passes.tile.lower_units import LowerUnits
+from frustum.passes.tile.plan import plan_layer, work_of
+from frustum.runtime.reference import network_of
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers of one unit by their numbers in the network, its partition, and the layers whose maps stay in SRAM."""
+
+    layers: tuple[int, ...]
+    partition: Partition
+    keeps: tuple[int, ...] = field(default=())
+
+
+def layers_in(module):
+    """The layers of a network in order, weights and reshapes left out."""
+    return [op for op in network_of(module).body.block.ops if type(op) in BUILDERS or type(op) in MOVES]
+
+
+def exchanged(unit_out, rows, columns=None, clusters=0, depth=2):
+    """A partition that rolls `rows` rows of an output at a time."""
+    _, c, _, w = unit_out
+    return Partition((1, c, rows, columns or w), clusters, depth, "exchange")
+
+
+def as_units(module, target_name, groups):
+    """A copy of the module at stop `tiled`: every group a unit with maps on its layers."""
+    module = aimed(module, target_name)
+    layers = layers_in(module)
+    for number, group in enumerate(groups):
+        keeps = [layers[i].results[0] for i in group.keeps]
+        unit = wrap([layers[i] for i in group.layers], f"u{number}", "by hand", keeps)
+        if not is_move(unit.body.block.ops):
+            unit.properties["partition"] = PartitionAttr(group.partition)
+    for op in list(module.walk()):
+        if op.name == "funit.unit" and op.partition is not None:
+            map_layers(op, target_of(module))
+    for weight in [op for op in network_of(module).body.block.ops if isinstance(op, graph.WeightOp)]:
+        if not weight.result.uses:
+            weight.detach()
+            weight.erase()
+    module.verify()
+    return module
+
+
+def map_layers(unit, target):
+    """Give every layer of a unit the piece that the search finds for a step."""
+    layers = unit_layers(unit)
+    projection = project(layers, unit.partition.data, target.chip.clusters)
+    free = MAX_LOOPS - sum(count > 1 for count in projection.counts)
+    for j, (op, layer) in enumerate(zip(layers.ops, layers.layers, strict=True)):
+        if layer.kind == CONCAT:
+            continue
+        region = projection.operands[j][0] if layer.kind == "reduce" else projection.outputs[j]
+        varies = layer.is_matrix and layer.params["weight_batch"]
+        plan = plan_layer(work_of(layer, region.extent), target, "stream" if varies else "unit", free)
+        assert plan is not None, f"no piece of {op.name} fits"
+        op.attributes["frustum.map"] = MapAttr(plan.map)
+
+
+def placed(module):
+    """The module with its units as loops over tiles."""
+    LowerUnits().apply(Context(), module)
+    module.verify()
+    return module
+
+
+__all__ = ["Group", "as_units", "exchanged", "layers_in", "map_layers", "placed"]
