@@ -11,9 +11,10 @@ from xdsl.dialects.builtin import DenseArrayBase, DictionaryAttr, IntegerAttr, M
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
-from frustum.backend.lifetimes import life_of, meetings
+from frustum.backend.early import Want, wants_of, wishes_of
+from frustum.backend.lifetimes import life_of, meetings, outermost
 from frustum.backend.loop_tree import Path
-from frustum.backend.packing import pack
+from frustum.backend.packing import pack, pack_apart
 from frustum.backend.read_code import Code, layer_of, read_code, target_of
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import IMAGE_CLASSES, MEMORIES, Memory
@@ -36,8 +37,9 @@ class Allocate(ModulePass):
 
     Externals come first in DRAM, weights and tables before all others, in the order of the program, and stay.  Other
     buffers have their memory between two barriers.  If all buffers of a memory fit side by side, none share; else
-    those share that `lifetimes.py` lets, placed by `packing.py`.  (Sharing makes instructions wait for each other
-    that otherwise would not; nothing is gained by a lower peak.)
+    those share that `lifetimes.py` lets, placed by `packing.py`; as far as there is room, not with those of the same
+    unit and the units before, as `early.py` says.  (Sharing makes instructions wait for each other that otherwise
+    would not; nothing is gained by a lower peak.)
     """
 
     name = "frustum-allocate"
@@ -82,6 +84,7 @@ class _Placing:
                     self.uses[access.buffer].append(instruction.path)
                     first = self.spans[access.buffer][0]
                     self.spans[access.buffer] = (number if first < 0 else first, number)
+        self.wants: list[Want] = wants_of(self.code)
 
     def externals(self) -> int:
         """Place the externals; the first address behind them."""
@@ -135,11 +138,16 @@ class _Placing:
     def _pack(self, group: Sequence[int], memory: Memory, base: int, capacity: int) -> list[int]:
         sizes = [self._size(n) for n in group]
         lives = [life_of(self.code.buffers[n], self.uses[n]) for n in group]
-        packing = pack(sizes, meetings(lives), [life.start for life in lives], capacity - base)
+        met = meetings(lives)
+        wishes = wishes_of([self.wants[n] for n in group], met)
+        apart = pack_apart(sizes, met, wishes, [outermost(life)[0] for life in lives], capacity - base)
+        if apart is not None:
+            return [base + offset for offset in apart.offsets]
+        packing = pack(sizes, met, [life.start for life in lives], capacity - base)
         if base + packing.peak > capacity:
             end = base + packing.peak
-            starts = zip(group, packing.offsets, sizes, strict=True)
-            top = [n for n, offset, size in starts if base + offset + size == end]
+            placed = zip(group, packing.offsets, sizes, strict=True)
+            top = [n for n, offset, size in placed if base + offset + size == end]
             raise self._error(memory, self._where(top[0]), group, end, capacity)
         return [base + offset for offset in packing.offsets]
 

@@ -29,6 +29,10 @@ ACCURACY = "frustum.accuracy"
 
 SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
 """Shares of SRAM that units may use, in the order tried: buffers of one unit may leave holes."""
+JOINED_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
+"""Shares of code and events that joined sections may take, in the order tried; 0: a section for each unit."""
+TABLES = "address tables"
+"""In the message that a section has too many of them."""
 NUMPY: dict[Element, Any] = {
     "f32": np.float32,
     "f16": np.float16,
@@ -69,22 +73,27 @@ def compile_module(
 
 
 def fixed(module: ModuleOp, choices: Choices, run: Run) -> ModuleOp:
-    """The module at stop `fixed`; partitions are made smaller until the allocator finds room for all buffers."""
+    """The module at stop `fixed`; partitions are made smaller until the allocator finds room for all buffers, and
+    sections shorter until the address tables of each have room."""
     stop = stop_of(module)
     before = [s for s in stops_after(stop) if s in ("typed", "fused")]
     after = [s for s in stops_after(stop) if s not in ("typed", "fused")]
     run.advance(module, before, choices)
-    shares = SRAM_SHARES if "tiled" in after else SRAM_SHARES[:1]
-    for share in shares:
-        attempt = module.clone() if share != shares[-1] else module
+    shares = list(SRAM_SHARES if "tiled" in after else SRAM_SHARES[:1])
+    joined = [choices.joined, *(share for share in JOINED_SHARES if share < choices.joined)]
+    joined = joined if "lowered" in after else joined[:1]
+    while True:
+        is_last = len(shares) == len(joined) == 1
+        attempt = module if is_last else module.clone()
         try:
-            run.advance(attempt, after, replace(choices, sram=share))
+            run.advance(attempt, after, replace(choices, sram=shares[0], joined=joined[0]))
         except DoesNotFit as error:
-            if share == shares[-1] or "sram" not in str(error).lower():
+            tried = shares if "sram" in str(error).lower() else joined if TABLES in str(error) else [None]
+            if len(tried) < 2:
                 raise
+            tried.pop(0)
             continue
         return attempt
-    raise AssertionError("the last share returns or raises")
 
 
 def executable_of(module: ModuleOp, choices: Choices) -> Executable:

@@ -8,12 +8,15 @@ of loop l and `first` the count after the first execution.  With different stage
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from frustum.backend.loop_tree import Instruction
-from frustum.dialects.isa.program import Affine
+from frustum.dialects.isa.program import Affine, Engine
+
+TURNS = 3
+"""A loop takes at most this part of an engine's slots where fewer are enough, so that loops take turns."""
 
 
 @dataclass(frozen=True)
@@ -40,35 +43,124 @@ def separate_slots(instructions: Sequence[Instruction], signalling: Iterable[int
     return Slots(of, used[True], used[False])
 
 
-def shared_slots(instructions: Sequence[Instruction], signalling: Iterable[int]) -> Slots:
-    """The fewest slots that textual order and the first that agrees give."""
-    slots: tuple[list[_Slot], list[_Slot]] = ([], [])
+def least_slots(instructions: Sequence[Instruction]) -> dict[tuple[Engine, bool], tuple[int, int]]:
+    """For each queue the fewest slots with which `shared_slots` could do if all these instructions signal: outside
+    loops and for the loops.  Of instructions that follow each other outside loops it is the largest of each."""
+    found: dict[tuple[Engine, bool], tuple[int, int]] = {}
+    for queue, kind in _queues(instructions, range(len(instructions))).items():
+        found[queue] = (int(bool(kind.straight)), kind.least - bool(kind.straight))
+    return found
+
+
+def shared_slots(
+    instructions: Sequence[Instruction], signalling: Iterable[int], cores: int, available: int
+) -> Slots:
+    """Slots that instructions of one engine share; no more than available, if that is enough.
+
+    A wait that reaches back beyond the start of its loop asks for what the slot counted before that loop: so the
+    loops of a section take turns with the slots of an engine, and those that come soon after each other have slots
+    of their own.  Outside loops nothing reaches back: all these instructions of an engine have one slot.
+    """
+    queues = _queues(instructions, signalling)
+    _share_out(list(queues.values()), cores, available)
     of: dict[int, int] = {}
+    used = [0, 0]
+    for queue in queues.values():
+        of.update((number, used[queue.on_core] + slot) for number, slot in queue.slots())
+        used[queue.on_core] += queue.allowed
+    return Slots(dict(sorted(of.items())), used[True], used[False])
+
+
+def _queues(
+    instructions: Sequence[Instruction], signalling: Iterable[int]
+) -> dict[tuple[Engine, bool], _Queue]:
+    queues: dict[tuple[Engine, bool], _Queue] = {}
     for number in signalling:
         instruction = instructions[number]
-        mine = slots[instruction.on_core]
-        slot = next((s for s in mine if s.agrees(instruction)), None)
+        queues.setdefault(instruction.queue, _Queue(instruction.on_core)).add(number, instruction)
+    return queues
+
+
+def _share_out(queues: Sequence[_Queue], cores: int, available: int) -> None:
+    """Give each queue the slots it needs, and what is left to those with the least beyond that."""
+    for queue in queues:
+        queue.allowed = queue.least
+    left = available - sum(queue.allowed * (cores if queue.on_core else 1) for queue in queues)
+    growing = [queue for queue in queues if queue.allowed < queue.most]
+    while growing:
+        queue = min(growing, key=lambda q: q.allowed / q.least)
+        left -= cores if queue.on_core else 1
+        if left < 0:
+            return
+        queue.allowed += 1
+        if queue.allowed == queue.most:
+            growing.remove(queue)
+
+
+@dataclass
+class _Queue:
+    """The signals of one engine: those outside loops, and for each outermost loop the slots with their members."""
+
+    on_core: bool
+    straight: list[int] = field(default_factory=list)
+    loops: dict[int, list[_Slot]] = field(default_factory=dict)
+    allowed: int = 0
+
+    def add(self, number: int, instruction: Instruction) -> None:
+        if len(instruction.path) == 1:
+            self.straight.append(number)
+            return
+        slots = self.loops.setdefault(instruction.path[0].position, [])
+        slot = next((s for s in slots if s.agrees(instruction)), None)
         if slot is None:
-            slot = _Slot(len(mine), instruction.queue)
-            mine.append(slot)
-        slot.take(instruction)
-        of[number] = slot.number
-    return Slots(of, len(slots[True]), len(slots[False]))
+            slot = _Slot()
+            slots.append(slot)
+        slot.take(number, instruction)
+
+    @property
+    def least(self) -> int:
+        return int(bool(self.straight)) + max(map(len, self.loops.values()), default=0)
+
+    @property
+    def most(self) -> int:
+        return int(bool(self.straight)) + sum(
+            len(slot.members) for slots in self.loops.values() for slot in slots
+        )
+
+    def slots(self) -> Iterator[tuple[int, int]]:
+        """Each signal's slot, among those of the queue."""
+        first = int(bool(self.straight))
+        yield from ((number, 0) for number in self.straight)
+        turn, available = 0, self.allowed - first
+        for slots in self.loops.values():
+            parts = _split([slot.members for slot in slots], available // TURNS)
+            for part in parts:
+                yield from ((number, first + turn % available) for number in part)
+                turn += 1
+
+
+def _split(parts: list[list[int]], most: int) -> list[list[int]]:
+    """Parts split in halves, every second member in each, the largest first, as long as they are not too many."""
+    while len(parts) < most:
+        largest = max(parts, key=len)
+        if len(largest) == 1:
+            break
+        at = parts.index(largest)
+        parts = [*parts[:at], largest[::2], largest[1::2], *parts[at + 1 :]]
+    return parts
 
 
 @dataclass
 class _Slot:
-    number: int
-    queue: object
+    members: list[int] = field(default_factory=list)
     stages: dict[int, int] = field(default_factory=dict)
     """Of each body that holds a signal: the stage of the children that hold one."""
 
     def agrees(self, instruction: Instruction) -> bool:
-        if instruction.queue != self.queue:
-            return False
         return all(self.stages.get(step.body, step.stage) == step.stage for step in instruction.path[1:])
 
-    def take(self, instruction: Instruction) -> None:
+    def take(self, number: int, instruction: Instruction) -> None:
+        self.members.append(number)
         self.stages.update((step.body, step.stage) for step in instruction.path[1:])
 
 

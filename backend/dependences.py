@@ -85,7 +85,7 @@ def find_dependences(
     sharing: Mapping[int, Sequence[int]],
     units: Units,
 ) -> Dependences:
-    """The dependences of one section; `sharing` lists for a buffer the others with bytes in common."""
+    """The dependences of one section; `sharing` as `sharing_of` finds it."""
     section = _Section(instructions, buffers, sharing, units)
     needs: list[tuple[Need, ...]] = []
     holds: dict[tuple[int, Engine, int], list[Need]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from frustum.backend.fit import DoesNotFit
@@ -58,7 +59,7 @@ class Code:
 
 
 def encode(program: Program, instruction_memory_bytes: int | None = None) -> Code:
-    """The bytes of a program; raises DoesNotFit for a value wider than its field or a page larger than memory."""
+    """The bytes of a program; raises DoesNotFit for a value wider than its field or pages larger than memory."""
     writer = _Writer(program)
     for node in program.body:
         writer.node(node, depth=0)
@@ -75,6 +76,10 @@ def _check_pages(pages: tuple[int, ...], available: int) -> None:
             raise DoesNotFit(
                 "program page", f"page {number}", f"{size} B", f"{available} B of instruction memory"
             )
+    for number, (one, next_) in enumerate(pairwise(pages)):
+        if one + next_ > available:  # the next page arrives while one runs
+            where = f"pages {number} and {number + 1}"
+            raise DoesNotFit("program", where, f"{one + next_} B", f"{available} B of instruction memory")
 
 
 @dataclass(frozen=True)

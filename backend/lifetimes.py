@@ -62,9 +62,9 @@ def meetings(lives: Sequence[Life]) -> list[list[int]]:
     """For each life the others it meets."""
     met: list[list[int]] = [[] for _ in lives]
     alive: list[int] = []
-    for number in sorted(range(len(lives)), key=lambda n: _outermost(lives[n])):
-        start, _ = _outermost(lives[number])
-        alive = [n for n in alive if _outermost(lives[n])[1] >= start]
+    for number in sorted(range(len(lives)), key=lambda n: outermost(lives[n])):
+        start, _ = outermost(lives[number])
+        alive = [n for n in alive if outermost(lives[n])[1] >= start]
         for other in alive:
             if meet(lives[other], lives[number]):
                 met[other].append(number)
@@ -73,7 +73,7 @@ def meetings(lives: Sequence[Life]) -> list[list[int]]:
     return met
 
 
-def _outermost(life: Life) -> tuple[int, int]:
+def outermost(life: Life) -> tuple[int, int]:
     """Positions of the first and last child of the program that use the buffer."""
     if len(life.path) > 1:
         return life.path[0].position, life.path[0].position

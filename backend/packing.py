@@ -7,8 +7,11 @@ none of them meets starts the search: put the buffer at the peak to the front an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 ROUNDS = 200
 """Searches beyond this found nothing more on the sizes of our networks."""
@@ -80,3 +83,74 @@ def _search(
         if best.peak <= capacity:
             break
     return best
+
+
+def pack_apart(
+    sizes: Sequence[int],
+    meets: Sequence[Sequence[int]],
+    wishes: Sequence[Mapping[int, float]],
+    starts: Sequence[int],
+    capacity: int,
+) -> Packing | None:
+    """The packing of two greedy ones in which wishes cost least; None if neither stays within the capacity.
+
+    `wishes[n]` are those that n should share no bytes with, and what each shared byte costs; both ways round.
+    """
+    numbers = range(len(sizes))
+    orders = (
+        sorted(numbers, key=lambda n: (starts[n], -sizes[n])),
+        sorted(numbers, key=lambda n: (-sizes[n], starts[n])),
+    )
+    found = [_place_apart(order, sizes, meets, wishes, capacity) for order in orders]
+    known = [(cost, offsets) for cost, offsets in found if offsets is not None]
+    if not known:
+        return None
+    _, offsets = min(known, key=lambda each: each[0])
+    peak = max((offset + size for offset, size in zip(offsets, sizes, strict=True)), default=0)
+    return Packing(tuple(offsets), peak)
+
+
+def _place_apart(
+    order: Sequence[int],
+    sizes: Sequence[int],
+    meets: Sequence[Sequence[int]],
+    wishes: Sequence[Mapping[int, float]],
+    capacity: int,
+) -> tuple[float, list[int] | None]:
+    """Each buffer in turn at the place that costs least, the lowest of equal ones; with the cost."""
+    offsets, total = [-1] * len(sizes), 0.0
+    for number in order:
+        size = sizes[number]
+        hard = [(offsets[n], offsets[n] + sizes[n]) for n in meets[number] if offsets[n] >= 0]
+        soft = [(offsets[n], offsets[n] + sizes[n], w) for n, w in wishes[number].items() if offsets[n] >= 0]
+        free = _first_gap(sorted([*hard, *((a, b) for a, b, _ in soft)]), size)
+        if free + size > capacity:
+            cost, free = _cheapest(
+                np.array(hard).reshape(-1, 2), np.array(soft).reshape(-1, 3), size, capacity
+            )
+            if free < 0:
+                return 0.0, None
+            total += cost
+        offsets[number] = free
+    return total, offsets
+
+
+def _cheapest(
+    hard: NDArray[np.int64], soft: NDArray[np.float64], size: int, capacity: int
+) -> tuple[float, int]:
+    """The cost and the offset of the best place; offset -1 if there is none.
+
+    The cost is linear between the places where a buffer begins or stops to touch another one, so these are enough.
+    """
+    ends = np.concatenate([hard, soft[:, :2].astype(np.int64)]).ravel()
+    places = np.unique(np.concatenate([[0, capacity - size], ends, ends - size]))
+    places = places[(places >= 0) & (places + size <= capacity)]
+    begin, end = places[:, None], places[:, None] + size
+    places = places[((end <= hard[:, 0]) | (hard[:, 1] <= begin)).all(axis=1)]
+    if not places.size:
+        return 0.0, -1
+    begin = places[:, None]
+    shared = np.minimum(begin + size, soft[:, 1]) - np.maximum(begin, soft[:, 0])
+    costs = (np.maximum(shared, 0) * soft[:, 2]).sum(axis=1)
+    best = int(costs.argmin())
+    return float(costs[best]), int(places[best])

@@ -7,8 +7,8 @@
 | `fused` | layers in units | fuse-layers |
 | `tiled` | units with partitions, layers with maps | partition, choose-layout |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units |
-| `lowered` | instructions with symbolic buffers | lower-tiles, choose-line-buffer, make-address-tables |
-| `fixed` | addresses, events | allocate, schedule |
+| `lowered` | instructions with symbolic buffers | lower-tiles, choose-line-buffer, join-sections, make-address-tables |
+| `fixed` | addresses, events | allocate, hoist-loads, schedule |
 
 A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
 """
@@ -25,6 +25,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from frustum.backend.allocate import Allocate
+from frustum.backend.hoist_loads import HoistLoads
+from frustum.backend.join_sections import JoinSections
 from frustum.backend.schedule import Schedule
 from frustum.dialects import tile, unit
 from frustum.dialects.isa.instruction import Instruction
@@ -56,6 +58,8 @@ class Choices:
     dtype: str | None = None
     policy: str = "forward"
     sram: float = 1.0
+    joined: float = 1.0
+    """Share of code and events for joined sections."""
 
 
 def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
@@ -68,8 +72,8 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "fused": (FuseLayers(policy=choices.policy),),  # type: ignore[arg-type]  # checked by the command line
         "tiled": (PartitionUnits(sram=choices.sram), ChooseLayout()),
         "placed": (LowerUnits(),),
-        "lowered": (LowerTiles(), ChooseLineBuffer(), MakeAddressTables()),
-        "fixed": (Allocate(), Schedule()),
+        "lowered": (LowerTiles(), ChooseLineBuffer(), JoinSections(share=choices.joined), MakeAddressTables()),
+        "fixed": (Allocate(), HoistLoads(), Schedule()),
     }[stop]
 
 

@@ -62,6 +62,12 @@ def layer_of(operation: Instruction) -> int:
     return layer
 
 
+def unit_of(operation: Instruction) -> int:
+    """Index of the instruction's unit in the module's `frustum.units`."""
+    unit: int = operation.unit.value.data
+    return unit
+
+
 def _read_body(code: Code, block: Block, path: Path, counts: tuple[int, ...]) -> None:
     body = code.bodies
     code.bodies += 1

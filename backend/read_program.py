@@ -80,6 +80,11 @@ def read_program(module: ModuleOp) -> p.Program:
     )
 
 
+def read_nodes(program: ProgramOp) -> tuple[p.Node, ...]:
+    """The text of a program alone; VerifyException where a buffer has no address."""
+    return _Reader().body(program.body.block, 0)
+
+
 def slots_of(instructions: Iterable[p.Instruction]) -> tuple[int, int]:
     """How many slots every core and every cluster needs."""
     core, cluster = 0, 0

@@ -15,8 +15,9 @@ from frustum.backend.dependences import Hold, Need, find_dependences
 from frustum.backend.loop_tree import Buffer, Instruction
 from frustum.backend.read_code import Code, Section, read_code, target_of
 from frustum.backend.scopes import Units, covers
+from frustum.backend.sharing import Place, sharing_of
 from frustum.dialects.fit import DoesNotFit
-from frustum.dialects.isa.program import Memory, Wait
+from frustum.dialects.isa.program import Wait
 from frustum.dialects.isa.sync import ProgramOp, WaitOp
 from frustum.dialects.target import Target
 
@@ -60,7 +61,7 @@ def events_of(
     event_slots: int,
     where: str,
 ) -> Events:
-    """The events of one section; `sharing` lists for a buffer the others with bytes in common."""
+    """The events of one section; `sharing` as `sharing_of` finds it."""
     dependences = find_dependences(instructions, buffers, sharing, units)
     signalling = sorted({need.producer for need in dependences.all_needs()})
     slots = _slots(instructions, signalling, units, event_slots, where)
@@ -72,26 +73,12 @@ def events_of(
     )
 
 
-def overlaps(addresses: Mapping[int, tuple[Memory, int, int]]) -> dict[int, list[int]]:
-    """For each buffer the others with bytes in common; `addresses` has memory, start and stop of each."""
-    found: dict[int, list[int]] = {}
-    open_: list[int] = []
-    for number in sorted(addresses, key=addresses.__getitem__):
-        memory, start, _ = addresses[number]
-        open_ = [n for n in open_ if addresses[n][0] == memory and addresses[n][2] > start]
-        for other in open_:
-            found.setdefault(other, []).append(number)
-            found.setdefault(number, []).append(other)
-        open_.append(number)
-    return found
-
-
 def _slots(
     instructions: Sequence[Instruction], signalling: Sequence[int], units: Units, available: int, where: str
 ) -> Slots:
     slots = separate_slots(instructions, signalling)
     if slots.used(units.cores) > available:
-        slots = shared_slots(instructions, signalling)
+        slots = shared_slots(instructions, signalling, units.cores, available)
     if slots.used(units.cores) > available:
         what = f"events ({slots.core_slots} for each of {units.cores} cores, {slots.cluster_slots} for the cluster)"
         raise DoesNotFit(what, where, f"{slots.used(units.cores)} slots", f"{available} event slots")
@@ -122,13 +109,13 @@ def _schedule(code: Code, target: Target) -> None:
     places = [_place(code, number) for number in range(len(code.buffers))]
     for number, section in enumerate(code.sections):
         used = {access.buffer for instruction in section.instructions for access in instruction.accesses}
-        sharing = overlaps({buffer: places[buffer] for buffer in used})
+        sharing = sharing_of(section.instructions, {buffer: places[buffer] for buffer in used})
         slots = target.cluster.event_slots
         events = events_of(section.instructions, code.buffers, sharing, units, slots, f"section {number}")
         _write(code, section, events)
 
 
-def _place(code: Code, number: int) -> tuple[Memory, int, int]:
+def _place(code: Code, number: int) -> Place:
     storage, buffer = code.storage[number], code.buffers[number]
     if storage.address is None:
         raise VerifyException(f"'{storage.name}': no address; run frustum-allocate before frustum-schedule")

@@ -33,8 +33,10 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-tile-lower-units", "frustum.passes.tile.lower_units:LowerUnits"),
     ("frustum-lower-tiles", "frustum.passes.lower.lower_tiles:LowerTiles"),
     ("frustum-lower-choose-line-buffer", "frustum.passes.lower.choose_line_buffer:ChooseLineBuffer"),
+    ("frustum-join-sections", "frustum.backend.join_sections:JoinSections"),
     ("frustum-lower-make-address-tables", "frustum.passes.lower.make_address_tables:MakeAddressTables"),
     ("frustum-allocate", "frustum.backend.allocate:Allocate"),
+    ("frustum-hoist-loads", "frustum.backend.hoist_loads:HoistLoads"),
     ("frustum-schedule", "frustum.backend.schedule:Schedule"),
 )
 

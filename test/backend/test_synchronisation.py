@@ -1,4 +1,5 @@
-"""Random programs through `frustum-allocate` and `frustum-schedule`: no race, no deadlock, no buffer overwritten."""
+"""Random programs through `frustum-allocate`, `frustum-hoist-loads` and `frustum-schedule`:
+no race, no deadlock, no buffer overwritten."""
 
 from random import Random
 
@@ -11,6 +12,7 @@ from xdsl.context import Context
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.backend.allocate import Allocate
+from frustum.backend.hoist_loads import HoistLoads
 from frustum.backend.schedule import Schedule
 from frustum.dialects.fit import DoesNotFit
 
@@ -23,6 +25,7 @@ def compiled(seed: int, shape: Shape, clusters: int, cores: int, capacity: int, 
     module = module_of(target, *Generator(Random(seed), shape).program())
     try:
         Allocate().apply(Context(), module)
+        HoistLoads().apply(Context(), module)
         Schedule().apply(Context(), module)
     except (VerifyException, DoesNotFit):
         return None
@@ -63,6 +66,25 @@ def test_every_conflict_is_ordered(seed, units, capacity, event_slots):
 @example(seed=587, units=(2, 2), capacity=1 << 20, share=0.9)
 def test_every_conflict_of_rolling_buffers_is_ordered(seed, units, capacity, share):
     program = compiled(seed, Shape(rolling=share), *units, capacity, 4096)
+    if program is not None:
+        check_sharing(program, *units)
+        check(program, *units)
+
+
+@settings(
+    max_examples=max(150, settings.default.max_examples),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    seed=st.integers(0, 1 << 32),
+    units=st.sampled_from(SHAPES),
+    capacity=st.sampled_from([256, 320, 512, 1 << 20]),
+    event_slots=st.sampled_from([16, 24, 40, 4096]),
+)
+def test_units_that_share_addresses_need_no_barriers(seed, units, capacity, event_slots):
+    shape = Shape(units=5, instructions=5, executions=45)
+    program = compiled(seed, shape, *units, capacity, event_slots)
     if program is not None:
         check_sharing(program, *units)
         check(program, *units)

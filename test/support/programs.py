@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Region
 
 from frustum.backend.targets import load
+from frustum.dialects.isa.instruction import Instruction, integer
 from frustum.dialects.isa.matrix import ConvOp
 from frustum.dialects.isa.program import Affine, Box, Span, View
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
@@ -93,6 +94,9 @@ class Shape:
     executions: int = 90
     rolling: float = 0.0
     """Share of the buffers of loops that roll."""
+    units: int = 0
+    """Units without barriers between them, each with buffers of its own and what is in DRAM in common; 0: sections
+    that have everything in common."""
 
 
 class Generator:
@@ -102,12 +106,26 @@ class Generator:
 
     def program(self) -> list:
         ops = [ExternalOp(f"x{n}", "input", 64, (16,), "f32") for n in range(self.random.randint(1, 2))]
+        if self.shape.units:
+            return [*ops, *self.units(ops)]
         for number in range(self.random.randint(1, self.shape.sections)):
             if number:
                 ops.append(BarrierOp())
             self.left = self.shape.instructions
             ops += self.body(0, ops, 1)
         return ops
+
+    def units(self, externals: list) -> list:
+        ops = []
+        externals = [*externals, ExternalOp("w", "weight", 64, (16,), "f32")]
+        for number in range(self.random.randint(2, self.shape.units)):
+            self.left = self.shape.instructions
+            unit = [AllocOp("sram", 32)]
+            unit += [copy("gdma", externals[-1], unit[0]), *self.body(0, [*externals[:-1], *unit], 1)]
+            for op in (each for top in unit for each in top.walk() if isinstance(each, Instruction)):
+                op.properties["unit"] = integer(number)
+            ops += unit
+        return [externals[-1], *ops]
 
     def body(self, level: int, visible: list, passes: int) -> list:
         random = self.random

@@ -65,7 +65,7 @@ def test_tables_are_program_and_lie_beside_the_weights():
 
 def test_every_table_is_loaded_before_the_section_that_uses_it():
     module, _ = network("inception")
-    low = lowered(module, policy="none")
+    low = lowered(module, policy="none", joined=0.0)
     held, section = set(), 0
     (program,) = ops(low, ProgramOp)
     pending = set()
@@ -142,7 +142,7 @@ def test_a_full_cache_gives_up_the_least_recently_used_and_loads_it_again():
     for kernel in (1, 3, 5, 7, 1, 3, 5, 7):
         x = net.conv(x, 8, kernel)
     module, inputs = net.module(x)
-    low = small_cache(lowered(module, policy="none"), 256)
+    low = small_cache(lowered(module, policy="none", joined=0.0), 256)
     MakeAddressTables().apply(Context(), low)
     program = executable(low)
     ran = execute(program, inputs, "functional", checked=True)

@@ -1,0 +1,159 @@
+"""The pass that lets weights and inputs be loaded before the units that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.backend.read_code import target_of
+from frustum.dialects.isa.instruction import Instruction, value_of
+from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, BarrierOp, ExternalOp, ProgramOp
+from frustum.dialects.isa.transfer import CopyOp
+
+
+@dataclass(frozen=True)
+class HoistLoads(ModulePass):
+    """Move loads of what is in DRAM from the start up to units before their own.
+
+    Before: addresses, no events.  After: a load from DRAM to SRAM outside all loops, of something that no instruction
+    writes, stands before the first store of the earliest of the `distance` units before its own at which the last use
+    of its bytes is over; the order of such loads stays.  The engine that loads and stores runs in order: a store
+    waits for its unit's last computation, and what stands behind it waits too.  Where no such place is, the load
+    moves to the start of its own unit if it can.  Nothing leaves its section.  Buffers keep their addresses.
+    """
+
+    name = "frustum-hoist-loads"
+
+    distance: int = 2
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        granules = target_of(op).memory("sram").capacity_bytes // ALIGNMENT_BYTES
+        for program in op.walk():
+            if isinstance(program, ProgramOp):
+                written = {op.dst for op in program.walk() if isinstance(op, CopyOp)}
+                for section in sections_of(program, granules, self.distance, written):
+                    section.run()
+
+
+def sections_of(program: ProgramOp, granules: int, distance: int, written: Set[SSAValue]) -> list[_Section]:
+    """The code from barrier to barrier."""
+    sections = [_Section(granules, distance, written)]
+    for op in program.body.block.ops:
+        if isinstance(op, BarrierOp):
+            sections.append(_Section(granules, distance, written))
+        elif isinstance(op, AllocOp):
+            sections[-1].allocs[op] = len(sections[-1].children)
+        elif not isinstance(op, ExternalOp):
+            sections[-1].children.append(op)
+    return sections
+
+
+@dataclass
+class _Section:
+    """Children of the program between two barriers; of each buffer there how many children stand before it."""
+
+    granules: int
+    distance: int
+    written: Set[SSAValue]
+    children: list[Operation] = field(default_factory=list)
+    allocs: dict[AllocOp, int] = field(default_factory=dict)
+    moved: set[int] = field(default_factory=set)
+
+    def run(self) -> None:
+        units = [unit_of(child) for child in self.children]
+        places = _Places(self.children, units, self.distance)
+        # For each granule of SRAM the first child behind its last use.
+        free: NDArray[np.int64] = np.zeros(self.granules, np.int64)
+        for number, (child, unit) in enumerate(zip(self.children, units, strict=True)):
+            if unit is None:
+                continue
+            if self.is_early_load(child):
+                low, high = granules_of(child.dst.owner)
+                place = self.place(places.of[unit], int(free[low:high].max()), number)
+                if place is not None:
+                    self.move(number, child, place)
+                    continue
+            for low, high in {granules_of(buffer) for buffer in buffers_of(child)}:
+                free[low:high] = number + 1
+
+    def place(self, places: Sequence[int], behind: int, number: int) -> int | None:
+        """The child before which a load may stand: the first one that is not before `behind`."""
+        place = next((each for each in places if each >= behind), number)
+        while place in self.moved:
+            place += 1
+        return place if place < number else None
+
+    def move(self, number: int, load: CopyOp, place: int) -> None:
+        anchor = self.children[place]
+        block = load.parent_block()
+        assert block is not None
+        self.moved.add(number)
+        buffer = load.dst.owner
+        assert isinstance(buffer, AllocOp)
+        late = [buffer] if self.allocs.get(buffer, -1) > place else []
+        self.allocs[buffer] = min(place, self.allocs.get(buffer, -1))
+        for op in (*late, load):
+            op.detach()
+            block.insert_op_before(op, anchor)
+
+    def is_early_load(self, child: Operation) -> TypeGuard[CopyOp]:
+        """Whether a child is a copy to SRAM of what nothing in the program writes."""
+        if not isinstance(child, CopyOp) or child.engine.data != "gdma":
+            return False
+        return isinstance(child.src.owner, ExternalOp) and child.src not in self.written
+
+
+class _Places:
+    """Of each unit the children before which its loads may stand: the first stores of units before, its start."""
+
+    def __init__(self, children: Sequence[Operation], units: Sequence[int | None], distance: int) -> None:
+        starts: dict[int, int] = {}
+        stores: dict[int, int] = {}
+        for number, (child, unit) in enumerate(zip(children, units, strict=True)):
+            if unit is not None:
+                starts.setdefault(unit, number)
+                if is_store(child):
+                    stores.setdefault(unit, number)
+        order = list(starts)
+        self.of: dict[int, list[int]] = {}
+        for k, unit in enumerate(order):
+            before = range(max(0, k - distance), k)
+            self.of[unit] = [*(stores.get(order[n], starts[order[n + 1]]) for n in before), starts[unit]]
+
+
+def unit_of(child: Operation) -> int | None:
+    """The unit of the first instruction in a child that has operands; fetches and tables stay where they are."""
+    return next((value_of(op.unit) for op in child.walk() if isinstance(op, Instruction) and op.VIEWS), None)
+
+
+def is_store(child: Operation) -> bool:
+    """Whether a child only copies to DRAM."""
+    found = [op for op in child.walk() if isinstance(op, Instruction)]
+    return all(isinstance(op, CopyOp) and isinstance(op.dst.owner, ExternalOp) for op in found)
+
+
+def buffers_of(child: Operation) -> Iterator[AllocOp]:
+    """The buffers in SRAM that instructions of a child access."""
+    for op in child.walk():
+        for operand in op.operands:
+            if isinstance(operand.owner, AllocOp) and operand.owner.memory == "sram":
+                yield operand.owner
+
+
+def granules_of(buffer: Operation | Block) -> tuple[int, int]:
+    """The pieces of SRAM of the smallest aligned size that a buffer has, with those of all its copies."""
+    assert isinstance(buffer, AllocOp)
+    if buffer.address is None:
+        raise VerifyException(f"'{buffer.name}': no address; run frustum-allocate before frustum-hoist-loads")
+    start = buffer.address.value.data
+    stop = start + buffer.bytes.value.data * buffer.depth.value.data
+    return start // ALIGNMENT_BYTES, -(-stop // ALIGNMENT_BYTES)

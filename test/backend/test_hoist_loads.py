@@ -1,0 +1,80 @@
+"""`frustum-hoist-loads`: before which store loads of weights stand."""
+
+from programs import copy, machine, module_of
+from xdsl.context import Context
+
+from frustum.backend.allocate import Allocate
+from frustum.backend.hoist_loads import HoistLoads
+from frustum.dialects.isa.program import Affine
+from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp
+from frustum.dialects.isa.transfer import CopyOp
+
+
+def chain(count, size, *, barriers=False):
+    """Units that each load a weight and the map of the unit before, and store a map."""
+    ops = [ExternalOp("w", "weight", 64, (16,), "f32")]
+    maps = [ExternalOp(f"m{n}", "intermediate", 64, (16,), "f32") for n in range(count + 1)]
+    ops += maps
+    for n in range(count):
+        a, w = AllocOp("sram", 64), AllocOp("sram", size)
+        if barriers and n:
+            ops.append(BarrierOp())
+        ops += [a, copy("gdma", maps[n], a, unit=n), w, copy("gdma", ops[0], w, unit=n)]
+        ops += [copy("cdma", w, a, unit=n, peer=Affine())]
+        ops += [copy("gdma", a, maps[n + 1], unit=n)]
+    return ops
+
+
+def order(ops, capacity):
+    """What stands after the other once loads have moved: (kind, unit)."""
+    module = module_of(machine(1, 1, capacity=capacity), *ops)
+    Allocate().apply(Context(), module)
+    HoistLoads().apply(Context(), module)
+    module.verify()
+    program = module.body.block.first_op
+    found = []
+    for op in program.body.block.ops:
+        if isinstance(op, BarrierOp):
+            found.append("barrier")
+        elif isinstance(op, CopyOp):
+            found.append((kind(op), op.unit.value.data))
+    return found
+
+
+def kind(op):
+    if isinstance(op.dst.owner, ExternalOp):
+        return "store"
+    if op.engine.data != "gdma":
+        return "use"
+    return "weight" if op.src.owner.external_name.data == "w" else "map"
+
+
+def test_weights_stand_before_the_stores_of_two_units_before():
+    assert order(chain(4, 64), 1 << 20) == [
+        ("weight", 0), ("map", 0), ("use", 0), ("weight", 1), ("weight", 2), ("store", 0),
+        ("map", 1), ("use", 1), ("weight", 3), ("store", 1),
+        ("map", 2), ("use", 2), ("store", 2),
+        ("map", 3), ("use", 3), ("store", 3),
+    ]  # fmt: skip
+
+
+def test_where_two_weights_share_their_bytes_a_load_stays_behind_the_use():
+    found = order(chain(4, 512), 640 + 512)
+    assert found.index(("weight", 2)) > found.index(("use", 0))
+    assert all(found.index(("weight", n)) < found.index(("use", n)) for n in range(4))
+    assert found.index(("weight", 1)) < found.index(("store", 0))
+
+
+def test_nothing_crosses_a_barrier():
+    found = order(chain(3, 64, barriers=True), 1 << 20)
+    assert [each[1] for each in found if each != "barrier"] == [0] * 4 + [1] * 4 + [2] * 4
+    assert found[0] == ("weight", 0) and found[5] == ("weight", 1)
+
+
+def test_what_the_program_writes_is_loaded_where_it_was():
+    ops = chain(3, 64)
+    late = copy("gdma", ops[5].buffer, ops[0], unit=0)
+    ops.insert(next(n for n, op in enumerate(ops) if isinstance(op, CopyOp)) + 1, late)
+    found = order(ops, 1 << 20)
+    assert [each[1] for each in found] == sorted(each[1] for each in found)
+    assert found[:3] == [("map", 0), ("store", 0), ("weight", 0)]
