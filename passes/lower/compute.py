@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import isa
 from frustum.dialects.isa.program import (
@@ -33,10 +34,13 @@ from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.project import memory_order
 from frustum.passes.lower import nest as nests
+from frustum.passes.lower.blocks import exactly
 from frustum.passes.lower.instructions import COMPUTE
 from frustum.passes.lower.memory_map import Placed, aligned, byte_strides, four, offset_of, tile_bytes
 from frustum.passes.lower.nest import CHANNELS_IN, GROUP, LoopName, Nest
 
+SHUFFLE = "shuffle"
+"""The kind of layer that only moves channels: its pieces are copies."""
 Emit = Callable[[Block, int], None]
 """Adds operations to a loop body, at a stage."""
 
@@ -93,12 +97,12 @@ class LayerLowering:
         self.reduced: Sequence[int] = self.params["axes"] if self.kind == "reduce" else ()
         if self.reduced:  # its pieces are pieces of the input
             self.access = [SAME4]
-        region = tiles[0] if self.reduced else out
+        start, extent, bound = self.space()
         self.nest: Nest = nests.build(
             self.map,
-            region.start,
-            region.extent,
-            region.bound,
+            start,
+            extent,
+            bound,
             self.params,
             site.cores,
             site.level,
@@ -109,12 +113,23 @@ class LayerLowering:
         self.streams: list[Item] = []
         self.loads: list[Item] = []
 
+    def space(self) -> tuple[tuple[Affine, ...], Four, Four]:
+        """What is cut into pieces: the region of the result; of a reduction, all that goes into it."""
+        out = self.out
+        if not self.reduced:
+            return out.start, four(out.extent), four(out.bound)
+        bound = self.tiles[0].bound
+        start = tuple(Affine() if d in self.reduced else x for d, x in enumerate(out.start))
+        extent = [bound[d] if d in self.reduced else x for d, x in enumerate(out.extent)]
+        return start, four(extent), four(bound)
+
     def emit(self, block: Block) -> None:
         """Append the whole layer to a block."""
         self.out_depth = self.nest.depth(
             [name for name, _ in self.nest.loops if name != CHANNELS_IN and name not in self.reduced]
         )
-        self.pieces = [self.load_piece(k) for k in range(len(self.tiles))]
+        load = self.load_groups if self.kind == SHUFFLE else self.load_piece
+        self.pieces = [load(k) for k in range(len(self.tiles))]
         self.weight_piece = self.load_weights() if self.weights else None
         self.vector_pieces = {name: self.load_vector(placed) for name, placed in self.vectors.items()}
         self.body(block, 0, self.site.stage)
@@ -137,7 +152,7 @@ class LayerLowering:
             inner = Block()
             self.body(inner, depth + 1, 0)
             block.add_op(isa.RepeatOp(self.nest.loops[depth][1], Region(inner), stage=stage))
-        else:
+        elif self.kind != SHUFFLE:
             block.add_op(self.compute(stage))
         if depth == self.out_depth:
             self.store(block, stage)
@@ -171,6 +186,45 @@ class LayerLowering:
         depth = self.nest.depth(names)
         self.loads.append(Item(depth, emit))
         return piece
+
+    def load_groups(self, k: int) -> Placed:
+        """The piece of a shuffle is loaded as it is to be: channel `i * groups + j` of the result is channel i of group
+        j.  So every group is a strided copy."""
+        tile, groups = self.tiles[k], self.params["groups"]
+        n, channels, h, w = self.map.extent
+        result = Tile(self.out.element, self.map.extent, memory_order(self.out.strides, self.out.extent))
+        strides = byte_strides(result)
+        spread = four([strides[0], strides[1] * groups, *strides[2:]])
+        piece = Placed(tile.element, self.piece.start, self.map.extent, tile.bound, strides)
+        limits = self.load_limits(tile)
+
+        def emit(block: Block, stage: int) -> None:
+            piece.allocated = self.alloc(block, "nram", tile_bytes(result), depth)
+            for group in range(groups):
+                first, end = self.of_group(group, groups)
+                start = (self.piece.start[0], first, *self.piece.start[2:])
+                box = Box(
+                    cast(Any, start),
+                    four([n, channels // groups, h, w]),
+                    tile.bound,
+                    (limits[0], end, limits[2], limits[3]),
+                )
+                view = View(tile.element, Affine(group * strides[1]), spread)
+                self.copy(block, "mvdma", tile.buffer, piece.buffer, tile.view(start), view, box, stage)
+
+        depth = self.nest.depth(nests.depends(SAME4))
+        self.loads.append(Item(depth, emit))
+        return piece
+
+    def of_group(self, group: int, groups: int) -> tuple[Affine, Affine]:
+        """Of the channels of one group that go into a shuffled piece: the first, and where they end at the latest."""
+        per_group = self.out.bound[1] // groups
+        limit = self.piece.limit[1]
+        end = Affine(per_group) if limit is None else exactly(limit, groups)
+        if not end.is_constant:
+            raise PassFailedException("the channels of a shuffle are not cut into tiles")
+        end = Affine(min(per_group, end.base))
+        return exactly(self.piece.start[1], groups) + group * per_group, end + group * per_group
 
     def channel_piece(
         self, start: tuple[Affine, ...], extent: Four, names: list[LoopName]
@@ -331,8 +385,11 @@ class LayerLowering:
         tile = Tile(self.out.element, self.out_extent, order)
         wide = Tile(self.wide, self.out_extent, order)
         self.out_strides, self.acc_strides = byte_strides(tile), byte_strides(wide)
-        self.out_buffer = self.alloc(block, "nram", tile_bytes(tile), depth)
         self.acc_buffer = None
+        if self.kind == SHUFFLE:
+            self.out_buffer = self.pieces[0].buffer
+            return
+        self.out_buffer = self.alloc(block, "nram", tile_bytes(tile), depth)
         if self.is_accumulated and (self.kind == "conv" or self.out.element != "f32"):
             acc = isa.AllocOp("nram", tile_bytes(wide))
             block.add_op(acc)

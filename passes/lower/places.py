@@ -23,13 +23,15 @@ from frustum.passes.lower.blocks import CHANNELS
 class Home:
     """A buffer: the tile that it holds, and at which of its channels each of the values in it begins.
 
-    `is_resident`: it outlives units; `buffer`, and where the tile begins, once it is allocated.
+    `is_resident`: it outlives units; `buffer`, inside how many tile loops, and where the tile begins, once it is
+    allocated.
     """
 
     tile: Tile
     channels: Mapping[SSAValue, int]
     is_resident: bool
     buffer: SSAValue | None = None
+    depth: int = 0
     start: tuple[Affine, ...] | None = None
 
     @cached_property

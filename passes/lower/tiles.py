@@ -60,12 +60,13 @@ class Tiles:
         if home.is_resident:
             alloc, body = isa.AllocOp("sram", size), unit.program.body
         elif home.tile.ring and unit.loops:
-            alloc = isa.AllocOp("sram", size, rolling=unit.copies(len(unit.loops)) if moves else 1)
+            home.depth = len(unit.loops)
+            alloc = isa.AllocOp("sram", size, rolling=unit.copies(home.depth) if moves else 1)
             body = unit.innermost
         else:
-            depth = self.depth(home, origin, is_loaded=is_loaded)
-            alloc = isa.AllocOp("sram", size, unit.copies(depth) if moves else 1)
-            body = unit.bodies[depth]
+            home.depth = self.depth(home, origin, is_loaded=is_loaded)
+            alloc = isa.AllocOp("sram", size, unit.copies(home.depth) if moves else 1)
+            body = unit.bodies[home.depth]
         body.add_op(alloc)
         home.buffer, home.start = alloc.buffer, origin
 

@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 
 
 def load(unit: UnitLowering, op: t.LoadOp) -> None:
-    """A tile's region from DRAM, in the body of the loop that moves it."""
+    """A tile's region from DRAM, in the body of the loop that moves it or its buffer."""
     region = op.region.data
     source = unit.tensors[op.source]
     view = source.view(op.view.data)
     placed = unit.tiles.place(op.result, region)
-    depth = unit.depth_of(*placed.start)
-    if depth < len(unit.loops) and placed.buffer.owner.parent is unit.innermost:  # part of what is made anew
-        depth = len(unit.loops)
+    depth = max(unit.depth_of(*placed.start), unit.program.homes[op.result].depth)
     fill = None if op.fill is None else op.fill.value.data
     tags = cast(Any, unit.tags(layer_of_load(unit, op)))
 
