@@ -1,0 +1,64 @@
+"""Modelled DRAM bytes of a unit with a partition.
+
+Source: tfu.md, "Running a unit"; frustum.md, "exchange" (nothing is read twice), "overlap" (boxes of all tiles).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS
+from frustum.dialects.unit import Extents, Partition
+from frustum.passes.analysis.project import Projection, Region, UnitLayers
+from frustum.passes.tile.plan import LayerPlan
+from frustum.passes.tile.plan_unit import bias_bytes, clipped, weight_bytes
+
+
+def traffic(
+    unit: UnitLayers,
+    partition: Partition,
+    projection: Projection,
+    plans: Sequence[LayerPlan | None],
+    clusters: int,
+    kept: Collection[int] = (),
+) -> int:
+    """Bytes over the DRAM port: boxes of the inputs that are not resident, weights as often as they are loaded, what is
+    stored; `kept` are layers whose maps stay in SRAM instead."""
+    order = ROLLING_LOOPS if partition.borders == "exchange" else TILE_LOOPS
+    total = sum(
+        math.prod(unit.layers[j].out_dims) * unit.layers[j].out_bytes for j in unit.stored if j not in kept
+    )
+    for own, region in zip(unit.inputs, projection.inputs, strict=True):
+        if not own.resident:
+            total += loaded_elements(region, own.dims, projection.counts, clusters, order) * own.element_bytes
+    passes = projection.counts[0] * projection.counts[2] * projection.counts[3]
+    for layer, plan in zip(unit.layers, plans, strict=True):
+        if plan is not None:
+            times = passes if plan.map.weights == "stream" else 1
+            total += times * weight_bytes(layer, layer.out_dims[1])
+            total += bias_bytes(layer, layer.out_dims[1])
+    return total
+
+
+def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: int, order: Extents) -> int:
+    """Elements that all clusters load of a map over all tiles, whose loops are in `order` from the outermost (a load
+    that all clusters share counts once)."""
+    innermost = max(
+        (order.index(d) for d in range(4) if any(len(s.loops) > d and s.loops[d] for s in region.start)), default=-1
+    )
+    total = 0
+    dealt = range(clusters) if any(s.cluster for s in region.start) else range(1)
+    for k in dealt:
+        elements = 1
+        for position, d in enumerate(order):
+            start, size = region.start[d], dims[d]
+            step = start.loops[d] if len(start.loops) > d else 0
+            passes = counts[d] if position <= innermost else 1
+            first = start.base + k * start.cluster
+            if step:
+                elements *= clipped(first, step, passes, region.extent[d], size)
+            else:
+                elements *= passes * clipped(first, 1, 1, region.extent[d], size)
+        total += elements
+    return total

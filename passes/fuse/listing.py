@@ -1,0 +1,265 @@
+"""A network as a list of layers in an order in which they can run, with the maps that pass between them.
+
+Source: Occam (doi 10.1145/3566052), "topological list"; several orders, because one list is not enough where a network
+has branches (Cocco, doi 10.1145/3620665.3640395).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from xdsl.ir import Operation, SSAValue
+
+from frustum.dialects import graph as g
+from frustum.dialects.tile import AnyAxis, TensorView, Whole
+from frustum.dialects.unit import Extents
+from frustum.passes.analysis.layer import BUILDERS, CONCAT, JOINS, MOVES, Layer, MapOperand, layer_of
+from frustum.passes.analysis.module import element_bytes
+
+ROWS, COLUMNS = 2, 3
+
+
+@dataclass(frozen=True)
+class Read:
+    """One map operand of a node: which map, how it is read, and whether it is read as it was made (else only from
+    DRAM: through a reshape, as weights, in other dimensions)."""
+
+    map: int
+    joins: bool
+    dims: Extents
+    element_bytes: int
+    rows: AnyAxis
+    columns: AnyAxis
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.dims) * self.element_bytes
+
+
+@dataclass(frozen=True)
+class Node:
+    """One layer, or one move (`layer` None), of which the output is the map of the same number."""
+
+    op: Operation
+    layer: Layer | None
+    reads: tuple[Read, ...]
+    weight_bytes: int
+    vector_bytes: int
+    batched_weights: bool = False
+    """Weights that another layer made: they are streamed, and come from DRAM."""
+
+    @property
+    def is_concat(self) -> bool:
+        return self.layer is not None and self.layer.kind == CONCAT
+
+
+@dataclass
+class Map:
+    """A tensor between layers, a network's input (`producer` None), or a constant that is read tile by tile."""
+
+    number: int
+    bytes: int
+    producer: int | None
+    is_constant: bool = False
+    is_output: bool = False
+    users: list[int] = field(default_factory=list)
+    """Nodes that read it, in order."""
+    needs_dram: bool = False
+    """Some user reads it from DRAM in any case."""
+
+    @property
+    def last_use(self) -> int:
+        return self.users[-1] if self.users else -1
+
+
+@dataclass
+class Listing:
+    """Nodes in order; the first maps are their outputs, in the same order."""
+
+    nodes: list[Node]
+    maps: list[Map]
+    rates: list[Fraction]
+    """Rows of each map for one of some reference; comparable between maps that windows connect."""
+    uneven: set[tuple[int, int]]
+    """(node, map) of reads where two ways through the network have different strides."""
+
+    def __post_init__(self) -> None:
+        self.compulsory_bytes = sum(n.weight_bytes + n.vector_bytes for n in self.nodes)
+        self.compulsory_bytes += sum(m.bytes for m in self.maps if m.producer is None and m.users)
+        self.compulsory_bytes += sum(m.bytes for m in self.maps if m.is_output)
+
+
+
+def network_ops(network: g.NetworkOp) -> list[Operation]:
+    """What has to be in units, in the order of the file."""
+    return [op for op in network.body.block.ops if type(op) in BUILDERS or type(op) in MOVES]
+
+
+def is_layer(op: Operation) -> bool:
+    """Whether it can be among others in a unit: all that computes, and concatenation of maps along channels."""
+    return type(op) in BUILDERS or (type(op) in JOINS and isinstance(op, g.ConcatOp) and is_side_by_side(op))
+
+
+def is_side_by_side(op: g.ConcatOp) -> bool:
+    return op.axis == 1 and len(g.shape_of(op.result)) == 4
+
+
+def root_of(value: SSAValue) -> SSAValue:
+    """The value whose bytes a chain of reshapes shows."""
+    while isinstance(value.owner, g.ReshapeOp):
+        value = value.owner.x
+    return value
+
+
+def listing_of(ops: Sequence[Operation], outputs: Iterable[SSAValue]) -> Listing:
+    """The operations in this order, which must be one in which they can run."""
+    return _Reading(ops, [layer_of(op) if is_layer(op) else None for op in ops]).listing(outputs)
+
+
+class _Reading:
+    """A listing as it is made: maps by the values that they are."""
+
+    def __init__(self, ops: Sequence[Operation], layers: Sequence[Layer | None]):
+        self.ops, self.layers = ops, layers
+        self.numbers: dict[SSAValue, int] = {op.results[0]: i for i, op in enumerate(ops)}
+        self.maps = [Map(i, size_of(op.results[0]), i) for i, op in enumerate(ops)]
+
+    def listing(self, outputs: Iterable[SSAValue]) -> Listing:
+        nodes = [self.node(i) for i in range(len(self.ops))]
+        for value in outputs:
+            number = self.map_of(value)
+            self.maps[number].is_output = self.maps[number].needs_dram = True
+        return Listing(nodes, self.maps, *rates_of(nodes, len(self.maps)))
+
+    def map_of(self, value: SSAValue) -> int:
+        root = root_of(value)
+        if root not in self.numbers:
+            number = self.numbers[root] = len(self.maps)
+            self.maps.append(Map(number, size_of(root), None, is_constant=isinstance(root.owner, g.WeightOp)))
+        return self.numbers[root]
+
+    def node(self, i: int) -> Node:
+        """A layer with what it reads; its weights, unless another layer makes them."""
+        op, layer = self.ops[i], self.layers[i]
+        reads = [] if layer is None else [self.read(op.operands[m.index], m) for m in layer.maps]
+        taken = set() if layer is None else {m.index for m in layer.maps}
+        weights = vectors = 0
+        for k, value in enumerate(op.operands):
+            if k in taken:
+                continue
+            if layer is None or not isinstance(value.owner, g.WeightOp):
+                dims = dims_of(value)
+                whole = (Whole(dims[ROWS]), Whole(dims[COLUMNS]))
+                reads.append(Read(self.map_of(value), False, dims, element_bytes(value), *whole))
+            elif k == layer.weight:
+                weights += size_of(value)
+            else:
+                vectors += size_of(value)
+        for read in reads:
+            users = self.maps[read.map].users
+            if not users or users[-1] != i:
+                users.append(i)
+            self.maps[read.map].needs_dram |= not read.joins
+        is_batched = layer is not None and layer.is_matrix and layer.params["weight_batch"] != 0
+        return Node(op, layer, tuple(reads), weights, vectors, is_batched)
+
+    def read(self, value: SSAValue, operand: MapOperand) -> Read:
+        """How a layer reads a map: as it was made, or in another form."""
+        number, dims = self.map_of(value), operand.dims
+        maker = self.layers[number] if number < len(self.layers) else None
+        joins = maker is not None and value == self.ops[number].results[0]
+        joins = joins and maker is not None and maker.out_dims == dims and alike(maker.out_view, operand.view, dims)
+        rows, columns = operand.access[ROWS], operand.access[COLUMNS]
+        return Read(number, joins, dims, operand.element_bytes, rows, columns)
+
+
+def alike(a: TensorView, b: TensorView, dims: Extents) -> bool:
+    """The same places for all positions (the stride of a dimension with one position says nothing)."""
+    strides = zip(a.strides, b.strides, dims, strict=True)
+    return (a.offset, a.block) == (b.offset, b.block) and all(x == y for x, y, size in strides if size > 1)
+
+
+def size_of(value: SSAValue) -> int:
+    return math.prod(g.shape_of(value)) * element_bytes(value)
+
+
+def dims_of(value: SSAValue) -> Extents:
+    """Four dimensions of any tensor, for reads of the whole."""
+    shape = g.shape_of(value)
+    n, c, h, w = [1] * (4 - len(shape)) + list(shape) if len(shape) <= 4 else [1, 1, 1, math.prod(shape)]
+    return (n, c, h, w)
+
+
+def rates_of(nodes: Sequence[Node], count: int) -> tuple[list[Fraction], set[tuple[int, int]]]:
+    """Rows of every map for one of the first map of its part of the network, and the reads that disagree."""
+    ways: list[list[tuple[int, Fraction, tuple[int, int]]]] = [[] for _ in range(count)]
+    for k, node in enumerate(nodes):
+        for read in node.reads:
+            if isinstance(read.rows, Whole) or node.layer is None:
+                continue
+            ratio = Fraction(read.rows.num, read.rows.den)
+            ways[k].append((read.map, ratio, (k, read.map)))
+            ways[read.map].append((k, 1 / ratio, (k, read.map)))
+    rates: list[Fraction | None] = [None] * count
+    uneven = set()
+    for root in range(count):
+        if rates[root] is not None:
+            continue
+        rates[root] = Fraction(1)
+        waiting = [root]
+        while waiting:
+            here = waiting.pop()
+            for there, ratio, edge in ways[here]:
+                rate = rates[here] * ratio  # type: ignore[operator]
+                if rates[there] is None:
+                    rates[there] = rate
+                    waiting.append(there)
+                elif rates[there] != rate:
+                    uneven.add(edge)
+    return [r or Fraction(1) for r in rates], uneven
+
+
+def orders(network: g.NetworkOp) -> list[list[Operation]]:
+    """The order of the file, and where they differ: branch after branch, and level by level."""
+    ops = network_ops(network)
+    position = {op: i for i, op in enumerate(ops)}
+    before: list[list[int]] = []
+    for op in ops:
+        roots = [root_of(o).owner for o in op.operands]
+        before.append(sorted({position[r] for r in roots if isinstance(r, Operation) and r in position}))
+    found = [list(range(len(ops)))]
+    for order in (by_branches(before), by_levels(before)):
+        if order not in found:
+            found.append(order)
+    return [[ops[i] for i in order] for order in found]
+
+
+def by_branches(before: Sequence[Sequence[int]]) -> list[int]:
+    """Each layer as late as its last user allows: a branch is run to its end before the next one starts."""
+    order: list[int] = []
+    seen = [False] * len(before)
+    used = {b for reads in before for b in reads}
+    for last in range(len(before)):
+        if last in used:
+            continue
+        stack = [(last, False)]
+        while stack:
+            node, is_done = stack.pop()
+            if is_done:
+                order.append(node)
+            elif not seen[node]:
+                seen[node] = True
+                stack.append((node, True))
+                stack += [(b, False) for b in reversed(before[node])]
+    return order
+
+
+def by_levels(before: Sequence[Sequence[int]]) -> list[int]:
+    """By the longest way from the inputs."""
+    level: list[int] = []
+    for reads in before:
+        level.append(max((level[b] + 1 for b in reads), default=0))
+    return sorted(range(len(before)), key=lambda i: (level[i], i))

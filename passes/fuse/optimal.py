@@ -1,0 +1,208 @@
+"""Policy `optimal`: units, partitions, borders, weights and resident maps of a whole network by dynamic programming.
+
+Source: tfu.md, "Beyond the rules"; notes on the method in `search.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import NameLoc, StringAttr
+from xdsl.ir import Block, Operation, SSAValue
+
+from frustum.dialects import graph as g
+from frustum.dialects.target import Target
+from frustum.dialects.tile import MapAttr
+from frustum.dialects.unit import PartitionAttr, UnitOp
+from frustum.passes.fuse.listing import Listing, listing_of, orders
+from frustum.passes.fuse.realise import Realised, realise, unit_of
+from frustum.passes.fuse.search import Kept, Search, Solution, Step, Ways, chunk_bytes
+from frustum.passes.fuse.sweep import Sweep
+from frustum.passes.fuse.wrap import wrap
+
+TRIES = 24  # solutions looked at before groups that do not fit after all are given up
+ALTERNATIVES = 12  # shapes of a group that are tried where the cheapest has no pieces that fit
+
+
+@dataclass(frozen=True)
+class OptimalOptions:
+    """`borders`: overlap, exchange or auto; `sram`: share of each cluster's SRAM that may be used; `keep`: whether maps
+    between units may stay in SRAM."""
+
+    borders: str = "auto"
+    sram: float = 1.0
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit as it will be written: layers [first, stop) of a listing, and how they are cut (None: by
+    `frustum-tile-partition`)."""
+
+    step: Step
+    realised: Realised | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole network in units, and what the model expects."""
+
+    listing: Listing
+    units: tuple[Unit, ...]
+    dram_bytes: int
+    cycles: int
+
+
+def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions()) -> None:
+    """Put all layers of a network into the units of `plan_network`.
+
+    Raises `DoesNotFit` later, in `frustum-tile-partition`, for a layer that fits in no way.
+    """
+    plan = plan_network(network, target, options)
+    if plan is None:
+        for number, op in enumerate(orders(network)[0]):
+            wrap([op], f"u{number}", "does not fit SRAM beside another layer")
+    else:
+        write(network, plan)
+    for weight in [op for op in network.body.block.ops if isinstance(op, g.WeightOp)]:
+        if not weight.result.uses:
+            weight.detach()
+            weight.erase()
+
+
+def plan_network(network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions()) -> Plan | None:
+    """The cheapest units over several orders of the layers, in DRAM bytes, then cycles; None where some layer fits in
+    no way."""
+    capacity = int(target.cluster.sram.capacity_bytes * options.sram)
+    plans = []
+    for ops in orders(network):
+        listing = listing_of(ops, network.terminator.values)
+        plan = plan_listing(Search(listing, target, capacity, options.borders, options.keep))
+        if plan is not None:
+            plans.append(plan)
+    return min(plans, key=lambda p: (p.dram_bytes, p.cycles), default=None)
+
+
+def plan_listing(search: Search) -> Plan | None:
+    """The best solution of which every group fits with exact numbers."""
+    for _ in range(TRIES):
+        solution = search.solve()
+        if solution is None:
+            return None
+        units = [exact(step, search) for step in solution.steps]
+        failed = [(s.first, s.stop) for s, unit in zip(solution.steps, units, strict=True) if unit is None]
+        if not failed:
+            return plan_of(solution, [u for u in units if u is not None])
+        search.banned |= set(failed)
+    return None
+
+
+def plan_of(solution: Solution, units: Sequence[Unit]) -> Plan:
+    moved = sum(u.realised.dram_bytes if u.realised else u.step.bytes for u in units)
+    cycles = sum(int(u.realised.cycles) if u.realised else u.step.cycles for u in units)
+    return Plan(solution.listing, tuple(units), moved, cycles)
+
+
+def exact(step: Step, search: Search) -> Unit | None:
+    """A group with the first of its shapes that fits exactly."""
+    if step.shape is None:
+        return Unit(step, None)
+    sweep = Sweep(search.listing, search.target, step.stop, search.borders)
+    group = next((x for x in sweep.groups(search.capacity) if x.first == step.first), None)
+    if group is None:
+        return None
+    nodes = search.listing.nodes[step.first : step.stop]
+    ops = [node.op for node in nodes]
+    outputs = leaving(ops, step, search.listing)
+    resident = values_of(step.resident, search.listing)
+    unit = unit_of(ops, outputs, resident)
+    kept = {unit.ops.index(search.listing.nodes[m].op) for m in step.kept}
+    for other in Ways(group, search).ranked(step.resident, step.kept, step.free_bytes, ALTERNATIVES):
+        assert other.shape is not None
+        partition = sweep.shapes.partition(other.shape, unit.out.out_dims[1], 2, other.passes)
+        for streamed in more(other.streamed, len(group.weights)):
+            found = realise(
+                unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
+            )
+            if found is not None:
+                return Unit(other, found)
+    return None
+
+
+def more(streamed: int, count: int) -> list[int]:
+    """So many streamed weights, then a few more."""
+    return list(dict.fromkeys(min(count, streamed + extra) for extra in (0, 1, 2)))
+
+
+def leaving(ops: Sequence[Operation], step: Step, listing: Listing) -> list[SSAValue]:
+    """Results that are read behind a group."""
+    found: list[SSAValue] = [
+        ops[k - step.first].results[0]
+        for k in range(step.first, step.stop)
+        if listing.maps[k].last_use >= step.stop or listing.maps[k].is_output
+    ]
+    return found or [ops[-1].results[0]]
+
+
+def values_of(maps: Kept, listing: Listing) -> set[SSAValue]:
+    return {listing.nodes[m].op.results[0] for m in maps}
+
+
+# ---------------------------------------------------------------- into the IR
+
+
+def write(network: g.NetworkOp, plan: Plan) -> None:
+    """Units in the order of the plan, each behind what it reads."""
+    block = network.body.block
+    ops = [[n.op for n in plan.listing.nodes[u.step.first : u.step.stop]] for u in plan.units]
+    in_order(block, [op for unit in ops for op in unit])
+    keeps = [values_of(u.step.kept, plan.listing) for u in plan.units]
+    for number, (unit, layers, kept) in enumerate(zip(plan.units, ops, keeps, strict=True)):
+        reason = stopped_by(plan, number)
+        written = wrap(layers, f"u{number}", reason, kept)
+        if unit.realised is not None:
+            annotate(written, layers, unit.realised)
+
+
+def annotate(unit: UnitOp, layers: Sequence[Operation], realised: Realised) -> None:
+    unit.properties["partition"] = PartitionAttr(realised.partition)
+    unit.properties["mode"] = StringAttr("small" if realised.partition.depth == 1 else "large")
+    for op, submap in zip(layers, realised.maps, strict=True):
+        if submap is not None:
+            op.attributes["frustum.map"] = MapAttr(submap)
+
+
+def in_order(block: Block, ops: Sequence[Operation]) -> None:
+    """Put the layers of a block in this order, and every reshape before its first reader."""
+    end = block.last_op
+    assert end is not None
+
+    def place(op: Operation) -> None:
+        for operand in op.operands:
+            if isinstance(operand.owner, g.ReshapeOp) and operand.owner not in placed:
+                place(operand.owner)
+        placed.add(op)
+        op.detach()
+        block.insert_op_before(op, end)
+
+    placed: set[Operation] = set()
+    for op in ops:
+        place(op)
+    for op in [o for o in block.ops if isinstance(o, g.ReshapeOp) and o not in placed]:
+        place(op)
+
+
+def stopped_by(plan: Plan, number: int) -> str:
+    """Why a unit ends: what it costs, and what comes next."""
+    unit = plan.units[number]
+    cost = unit.realised.dram_bytes if unit.realised else unit.step.bytes
+    if number + 1 == len(plan.units):
+        return f"end of the network: {cost} DRAM bytes here"
+    following = plan.listing.nodes[unit.step.stop].op
+    return f"cut before {name_of(following)}: {cost} DRAM bytes here, {plan.dram_bytes} in all"
+
+
+def name_of(op: Operation) -> str:
+    location = op.location
+    return f"'{location.desc.data}'" if isinstance(location, NameLoc) else op.name.removeprefix("fgraph.")

@@ -1,0 +1,114 @@
+"""A group of a solution with exact numbers: its partition, its layers' maps, and whether it really fits.
+
+The search works with bounds on what streams and pieces need; here `project`, `plan_layer` and `footprint` decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from xdsl.ir import Operation, SSAValue
+
+from frustum.dialects.isa.program import MAX_LOOPS
+from frustum.dialects.target import Target
+from frustum.dialects.tile import Residency, SubMap
+from frustum.dialects.unit import Partition
+from frustum.passes.analysis.footprint import Footprint, footprint
+from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project
+from frustum.passes.analysis.traffic import traffic
+from frustum.passes.analysis.unit_layers import layers_of
+from frustum.passes.tile.plan import LayerPlan, plan_layer, work_of
+from frustum.passes.tile.plan_unit import OVERLAPPED, TILE_OVERHEAD_CYCLES, varies, weight_bytes
+
+
+@dataclass(frozen=True)
+class Realised:
+    """A unit that fits: partition, sub-maps of its layers (None: no work), bytes and cycles."""
+
+    partition: Partition
+    maps: tuple[SubMap | None, ...]
+    footprint: Footprint
+    dram_bytes: int
+    cycles: float
+
+
+def unit_of(
+    ops: Sequence[Operation], outputs: Sequence[SSAValue], resident: Collection[SSAValue]
+) -> UnitLayers:
+    return layers_of(list(ops), list(outputs), resident)
+
+
+def realise(
+    unit: UnitLayers,
+    partition: Partition,
+    streamed: int,
+    kept: Collection[int],
+    target: Target,
+    free_bytes: int,
+    chunk_bytes: int,
+) -> Realised | None:
+    """The unit with this partition and its `streamed` largest weights streamed; None where it does not fit.
+
+    Where pieces with small chunks of weights do not exist, or buffers are larger than the search thought, more of the
+    weights may be streamed.
+    """
+    clusters = target.chip.clusters
+    try:
+        projection = project(unit, partition, clusters)
+    except Unprojectable:
+        return None
+    loops = MAX_LOOPS - sum(count > 1 for count in projection.counts)
+    residency = residencies(unit, streamed)
+    plans = plans_of(unit, projection, target, residency, loops, chunk_bytes)
+    if plans is None:
+        return None
+    needs = footprint(unit, partition, projection, plans, kept)
+    if needs.total_bytes > free_bytes:
+        return None
+    moved = traffic(unit, partition, projection, plans, clusters, kept)
+    passes = 1
+    for count in projection.counts:
+        passes *= count
+    compute = passes * (sum(p.cycles for p in plans if p is not None) + TILE_OVERHEAD_CYCLES)
+    transfer = moved / target.chip.dram.port_bytes_per_cycle
+    cycles = max(compute, transfer) + OVERLAPPED * (compute + transfer)
+    return Realised(partition, tuple(p.map if p else None for p in plans), needs, moved, cycles)
+
+
+def residencies(unit: UnitLayers, streamed: int) -> list[Residency]:
+    """Where each layer's weights wait: the `streamed` largest are streamed, and those that another layer makes."""
+    sizes = [weight_bytes(layer, layer.out_dims[1]) for layer in unit.layers]
+    largest = sorted((j for j in range(len(sizes)) if sizes[j]), key=lambda j: -sizes[j])[:streamed]
+    return ["stream" if j in largest or varies(layer) else "unit" for j, layer in enumerate(unit.layers)]
+
+
+def plans_of(
+    unit: UnitLayers,
+    projection: Projection,
+    target: Target,
+    residency: Sequence[Residency],
+    loops: int,
+    chunk_bytes: int,
+) -> list[LayerPlan | None] | None:
+    """The pieces of every layer; None where some layer has none that fit the cores."""
+    plans: list[LayerPlan | None] = []
+    for j, layer in enumerate(unit.layers):
+        if layer.kind == "concat":
+            plans.append(None)
+            continue
+        extent = projection.operands[j][0].extent if layer.kind == "reduce" else projection.outputs[j].extent
+        machine = target if residency[j] == "unit" else with_chunks(target, chunk_bytes)
+        plan = plan_layer(work_of(layer, extent), machine, residency[j], loops)
+        if plan is None:
+            return None
+        plans.append(plan)
+    return plans
+
+
+@lru_cache(maxsize=64)
+def with_chunks(target: Target, chunk_bytes: int) -> Target:
+    """The target as `plan_layer` must see it to stream weights in chunks of at most so many bytes."""
+    sram = replace(target.cluster.sram, capacity_bytes=4 * chunk_bytes)
+    return replace(target, chip=replace(target.chip, cluster=replace(target.cluster, sram=sram)))

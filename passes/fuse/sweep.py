@@ -1,0 +1,519 @@
+"""All groups that end at one layer, from the shortest to the longest: what each needs of SRAM and moves from DRAM.
+
+A group is an interval of a `Listing`.  Going back one layer costs a few numpy operations on arrays over all tile
+shapes (`Shapes`): what a layer's consumers need of it never changes by what stands before it.
+Source: frustum.md "Regions", "Two ways to treat borders"; Occam (doi 10.1145/3566052) in the form of rates and leads;
+the same numbers as `analysis/project.py` and `analysis/footprint.py` give for one unit and one partition.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frustum.dialects.target import Target
+from frustum.dialects.tile import AnyAxis, Whole
+from frustum.dialects.unit import Extents, Partition
+from frustum.passes.fuse.listing import Listing, Node, Read
+from frustum.passes.tile.plan import halves, over, vector_passes
+
+Ints = NDArray[np.int64]
+SINGLE, OVERLAP, ROLL = 0, 1, 2
+SPATIAL = ("conv", "pool", "unary", "binary", "lrn", "resize", "concat", "shuffle")
+STRIPS = (1, 2, 3, 4, 6, 8, 12)
+FEWEST_COLUMNS = 8  # narrower strips read more than they save
+STEP_CYCLES = 500  # of one pass over a tile: filling and draining the pipeline
+MOST_RECOMPUTED = 2.0  # times the multiply-accumulates of the group (tfu.md, rule 11: 100 %)
+FAR = 1 << 40
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Tile shapes of a last layer: rows, columns, images of each tile, what happens at borders, and passes."""
+
+    mode: Ints
+    rows: Ints
+    columns: Ints
+    images: Ints
+    counts: tuple[Ints, Ints, Ints]
+    """Passes over images, rows (of `ROLL` not known yet: 1), columns."""
+
+    @property
+    def is_roll(self) -> NDArray[np.bool_]:
+        return self.mode == ROLL
+
+    def partition(self, k: int, channels: int, clusters: int, steps: int) -> Partition:
+        tile: Extents = (int(self.images[k]), channels, int(self.rows[k]), int(self.columns[k]))
+        many = steps * int(self.counts[0][k]) * int(self.counts[2][k]) > 1
+        return Partition(tile, clusters, 2 if many else 1, "exchange" if self.mode[k] == ROLL else "overlap")
+
+
+def shapes_of(dims: Extents, whole: Sequence[int], borders: str) -> Shapes:
+    """The whole map; rows at a time, in column strips, rolling or overlapping; image by image."""
+    images, _, height, width = dims
+    found = [(SINGLE, height, width, images)]
+    if images > 1:
+        found.append((OVERLAP, height, width, 1))
+    heights = [height] if 2 in whole else sorted({*halves(height), *(r for r in (1, 2, 4, 8) if r < height)})
+    strips = [s for s in STRIPS if s == 1 or width >= s * FEWEST_COLUMNS]
+    widths = [width] if 3 in whole else sorted({-(-width // s) for s in strips})
+    for rows in heights:
+        for columns in widths:
+            if rows < height and borders != "overlap":
+                found.append((ROLL, rows, columns, 1))
+            if (rows, columns) != (height, width) and borders != "exchange":
+                found.append((OVERLAP, rows, columns, 1))
+    mode, rows_, columns_, images_ = (np.array(values, np.int64) for values in zip(*found, strict=True))
+    steps = np.where(mode == ROLL, 1, over(np.full_like(rows_, height), rows_))
+    return Shapes(mode, rows_, columns_, images_, (over(images, images_), steps, over(width, columns_)))
+
+
+@dataclass
+class Need:
+    """What is needed of a map in each shape, by its consumers in the group.
+
+    Rows: `lead` and `oldest` (rolling; before any consumer -FAR and FAR), or a box; columns: a box.
+    Boxes: start = `base` + tile number * `step`, and extent.
+    """
+
+    lead: Ints
+    oldest: Ints
+    rows: tuple[Ints, Ints, Ints]
+    columns: tuple[Ints, Ints, Ints]
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A map that enters or leaves a group: bytes of its buffer in each shape, bytes it moves, and by how many steps
+    a loaded map is ahead."""
+
+    map: int
+    buffer: Ints
+    moved: Ints
+    late: Ints
+    can_stay: bool
+
+
+@dataclass
+class Root:
+    """A concatenation in whose buffer other maps lie: what is needed of any of them, and since which layer."""
+
+    need: Need
+    first: int
+    is_stored: bool
+    crosses: bool
+    """Some of its maps is loaded or stored."""
+
+
+@dataclass
+class Group:
+    """An interval [first, stop) of the list with all shapes of its tiles."""
+
+    first: int
+    stop: int
+    shapes: Shapes
+    valid: NDArray[np.bool_]
+    inside: Ints
+    """Bytes of maps that neither enter nor leave, and of constants."""
+    inputs: list[Boundary]
+    outputs: list[Boundary]
+    late: Ints
+    behind: Ints
+    """Steps of a rolling group: `late` (at least, and of every loaded map) + `behind`."""
+    vector_bytes: int
+    weights: tuple[int, ...]
+    """Of each layer that has any, ascending."""
+    constant_bytes: int
+    work: Ints
+    """Cycles of one pass."""
+
+
+class Sweep:
+    """The groups that end before `stop`."""
+
+    def __init__(self, listing: Listing, target: Target, stop: int, borders: str = "auto"):
+        self.listing, self.target, self.stop = listing, target, stop
+        self.last = stop - 1
+        node = listing.nodes[self.last]
+        assert node.layer is not None
+        layer = node.layer
+        self.dims = layer.out_dims
+        self.shapes = shapes_of(self.dims, [d for d in layer.axes_all if d > 1], borders)
+        self.size = len(self.shapes.mode)
+        self.needs: dict[int, Need] = {}
+        self.readers: dict[int, int] = {}
+        self.plain_reads: set[int] = set()
+        self.parts = Parts()
+        self.live = np.zeros((0, self.size), np.int64)
+        self.rings = np.zeros(self.size, np.int64)
+        self.valid = np.ones(self.size, np.bool_)
+        self.late = np.zeros(self.size, np.int64)
+        self.behind = np.zeros(self.size, np.int64)
+        self.work = np.zeros(self.size, np.int64)
+        self.macs = np.zeros(self.size, np.float64)
+        self.useful_macs = 0
+        self.vector_bytes = 0
+        self.weights: list[int] = []
+        self.stored: dict[int, Boundary] = {}
+        self.place_of: dict[int, int] = {}
+        self.roots: dict[int, Root] = {}
+        once = (self.shapes.counts[0] == 1) & (self.shapes.counts[2] == 1)
+        self.once = once
+        self.copies = np.where(
+            self.shapes.is_roll | (self.shapes.counts[0] * self.shapes.counts[1] * self.shapes.counts[2] > 1), 2, 1
+        )
+        self.only_single = False
+
+    def groups(self, most_bytes: int) -> Iterator[Group]:
+        """Groups from one layer on, until none larger can fit `most_bytes` of SRAM or be a unit at all."""
+        for k in range(self.last, -1, -1):
+            node = self.listing.nodes[k]
+            if node.layer is None or node.batched_weights or (k in self.plain_reads):
+                return
+            if not self.add(k, node):
+                return
+            group = self.group(k)
+            if not (self.rings + self.peak() + self.vector_bytes <= most_bytes)[self.valid].any():
+                return
+            yield group
+
+    def made(self, number: int) -> tuple[Ints, NDArray[np.bool_]]:
+        """Rows of a map in one rolling step, and where they are whole rows."""
+        ratio = self.listing.rates[number] / self.listing.rates[self.last]
+        rows = self.shapes.rows * ratio.numerator
+        return rows // ratio.denominator, rows % ratio.denominator == 0
+
+    def add(self, k: int, node: Node) -> bool:
+        layer = node.layer
+        assert layer is not None
+        shapes = self.shapes
+        map_ = self.listing.maps[k]
+        need = self.needs.pop(k, None)
+        self.readers.pop(k, None)
+        is_stored = map_.is_output or map_.last_use >= self.stop or not map_.users or k == self.last
+        if need is None and not is_stored:
+            return False
+        if is_stored:
+            need = self.joined(need, self.own_need() if k == self.last else self.beside(layer.out_dims), layer.out_dims)
+        assert need is not None
+        made, is_whole = self.made(k)
+        align = layer.align[2]
+        lead = -(-need.lead // align) * align
+        oldest = np.minimum(need.oldest, lead)
+        self.parts.add(k)
+        is_roll = shapes.is_roll
+        self.valid &= ~is_roll | (is_whole & (made % align == 0) & (made > 0))
+        self.only_single |= layer.kind not in SPATIAL
+        if self.only_single and k != self.last:
+            self.valid &= shapes.mode == SINGLE
+        need = Need(lead, oldest, need.rows, need.columns)
+        made = np.maximum(made, 1)
+        self.late = np.maximum(self.late, -(-lead // made))
+        if is_stored:
+            self.behind = np.maximum(self.behind, -(-(layer.out_dims[2] - lead) // made))
+        self.place(k, node, need, made, is_stored)
+        self.count_work(node, need, made)
+        self.vector_bytes += node.vector_bytes
+        if node.weight_bytes:
+            insort(self.weights, node.weight_bytes)
+        return all(self.ask(k, node, read, need, made) for read in node.reads)
+
+    def ask(self, k: int, node: Node, read: Read, need: Need, made: Ints) -> bool:
+        """Let a layer ask for one of its operands; False where the group cannot be a unit."""
+        if self.listing.maps[read.map].is_constant:
+            self.rings = self.rings + -(-read.bytes // 16) * 16
+            return True
+        if not read.joins:
+            self.plain_reads.add(read.map)
+        if node.is_concat:
+            if read.map in self.place_of:
+                return False  # an operand of two: one of them is a copy
+            self.place_of[read.map] = self.place_of.get(k, k)
+        self.pull(k, read, need, made)
+        return True
+
+    def own_need(self) -> Need:
+        shapes = self.shapes
+        zero = np.zeros(self.size, np.int64)
+        rows = np.where((shapes.counts[1] > 1) | shapes.is_roll, shapes.rows, 0)
+        columns = np.where(shapes.counts[2] > 1, shapes.columns, 0)
+        return Need(zero, np.full_like(zero, FAR), (zero, rows, shapes.rows), (zero, columns, shapes.columns))
+
+    def beside(self, dims: Extents) -> Need:
+        """The part of another output that belongs to a tile of the last one."""
+        own = self.own_need()
+        boxes = []
+        for d, (base, step, extent) in ((2, own.rows), (3, own.columns)):
+            size, out_size = dims[d], self.dims[d]
+            rate = -(-size // out_size)
+            whole = (step == 0) & (extent >= out_size)
+            if size <= (out_size - 1) * rate and size != out_size:
+                self.valid &= whole
+            boxes.append((base, np.where(whole, 0, step * rate), np.where(whole, size, extent * rate)))
+        zero = np.zeros(self.size, np.int64)
+        return Need(zero, np.full_like(zero, FAR), boxes[0], boxes[1])
+
+    def joined(self, a: Need | None, b: Need, dims: Extents) -> Need:
+        if a is None:
+            return b
+        return Need(
+            np.maximum(a.lead, b.lead),
+            np.minimum(a.oldest, b.oldest),
+            hull(a.rows, b.rows, dims[2]),
+            hull(a.columns, b.columns, dims[3]),
+        )
+
+    def pull(self, k: int, read: Read, need: Need, made: Ints) -> None:
+        """Let a layer ask for what it needs of a map."""
+        number, axis = read.map, read.rows
+        self.parts.join(k, number)
+        made_there, is_whole = self.made(number)
+        lead = np.full(self.size, -FAR)
+        oldest = np.full(self.size, FAR)
+        if isinstance(axis, Whole):
+            if read.dims[2] > 1:
+                self.valid &= ~self.shapes.is_roll
+        else:
+            if (k, number) in self.listing.uneven:
+                self.valid &= ~self.shapes.is_roll
+            oldest = need.lead * axis.num // axis.den + axis.low
+            lead = oldest + (made - 1) * axis.num // axis.den + 1 + axis.reach - made_there
+            self.valid &= ~self.shapes.is_roll | is_whole
+        asked = Need(
+            lead,
+            oldest,
+            self.window(axis, need.rows, read.dims[2]),
+            self.window(read.columns, need.columns, read.dims[3]),
+        )
+        self.needs[number] = self.joined(self.needs.get(number), asked, read.dims)
+        self.readers[number] = max(self.readers.get(number, 0), k)
+
+    def window(self, axis: AnyAxis, box: tuple[Ints, Ints, Ints], size: int) -> tuple[Ints, Ints, Ints]:
+        """The box of an operand, trimmed to the map where it is the same for all tiles."""
+        base, step, extent = box
+        if isinstance(axis, Whole):
+            zero = np.zeros_like(base)
+            return zero, zero, np.full_like(base, axis.size)
+        if axis.den != 1:
+            self.valid &= self.shapes.is_roll | (step % axis.den == 0) | (step == 0)
+        low = base * axis.num // axis.den + axis.low
+        length = (extent - 1) * axis.num // axis.den + 1 + axis.reach
+        is_fixed = step == 0
+        end = np.minimum(low + length, size)
+        low = np.where(is_fixed, np.maximum(low, 0), low)
+        return low, step * axis.num // axis.den, np.where(is_fixed, np.maximum(end - low, 1), length)
+
+    # ------------------------------------------------------------ bytes on chip
+
+    def place(self, k: int, node: Node, need: Need, made: Ints, is_stored: bool) -> None:
+        """Count a layer's own map: for the whole pass (rings), while it lives, or as one that leaves."""
+        layer = node.layer
+        assert layer is not None
+        self.live = np.concatenate([np.zeros((1, self.size), np.int64), self.live])
+        shared = k in self.place_of or node.is_concat
+        size, is_ring = np.zeros(self.size, np.int64), self.once
+        if shared:
+            self.share(k, need, is_stored)
+        else:
+            plane = self.shapes.images * layer.out_dims[1] * layer.out_bytes
+            copies = self.copies if is_stored else np.ones_like(self.copies)
+            size, is_ring = self.buffer(need, made, plane, copies, layer.out_dims)
+        if is_stored:
+            moved = np.full(self.size, self.listing.maps[k].bytes)
+            self.stored[k] = Boundary(k, size, moved, np.zeros_like(moved), k not in self.place_of)
+        elif not shared:
+            self.rings = self.rings + np.where(is_ring, size, 0)
+            self.live[: self.last_use(k) - k + 1] += np.where(is_ring, 0, size)
+
+    def last_use(self, k: int) -> int:
+        return max((u for u in self.listing.maps[k].users if u < self.stop), default=k)
+
+    def share(self, k: int, need: Need, is_stored: bool) -> None:
+        """A concatenation, or a map that lies in one."""
+        if k not in self.place_of:
+            self.roots[k] = Root(need, k, is_stored, is_stored)
+            return
+        root = self.roots[self.place_of[k]]
+        root.need = self.spanned(root.need, need)
+        root.first, root.crosses = k, root.crosses or is_stored
+
+    def spanned(self, a: Need, b: Need) -> Need:
+        """What must be kept of maps in one buffer."""
+        both = self.joined(a, b, self.dims)
+        return Need(both.lead, np.minimum(both.oldest, np.minimum(a.lead, b.lead)), both.rows, both.columns)
+
+    def root_buffers(self, first: int) -> tuple[Ints, Ints]:
+        """Bytes of rings of concatenations, and at most of other buffers that live; updates those that are stored."""
+        live, rings = self.live, np.zeros(self.size, np.int64)
+        for k, root in self.roots.items():
+            layer = self.listing.nodes[k].layer
+            assert layer is not None
+            need, since, crosses = root.need, root.first, root.crosses
+            for number, place in self.place_of.items():
+                if place == k and number in self.needs:
+                    need, crosses = self.spanned(need, self.needs[number]), True
+            made, _ = self.made(k)
+            plane = self.shapes.images * layer.out_dims[1] * layer.out_bytes
+            copies = self.copies if crosses else np.ones_like(self.copies)
+            size, is_ring = self.buffer(need, made, plane, copies, layer.out_dims)
+            if root.is_stored:
+                old = self.stored[k]
+                self.stored[k] = Boundary(k, size, old.moved, old.late, old.can_stay)
+            elif crosses:
+                rings = rings + size
+            else:
+                live = live.copy() if live is self.live else live
+                rings = rings + np.where(is_ring, size, 0)
+                live[since - first : self.last_use(k) - first + 1] += np.where(is_ring, 0, size)
+        return rings, live.max(axis=0)
+
+    def buffer(
+        self, need: Need, made: Ints, plane: Ints | int, copies: Ints, dims: Extents
+    ) -> tuple[Ints, NDArray[np.bool_]]:
+        """Bytes of a map's buffer, and where it is a ring."""
+        is_roll = self.shapes.is_roll
+        span = need.lead + made - np.minimum(need.oldest, need.lead)
+        has_rows = need.lead > -FAR
+        is_ring = is_roll & has_rows & (span > made)
+        ring = span + (copies - 1) * made
+        ring = np.where(self.once, np.minimum(ring, dims[2]), ring)
+        rows = np.where(is_ring, ring, np.where(is_roll & has_rows, made, need.rows[2]))
+        size = over(plane * rows * need.columns[2], 16) * 16
+        return np.where(is_ring, size, size * copies), is_ring
+
+    def peak(self) -> Ints:
+        return cast(Ints, self.live.max(axis=0))
+
+    # ------------------------------------------------------------ a group as it stands
+
+    def group(self, first: int) -> Group:
+        valid = self.valid
+        if self.parts.count(first, self.stop) > 1:
+            valid = valid & ~self.shapes.is_roll
+        if self.useful_macs:
+            valid = valid & (self.macs <= MOST_RECOMPUTED * self.useful_macs)
+        rings, live = self.root_buffers(first)
+        inputs, constants = [], 0
+        for number, need in self.needs.items():
+            inputs.append(self.loaded(number, need))
+        for k in range(first, self.stop):
+            for read in self.listing.nodes[k].reads:
+                if self.listing.maps[read.map].is_constant:
+                    constants += read.bytes
+        return Group(
+            first, self.stop, self.shapes, valid, self.rings + rings + live, inputs, list(self.stored.values()),
+            self.late, self.behind, self.vector_bytes, tuple(self.weights), constants, self.work,
+        )  # fmt: skip
+
+    def loaded(self, number: int, need: Need) -> Boundary:
+        """An input: its buffer, and the bytes of its boxes over all tiles."""
+        map_, shapes = self.listing.maps[number], self.shapes
+        read = next(
+            r for r in self.listing.nodes[self.readers[number]].reads if r.map == number
+        )
+        made, _ = self.made(number)
+        made = np.maximum(made, 1)
+        _, channels, height, width = read.dims
+        is_fixed = (need.rows[1] == 0) & (need.columns[1] == 0) & (shapes.counts[0] == 1)
+        copies = np.where(is_fixed, 1, self.copies)
+        plane = np.minimum(shapes.images, read.dims[0]) * channels * read.element_bytes
+        size, _ = self.buffer(need, made, plane, copies, read.dims)
+        if number in self.place_of:
+            size = np.zeros_like(size)
+        strips = shapes.counts[2]
+        columns = covered(*need.columns, strips, width)
+        rows = np.where(shapes.is_roll & (need.lead > -FAR), height, covered(*need.rows, shapes.counts[1], height))
+        # tiles run row by row: strips that are all alike are loaded once for each row of tiles
+        rows = np.where((need.rows[1] == 0) & (need.columns[1] != 0) & ~shapes.is_roll, rows * shapes.counts[1], rows)
+        moved = columns * rows * channels * read.dims[0] * read.element_bytes
+        late = np.where(need.lead > -FAR, -(-need.lead // made), 0)
+        joins = all(
+            r.joins for k in map_.users if k < self.stop for r in self.listing.nodes[k].reads if r.map == number
+        )
+        return Boundary(number, size, moved, late, joins)
+
+    def count_work(self, node: Node, need: Need, made: Ints) -> None:
+        layer = node.layer
+        assert layer is not None
+        core, cores = self.target.core, self.target.cluster.cores
+        has_rows = self.shapes.is_roll & (need.lead > -FAR)
+        rows = np.where(has_rows, made, need.rows[2])
+        plane = self.shapes.images * rows * need.columns[2]
+        if layer.is_matrix:
+            groups, kernel = cast(int, layer.params["groups"]), cast(tuple[int, int], layer.params["kernel"])
+            per_group = cast(int, layer.params["channels"])
+            passes = over(plane, core.matrix.lines) * math.ceil(layer.out_dims[1] // groups / core.matrix.channels)
+            steps = passes * (groups * per_group * math.prod(kernel))
+            cycles = over(steps * core.matrix.cycles_per_step.of(layer.maps[0].element_bytes), cores)
+            passes_all = np.where(has_rows, layer.out_dims[2] / np.maximum(made, 1), self.shapes.counts[1])
+            self.macs += plane * passes_all * self.shapes.counts[2] * self.shapes.counts[0] * (
+                layer.out_dims[1] * per_group * math.prod(kernel)
+            )
+            self.useful_macs += layer.macs
+        else:
+            widest = max(layer.out_bytes, *(m.element_bytes for m in layer.maps))
+            rate = core.vector.lanes // core.vector.cycles_per_element.of(widest)
+            passes_ = 0 if layer.kind == "concat" else vector_passes(layer)
+            work = math.prod(layer.maps[0].dims[2:]) if layer.kind == "reduce" else 1
+            cycles = over(plane * layer.out_dims[1] * work * passes_, rate * cores)
+        self.work = self.work + cycles
+
+
+def hull(a: tuple[Ints, Ints, Ints], b: tuple[Ints, Ints, Ints], size: int) -> tuple[Ints, Ints, Ints]:
+    alike = a[1] == b[1]
+    low = np.minimum(a[0], b[0])
+    high = np.maximum(a[0] + a[2], b[0] + b[2])
+    return np.where(alike, low, 0), np.where(alike, a[1], 0), np.where(alike, high - low, size)
+
+
+def covered(base: Ints, step: Ints, extent: Ints, count: Ints, size: int) -> Ints:
+    """Positions of `count` intervals, each clipped to [0, size), summed."""
+    fixed = np.minimum(base + extent, size) - np.maximum(base, 0)
+    pace = np.maximum(step, 1)
+    total = count * extent
+    # cut off below 0: interval i loses min(extent, -(base + i step)) while that is positive
+    total = total - cut(-base, pace, extent, count)
+    total = total - cut(base + (count - 1) * pace + extent - size, pace, extent, count)
+    return np.where(step == 0, np.maximum(fixed, 0), total)
+
+
+def cut(first: Ints, pace: Ints, extent: Ints, count: Ints) -> Ints:
+    """sum over i < count of clip(first - i * pace, 0, extent)"""
+    return below(first, pace, count) - below(first - extent, pace, count)
+
+
+def below(first: Ints, pace: Ints, count: Ints) -> Ints:
+    """sum over i < count of max(first - i * pace, 0)"""
+    terms = np.minimum(np.maximum(over(first, pace), 0), count)
+    return cast(Ints, terms * first - pace * (terms * (terms - 1) // 2))
+
+
+@dataclass
+class Parts:
+    """Maps that windows connect (union-find): a rolling group has one part."""
+
+    above: dict[int, int] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, map_: int) -> None:
+        self.above.setdefault(map_, map_)
+        self.size += 1
+
+    def find(self, map_: int) -> int:
+        self.above.setdefault(map_, map_)
+        while self.above[map_] != map_:
+            self.above[map_] = self.above[self.above[map_]]
+            map_ = self.above[map_]
+        return map_
+
+    def join(self, a: int, b: int) -> None:
+        self.above[self.find(a)] = self.find(b)
+
+    def count(self, first: int, stop: int) -> int:
+        return len({self.find(k) for k in range(first, stop)})
