@@ -1,0 +1,170 @@
+"""Groups of a sweep against `project` and `footprint`, one unit and one partition at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import Net
+
+from frustum.backend import targets
+from frustum.dialects import graph
+from frustum.dialects.graph import shape_of
+from frustum.passes.analysis.footprint import footprint
+from frustum.passes.analysis.project import project
+from frustum.passes.analysis.traffic import loaded_elements
+from frustum.passes.analysis.unit_layers import layers_of
+from frustum.passes.fuse.listing import listing_of, network_ops
+from frustum.passes.fuse.sweep import OVERLAP, ROLL, Sweep, below, covered
+from frustum.passes.tile.plan_unit import bias_bytes, weight_bytes
+from frustum.runtime.reference import network_of
+
+EDGE = targets.load("edge")
+UNBOUNDED = 1 << 40
+
+
+class Case:
+    """A network that is shown as text."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def __repr__(self):
+        return f"\n{self.module}\n"
+
+
+@st.composite
+def networks(draw, layers):
+    """Windows, branches that are added or joined along channels, moves between them."""
+    net = Net()
+    size = draw(st.sampled_from([8, 12, 16, 24]))
+    maps = [net.input(draw(st.integers(1, 2)), draw(st.sampled_from([2, 4])), size, size)]
+    for _ in range(draw(st.integers(1, layers))):
+        x = maps[-1 - draw(st.integers(0, min(2, len(maps) - 1)))]
+        maps.append(grown(draw, net, x, maps))
+    return Case(net.module(maps[-1])[0])
+
+
+def grown(draw, net, x, maps):
+    kind = draw(st.sampled_from(["conv", "conv", "stride", "pool", "relu", "scale", "add", "concat", "whole"]))
+    side = shape_of(x)[2]
+    alike = [m for m in maps if shape_of(m) == shape_of(x) and m is not x]
+    beside = [m for m in maps if shape_of(m)[2:] == shape_of(x)[2:] and m is not x and m.owner is not net.block]
+    if kind == "add" and alike:
+        return net.binary("add", x, draw(st.sampled_from(alike)))
+    if kind == "concat" and beside and x.owner is not net.block:
+        return net.layer(graph.ConcatOp([x, draw(st.sampled_from(beside))], 1))
+    if kind == "stride" and side > 3:
+        return net.conv(x, 4, 3, strides=(2, 2))
+    if kind == "pool" and side > 3:
+        return net.pool("max", x)
+    if kind == "scale":
+        return net.binary("mul", x, net.weight(1, shape_of(x)[1], 1, 1))
+    if kind == "whole":
+        return net.layer(graph.TransposeOp(x, (0, 1, 3, 2)))
+    return net.conv(x, 4, draw(st.sampled_from([1, 3, 5]))) if kind in ("conv", "stride") else net.unary("relu", x)
+
+
+def listed(module):
+    network = network_of(module)
+    return listing_of(network_ops(network), network.terminator.values)
+
+
+@settings(max_examples=40)
+@given(networks(6))
+def test_every_shape_of_every_group_is_what_projection_says(case):
+    listing = listed(case.module)
+    for stop in range(1, len(listing.nodes) + 1):
+        node = listing.nodes[stop - 1]
+        if node.layer is None:
+            continue
+        sweep = Sweep(listing, EDGE, stop)
+        for group in sweep.groups(UNBOUNDED):
+            for k in np.flatnonzero(group.valid):
+                check(listing, group, int(k), node.layer.out_dims[1])
+
+
+def check(listing, group, k, channels):
+    ops = [n.op for n in listing.nodes[group.first : group.stop]]
+    unit = layers_of(ops, [listing.nodes[b.map].op.results[0] for b in group.outputs])
+    shapes = group.shapes
+    late = max([int(group.late[k]), *(int(b.late[k]) for b in group.inputs)])
+    steps = late + int(group.behind[k]) if shapes.mode[k] == ROLL else int(shapes.counts[1][k])
+    partition = shapes.partition(k, channels, 2, steps)
+    projection = project(unit, partition, 1)
+    assert projection.counts[2] == steps
+    needs = footprint(unit, partition, projection, [None] * len(ops))
+    own = needs.total_bytes - needs.weight_bytes
+    boundary = sum(int(b.buffer[k]) for b in (*group.inputs, *group.outputs))
+    assert int(group.inside[k]) + boundary == own
+    order = (1, 0, 3, 2) if partition.borders == "exchange" else (1, 0, 2, 3)
+    moved = sum(
+        loaded_elements(region, own.dims, projection.counts, 1, order) * own.element_bytes
+        for own, region in zip(unit.inputs, projection.inputs, strict=True)
+    )
+    assert sum(int(b.moved[k]) for b in group.inputs) + group.constant_bytes == moved
+    assert sum(group.weights) == sum(weight_bytes(x, x.out_dims[1]) for x in unit.layers)
+    assert group.vector_bytes == sum(bias_bytes(x, x.out_dims[1]) for x in unit.layers)
+
+
+@given(st.integers(-20, 20), st.integers(1, 9), st.integers(1, 12), st.integers(1, 9), st.integers(1, 40))
+def test_clipped_intervals_are_summed_in_closed_form(base, step, extent, count, size):
+    boxes = [(base + i * step, base + i * step + extent) for i in range(count)]
+    expected = sum(max(0, min(high, size) - max(low, 0)) for low, high in boxes)
+    if all(low < size and high > 0 for low, high in boxes):
+        as_array = [np.array([v]) for v in (base, step, extent, count)]
+        assert covered(*as_array, size)[0] == expected
+    assert below(np.array([base]), np.array([step]), np.array([count]))[0] == sum(
+        max(0, base - i * step) for i in range(count)
+    )
+
+
+def test_a_group_that_cannot_be_a_unit_ends_the_sweep():
+    net = Net()
+    x = net.conv(net.input(1, 4, 8, 8), 4)
+    y = net.layer(graph.TransposeOp(x, (0, 1, 3, 2)))
+    listing = listed(net.module(net.conv(y, 4))[0])
+    assert [g.first for g in Sweep(listing, EDGE, 3).groups(UNBOUNDED)] == [2]
+
+
+def test_rolling_rows_hold_what_the_windows_need():
+    """Two 3x3 windows, one row at a time: two rows of each map before, and the row that comes."""
+    net = Net()
+    x = net.conv(net.conv(net.input(1, 4, 16, 16), 4, bias=False), 4, bias=False)
+    group = list(Sweep(listed(net.module(x)[0]), EDGE, 2).groups(UNBOUNDED))[-1]
+    k = next(
+        k
+        for k in range(len(group.valid))
+        if group.shapes.mode[k] == ROLL and group.shapes.rows[k] == 1 and group.shapes.columns[k] == 16
+    )
+    row = 4 * 16 * 4
+    assert group.inside[k] == 3 * row
+    assert group.inputs[0].buffer[k] == 4 * row  # one more is loaded meanwhile
+    assert group.outputs[0].buffer[k] == 2 * row
+    assert group.inputs[0].moved[k] == 16 * row
+
+
+def test_borders_can_be_restricted():
+    net = Net()
+    listing = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
+    modes = {
+        borders: set(Sweep(listing, EDGE, 1, borders).shapes.mode) for borders in ("overlap", "exchange", "auto")
+    }
+    assert modes["overlap"] & {OVERLAP, ROLL} == {OVERLAP}
+    assert modes["exchange"] & {OVERLAP, ROLL} == {ROLL}
+    assert modes["auto"] >= {OVERLAP, ROLL}
+
+
+def test_a_partition_that_projection_refuses_is_not_in_a_group():
+    """A stride of 2 beside none: no rate of rows goes for both."""
+    net = Net()
+    x = net.input(1, 4, 16, 16)
+    a = net.conv(net.conv(x, 4, strides=(2, 2)), 4)
+    b = net.layer(graph.SliceOp(net.conv(x, 4), (0, 0, 0, 0), (1, 4, 8, 8)))
+    listing = listed(net.module(net.binary("add", a, b))[0])
+    for stop in range(1, len(listing.nodes) + 1):
+        if listing.nodes[stop - 1].layer is None:
+            continue
+        for group in Sweep(listing, EDGE, stop).groups(UNBOUNDED):
+            for k in np.flatnonzero(group.valid):
+                check(listing, group, int(k), 4)
