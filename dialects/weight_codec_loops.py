@@ -296,7 +296,7 @@ def read_table(block: Bytes, position: int, entries: NDArray[np.uint16]) -> int:
         return position
     room = 0
     for length in lengths:
-        room += (1 << LONGEST) >> length if length else 0
+        room += (1 << LONGEST) >> int(length) if length else 0
     if room != 1 << LONGEST or lengths.max() > LONGEST:  # every 12 bits begin with one code
         return -1
     codes = reversed_codes(lengths)

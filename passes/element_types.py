@@ -22,6 +22,10 @@ INTEGERS: dict[np.dtype[Any], Attribute] = {
     np.dtype(np.int16): i16,
     np.dtype(np.int32): i32,
 }
+NUMPY_BY_NAME: dict[str, np.dtype[Any]] = {
+    **{name: NUMPY[element] for name, element in BY_NAME.items()},
+    **{f"i{8 * dtype.itemsize}": dtype for dtype in INTEGERS},
+}
 NUMPY_INTEGERS = {element: dtype for dtype, element in INTEGERS.items()}
 
 

@@ -36,6 +36,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-lower-choose-line-buffer", "frustum.passes.lower.choose_line_buffer:ChooseLineBuffer"),
     ("frustum-join-sections", "frustum.backend.join_sections:JoinSections"),
     ("frustum-lower-make-address-tables", "frustum.passes.lower.make_address_tables:MakeAddressTables"),
+    ("frustum-lower-compress-weights", "frustum.passes.lower.compress_weights:CompressWeights"),
     ("frustum-allocate", "frustum.backend.allocate:Allocate"),
     ("frustum-hoist-loads", "frustum.backend.hoist_loads:HoistLoads"),
     ("frustum-schedule", "frustum.backend.schedule:Schedule"),

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from frustum.dialects.durations import Mode, matrix_work
@@ -16,11 +15,10 @@ from frustum.dialects.isa.instruction import value_of
 from frustum.dialects.isa.line_buffer import LineBufferOp
 from frustum.dialects.isa.matrix import ConvOp
 from frustum.dialects.isa.program import ELEMENT_BYTES, Four, RunMode
-from frustum.dialects.isa.sync import RepeatOp
 from frustum.dialects.line_buffer_plan import Windows, plan, run_of
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.passes.analysis.module import target_of
-from frustum.passes.lower.executions import Executions, Ints, clipped_extents
+from frustum.passes.lower.executions import Executions, Ints, clipped_extents, enclosing_counts
 
 MODES: tuple[RunMode, ...] = ("split", "continuous")
 """The first of equals is taken."""
@@ -93,7 +91,7 @@ class Sizes:
 def sizes_of(conv: ConvOp, target: Target) -> Sizes:
     """The sizes that the executions of a convolution really have."""
     box, groups = conv.box.data.spans, conv.groups.value.data
-    nest = _enclosing_counts(conv), target.chip.clusters, target.cluster.cores
+    nest = enclosing_counts(conv), target.chip.clusters, target.cluster.cores
     extents, times = clipped_extents([*box, conv.channels.data], *nest)
     images, outputs, rows, columns, read = extents
     counts = np.stack([images, rows, columns, read, outputs // groups])
@@ -116,17 +114,6 @@ def _padding(conv: ConvOp, axis: int, executions: Executions) -> tuple[int, int]
     stop = first + (extent - 1) * stride + (kernel - 1) * dilation + 1
     low, high = np.maximum(-first, 0)[extent > 0], np.maximum(stop - span.bound, 0)[extent > 0]
     return int(low.max()), int(high.max())
-
-
-def _enclosing_counts(op: Operation) -> list[int]:
-    """Passes of the loops around an operation, outermost first."""
-    counts: list[int] = []
-    parent = op.parent_op()
-    while parent is not None:
-        if isinstance(parent, RepeatOp):
-            counts.insert(0, parent.count.value.data)
-        parent = parent.parent_op()
-    return counts
 
 
 def windows_of(conv: ConvOp) -> Windows:

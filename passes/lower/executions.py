@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from xdsl.ir import Operation
 
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Span
+from frustum.dialects.isa.sync import RepeatOp
 
 Ints = NDArray[np.int64]
 
@@ -24,7 +26,7 @@ class Executions:
 
     def at(self, function: Affine) -> Ints:
         """The value in each execution."""
-        values: Ints = function.base + np.array(_coefficients(function)) @ self.index
+        values: Ints = function.base + np.array(coefficients(function)) @ self.index
         return values
 
     def clip(self, span: Span) -> tuple[Ints, Ints, Ints]:
@@ -77,9 +79,21 @@ def _related(spans: Sequence[Span]) -> list[list[int]]:
 def _names(span: Span) -> Ints:
     """Which of the loops, the cluster and the core the span depends on."""
     limit = Affine() if span.limit is None else span.limit
-    names: Ints = (np.array([_coefficients(span.start), _coefficients(limit)]) != 0).any(axis=0)
+    names: Ints = (np.array([coefficients(span.start), coefficients(limit)]) != 0).any(axis=0)
     return names
 
 
-def _coefficients(function: Affine) -> list[int]:
+def enclosing_counts(op: Operation) -> list[int]:
+    """Passes of the loops around an operation, outermost first."""
+    counts: list[int] = []
+    parent = op.parent_op()
+    while parent is not None:
+        if isinstance(parent, RepeatOp):
+            counts.insert(0, parent.count.value.data)
+        parent = parent.parent_op()
+    return counts
+
+
+def coefficients(function: Affine) -> list[int]:
+    """What a step of each loop, of the cluster and of the core adds."""
     return [*function.loops, *(0,) * (MAX_LOOPS - len(function.loops)), function.cluster, function.core]

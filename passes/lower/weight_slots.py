@@ -1,0 +1,235 @@
+"""Where the pieces of a tensor of weights lie when each is a block in a slot of its own.
+
+Weights go from DRAM into a buffer in SRAM (the *load*) and from there, piece by piece, into WRAM (the *fill*).  A slot
+is a combination of the loop indices, cluster and core that the fill's box depends on.  Slots are numbered with the
+indices that the load depends on as the slow ones: so a load moves one run of slots, its place in DRAM is affine in the
+slow indices, and the place of a fill's slot in the buffer is affine in the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.ir import SSAValue
+
+from frustum.dialects.isa.attributes import BufferType
+from frustum.dialects.isa.program import CORE_ENGINES, ELEMENT_BYTES, MAX_LOOPS, Affine, Box
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
+from frustum.dialects.isa.transfer import CopyOp
+from frustum.passes.lower.executions import Ints, coefficients, enclosing_counts
+
+Bytes = NDArray[np.uint8]
+
+CLUSTER, CORE = MAX_LOOPS, MAX_LOOPS + 1
+"""Numbers of these indices, behind those of the loops."""
+MOST_SLOTS = 1 << 20
+
+
+class StaysRaw(Exception):
+    """Why weights cannot be held piece by piece."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The way of weights: from `external` by `load` into `held`, and by `fill` into WRAM."""
+
+    external: ExternalOp
+    load: CopyOp
+    held: AllocOp
+    fill: CopyOp
+
+
+def flows(program: ProgramOp) -> Iterator[Flow | None]:
+    """Each load of weights; None where what follows it is not a single fill in its own shape."""
+    for op in program.walk():
+        if isinstance(op, CopyOp) and isinstance(op.src.owner, ExternalOp):
+            external = op.src.owner
+            if external.class_.data == "weight" and not is_compressed(external.buffer):
+                yield _flow(external, op)
+
+
+def is_compressed(weights: SSAValue) -> bool:
+    """Whether these weights, in DRAM, are expanded behind the buffer that they are loaded into."""
+    loads = [use.operation for use in weights.uses if isinstance(use.operation, CopyOp)]
+    users = [use.operation for load in loads for use in load.dst.uses]
+    return any(isinstance(user, CopyOp) and user.expand is not None for user in users)
+
+
+def _flow(external: ExternalOp, load: CopyOp) -> Flow | None:
+    held, users = load.dst.owner, [use.operation for use in load.dst.uses]
+    fills = [user for user in users if user is not load]
+    if not isinstance(held, AllocOp) or held.parent is not load.parent or len(fills) != 1:
+        return None
+    fill = fills[0]
+    if not isinstance(fill, CopyOp) or fill.dst is held.buffer or not isinstance(fill.dst.type, BufferType):
+        return None
+    plain = all(copy.fill is None and copy.src_view.data.wrap is None for copy in (load, fill))
+    return Flow(external, load, held, fill) if plain and fill.dst.type.memory == "wram" else None
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The slots of a flow, on clusters of `cores` cores; `StaysRaw` where its pieces are no slots."""
+
+    flow: Flow
+    clusters: int
+    cores: int
+
+    def __post_init__(self) -> None:
+        load, fill = self.flow.load, self.flow.fill
+        for copy in (load, fill):
+            if copy.box.data.bound != fill.box.data.bound:
+                raise StaysRaw("pieces are of another map than what is loaded")
+        if not set(self._used(load.box.data)) <= set(self._used(fill.box.data)):
+            raise StaysRaw("pieces do not move with what is loaded")
+        if not self._lies_alike() or not self.tensor_start.is_constant:
+            raise StaysRaw("pieces are read from elsewhere than where they are loaded to")
+        if prod(self.sizes[index] for index in self.indices) > MOST_SLOTS:
+            raise StaysRaw("more pieces than can be listed")
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """How many values each index takes: loops, cluster, core."""
+        counts = enclosing_counts(self.flow.fill)
+        cores = self.cores if self.flow.fill.engine_of() in CORE_ENGINES else 1
+        return [*counts, *(1,) * (MAX_LOOPS - len(counts)), self.clusters, cores]
+
+    @cached_property
+    def slow(self) -> list[int]:
+        """Indices that the load depends on."""
+        return self._used(self.flow.load.box.data)
+
+    @cached_property
+    def fast(self) -> list[int]:
+        """The other ones that the fill depends on; those of the first dimensions, and by larger steps, go first."""
+        return [index for index in self._used(self.flow.fill.box.data) if index not in self.slow]
+
+    @property
+    def indices(self) -> list[int]:
+        return self.slow + self.fast
+
+    def _used(self, box: Box) -> list[int]:
+        steps = np.array([coefficients(start) for start in box.start])
+        limits = np.array([coefficients(limit or Affine()) for limit in box.limit])
+        used = np.flatnonzero((steps != 0).any(axis=0) | (limits != 0).any(axis=0)).tolist()
+
+        def order(index: int) -> tuple[int, int]:
+            moved = np.flatnonzero(steps[:, index])
+            return (int(moved[0]), -abs(int(steps[moved[0], index]))) if len(moved) else (len(steps), 0)
+
+        return sorted((index for index in used if self.sizes[index] > 1), key=order)
+
+    def _lies_alike(self) -> bool:
+        """Whether the fill reads every position from where the load has put it."""
+        load, fill = self.flow.load, self.flow.fill
+        put, taken = load.dst_view.data, fill.src_view.data
+        offset = put.offset
+        for d in range(4):
+            moved = fill.box.data.start[d] - load.box.data.start[d]
+            if put.strides[d] != taken.strides[d] and (load.box.data.extent[d] > 1 or moved != Affine()):
+                return False
+            offset = offset + moved * put.strides[d]
+        return self._at_one(offset) == self._at_one(taken.offset)
+
+    def _at_one(self, function: Affine) -> Affine:
+        """The function without indices that are always 0."""
+        loops = tuple(c if self.sizes[level] > 1 else 0 for level, c in enumerate(function.loops))
+        cluster, core = (c if self.sizes[k] > 1 else 0 for k, c in ((CLUSTER, function.cluster), (CORE, function.core)))
+        return Affine(function.base, loops, cluster, core)
+
+    @cached_property
+    def tensor_start(self) -> Affine:
+        """Bytes from the start of the tensor to position 0 of all dimensions."""
+        load = self.flow.load
+        offset = load.src_view.data.offset
+        for start, stride in zip(load.box.data.start, load.src_view.data.strides, strict=True):
+            offset = offset - start * stride
+        return self._at_one(offset)
+
+    @cached_property
+    def ranges(self) -> tuple[Ints, Ints]:
+        """First position and the one after the last of each slot's piece: `[4, slots]`; empty where equal."""
+        return self._clip(self.flow.fill.box.data, self.indices)
+
+    def _clip(self, box: Box, indices: Sequence[int]) -> tuple[Ints, Ints]:
+        sizes = [self.sizes[index] for index in indices]
+        values = np.zeros((MAX_LOOPS + 2, prod(sizes)), np.int64)
+        values[list(indices)] = np.indices(sizes).reshape(len(sizes), prod(sizes))
+
+        def at(function: Affine) -> Ints:
+            found: Ints = function.base + np.array(coefficients(function)) @ values
+            return found
+
+        lower, upper = [], []
+        for span in box.spans:
+            start = at(span.start)
+            stop = np.minimum(start + span.extent, span.bound)
+            stop = stop if span.limit is None else np.minimum(stop, at(span.limit))
+            lower.append(np.maximum(start, 0))
+            upper.append(np.maximum(stop, lower[-1]))
+        return np.stack(lower), np.stack(upper)
+
+    @cached_property
+    def is_full(self) -> NDArray[np.bool_]:
+        """Whether each slot has anything in it: `[runs, slots of a run]`."""
+        first, stop = self.ranges
+        run = prod(self.sizes[index] for index in self.fast)
+        return (stop > first).all(axis=0).reshape(-1, run)
+
+    @property
+    def runs(self) -> int:
+        """Runs up to the last with anything in it."""
+        return int(np.flatnonzero(self.is_full.any(axis=1))[-1]) + 1 if self.is_full.any() else 0
+
+    @property
+    def run_slots(self) -> int:
+        """Slots of a run up to the last with anything in it."""
+        return int(np.flatnonzero(self.is_full.any(axis=0))[-1]) + 1 if self.is_full.any() else 0
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What all loads together move of the tensor as it is, each once."""
+        first, stop = self._clip(self.flow.load.box.data, self.slow)
+        return int((stop - first).prod(axis=0).sum()) * self.element_bytes
+
+    @property
+    def element_bytes(self) -> int:
+        return ELEMENT_BYTES[self.flow.load.src_view.data.element]
+
+    def number(self, indices: Sequence[int]) -> Affine:
+        """The number that these indices make, the last the fastest."""
+        total, step = Affine(), 1
+        for index in reversed(indices):
+            total = total + _index(index) * step
+            step *= self.sizes[index]
+        return total
+
+    def pieces(self, tensor: Bytes) -> tuple[Bytes, Ints]:
+        """The bytes of all pieces of the runs' slots, one after the other, and where each ends; `tensor`: its bytes."""
+        size, (first, stop) = self.element_bytes, self.ranges
+        kept = np.arange(self.is_full.size).reshape(self.is_full.shape)[: self.runs, : self.run_slots].ravel()
+        view = self.flow.load.src_view.data
+        flat = tensor.view(f"u{size}")
+        bound = self.flow.fill.box.data.bound
+        steps = [stride if n > 1 else size for n, stride in zip(bound, view.strides, strict=True)]
+        last = self.tensor_start.base + sum((n - 1) * step for n, step in zip(bound, steps, strict=True)) + size
+        assert min(steps) >= 0 <= self.tensor_start.base and last <= tensor.nbytes, "beyond the tensor"
+        whole = np.lib.stride_tricks.as_strided(flat[self.tensor_start.base // size :], bound, steps)
+        sizes = (stop - first).prod(axis=0)[kept] * size
+        ends = np.cumsum(sizes)
+        out = np.empty(int(ends[-1]), np.uint8)
+        for slot, end, length in zip(kept.tolist(), ends.tolist(), sizes.tolist(), strict=True):
+            box = tuple(slice(a, b) for a, b in zip(first[:, slot].tolist(), stop[:, slot].tolist(), strict=True))
+            out[end - length : end] = whole[box].reshape(-1).view(np.uint8)
+        return out, ends
+
+
+def _index(number: int) -> Affine:
+    if number < MAX_LOOPS:
+        return Affine.index(number)
+    return Affine(cluster=1) if number == CLUSTER else Affine(core=1)
