@@ -72,7 +72,7 @@ def compile_module(
     return Compiled(executable, time.perf_counter() - started, run.seconds)
 
 
-def fixed(module: ModuleOp, choices: Choices, run: Run) -> ModuleOp:
+def fixed(module: ModuleOp, choices: Choices, run: Run, stop: str | None = None) -> ModuleOp:
     """The module at stop `fixed`; partitions are made smaller until the allocator finds room for all buffers, and
     sections shorter until the address tables of each have room."""
     stop = stop_of(module)

@@ -1,0 +1,330 @@
+"""A network to one executable or to several that run one after the other: cut, compiled, cut again, fused again.
+
+1. cut at output branches (`passes/graph/split_outputs.py`)
+2. compile the pieces in order; one that does not fit is cut again (`passes/analysis/series.py`: at output branches
+   inside it, else at an articulation point, else where the fewest bytes cross) and its parts take its place
+3. fuse neighbours again (`refuse.py`), each candidate really compiled
+4. no piece may use more of any memory on chip than the uncut network: one that does is compiled once more with so
+   much memory only; where that does not go, the network stays uncut
+
+Every cut, fusion and refusal is a line of the log.  Source: output-split.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from xdsl.dialects.builtin import ModuleOp
+
+from frustum.backend.compile import executable_of, fixed
+from frustum.backend.executable import Executable
+from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
+from frustum.backend.refuse import Load, Refusal
+from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.isa.program import Memory as MemoryName
+from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.target import Memory, Target, to_attribute
+from frustum.passes.analysis.module import target_of
+from frustum.passes.analysis.series import Cuts, Range, at_outputs, cuts_within, pieces_of
+from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
+from frustum.passes.weights import attach, store_of
+
+__all__ = ["Compilation", "Splitting", "compile_pieces"]
+
+When: TypeAlias = Literal["auto", "outputs", "never"]
+Peaks: TypeAlias = dict[MemoryName, int]
+ON_CHIP: tuple[MemoryName, ...] = ("sram", "nram", "wram")
+TYPED = "typed"
+SPLIT = f"{STOPS.index(TYPED) + 1:02}-split"
+"""How a dump of the cut module is called: it stands beside the stops of an uncut one."""
+SMALLEST_BYTES = 256
+"""The least that a target may have of a memory."""
+AtStop = Callable[[str, ModuleOp], None]
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """Where networks are cut: `auto` at output branches and where they do not fit, `outputs` at output branches alone,
+    `never`; and how pieces are fused again."""
+
+    when: When = "auto"
+    refusal: Refusal | None = None
+
+
+@dataclass
+class Compilation:
+    """Executables that run one after the other; what one hands to another has one name in both."""
+
+    executables: list[Executable]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    """Of the whole network, in order."""
+    seconds: float
+    passes: dict[str, float] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    whole: Executable | None = None
+    """The uncut network, where there are several pieces and it fits."""
+
+
+def compile_pieces(
+    module: ModuleOp,
+    target: Target | None,
+    choices: Choices,
+    splitting: Splitting = Splitting(),  # frozen
+    at_stop: Callable[[str], AtStop] = lambda piece: lambda stop, module: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Compilation:
+    """Continue a module from the stop it is at; behind stop `typed` it is one piece.
+
+    `at_stop("")` is told of the stops of the whole, `at_stop(name)` of those of a piece that is tried under this name;
+    `say` gets each line of the log at once.  Raises `DoesNotFit` where a single layer does not fit, or one piece that
+    may not be cut; `Unsupported` for layers without an engine.
+    """
+    started = time.perf_counter()
+    if target is not None:
+        module.attributes[TARGET] = to_attribute(target)
+    work = _Work(module, choices, splitting, at_stop, say)
+    pieces = work.pieces()
+    found = work.result(pieces)
+    found.seconds = time.perf_counter() - started
+    return found
+
+
+@dataclass
+class _Work:
+    """One network being compiled: what was tried, what was said."""
+
+    module: ModuleOp
+    choices: Choices
+    splitting: Splitting
+    at_stop: Callable[[str], AtStop]
+    tell: Callable[[str], None]
+    log: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    tried: dict[Range, Executable | DoesNotFit] = field(default_factory=dict)
+
+    def say(self, line: str) -> None:
+        self.log.append(line)
+        self.tell(line)
+
+    # --- in order ------------------------------------------------------------------------------------------
+
+    def pieces(self) -> list[Executable]:
+        """The executables, cut, fused again and within the memory of the uncut network."""
+        ranges = self._first_pieces()
+        if ranges is None:
+            return [self._fixed(self.module, stop_of(self.module), self.at_stop(""))]
+        ranges = self._all_fit(ranges)
+        if self.splitting.refusal is not None and len(ranges) > 1:
+            ranges = self._fused_again(ranges, self.splitting.refusal)
+        found = [self._known(piece) for piece in ranges]
+        if len(found) > 1:
+            found = self._within(ranges, found)
+        if len(found) > 1:
+            self._dump(ranges)
+        return found
+
+    def _first_pieces(self) -> list[Range] | None:
+        """Where the network is cut at first; None where a module may not be cut any more."""
+        several = len(networks_of(self.module)) > 1
+        if not several and stop_of(self.module) != STOPS[0]:
+            return None
+        if several:
+            whole, pieces = joined(self.module)
+            self.module = _module_of(whole, self.module)
+            self.layers = Layers(whole)
+            return pieces
+        self._advance()
+        self.layers = Layers(networks_of(self.module)[0])
+        if self.splitting.when == "never":
+            return [self.layers.whole]
+        cuts = at_outputs(self.layers.series, self.layers.whole)
+        if cuts:
+            self._say_cut(self.layers.whole, cuts)
+        return pieces_of(self.layers.whole, cuts)
+
+    def _advance(self) -> None:
+        run = Run(self.at_stop(""), self.seconds)
+        run.advance(self.module, STOPS[1 : STOPS.index(TYPED) + 1], self.choices)
+
+    def _all_fit(self, ranges: Sequence[Range]) -> list[Range]:
+        """Compile in order; cut again what does not fit."""
+        waiting, done = deque(ranges), list[Range]()
+        while waiting:
+            piece = waiting.popleft()
+            error = self._error(piece)
+            if error is None:
+                done.append(piece)
+                continue
+            cuts = cuts_within(self.layers.series, piece)
+            if self.splitting.when != "auto" or cuts is None:
+                raise self._blamed(error, piece)
+            self._say_cut(piece, cuts, error)
+            waiting.extendleft(reversed(pieces_of(piece, cuts)))
+        return done
+
+    def _blamed(self, error: DoesNotFit, piece: Range) -> DoesNotFit:
+        """The error of a piece that is not cut; of a single layer it names that."""
+        if piece[1] - piece[0] != 1:
+            return error
+        op = self.layers.ops[piece[0]]
+        name = f"node '{self.layers.series.names[piece[0]]}' ({op.name})"
+        where = error.where if name in error.where else f"{name}, alone in its network: {error.where}"
+        return DoesNotFit(error.what, where, error.needed, error.available)
+
+    def _fused_again(self, ranges: Sequence[Range], refusal: Refusal) -> list[Range]:
+        def union(group: Range) -> Range:
+            return ranges[group[0]][0], ranges[group[1] - 1][1]
+
+        def fuses(group: Range) -> bool:
+            error = self._error(union(group))
+            result = "fits" if error is None else f"does not fit ({error})"
+            self.say(f"refuse {refusal.strategy}: {self._describe(union(group))}: {result}")
+            return error is None
+
+        return [union(group) for group in refusal.groups([self._load(r) for r in ranges], fuses)]
+
+    def _load(self, piece: Range) -> Load:
+        series, (start, stop) = self.layers.series, piece
+        return Load(sum(series.cost[start:stop]), sum(series.weight_bytes[start:stop]), stop - start)
+
+    def _within(self, ranges: Sequence[Range], found: Sequence[Executable]) -> list[Executable]:
+        """The executables, none with a higher peak of any memory on chip than the uncut network."""
+        error = self._error(self.layers.whole)
+        if error is not None:
+            self.say(f"split: the uncut network does not fit ({error})")
+            return list(found)
+        whole = self._known(self.layers.whole)
+        most: Peaks = {memory: whole.program.peak_bytes.get(memory, 0) for memory in ON_CHIP}
+        kept = []
+        for piece, executable in zip(ranges, found, strict=True):
+            if not _is_within(executable, most):
+                again = self._capped(piece, most)
+                if again is None:
+                    self.say(
+                        f"split: {self._describe(piece)} needs more on chip than the uncut network: it stays uncut"
+                    )
+                    return [whole]
+                self.say(f"split: {self._describe(piece)} compiled with the memory that the uncut network uses")
+                executable = again
+            kept.append(executable)
+        return kept
+
+    # --- compiling one -------------------------------------------------------------------------------------
+
+    def _error(self, piece: Range) -> DoesNotFit | None:
+        """Compile a piece, once; what did not fit."""
+        if piece not in self.tried:
+            try:
+                self.tried[piece] = self._compiled(piece)
+            except DoesNotFit as error:
+                self.tried[piece] = error
+        found = self.tried[piece]
+        return found if isinstance(found, DoesNotFit) else None
+
+    def _known(self, piece: Range) -> Executable:
+        found = self.tried[piece]
+        assert isinstance(found, Executable)
+        return found
+
+    def _compiled(self, piece: Range, cap: Target | None = None) -> Executable:
+        if piece == self.layers.whole:
+            return self._fixed(self.module.clone(), TYPED, self.at_stop(""), cap)
+        name = self._trial(piece)
+        module = _module_of(self.layers.extract(piece, name), self.module)
+        return self._fixed(module, TYPED, self.at_stop(name), cap)
+
+    def _trial(self, piece: Range) -> str:
+        return f"{self.layers.network.sym_name.data}_{piece[0]}-{piece[1]}"
+
+    def _capped(self, piece: Range, most: Peaks) -> Executable | None:
+        """A piece compiled as for a machine with so many bytes on chip; None where it does not fit or needs more."""
+        try:
+            found = self._compiled(piece, _shrunk(target_of(self.module), most))
+        except DoesNotFit:
+            return None
+        return found if _is_within(found, most) else None
+
+    def _fixed(self, module: ModuleOp, stop: str, at_stop: AtStop, cap: Target | None = None) -> Executable:
+        own = module.attributes[TARGET]
+        if cap is not None:
+            module.attributes[TARGET] = to_attribute(cap)
+        done = fixed(module, self.choices, Run(at_stop, self.seconds), stop)
+        done.attributes[TARGET] = own
+        began = time.perf_counter()
+        executable = executable_of(done, self.choices)
+        self.seconds["encode"] = self.seconds.get("encode", 0.0) + time.perf_counter() - began
+        return executable
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    def result(self, found: Sequence[Executable]) -> Compilation:
+        if len(found) == 1:
+            names = [
+                [each.name for each in found[0].program.externals if each.class_ == class_]
+                for class_ in ("input", "output")
+            ]
+            return Compilation(list(found), tuple(names[0]), tuple(names[1]), 0.0, self.seconds, self.log)
+        network = self.layers.network
+        stem = network.sym_name.data
+        named = [renamed(each, f"{stem}_{number}") for number, each in enumerate(found)]
+        whole = self.tried.get(self.layers.whole)
+        return Compilation(
+            named, network.inputs, network.outputs, 0.0, self.seconds, self.log,
+            whole if isinstance(whole, Executable) else None,
+        )  # fmt: skip
+
+    def _dump(self, ranges: Sequence[Range]) -> None:
+        """The network as it was cut in the end."""
+        module = self.module.clone()
+        split(module, Layers(networks_of(module)[0]), ranges)
+        self.at_stop("")(SPLIT, module)
+
+    # --- words ---------------------------------------------------------------------------------------------
+
+    def _say_cut(self, piece: Range, cuts: Cuts, error: DoesNotFit | None = None) -> None:
+        names = self.layers.series.names
+        after = ", ".join(f"'{names[position - 1]}'" for position in cuts.positions)
+        why = f" does not fit ({error});" if error else ""
+        self.say(f"split: {self._describe(piece)}{why} cut {cuts.reason}, after {after}")
+
+    def _describe(self, piece: Range) -> str:
+        names, (start, stop) = self.layers.series.names, piece
+        if stop - start == 1:
+            return f"layer '{names[start]}'"
+        return f"'{names[start]}' to '{names[stop - 1]}' ({stop - start} layers)"
+
+
+def renamed(executable: Executable, name: str) -> Executable:
+    """The same executable under another name."""
+    program = replace(executable.program, name=name)
+    return replace(executable, program=program, manifest={**executable.manifest, "name": name})
+
+
+def _module_of(network: object, like: ModuleOp) -> ModuleOp:
+    """A module with one network and all else from another: target, types, weights."""
+    module = ModuleOp([network], dict(like.attributes))  # type: ignore[list-item]
+    module.location = like.location
+    attach(module, store_of(like))
+    return module
+
+
+def _is_within(executable: Executable, most: Peaks) -> bool:
+    peaks = executable.program.peak_bytes
+    return all(peaks.get(memory, 0) <= size for memory, size in most.items())
+
+
+def _shrunk(target: Target, most: Peaks) -> Target:
+    """The target with no more than so many bytes of each memory on chip."""
+
+    def smaller(memory: Memory, name: MemoryName) -> Memory:
+        return replace(memory, capacity_bytes=min(memory.capacity_bytes, max(most[name], SMALLEST_BYTES)))
+
+    core = target.core
+    core = replace(core, nram=smaller(core.nram, "nram"), wram=smaller(core.wram, "wram"))
+    cluster = replace(target.cluster, core=core, sram=smaller(target.cluster.sram, "sram"))
+    return replace(target, chip=replace(target.chip, cluster=cluster))
