@@ -74,8 +74,8 @@ def compile_module(
 
 def fixed(module: ModuleOp, choices: Choices, run: Run, stop: str | None = None) -> ModuleOp:
     """The module at stop `fixed`; partitions are made smaller until the allocator finds room for all buffers, and
-    sections shorter until the address tables of each have room."""
-    stop = stop_of(module)
+    sections shorter until the address tables of each have room.  `stop`: where it is, if it does not show."""
+    stop = stop or stop_of(module)
     before = [s for s in stops_after(stop) if s in ("typed", "fused")]
     after = [s for s in stops_after(stop) if s not in ("typed", "fused")]
     run.advance(module, before, choices)
