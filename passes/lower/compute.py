@@ -405,9 +405,10 @@ class LayerLowering:
         self.copy(block, "mvdma", self.out_buffer, self.out.buffer, view, self.out.view(start), box, stage)
 
     def reduced_box(self) -> tuple[tuple[Affine, ...], Box]:
-        """The piece of a reduction's output: one element along every reduced dimension."""
+        """The piece of a reduction's output: one element along every reduced dimension (outside of the map on clusters
+        that have no part of it)."""
         p = self.piece
-        start = tuple(Affine() if d in self.reduced else s for d, s in enumerate(p.start))
+        start = tuple(self.out.start[d] if d in self.reduced else s for d, s in enumerate(p.start))
         limit = tuple(None if d in self.reduced else x for d, x in enumerate(p.limit))
         return start, Box(cast(Any, start), self.out_extent, self.out.bound, cast(Any, limit))
 
