@@ -1,0 +1,122 @@
+"""Which chip runs which piece of a chain, and when: pieces in order, values moved between the DRAMs of chips.
+
+A chip runs one piece at a time.  A piece starts when its chip is free and all its inputs are in the DRAM of that
+chip; a value made on another chip is moved there once, as soon as it is made, by the inter-chip DMA of the chip it is
+on, which moves one value at a time.  Network inputs are everywhere before the run.  That is a list schedule over
+whole pieces with the cycles measured for each alone: pieces overlap where they do not depend on each other, and the
+DRAM port that a move shares with a running piece is not slowed down by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from frustum.dialects.durations import link_engine, transfer_cycles
+from frustum.dialects.target import Target
+from frustum.runtime.failures import UsageError
+
+WAYS = "one, each, or the number of a chip for every piece, as in 0,0,1,2"
+
+
+@dataclass(frozen=True)
+class PieceWork:
+    """A piece as the schedule sees it."""
+
+    inputs: tuple[str, ...]
+    outputs: Mapping[str, int]
+    """Values that it makes, with their bytes in DRAM."""
+    cycles: int
+    chip: int = 0
+
+
+@dataclass(frozen=True)
+class Move:
+    """A value on its way from one chip's DRAM to another's: cycles [start, stop)."""
+
+    value: str
+    size_bytes: int
+    source: int
+    destination: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When each piece runs, as cycles [start, stop), and the moves between chips."""
+
+    pieces: tuple[tuple[int, int], ...]
+    moves: tuple[Move, ...]
+
+    @property
+    def total_cycles(self) -> int:
+        """When the last piece ends."""
+        return max((stop for _, stop in self.pieces), default=0)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that go from chip to chip; each crosses two DRAM ports."""
+        return sum(move.size_bytes for move in self.moves)
+
+
+def chips_of(placement: str, pieces: int, target: Target) -> tuple[int, ...]:
+    """The chip of each piece: all on chip 0 (`one`), each on the next (`each`), or as listed; else UsageError."""
+    if placement == "one":
+        return (0,) * pieces
+    if placement == "each":
+        return tuple(number % target.chips for number in range(pieces))
+    try:
+        chips = tuple(int(number) for number in placement.split(","))
+    except ValueError:
+        raise UsageError(f"error: --placement {placement!r}: it is {WAYS}") from None
+    if len(chips) != pieces:
+        raise UsageError(f"error: --placement {placement} is of {len(chips)} pieces, and there are {pieces}")
+    if not all(0 <= chip < target.chips for chip in chips):
+        raise UsageError(f"error: --placement {placement}: {target.name} has chips 0 to {target.chips - 1}")
+    return chips
+
+
+def schedule(pieces: Sequence[PieceWork], target: Target) -> Schedule:
+    """The list schedule of pieces in the order of the chain."""
+    return _Scheduler(target).run(pieces)
+
+
+@dataclass
+class _Scheduler:
+    target: Target
+    ready: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Of each value that a piece made and each chip that has it, since when."""
+    home: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each such value the chip that made it, and its bytes."""
+    free: dict[int, int] = field(default_factory=dict)
+    """Of each chip, when it has done its pieces so far."""
+    mover_free: dict[int, int] = field(default_factory=dict)
+    moves: list[Move] = field(default_factory=list)
+
+    def run(self, pieces: Sequence[PieceWork]) -> Schedule:
+        times = []
+        for piece in pieces:
+            here = [self._arrival(name, piece.chip) for name in piece.inputs if name in self.home]
+            start = max([self.free.get(piece.chip, 0), *here])
+            stop = start + piece.cycles
+            times.append((start, stop))
+            self.free[piece.chip] = stop
+            for name, size_bytes in piece.outputs.items():
+                self.home[name] = (piece.chip, size_bytes)
+                self.ready[name, piece.chip] = stop
+        return Schedule(tuple(times), tuple(self.moves))
+
+    def _arrival(self, name: str, chip: int) -> int:
+        """When a value is in the DRAM of a chip; moved there if it was not."""
+        if (name, chip) not in self.ready:
+            source, size_bytes = self.home[name]
+            start = max(self.ready[name, source], self.mover_free.get(source, 0))
+            dram = self.target.chip.dram
+            link = link_engine(self.target, "chip")
+            moved = transfer_cycles(self.target, link, dram, dram, size_bytes, size_bytes, size_bytes)
+            stop = start + int(moved.engine)
+            self.mover_free[source] = stop
+            self.ready[name, chip] = stop + int(moved.latency)
+            self.moves.append(Move(name, size_bytes, source, chip, start, stop + int(moved.latency)))
+        return self.ready[name, chip]
