@@ -22,7 +22,7 @@ from frustum.dialects.weight_codec import Codec, compress_all, in_slots
 from frustum.passes.analysis.module import target_of
 from frustum.passes.element_types import NUMPY_BY_NAME
 from frustum.passes.lower.weight_slots import Bytes, Flow, Slots, StaysRaw, flows, is_compressed
-from frustum.passes.weights import WeightStore, store_of
+from frustum.passes.weights import Array, WeightStore, store_of
 
 COMPRESSION = "frustum.compression"
 """Module attribute: what compression came to, as JSON; for the report."""
@@ -118,13 +118,24 @@ class _Program:
         original = flow.external
         element: Element = original.element.data  # type: ignore[assignment]  # verified
         stored = data.reshape(-1).view(NUMPY_BY_NAME[element])
-        name = self.store.add(f"{original.external_name.data}:{self.codec}", stored)
+        name = self.keep(f"{original.external_name.data}:{self.codec}", stored)
         external = ExternalOp(name, "weight", data.size, value_of(original.shape), element)
         block = original.parent
         assert block is not None
         block.insert_op_after(external, original)
         self.made[key] = external, data.shape[1]
         return external
+
+    def keep(self, stem: str, stored: Array) -> str:
+        """The key of these bytes: the one that another attempt has given them, or a new one."""
+        number, key = 0, stem
+        while key in self.store:
+            if np.array_equal(self.store[key].reshape(-1).view(np.uint8), stored.view(np.uint8)):
+                return key
+            number += 1
+            key = f"{stem}.{number}"
+        self.store[key] = stored
+        return key
 
     def settle(self, before: list[ExternalOp]) -> None:
         """Remove tensors that nobody loads any more; of several externals of one tensor, one has its shape."""

@@ -143,6 +143,16 @@ def test_compressing_twice_is_compressing_once():
     assert str(compressed(once, "zero")[0]) == str(once)
 
 
+def test_two_attempts_share_their_blocks():
+    lowered, _ = pruned()
+    once, again = compressed(lowered, "zero")[0], compressed(lowered, "zero")[0]
+    assert str(once) == str(again)
+    for key in used_keys(lowered):  # other weights under the same keys
+        store_of(lowered)[key] = np.roll(np.asarray(store_of(lowered)[key]), 1)
+    names = [op.external_name.data for op in compressed(lowered, "zero")[0].walk() if isinstance(op, ExternalOp)]
+    assert any(name.endswith(":zero.1") for name in names)
+
+
 def test_incompressible_weights_stay_as_they_are():
     net = IntegerNet(seed=1)
     module, inputs = net.module(*integers(net))
