@@ -45,25 +45,29 @@ MODEL_DTYPES = "frustum.model_dtypes"
 
 
 def import_onnx(
-    source: str | Path | onnx.ModelProto,
+    source: str | Path | onnx.ModelProto | LoadedModel,
     *,
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
+    network: str = "",
 ) -> ModuleOp:
     """The model at stop `imported`; ModelError, with all problems, where it cannot be.
 
     `batch` binds a dynamic batch, or re-batches a static batch of 1; `shapes` binds shapes by input;
-    `name` is what messages and the report call a model that comes without a file.
+    `name` is what messages and the report call a model that comes without a file, `network` the network's name
+    where it is not the file's.
     """
     from frustum.passes.onnx.loading import load_model
 
     model = load_model(source)
     model.file = name or model.file
-    return _import(model, batch, shapes)
+    return _import(model, batch, shapes, network or Path(model.file).stem)
 
 
-def _import(model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence[int]] | None) -> ModuleOp:
+def _import(
+    model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence[int]] | None, name: str
+) -> ModuleOp:
     from frustum.passes.onnx.binding import bind_inputs
     from frustum.passes.onnx.element_types import UNSIGNED
     from frustum.passes.onnx.node import Network
@@ -77,9 +81,7 @@ def _import(model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence
     nodes = needed_nodes(graph)
     element = _element_type(model.file, inputs, unified.tensors.values(), nodes)
     signature = [(value.name, tensor_type(_device_type(value, element), bound.shapes[value.name])) for value in inputs]
-    operation = NetworkOp(
-        re.sub(r"\W", "_", Path(model.file).stem), signature, [value.name for value in graph.output]
-    )
+    operation = NetworkOp(re.sub(r"\W", "_", name), signature, [value.name for value in graph.output])
     network = Network(operation.body.block, WeightStore(), element, bound.rebatched)
     walk = Walk(model.file, network, _constants(model, unified.tensors, nodes, graph))
     for value, argument in zip(inputs, operation.body.block.args, strict=True):

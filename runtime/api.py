@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from frustum.backend.executable import Executable
 from frustum.dialects.target import Target
-from frustum.runtime.arguments import DTYPES, METHODS, MODES, POLICIES
+from frustum.runtime.arguments import DTYPES, HOSTS, METHODS, MODES, POLICIES
 from frustum.runtime.build import Model, Request, build
 from frustum.runtime.calibrate import Method
-from frustum.runtime.execute import execute, report_of
+from frustum.runtime.chain import Chain, HostArray, chain_of
+from frustum.runtime.execute import execute_chain, report_of_chain
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Mode
 from frustum.runtime.sources import open_file, open_folder
+
+if TYPE_CHECKING:
+    from frustum.passes.onnx.place_host import HostMode
 
 __all__ = ["Result", "compile", "run"]
 
@@ -30,7 +34,7 @@ __all__ = ["Result", "compile", "run"]
 class Result:
     """Outputs by name (none in mode timing), and the report of schema 1 as `--report` writes it."""
 
-    outputs: dict[str, Array]
+    outputs: dict[str, HostArray]
     report: dict[str, Any]
 
 
@@ -44,38 +48,48 @@ def compile(
     batch: int | None = None,
     calibrate: Method | None = None,
     calibration: Sequence[Mapping[str, Array]] = (),
-) -> Executable:
-    """The executable of a model.
+    host: HostMode | None = None,
+    constants: Mapping[str, Array] | None = None,
+) -> Executable | Chain:
+    """The executable of a model; a chain of executables and host pieces where it does not run as one.
 
     `model`: a path to .onnx, `zoo:NAME`, a dumped stage, an `onnx.ModelProto`, or an xDSL module, which is left as
     it is.  `target`: a shipped name, a YAML file or a `Target`.  `dtype`: `f32`, `f16`, `bf16`, `int8`; None is
     the model's.  `calibrate`: how `int8` finds the ranges of a floating-point model, `minmax` (the default) or
     `percentile`, from the inputs `calibration`, random ones where there are none.
     `policy`: `forward` (the default) or `none`.
+
+    `host`: whether nodes may run on the host: `never`, `auto` (the default: those that the device lacks, and what is
+    not worth moving), `only`.  `constants`: values of inputs that are really constants (weights, shapes, axes), which
+    are inputs no more.
     """
     check_choice("dtype", dtype, DTYPES)
     check_choice("policy", policy, POLICIES)
     check_choice("calibrate", calibrate, METHODS)
+    check_choice("host", host, HOSTS)
     request = Request(
-        model, target, dtype, shapes or {}, batch, policy, calibrate=calibrate, calibration=calibration
-    )
-    return build(request).executable
+        model, target, dtype, shapes or {}, batch, policy, calibrate=calibrate, calibration=calibration,
+        host=host, constants=constants or {},
+    )  # fmt: skip
+    chain = build(request).chain
+    return chain.single or chain
 
 
 def run(
-    executable: Executable | str | Path,
-    inputs: Mapping[str, Array],
+    executable: Executable | Chain | str | Path,
+    inputs: Mapping[str, HostArray],
     *,
     mode: Mode = "full",
     checked: bool = False,
 ) -> Result:
     """One run on the emulated machine; `executable` may be a file, or a folder that `frustum compile` wrote."""
     check_choice("mode", mode, MODES)
-    if not isinstance(executable, Executable):
+    if isinstance(executable, str | Path):
         path = Path(executable)
         executable = open_folder(path)[0] if path.is_dir() else open_file(path)
-    ran = execute(executable, inputs, mode, checked)
-    return Result(ran.outputs, report_of(executable, ran).data)
+    chain = chain_of(executable) if isinstance(executable, Executable) else executable
+    ran = execute_chain(chain, inputs, mode, checked)
+    return Result(ran.outputs, report_of_chain(chain, ran).data)
 
 
 def check_choice(name: str, value: str | None, allowed: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ METHODS = ("minmax", "percentile")
 """Of calibration."""
 POLICIES = ("none", "forward")
 MODES = ("full", "functional", "timing")
+HOSTS = ("never", "auto", "only")
 COMMANDS = ("run", "compile", "inspect", "targets")
 """Each is a module of `frustum.runtime.commands` with a function `main(options) -> exit code`."""
 
@@ -113,6 +114,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dump-ir", metavar="DIR", help="write the module at every stop, numbered, with its weights"
+    )
+    parser.add_argument(
+        "--host", choices=HOSTS, help="layers on the host: none, what the device lacks (`auto`, the default), all"
     )
     parser.add_argument(
         "--weights-seed", metavar="N", type=_natural, help="of a zoo: network's weights (default 0)"

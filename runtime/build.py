@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -23,6 +24,7 @@ from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, from_attribute, to_attribute
+from frustum.passes.errors import Unsupported
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.convert_type import ConvertType
@@ -32,18 +34,33 @@ from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.import_onnx import DTYPE, INT8, MODEL, import_onnx
 from frustum.passes.weights import WeightStore, attach, store_of, write_module
 from frustum.runtime.calibrate import Method, accuracy_of, calibrate
+from frustum.runtime.chain import (
+    Chain,
+    DevicePiece,
+    Fallback,
+    HostPiece,
+    Interface,
+    Piece,
+    chain_of,
+    random_values,
+)
 from frustum.runtime.diagnostics import Reported, Source, operation_at_fault
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import make_folder
+from frustum.runtime.inputs import dtype_of, network_inputs
 from frustum.runtime.kernels import Array
 from frustum.runtime.oracle import random_inputs
 from frustum.runtime.pipeline_text import parse_passes
 from frustum.runtime.progress import Progress
+from frustum.runtime.reference import ReferenceExecutor, network_of
 from frustum.runtime.sources import Origin, kind_of, read_stage, read_zoo
 from frustum.runtime.universe import FRUSTUM
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from frustum.passes.onnx.place_host import HostMode, Placement
+    from frustum.runtime.host import HostModel
 
 Model: TypeAlias = Union[str, Path, "ModelProto", ModuleOp]
 
@@ -73,13 +90,17 @@ class Request:
     calibration: Sequence[Mapping[str, Array]] = ()
     """The inputs it looks at; random ones, the first from `calibration_seed`, if none are given."""
     calibration_seed: int = 0
+    host: HostMode | None = None
+    """What may run on the host; auto if it is not said."""
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    """Values of inputs that are really constants."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """An executable, where its model is, and how long it took."""
+    """A chain of executables and host pieces, where its model is, and how long it took."""
 
-    executable: Executable
+    chain: Chain
     origin: Origin | None
     original: ModelProto | Path | None
     """The model for the oracle, where it is at hand."""
@@ -87,12 +108,20 @@ class Built:
     compile_seconds: float
     passes: Mapping[str, float]
 
+    @property
+    def executable(self) -> Executable:
+        """The one that is the whole model."""
+        found = self.chain.single
+        assert found is not None, "the model is in several pieces"
+        return found
+
 
 @dataclass(frozen=True)
 class Loaded:
-    """A module at some stop, where it came from, and its text if it came from MLIR text."""
+    """A module at some stop, or a model in pieces; where it came from, and its text if it came from MLIR text."""
 
-    module: ModuleOp
+    module: ModuleOp | None = None
+    placement: Placement | None = None
     origin: Origin | None = None
     original: ModelProto | Path | None = None
     text: Source | None = None
@@ -101,41 +130,55 @@ class Loaded:
 def build(
     request: Request,
     progress: Progress = lambda stage, share: None,
-    see: Callable[[ModuleOp], None] = lambda module: None,
+    see: Callable[[Sequence[Interface] | None], None] = lambda inputs: None,
 ) -> Built:
-    """Import and compile.  `see` looks at the module before it is compiled, and may refuse it.
+    """Import and compile.  `see` is shown the inputs before anything is compiled, and may refuse them; None where
+    a module does not tell them any more.
 
-    What can be checked is checked first: target, pipeline, the folder for dumps.
+    What can be checked is checked first: target, pipeline, the folder for dumps.  Nodes that the compiler turns out
+    to have no engine for go to the host in another attempt, if they may.
     """
     target = _target(request.target)
     passes = _passes(request)
     if request.dump_ir:
         make_folder(request.dump_ir)
-    progress("import", 0.0)
-    started = time.perf_counter()
-    loaded = load(request)
-    imported = time.perf_counter()
-    see(loaded.module)
-    choices = _settle(loaded, request, target, passes)
-    if request.dtype == INT8:
-        _calibrate(loaded.module, request, progress)
-    kept = loaded.module.clone() if loaded.text is None else None  # a stage is a file already
-    with _faults(loaded, kept):
-        compiled = _compile(loaded.module, request, choices, passes, progress)
-    seconds = imported - started
-    return Built(
-        compiled.executable, loaded.origin, loaded.original, seconds, compiled.seconds, dict(compiled.passes)
-    )
+    refused: dict[str, str] = {}
+    seconds = [0.0, 0.0]
+    while True:
+        progress("import", 0.0)
+        started = time.perf_counter()
+        loaded = load(request, target, refused)
+        imported = time.perf_counter()
+        seconds[0] += imported - started
+        see(_interface(loaded))
+        work = _Work(request, target, passes, progress)
+        try:
+            chain = _chain(loaded, work)
+        except Unsupported as error:
+            found = {problem.node: problem.message for problem in error.problems if problem.node}
+            if not _may_fall_back(loaded, request) or not found.keys() - refused.keys():
+                raise
+            refused |= found
+            continue
+        finally:
+            seconds[1] += time.perf_counter() - imported
+        return Built(chain, loaded.origin, loaded.original, seconds[0], seconds[1], work.passes_seconds)
 
 
-def load(request: Request) -> Loaded:
-    """The module of a model, at the stop it is at."""
+def _may_fall_back(loaded: Loaded, request: Request) -> bool:
+    """Whether nodes may move to the host: those of an ONNX model, in mode auto."""
+    is_onnx = loaded.original is not None
+    return is_onnx and request.host in (None, "auto")
+
+
+def load(request: Request, target: Target | None = None, refused: Mapping[str, str] | None = None) -> Loaded:
+    """The module of a model, at the stop it is at, or its pieces; `refused` nodes are on the host."""
     model = request.model
     if isinstance(model, ModuleOp):
         _only_for_onnx(request, "a module")
         return Loaded(_own(model.clone(), store_of(model)))
     if not isinstance(model, str | Path):
-        return Loaded(_import(model, request, None), original=model)
+        return _import(model, request, None, target, refused or {}, Loaded(original=model))
     text = str(model)
     kind = kind_of(text)
     if kind != "zoo" and request.weights_seed is not None:
@@ -143,15 +186,169 @@ def load(request: Request) -> Loaded:
     if kind == "zoo":
         seed = request.weights_seed or 0
         proto = read_zoo(text, seed)
-        return Loaded(_import(proto, request, text), Origin(text, seed), proto)
+        return _import(proto, request, text, target, refused or {}, Loaded(origin=Origin(text, seed), original=proto))
     if kind == "stage":
         _only_for_onnx(request, text)
         module, source = read_stage(text)
         return Loaded(_own(module, store_of(module)), text=source)
     if kind == "onnx":
         path = Path(text)
-        return Loaded(_import(path, request, None), Origin(str(path.resolve())), path)
+        found = Loaded(origin=Origin(str(path.resolve())), original=path)
+        return _import(path, request, None, target, refused or {}, found)
     raise UsageError(f"{text}: error: is compiled already")
+
+
+def _import(
+    source: ModelProto | Path,
+    request: Request,
+    name: str | None,
+    target: Target | None,
+    refused: Mapping[str, str],
+    found: Loaded,
+) -> Loaded:
+    """An ONNX model as a module where all of it is for the device, else as pieces."""
+    from frustum.passes.onnx.place_host import Placement, import_or_place
+
+    result = import_or_place(
+        source,
+        target or targets.load(DEFAULT_TARGET),
+        request.host or "auto",
+        batch=request.batch,
+        shapes=dict(request.shapes) or None,
+        name=name,
+        constants=request.constants,
+        refused=refused,
+        exact=request.dtype in (None, "model"),
+    )
+    if isinstance(result, Placement):
+        return replace(found, placement=result)
+    return replace(found, module=result)
+
+
+def constants_of_run(
+    request: Request, model: ModelProto, arrays: Mapping[str, Array]
+) -> Mapping[str, Array]:
+    """The request's constants, and those of a run's inputs that have to be some for more of the model's nodes to
+    run on the device."""
+    from frustum.passes.onnx.place_host import constant_inputs
+
+    if request.host == "only":
+        return request.constants
+    return constant_inputs(model, arrays, bound=request.constants, exact=request.dtype in (None, "model"))
+
+
+# --- a chain of pieces -------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Work:
+    """What all pieces of one model are compiled with, and how long the passes took for all of them."""
+
+    request: Request
+    target: Target | None
+    passes: Sequence[ModulePass] | None
+    progress: Progress
+    passes_seconds: dict[str, float] = field(default_factory=dict)
+
+
+def _chain(loaded: Loaded, work: _Work) -> Chain:
+    """The module as the only piece, or all pieces of a placement."""
+    if loaded.placement is None:
+        assert loaded.module is not None
+        networks = [op for op in loaded.module.walk() if isinstance(op, NetworkOp)]
+        names = tuple(networks[0].outputs) if len(networks) == 1 else ()
+        (piece,) = _pieces_of(loaded, loaded.module, "", work, work.request, work.progress)
+        chain = chain_of(piece.executable)
+        return replace(chain, outputs=names) if names else chain
+    placement, request = loaded.placement, work.request
+    parts = placement.parts
+    file = parts[0].model.file if parts else _name(loaded, request)
+    samples = _Samples(work, _interface(loaded) or ())
+    pieces: list[Piece] = []
+    stem = re.sub(r"\W", "_", Path(file).stem)
+    for number, part in enumerate(parts):
+        name = f"{stem}_{number}"
+        if part.kind == "host":
+            from frustum.runtime.host import HostModel
+
+            model = HostModel(part.model.proto, part.model.folder)
+            pieces.append(HostPiece(name, model, tuple(Fallback(f.name, f.op, f.reason) for f in part.fallbacks)))
+            samples.through_host(model)
+            continue
+        module = import_onnx(part.model, network=name)
+        own = replace(request, calibration=samples.of(module))
+        samples.through_device(module)
+        if request.dump_ir is not None:
+            make_folder(request.dump_ir / name)
+            own = replace(own, dump_ir=request.dump_ir / name)
+        pieces += _pieces_of(loaded, module, name, work, own, _at(work.progress, number / len(parts)))
+    policies = [str(p.executable.manifest["options"]["policy"]) for p in pieces if isinstance(p, DevicePiece)]
+    return Chain(
+        Path(file).stem,
+        work.target or targets.load(DEFAULT_TARGET),
+        policies[0] if policies else request.policy or "none",
+        request.host or "auto",
+        tuple(_interface(loaded) or ()),
+        placement.outputs,
+        tuple(pieces),
+        file,
+    )
+
+
+def _at(progress: Progress, share: float) -> Progress:
+    """Progress of a piece, as that of the whole when it started."""
+    return lambda stage, _: progress(stage, share)
+
+
+def _pieces_of(
+    loaded: Loaded, module: ModuleOp, piece: str, work: _Work, request: Request, progress: Progress
+) -> list[DevicePiece]:
+    """One module compiled; `piece` is its name, if it is not the only one."""
+    choices = _settle(loaded, module, request, work.target, work.passes)
+    if request.dtype == INT8:
+        _calibrate(module, request, progress)
+    kept = module.clone() if loaded.text is None else None  # a stage is a file already
+    with _faults(loaded, kept):
+        compiled = _compile(module, request, choices, work.passes, progress)
+    for name, seconds in compiled.passes.items():
+        work.passes_seconds[name] = work.passes_seconds.get(name, 0.0) + seconds
+    return [DevicePiece(piece or compiled.executable.program.name, compiled.executable)]
+
+
+class _Samples:
+    """Inputs for calibration, carried through the pieces; nothing to do for other types than int8."""
+
+    def __init__(self, work: _Work, inputs: Sequence[Interface]) -> None:
+        self.values: list[dict[str, Any]] = []
+        if work.request.dtype != INT8:
+            return
+        first = work.request.calibration_seed
+        given = list(work.request.calibration)
+        self.values = [dict(sample) for sample in given] or [
+            random_values(inputs, seed) for seed in range(first, first + CALIBRATION_INPUTS)
+        ]
+
+    def of(self, module: ModuleOp) -> list[dict[str, Array]]:
+        names = network_of(module).inputs
+        return [{name: sample[name] for name in names} for sample in self.values]
+
+    def through_host(self, model: HostModel) -> None:
+        for sample in self.values:
+            sample.update(model.run({name: sample[name] for name in model.inputs}))
+
+    def through_device(self, module: ModuleOp) -> None:
+        executor = ReferenceExecutor(store_of(module))
+        for sample, inputs in zip(self.values, self.of(module), strict=True):
+            sample.update(executor.run_graph(module, inputs))
+
+
+def _interface(loaded: Loaded) -> tuple[Interface, ...] | None:
+    """The inputs of the whole; None where a module has lost them."""
+    if loaded.placement is not None:
+        return tuple(Interface(each.name, each.dtype, each.shape) for each in loaded.placement.inputs)
+    assert loaded.module is not None
+    found = network_inputs(loaded.module)
+    return None if found is None else tuple(Interface(e.name, dtype_of(e).name, e.shape) for e in found)
 
 
 def _own(module: ModuleOp, store: WeightStore) -> ModuleOp:
@@ -181,23 +378,25 @@ def _passes(request: Request) -> Sequence[ModulePass] | None:
 
 def _only_for_onnx(request: Request, what: str) -> None:
     """Refuse options that only the import heeds."""
-    for option, value in (("--batch", request.batch), ("--shape", request.shapes)):
+    host = request.host not in (None, "never")
+    given = ("--batch", request.batch), ("--shape", request.shapes), ("--host", host), ("constants", request.constants)
+    for option, value in given:
         if value:
             raise UsageError(f"{what}: error: {option} has no effect on what is imported already")
-
-
-def _import(model: ModelProto | Path, request: Request, name: str | None) -> ModuleOp:
-    return import_onnx(model, batch=request.batch, shapes=dict(request.shapes) or None, name=name)
 
 
 # --- options against the module ----------------------------------------------------------------------------
 
 
 def _settle(
-    loaded: Loaded, request: Request, target: Target | None, passes: Sequence[ModulePass] | None
+    loaded: Loaded,
+    module: ModuleOp,
+    request: Request,
+    target: Target | None,
+    passes: Sequence[ModulePass] | None,
 ) -> Choices:
     """Give the module its target and policy; UsageError where it is past the stop that an option is for."""
-    module, name = loaded.module, _name(loaded, request)
+    name = _name(loaded, request)
     if sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk()) != 1:
         raise UsageError(f"{name}: error: there is not exactly one network in it")
     stop = stop_of(module)
@@ -241,11 +440,9 @@ def _set_target(module: ModuleOp, target: Target | None, name: str, fused_at: st
 
 
 def _name(loaded: Loaded, request: Request) -> str:
-    return (
-        str(request.model)
-        if isinstance(request.model, str | Path)
-        else _words(loaded.module).get(MODEL, "module")
-    )
+    if isinstance(request.model, str | Path):
+        return str(request.model)
+    return _words(loaded.module).get(MODEL, "module") if loaded.module is not None else "model.onnx"
 
 
 def _words(module: ModuleOp) -> dict[str, str]:

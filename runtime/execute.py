@@ -1,30 +1,53 @@
-"""A run of an executable, and its report."""
+"""A run of an executable, or of a chain of pieces, and its report."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from frustum.backend.executable import Executable
+from frustum.runtime.chain import Chain, DevicePiece, HostArray, chain_of, checked_values, size_bytes
 from frustum.runtime.counters import Counters, count
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Machine, Mode
 from frustum.runtime.progress import Progress
-from frustum.runtime.report import Check, LayerInfo, Report, Seconds, SubgraphRun, UnitInfo, make_report
+from frustum.runtime.report import (
+    Check,
+    HostRun,
+    LayerInfo,
+    Report,
+    Seconds,
+    SubgraphRun,
+    UnitInfo,
+    make_report,
+)
 from frustum.runtime.timeline import Timeline
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What came out of a run."""
+    """What came out of a run of one executable."""
 
     machine: Machine
     outputs: dict[str, Array]
     timeline: Timeline | None
     counters: Counters
     seconds: float
+
+
+@dataclass(frozen=True)
+class RanChain:
+    """What came out of a run of a chain: outputs by name, the runs of its executables, what the host did."""
+
+    outputs: dict[str, HostArray]
+    runs: dict[str, Ran] = field(default_factory=dict)
+    """By piece."""
+    moved_bytes: int = 0
+    """Over the host link, for nodes that run on the host; 0 in mode timing, which has no values."""
+    host_seconds: float = 0.0
+    seconds: float = 0.0
 
 
 def execute(
@@ -43,26 +66,77 @@ def execute(
     return Ran(machine, result.outputs, result.timeline, counters, time.perf_counter() - started)
 
 
+def execute_chain(
+    chain: Chain,
+    inputs: Mapping[str, HostArray],
+    mode: Mode = "full",
+    checked: bool = False,
+    progress: Progress | None = None,
+) -> RanChain:
+    """Run the pieces in their order; mode timing leaves those of the host out."""
+    started = time.perf_counter()
+    values: dict[str, HostArray] = {} if mode == "timing" else checked_values(chain.inputs, inputs)
+    runs: dict[str, Ran] = {}
+    host_seconds = 0.0
+    for piece in chain.pieces:
+        given = {name: values[name] for name in piece.inputs} if mode != "timing" else {}
+        if isinstance(piece, DevicePiece):
+            runs[piece.name] = ran = execute(piece.executable, given, mode, checked, progress)
+            values.update(ran.outputs)
+        elif mode != "timing":
+            began = time.perf_counter()
+            values.update(piece.model.run(given))
+            host_seconds += time.perf_counter() - began
+    outputs = {} if mode == "timing" else {name: values[name] for name in chain.outputs}
+    moved = sum(size_bytes(values[name]) for name in chain.crossing() if name in values)
+    return RanChain(outputs, runs, moved, host_seconds, time.perf_counter() - started)
+
+
 def report_of(
     executable: Executable, ran: Ran, check: Check | None = None, seconds: Seconds | None = None
 ) -> Report:
     """The report of the run; `seconds` without `emulate` is completed."""
-    options = executable.manifest["options"]
+    chain = chain_of(executable)
+    (piece,) = chain.pieces
+    return report_of_chain(chain, RanChain(ran.outputs, {piece.name: ran}, seconds=ran.seconds), check, seconds)
+
+
+def report_of_chain(
+    chain: Chain,
+    ran: RanChain,
+    check: Check | None = None,
+    seconds: Seconds | None = None,
+) -> Report:
+    """The report of a run of all pieces."""
     seconds = seconds or Seconds()
-    program = executable.program
-    run = SubgraphRun(program.name, program, ran.counters, ran.timeline, executable.file_bytes)
+    runs: list[SubgraphRun] = []
+    layers: list[LayerInfo] = []
+    units: list[UnitInfo] = []
+    accuracy: dict[str, Any] = {}
+    for piece in chain.pieces:
+        if not isinstance(piece, DevicePiece):
+            layers += [LayerInfo(f.name, f.op, None, "host", f.reason) for f in piece.fallbacks]
+            continue
+        executable, own = piece.executable, ran.runs[piece.name]
+        runs.append(
+            SubgraphRun(piece.name, executable.program, own.counters, own.timeline, executable.file_bytes)
+        )
+        layers += layers_of(executable.manifest)
+        units += units_of(executable.manifest)
+        accuracy |= executable.manifest["options"].get("accuracy", {})
     report = make_report(
-        options.get("model", program.name),
-        ran.machine.target,
-        program.dtype,
-        options.get("policy", ""),
-        [run],
-        layers=layers_of(executable.manifest),
-        units=units_of(executable.manifest),
+        chain.model,
+        chain.target,
+        chain.dtype,
+        chain.policy,
+        runs,
+        layers=layers,
+        units=units,
         check=check,
         seconds=Seconds(seconds.import_, seconds.compile, ran.seconds, seconds.passes),
+        host=HostRun(chain.host, [(p.name, p.kind) for p in chain.pieces], ran.moved_bytes, ran.host_seconds),
     )
-    report.data.update(options.get("accuracy", {}))
+    report.data.update(accuracy)
     return report
 
 

@@ -24,6 +24,7 @@ CODES = {
     "frustum.dialects.target:TargetError": BAD_INPUT,
     "frustum.backend.container:ExecutableError": BAD_INPUT,
     "frustum.runtime.machine:InputError": BAD_INPUT,
+    "frustum.runtime.host:HostError": BAD_INPUT,
     "frustum.runtime.oracle:OracleError": BAD_INPUT,
     "frustum.runtime.pipeline_text:PipelineError": BAD_INPUT,
     "frustum.runtime.diagnostics:Reported": BAD_INPUT,

@@ -31,6 +31,8 @@ class LayerInfo:
     op: str
     unit: str | None = None
     where: str = "device"
+    reason: str = ""
+    """Why it is on the host."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,19 @@ class SubgraphRun:
     counters: Counters
     timeline: Timeline | None = None
     executable_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class HostRun:
+    """What the host did besides feeding the device."""
+
+    mode: str
+    """never, auto, only"""
+    pieces: Sequence[tuple[str, str]]
+    """Name and kind (`device`, `host`), in order."""
+    moved_bytes: int
+    """Over the host link, for layers on the host; network inputs and outputs, which cross anyway, are not in it."""
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -113,6 +128,7 @@ def make_report(
     units: Sequence[UnitInfo] = (),
     check: Check | None = None,
     seconds: Seconds | None = None,
+    host: HostRun | None = None,
 ) -> Report:
     """The report of a job whose sub-graphs ran one after the other."""
     dram = _dram(runs)
@@ -156,6 +172,7 @@ def make_report(
                 }
                 for run in runs
             ],
+            "host": _host(host, layers),
             "check": asdict(check) if check else None,
             "seconds": _seconds(seconds or Seconds()),
         }
@@ -187,7 +204,7 @@ def _cycles(
     runs: Sequence[SubgraphRun], target: Target, compulsory: int
 ) -> dict[str, int | float | None] | None:
     timelines = [run.timeline for run in runs if run.timeline is not None]
-    if not timelines or len(timelines) < len(runs):
+    if not runs or len(timelines) < len(runs):
         return None
     total = sum(timeline.total_cycles for timeline in timelines)
     whole = Program(
@@ -216,6 +233,23 @@ def _engines(runs: Sequence[SubgraphRun]) -> dict[str, dict[str, int]] | None:
             for key, figure in zip(total, figures, strict=True):
                 total[key] += figure
     return totals
+
+
+def _host(host: HostRun | None, layers: Sequence[LayerInfo]) -> dict[str, Any] | None:
+    """What fell back to the host, why, and what it cost; null where nobody asked."""
+    if host is None:
+        return None
+    return {
+        "mode": host.mode,
+        "moved_bytes": host.moved_bytes,
+        "seconds": host.seconds,
+        "pieces": [{"name": name, "where": kind} for name, kind in host.pieces],
+        "layers": [
+            {"name": layer.name, "op": layer.op, "reason": layer.reason}
+            for layer in layers
+            if layer.where == "host"
+        ],
+    }
 
 
 def _energy(runs: Sequence[SubgraphRun]) -> dict[str, float]:

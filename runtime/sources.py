@@ -11,10 +11,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.runtime.failures import UsageError
@@ -24,14 +23,12 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from frustum.backend.executable import Executable
+    from frustum.runtime.chain import Chain
     from frustum.runtime.diagnostics import Source as Text
 
 Kind: TypeAlias = Literal["zoo", "folder", "executable", "stage", "onnx"]
 
 ZOO_PREFIX = "zoo:"
-MANIFEST = "manifest.json"
-SCHEMA = 1
-"""Of `manifest.json`."""
 WHAT_IS_A_MODEL = "MODEL is a path to .onnx, zoo:NAME, a compiled folder, or a dumped stage NN-stop.mlir"
 
 
@@ -106,38 +103,17 @@ def read_stage(path: str) -> tuple[ModuleOp, Text]:
     return module, text
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a compiled folder; UsageError where it is none of ours."""
-    path = folder / MANIFEST
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"{folder}: error: not a compiled folder: it has no {MANIFEST}") from error
-    except OSError as error:
-        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"{path}: error: damaged: {error}") from error
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise UsageError(
-            f"{path}: error: not the manifest of a compiled folder, or of another version of Frustum"
-        )
-    return data
+def open_folder(folder: Path) -> tuple[Chain, Origin | None]:
+    """The chain of a compiled folder, and where its model came from if the manifest tells."""
+    from frustum.runtime.compiled_folder import MANIFEST, open_chain, read_manifest
 
-
-def open_folder(folder: Path) -> tuple[Executable, Origin | None]:
-    """The executable of a compiled folder, and where its model came from if the manifest tells."""
     manifest = read_manifest(folder)
     try:
-        (entry,) = manifest["executables"]
-        name, origin = str(entry["file"]), manifest["origin"]
+        origin = manifest["origin"]
         found = Origin(str(origin["model"]), int(origin["weights_seed"])) if origin else None
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder / MANIFEST}: error: damaged: {type(error).__name__} {error}") from error
-    if Path(name).name != name:
-        raise UsageError(
-            f"{folder / MANIFEST}: error: damaged: '{name}' is not the name of a file in this folder"
-        )
-    return open_file(folder / name), found
+    return open_chain(folder, manifest), found
 
 
 def open_file(path: Path) -> Executable:

@@ -19,6 +19,8 @@ def render(data: Mapping[str, Any]) -> str:
     if data["engines"]:
         sections.append(_engines(data["engines"]))
     sections += [_computing(data), _energy(data["energy_pj"]), _memory(data["peak_bytes"])]
+    if data.get("host"):
+        sections.append(_host(data["host"]))
     if data["check"]:
         sections.append(_check(data["check"]))
     sections.append(_seconds(data["seconds"]))
@@ -67,6 +69,18 @@ def _cycles(data: Mapping[str, Any]) -> list[str]:
     if cycles["ratio"] is not None:
         lines.append(f"{_INDENT}{cycles['ratio']:.3f} times the roofline of {cycles['roofline']:,.0f} cycles")
     return lines
+
+
+def _host(host: Mapping[str, Any]) -> list[str]:
+    """The layers on the host, those with the same reason in one line."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for layer in host["layers"]:
+        reasons.setdefault((layer["op"], layer["reason"]), []).append(layer["name"])
+    if not reasons:
+        return []
+    rows = [(f"{len(names)} x {op}", names[0], why) for (op, why), names in reasons.items()]
+    moved = f"{_INDENT}{bytes_text(host['moved_bytes'])} ({host['moved_bytes']:,} B) moved for them"
+    return ["On the host", *table(rows), moved]
 
 
 def _engines(engines: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -14,9 +14,9 @@ __all__ = ["compile", "run"]
 
 _HERE = Path(__file__).resolve().parent
 if _HERE.parent.name == ".dev":
-    # In a checkout the sub-packages are the folders at the root of the repository.  (The links beside this
-    # file are for type checkers only, which read folders and do not run this line.)
-    __path__ = [str(_HERE.parents[1])]
+    # In a checkout the sub-packages are the folders at the root of the repository; modules are beside this file.
+    # (The links beside it are for type checkers only, which read folders and do not run this line.)
+    __path__ = [str(_HERE.parents[1]), str(_HERE)]
 
 
 def __getattr__(name: str) -> Any:

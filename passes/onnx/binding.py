@@ -29,8 +29,13 @@ def bind_inputs(
     inputs: Sequence[onnx.ValueInfoProto],
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    *,
+    on_host: bool = False,
 ) -> BoundInputs:
-    """Unsupported with every open dimension, and with every shape that contradicts the file."""
+    """Unsupported with every open dimension, and with every shape that contradicts the file.
+
+    `on_host`: shapes that only the device cannot have, empty ones and those of many dimensions, are good.
+    """
     given = {name: tuple(int(extent) for extent in shape) for name, shape in (shapes or {}).items()}
     problems = _unknown_names(file, inputs, given)
     declared = {value.name: _dims(value) for value in inputs}
@@ -39,7 +44,7 @@ def bind_inputs(
     rebatched = 1
     for name, dims in declared.items():
         shape = _bind(dims, given.get(name), named, batch)
-        message = _problem(name, dims, shape, given.get(name), batch)
+        message = _problem(name, dims, shape, given.get(name), batch, on_host)
         if message:
             problems.append(Problem(file, message))
             continue
@@ -87,7 +92,8 @@ def _bind(
 
 
 def _problem(
-    name: str, dims: tuple[Dim, ...] | None, shape: tuple[Dim, ...], given: Ints | None, batch: int | None
+    name: str, dims: tuple[Dim, ...] | None, shape: tuple[Dim, ...], given: Ints | None, batch: int | None,
+    on_host: bool,
 ) -> str | None:
     """What is wrong with `shape` for this input, and what would mend it."""
     example = "x".join(str(dim) if isinstance(dim, int) else "N" for dim in shape)
@@ -97,9 +103,9 @@ def _problem(
         if not isinstance(dim, int):
             option = f"--batch N or --shape {name}={example}" if axis == 0 else f"--shape {name}={example}"
             return f"input '{name}' has the open dimension {axis} ({dim or 'unnamed'}): bind it with {option}"
-        if dim < 1:
+        if dim < (0 if on_host else 1):
             return f"input '{name}' has the extent {dim} in dimension {axis}: at least 1 is needed"
-    if len(shape) > MOST_DIMENSIONS:
+    if len(shape) > MOST_DIMENSIONS and not on_host:
         return f"input '{name}' has {len(shape)} dimensions: at most {MOST_DIMENSIONS} are supported"
     if dims is not None and not _agrees(dims, shape):
         fixed = "x".join(str(dim or "?") for dim in dims)

@@ -15,7 +15,7 @@ from frustum.passes.weights import Array
 
 __all__ = ["LoadedModel", "load_model"]
 
-OLDEST_OPSET = 7
+OLDEST_OPSET = 1
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
@@ -30,7 +30,10 @@ class LoadedModel:
 
     @property
     def opset(self) -> int:
+        """Of the default domain; the newest where no node is of it, and so nobody says."""
         versions = [o.version for o in self.proto.opset_import if o.domain in DEFAULT_DOMAINS]
+        if not versions and not any(node.domain in DEFAULT_DOMAINS for node in self.proto.graph.node):
+            return onnx.defs.onnx_opset_version()
         return max(versions, default=0)
 
     def array(self, tensor: onnx.TensorProto) -> Array:
@@ -92,9 +95,11 @@ PACKED_TYPES = {
 }
 
 
-def load_model(source: str | Path | onnx.ModelProto) -> LoadedModel:
+def load_model(source: str | Path | onnx.ModelProto | LoadedModel) -> LoadedModel:
     """The model, known to be ONNX of an opset that is read; ModelError with one line otherwise."""
-    if isinstance(source, onnx.ModelProto):
+    if isinstance(source, LoadedModel):
+        model = source
+    elif isinstance(source, onnx.ModelProto):
         model = LoadedModel("model.onnx", source, None)
     else:
         path = Path(source)
@@ -103,8 +108,6 @@ def load_model(source: str | Path | onnx.ModelProto) -> LoadedModel:
     if not OLDEST_OPSET <= model.opset <= newest:
         message = f"opset {model.opset or 'missing'}: allowed are {OLDEST_OPSET} to {newest}"
         raise Unsupported([Problem(model.file, message)])
-    if model.proto.graph.sparse_initializer:
-        raise Unsupported([Problem(model.file, "sparse initializers are not supported")])
     return model
 
 

@@ -27,7 +27,7 @@ from frustum.passes.dequantised import Dequantised, note
 from frustum.passes.element_types import INTEGERS, numpy_of
 from frustum.passes.weights import Array, WeightStore
 
-__all__ = ["Converter", "Network", "Node", "Refused", "Result", "Value"]
+__all__ = ["Converter", "Network", "Node", "NotConstant", "Refused", "Result", "Value"]
 
 CHOOSE = ("reshape", "transpose", "slice", "concat", "pad", "interleave", "pool", "resize")
 MOVES = {f"fgraph.{name}" for name in CHOOSE}
@@ -42,6 +42,14 @@ Converter: TypeAlias = "Callable[[Node], Result]"
 
 class Refused(Exception):
     """This node cannot be imported; the message says why."""
+
+
+class NotConstant(Refused):
+    """It could be imported if `operand` were constant."""
+
+    def __init__(self, what: str, operand: str) -> None:
+        super().__init__(f"{what} must be constant, and depends on the network's inputs")
+        self.operand = operand
 
 
 @dataclass
@@ -151,7 +159,7 @@ class Node:
             return operand
         if isinstance(operand, SSAValue) and isinstance(operand.owner, WeightOp):
             return self.network.store[operand.owner.key.data]
-        raise Refused(f"{what} must be constant, and depends on the network's inputs")
+        raise NotConstant(what, self.proto.input[index])
 
     def ints(self, name: str, index: int | None = None) -> Ints | None:
         """A list of integers that is an attribute or, in newer opsets, an input."""

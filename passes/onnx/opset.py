@@ -42,6 +42,8 @@ class Unified:
 def unify(model: LoadedModel) -> Unified:
     """The model's graph at opset 13 or newer, without functions; the model itself is left as it is."""
     proto = model.proto
+    if proto.graph.sparse_initializer:
+        raise Unsupported([Problem(model.file, "sparse initializers are not supported")])
     if not proto.functions and model.opset >= OPSET:
         tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
         return Unified(proto.graph, model.opset, tensors)
@@ -109,9 +111,17 @@ def _convert(light: onnx.ModelProto, model: LoadedModel) -> onnx.ModelProto:
         reason = str(error).strip().splitlines()[0]
         message = f"cannot be converted from opset {model.opset} to {OPSET}: {reason}"
         raise Unsupported([Problem(model.file, message)]) from error
+    if _interface(converted.graph) != _interface(light.graph):  # Scan had a batch axis once
+        message = f"cannot be converted from opset {model.opset} to {OPSET}: its inputs would change"
+        raise Unsupported([Problem(model.file, message)])
     if model.opset < RESIZE_CHANGED:
         _keep_old_resize(converted.graph)
     return converted
+
+
+def _interface(graph: onnx.GraphProto) -> list[tuple[str, int]]:
+    """Name and rank of every input."""
+    return [(value.name, len(value.type.tensor_type.shape.dim)) for value in graph.input]
 
 
 def _keep_old_resize(graph: onnx.GraphProto) -> None:

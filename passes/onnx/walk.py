@@ -17,7 +17,7 @@ from frustum.passes.onnx.loading import DEFAULT_DOMAINS
 from frustum.passes.onnx.node import Converter, Network, Node, Refused, Value
 from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT
 
-__all__ = ["UNAVAILABLE", "Unavailable", "Walk", "needed_nodes", "used_names"]
+__all__ = ["UNAVAILABLE", "Unavailable", "Walk", "free_names", "is_known", "needed_nodes", "used_names"]
 
 
 MICROSOFT_DOMAIN = "com.microsoft"
@@ -58,7 +58,7 @@ class Walk:
         found = [self._operand(input) for input in proto.input]
         operands = [operand for operand in found if not isinstance(operand, Unavailable)]
         if len(operands) < len(found):
-            if _is_known(proto):
+            if is_known(proto):
                 return ()
             raise Refused("this operator is not supported")
         node = Node(proto, operands, self.network, opset, name)
@@ -67,7 +67,7 @@ class Walk:
             return folded
         if proto.op_type == "If" and node.is_constant(0):
             return self._branch(node)
-        if not _is_known(proto):
+        if not is_known(proto):
             raise Refused("this operator is not supported")
         converter = _converter(proto)
         if converter is None:
@@ -113,7 +113,8 @@ class Walk:
         return value
 
 
-def _is_known(proto: onnx.NodeProto) -> bool:
+def is_known(proto: onnx.NodeProto) -> bool:
+    """Whether there is a converter for the operator, or a function of others."""
     return _converter(proto) is not None or (proto.domain in DEFAULT_DOMAINS and has_body(proto.op_type))
 
 
@@ -143,3 +144,21 @@ def used_names(node: onnx.NodeProto) -> set[str]:
             for inner in attribute.g.node:
                 names |= used_names(inner)
     return names
+
+
+def free_names(node: onnx.NodeProto) -> dict[str, None]:
+    """Names of the values that a node reads, those included that its graphs take from around it; in order."""
+    names = dict.fromkeys(filter(None, node.input))
+    for attribute in node.attribute:
+        for graph in [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
+            names |= _free_names_of(graph)
+    return names
+
+
+def _free_names_of(graph: onnx.GraphProto) -> dict[str, None]:
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    names: dict[str, None] = {}
+    for node in graph.node:
+        names |= dict.fromkeys(name for name in free_names(node) if name not in own)
+        own.update(node.output)
+    return names | dict.fromkeys(output.name for output in graph.output if output.name not in own)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from frustum.backend.executable import Executable
 from frustum.backend.listing import disassemble
 from frustum.dialects.isa.program import ENGINES, instructions
+from frustum.runtime.chain import Chain, chain_of
 from frustum.runtime.execute import layers_of, units_of
 from frustum.runtime.failures import GOOD, UsageError
 from frustum.runtime.sources import kind_of, open_file, open_folder, read_stage, read_zoo
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 def main(options: argparse.Namespace) -> int:
     path, kind = Path(options.path), kind_of(options.path)
     if kind in ("folder", "executable"):
-        executable = open_folder(path)[0] if kind == "folder" else open_file(path)
-        lines = [disassemble(executable.program).rstrip()] if options.disassemble else about(executable)
+        chain = open_folder(path)[0] if kind == "folder" else chain_of(open_file(path))
+        lines = listing(chain) if options.disassemble else about_chain(chain)
     elif options.disassemble:
         raise UsageError(f"{path}: error: there are no instructions in it: compile it first")
     elif kind == "stage":
@@ -37,6 +38,24 @@ def main(options: argparse.Namespace) -> int:
 
 
 # --- executables -------------------------------------------------------------------------------------------
+
+
+def listing(chain: Chain) -> list[str]:
+    """The instructions of all executables, one after the other."""
+    return [disassemble(executable.program).rstrip() for executable in chain.executables]
+
+
+def about_chain(chain: Chain) -> list[str]:
+    """The only executable, or the pieces and each of them."""
+    if chain.single is not None:
+        return about(chain.single)
+    rows = [(p.name, p.kind, ", ".join(p.inputs), "->", ", ".join(p.outputs)) for p in chain.pieces]
+    lines = [f"{chain.model} for {chain.target.name}, {chain.dtype}, policy {chain.policy}, host {chain.host}"]
+    lines += _section("Pieces, in the order in which they run", rows)
+    lines += _section("On the host", ((f.name, f.op, f.reason) for f in chain.fallbacks))
+    for executable in chain.executables:
+        lines += ["", *about(executable)]
+    return lines
 
 
 def about(executable: Executable) -> list[str]:

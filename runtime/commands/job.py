@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xdsl.dialects.builtin import ModuleOp
-
-from frustum.backend.executable import Executable
 from frustum.runtime.agreement import Model
 from frustum.runtime.build import Request, build
+from frustum.runtime.chain import Chain, Interface, chain_of
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
 from frustum.runtime.progress import Progress
 from frustum.runtime.report import Seconds
 from frustum.runtime.sources import Origin, kind_of, open_file, open_folder
 
-OF_THE_COMPILER = ("target", "dtype", "calibrate", "shape", "batch", "policy", "pipeline", "dump_ir", "weights_seed")
+OF_THE_COMPILER = ("target", "dtype", "calibrate", "shape", "batch", "policy", "pipeline", "dump_ir", "weights_seed",
+                   "host")  # fmt: skip
 """Options that mean nothing for what is compiled already."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """An executable, where its model is, and how long it took to make."""
+    """A chain of executables and host pieces, where its model is, and how long it took to make."""
 
-    executable: Executable
+    chain: Chain
     origin: Origin | None
     original: Model | None
     seconds: Seconds
@@ -45,10 +44,10 @@ class Job:
 def job_of(
     options: argparse.Namespace,
     given: Mapping[str, Array] | None,
-    see: Callable[[ModuleOp], None],
+    see: Callable[[Sequence[Interface] | None], None],
     progress: Progress,
 ) -> Job:
-    """The executable of the options' MODEL; the shapes of `given` inputs are bound, `see` as in `build`."""
+    """The chain of the options' MODEL; the shapes of `given` inputs are bound, `see` as in `build`."""
     kind = kind_of(options.model)
     if kind in ("folder", "executable"):
         return _open(options, kind)
@@ -60,7 +59,7 @@ def job_of(
         )
     built = build(request_of(options, given), progress, see)
     seconds = Seconds(built.import_seconds, built.compile_seconds, None, built.passes)
-    return Job(built.executable, built.origin, built.original, seconds)
+    return Job(built.chain, built.origin, built.original, seconds)
 
 
 def request_of(options: argparse.Namespace, given: Mapping[str, Array] | None = None) -> Request:
@@ -83,6 +82,7 @@ def request_of(options: argparse.Namespace, given: Mapping[str, Array] | None = 
         options.calibrate,
         [given] if given else (),
         getattr(options, "input_seed", None) or 0,
+        options.host,
     )
 
 
@@ -92,6 +92,6 @@ def _open(options: argparse.Namespace, kind: str) -> Job:
             option = name.replace("_", "-")
             raise UsageError(f"{options.model}: error: is compiled already: --{option} has no effect on it")
     if kind == "executable":
-        return Job(open_file(Path(options.model)), None, None, Seconds())
-    executable, origin = open_folder(Path(options.model))
-    return Job(executable, origin, None, Seconds())
+        return Job(chain_of(open_file(Path(options.model))), None, None, Seconds())
+    chain, origin = open_folder(Path(options.model))
+    return Job(chain, origin, None, Seconds())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from frustum.runtime.agreement import Model, agreement
+from frustum.runtime.chain import HostArray, Interface, checked_values, in_types, random_values
 from frustum.runtime.commands.job import Job, job_of
-from frustum.runtime.execute import Ran, execute, report_of
+from frustum.runtime.execute import RanChain, execute_chain, report_of_chain
 from frustum.runtime.failures import GOOD, Differs, UsageError
 from frustum.runtime.files import check_writable_file, write_file
-from frustum.runtime.inputs import in_types_of, network_inputs, random_inputs, read_inputs
+from frustum.runtime.inputs import read_inputs
 from frustum.runtime.kernels import BFLOAT16, Array
-from frustum.runtime.machine import InputError, check_inputs
+from frustum.runtime.machine import InputError
 from frustum.runtime.progress import Progress, TerminalProgress
 
 if TYPE_CHECKING:
-    from xdsl.dialects.builtin import ModuleOp
-
     from frustum.runtime.oracle import Agreement
     from frustum.runtime.report import Check
 
@@ -35,14 +34,14 @@ def main(options: argparse.Namespace) -> int:
         check_writable_file(Path(path))
     given = read_inputs(Path(options.input)) if options.input else None
     with TerminalProgress() as progress:
-        job = job_of(options, given, lambda module: _check_inputs(options, module, given), progress)
+        job = job_of(options, given, lambda inputs: _check_inputs(options, inputs, given), progress)
         model = job.model_for_check(options.model) if options.check else None
         inputs = _inputs(options, job, given)
-        ran = execute(job.executable, inputs, options.mode, options.checked, progress)
+        ran = execute_chain(job.chain, inputs, options.mode, options.checked, progress)
         checked = _agreement(job, model, inputs, ran, progress) if model else None
     if options.output:
         write_file(Path(options.output), lambda path: _write_arrays(path, ran.outputs))
-    report = report_of(job.executable, ran, checked[0] if checked else None, job.seconds)
+    report = report_of_chain(job.chain, ran, checked[0] if checked else None, job.seconds)
     if options.report:
         write_file(Path(options.report), report.write)
     sys.stdout.write(report.text())
@@ -63,20 +62,22 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
             )
 
 
-def _check_inputs(options: argparse.Namespace, module: ModuleOp, given: Mapping[str, Array] | None) -> None:
-    """UsageError where the arrays of --input are not what the module takes."""
-    expected = network_inputs(module)
-    if given is not None and expected is not None:
+def _check_inputs(
+    options: argparse.Namespace, inputs: Sequence[Interface] | None, given: Mapping[str, Array] | None
+) -> None:
+    """UsageError where the arrays of --input are not what the model takes."""
+    if given is not None and inputs is not None:
         with _blaming(options.input):
-            check_inputs(expected, in_types_of(expected, given))
+            checked_values(inputs, in_types(inputs, given))
 
 
-def _inputs(options: argparse.Namespace, job: Job, given: Mapping[str, Array] | None) -> dict[str, Array]:
-    expected = [each for each in job.executable.program.externals if each.class_ == "input"]
+def _inputs(
+    options: argparse.Namespace, job: Job, given: Mapping[str, Array] | None
+) -> dict[str, HostArray]:
     if given is None:
-        return random_inputs(expected, options.input_seed or 0)
+        return random_values(job.chain.inputs, options.input_seed or 0)
     with _blaming(options.input):
-        return check_inputs(expected, in_types_of(expected, given))
+        return checked_values(job.chain.inputs, in_types(job.chain.inputs, given))
 
 
 @contextmanager
@@ -89,16 +90,16 @@ def _blaming(file: str) -> Iterator[None]:
 
 
 def _agreement(
-    job: Job, model: Model, inputs: Mapping[str, Array], ran: Ran, progress: Progress
+    job: Job, model: Model, inputs: Mapping[str, Array], ran: RanChain, progress: Progress
 ) -> tuple[Check, Agreement]:
     progress("compare", 0.0)
-    return agreement(model, inputs, ran.outputs, job.executable.program.dtype)
+    return agreement(model, inputs, ran.outputs, job.chain.dtype)
 
 
 def _difference(name: str, job: Job, check: Check, found: Agreement) -> str:
     return (
         f"{name}: error: output '{found.worst}' differs from {check.reference}: relative error"
-        f" {found.max_rel_error:.3g}, at most {found.tolerance:g} is allowed in {job.executable.program.dtype}"
+        f" {found.max_rel_error:.3g}, at most {found.tolerance:g} is allowed in {job.chain.dtype}"
     )
 
 

@@ -248,14 +248,29 @@ def test_a_truncated_file(tmp_path, share):
     assert len(message(path).splitlines()) == 1
 
 
-@pytest.mark.parametrize("opset", [6, 99])
+@pytest.mark.parametrize("opset", [98, 99])
 def test_an_opset_out_of_range(opset):
     newest = onnx.defs.onnx_opset_version()
-    assert message(conv_model(opset=opset)) == f"model.onnx: error: opset {opset}: allowed are 7 to {newest}"
+    assert message(conv_model(opset=opset)) == f"model.onnx: error: opset {opset}: allowed are 1 to {newest}"
+
+
+def test_slopes_of_old_files_are_one_for_each_channel():
+    graph = helper.make_graph(
+        [node("PRelu", ["x", "s"], ["y"])],
+        "old",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, 4, 5))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 3, 4, 5))],
+        [numpy_helper.from_array(np.float32([0.5, 0.25, 2]), "s")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=3)
+    module = import_onnx(model)
+    x = np.random.default_rng(0).standard_normal((1, 3, 4, 5)).astype(np.float32)
+    (found,) = ReferenceExecutor(store_of(module)).run_graph(module, {"x": x}).values()
+    np.testing.assert_array_equal(found, np.where(x < 0, x * np.float32([0.5, 0.25, 2])[:, None, None], x))
 
 
 def test_every_opset_is_read():
-    for opset in range(7, onnx.defs.onnx_opset_version() + 1):
+    for opset in range(6, onnx.defs.onnx_opset_version() + 1):
         assert len(network(import_onnx(conv_model(opset=opset))).body.block.ops) == 4
 
 
@@ -352,7 +367,7 @@ def one(op, *constants, shape=(1, 4, 8, 8), outputs=("y",), dynamic=0, **attribu
 KERNEL = np.ones((4, 4, 3, 3), np.float32)
 HALVED = np.float32([1, 1, 0.5, 1])
 REFUSED = [
-    (one("Conv", KERNEL[:, :, None], shape=(1, 4, 8, 8, 8)), "operands of 5 dimensions are not supported"),
+    (one("Conv", KERNEL[:, :, None, None], shape=(1, 4, 2, 8, 8, 8)), "operands of 6 dimensions are not supported"),
     (one("Conv", KERNEL, kernel_shape=[5, 5]), "kernel_shape is (5, 5), the weights are (4, 4, 3, 3)"),
     (one("Conv", KERNEL, strides=[2]), "expected 2 values, found (2,)"),
     (one("Conv", KERNEL, pads=[1, 1]), "expected 4 pads, found (1, 1)"),

@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import DequantizeOp, QuantizeOp, ScaleAttr, is_integer, shape_of, tensor_of
+from frustum.passes.element_types import numpy_of
 from frustum.passes.onnx.element_types import FLOATS
 from frustum.passes.onnx.node import Converter, Node, Refused, Result
 from frustum.passes.onnx.quantised import (
@@ -114,7 +115,7 @@ def _need_f32(node: Node, x: SSAValue | None = None) -> None:
 
 def cast(node: Node) -> Result:
     """Between floats nothing; integers to floats their value; floats to integers their whole part, kept in floats."""
-    target = node.get("to") if node.op_type == "Cast" else None
+    target = node.get("to") if node.op_type == "Cast" else _element_like(node)
     x = node.value(0)
     if is_integer(x):
         return _from_integers(node, target)
@@ -124,6 +125,17 @@ def cast(node: Node) -> Result:
         name = onnx.TensorProto.DataType.Name(target)
         raise Refused(f"casts of floating point to {name} are not supported: INT32, INT64 and floating point are")
     return node.whole(x if x in node.network.whole else truncated(node, x), True)
+
+
+def _element_like(node: Node) -> int | None:
+    """The type of CastLike's second operand; None for floating point of the network."""
+    like = node.operands[1] if node.has(1) else None
+    if isinstance(like, np.ndarray):
+        return int(onnx.helper.np_dtype_to_tensor_dtype(like.dtype))
+    if like is not None and is_integer(like):
+        own = numpy_of(tensor_of(like).element_type)
+        return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(f"u{own}") if like in node.network.unsigned else own))
+    return onnx.TensorProto.INT64 if like in node.network.whole else None
 
 
 def truncated(node: Node, x: SSAValue) -> SSAValue:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from xdsl.ir import SSAValue
 
+from frustum.dialects.graph import shape_of
 from frustum.passes.onnx.node import Converter, Node, Refused, Result
 from frustum.passes.onnx.operators.conversions import truncated
 
@@ -34,6 +35,15 @@ def binary(kind: str) -> Converter:
         return node.whole(truncated(node, result) if kind == "div" else result, True)
 
     return convert
+
+
+def prelu(node: Node) -> Result:
+    """One slope for each channel may come as a vector, as it did before opset 7."""
+    x, slope = node.value(0), node.value(1)
+    shape, own = shape_of(x), shape_of(slope)
+    if len(own) == 1 and len(shape) > 2 and own[0] not in (1, shape[-1]) and own[0] == shape[1]:
+        slope = node.reshape(slope, (*own, *(1,) * (len(shape) - 2)))
+    return node.binary("prelu", x, slope)
 
 
 def chain(kind: str) -> Converter:
@@ -132,7 +142,7 @@ SIMPLE = {
     "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Neg": "neg", "Abs": "abs", "Floor": "floor", "Ceil": "ceil",
     "Round": "round", "Erf": "erf", "Softplus": "softplus",
 }  # fmt: skip
-PAIRS = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow", "PRelu": "prelu"}
+PAIRS = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow"}
 
 CONVERTERS: dict[str, Converter] = {
     **{operator: unary(kind) for operator, kind in SIMPLE.items()},
@@ -144,6 +154,7 @@ CONVERTERS: dict[str, Converter] = {
     "Max": chain("max"),
     "Min": chain("min"),
     "Mean": mean,
+    "PRelu": prelu,
     "Clip": clip,
     "Gelu": gelu,
     "Selu": selu,

@@ -12,11 +12,12 @@ from frustum.passes.onnx.node import Ints, Node, Refused
 __all__ = ["on_plane", "pair", "resolve_pads", "spatial_rank"]
 
 
-def spatial_rank(node: Node) -> int:
-    """How many spatial axes the node's operand has: 1 or 2."""
+def spatial_rank(node: Node, most: int = 2) -> int:
+    """How many spatial axes the node's operand has: 1 to `most`."""
     rank = len(node.shape(0)) - 2
-    if rank not in (1, 2):
-        raise Refused(f"operands of {rank + 2} dimensions are not supported, only 3 and 4")
+    if not 1 <= rank <= most:
+        allowed = "3 and 4" if most == 2 else "3 to 5"
+        raise Refused(f"operands of {rank + 2} dimensions are not supported, only {allowed}")
     return rank
 
 
@@ -25,19 +26,21 @@ def pair(values: Ints | None, rank: int, default: int) -> Ints:
     given = values if values is not None else (default,) * rank
     if len(given) != rank:
         raise Refused(f"expected {rank} values, found {given}")
-    return (default,) * (2 - rank) + given
+    return (default,) * (2 - rank) + given  # three axes stay three
 
 
 def resolve_pads(node: Node, plane: Ints, kernel: Ints, strides: Ints, dilations: Ints, rank: int) -> Ints:
-    """[top, left, bottom, right] from `pads` or `auto_pad`."""
+    """Of every axis before it, then of every axis after it, from `pads` or `auto_pad`: of a plane [top, left, bottom,
+    right]; an operand of one spatial axis is a plane of one row.
+    """
     auto_pad = node.get("auto_pad", "NOTSET")
     if auto_pad == "VALID":
-        return (0, 0, 0, 0)
+        return (0,) * (2 * len(plane))
     if auto_pad == "NOTSET":
         pads = node.ints("pads") or (0,) * (2 * rank)
         if len(pads) != 2 * rank:
             raise Refused(f"expected {2 * rank} pads, found {pads}")
-        return pads if rank == 2 else (0, pads[0], 0, pads[1])
+        return pads if rank > 1 else (0, pads[0], 0, pads[1])
     if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
         raise Refused(f"auto_pad is '{auto_pad}'")
     low, high = [], []

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import ConvOp, MatmulOp, WeightOp, shape_of
 from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
 from frustum.passes.onnx.operators.planes import on_plane, pair, resolve_pads, spatial_rank
+from frustum.passes.onnx.operators.volumes import conv_volume
 from frustum.passes.weights import Array
 
 __all__ = ["CONVERTERS"]
 
 
 def conv(node: Node) -> Result:
-    rank = spatial_rank(node)
+    rank = spatial_rank(node, most=3)
     weight_shape = node.shape(1)
+    if len(weight_shape) != rank + 2:
+        raise Refused(f"the weights are {weight_shape}, the operand has {rank} spatial axes")
     kernel = pair(weight_shape[2:], rank, 1)
     declared = node.ints("kernel_shape")
     if declared is not None and declared != weight_shape[2:]:
@@ -24,11 +29,15 @@ def conv(node: Node) -> Result:
     dilations = pair(node.ints("dilations"), rank, 1)
     plane = pair(node.shape(0)[2:], rank, 1)
     pads = resolve_pads(node, plane, kernel, strides, dilations, rank)
+    groups = int(node.get("group", 1))
+    if rank == 3:
+        return conv_volume(
+            node, kernel=kernel, strides=strides, pads=pads, dilations=dilations, groups=groups
+        )
     w = kernel_on_plane(node)
     bias = node.value(2) if node.has(2) else None
 
     def layer(x: SSAValue) -> SSAValue:
-        groups = int(node.get("group", 1))
         op = ConvOp(x, w, bias, strides=strides, pads=pads, dilations=dilations, groups=groups)
         return node.emit(op)
 
@@ -109,13 +118,28 @@ def matmul(node: Node) -> Result:
         a = node.reshape(a, (1, *left))
     if len(right) == 1:
         b = node.reshape(b, (*right, 1))
-    result = node.emit(MatmulOp(a, b))
+    result = node.emit(MatmulOp(*_same_batches(node, a, b)))
     shape = shape_of(result)
     if len(right) == 1:
         shape = shape[:-1]
     if len(left) == 1:
         shape = (*shape[:-2], *shape[-1:]) if len(right) > 1 else shape[:-1]
     return node.reshape(result, shape)
+
+
+def _same_batches(node: Node, a: SSAValue, b: SSAValue) -> tuple[SSAValue, SSAValue]:
+    """Operands each of whose batches is one product's, or all of the result's: products with ones where not."""
+    left, right = shape_of(a)[:-2], shape_of(b)[:-2]
+    try:
+        batch = np.broadcast_shapes(left, right)
+    except ValueError as error:
+        raise Refused(f"batches {left} and {right} do not broadcast") from error
+    return tuple(  # type: ignore[return-value]  # two of them
+        operand
+        if math.prod(own) in (1, math.prod(batch))
+        else node.binary("mul", operand, node.weight(np.ones((*batch, 1, 1), np.float32), "ones"))
+        for operand, own in ((a, left), (b, right))
+    )
 
 
 CONVERTERS: dict[str, Converter] = {"Conv": conv, "Gemm": gemm, "MatMul": matmul}

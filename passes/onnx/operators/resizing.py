@@ -33,7 +33,8 @@ def coordinates(axis: AxisResize, transformation: str) -> tuple[float, float]:
     if transformation == "asymmetric":
         return step, 0.0
     if transformation == "align_corners":
-        return ((axis.source - 1) / (axis.result - 1), 0.0) if axis.result > 1 else (0.0, 0.0)
+        last = axis.source * axis.ratio - 1  # not rounded to a whole number, as the definition has it
+        return ((axis.source - 1) / last, 0.0) if axis.result > 1 else (0.0, 0.0)
     if transformation == "pytorch_half_pixel" and axis.result == 1:
         return 0.0, 0.0
     if transformation in ("half_pixel", "pytorch_half_pixel"):

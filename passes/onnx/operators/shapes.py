@@ -49,6 +49,8 @@ def unsqueeze(node: Node) -> Result:
     given = node.ints("axes", 1) or ()
     rank = len(shape_of(x)) + len(given)
     axes = {node.axis(axis, rank) for axis in given}
+    if len(axes) != len(given):
+        raise Refused(f"axes {given} name one axis twice")
     extents = iter(shape_of(x))
     return node.reshape(x, tuple(1 if axis in axes else next(extents) for axis in range(rank)))
 

@@ -1,0 +1,299 @@
+"""A dry run of the import that goes on after what the device lacks: which nodes can be layers, and why others not.
+
+The importer's own walk decides, so there is no second list of operators.  Where it refuses a node, the results stand
+for inputs of the network if their types and shapes are known and the device has such tensors; otherwise they are
+`HostValue`s, whose readers run on the host too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import onnx
+from onnx import shape_inference
+from xdsl.ir import Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.dialects.graph import ConvOp, MatmulOp, shape_of, tensor_of, tensor_type
+from frustum.passes.element_types import numpy_of
+from frustum.passes.errors import ModelError
+from frustum.passes.onnx.binding import MOST_DIMENSIONS
+from frustum.passes.onnx.element_types import DEVICE_TYPES, INTEGERS, UNSIGNED
+from frustum.passes.onnx.folding import FAILURES
+from frustum.passes.onnx.node import Network, NotConstant, Refused, Value
+from frustum.passes.onnx.walk import Unavailable, Walk, free_names, is_known
+
+__all__ = ["DryRun", "HostValue", "Step", "device_tensor", "no_tensor", "static_shape", "type_name"]
+
+Kind = Literal["constant", "shared", "device", "host"]
+DOUBLE = onnx.TensorProto.DOUBLE
+MOST_PROPAGATED = 256
+"""Larger constants are not given to shape inference, which needs those that say shapes, axes, sizes."""
+ERRORS = (*FAILURES, shape_inference.InferenceError, onnx.defs.SchemaError)
+
+
+class HostValue(Unavailable):
+    """A value that only the host can hold; `shape` is None where it is known at run time only."""
+
+    def __init__(self, why: str, shape: tuple[int, ...] | None = None) -> None:
+        self.why, self.shape = why, shape
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node: `constant` where its results are known, `shared` where they are computed of constants only (any
+    piece can do that again), else where it can run; `reason` says why on the host.  `macs`: of its layers."""
+
+    node: onnx.NodeProto
+    name: str
+    kind: Kind
+    reason: str = ""
+    macs: int = 0
+    open_operands: tuple[str, ...] = ()
+    """Of a known operator on the host: those that would have to be constant for it to be a layer."""
+
+    @property
+    def operator(self) -> str:
+        return f"{self.node.domain}.{self.node.op_type}" if self.node.domain else self.node.op_type
+
+
+@dataclass
+class DryRun(Walk):
+    """`types`: what is known of every value so far; `refused`: nodes that must not be layers, and why."""
+
+    types: dict[str, onnx.TypeProto] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    exact: bool = True
+    """Refuse elements that the device would only approximate: those of DOUBLE."""
+    opsets: Sequence[onnx.OperatorSetIdProto] = ()
+    steps: list[Step] = field(default_factory=list)
+    fixed: set[str] = field(default_factory=set)
+    """Names of values that depend on constants only."""
+
+    def run(self, nodes: Sequence[onnx.NodeProto], opset: int, name: str = "") -> None:
+        """Every node becomes a step."""
+        self.fixed.update(key for key, value in self.values.items() if isinstance(value, np.ndarray))
+        for proto in nodes:
+            own = name or proto.name or next(filter(None, proto.output), proto.op_type)
+            first = self.network.block.last_op
+            types = self._types_of(proto)
+            try:
+                results = self._placed(proto, own, opset, types)
+            except (Refused, VerifyException, ModelError) as error:
+                operands = self._open_operands(proto, error)
+                self.steps.append(Step(proto, own, "host", _one_line(error), open_operands=operands))
+                results = [self._from_host(types.get(output), own) for output in proto.output]  # type: ignore[misc]
+            else:
+                self.steps.append(Step(proto, own, self._kind(proto, results), macs=_macs(self._after(first))))
+            self._note(proto, results, types)
+
+    def size_bytes(self, name: str) -> int:
+        """Of a value, as the model has it; 0 where nobody knows."""
+        type_ = self.types.get(name)
+        shape = static_shape(type_)
+        if type_ is None or shape is None:
+            return 0
+        element = type_.tensor_type.elem_type
+        return math.prod(shape) * (onnx.helper.tensor_dtype_to_np_dtype(element).itemsize if element else 0)
+
+    def _open_operands(self, proto: onnx.NodeProto, error: Exception) -> tuple[str, ...]:
+        if isinstance(error, NotConstant):
+            return (error.operand,)
+        if not is_known(proto):
+            return ()
+        values = {name: self.values.get(name) for name in proto.input if name}
+        on_host = tuple(name for name, value in values.items() if isinstance(value, HostValue))
+        rest = [value for name, value in values.items() if name not in on_host]
+        return on_host if any(isinstance(value, SSAValue) for value in rest) else ()
+
+    def _placed(
+        self, proto: onnx.NodeProto, name: str, opset: int, types: Mapping[str, onnx.TypeProto]
+    ) -> Sequence[Value | None]:
+        if name in self.refused:
+            raise Refused(self.refused[name])
+        known = self._shape_of_host_value(proto)
+        if known is not None:
+            return [known]
+        for operand in free_names(proto):
+            value = self.values.get(operand)
+            if isinstance(value, HostValue):
+                raise Refused(f"'{operand}' {value.why}")
+            if self.exact and _element(self.types.get(operand)) == DOUBLE and not isinstance(value, np.ndarray):
+                raise Refused(f"'{operand}' has elements of DOUBLE, which the device would round to f32")
+        results = self._results(proto, name, opset)
+        for output, value in zip(proto.output, results, strict=False):
+            if isinstance(value, SSAValue) and self.exact and _element(types.get(output)) == DOUBLE:
+                raise Refused(f"'{output}' has elements of DOUBLE, which the device would round to f32")
+            if isinstance(value, SSAValue) and not _fits(shape_of(value)):
+                raise Refused(f"'{output}' is {_text(shape_of(value))}, which is no tensor of the device")
+        return results
+
+    def _shape_of_host_value(self, proto: onnx.NodeProto) -> np.ndarray | None:
+        """Shape and Size of a value of the host whose shape is known."""
+        value = self.values.get(proto.input[0]) if proto.input else None
+        if proto.op_type not in ("Shape", "Size") or not isinstance(value, HostValue) or value.shape is None:
+            return None
+        if proto.op_type == "Size":
+            return np.asarray(math.prod(value.shape), np.int64)
+        limits = {attribute.name: attribute.i for attribute in proto.attribute}
+        return np.asarray(value.shape[limits.get("start", 0) : limits.get("end", len(value.shape))], np.int64)
+
+    def _kind(self, proto: onnx.NodeProto, results: Sequence[Value | None]) -> Kind:
+        if not any(isinstance(result, SSAValue) for result in results):
+            return "constant"
+        return "shared" if free_names(proto).keys() <= self.fixed else "device"
+
+    def _after(self, first: Operation | None) -> list[Operation]:
+        """The operations added since."""
+        op = self.network.block.first_op if first is None else first.next_op
+        found = []
+        while op is not None:
+            found.append(op)
+            op = op.next_op
+        return found
+
+    def _note(
+        self, proto: onnx.NodeProto, results: Sequence[Value | None], types: Mapping[str, onnx.TypeProto]
+    ) -> None:
+        step = self.steps[-1]
+        for index, output in enumerate(proto.output):
+            value = results[index] if index < len(results) else HostValue("is not computed")
+            self.values[output] = value
+            if step.kind in ("constant", "shared"):
+                self.fixed.add(output)
+            found = _known_type(value, types.get(output), self.network)
+            if found is not None:
+                self.types[output] = found
+
+    def _from_host(self, type_: onnx.TypeProto | None, node: str) -> Value | HostValue:
+        """What a node on the host gives: an input of the network where the device has such tensors."""
+        why = no_tensor(type_)
+        if why:
+            return HostValue(f"{why} (node '{node}' gives it on the host)", static_shape(type_))
+        assert type_ is not None
+        return device_tensor(self.network, type_)
+
+    def _types_of(self, proto: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
+        """What ONNX says of the node's results, as far as it can."""
+        found = {name: self.types[name] for name in proto.output if name in self.types}
+        try:
+            schema = onnx.defs.get_schema(proto.op_type, self._version(proto.domain), proto.domain)
+            types = {name: self.types.get(name, onnx.TypeProto()) for name in free_names(proto)}
+            data = {name: self._data(name) for name in proto.input if self._is_small(name)}
+            inferred = shape_inference.infer_node_outputs(
+                schema, proto, types, data, opset_imports=list(self.opsets)
+            )
+        except ERRORS:
+            return found
+        for name, type_ in inferred.items():
+            if type_.WhichOneof("value") and (static_shape(type_) is not None or name not in found):
+                found[name] = type_
+        return found
+
+    def _version(self, domain: str) -> int:
+        return next((o.version for o in self.opsets if (o.domain or "") == domain.replace("ai.onnx", "", 1)
+                     or o.domain == domain), 1)  # fmt: skip
+
+    def _is_small(self, name: str) -> bool:
+        value = self.values.get(name)
+        return isinstance(value, np.ndarray) and value.size <= MOST_PROPAGATED and value.dtype.kind != "U"
+
+    def _data(self, name: str) -> onnx.TensorProto:
+        value = self.values[name]
+        assert isinstance(value, np.ndarray)
+        return onnx.numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
+
+
+def device_tensor(network: Network, type_: onnx.TypeProto) -> SSAValue:
+    """A new input of the network for a tensor of this type."""
+    element: int = type_.tensor_type.elem_type
+    own = INTEGERS.get(element, network.element)
+    argument = network.block.insert_arg(tensor_type(own, static_shape(type_) or ()), len(network.block.args))
+    if element in UNSIGNED:
+        network.unsigned.add(argument)
+    return argument
+
+
+def no_tensor(type_: onnx.TypeProto | None) -> str:
+    """Why the device has no such tensors; nothing where it has."""
+    if type_ is None or type_.WhichOneof("value") != "tensor_type":
+        return f"is {type_name(type_)}, which the device lacks"
+    element, shape = type_.tensor_type.elem_type, static_shape(type_)
+    if element not in DEVICE_TYPES and element not in INTEGERS and element != DOUBLE:
+        return f"has elements of {type_name(type_)}, which the device lacks"
+    if shape is None:
+        return "has a shape that is known at run time only"
+    return "" if _fits(shape) else f"is {_text(shape)}, which is no tensor of the device"
+
+
+def _fits(shape: Sequence[int]) -> bool:
+    return len(shape) <= MOST_DIMENSIONS and all(extent > 0 for extent in shape)
+
+
+def _text(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "a scalar"
+
+
+def static_shape(type_: onnx.TypeProto | None) -> tuple[int, ...] | None:
+    """The shape of a tensor type, None where any extent is open."""
+    if type_ is None or not type_.tensor_type.HasField("shape"):
+        return None
+    dims = type_.tensor_type.shape.dim
+    if not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
+        return None
+    return tuple(dim.dim_value for dim in dims)
+
+
+def type_name(type_: onnx.TypeProto | None) -> str:
+    """`INT64`, `a sequence`, `of unknown type`."""
+    kind = type_.WhichOneof("value") if type_ is not None else None
+    if type_ is None or kind is None:
+        return "of unknown type"
+    if kind != "tensor_type":
+        return f"a {kind.removesuffix('_type').replace('_', ' ')}"
+    return str(onnx.TensorProto.DataType.Name(type_.tensor_type.elem_type))
+
+
+def _element(type_: onnx.TypeProto | None) -> int:
+    return type_.tensor_type.elem_type if type_ is not None else 0
+
+
+def _known_type(
+    value: Value | Unavailable | None, inferred: onnx.TypeProto | None, network: Network
+) -> onnx.TypeProto | None:
+    """The inferred type with the shape that is certain."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "OU":
+            return onnx.helper.make_tensor_type_proto(onnx.TensorProto.STRING, value.shape)
+        element = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+        return onnx.helper.make_tensor_type_proto(element, value.shape)
+    if not isinstance(value, SSAValue):
+        return inferred
+    known = _element(inferred) or _model_element(value, network)
+    return onnx.helper.make_tensor_type_proto(known, shape_of(value))
+
+
+def _model_element(value: SSAValue, network: Network) -> int:
+    dtype = numpy_of(tensor_of(value).element_type)
+    if value in network.unsigned:
+        dtype = np.dtype(f"u{dtype.name}")
+    return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
+
+
+def _macs(ops: Sequence[Operation]) -> int:
+    """Multiply-accumulates of convolutions and products."""
+    total = 0
+    for op in ops:
+        if isinstance(op, ConvOp):
+            total += math.prod(shape_of(op.result)) * math.prod(shape_of(op.w)[1:])
+        elif isinstance(op, MatmulOp):
+            total += math.prod(shape_of(op.result)) * shape_of(op.a)[-2 if op.trans_a else -1]
+    return total
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(line.strip() for line in str(error).splitlines() if line.strip())

@@ -1,0 +1,492 @@
+"""A model cut into pieces for the device and pieces for the host.
+
+1. a dry run of the import says which nodes can be layers, and why others cannot (`dry_run.py`)
+2. mode `auto`: device nodes that hang together, an *island*, go to the host too where moving what crosses its shore
+   costs more than the device saves (`host_cost.py`); in a model without any host node there is nothing to decide
+3. nodes are grouped into as few pieces as possible: alternately all that can run now on one side, then on the other
+4. each group becomes a model of its own (`submodel.py`); values that cross keep their names
+
+Nodes whose operands are constants take part in every piece that needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import onnx
+from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.ir import Attribute, Block
+
+from frustum.dialects.target import Target
+from frustum.passes.errors import ModelError, Problem, Unsupported
+from frustum.passes.import_onnx import import_onnx
+from frustum.passes.onnx.binding import BoundInputs, bind_inputs
+from frustum.passes.onnx.constants import with_constants
+from frustum.passes.onnx.dry_run import DryRun, HostValue, Step, device_tensor, no_tensor, static_shape
+from frustum.passes.onnx.element_types import network_type
+from frustum.passes.onnx.host_cost import Island, host_is_cheaper
+from frustum.passes.onnx.loading import LoadedModel, load_model
+from frustum.passes.onnx.node import Network, Value
+from frustum.passes.onnx.opset import Unified, unify
+from frustum.passes.onnx.submodel import Cutter
+from frustum.passes.onnx.walk import Unavailable, free_names, needed_nodes
+from frustum.passes.weights import Array, WeightStore
+
+__all__ = [
+    "HOST_MODES",
+    "Fallback",
+    "HostMode",
+    "Input",
+    "Part",
+    "Placement",
+    "constant_inputs",
+    "has_double",
+    "import_or_place",
+    "place",
+    "unknown_operators",
+    "whole_on_host",
+]
+
+HostMode = Literal["never", "auto", "only"]
+HOST_MODES: tuple[HostMode, ...] = ("never", "auto", "only")
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A node on the host, and why it is there."""
+
+    name: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece: a model whose inputs and outputs have the names that they have in the whole."""
+
+    kind: Literal["device", "host"]
+    model: LoadedModel
+    fallbacks: tuple[Fallback, ...] = ()
+
+    @property
+    def inputs(self) -> list[str]:
+        constants = {tensor.name for tensor in self.model.proto.graph.initializer}
+        return [value.name for value in self.model.proto.graph.input if value.name not in constants]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [value.name for value in self.model.proto.graph.output]
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input: its numpy type (`object` for text, empty for what is no tensor), its shape (None: any)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The pieces in the order in which they run, and the interface of the whole."""
+
+    parts: tuple[Part, ...]
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+
+
+def import_or_place(
+    source: str | Path | onnx.ModelProto,
+    target: Target,
+    mode: HostMode,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    name: str | None = None,
+    constants: Mapping[str, Array] | None = None,
+    refused: Mapping[str, str] | None = None,
+    exact: bool = True,
+) -> ModuleOp | Placement:
+    """The model at stop `imported` where all of it is for the device, else its pieces; ModelError for neither.
+
+    `name`, `batch` and `shapes` as for the import; `constants` are values of inputs; the rest as for `place`.
+    """
+    model = load_model(source)
+    model.file = name or model.file
+    model = with_constants(model, constants or {})
+    if mode == "only":
+        return _known(whole_on_host(model, "the host was asked for", batch, shapes))
+    if not refused and not (exact and mode == "auto" and has_double(model)):
+        try:
+            return import_onnx(model, batch=batch, shapes=shapes)
+        except Unsupported:
+            if mode == "never":
+                raise
+    return _known(place(model, target, batch=batch, shapes=shapes, refused=refused, exact=exact))
+
+
+def _known(placement: Placement) -> Placement:
+    """The placement; Unsupported where a node is for nobody."""
+    problems = [p for part in placement.parts if part.kind == "host" for p in unknown_operators(part.model)]
+    if problems:
+        raise Unsupported(problems)
+    return placement
+
+
+def place(
+    model: LoadedModel,
+    target: Target,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    refused: Mapping[str, str] | None = None,
+    exact: bool = True,
+) -> Placement:
+    """The pieces of a model, for mode `auto`; ModelError where an input's shape is open.
+
+    `refused`: nodes (by name) that a later pass could not make layers of, and why.  `exact`: elements of DOUBLE stay
+    on the host; without it they become f32 on the device.
+    """
+    try:
+        unified = unify(model)
+    except Unsupported as error:
+        return whole_on_host(model, "; ".join(problem.message for problem in error.problems), batch, shapes)
+    bound = _bind(model, unified.graph, unified.tensors, batch, shapes)
+    run = _dry_run(model, unified, bound, refused or {}, exact)
+    steps = _settle(run, unified, target)
+    if bound.rebatched != 1:
+        _refuse_rebatched(model, steps)
+    return Placement(
+        tuple(_parts(model, unified, run, steps)),
+        tuple(_interface(value, run) for value in _inputs(unified.graph, unified.tensors)),
+        tuple(value.name for value in unified.graph.output),
+    )
+
+
+def constant_inputs(
+    source: onnx.ModelProto,
+    arrays: Mapping[str, Array],
+    *,
+    bound: Mapping[str, Array] | None = None,
+    exact: bool = True,
+) -> dict[str, Array]:
+    """Those of a run's inputs that must be constants for more nodes to run on the device, `bound` ones included.
+
+    An operand is bound where its operator asks for a constant, or where the device lacks its type, and another
+    operand of the same node still depends on inputs: weights, shapes, axes, indices.
+    """
+    found = dict(bound or {})
+    best, best_count = found, -1
+    while True:
+        try:
+            count, asked = _layers_with(load_model(source), found, arrays, exact)
+        except ModelError:
+            return best
+        if count > best_count:
+            best, best_count = dict(found), count
+        new = {name: arrays[name] for name in asked if name in arrays and name not in found}
+        if not new:
+            return best
+        found |= new
+
+
+def _layers_with(
+    model: LoadedModel, constants: Mapping[str, Array], arrays: Mapping[str, Array], exact: bool
+) -> tuple[int, set[str]]:
+    """How many nodes can be layers, and which operands would have to be constants for more."""
+    model = with_constants(model, constants)
+    unified = unify(model)
+    shapes = {name: array.shape for name, array in arrays.items() if name not in constants}
+    bound = _bind(model, unified.graph, unified.tensors, None, shapes)
+    run = _dry_run(model, unified, bound, {}, exact)
+    layers = sum(step.kind == "device" for step in run.steps)
+    return layers, {name for step in run.steps for name in step.open_operands}
+
+
+def whole_on_host(
+    model: LoadedModel,
+    why: str,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Placement:
+    """One piece on the host: the model as it is.  Its inputs have the shapes given, and may have open ones."""
+    graph = model.proto.graph
+    values = _inputs(graph, {tensor.name for tensor in graph.initializer})
+    bound = _bind(model, graph, {t.name for t in graph.initializer}, batch, shapes) if batch or shapes else None
+    if bound is not None and bound.rebatched != 1:
+        raise Unsupported([Problem(model.file, f"--batch {batch}: what runs on the host keeps its batch of 1")])
+    fallbacks = [
+        Fallback(node.name or next(filter(None, node.output), node.op_type), _operator(node), why)
+        for node in graph.node
+    ]
+    return Placement(
+        (Part("host", model, tuple(fallbacks)),),
+        tuple(_input(_with_shape(value, bound.shapes.get(value.name) if bound else None)) for value in values),
+        tuple(value.name for value in graph.output),
+    )
+
+
+def has_double(model: LoadedModel) -> bool:
+    """Whether anything in the model may be of DOUBLE: then only the dry run knows where."""
+    graph, double = model.proto.graph, onnx.TensorProto.DOUBLE
+    types = [value.type.tensor_type.elem_type for value in (*graph.input, *graph.output, *graph.value_info)]
+    types += [tensor.data_type for tensor in graph.initializer]
+    for node in graph.node:
+        for attribute in node.attribute:
+            types.append(attribute.i if attribute.name in ("to", "dtype", "output_datatype") else 0)
+            types.append(attribute.t.data_type)
+    return double in types
+
+
+def unknown_operators(model: LoadedModel) -> list[Problem]:
+    """The nodes of a piece for the host that no evaluator knows."""
+    functions = {(function.domain, function.name) for function in model.proto.functions}
+    return [
+        Problem(model.file, "this operator is not supported: neither the device nor the host knows it",
+                node.name or next(filter(None, node.output), ""), _operator(node))
+        for node in model.proto.graph.node
+        if (node.domain, node.op_type) not in functions and not _is_known_to_host(node)
+    ]  # fmt: skip
+
+
+def _is_known_to_host(node: onnx.NodeProto) -> bool:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return (domain, node.op_type) in _defined_by_onnx() or (domain, node.op_type) in _known_to_onnxruntime()
+
+
+@cache
+def _defined_by_onnx() -> set[tuple[str, str]]:
+    return {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas_with_history()}
+
+
+@cache
+def _known_to_onnxruntime() -> set[tuple[str, str]]:
+    from onnxruntime.capi import onnxruntime_pybind11_state as ort
+
+    return {(schema.domain, schema.name) for schema in ort.get_all_operator_schema()}
+
+
+# --- what can be a layer -----------------------------------------------------------------------------------
+
+
+def _dry_run(
+    model: LoadedModel, unified: Unified, bound: BoundInputs, refused: Mapping[str, str], exact: bool
+) -> DryRun:
+    graph = unified.graph
+    nodes = needed_nodes(graph)
+    inputs = _inputs(graph, unified.tensors)
+    network = Network(Block(), WeightStore(), _element(inputs, unified, nodes), bound.rebatched)
+    names = {name for node in nodes for name in free_names(node)} | {output.name for output in graph.output}
+    constants: dict[str, Value | Unavailable | None] = {
+        name: model.array(tensor) for name, tensor in unified.tensors.items() if name in names
+    }
+    opsets = [onnx.helper.make_opsetid("", unified.opset), *(o for o in model.proto.opset_import if o.domain)]
+    run = DryRun(model.file, network, constants, refused=refused, exact=exact, opsets=opsets)
+    if bound.rebatched == 1:
+        run.types.update((value.name, value.type) for value in (*graph.value_info, *graph.output))
+    for name, array in constants.items():
+        assert isinstance(array, np.ndarray)
+        run.types[name] = onnx.helper.make_tensor_type_proto(unified.tensors[name].data_type, array.shape)
+    for value in inputs:
+        value = _with_shape(value, bound.shapes.get(value.name))
+        run.types[value.name] = value.type
+        why = no_tensor(value.type)
+        known = HostValue(why, static_shape(value.type)) if why else device_tensor(network, value.type)
+        run.values[value.name] = known
+    run.run(nodes, unified.opset)
+    return run
+
+
+def _element(
+    inputs: Sequence[onnx.ValueInfoProto], unified: Unified, nodes: Sequence[onnx.NodeProto]
+) -> Attribute:
+    """As the import of the whole would have it."""
+    if any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in nodes):
+        return f32
+    casts = (attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute)
+    types = (value.type.tensor_type.elem_type for value in inputs)
+    return network_type([*types, *(tensor.data_type for tensor in unified.tensors.values()), *casts])
+
+
+def _bind(
+    model: LoadedModel,
+    graph: onnx.GraphProto,
+    constants: Iterable[str],
+    batch: int | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+) -> BoundInputs:
+    """Static shapes for the tensors among the inputs; those of other kinds have none."""
+    known = set(constants)
+    inputs = [value for value in _inputs(graph, known) if value.type.WhichOneof("value") == "tensor_type"]
+    return bind_inputs(model.file, inputs, batch, shapes, on_host=True)
+
+
+# --- where it runs -----------------------------------------------------------------------------------------
+
+
+def _settle(run: DryRun, unified: Unified, target: Target) -> list[Step]:
+    """The steps, with islands that are not worth their moves on the host."""
+    if not any(step.kind == "host" for step in run.steps):
+        return run.steps
+    steps = list(run.steps)
+    for island in _islands(run, {output.name for output in unified.graph.output}):
+        why = host_is_cheaper(island, target)
+        for index in island.members if why else ():
+            steps[index] = replace(steps[index], kind="host", reason=why)
+    return steps
+
+
+def _islands(run: DryRun, outputs: set[str]) -> list[Island]:
+    """Device nodes joined by values between them, with the bytes that cross their shores."""
+    maker = {name: index for index, step in enumerate(run.steps) for name in step.node.output if name}
+    root = list(range(len(run.steps)))
+
+    def find(index: int) -> int:
+        while root[index] != index:
+            root[index] = root[root[index]]
+            index = root[index]
+        return index
+
+    kinds = [step.kind for step in run.steps]
+    readers: dict[str, list[int]] = {}
+    for index, step in enumerate(run.steps):
+        for name in free_names(step.node):
+            readers.setdefault(name, []).append(index)
+            before = maker.get(name)
+            if before is not None and kinds[index] == kinds[before] == "device":
+                root[find(index)] = find(before)
+    members: dict[int, list[int]] = {}
+    for index, kind in enumerate(kinds):
+        if kind == "device":
+            members.setdefault(find(index), []).append(index)
+    return [_island(run, found, readers, outputs) for found in members.values()]
+
+
+def _island(run: DryRun, members: list[int], readers: Mapping[str, Sequence[int]], outputs: set[str]) -> Island:
+    inside, made = set(members), {name for i in members for name in run.steps[i].node.output if name}
+    read = dict.fromkeys(name for index in members for name in free_names(run.steps[index].node))
+    crossing = [name for name in read if name not in made and name not in run.fixed]
+    crossing += [n for n in made if n in outputs or not inside.issuperset(readers.get(n, ()))]
+    return Island(
+        tuple(members),
+        sum(run.size_bytes(name) for name in crossing),
+        sum(run.size_bytes(name) for name in made),
+        sum(run.size_bytes(name) for name in read if name in run.fixed),
+        sum(run.steps[index].macs for index in members),
+    )
+
+
+# --- pieces ------------------------------------------------------------------------------------------------
+
+
+def _parts(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[Step]) -> Iterable[Part]:
+    """Groups of equal level; a value's readers on the other side are one level up."""
+    arrays = {name: value for name, value in run.values.items() if isinstance(value, np.ndarray)}
+    shared = {name: step.node for step in steps if step.kind == "shared" for name in step.node.output if name}
+    cutter = Cutter(model, unified.opset, unified.tensors, arrays, run.types, shared)
+    outputs = [value.name for value in unified.graph.output]
+    groups = _levels(steps)
+    later: list[set[str]] = [set(outputs)]
+    for group in reversed(groups):
+        later.append(later[-1] | {name for step in group for name in _with_shared_reads(step, shared)})
+    for number, group in enumerate(groups):
+        wanted = later[len(groups) - number - 1]
+        nodes = [step.node for step in group]
+        made = [name for node in nodes for name in node.output if name in wanted and name not in arrays]
+        fallbacks = tuple(Fallback(s.name, s.operator, s.reason) for s in group if s.kind == "host")
+        kind: Literal["device", "host"] = "host" if group[0].kind == "host" else "device"
+        yield Part(kind, cutter.cut(nodes, made, f"piece{number}"), fallbacks)
+    yield from _constant_outputs(cutter, outputs, arrays, shared)
+
+
+def _with_shared_reads(step: Step, shared: Mapping[str, onnx.NodeProto]) -> Iterable[str]:
+    return (name for name in free_names(step.node) if name not in shared)
+
+
+def _constant_outputs(
+    cutter: Cutter,
+    outputs: Sequence[str],
+    arrays: Mapping[str, np.ndarray],
+    shared: Mapping[str, onnx.NodeProto],
+) -> Iterable[Part]:
+    """A piece on the host that hands out those outputs of the model that depend on constants only."""
+    known = list(dict.fromkeys(name for name in outputs if name in arrays or name in shared))
+    if not known:
+        return
+    inner = {name: f"{name}/constant" for name in known}
+    part = cutter.cut([onnx.helper.make_node("Identity", [n], [inner[n]]) for n in known], inner.values(), "constants")
+    for node in part.proto.graph.node:  # the results get the names of the outputs, the constants others
+        swap = {**{v: k for k, v in inner.items()}, **inner}
+        node.input[:] = [swap.get(name, name) for name in node.input]
+        node.output[:] = [swap.get(name, name) for name in node.output]
+    for tensor in part.proto.graph.initializer:
+        tensor.name = inner.get(tensor.name, tensor.name)
+    for value in part.proto.graph.output:
+        value.CopyFrom(onnx.helper.make_value_info(_outer(value.name), cutter.types[_outer(value.name)]))
+    why = "it is constant"
+    yield Part("host", part, tuple(Fallback(name, "Identity", why) for name in known))
+
+
+def _outer(name: str) -> str:
+    return name.removesuffix("/constant")
+
+
+def _levels(steps: Sequence[Step]) -> list[list[Step]]:
+    """Even levels are the device's, odd ones the host's; every node as early as it can."""
+    level: dict[str, int] = {}
+    groups: dict[int, list[Step]] = {}
+    for step in steps:
+        if step.kind not in ("device", "host"):
+            continue
+        own = max((level[name] for name in free_names(step.node) if name in level), default=0)
+        own += (own % 2 == 1) != (step.kind == "host")
+        level.update(dict.fromkeys(filter(None, step.node.output), own))
+        groups.setdefault(own, []).append(step)
+    return [groups[number] for number in sorted(groups)]
+
+
+# --- small ones --------------------------------------------------------------------------------------------
+
+
+def _inputs(graph: onnx.GraphProto, constants: Iterable[str]) -> list[onnx.ValueInfoProto]:
+    known = set(constants)
+    return [value for value in graph.input if value.name not in known]
+
+
+def _interface(value: onnx.ValueInfoProto, run: DryRun) -> Input:
+    return _input(onnx.helper.make_value_info(value.name, run.types[value.name]))
+
+
+def _input(value: onnx.ValueInfoProto) -> Input:
+    element = value.type.tensor_type.elem_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(element).name if element else ""
+    return Input(value.name, dtype, static_shape(value.type))
+
+
+def _with_shape(value: onnx.ValueInfoProto, shape: Sequence[int] | None) -> onnx.ValueInfoProto:
+    if shape is None:
+        return value
+    element = value.type.tensor_type.elem_type
+    return onnx.helper.make_tensor_value_info(value.name, element, list(shape))
+
+
+def _operator(node: onnx.NodeProto) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _refuse_rebatched(model: LoadedModel, steps: Sequence[Step]) -> None:
+    """A Reshape on the host would keep the batch that stands in its target."""
+    problems = [
+        Problem(model.file, f"--batch cannot change it on the host, where it runs because {step.reason}", step.name,
+                step.operator)
+        for step in steps
+        if step.kind == "host" and step.node.op_type in ("Reshape", "If", "Loop", "Scan")
+    ]  # fmt: skip
+    if problems:
+        raise Unsupported(problems)

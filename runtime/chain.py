@@ -1,0 +1,210 @@
+"""A model as a chain: pieces that run one after the other, each on the device or on the host.
+
+A piece takes values by name and gives values by name; whatever it gives is there for all later pieces and for the
+outputs of the whole.  A model that runs on the device as one executable is the chain of that one piece.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from frustum.backend.executable import Executable
+from frustum.dialects.isa.program import Element, External
+from frustum.dialects.target import Target, from_json
+from frustum.runtime.failures import UsageError
+from frustum.runtime.inputs import dtype_of, in_types_of
+from frustum.runtime.machine import InputError, check_inputs
+from frustum.runtime.memory import DTYPES
+from frustum.runtime.random_arrays import random_array
+
+if TYPE_CHECKING:
+    from frustum.runtime.host import HostModel
+
+HostArray: TypeAlias = Any
+"""An array; a list is a sequence, None an absent optional, a dictionary a map."""
+ELEMENTS: dict[np.dtype[Any], Element] = {dtype: element for element, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Interface:
+    """An input: its numpy type (`object` for text, empty for what is no tensor), its shape (None: any)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+    def external(self) -> External | None:
+        """The same as an executable would say it; None where its shape or type is open."""
+        if self.shape is None or self.dtype in ("", "object"):
+            return None
+        element = ELEMENTS.get(np.dtype(self.dtype), "f32")
+        return External(self.name, "input", 0, 0, self.shape, element, self.dtype)
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A layer on the host, and why it is there."""
+
+    name: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class DevicePiece:
+    """An executable, and the chip that it runs on."""
+
+    name: str
+    executable: Executable
+    chip: int = 0
+
+    kind = "device"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(e.name for e in self.executable.program.externals if e.class_ == "input")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(e.name for e in self.executable.program.externals if e.class_ == "output")
+
+
+@dataclass(frozen=True)
+class HostPiece:
+    """A model for the host's evaluator."""
+
+    name: str
+    model: HostModel
+    fallbacks: tuple[Fallback, ...]
+
+    kind = "host"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.model.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.model.outputs)
+
+
+Piece: TypeAlias = DevicePiece | HostPiece
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Pieces in the order in which they run, and the interface of the whole."""
+
+    name: str
+    target: Target
+    policy: str
+    host: str
+    """The mode: never, auto, only."""
+    inputs: tuple[Interface, ...]
+    outputs: tuple[str, ...]
+    pieces: tuple[Piece, ...]
+    model: str = ""
+
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        return tuple(piece.executable for piece in self.pieces if isinstance(piece, DevicePiece))
+
+    @property
+    def single(self) -> Executable | None:
+        """The executable that is all of it, if one is."""
+        if len(self.pieces) != 1 or not isinstance(self.pieces[0], DevicePiece):
+            return None
+        piece = self.pieces[0]
+        same = {each.name for each in self.inputs} == {*piece.inputs} and {*self.outputs} == {*piece.outputs}
+        return piece.executable if same else None
+
+    @property
+    def fallbacks(self) -> list[Fallback]:
+        return [each for piece in self.pieces if isinstance(piece, HostPiece) for each in piece.fallbacks]
+
+    @property
+    def dtype(self) -> str:
+        """The type on the device; `host` where nothing runs there."""
+        types = Counter(str(executable.program.dtype) for executable in self.executables)
+        return types.most_common(1)[0][0] if types else "host"
+
+    def crossing(self) -> list[str]:
+        """Values that go over the host link only because some nodes are on the host, each once.
+
+        What the device makes as an output of the whole goes there in any case, as does what the host gives it of
+        the model's inputs.
+        """
+        makers: dict[str, str] = {}
+        found: dict[str, None] = {}
+        for piece in self.pieces:
+            for name in piece.inputs:
+                maker = makers.get(name, piece.kind)
+                if maker != piece.kind and not (maker == "device" and name in self.outputs):
+                    found[name] = None
+            makers.update(dict.fromkeys(piece.outputs, piece.kind))
+        return list(found)
+
+
+def chain_of(executable: Executable) -> Chain:
+    """The chain of one executable."""
+    manifest = executable.manifest
+    piece = DevicePiece(executable.program.name, executable)
+    inputs = [e for e in executable.program.externals if e.class_ == "input"]
+    return Chain(
+        executable.program.name,
+        from_json(json.loads(executable.program.target)),
+        str(manifest["options"].get("policy", "")),
+        "never",
+        tuple(Interface(e.name, e.model_dtype or DTYPES[e.element].name, e.shape) for e in inputs),
+        piece.outputs,
+        (piece,),
+        str(manifest["options"].get("model", executable.program.name)),
+    )
+
+
+def size_bytes(value: HostArray) -> int:
+    """Of an array, or of all arrays of a sequence."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return sum(size_bytes(item) for item in value)
+    return int(np.asarray(value).nbytes) if value is not None else 0
+
+
+def random_values(inputs: Sequence[Interface], seed: int) -> dict[str, HostArray]:
+    """An array for every input; UsageError where nobody knows of what shape or type."""
+    found = {}
+    for index, each in enumerate(inputs):
+        external = each.external()
+        if external is None:
+            what = "a shape" if each.dtype not in ("", "object") else "numbers"
+            raise UsageError(
+                f"error: input '{each.name}' has not {what} that the model tells:"
+                f" give it with --input{f' or --shape {each.name}=1x3' if what == 'a shape' else ''}"
+            )
+        found[each.name] = random_array(seed, index, external.shape, dtype_of(external))
+    return found
+
+
+def in_types(inputs: Sequence[Interface], given: Mapping[str, HostArray]) -> dict[str, HostArray]:
+    """The arrays of a file in the types of the inputs, as far as a file cannot hold them."""
+    return in_types_of([external for each in inputs if (external := each.external()) is not None], given)
+
+
+def checked_values(inputs: Sequence[Interface], given: Mapping[str, HostArray]) -> dict[str, HostArray]:
+    """The inputs as arrays, if they are exactly those expected; `InputError` otherwise."""
+    closed = [external for each in inputs if (external := each.external()) is not None]
+    names = {each.name for each in inputs}
+    unknown = sorted(set(given) - names)
+    if unknown:
+        raise InputError(f"input '{unknown[0]}': the network has no such input; it has {', '.join(names)}")
+    rest = {each.name: given.get(each.name) for each in inputs if each.external() is None}
+    for name, value in rest.items():
+        if value is None and name not in given:
+            raise InputError(f"input '{name}': missing; given: {', '.join(given) or 'nothing'}")
+    known = {external.name for external in closed}
+    return rest | check_inputs(closed, {name: value for name, value in given.items() if name in known})

@@ -1,0 +1,162 @@
+"""What `frustum compile` writes: a file for every piece of the model, and `manifest.json`, which lists them in order.
+
+| key of the manifest | holds |
+|---|---|
+| `schema` | 2; any other is refused |
+| `model`, `dtype`, `policy`, `host` | as in the report |
+| `target`, `machine` | the machine's name, and all of it as executables have it |
+| `origin` | where the model is (a path or zoo: name, and the seed of its weights), or null: for `--check` |
+| `inputs`, `outputs` | name, type and shape of each; null where only a run knows |
+| `pieces` | in the order in which they run: `name`, `kind`, `file`, `bytes`, `inputs`, `outputs` |
+| ... of the host | also `sha256` of the file, and `layers`: name, op and reason of each |
+
+A device piece is an executable, which carries its own checksums; a host piece is an ONNX model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from frustum.backend.executable import write_executable
+from frustum.dialects.target import from_json, to_json
+from frustum.runtime.chain import Chain, DevicePiece, Fallback, HostPiece, Interface, Piece
+from frustum.runtime.failures import UsageError
+
+__all__ = ["MANIFEST", "SCHEMA", "open_chain", "read_manifest", "write_chain"]
+
+MANIFEST = "manifest.json"
+SCHEMA = 2
+SUFFIXES: dict[str, str] = {"device": ".frustum", "host": ".onnx"}
+Json: TypeAlias = dict[str, Any]
+
+
+def write_chain(folder: Path, chain: Chain, origin: Json | None) -> None:
+    """The files of a chain."""
+    pieces = [_write_piece(folder, piece) for piece in chain.pieces]
+    manifest = {
+        "schema": SCHEMA,
+        "model": chain.model,
+        "target": chain.target.name,
+        "machine": to_json(chain.target),
+        "dtype": chain.dtype,
+        "policy": chain.policy,
+        "host": chain.host,
+        "origin": origin,
+        "inputs": [{"name": i.name, "dtype": i.dtype, "shape": i.shape} for i in chain.inputs],
+        "outputs": [_output(chain, name) for name in chain.outputs],
+        "pieces": pieces,
+    }
+    text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Json:
+    """The manifest of a compiled folder; UsageError where it is none of ours."""
+    path = folder / MANIFEST
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"{folder}: error: not a compiled folder: it has no {MANIFEST}") from error
+    except OSError as error:
+        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: error: damaged: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise UsageError(
+            f"{path}: error: not the manifest of a compiled folder, or of another version of Frustum"
+        )
+    return data
+
+
+def open_chain(folder: Path, manifest: Json) -> Chain:
+    """The chain of a compiled folder, all its files checked; UsageError naming the file that is wrong."""
+    path = folder / MANIFEST
+    try:
+        chain = Chain(
+            Path(str(manifest["model"])).stem,
+            from_json(manifest["machine"]),
+            str(manifest["policy"]),
+            str(manifest["host"]),
+            tuple(_read_input(each) for each in manifest["inputs"]),
+            tuple(str(each["name"]) for each in manifest["outputs"]),
+            tuple(_read_piece(folder, each) for each in manifest["pieces"]),
+            str(manifest["model"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a TargetError is a ValueError
+        raise UsageError(f"{path}: error: damaged: {type(error).__name__} {str(error).splitlines()[0]}") from error
+    _check_order(path, chain)
+    return chain
+
+
+def _write_piece(folder: Path, piece: Piece) -> Json:
+    file = folder / f"{piece.name}{SUFFIXES[piece.kind]}"
+    if isinstance(piece, DevicePiece):
+        write_executable(piece.executable, file)
+        extra: Json = {}
+    else:
+        file.write_bytes(piece.model.to_bytes())
+        layers = [{"name": f.name, "op": f.op, "reason": f.reason} for f in piece.fallbacks]
+        extra = {"sha256": hashlib.sha256(file.read_bytes()).hexdigest(), "layers": layers}
+    return {
+        "name": piece.name,
+        "kind": piece.kind,
+        "file": file.name,
+        "bytes": file.stat().st_size,
+        "inputs": list(piece.inputs),
+        "outputs": list(piece.outputs),
+        **extra,
+    }
+
+
+def _output(chain: Chain, name: str) -> Json:
+    """As the piece on the device that makes it has it; open where the host does."""
+    for executable in chain.executables:
+        for found in executable.manifest["outputs"]:
+            if found["name"] == name:
+                return {key: found[key] for key in ("name", "dtype", "shape")}
+    return {"name": name, "dtype": None, "shape": None}
+
+
+def _read_input(data: Mapping[str, Any]) -> Interface:
+    shape = data["shape"]
+    return Interface(str(data["name"]), str(data["dtype"]), None if shape is None else tuple(map(int, shape)))
+
+
+def _read_piece(folder: Path, data: Mapping[str, Any]) -> Piece:
+    name, file, kind = str(data["name"]), str(data["file"]), data["kind"]
+    if Path(file).name != file:
+        raise ValueError(f"'{file}' is not the name of a file in this folder")
+    if kind == "device":
+        from frustum.runtime.sources import open_file
+
+        return DevicePiece(name, open_file(folder / file))
+    if kind != "host":
+        raise ValueError(f"a piece of kind {kind!r}: device and host are known")
+    from frustum.runtime.host import HostModel
+
+    path = folder / file
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
+    if len(content) != data["bytes"] or hashlib.sha256(content).hexdigest() != data["sha256"]:
+        raise UsageError(f"{path}: error: damaged: it is not the file that {MANIFEST} lists")
+    layers = tuple(Fallback(str(e["name"]), str(e["op"]), str(e["reason"])) for e in data["layers"])
+    return HostPiece(name, HostModel.from_bytes(content), layers)
+
+
+def _check_order(path: Path, chain: Chain) -> None:
+    """Every piece reads what is there before it."""
+    known = {each.name for each in chain.inputs}
+    for piece in chain.pieces:
+        missing = [name for name in piece.inputs if name not in known]
+        if missing:
+            raise UsageError(f"{path}: error: damaged: piece '{piece.name}' reads '{missing[0]}', which nothing gives")
+        known.update(piece.outputs)
+    missing = [name for name in chain.outputs if name not in known]
+    if missing:
+        raise UsageError(f"{path}: error: damaged: no piece gives the output '{missing[0]}'")

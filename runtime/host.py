@@ -1,0 +1,303 @@
+"""Pieces of a model on the host's processor.
+
+onnxruntime computes them, with graph optimisation off as in the oracle.  Where it has no kernel for an operator or a
+type, or is known to differ from what ONNX says (`DIFFERS`), the evaluator of the package `onnx`, which defines what
+operators mean, takes its place: a piece that onnxruntime does not take as a whole runs node by node, each by the
+first of the two that can.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TypeProto, helper, numpy_helper
+
+from frustum.runtime.chain import HostArray
+
+Session: TypeAlias = Any
+
+DIFFERS = {
+    "Attention": "a causal mask together with a mask input or a past (test_attention_4d_with_past_and_present_*)",
+    "CastLike": "numbers beyond the largest of 8-bit floating point (test_castlike_*_to_FLOAT8*)",
+    "DFT": "an axis that is an input, in opset 20 and later (test_dft_*)",
+    "Dropout": "which elements it drops in training (test_training_dropout*)",
+    "MaxUnpool": "an output_shape (test_maxunpool_export_with_output_shape)",
+    "QuantizeLinear": "blocks of scales (test_quantizelinear_blocked_*)",
+    "Resize": "align_corners when the result is smaller (test_resize_downsample_scales_*_align_corners)",
+    "STFT": "the form of its result (test_stft*)",
+}
+"""Operators whose result in onnxruntime is not the stored one of the ONNX backend suite, and where."""
+NEWEST_OPSET = 26
+"""The newest that onnxruntime 1.31 loads; nodes that mean the same there are given to it as of that opset."""
+NEWEST_IR = 13
+SILENT = 4
+"""onnxruntime's log level of fatal errors."""
+NOT_IN_NUMPY = ("float8", "float4", "bfloat16", "int4", "int2")
+"""Types that onnxruntime does not exchange as what they are."""
+DEFAULT_DOMAINS = ("", "ai.onnx")
+PROTO_LIMIT_BYTES = (1 << 31) - 1
+
+
+class HostError(RuntimeError):
+    """A node on the host that nobody can compute; the message names it and says why."""
+
+
+class HostModel:
+    """A model that the host runs."""
+
+    def __init__(self, proto: ModelProto, folder: Path | None = None) -> None:
+        """`folder` is where external data is."""
+        self.proto = proto
+        self.folder = folder
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> HostModel:
+        """The model of a file that `to_bytes` wrote."""
+        return cls(ModelProto.FromString(content))
+
+    def to_bytes(self) -> bytes:
+        """The model with all its data; equal models give equal bytes."""
+        if self._loaded.ByteSize() > PROTO_LIMIT_BYTES:
+            raise HostError("the weights of what runs on the host are more than 2 GB, which is all that a file holds")
+        content: bytes = self._loaded.SerializeToString(deterministic=True)
+        return content
+
+    @cached_property
+    def inputs(self) -> list[str]:
+        constants = {tensor.name for tensor in self.proto.graph.initializer}
+        return [value.name for value in self.proto.graph.input if value.name not in constants]
+
+    @cached_property
+    def outputs(self) -> list[str]:
+        return [value.name for value in self.proto.graph.output]
+
+    def run(self, inputs: Mapping[str, HostArray]) -> dict[str, HostArray]:
+        """The outputs by name; `HostError` where a node cannot be computed."""
+        whole = self._whole
+        if whole is not None and all(_is_plain(value) for value in inputs.values()):
+            try:
+                return dict(zip(self.outputs, whole.run(self.outputs, _fed(inputs)), strict=True))
+            except Exception as error:  # each node by itself says which one it is, or succeeds
+                whole_error = error
+            return self._node_by_node(inputs, whole_error)
+        return self._node_by_node(inputs, None)
+
+    def evaluators(self) -> dict[str, str]:
+        """By operator, whether onnxruntime or onnx computes it, as of the runs so far."""
+        if self._whole is not None and not self._nodes_used:
+            return {node.op_type: "onnxruntime" for node in self.proto.graph.node}
+        return dict(self._nodes_used)
+
+    @cached_property
+    def _nodes_used(self) -> dict[str, str]:
+        return {}
+
+    @cached_property
+    def _whole(self) -> Session | None:
+        """A session for all nodes, None where onnxruntime should not or cannot run one of them."""
+        if any(node.op_type in DIFFERS for node in _all_nodes(self.proto.graph)):
+            return None
+        return session_of(self._loaded)
+
+    @cached_property
+    def _loaded(self) -> ModelProto:
+        """The model with its external data."""
+        if self.folder is None or not any(t.data_location for t in self.proto.graph.initializer):
+            return self.proto
+        copy = ModelProto()
+        copy.CopyFrom(self.proto)
+        onnx.load_external_data_for_model(copy, str(self.folder))
+        return copy
+
+    @cached_property
+    def _constants(self) -> dict[str, HostArray]:
+        graph = self._loaded.graph
+        found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        for sparse in graph.sparse_initializer:
+            found[sparse.values.name] = _dense(sparse)
+        return found
+
+    def _node_by_node(self, inputs: Mapping[str, HostArray], before: Exception | None) -> dict[str, HostArray]:
+        values: dict[str, HostArray] = {**self._constants, **inputs}
+        for node in self._loaded.graph.node:
+            results = self._run_node(node, values)
+            values.update(zip(node.output, results, strict=False))
+        missing = [name for name in self.outputs if name not in values]
+        if missing:
+            raise HostError(f"no node produces the output '{missing[0]}'" + (f" ({before})" if before else ""))
+        return {name: values[name] for name in self.outputs}
+
+    def _run_node(self, node: NodeProto, values: Mapping[str, HostArray]) -> Sequence[HostArray]:
+        given = {name: values[name] for name in _free_names(node) if name in values}
+        reasons = []
+        if node.op_type not in DIFFERS and all(_is_plain(value) for value in given.values()):
+            try:
+                results = self._by_onnxruntime(node, given)
+            except _Unable as error:
+                reasons.append(f"onnxruntime: {error}")
+            else:
+                self._nodes_used[node.op_type] = "onnxruntime"
+                return results
+        try:
+            results = self._by_reference(node, given)
+        except Exception as error:
+            reasons.append(f"onnx: {_first_line(error)}")
+            name = node.name or next(filter(None, node.output), "")
+            raise HostError(f"node '{name}' ({node.op_type}): error: {'; '.join(reasons)}") from error
+        self._nodes_used[node.op_type] = "onnx"
+        return results
+
+    def _by_onnxruntime(self, node: NodeProto, given: Mapping[str, HostArray]) -> Sequence[HostArray]:
+        session = session_of(self._one_node(node, {name: type_of(value) for name, value in given.items()}))
+        if session is None:
+            raise _Unable("it has no kernel for it")
+        wanted = [name for name in node.output if name]
+        try:
+            found = dict(zip(wanted, session.run(wanted, _fed(given)), strict=True))
+        except Exception as error:
+            raise _Unable(_first_line(error)) from error
+        return [found.get(name) for name in node.output]
+
+    def _by_reference(self, node: NodeProto, given: Mapping[str, HostArray]) -> Sequence[HostArray]:
+        from onnx.reference import ReferenceEvaluator
+
+        model = self._one_node(node, {name: TypeProto() for name in given})
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            found = ReferenceEvaluator(model).run(None, dict(given))
+        by_name = dict(zip(filter(None, node.output), found, strict=True))
+        return [_as_array(by_name.get(name)) for name in node.output]
+
+    def _one_node(self, node: NodeProto, types: Mapping[str, TypeProto]) -> ModelProto:
+        """A model of this node alone."""
+        graph = helper.make_graph(
+            [node],
+            "node",
+            [helper.make_value_info(name, type_) for name, type_ in types.items()],
+            [helper.make_value_info(name, TypeProto()) for name in node.output if name],
+        )
+        return helper.make_model(
+            graph,
+            opset_imports=list(self.proto.opset_import),
+            ir_version=self.proto.ir_version,
+            functions=list(self.proto.functions),
+        )
+
+
+class _Unable(Exception):
+    """onnxruntime does not take this."""
+
+
+def session_of(proto: ModelProto) -> Session | None:
+    """An onnxruntime session, None where it does not load the model."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = SILENT
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    proto = _known_to_onnxruntime(proto)
+    if proto.ByteSize() > PROTO_LIMIT_BYTES:
+        return None
+    try:
+        session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    except Exception:  # whatever it says: the other evaluator is asked
+        return None
+    exchanged = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
+    return None if any(word in type_ for type_ in exchanged for word in NOT_IN_NUMPY) else session
+
+
+def _known_to_onnxruntime(proto: ModelProto) -> ModelProto:
+    """The model as of an older opset where all its operators mean the same there."""
+    newest = max((o.version for o in proto.opset_import if o.domain in DEFAULT_DOMAINS), default=0)
+    if newest <= NEWEST_OPSET and proto.ir_version <= NEWEST_IR:
+        return proto
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    copy.ir_version = min(copy.ir_version, NEWEST_IR)
+    if all(_is_older(node) for node in _all_nodes(proto.graph)):
+        for opset in copy.opset_import:
+            if opset.domain in DEFAULT_DOMAINS:
+                opset.version = min(opset.version, NEWEST_OPSET)
+    return copy
+
+
+def _is_older(node: NodeProto) -> bool:
+    """Whether the newest form of its operator is one that onnxruntime's newest opset has."""
+    if node.domain not in DEFAULT_DOMAINS or not onnx.defs.has(node.op_type):
+        return True
+    return onnx.defs.get_schema(node.op_type).since_version <= NEWEST_OPSET
+
+
+def _all_nodes(graph: onnx.GraphProto) -> list[NodeProto]:
+    """The nodes of a graph and of the graphs inside them."""
+    found = []
+    for node in graph.node:
+        found.append(node)
+        for attribute in node.attribute:
+            for inner in [attribute.g, *attribute.graphs]:
+                found += _all_nodes(inner)
+    return found
+
+
+def _free_names(node: NodeProto) -> dict[str, None]:
+    """Names that a node reads, and that its graphs take from around it."""
+    names = dict.fromkeys(filter(None, node.input))
+    for attribute in node.attribute:
+        for graph in [attribute.g, *attribute.graphs]:
+            own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+            for inner in graph.node:
+                names |= dict.fromkeys(name for name in _free_names(inner) if name not in own)
+                own.update(inner.output)
+            names |= dict.fromkeys(output.name for output in graph.output if output.name not in own)
+    return names
+
+
+def type_of(value: HostArray) -> TypeProto:
+    """The ONNX type of a value."""
+    if isinstance(value, list):
+        inner = type_of(value[0]) if value else helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+        if value and inner.HasField("tensor_type"):
+            inner = helper.make_tensor_type_proto(inner.tensor_type.elem_type, None)
+        return helper.make_sequence_type_proto(inner)
+    array = np.asarray(value)
+    if array.dtype.kind in "OUS":
+        return helper.make_tensor_type_proto(onnx.TensorProto.STRING, array.shape)
+    return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+
+def _is_plain(value: HostArray) -> bool:
+    """Whether onnxruntime takes it from numpy: not types that numpy itself lacks, not what is absent or empty."""
+    if isinstance(value, list):
+        return bool(value) and all(_is_plain(item) for item in value)
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufOUS"
+
+
+def _fed(values: Mapping[str, HostArray]) -> dict[str, HostArray]:
+    return {name: value if isinstance(value, list) else np.ascontiguousarray(value).reshape(np.shape(value))
+            for name, value in values.items()}  # fmt: skip
+
+
+def _as_array(value: HostArray) -> HostArray:
+    """numpy's scalars as arrays."""
+    return np.asarray(value) if isinstance(value, np.generic | int | float | bool | str) else value
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
+    values, places = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    if places.ndim == 1:
+        dense.reshape(-1)[places] = values
+    else:
+        dense[tuple(places.T)] = values
+    return dense
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
