@@ -81,10 +81,10 @@ class Listing:
 
     nodes: list[Node]
     maps: list[Map]
-    rates: list[Fraction]
-    """Rows of each map for one of some reference; comparable between maps that windows connect."""
-    uneven: set[tuple[int, int]]
-    """(node, map) of reads where two ways through the network have different strides."""
+    rates: tuple[list[Fraction], list[Fraction]]
+    """Rows, and columns, of each map for one of some reference; comparable between maps that windows connect."""
+    uneven: tuple[set[tuple[int, int]], set[tuple[int, int]]]
+    """(node, map) of reads where two ways through the network have different strides along rows, along columns."""
 
     def __post_init__(self) -> None:
         self.compulsory_bytes = sum(n.weight_bytes + n.vector_bytes for n in self.nodes)
@@ -132,7 +132,8 @@ class _Reading:
         for value in outputs:
             number = self.map_of(value)
             self.maps[number].is_output = self.maps[number].needs_dram = True
-        return Listing(nodes, self.maps, *rates_of(nodes, len(self.maps)))
+        rows, columns = (rates_of(nodes, len(self.maps), d) for d in (ROWS, COLUMNS))
+        return Listing(nodes, self.maps, (rows[0], columns[0]), (rows[1], columns[1]))
 
     def map_of(self, value: SSAValue) -> int:
         root = root_of(value)
@@ -193,14 +194,18 @@ def dims_of(value: SSAValue) -> Extents:
     return (n, c, h, w)
 
 
-def rates_of(nodes: Sequence[Node], count: int) -> tuple[list[Fraction], set[tuple[int, int]]]:
-    """Rows of every map for one of the first map of its part of the network, and the reads that disagree."""
+def rates_of(
+    nodes: Sequence[Node], count: int, dimension: int
+) -> tuple[list[Fraction], set[tuple[int, int]]]:
+    """Positions of every map along a dimension for one of the first map of its part of the network, and the reads
+    that disagree."""
     ways: list[list[tuple[int, Fraction, tuple[int, int]]]] = [[] for _ in range(count)]
     for k, node in enumerate(nodes):
         for read in node.reads:
-            if isinstance(read.rows, Whole) or node.layer is None:
+            axis = read.rows if dimension == ROWS else read.columns
+            if isinstance(axis, Whole) or node.layer is None:
                 continue
-            ratio = Fraction(read.rows.num, read.rows.den)
+            ratio = Fraction(axis.num, axis.den)
             ways[k].append((read.map, ratio, (k, read.map)))
             ways[read.map].append((k, 1 / ratio, (k, read.map)))
     rates: list[Fraction | None] = [None] * count

@@ -17,8 +17,8 @@ from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
 from frustum.passes.fuse.listing import Listing, listing_of, orders
 from frustum.passes.fuse.realise import Realised, realise, unit_of
-from frustum.passes.fuse.search import Kept, Search, Solution, Step, Ways, chunk_bytes
-from frustum.passes.fuse.sweep import Sweep
+from frustum.passes.fuse.search import FORM_BITS, Kept, Search, Solution, Step, Ways, chunk_bytes
+from frustum.passes.fuse.sweep import Group, Sweep, by_channels
 from frustum.passes.fuse.wrap import wrap
 
 TRIES = 24  # solutions looked at before groups that do not fit after all are given up
@@ -108,8 +108,7 @@ def exact(step: Step, search: Search) -> Unit | None:
     """A group with the first of its shapes that fits exactly."""
     if step.shape is None:
         return Unit(step, None)
-    sweep = Sweep(search.listing, search.target, step.stop, search.borders)
-    group = next((x for x in sweep.groups(search.capacity) if x.first == step.first), None)
+    group = group_of(step, search)
     if group is None:
         return None
     nodes = search.listing.nodes[step.first : step.stop]
@@ -117,10 +116,10 @@ def exact(step: Step, search: Search) -> Unit | None:
     outputs = leaving(ops, step, search.listing)
     resident = values_of(step.resident, search.listing)
     unit = unit_of(ops, outputs, resident)
-    kept = {unit.ops.index(search.listing.nodes[m].op) for m in step.kept}
+    kept = {unit.ops.index(search.listing.nodes[m >> FORM_BITS].op) for m in step.kept}
     for other in Ways(group, search).ranked(step.resident, step.kept, step.free_bytes, ALTERNATIVES):
         assert other.shape is not None
-        partition = sweep.shapes.partition(other.shape, unit.out.out_dims[1], 2, other.passes)
+        partition = group.shapes.partition(other.shape, group.channels, other.passes)
         for streamed in more(other.streamed, len(group.weights)):
             found = realise(
                 unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
@@ -128,6 +127,14 @@ def exact(step: Step, search: Search) -> Unit | None:
             if found is not None:
                 return Unit(other, found)
     return None
+
+
+def group_of(step: Step, search: Search) -> Group | None:
+    """The group of a step again."""
+    if step.by_channels:
+        return by_channels(search.listing, search.target, step.stop)
+    sweep = Sweep(search.listing, search.target, step.stop, search.borders)
+    return next((x for x in sweep.groups(search.capacity) if x.first == step.first), None)
 
 
 def more(streamed: int, count: int) -> list[int]:
@@ -146,7 +153,7 @@ def leaving(ops: Sequence[Operation], step: Step, listing: Listing) -> list[SSAV
 
 
 def values_of(maps: Kept, listing: Listing) -> set[SSAValue]:
-    return {listing.nodes[m].op.results[0] for m in maps}
+    return {listing.nodes[m >> FORM_BITS].op.results[0] for m in maps}
 
 
 # ---------------------------------------------------------------- into the IR

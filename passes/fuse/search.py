@@ -13,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.target import Target
+from frustum.dialects.tile import Whole
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.fuse.listing import Listing
-from frustum.passes.fuse.sweep import ROLL, STEP_CYCLES, Boundary, Group, Sweep
+from frustum.passes.fuse.listing import Listing, Map
+from frustum.passes.fuse.sweep import ROLL, STEP_CYCLES, Boundary, Group, Sweep, by_channels
 from frustum.passes.tile.plan_unit import Budget, plan_unit
 
 MOST_STATES = 48
@@ -26,6 +28,10 @@ CHUNK_SHARE = 32  # a chunk of streamed weights is at most this part of SRAM, or
 SMALLEST_CHUNK_BYTES = 2048
 CYCLE_BITS = 31
 HUGE = 1 << 62
+FORM_BITS = 2
+"""A map that stays is `number << FORM_BITS` with the dimension of which each cluster holds its share (2 or 3), or 0:
+each holds all of it."""
+WHOLE, BY_ROWS, BY_COLUMNS = 0, 2, 3
 Kept = frozenset[int]
 
 
@@ -46,6 +52,17 @@ class Step:
     free_bytes: int
     """Of SRAM, for this unit: without what passes by and what it reads and leaves there."""
     passes: int = 1
+    by_channels: bool = False
+
+
+@dataclass(frozen=True)
+class Box:
+    """What each cluster holds of a map, by the dimension that is shared out: its share and the borders around it."""
+
+    share: int
+    before: int
+    behind: int
+    bytes: int
 
 
 @dataclass
@@ -83,6 +100,7 @@ class Search:
     def solve(self) -> Solution | None:
         """The cheapest way through all layers; None if some layer fits in no way."""
         count = len(self.listing.nodes)
+        self.boxes = boxes_of(self.listing, self.target.chip.clusters)
         self.states: list[dict[Kept, State]] = [{} for _ in range(count + 1)]
         self.states[0][frozenset()] = State(0, 0)
         for stop in range(1, count + 1):
@@ -108,7 +126,8 @@ class Search:
 
         def promise(item: tuple[Kept, State]) -> tuple[int, int]:
             kept, state = item
-            return state.bytes + sum(m.bytes for m in live if m.number not in kept), state.cycles
+            here = {m >> FORM_BITS for m in kept}
+            return state.bytes + sum(m.bytes for m in live if m.number not in here), state.cycles
 
         self.states[stop] = dict(sorted(states.items(), key=promise)[:MOST_STATES])
 
@@ -124,24 +143,32 @@ class Search:
         if node.batched_weights:
             self.alone(stop)
             return
-        sweep = Sweep(self.listing, self.target, stop, self.borders)
-        for group in sweep.groups(self.capacity):
+        channel_wise = by_channels(self.listing, self.target, stop)
+        if channel_wise is not None:
+            self.take(channel_wise)
+        for group in Sweep(self.listing, self.target, stop, self.borders).groups(self.capacity):
             if stop - group.first > self.longest:
                 break
-            if self.states[group.first] and (group.first, stop) not in self.banned:
-                ways = Ways(group, self)
-                for kept, state in self.states[group.first].items():
-                    self.extend(ways, kept, state)
+            self.take(group)
         if not node.is_concat:
             self.alone(stop)
 
+    def take(self, group: Group) -> None:
+        """All ways to a cut by this group."""
+        if (group.first, group.stop) in self.banned or not self.states[group.first]:
+            return
+        ways = Ways(group, self)
+        for kept, state in self.states[group.first].items():
+            self.extend(ways, kept, state)
+
     def size(self, maps: Kept) -> int:
-        return sum(-(-self.listing.maps[m].bytes // 16) * 16 for m in maps)
+        """Bytes of what stays, in one cluster."""
+        return sum(self.boxes[m].bytes for m in maps)
 
     def arrive(self, stop: int, kept: Kept, state: State, step: Step) -> None:
         """Take note of a way to a cut, if it is the best for what stays in SRAM."""
         maps = self.listing.maps
-        left = frozenset(m for m in kept if maps[m].last_use >= stop)
+        left = frozenset(m for m in kept if maps[m >> FORM_BITS].last_use >= stop)
         new = State(state.bytes + step.bytes, state.cycles + step.cycles, state, step)
         old = self.states[stop].get(left)
         if old is None or (new.bytes, new.cycles) < (old.bytes, old.cycles):
@@ -161,14 +188,16 @@ class Search:
         node, maps = self.listing.nodes[stop - 1], self.listing.maps
         operands = {r.map for r in node.reads}
         for kept, state in self.states[stop - 1].items():
-            here = operands & kept
-            if all(maps[m].needs_dram for m in here):
+            here = frozenset(m for m in kept if m >> FORM_BITS in operands)
+            if all(maps[m >> FORM_BITS].needs_dram for m in here):
                 step = Step(stop - 1, stop, None, 0, frozenset(), frozenset(), 0, 0, 0, self.capacity)
                 self.arrive(stop, kept, state, step)
-            if here == operands and not maps[stop - 1].needs_dram:
-                stay = frozenset({stop - 1})
-                step = Step(stop - 1, stop, None, 0, kept & here, stay, 0, 0, 0, self.capacity)
-                self.arrive(stop, kept | stay, state, step)
+            forms = {m & 3 for m in here}
+            if len(here) == len(operands) and len(forms) == 1 and not maps[stop - 1].needs_dram:
+                stay = frozenset({(stop - 1) << FORM_BITS | forms.pop()})
+                if self.size(kept | stay) - self.size(here) <= self.capacity:
+                    step = Step(stop - 1, stop, None, 0, here, stay, 0, 0, 0, self.capacity)
+                    self.arrive(stop, (kept - here) | stay, state, step)
 
     def alone(self, stop: int) -> None:
         """A layer as `plan_unit` cuts it, by channels too, between maps in DRAM."""
@@ -178,7 +207,7 @@ class Search:
         for share in (1, 2):
             plans[share] = plan_unit(layers_of([op]), self.target, Budget(self.capacity // share))
         for kept, state in self.states[stop - 1].items():
-            if any(not maps[m].needs_dram for m in reads & kept):
+            if any(m >> FORM_BITS in reads and not maps[m >> FORM_BITS].needs_dram for m in kept):
                 continue
             share = 1 if not kept else 2
             plan, free = plans[share], self.capacity // share
@@ -191,8 +220,11 @@ class Search:
 
     def extend(self, ways: Ways, kept: Kept, state: State) -> None:
         group = ways.group
-        inside = frozenset(b.map for b in group.inputs if b.map in kept)
-        if any(not b.can_stay for b in group.inputs if b.map in inside and not self.listing.maps[b.map].needs_dram):
+        known = {m >> FORM_BITS: m for m in kept}
+        inside = frozenset(known[b.map] for b in group.inputs if b.map in known and b.can_stay)
+        if any(
+            b.map in known and not b.can_stay and not self.listing.maps[b.map].needs_dram for b in group.inputs
+        ):
             return
         free = self.capacity - self.size(kept)
         for stay in ways.stays:
@@ -212,11 +244,15 @@ class Ways:
         maps = search.listing.maps
         may_stay = [b.map for b in group.outputs if self.can_stay(b)] if search.keep else []
         may_stay = may_stay[-MOST_KEPT:]
+        forms = (WHOLE,) if search.target.chip.clusters == 1 else (BY_ROWS, BY_COLUMNS, WHOLE)
+        choices = [[None, *(m << FORM_BITS | form for form in forms)] for m in may_stay]
         self.stays = [
-            frozenset(s) for r in range(len(may_stay) + 1) for s in itertools.combinations(may_stay, r)
+            frozenset(m for m in chosen if m is not None) for chosen in itertools.product(*choices)
         ]
+        self.stays = [stay for stay in self.stays if self.allowed(stay, group.outputs) is not None]
         largest_first = np.array(group.weights[::-1], np.int64)
-        self.total_weights = int(largest_first.sum())
+        self.held_weights = int(largest_first.sum())
+        self.total_weights = self.held_weights * group.shares
         streamed = np.concatenate([[0], np.cumsum(largest_first)])
         chunk = 2 * min(int(largest_first[0]), chunk_bytes(search.capacity)) if len(largest_first) else 0
         self.streamed = streamed
@@ -225,7 +261,7 @@ class Ways:
         shapes = group.shapes
         self.tiles = shapes.counts[0] * shapes.counts[1] * shapes.counts[2]
         self.is_roll = shapes.mode == ROLL
-        self.fixed = group.inside + group.vector_bytes + self.total_weights
+        self.fixed = group.inside + group.vector_bytes + self.held_weights
         self.rate = search.target.chip.dram.port_bytes_per_cycle
         self.must_store = {b.map: maps[b.map].bytes for b in group.outputs if maps[b.map].needs_dram}
         self.known: dict[tuple[Kept, Kept, int], Step | None] = {}
@@ -240,6 +276,28 @@ class Ways:
             for r in listing.nodes[k].reads
             if r.map == output.map
         )
+
+    def allowed(self, stay: Kept, boundaries: Sequence[Boundary]) -> NDArray[np.bool_] | None:
+        """In which shapes the clusters make, or need, no more of these maps than they hold; None: in none."""
+        fits = self.group.valid
+        for b in boundaries:
+            for form in (BY_ROWS, BY_COLUMNS):
+                if b.map << FORM_BITS | form in stay:
+                    fits = fits & self.within(b, form)
+            if b.map << FORM_BITS in stay and boundaries is self.group.outputs and self.search.target.chip.clusters > 1:
+                shapes = self.group.shapes
+                fits = fits & ((shapes.dealt != BY_ROWS) | (shapes.counts[1] == 1))
+                fits = fits & ((shapes.dealt != BY_COLUMNS) | (shapes.counts[2] == 1))
+        return fits if fits.any() else None
+
+    def within(self, b: Boundary, form: int) -> NDArray[np.bool_]:
+        """A cluster's box of a map in each shape lies in what it holds of it."""
+        shapes, held = self.group.shapes, self.search.boxes.get(b.map << FORM_BITS | form)
+        if held is None:
+            return np.zeros(len(shapes.mode), np.bool_)
+        start, step, extent = b.rows if form == BY_ROWS else b.columns
+        alike = (shapes.dealt == form) & (shapes.counts[form - 1] == 1) & (step == held.share)
+        return alike & (start >= -held.before) & (start + extent <= held.share + held.behind)
 
     def best(self, resident: Kept, stay: Kept, free: int) -> Step | None:
         key = (resident, stay, free)
@@ -256,22 +314,28 @@ class Ways:
         group = self.group
         memory, late = self.fixed, group.late
         moved = np.full(len(memory), group.constant_bytes + group.vector_bytes)
+        inside, staying = ({m >> FORM_BITS for m in maps} for maps in (resident, stay))
+        valid = self.allowed(resident, group.inputs)
+        also = self.allowed(stay, group.outputs)
+        if valid is None or also is None:
+            return
         for b in group.inputs:
-            if b.map not in resident:
+            if b.map not in inside:
                 memory, moved, late = memory + b.buffer, moved + b.moved, np.maximum(late, b.late)
         for b in group.outputs:
-            if b.map not in stay:
+            if b.map not in staying:
                 memory, moved = memory + b.buffer, moved + b.moved
             else:
                 moved = moved + self.must_store.get(b.map, 0)
         streamed = np.searchsorted(self.gain, memory - free)
-        fits = group.valid & (streamed < len(self.gain))
+        fits = valid & also & (streamed < len(self.gain))
         if not fits.any():
             return
         streamed = np.minimum(streamed, len(self.gain) - 1)
         passes = np.where(self.is_roll, self.tiles * (late + group.behind), self.tiles)
         moved = moved + self.total_weights + (passes - 1) * self.streamed[streamed]
-        cycles = np.maximum(passes * group.work, moved // self.rate) + passes * STEP_CYCLES
+        bus = passes * self.held_weights // self.search.target.cluster.bus.bytes_per_cycle
+        cycles = np.maximum(np.maximum(passes * group.work, bus), moved // self.rate) + passes * STEP_CYCLES
         score = np.where(fits, (moved << CYCLE_BITS) + np.minimum(cycles, (1 << CYCLE_BITS) - 1), HUGE)
         for k in [int(np.argmin(score))] if most == 1 else np.argsort(score, kind="stable")[:most].tolist():
             if score[k] == HUGE:
@@ -279,8 +343,43 @@ class Ways:
             count = int(streamed[k])
             yield Step(
                 group.first, group.stop, k, count, resident, stay, int(moved[k]), int(cycles[k]),
-                int(memory[k] - self.gain[count]), free, int(passes[k]),
+                int(memory[k] - self.gain[count]), free, int(passes[k]), group.shares > 1,
             )  # fmt: skip
+
+
+def boxes_of(listing: Listing, clusters: int) -> dict[int, Box]:
+    """What each cluster holds of every map that may stay: all of it, or its share of rows or columns with the borders
+    that single layers need of it."""
+    found = {}
+    for map_ in listing.maps[: len(listing.nodes)]:
+        layer = listing.nodes[map_.number].layer
+        if layer is None:
+            continue
+        found[map_.number << FORM_BITS] = Box(0, 0, 0, -(-map_.bytes // 16) * 16)
+        for d in (BY_ROWS, BY_COLUMNS) if clusters > 1 else ():
+            size = layer.out_dims[d]
+            share = -(-size // clusters)
+            before, behind = borders_of(listing, map_, d, share, clusters)
+            extent = min(size, share + before + behind)
+            held = map_.bytes // size * extent
+            found[map_.number << FORM_BITS | d] = Box(share, before, behind, -(-held // 16) * 16)
+    return found
+
+
+def borders_of(listing: Listing, map_: Map, d: int, share: int, clusters: int) -> tuple[int, int]:
+    """Positions before and behind its share that layers need which are shared out in the same way."""
+    before = behind = 0
+    for k in map_.users:
+        node = listing.nodes[k]
+        for read in node.reads:
+            axis = read.rows if d == BY_ROWS else read.columns
+            if read.map != map_.number or node.layer is None or isinstance(axis, Whole) or not read.joins:
+                continue
+            own = -(-node.layer.out_dims[d] // clusters)
+            if own * axis.num == share * axis.den:
+                before = max(before, -axis.low)
+                behind = max(behind, (own - 1) * axis.num // axis.den + 1 + axis.reach + axis.low - share)
+    return before, behind
 
 
 def solve_all(

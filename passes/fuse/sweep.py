@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from frustum.dialects.target import Target
 from frustum.dialects.tile import AnyAxis, Whole
-from frustum.dialects.unit import Extents, Partition
+from frustum.dialects.unit import Borders, Extents, Partition
 from frustum.passes.fuse.listing import Listing, Node, Read
 from frustum.passes.tile.plan import halves, over, vector_passes
 
@@ -35,43 +36,57 @@ FAR = 1 << 40
 
 @dataclass(frozen=True)
 class Shapes:
-    """Tile shapes of a last layer: rows, columns, images of each tile, what happens at borders, and passes."""
+    """Tile shapes of a last layer: rows, columns, images of each tile, what happens at borders, the dimension that is
+    dealt to the clusters, and passes."""
 
     mode: Ints
+    dealt: Ints
     rows: Ints
     columns: Ints
     images: Ints
     counts: tuple[Ints, Ints, Ints]
     """Passes over images, rows (of `ROLL` not known yet: 1), columns."""
+    tiles: tuple[Ints, Ints]
+    """Tiles along rows and columns, of all clusters together."""
 
     @property
     def is_roll(self) -> NDArray[np.bool_]:
         return self.mode == ROLL
 
-    def partition(self, k: int, channels: int, clusters: int, steps: int) -> Partition:
+    def partition(self, k: int, channels: int, steps: int) -> Partition:
         tile: Extents = (int(self.images[k]), channels, int(self.rows[k]), int(self.columns[k]))
         many = steps * int(self.counts[0][k]) * int(self.counts[2][k]) > 1
-        return Partition(tile, clusters, 2 if many else 1, "exchange" if self.mode[k] == ROLL else "overlap")
+        borders: Borders = "exchange" if self.mode[k] == ROLL else "overlap"
+        return Partition(tile, int(self.dealt[k]), 2 if many else 1, borders)
 
 
-def shapes_of(dims: Extents, whole: Sequence[int], borders: str) -> Shapes:
-    """The whole map; rows at a time, in column strips, rolling or overlapping; image by image."""
+def shapes_of(dims: Extents, whole: Sequence[int], borders: str, clusters: int = 1) -> Shapes:
+    """The whole map, or each cluster's share of it; rows at a time, in column strips, rolling or overlapping; image by
+    image."""
     images, _, height, width = dims
-    found = [(SINGLE, height, width, images)]
-    if images > 1:
-        found.append((OVERLAP, height, width, 1))
-    heights = [height] if 2 in whole else sorted({*halves(height), *(r for r in (1, 2, 4, 8) if r < height)})
-    strips = [s for s in STRIPS if s == 1 or width >= s * FEWEST_COLUMNS]
-    widths = [width] if 3 in whole else sorted({-(-width // s) for s in strips})
-    for rows in heights:
-        for columns in widths:
-            if rows < height and borders != "overlap":
-                found.append((ROLL, rows, columns, 1))
-            if (rows, columns) != (height, width) and borders != "exchange":
-                found.append((OVERLAP, rows, columns, 1))
-    mode, rows_, columns_, images_ = (np.array(values, np.int64) for values in zip(*found, strict=True))
-    steps = np.where(mode == ROLL, 1, over(np.full_like(rows_, height), rows_))
-    return Shapes(mode, rows_, columns_, images_, (over(images, images_), steps, over(width, columns_)))
+    found = []
+    for dealt in (2, 3) if clusters > 1 and 3 not in whole and 2 not in whole else (2,):
+        tall = over_int(height, clusters) if dealt == 2 else height
+        wide = over_int(width, clusters) if dealt == 3 else width
+        found.append((SINGLE, dealt, tall, wide, images))
+        if images > 1:
+            found.append((OVERLAP, dealt, tall, wide, 1))
+        heights = [tall] if 2 in whole else sorted({*halves(tall), *(r for r in (1, 2, 4, 8) if r < tall)})
+        strips = [s for s in STRIPS if s == 1 or wide >= s * FEWEST_COLUMNS]
+        for rows in heights:
+            for columns in [wide] if 3 in whole else sorted({over_int(wide, s) for s in strips}):
+                if rows < height and borders != "overlap" and (clusters == 1 or dealt == 3):
+                    found.append((ROLL, dealt, rows, columns, 1))
+                if (rows, columns) != (tall, wide) and borders != "exchange":
+                    found.append((OVERLAP, dealt, rows, columns, 1))
+    mode, dealt_, rows_, columns_, images_ = (np.array(values, np.int64) for values in zip(*found, strict=True))
+    tiles = np.where(mode == ROLL, 1, over(np.full_like(rows_, height), rows_)), over(width, columns_)
+    down, right = (over(count, np.where(dealt_ == d, clusters, 1)) for d, count in zip((2, 3), tiles, strict=True))
+    return Shapes(mode, dealt_, rows_, columns_, images_, (over(images, images_), down, right), tiles)
+
+
+def over_int(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 @dataclass
@@ -91,13 +106,16 @@ class Need:
 @dataclass(frozen=True)
 class Boundary:
     """A map that enters or leaves a group: bytes of its buffer in each shape, bytes it moves, and by how many steps
-    a loaded map is ahead."""
+    a loaded map is ahead; whether it can be in SRAM instead."""
 
     map: int
     buffer: Ints
     moved: Ints
     late: Ints
     can_stay: bool
+    rows: tuple[Ints, Ints, Ints]
+    """What one cluster makes or needs of it: a box as in `Need`."""
+    columns: tuple[Ints, Ints, Ints]
 
 
 @dataclass
@@ -128,10 +146,14 @@ class Group:
     """Steps of a rolling group: `late` (at least, and of every loaded map) + `behind`."""
     vector_bytes: int
     weights: tuple[int, ...]
-    """Of each layer that has any, ascending."""
+    """Of each layer that has any, ascending; what one cluster holds of them."""
     constant_bytes: int
     work: Ints
     """Cycles of one pass."""
+    channels: int
+    """Of a tile."""
+    shares: int = 1
+    """Clusters that hold different parts of the weights."""
 
 
 class Sweep:
@@ -144,7 +166,9 @@ class Sweep:
         assert node.layer is not None
         layer = node.layer
         self.dims = layer.out_dims
-        self.shapes = shapes_of(self.dims, [d for d in layer.axes_all if d > 1], borders)
+        self.channels = self.dims[1]
+        self.clusters = target.chip.clusters
+        self.shapes = shapes_of(self.dims, [d for d in layer.axes_all if d > 1], borders, self.clusters)
         self.size = len(self.shapes.mode)
         self.needs: dict[int, Need] = {}
         self.readers: dict[int, int] = {}
@@ -183,9 +207,14 @@ class Sweep:
                 return
             yield group
 
+    def rate(self, number: int, dimension: int) -> Fraction:
+        """Rows (0) or columns (1) of a map for one of the last layer's output."""
+        rates = self.listing.rates[dimension]
+        return rates[number] / rates[self.last]
+
     def made(self, number: int) -> tuple[Ints, NDArray[np.bool_]]:
         """Rows of a map in one rolling step, and where they are whole rows."""
-        ratio = self.listing.rates[number] / self.listing.rates[self.last]
+        ratio = self.rate(number, 0)
         rows = self.shapes.rows * ratio.numerator
         return rows // ratio.denominator, rows % ratio.denominator == 0
 
@@ -200,7 +229,8 @@ class Sweep:
         if need is None and not is_stored:
             return False
         if is_stored:
-            need = self.joined(need, self.own_need() if k == self.last else self.beside(layer.out_dims), layer.out_dims)
+            own = self.own_need() if k == self.last else self.beside(k, layer.out_dims)
+            need = self.joined(need, own, layer.out_dims)
         assert need is not None
         made, is_whole = self.made(k)
         align = layer.align[2]
@@ -210,7 +240,7 @@ class Sweep:
         is_roll = shapes.is_roll
         self.valid &= ~is_roll | (is_whole & (made % align == 0) & (made > 0))
         self.only_single |= layer.kind not in SPATIAL
-        if self.only_single and k != self.last:
+        if self.only_single:
             self.valid &= shapes.mode == SINGLE
         need = Need(lead, oldest, need.rows, need.columns)
         made = np.maximum(made, 1)
@@ -241,21 +271,25 @@ class Sweep:
     def own_need(self) -> Need:
         shapes = self.shapes
         zero = np.zeros(self.size, np.int64)
-        rows = np.where((shapes.counts[1] > 1) | shapes.is_roll, shapes.rows, 0)
-        columns = np.where(shapes.counts[2] > 1, shapes.columns, 0)
+        is_shared = self.clusters > 1
+        rows = np.where((shapes.counts[1] > 1) | shapes.is_roll | (is_shared & (shapes.dealt == 2)), shapes.rows, 0)
+        columns = np.where((shapes.counts[2] > 1) | (is_shared & (shapes.dealt == 3)), shapes.columns, 0)
         return Need(zero, np.full_like(zero, FAR), (zero, rows, shapes.rows), (zero, columns, shapes.columns))
 
-    def beside(self, dims: Extents) -> Need:
+    def beside(self, k: int, dims: Extents) -> Need:
         """The part of another output that belongs to a tile of the last one."""
         own = self.own_need()
         boxes = []
-        for d, (base, step, extent) in ((2, own.rows), (3, own.columns)):
-            size, out_size = dims[d], self.dims[d]
-            rate = -(-size // out_size)
-            whole = (step == 0) & (extent >= out_size)
-            if size <= (out_size - 1) * rate and size != out_size:
-                self.valid &= whole
-            boxes.append((base, np.where(whole, 0, step * rate), np.where(whole, size, extent * rate)))
+        counts = self.shapes.tiles
+        for d, (base, step, extent), count in zip((2, 3), (own.rows, own.columns), counts, strict=True):
+            rate = self.rate(k, d - 2)
+            whole = (step == 0) & (extent >= self.dims[d])
+            if d == 2:
+                whole |= self.shapes.is_roll
+            own_extent, rest = np.divmod(extent * rate.numerator, rate.denominator)
+            self.valid &= whole | ((rest == 0) & (count * own_extent >= dims[d]))
+            own_step = step * rate.numerator // rate.denominator
+            boxes.append((base, np.where(whole, 0, own_step), np.where(whole, dims[d], own_extent)))
         zero = np.zeros(self.size, np.int64)
         return Need(zero, np.full_like(zero, FAR), boxes[0], boxes[1])
 
@@ -280,7 +314,7 @@ class Sweep:
             if read.dims[2] > 1:
                 self.valid &= ~self.shapes.is_roll
         else:
-            if (k, number) in self.listing.uneven:
+            if (k, number) in self.listing.uneven[0] | self.listing.uneven[1]:
                 self.valid &= ~self.shapes.is_roll
             oldest = need.lead * axis.num // axis.den + axis.low
             lead = oldest + (made - 1) * axis.num // axis.den + 1 + axis.reach - made_there
@@ -326,7 +360,8 @@ class Sweep:
             size, is_ring = self.buffer(need, made, plane, copies, layer.out_dims)
         if is_stored:
             moved = np.full(self.size, self.listing.maps[k].bytes)
-            self.stored[k] = Boundary(k, size, moved, np.zeros_like(moved), k not in self.place_of)
+            can_stay = k not in self.place_of
+            self.stored[k] = Boundary(k, size, moved, np.zeros_like(moved), can_stay, need.rows, need.columns)
         elif not shared:
             self.rings = self.rings + np.where(is_ring, size, 0)
             self.live[: self.last_use(k) - k + 1] += np.where(is_ring, 0, size)
@@ -364,7 +399,7 @@ class Sweep:
             size, is_ring = self.buffer(need, made, plane, copies, layer.out_dims)
             if root.is_stored:
                 old = self.stored[k]
-                self.stored[k] = Boundary(k, size, old.moved, old.late, old.can_stay)
+                self.stored[k] = replace(old, buffer=size)
             elif crosses:
                 rings = rings + size
             else:
@@ -395,7 +430,7 @@ class Sweep:
     def group(self, first: int) -> Group:
         valid = self.valid
         if self.parts.count(first, self.stop) > 1:
-            valid = valid & ~self.shapes.is_roll
+            valid = valid & (self.shapes.rows == self.dims[2]) & (self.shapes.columns == self.dims[3])
         if self.useful_macs:
             valid = valid & (self.macs <= MOST_RECOMPUTED * self.useful_macs)
         rings, live = self.root_buffers(first)
@@ -408,7 +443,7 @@ class Sweep:
                     constants += read.bytes
         return Group(
             first, self.stop, self.shapes, valid, self.rings + rings + live, inputs, list(self.stored.values()),
-            self.late, self.behind, self.vector_bytes, tuple(self.weights), constants, self.work,
+            self.late, self.behind, self.vector_bytes, tuple(self.weights), constants, self.work, self.channels,
         )  # fmt: skip
 
     def loaded(self, number: int, need: Need) -> Boundary:
@@ -420,23 +455,25 @@ class Sweep:
         made, _ = self.made(number)
         made = np.maximum(made, 1)
         _, channels, height, width = read.dims
-        is_fixed = (need.rows[1] == 0) & (need.columns[1] == 0) & (shapes.counts[0] == 1)
+        moves_down = (need.rows[1] != 0) & (shapes.counts[1] > 1)
+        moves_right = (need.columns[1] != 0) & (shapes.counts[2] > 1)
+        is_fixed = ~moves_down & ~moves_right & (shapes.counts[0] == 1)
+        is_fixed &= ~shapes.is_roll | (need.lead <= -FAR)
         copies = np.where(is_fixed, 1, self.copies)
         plane = np.minimum(shapes.images, read.dims[0]) * channels * read.element_bytes
         size, _ = self.buffer(need, made, plane, copies, read.dims)
         if number in self.place_of:
             size = np.zeros_like(size)
-        strips = shapes.counts[2]
-        columns = covered(*need.columns, strips, width)
-        rows = np.where(shapes.is_roll & (need.lead > -FAR), height, covered(*need.rows, shapes.counts[1], height))
+        columns = covered(*need.columns, shapes.tiles[1], width)
+        rows = np.where(shapes.is_roll & (need.lead > -FAR), height, covered(*need.rows, shapes.tiles[0], height))
         # tiles run row by row: strips that are all alike are loaded once for each row of tiles
-        rows = np.where((need.rows[1] == 0) & (need.columns[1] != 0) & ~shapes.is_roll, rows * shapes.counts[1], rows)
+        rows = np.where(~moves_down & moves_right & ~shapes.is_roll, rows * shapes.counts[1], rows)
         moved = columns * rows * channels * read.dims[0] * read.element_bytes
         late = np.where(need.lead > -FAR, -(-need.lead // made), 0)
         joins = all(
             r.joins for k in map_.users if k < self.stop for r in self.listing.nodes[k].reads if r.map == number
         )
-        return Boundary(number, size, moved, late, joins)
+        return Boundary(number, size, moved, late, joins, need.rows, need.columns)
 
     def count_work(self, node: Node, need: Need, made: Ints) -> None:
         layer = node.layer
@@ -451,10 +488,10 @@ class Sweep:
             passes = over(plane, core.matrix.lines) * math.ceil(layer.out_dims[1] // groups / core.matrix.channels)
             steps = passes * (groups * per_group * math.prod(kernel))
             cycles = over(steps * core.matrix.cycles_per_step.of(layer.maps[0].element_bytes), cores)
-            passes_all = np.where(has_rows, layer.out_dims[2] / np.maximum(made, 1), self.shapes.counts[1])
-            self.macs += plane * passes_all * self.shapes.counts[2] * self.shapes.counts[0] * (
-                layer.out_dims[1] * per_group * math.prod(kernel)
-            )
+            _, channels, height, width = layer.out_dims
+            rows_all = np.where(has_rows, height, covered(*need.rows, self.shapes.tiles[0], height))
+            columns_all = covered(*need.columns, self.shapes.tiles[1], width)
+            self.macs += rows_all * columns_all * (layer.out_dims[0] * channels * per_group * math.prod(kernel))
             self.useful_macs += layer.macs
         else:
             widest = max(layer.out_bytes, *(m.element_bytes for m in layer.maps))
@@ -463,6 +500,44 @@ class Sweep:
             work = math.prod(layer.maps[0].dims[2:]) if layer.kind == "reduce" else 1
             cycles = over(plane * layer.out_dims[1] * work * passes_, rate * cores)
         self.work = self.work + cycles
+
+
+def by_channels(listing: Listing, target: Target, stop: int) -> Group | None:
+    """The last layer before `stop` alone, whole, its output channels dealt to the clusters; None where it cannot be."""
+    node, clusters = listing.nodes[stop - 1], target.chip.clusters
+    layer = node.layer
+    if layer is None or clusters == 1 or not layer.is_matrix or layer.params["groups"] != 1 or node.batched_weights:
+        return None
+    images, channels, height, width = layer.out_dims
+    if channels < clusters:
+        return None
+    one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
+    share = over_int(channels, clusters)
+    shapes = Shapes(
+        one * SINGLE, one, one * height, one * width, one * images, (one, one, one), (one, one)
+    )
+    inputs: list[Boundary] = []
+    for position, read in enumerate(node.reads):
+        if any(b.map == read.map for b in inputs):
+            continue
+        part = read.bytes if position == 0 else over_int(read.bytes, clusters)
+        box = (zero, zero, one * read.dims[2]), (zero, zero, one * read.dims[3])
+        inputs.append(Boundary(read.map, one * aligned(part), one * read.bytes, zero, read.joins, *box))
+    made = (zero, zero, one * height), (zero, zero, one * width)
+    size = aligned(over_int(listing.maps[stop - 1].bytes, clusters))
+    output = Boundary(stop - 1, one * size, one * listing.maps[stop - 1].bytes, zero, True, *made)
+    core = target.core
+    steps = over_int(images * height * width, core.matrix.lines) * over_int(share, core.matrix.channels)
+    steps *= cast(int, layer.params["channels"]) * math.prod(cast(tuple[int, int], layer.params["kernel"]))
+    cycles = over_int(steps * core.matrix.cycles_per_step.of(layer.maps[0].element_bytes), target.cluster.cores)
+    return Group(
+        stop - 1, stop, shapes, np.ones(1, np.bool_), zero, inputs, [output], zero, one, node.vector_bytes,
+        (aligned(over_int(node.weight_bytes, clusters)),), 0, one * cycles, share, clusters,
+    )  # fmt: skip
+
+
+def aligned(size: int) -> int:
+    return -(-size // 16) * 16
 
 
 def hull(a: tuple[Ints, Ints, Ints], b: tuple[Ints, Ints, Ints], size: int) -> tuple[Ints, Ints, Ints]:

@@ -90,7 +90,7 @@ def check(listing, group, k, channels):
     shapes = group.shapes
     late = max([int(group.late[k]), *(int(b.late[k]) for b in group.inputs)])
     steps = late + int(group.behind[k]) if shapes.mode[k] == ROLL else int(shapes.counts[1][k])
-    partition = shapes.partition(k, channels, 2, steps)
+    partition = shapes.partition(k, channels, steps)
     projection = project(unit, partition, 1)
     assert projection.counts[2] == steps
     needs = footprint(unit, partition, projection, [None] * len(ops))
