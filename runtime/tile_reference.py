@@ -76,6 +76,8 @@ def run_tiles(unit: tile.UnitOp, operands: Sequence[Any], constants: Mapping[SSA
     for root in {root for root, _ in places.values()} - buffers.keys():
         assert isinstance(root.type, tile.TileType)
         buffers[root] = [Buffer(root.type.data) for _ in range(clusters)]
+        for cluster, buffer in enumerate(buffers[root]):
+            buffer.move((0, 0, 0, 0), cluster)
     places |= {value: (value, 0) for value in buffers}
     state = _Run({**arguments, **constants}, outputs, buffers, places)
     for indices in _passes(unit):

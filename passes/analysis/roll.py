@@ -40,7 +40,7 @@ def roll(unit: UnitLayers, rows: int) -> Steps:
 
     Every layer leads its consumers by just so many rows as their windows reach ahead (warm-up: all leads are moved
     before the first row, where nothing is computed).  `kept` is from the oldest row that a consumer still needs in a
-    step to the newest that the step makes; maps in one buffer keep the same rows.
+    step to the newest that the step makes; maps in one buffer keep the same rows; what stays in SRAM has all rows.
     """
     last = len(unit.layers) - 1
     made = rows_made(unit, rows)
@@ -73,7 +73,7 @@ def roll(unit: UnitLayers, rows: int) -> Steps:
     def rolled(number: int) -> Rolling:
         if number not in leads:
             return Rolling(0, 0, 0)
-        span = spans[number][1] - spans[number][0]
+        span = 0 if unit.root(number) in unit.kept else spans[number][1] - spans[number][0]
         return Rolling(made[number], leads[number] - late * made[number], span if span > made[number] else 0)
 
     ends = [late + Fraction(unit.layers[j].out_dims[ROWS] - leads[j], made[j]) for j in unit.stored]
@@ -91,11 +91,22 @@ def rows_made(unit: UnitLayers, rows: int) -> list[int]:
 
 
 def rates_of(unit: UnitLayers, dimension: int) -> list[Fraction]:
-    """Positions of every map (layers, then inputs) along a dimension for one of the last layer's output."""
-    last = len(unit.layers) - 1
-    rates: list[Fraction | None] = [None] * (last + 1 + len(unit.inputs))
-    rates[last] = Fraction(1)
-    ways: list[list[tuple[int, Fraction]]] = [[] for _ in rates]
+    """Positions of every map (layers, then inputs) along a dimension for one of the last layer's output.
+
+    Layers that share no map with it get as many as their size is a multiple of its, rounded up.
+    """
+    ways = ways_of(unit, dimension)
+    rates: list[Fraction | None] = [None] * len(ways)
+    for j in reversed(range(len(unit.layers))):
+        if rates[j] is None:
+            rates[j] = Fraction(-(-unit.layers[j].out_dims[dimension] // unit.out.out_dims[dimension]))
+            spread(rates, ways, j)
+    return [Fraction(1) if rate is None else rate for rate in rates]
+
+
+def ways_of(unit: UnitLayers, dimension: int) -> list[list[tuple[int, Fraction]]]:
+    """Of every map: the maps that it is made from and that are made from it, with their positions for one of its."""
+    ways: list[list[tuple[int, Fraction]]] = [[] for _ in range(len(unit.layers) + len(unit.inputs))]
     for j, (layer, sources) in enumerate(zip(unit.layers, unit.sources, strict=True)):
         for operand, source in zip(layer.maps, sources, strict=True):
             axis = operand.access[dimension]
@@ -105,7 +116,12 @@ def rates_of(unit: UnitLayers, dimension: int) -> list[Fraction]:
             ratio = Fraction(axis.num, axis.den)
             ways[j].append((number, ratio))
             ways[number].append((j, 1 / ratio))
-    waiting = [last]
+    return ways
+
+
+def spread(rates: list[Fraction | None], ways: list[list[tuple[int, Fraction]]], first: int) -> None:
+    """Give every map that is connected with the first its rate; raises `Unprojectable` where two ways differ."""
+    waiting = [first]
     while waiting:
         here = waiting.pop()
         rate = rates[here]
@@ -116,7 +132,6 @@ def rates_of(unit: UnitLayers, dimension: int) -> list[Fraction]:
                 waiting.append(there)
             elif rates[there] != rate * ratio:
                 raise Unprojectable("two ways through the unit have different strides")
-    return [Fraction(1) if rate is None else rate for rate in rates]
 
 
 def ring_rows(kept: int, rows: int, copies: int, height: int, *, once: bool) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,6 +50,8 @@ class UnitLayers:
     sources: tuple[tuple[Source, ...], ...]
     inputs: tuple[Input, ...] = ()
     stored: tuple[int, ...] = ()
+    kept: frozenset[int] = frozenset()
+    """Layers, among those whose maps leave the unit, whose maps stay in SRAM."""
 
     @property
     def out(self) -> Layer:
@@ -97,12 +99,15 @@ class UnitLayers:
     @cached_property
     def places(self) -> dict[int, tuple[int, int]]:
         """Of maps that lie in a concatenation's buffer: the concatenating layer and its operand; the first one, if it
-        is an operand of several (the others get a copy)."""
+        is an operand of several (the others get a copy, as does what has a place of its own after the unit)."""
         found: dict[int, tuple[int, int]] = {}
         for j, (layer, sources) in enumerate(zip(self.layers, self.sources, strict=True)):
             if layer.kind == CONCAT:
                 for k, source in enumerate(sources):
-                    if source.layer is not None or not self.inputs[source.input or 0].resident:
+                    has_place = source.layer in self.kept
+                    if source.layer is None:
+                        has_place = self.inputs[source.input or 0].resident
+                    if not has_place:
                         found.setdefault(self.number_of(source), (j, k))
         return found
 
@@ -132,10 +137,12 @@ def layers_of(
     ops: Sequence[Operation],
     outputs: Sequence[SSAValue] | None = None,
     resident: Container[SSAValue] = (),
+    kept: Collection[SSAValue] = (),
 ) -> UnitLayers:
     """The operations of a unit as layers; weights are not layers.
 
-    `outputs` are the values that leave it (by default the last operation's result), `resident` the inputs in SRAM.
+    `outputs` are the values that leave it (by default the last operation's result), those in `kept` to stay
+    in SRAM, `resident` the inputs in SRAM.
     Raises `Unprojectable` for outputs that are no layer's.
     """
     ops = tuple(op for op in ops if not isinstance(op, WeightOp))
@@ -163,6 +170,7 @@ def layers_of(
         tuple(sources),
         tuple(Input(*key, size, key[0] in resident) for key, size in zip(inputs, sizes, strict=True)),
         stored,
+        frozenset(number[v] for v in kept),
     )
 
 
@@ -171,7 +179,9 @@ def unit_layers(unit: UnitOp) -> UnitLayers:
     assert end is not None
     pairs = zip(unit.body.block.args, unit.operands, strict=True)
     resident = {inner for inner, outer in pairs if is_resident(outer)}
-    return layers_of([op for op in unit.body.block.ops if op is not end], list(end.operands), resident)
+    ops = [op for op in unit.body.block.ops if op is not end]
+    kept = [end.operands[number] for number in unit.kept]
+    return layers_of(ops, list(end.operands), resident, kept)
 
 
 def is_resident(value: SSAValue) -> bool:

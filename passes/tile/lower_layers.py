@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
-from frustum.dialects.graph import ScaleAttr, WeightOp, is_integer
-from frustum.dialects.isa.program import MAX_LOOPS, Element
+from frustum.dialects.graph import ScaleAttr, WeightOp, is_integer, tensor_of
+from frustum.dialects.isa.program import MAX_LOOPS, Affine, Element
 from frustum.dialects.target import Target
 from frustum.dialects.unit import Extents, Partition, UnitOp
 from frustum.passes.analysis.layer import CONCAT, SAME4, Layer, MapOperand, scales_of
-from frustum.passes.analysis.layouts import LAYOUT, view_of
+from frustum.passes.analysis.layouts import LAYOUT, layout_of, view_in, view_of
 from frustum.passes.analysis.module import element_of
 from frustum.passes.analysis.project import (
     Place,
@@ -29,17 +30,33 @@ from frustum.passes.analysis.project import (
     unit_layers,
 )
 from frustum.passes.tile.plan import plan_layer, work_of
+from frustum.passes.tile.resident import (
+    Resident,
+    Span,
+    in_map,
+    joined,
+    over_all_passes,
+    readers_of,
+    resident_of,
+)
 
 PRODUCED = "frustum.macs"
 """Attribute of a computation: multiply-accumulates of the network's layer, each counted once."""
 
 
-def empty(unit: UnitOp, counts: Extents, clusters: int, depth: int, loops: Extents) -> t.UnitOp:
+def empty(
+    unit: UnitOp,
+    counts: Extents,
+    clusters: int,
+    depth: int,
+    loops: Extents,
+    results: Sequence[Attribute] | None = None,
+) -> t.UnitOp:
     """The lowered unit without its body."""
     return t.UnitOp(
         unit.unit_name.data,
         list(unit.operands),
-        list(unit.result_types),
+        list(unit.result_types) if results is None else results,
         counts=counts,
         clusters=clusters,
         depth=depth,
@@ -90,33 +107,101 @@ def cut_of(unit: UnitOp, target: Target) -> Cut:
     return Cut(layers, partition, projection, places_of(layers, projection, partition.depth))
 
 
-def lower_layers(unit: UnitOp, target: Target) -> t.UnitOp:
-    """The loops over the tiles of a unit of layers."""
+def lower_layers(unit: UnitOp, target: Target) -> tuple[t.UnitOp, Results]:
+    """The loops over the tiles of a unit of layers, and who reads which of its results."""
     cut = cut_of(unit, target)
     rolls = cut.partition.borders == "exchange"
     loops = t.ROLLING_LOOPS if rolls else t.TILE_LOOPS
-    lowered = empty(unit, cut.projection.counts, cut.partition.clusters, cut.partition.depth, loops)
+    results = results_of(unit, cut, target)
+    counts, partition = cut.projection.counts, cut.partition
+    lowered = empty(unit, counts, partition.clusters, partition.depth, loops, results.types)
     if LAYOUT in unit.attributes:
         lowered.attributes[LAYOUT] = unit.attributes[LAYOUT]
-    end = unit.body.block.last_op
-    assert end is not None
-    body = Body(cut, Inside(unit, lowered), target, list(end.operands), lowered)
+    body = Body(cut, Inside(unit, lowered), target, results, lowered)
     for j in range(len(cut.layers.layers)):
         body.layer(j)
     body.stores()
-    body.inside.block.add_op(t.YieldOp())
-    return lowered
+    body.inside.block.add_op(t.YieldOp([body.tiles[j] for j in results.kept]))
+    return lowered, results
+
+
+@dataclass(frozen=True)
+class Results:
+    """Of the lowered unit: `types`; by number the layer that each gives; for each result of the unit its tile and its
+    tensor by number, and the units that read the tile; the kept maps' tiles by layer."""
+
+    types: list[Attribute]
+    layers: list[int]
+    tile: dict[int, int]
+    tensor: dict[int, int]
+    readers: dict[int, list[UnitOp]]
+    kept: dict[int, tuple[t.Tile, Resident]]
+
+
+def results_of(unit: UnitOp, cut: Cut, target: Target) -> Results:
+    """Kept maps are tiles; what else than units of layers reads of them is also stored."""
+    end = unit.body.block.last_op
+    assert end is not None
+    layers = [next(j for j in cut.layers.stored if cut.layers.ops[j].results[0] is v) for v in end.operands]
+    found = Results(list(unit.result_types), layers, {}, {}, {}, {})
+    for number, result in enumerate(unit.results):
+        if number not in unit.kept:
+            found.tensor[number] = number
+            continue
+        readers = readers_of(result, cut.layers, layers[number])
+        found.tile[number], found.readers[number] = number, readers
+        found.types[number] = t.TileType(keep(unit, cut, layers[number], result, readers, found, target))
+        if any(use.operation not in readers for use in result.uses):
+            found.tensor[number] = len(found.types)
+            found.types.append(result.type)
+            found.layers.append(layers[number])
+    return found
+
+
+def keep(
+    unit: UnitOp, cut: Cut, j: int, result: OpResult, readers: Sequence[UnitOp], found: Results, target: Target
+) -> t.Tile:
+    """The tile of a kept map on each cluster."""
+    if j not in found.kept:
+        needs = [need_of(reader, result, target) for reader in readers]
+        layer, clusters = cut.layers.layers[j], target.chip.clusters
+        try:
+            resident = resident_of(cut.layers, cut.projection, j, needs, clusters)
+        except Unprojectable as reason:
+            raise PassFailedException(f"unit {unit.unit_name.data} cannot keep {layer.kind}: {reason}") from reason
+        view = layer.out_view
+        if unit.attributes.get(LAYOUT) is not None:
+            view = view_in(layout_of(result), layer.out_dims)
+        element = element_of(tensor_of(result).element_type)
+        region = resident.region
+        order = memory_order(view.near, layer.out_dims)
+        found.kept[j] = t.Tile(element, region.extent, order, region.start), resident
+    return found.kept[j][0]
+
+
+def need_of(reader: UnitOp, result: OpResult, target: Target) -> list[Span]:
+    """What all passes of a reading unit need of a map on each cluster."""
+    cut = cut_of(reader, target)
+    inside = [a for a, o in zip(reader.body.block.args, reader.operands, strict=True) if o is result]
+    spans: list[Span] | None = None
+    for number, own in enumerate(cut.layers.inputs):
+        if own.value in inside:
+            need = in_map(over_all_passes(cut.projection.inputs[number], cut.projection.counts), own.dims)
+            pairs = zip(spans or need, need, own.dims, strict=True)
+            spans = [joined(a, b, size) for a, b, size in pairs]
+    assert spans is not None
+    return spans
 
 
 class Body:
     """The body of a lowered unit as it grows: one pass over the tiles."""
 
-    def __init__(self, cut: Cut, inside: Inside, target: Target, yielded: list[SSAValue], lowered: t.UnitOp):
+    def __init__(self, cut: Cut, inside: Inside, target: Target, results: Results, lowered: t.UnitOp):
         self.cut, self.inside, self.target = cut, inside, target
         self.layers, self.projection = cut.layers, cut.projection
         self.tiles: dict[int, SSAValue] = {}  # by the number of the map
-        self.yielded = yielded
-        self.results = {value: result for value, result in zip(yielded, lowered.results, strict=True)}
+        self.results, self.lowered = results, lowered
+        self.stored = {results.layers[n]: lowered.results[n] for n in results.tensor.values()}
 
     def layer(self, j: int) -> None:
         """Loads what it reads for the first time, then computes."""
@@ -126,12 +211,18 @@ class Body:
         made.location = op.location
         self.inside.block.add_op(made)
         self.tiles[j] = made.results[0]
+        if j in self.results.kept:
+            self.sends(j)
 
     def operand(self, j: int, k: int) -> SSAValue:
         """The tile of operand k of layer j."""
         number = self.layers.number_of(self.layers.sources[j][k])
         if number not in self.tiles:
-            self.tiles[number] = self.load(number, self.layers.ops[j])
+            source = self.layers.sources[j][k]
+            is_resident = source.input is not None and self.layers.inputs[source.input].resident
+            self.tiles[number] = (
+                self.inside.values[source.value] if is_resident else self.load(number, self.layers.ops[j])
+            )
         return self.tiles[number]
 
     def load(self, number: int, reader: Operation) -> SSAValue:
@@ -181,12 +272,21 @@ class Body:
         self.inside.block.add_op(made)
         return made.result
 
+    def sends(self, j: int) -> None:
+        """What other clusters need of a kept map."""
+        if not any(self.results.readers[n] for n, i in self.results.tile.items() if self.results.layers[i] == j):
+            return
+        for by, region in self.results.kept[j][1].sends():
+            sent = t.SendOp(self.tiles[j], by, region)
+            sent.location = self.layers.ops[j].location
+            self.inside.block.add_op(sent)
+
     def stores(self) -> None:
         """What leaves the unit for DRAM."""
-        for number, value in enumerate(self.yielded):
-            j = next(j for j in self.layers.stored if self.layers.ops[j].results[0] is value)
+        for number in self.results.tensor.values():
+            j = self.results.layers[number]
             layer, region = self.layers.layers[j], self.projection.stores[self.layers.stored.index(j)]
-            view = view_of(self.results[value], layer.out_view)
+            view = view_of(self.lowered.results[number], layer.out_view)
             stored = t.StoreOp(self.tiles[j], number, view, region.box(layer.out_dims))
             stored.location = self.layers.ops[j].location
             self.inside.block.add_op(stored)
@@ -196,6 +296,14 @@ class Body:
     def tile(self, number: int) -> t.Tile:
         """The type of a map's tile: of those that share a buffer, its own channels of the buffer's box."""
         place, region = self.cut.places[number], self.projection.region_of(number)
+        if place.root in self.results.kept:
+            whole = self.results.kept[place.root][0]
+            assert whole.origin is not None
+            if number == place.root:
+                return whole
+            n, _, h, w = whole.origin
+            extents = (whole.extents[0], self.layers.dims_of(number)[1], *whole.extents[2:])
+            return replace(whole, extents=extents, origin=(n, Affine(), h, w))
         is_shared = place.root in self.layers.groups or self.is_concat(place.root)
         order, element = self.order(place.root), self.element(number)
         if not is_shared and not place.ring:
@@ -225,7 +333,7 @@ class Body:
             own = self.layers.inputs[number - count]
             return memory_order(view_of(self.inside.outer.get(value), own.view).near, own.dims)
         layer = self.layers.layers[number]
-        return memory_order(view_of(self.results.get(value), layer.out_view).near, layer.out_dims)
+        return memory_order(view_of(self.stored.get(number), layer.out_view).near, layer.out_dims)
 
 
 def identity(operand: MapOperand, is_integral: bool) -> Layer:

@@ -8,6 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
 from frustum.dialects.fit import DoesNotFit
@@ -39,18 +40,35 @@ class LowerUnits(ModulePass):
 def lower_unit(unit: UnitOp, target: Target) -> None:
     """Write one unit in its place; raises `PassFailedException` for a partition that does not go with its layers."""
     ops = [op for op in unit.body.block.ops if not isinstance(op, WeightOp)][:-1]
-    lowered = lower_moves(unit, ops[0], target) if is_move(ops) else lower_layers(unit, target)
+    if is_move(ops):
+        put_in_place(lower_moves(unit, ops[0], target), unit)
+    else:
+        lowered, results = lower_layers(unit, target)
+        for number, readers in results.readers.items():
+            kept = lowered.results[results.tile[number]]
+            unit.results[number].replace_uses_with_if(kept, lambda use, own=readers: use.operation in own)  # type: ignore[misc]
+            if number in results.tensor:
+                unit.results[number].replace_all_uses_with(lowered.results[results.tensor[number]])
+        put_in_place(lowered, unit)
+
+
+def put_in_place(lowered: t.UnitOp, unit: UnitOp) -> None:
+    """The lowered unit instead of the unit."""
     lowered.location = unit.location
     block = unit.parent
     assert block is not None
     block.insert_op_before(lowered, unit)
-    for old, new in zip(unit.results, lowered.results, strict=True):
+    for old, new in zip(unit.results, lowered.results, strict=False):
         old.replace_all_uses_with(new)
     unit.detach()
     unit.erase()
 
 
 def lower_moves(unit: UnitOp, op: Operation, target: Target) -> t.UnitOp:
+    if unit.kept:
+        raise PassFailedException(
+            f"unit {unit.unit_name.data} only moves data: its result goes to DRAM, it cannot stay"
+        )
     lowered = empty(unit, (1, 1, 1, 1), 0, 1, t.TILE_LOOPS)
     inside = Inside(unit, lowered)
     size = element_bytes(op.results[0])

@@ -46,6 +46,10 @@ def as_units(module, target_name, groups):
     layers = layers_in(module)
     for number, group in enumerate(groups):
         keeps = [layers[i].results[0] for i in group.keeps]
+        own = {layers[i] for i in group.layers}
+        if is_move(own):
+            keeps = []
+        keeps = [v for v in keeps if any(use.operation not in own for use in v.uses)]
         unit = wrap([layers[i] for i in group.layers], f"u{number}", "by hand", keeps)
         if not is_move(unit.body.block.ops):
             unit.properties["partition"] = PartitionAttr(group.partition)

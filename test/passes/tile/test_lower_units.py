@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Net
 from stops import run_module
 from units import Group, as_units, layers_in, placed
+from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
+from xdsl.utils.exceptions import PassFailedException
 
-from frustum.dialects import graph
+from frustum.dialects import graph, tile
 from frustum.dialects.graph import shape_of
-from frustum.dialects.unit import Partition
+from frustum.dialects.unit import Partition, PartitionAttr, UnitOp
 from frustum.passes.analysis.project import Unprojectable
+
+
+class Drawn:
+    """What was drawn: the network is shown, its weights and inputs are not."""
+
+    def __init__(self, module, inputs, target, how):
+        self.all = module, inputs, target, how
+
+    def __repr__(self):
+        module, _, target, how = self.all
+        return f"\n{module}\n{how} on {target}"
 
 
 def same_outputs(module, inputs, lowered):
@@ -88,7 +101,7 @@ def cut(draw, borders):
     dealt = draw(st.sampled_from([0, 3] if borders == "exchange" else [0, 2, 3]))
     rows, columns = draw(st.integers(1, 6)), draw(st.sampled_from([w, -(-w // 2), 4, 3]))
     partition = Partition((draw(st.integers(1, n)), c, rows, columns), dealt, draw(st.integers(1, 2)), borders)
-    return module, inputs, target, partition
+    return Drawn(module, inputs, target, partition)
 
 
 @pytest.mark.parametrize("borders", ["overlap", "exchange"])
@@ -97,7 +110,7 @@ def test_a_unit_of_any_layers_gives_the_same_numbers(borders):
 
     @given(cut(borders))
     def check(drawn):
-        module, inputs, target, partition = drawn
+        module, inputs, target, partition = drawn.all
         group = Group(tuple(range(len(layers_in(module)))), partition)
         try:
             units = as_units(module, target, [group])
@@ -108,3 +121,163 @@ def test_a_unit_of_any_layers_gives_the_same_numbers(borders):
 
     check()
     assert len(done) >= 20  # of 50: not all are refused
+
+
+@st.composite
+def sequences(draw):
+    """A network in several units, each cut at random, of which some maps stay in SRAM."""
+    module, inputs, _ = draw(networks(layers=7))
+    target = draw(st.sampled_from(sorted(CLUSTERS)))
+    layers = layers_in(module)
+    ends = sorted(draw(st.sets(st.integers(1, len(layers)), max_size=4)) | {len(layers)})
+    groups, first = [], 0
+    for end in ends:
+        numbers = tuple(range(first, end))
+        partition = draw(partitions(shape_of(layers[end - 1].results[0]), CLUSTERS[target], len(numbers)))
+        groups.append(Group(numbers, partition, tuple(i for i in numbers if draw(st.integers(0, 3)))))
+        first = end
+    return Drawn(module, inputs, target, groups)
+
+
+@st.composite
+def partitions(draw, dims, clusters, layers):
+    """Often one tile for each cluster; a single layer may be cut along its channels."""
+    borders = draw(st.sampled_from(["overlap", "exchange"]))
+    dealt = draw(st.sampled_from([3, 3, 0] if borders == "exchange" else [2, 3, 2, 3, 0]))
+    if layers == 1 and draw(st.booleans()):
+        dealt = 1
+    n, c, h, w = dims
+    tile_ = [draw(st.integers(1, n)), c, draw(st.sampled_from([h, -(-h // 2), 1, 2, 3])), w]
+    if dealt > 0:
+        share = -(-dims[dealt] // clusters)
+        tile_[dealt] = draw(st.sampled_from([share, share, share, -(-share // 2)]))
+    return Partition(tuple(tile_), dealt, draw(st.integers(1, 2)), borders)
+
+
+CLUSTERS = {"tiny": 2, "default": 4}
+
+
+def test_units_with_resident_maps_give_the_same_numbers():
+    kept, sent = [], []
+
+    @settings(max_examples=100)
+    @given(sequences())
+    def check(drawn):
+        module, inputs, target, groups = drawn.all
+        try:
+            lowered = placed(as_units(module, target, groups))
+        except Unprojectable:
+            return
+        same_outputs(module, inputs, lowered)
+        kept.append(any(op.tiles for op in only(lowered, tile.YieldOp)))
+        sent.append(bool(only(lowered, tile.SendOp)))
+
+    check()
+    assert sum(kept) >= 25
+    assert sum(sent) >= 10
+
+
+def two_convolutions(first, second, target="default"):
+    """Two 3x3 convolutions as units of their own, the map between them kept: (module, inputs, tiles of both)."""
+    net = Net()
+    x = net.conv(net.input(1, 4, 16, 16), 8)
+    module, inputs = net.module(net.conv(x, 8))
+    lowered = placed(as_units(module, target, [Group((0,), first, (0,)), Group((1,), second)]))
+    return module, inputs, lowered
+
+
+def sent_by(lowered, clusters=4):
+    """Elements that each cluster sends to each other in all passes: {(from, to): elements}."""
+    found = {}
+    for unit in only(lowered, tile.UnitOp):
+        for op in only(unit, tile.SendOp):
+            for cluster in range(clusters):
+                for indices in np.ndindex(*unit.tile_counts):
+                    low = [span.clip(indices, cluster) for span in op.region.data.spans]
+                    size = int(np.prod([max(0, b - a) for a, b in low]))
+                    if size:
+                        key = (cluster, cluster + op.by.value.data)
+                        found[key] = found.get(key, 0) + size
+    return found
+
+
+def test_columns_at_the_borders_of_clusters_are_sent_to_the_neighbours():
+    columns = Partition((1, 8, 16, 4), 3, 1)
+    module, inputs, lowered = two_convolutions(columns, columns)
+    column = 8 * 16
+    assert sent_by(lowered) == {(k, k + d): column for k in range(4) for d in (1, -1) if 0 <= k + d < 4}
+    same_outputs(module, inputs, lowered)
+
+
+def test_rolling_rows_send_their_columns_step_by_step():
+    steps = Partition((1, 8, 2, 4), 3, 2, "exchange")
+    module, inputs, lowered = two_convolutions(steps, steps)
+    assert sent_by(lowered)[1, 2] == 8 * 16
+    same_outputs(module, inputs, lowered)
+
+
+def test_all_clusters_get_all_channels_after_a_split_along_them():
+    module, inputs, lowered = two_convolutions(Partition((1, 2, 16, 16), 1, 1), Partition((1, 2, 16, 16), 1, 1))
+    assert sent_by(lowered) == {(a, b): 2 * 16 * 16 for a in range(4) for b in range(4) if a != b}
+    same_outputs(module, inputs, lowered)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_send_that_is_missing_is_found(number):
+    columns = Partition((1, 8, 16, 4), 3, 1)
+    module, inputs, lowered = two_convolutions(columns, columns)
+    only(lowered, tile.SendOp)[number].detach()
+    with pytest.raises(AssertionError, match="are not in"):
+        same_outputs(module, inputs, lowered)
+
+
+def test_a_kept_map_that_is_an_output_too_is_stored():
+    net = Net()
+    x = net.conv(net.input(1, 2, 8, 8), 4)
+    module, inputs = net.module(x, net.conv(x, 4))
+    whole = Partition((1, 4, 8, 8), 0, 1)
+    lowered = placed(as_units(module, "tiny", [Group((0,), whole, (0,)), Group((1,), whole)]))
+    assert len(only(lowered, tile.StoreOp)) == 2
+    assert len(only(lowered, tile.LoadOp)) == 1
+    same_outputs(module, inputs, lowered)
+
+
+def test_what_is_in_two_concatenations_is_copied_once():
+    net = Net()
+    x = net.conv(net.input(1, 2, 8, 8), 2)
+    y = net.layer(graph.ConcatOp([x, net.unary("relu", x)], 1))
+    module, inputs = net.module(net.layer(graph.ConcatOp([net.conv(y, 2), x], 1)))
+    group = Group(tuple(range(5)), Partition((1, 4, 2, 8), 0, 2, "exchange"))
+    lowered = placed(as_units(module, "tiny", [group]))
+    copies = [op for op in only(lowered, tile.ComputeOp) if dict(op.params.data).get("kind") == StringAttr("identity")]
+    assert len(copies) == 1
+    same_outputs(module, inputs, lowered)
+
+
+@pytest.mark.parametrize(
+    ("partition", "message"),
+    [
+        (Partition((1, 4, 3, 8), 0, 1, "exchange"), r"unit u0 cannot be cut as .*3 rows of the output are no whole"),
+        (Partition((1, 4, 3, 8), 2, 1, "exchange"), r"with exchanged borders rows are not dealt to clusters"),
+        (Partition((1, 4, 3, 8), 0, 1), r"layer 1 \(resize\) is made in steps of 2 along d2, a tile starts at 3\*i2"),
+    ],
+)
+def test_a_partition_that_does_not_go_is_refused_by_name(partition, message):
+    net = Net()
+    x = net.conv(net.input(1, 2, 4, 4), 4)
+    y = net.layer(graph.ResizeOp("nearest", x, (8, 8), scale=(0.5, 0.5), offset=(0.0, 0.0)))
+    module, _ = net.module(y)
+    good = Group((0, 1), Partition((1, 4, 2, 8), 0, 1, "exchange"))
+    units = as_units(module, "tiny", [good])
+    only(units, UnitOp)[0].properties["partition"] = PartitionAttr(partition)
+    with pytest.raises(PassFailedException, match=message):
+        placed(units)
+
+
+def test_moves_cannot_keep_their_result():
+    net = Net()
+    module, _ = net.module(net.layer(graph.TransposeOp(net.input(1, 2, 4, 4), (0, 2, 3, 1))))
+    units = as_units(module, "tiny", [Group((0,), None)])
+    only(units, UnitOp)[0].properties["keeps"] = DenseArrayBase.from_list(i64, [0])
+    with pytest.raises(PassFailedException, match="unit u0 only moves data: its result goes to DRAM, it cannot stay"):
+        placed(units)
