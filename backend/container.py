@@ -24,6 +24,8 @@ VERSION = 1
 HEADER = struct.Struct("<8sIIQ8x32s")
 ENTRY = struct.Struct("<16sQQ32s")
 ALIGNMENT_BYTES = 64
+MOST_ALIGNMENT_BYTES = 4096
+"""Sections are aligned to no more than this."""
 MOST_SECTIONS = 64
 CHUNK_BYTES = 1 << 20
 
@@ -158,7 +160,22 @@ def _read(file: BinaryIO, path: Path, names: Sequence[str]) -> dict[str, Stored]
     table = file.read(ENTRY.size * count)
     if header != _header(count, length, table):
         raise ExecutableError(f"{path}: damaged: the checksum of the header does not match")
-    return _verified(file, path, _entries(table, path, size, names))
+    found = _verified(file, path, _entries(table, path, size, names))
+    _check_gaps(file, path, found.values(), size)
+    return found
+
+
+def _check_gaps(file: BinaryIO, path: Path, sections: Iterable[Stored], size: int) -> None:
+    """Between the sections there is nothing but the zeros that align them: no byte of the file is unaccounted for."""
+    position = HEADER.size + ENTRY.size * len(found := sorted(sections, key=lambda each: each.offset))
+    for stored in found:
+        gap = stored.offset - position
+        file.seek(position)
+        if not 0 <= gap < MOST_ALIGNMENT_BYTES or any(file.read(gap)):
+            raise ExecutableError(f"{path}: damaged: {gap} bytes before offset {stored.offset} that are no padding")
+        position = stored.offset + stored.length
+    if position != size:
+        raise ExecutableError(f"{path}: damaged: {size - position} bytes behind the last section")
 
 
 def _entries(table: bytes, path: Path, size: int, names: Sequence[str]) -> dict[str, Stored]:

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from frustum.backend.check_manifest import ManifestError, check_manifest
 from frustum.backend.container import (
     ALIGNMENT_BYTES,
     ExecutableError,
@@ -121,8 +122,11 @@ def open_executable(path: str | Path) -> Executable:
         manifest = json.loads(read_section(path, stored["manifest"]))
         layers, units = _read_debug(read_section(path, stored["debug"]))
         code_bytes = read_section(path, stored["code"])
+        check_manifest(manifest, len(code_bytes))
         program = program_of(manifest, decode(code_bytes, layers, units))
         code = Code(code_bytes, tuple(map(int, manifest["page_bytes"])), layers, units)
+    except ManifestError as error:
+        raise ExecutableError(f"{path}: damaged manifest: {error}") from error
     except CodeError as error:
         raise ExecutableError(f"{path}: damaged code: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

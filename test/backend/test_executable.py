@@ -21,7 +21,11 @@ from frustum.backend.executable import (
     write_executable,
 )
 from frustum.backend.fit import DoesNotFit
+from frustum.backend.targets import load
 from frustum.dialects.isa.program import External, Program
+from frustum.dialects.target import to_json
+
+EDGE = json.dumps(to_json(load("edge")), sort_keys=True)
 
 
 def program(*weights: External) -> Program:
@@ -31,6 +35,7 @@ def program(*weights: External) -> Program:
         **{
             **{name: getattr(made, name) for name in made.__dataclass_fields__},
             "externals": (*others, *weights),
+            "target": EDGE,
         }
     )
 
@@ -228,10 +233,11 @@ def replace_section(file: Path, index: int, data: bytes) -> None:
     ("section", "data", "message"),
     [
         (0, b"{", "damaged manifest: JSONDecodeError"),
-        (0, b"[]", "damaged manifest: TypeError"),
-        (0, b"{}", "damaged manifest: KeyError 'externals'"),
+        (0, b"[]", "damaged manifest: target: found nothing"),
+        (0, b"{}", "damaged manifest: target: found nothing"),
         (0, b"\xff", "damaged manifest: UnicodeDecodeError"),
-        (1, b"\0\0\0\0", "damaged code: word 0: unknown opcode 0"),
+        (1, b"\0\0\0\0", "damaged manifest: page_bytes: found"),
+        (1, b"\0" * len(example().code.bytes), "damaged code: word 0: unknown opcode 0"),
         (2, b"\0\0\0\0", "damaged manifest: ValueError"),
         (2, b"\0" * 8, "damaged code: .* instructions, but layers of 1 and units of 1"),
         (3, b"\0" * 8, "damaged: 8 bytes of weights, the manifest says 112"),
