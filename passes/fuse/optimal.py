@@ -32,7 +32,7 @@ class OptimalOptions:
 
     borders: str = "auto"
     sram: float = 1.0
-    keep: bool = False
+    keep: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,11 @@ def plan_network(network: g.NetworkOp, target: Target, options: OptimalOptions =
     """The cheapest units over several orders of the layers, in DRAM bytes, then cycles; None where some layer fits in
     no way."""
     capacity = int(target.cluster.sram.capacity_bytes * options.sram)
+    keep = options.keep and (target.chip.clusters == 1 or target.cluster.cdma is not None)
     plans = []
     for ops in orders(network):
         listing = listing_of(ops, network.terminator.values)
-        plan = plan_listing(Search(listing, target, capacity, options.borders, options.keep))
+        plan = plan_listing(Search(listing, target, capacity, options.borders, keep))
         if plan is not None:
             plans.append(plan)
     return min(plans, key=lambda p: (p.dram_bytes, p.cycles), default=None)

@@ -24,6 +24,7 @@ from frustum.passes.tile.plan_unit import Budget, plan_unit
 
 MOST_STATES = 48
 MOST_KEPT = 4  # of the outputs of a group, any subset of so many may stay
+RESIDENT_CONCAT = False  # the lowering cannot yet name resident maps side by side one map
 CHUNK_SHARE = 32  # a chunk of streamed weights is at most this part of SRAM, or
 SMALLEST_CHUNK_BYTES = 2048
 CYCLE_BITS = 31
@@ -193,7 +194,7 @@ class Search:
                 step = Step(stop - 1, stop, None, 0, frozenset(), frozenset(), 0, 0, 0, self.capacity)
                 self.arrive(stop, kept, state, step)
             forms = {m & 3 for m in here}
-            if len(here) == len(operands) and len(forms) == 1 and not maps[stop - 1].needs_dram:
+            if RESIDENT_CONCAT and len(here) == len(operands) and len(forms) == 1 and not maps[stop - 1].needs_dram:
                 stay = frozenset({(stop - 1) << FORM_BITS | forms.pop()})
                 if self.size(kept | stay) - self.size(here) <= self.capacity:
                     step = Step(stop - 1, stop, None, 0, here, stay, 0, 0, 0, self.capacity)
