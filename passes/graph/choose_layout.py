@@ -17,7 +17,7 @@ from frustum.dialects.graph import shape_of
 from frustum.dialects.target import Engine, Memory, Target
 from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import Extents, UnitOp
-from frustum.passes.analysis.layer import MOVES, RANK, MapOperand, dense
+from frustum.passes.analysis.layer import RANK, MapOperand, dense, is_move
 from frustum.passes.analysis.layouts import BLOCK, LAYOUT, LAYOUTS, LayoutName, view_in
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.analysis.project import (
@@ -27,7 +27,6 @@ from frustum.passes.analysis.project import (
     memory_order,
     needed,
     project,
-    tile_counts,
     unit_layers,
 )
 
@@ -45,7 +44,7 @@ class ChooseLayout(ModulePass):
        and outputs of the network, what is reshaped, concatenated, sliced or used as weights stays in nchw.
     2. `auto` takes the layout with the fewest modelled cycles of the copies that write and read the map, from DRAM to
        SRAM and from SRAM to NRAM: what differs is how long their contiguous runs are.
-    3. Blocks of 16 channels need all tiles to begin at whole blocks.
+    3. Blocks of 16 channels need all tiles to begin at whole blocks; a map that stays in SRAM has none.
 
     There is no conversion pass: a copy that writes a map writes it as it is to lie, whatever it lies like on chip.
     Source: address-tables specification, "Table"; machine specification, "Time".
@@ -90,10 +89,14 @@ class Copies:
     shape: Extents
     element_bytes: int
     boxes: tuple[Box, ...]
+    is_kept: bool = False
+    """In SRAM from unit to unit: only pieces are copied."""
 
     @property
     def has_blocks(self) -> bool:
         """Whether all boxes in DRAM begin at multiples of the block."""
+        if self.is_kept:
+            return False
         starts = [box.region.start[1] for box in self.boxes if not box.is_piece]
         parts = [part for s in starts for part in (s.base, s.cluster, s.core, *s.loops)]
         return self.shape[1] % BLOCK == 0 and all(part % BLOCK == 0 for part in parts)
@@ -151,11 +154,13 @@ def copies_of(unit: UnitOp, target: Target) -> Copies | None:
         if found is None:
             return None
         boxes.extend(found)
-    return Copies((n, c, h, w), element_bytes(result), tuple(boxes))
+    is_kept = 0 in unit.kept
+    boxes = [box for box in boxes if box.is_piece or not is_kept]
+    return Copies((n, c, h, w), element_bytes(result), tuple(boxes), is_kept)
 
 
 def is_layers(unit: UnitOp) -> bool:
-    return unit.partition is not None and not any(type(op) in MOVES for op in unit.body.block.ops)
+    return unit.partition is not None and not is_move(unit.body.block.ops)
 
 
 def is_plain(view: TensorView, dims: Extents, shape: Extents) -> bool:
@@ -191,17 +196,17 @@ def _boxes(unit: UnitOp, layers: UnitLayers, read: SSAValue | None, target: Targ
     assert unit.partition is not None
     partition, clusters = unit.partition.data, target.chip.clusters
     projection = project(layers, partition, clusters)
-    times = math.prod(tile_counts(layers.out.out_dims, partition, clusters))
+    times = math.prod(projection.counts)
     if read is None:
-        region = projection.outputs[-1]
-        yield Box(region, times)
-        yield from _pieces(layers, len(layers.ops) - 1, None, region, times)
+        yield Box(projection.stores[-1], times)
+        yield from _pieces(layers, len(layers.ops) - 1, None, projection.outputs[-1], times)
         return
+    for own, region in zip(layers.inputs, projection.inputs, strict=True):
+        if own.value is read:
+            yield Box(region, 1 if region.is_fixed else times)
     for j, sources in enumerate(layers.sources):
         for k, source in enumerate(sources):
             if source.value is read and source.layer is None:
-                region = projection.operands[j][k]
-                yield Box(region, 1 if region.is_fixed else times)
                 yield from _pieces(layers, j, layers.layers[j].maps[k], projection.outputs[j], times)
 
 

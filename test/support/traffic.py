@@ -1,8 +1,9 @@
 """DRAM bytes of a network, counted a second time: from its tile level alone, box by box, in plain integers.
 
-A load is repeated when one of the tile loops up to the innermost that moves it goes on; loops run in the order
-d1, d0, d2, d3.  What all clusters load alike crosses the DRAM port once.  Weights held for the unit are loaded when
-their channels change, streamed ones for every tile.
+A load is repeated when one of the tile loops up to the innermost that moves it, or its buffer, goes on; loops run in
+the order that the unit names.  What all clusters load alike crosses the DRAM port once.  Weights held for the unit are
+loaded when their channels change, streamed ones for every tile.  Tiles that stay in SRAM, and what clusters send each
+other, cost nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from math import prod
 from frustum.dialects import graph, tile
 from frustum.dialects.target import ATTRIBUTE, from_attribute
 
-LOOPS = (1, 0, 2, 3)
 BIAS_BYTES = 4
 BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
@@ -33,15 +33,15 @@ def traffic_of(module):
     clusters = from_attribute(module.attributes[ATTRIBUTE]).chip.clusters
     total = Traffic()
     for unit in (op for op in module.walk() if isinstance(op, tile.UnitOp)):
-        total.written += sum(bytes_of(result) for result in unit.results)
+        total.written += sum(bytes_of(r) for r in unit.results if not isinstance(r.type, tile.TileType))
         for op in unit.body.block.ops:
             if isinstance(op, tile.LoadOp):
                 size = BYTES[op.result.type.data.element]
-                total.read += size * sum(loaded(op.region.data, unit.tile_counts, clusters))
+                total.read += size * sum(loaded(op.region.data, unit, clusters, origin=origin_of(op)))
             elif isinstance(op, tile.MoveOp):
                 total.read += moved(op) * element_bytes(op.source)
             elif isinstance(op, tile.ComputeOp) and op.tensors:
-                total.weights += weight_bytes(op, unit.tile_counts, clusters)
+                total.weights += weight_bytes(op, unit, clusters)
     return total
 
 
@@ -58,11 +58,18 @@ def inside(start, extent, bound):
     return max(0, min(start + extent, bound) - max(start, 0))
 
 
-def loaded(region, counts, clusters, always=False):
+def origin_of(load):
+    """Where the buffer begins into which is loaded, if it has a place of its own."""
+    start = load.result.type.data.origin
+    return start if start and not load.result.type.data.ring else ()
+
+
+def loaded(region, unit, clusters, always=False, origin=()):
     """Elements of every box that is loaded; `always`: anew for every tile."""
-    moving = [any(len(s.loops) > d and s.loops[d] for s in region.start) for d in range(4)]
-    depth = max((k + 1 for k, d in enumerate(LOOPS) if moving[d] and counts[d] > 1), default=0)
-    open_loops = LOOPS if always else LOOPS[:depth]
+    counts, order = unit.tile_counts, unit.loop_order
+    moving = [any(len(s.loops) > d and s.loops[d] for s in (*region.start, *origin)) for d in range(4)]
+    depth = max((k + 1 for k, d in enumerate(order) if moving[d] and counts[d] > 1), default=0)
+    open_loops = order if always else order[:depth]
     own = range(clusters) if any(s.cluster for s in region.start) else range(1)
     for indices in product(*(range(counts[d]) if d in open_loops else (0,) for d in range(4))):
         for cluster in own:
@@ -83,15 +90,15 @@ def moved(op):
     return prod(inside(*span) for span in zip(low, dims, bound, strict=False))
 
 
-def weight_bytes(op, counts, clusters):
+def weight_bytes(op, unit, clusters):
     """Of weights and bias; seen as boxes of output channels (and entries of d0 that have their own)."""
     params = tile.to_plain(op.params)
     per_channel = params["channels"] * prod(params["kernel"]) * element_bytes(op.tensors[0])
     streamed = op.map.data.weights == "stream"
     channels = only(op.region.data, (0, 1) if params["weight_batch"] else (1,))
-    total = per_channel * sum(loaded(channels, counts, clusters, always=streamed))
+    total = per_channel * sum(loaded(channels, unit, clusters, always=streamed))
     if len(op.tensors) > 1:
-        total += BIAS_BYTES * sum(loaded(only(op.region.data, (1,)), counts, clusters))
+        total += BIAS_BYTES * sum(loaded(only(op.region.data, (1,)), unit, clusters))
     return total
 
 
