@@ -21,6 +21,7 @@ from frustum.dialects.isa.program import Element, Program
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, to_attribute
 from frustum.passes.analysis.module import target_of
+from frustum.passes.fuse.policy import chosen
 from frustum.passes.import_onnx import MODEL
 from frustum.passes.weights import WeightStore, store_of
 
@@ -101,7 +102,7 @@ def executable_of(module: ModuleOp, choices: Choices) -> Executable:
     program = read_program(module)
     target = target_of(module)
     options: dict[str, Any] = {
-        "policy": choices.policy,
+        "policy": chosen(choices.policy, choices.rules, choices.thresholds, target.options)[0],
         "layers": layer_facts(module),
         "units": unit_facts(module),
     }

@@ -44,7 +44,7 @@ from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.tile.lower_units import LowerUnits
-from frustum.passes.tile.partition import PartitionUnits
+from frustum.passes.tile.partition import TILED, PartitionUnits
 
 FLOATS: dict[str, Literal["f32", "f16", "bf16"]] = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
 """Element types a network can be converted to."""
@@ -53,10 +53,15 @@ STOPS = ("imported", "typed", "fused", "tiled", "placed", "lowered", "fixed")
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user chooses: element type on the device (None: the model's), fusion, share of SRAM for a unit."""
+    """What the user chooses: element type on the device (None: the model's), fusion, share of SRAM for a unit.
+
+    The fusion policy is a name, or rules with thresholds; where none is given, what the target's options say.
+    """
 
     dtype: str | None = None
-    policy: str = "forward"
+    policy: str | None = None
+    rules: str | None = None
+    thresholds: str | None = None
     sram: float = 1.0
     joined: float = 1.0
     """Share of code and events for joined sections."""
@@ -69,7 +74,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     return {
         "imported": (),
         "typed": (*simpler, *types, FuseResidual(), OwnOutputs()),
-        "fused": (FuseLayers(policy=choices.policy),),  # type: ignore[arg-type]  # checked by the command line
+        "fused": (FuseLayers(choices.policy, choices.rules, choices.thresholds, sram=choices.sram),),
         "tiled": (PartitionUnits(sram=choices.sram), ChooseLayout()),
         "placed": (LowerUnits(),),
         "lowered": (LowerTiles(), ChooseLineBuffer(), JoinSections(share=choices.joined), MakeAddressTables()),
@@ -86,7 +91,7 @@ def stop_of(module: ModuleOp) -> str:
         if isinstance(op, tile.UnitOp):
             return "placed"
         if isinstance(op, unit.UnitOp):
-            found = "tiled" if op.partition is not None or found == "tiled" else "fused"
+            found = "tiled" if TILED in module.attributes else "fused"
     return found
 
 

@@ -203,6 +203,8 @@ class Options:
 
     dtype: Annotated[str | None, Parameter("value of --dtype", choices=DTYPES)] = None
     policy: Annotated[str | None, Parameter("value of --policy")] = None
+    rules: Annotated[str | None, Parameter("instead of a policy its rules, as in S1,1,4,8-12")] = None
+    thresholds: Annotated[str | None, Parameter("of rules, as in 11=75,19=6")] = None
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def compile(
     it is.  `target`: a shipped name, a YAML file or a `Target`.  `dtype`: `f32`, `f16`, `bf16`, `int8`; None is
     the model's.  `calibrate`: how `int8` finds the ranges of a floating-point model, `minmax` (the default) or
     `percentile`, from the inputs `calibration`, random ones where there are none.
-    `policy`: `forward` (the default) or `none`.
+    `policy`: `none`, `pyramid`, `template`, `greedy` or `optimal`; None is what the target's options say, or `pyramid`.
 
     `host`: whether nodes may run on the host: `never`, `auto` (the default: those that the device lacks, and what is
     not worth moving), `only`.  `constants`: values of inputs that are really constants (weights, shapes, axes), which

@@ -12,7 +12,7 @@ from frustum.runtime.failures import BAD_INPUT
 DTYPES = ("f32", "f16", "bf16", "int8", "model")
 METHODS = ("minmax", "percentile")
 """Of calibration."""
-POLICIES = ("none", "forward")
+POLICIES = ("none", "pyramid", "template", "greedy", "optimal")
 MODES = ("full", "functional", "timing")
 HOSTS = ("never", "auto", "only")
 COMMANDS = ("run", "compile", "inspect", "targets")
@@ -107,7 +107,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--batch", metavar="N", type=_positive, help="bind a dynamic batch, or change a batch of 1"
     )
     parser.add_argument(
-        "--policy", choices=POLICIES, help="which layers are fused: none, or chains (`forward`, the default)"
+        "--policy", choices=POLICIES, help="how layers are fused (docs/fusion.md; default `pyramid`); `none`: not"
     )
     parser.add_argument(
         "--pipeline", metavar='"pass{option=...},..."', help="these passes instead of the default pipeline"

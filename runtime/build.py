@@ -26,6 +26,7 @@ from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, from_attribute, to_attribute
 from frustum.passes.errors import Unsupported
 from frustum.passes.fuse.fuse_layers import FuseLayers
+from frustum.passes.fuse.policy import CUTS, PolicyError, chosen, parse_policy
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
@@ -67,7 +68,6 @@ Model: TypeAlias = Union[str, Path, "ModelProto", ModuleOp]
 POLICY = "frustum.policy"
 """Module attribute: how layers were, or will be, fused; so that a continued stage says the same."""
 DEFAULT_TARGET = "default"
-DEFAULT_POLICY = "forward"
 CALIBRATION_INPUTS = 8
 """So many random inputs are looked at where none are given."""
 
@@ -411,9 +411,30 @@ def _settle(
             if value is not None and value != own:
                 raise UsageError(f"{name}: error: {option} {value} has no effect at stop '{stop}'")
     fuse = next((each for each in passes or () if isinstance(each, FuseLayers)), None)
-    policy = fuse.policy if fuse else request.policy or noted.get(POLICY) or DEFAULT_POLICY
-    module.attributes[POLICY] = StringAttr(policy)
-    return Choices(dtype or noted.get(DTYPE), policy)
+    if is_fused:
+        return Choices(dtype or noted.get(DTYPE), noted.get(POLICY))
+    if fuse:
+        policy = _fusion(module, CUTS if fuse.cuts else fuse.policy, fuse.rules, fuse.thresholds)
+    else:
+        policy = _fusion(module, request.policy or noted.get(POLICY), None, None)
+    module.attributes[POLICY] = StringAttr(policy[0])
+    return Choices(dtype or noted.get(DTYPE), *policy)
+
+
+def _fusion(
+    module: ModuleOp, name: str | None, rules: str | None, thresholds: str | None
+) -> tuple[str, str | None, str | None]:
+    """The policy with its rules and thresholds: what is asked for, or else what the target's options say."""
+    own = from_attribute(module.attributes[TARGET])  # type: ignore[arg-type]
+    stored = chosen(None, None, None, own.options)
+    policy = chosen(name, rules, thresholds, own.options)
+    if rules is None and thresholds is None and name == stored[0]:  # a dumped stage notes the name alone
+        policy = stored
+    try:
+        parse_policy(*policy)
+    except PolicyError as error:
+        raise UsageError(f"target {own.name}: error: options: {error}") from error
+    return policy
 
 
 def _refuse_types(module: ModuleOp, request: Request, name: str) -> None:

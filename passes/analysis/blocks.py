@@ -104,10 +104,11 @@ class Tree:
     """The dominator tree: `parents[i]` is the nearest node on all ways to node i; -1 where there is none."""
 
     reads: Edges
-    parents: list[int] = field(init=False)
+    parents: list[int] = field(init=False, default_factory=list)
+    _depths: list[int] = field(init=False, default_factory=list)
+    _skips: list[int] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self.parents, self._depths, self._skips = [], [], []
         for nodes in self.reads:
             self._add(self._common(nodes))
 

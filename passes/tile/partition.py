@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, UnitAttr
 from xdsl.passes import ModulePass
 
 from frustum.dialects.target import Target
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
-from frustum.passes.analysis.layer import MOVES
+from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import unit_layers
-from frustum.passes.tile.plan_unit import Budget, plan_unit
+from frustum.passes.tile.plan_unit import MAPS, SRAM_BYTES, Budget, plan_unit
 from frustum.passes.tile.shortage import does_not_fit, shortage
+
+TILED = "frustum.tiled"
+"""Module attribute: this pass has run.  Policy `optimal` leaves partitions too."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,19 @@ class PartitionUnits(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
         budget = Budget(int(target.cluster.sram.capacity_bytes * self.sram))
+        op.attributes[TILED] = UnitAttr()
         for unit in [o for o in op.walk() if isinstance(o, UnitOp)]:
-            if not any(type(inner) in MOVES for inner in unit.body.block.ops):
-                partition_unit(unit, target, budget)
+            if unit.partition is None and not is_move(unit.body.block.ops):
+                partition_unit(unit, target, within(unit, budget))
+
+
+def within(unit: UnitOp, budget: Budget) -> Budget:
+    """The budget, with the limits that the unit was fused for."""
+    maps, sram = unit.attributes.get(MAPS), unit.attributes.get(SRAM_BYTES)
+    return Budget(
+        min(budget.sram_bytes, sram.value.data) if isinstance(sram, IntegerAttr) else budget.sram_bytes,
+        maps.value.data if isinstance(maps, IntegerAttr) else budget.maps,
+    )
 
 
 def partition_unit(unit: UnitOp, target: Target, budget: Budget) -> None:

@@ -18,9 +18,18 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import Residency, SubMap
 from frustum.dialects.unit import Extents, Partition
 from frustum.passes.analysis.layer import Layer
-from frustum.passes.analysis.project import Projection, Region, UnitLayers, project, tile_counts
+from frustum.passes.analysis.project import (
+    Projection,
+    Region,
+    UnitLayers,
+    Unprojectable,
+    project,
+    tile_counts,
+)
 from frustum.passes.tile.plan import LayerPlan, halves, plan_layer, work_of
 
+MAPS, SRAM_BYTES = "frustum.maps", "frustum.sram_bytes"
+"""Attributes of a unit: the `Budget` that it was fused for, where that is not the usual one."""
 TILE_ORDER = (1, 0, 2, 3)
 """The tile loops from the outermost: a channel range keeps its weights while n, h and w run."""
 WIDEST = 2  # widths at which something fits, from the full row down
@@ -45,9 +54,10 @@ class UnitPlan:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a plan may use: usable SRAM bytes of one cluster."""
+    """What a plan may use: usable SRAM bytes of one cluster, images in one tile."""
 
     sram_bytes: int
+    maps: int = 1
 
 
 _PLANS: dict[Hashable, UnitPlan | None] = {}
@@ -93,13 +103,16 @@ def search_among(
     clusters = target.chip.clusters
     found = []
     widths: Counter[tuple[int, ...]] = Counter()
-    for column in columns(unit, clusters):
+    for column in columns(unit, clusters, budget):
         fitting = 0
         group = (column[0].clusters, *column[0].tile[:2])
         if largest and widths[group] == WIDEST:
             continue
         for partition in column:
-            projection = project(unit, partition, clusters)
+            try:
+                projection = project(unit, partition, clusters)
+            except Unprojectable:
+                continue
             residency = fit(unit, partition, projection, target, budget)
             if residency is None:
                 continue
@@ -159,17 +172,17 @@ def alignment(unit: UnitLayers) -> Extents:
     return (n, c, h, w)
 
 
-def columns(unit: UnitLayers, clusters: int) -> Iterator[list[Partition]]:
+def columns(unit: UnitLayers, clusters: int, budget: Budget) -> Iterator[list[Partition]]:
     """Candidates that differ in height only, the highest first: lower ones never move fewer bytes."""
     found: dict[tuple[int, ...], list[Partition]] = {}
-    for partition in candidates(unit, clusters):
+    for partition in candidates(unit, clusters, budget.maps):
         n, c, _, w = partition.tile
         found.setdefault((partition.clusters, n, c, w), []).append(partition)
     for column in found.values():
         yield sorted(column, key=lambda p: -p.tile[2])
 
 
-def candidates(unit: UnitLayers, clusters: int) -> Iterator[Partition]:
+def candidates(unit: UnitLayers, clusters: int, maps: int = 1) -> Iterator[Partition]:
     dims, align = unit.out.out_dims, alignment(unit)
     whole = {d for d in range(4) if dims[d] == 1 or d in unit.out.axes_all}
     if not splits_channels(unit):
@@ -182,7 +195,7 @@ def candidates(unit: UnitLayers, clusters: int) -> Iterator[Partition]:
             if d in whole:
                 choices.append([dims[d]])
             elif d == 0:
-                choices.append([1])
+                choices.append(halves(min(maps, share)))
             else:
                 choices.append(halves(share, min(align[d], dims[d])))
         for n, c, h, w in itertools.product(*choices):

@@ -77,7 +77,7 @@ NETWORKS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["forward", "none"])
+@pytest.mark.parametrize("policy", ["pyramid", "greedy", "none"])
 @pytest.mark.parametrize("target", ["default", "edge", "tiny"])
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
 def test_all_stops_give_the_same_bits(network, target, policy):
@@ -89,7 +89,7 @@ def test_all_stops_give_the_same_bits(network, target, policy):
 def test_16_bit_integers_give_the_same_bits(network):
     net = IntegerNet(seed=4, dtype=np.int16)
     net.extras = without_accumulators(net.extras)
-    check(*net.module(*network(net)), "tiny", "forward")
+    check(*net.module(*network(net)), "tiny", "greedy")
 
 
 def without_accumulators(extras):

@@ -12,7 +12,7 @@ from frustum.backend.pipeline import Choices
 
 WAYS = st.tuples(
     st.sampled_from(["tiny", "tiny", "default", "edge", "manycore", "df"]),
-    st.sampled_from(["forward", "none"]),
+    st.sampled_from(["pyramid", "greedy", "template", "none"]),
     st.sampled_from(["f32", "f32", "bf16", "f16"]),
 )
 

@@ -13,6 +13,7 @@ from frustum.backend import targets
 from frustum.backend.executable import write_executable
 from frustum.dialects.fit import DoesNotFit
 from frustum.passes.errors import ModelError, Unsupported
+from frustum.passes.fuse.policy import DEFAULT
 from frustum.passes.import_onnx import import_onnx
 from frustum.runtime.failures import UsageError
 from frustum.runtime.machine import InputError
@@ -53,7 +54,7 @@ def test_outputs_and_report() -> None:
     assert result.report["schema"] == 1
     assert (result.report["target"], result.report["policy"], result.report["dtype"]) == (
         "default",
-        "forward",
+        DEFAULT,
         "f32",
     )
     assert result.report["cycles"]["total"] > 0
@@ -105,8 +106,8 @@ def test_errors_are_those_of_the_command_line(tmp_path: Path) -> None:
         frustum.compile(onnx_models.network(), target="egde")
     with pytest.raises(UsageError, match="dtype 'int4' is none of f32, f16, bf16, int8, model"):
         frustum.compile(onnx_models.network(), dtype="int4")
-    with pytest.raises(UsageError, match="policy 'optimal' is none of none, forward"):
-        frustum.compile(onnx_models.network(), policy="optimal")
+    with pytest.raises(UsageError, match="policy 'best' is none of none, pyramid, template, greedy, optimal"):
+        frustum.compile(onnx_models.network(), policy="best")
     with pytest.raises(UsageError, match="mode 'fast' is none of full, functional, timing"):
         frustum.run(exe, {}, mode="fast")
     text = Path(targets.path("edge")).read_text().replace("capacity_bytes: 1 GiB", "capacity_bytes: 1024")

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto
 
 from frustum.backend.pipeline import STOPS, Choices, passes_to
+from frustum.passes.fuse.policy import DEFAULT
 from frustum.runtime import cli, oracle
 from frustum.runtime.oracle import oracle_outputs
 
@@ -43,7 +44,7 @@ def report_of(tmp_path: Path, *arguments: object) -> dict:
 def test_a_run_prints_its_report_and_nothing_else(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert frustum("run", model, "--check") == 0
     out, err = capsys.readouterr()
-    assert out.startswith("small.onnx on default, f32, policy forward\n")
+    assert out.startswith(f"small.onnx on default, f32, policy {DEFAULT}\n")
     assert "against onnxruntime" in out
     assert err == ""
 
@@ -165,7 +166,7 @@ def test_a_compiled_folder_runs_and_is_checked(model: str, tmp_path: Path) -> No
     folder = tmp_path / "compiled"
     assert frustum("compile", model, "-o", folder, "--target", "edge") == 0
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert (manifest["model"], manifest["target"], manifest["policy"]) == ("small.onnx", "edge", "forward")
+    assert (manifest["model"], manifest["target"], manifest["policy"]) == ("small.onnx", "edge", DEFAULT)
     assert sorted(p.name for p in folder.iterdir()) == ["manifest.json", "small.frustum"]
     report = report_of(tmp_path, folder, "--check")
     assert (report["target"], report["model"]) == ("edge", "small.onnx")
@@ -251,7 +252,7 @@ def test_inspect_an_executable(model: str, tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
     assert frustum("inspect", tmp_path / "compiled") == 0
     text = capsys.readouterr().out
-    assert text.startswith("small for edge, f32, policy forward\n")
+    assert text.startswith(f"small for edge, f32, policy {DEFAULT}\n")
     assert "input 'x'    float32   1x3x8x8\n" in text
     for word in ("Sizes", "Instructions, loops not unrolled", "conv ", "MACs"):
         assert word in text

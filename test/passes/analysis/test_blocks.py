@@ -15,7 +15,8 @@ def flows(draw):
     """One source; each node reads one to three of the nodes before it."""
     count = draw(st.integers(2, 12))
     return Flow(
-        [[]] + [draw(st.lists(st.integers(max(0, i - 4), i - 1), min_size=1, max_size=3)) for i in range(1, count)]
+        [[]]
+        + [draw(st.lists(st.integers(max(0, i - 4), i - 1), min_size=1, max_size=3)) for i in range(1, count)]
     )
 
 
@@ -30,7 +31,7 @@ def reachable(edges, starts, without):
 
 
 def by_definition(flow):
-    """{(fork, join): nodes} where all ways to the join pass the fork and all from the fork pass the join, the nearest."""
+    """{(fork, join): nodes} where all ways to the join pass the fork, and all from there the join; the nearest."""
     count = len(flow.reads)
     users = [[u for u in range(count) if i in flow.reads[u]] for i in range(count)]
     ends = [i for i in range(count) if not users[i]]
@@ -38,13 +39,21 @@ def by_definition(flow):
         (a, b): b not in reachable(users, [0], a) for a in range(count) for b in range(count) if a != b
     }
     post = {
-        (b, a): not any(e in reachable(users, [a], b) for e in ends) for a in range(count) for b in range(count) if a != b
+        (b, a): not any(e in reachable(users, [a], b) for e in ends)
+        for a in range(count)
+        for b in range(count)
+        if a != b
     }
     found = {}
     for fork in range(count):
         joins = [j for j in range(count) if j != fork and post[(j, fork)]]
         forks = lambda j: [f for f in range(count) if f != j and dominates[(f, j)]]  # noqa: E731
-        if len(set(users[fork])) > 1 and joins and fork in forks(min(joins)) and max(forks(min(joins))) == fork:
+        if (
+            len(set(users[fork])) > 1
+            and joins
+            and fork in forks(min(joins))
+            and max(forks(min(joins))) == fork
+        ):
             join = min(joins)
             inside = {n for n in range(fork + 1, join + 1) if n in reachable(users, [fork], None)}
             found[(fork, join)] = tuple(sorted(n for n in inside if join in reachable(users, [n], None)))
@@ -63,7 +72,10 @@ def test_residual_addition_is_a_block():
 def test_inception_with_a_block_inside_a_branch():
     #           0 -> 1 -> (2, 3) -> 4    and 0 -> 5, 0 -> 6;   7 joins 4, 5, 6
     flow = Flow([[], [0], [1], [1], [2, 3], [0], [0], [4, 5, 6], [7]])
-    assert [(b.entry, b.exit, b.nodes) for b in flow.blocks()] == [(0, 7, (1, 2, 3, 4, 5, 6, 7)), (1, 4, (2, 3, 4))]
+    assert [(b.entry, b.exit, b.nodes) for b in flow.blocks()] == [
+        (0, 7, (1, 2, 3, 4, 5, 6, 7)),
+        (1, 4, (2, 3, 4)),
+    ]
 
 
 def test_a_branch_that_leaves_makes_no_block():

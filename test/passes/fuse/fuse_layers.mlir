@@ -1,8 +1,8 @@
 // RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-fuse-layers{policy=none}' --split-input-file | filecheck %s --check-prefix NONE
-// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-fuse-layers' --split-input-file | filecheck %s --check-prefix FORWARD
+// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-fuse-layers{policy=greedy}' --split-input-file | filecheck %s --check-prefix GREEDY
 
-// A chain is one unit as long as it saves DRAM bytes; reshapes stay outside; weights go in; the rest of the module is
-// left alone.
+// A chain is one unit as far as the rules go; reshapes stay outside; weights go in; the rest of the module is left
+// alone.
 builtin.module {
   func.func @other(%a : i32) -> i32 {
     %s = arith.addi %a, %a : i32
@@ -38,42 +38,64 @@ builtin.module {
 // NONE-NEXT:     fgraph.softmax
 // NONE:        fgraph.output
 
-// FORWARD:      func.func @other(%a: i32) -> i32 {
-// FORWARD-NEXT:   %s = arith.addi %a, %a : i32
-// FORWARD:      fgraph.network @chain
-// FORWARD-NEXT:   [[P:%.*]] = funit.unit "u0" ({{.*}} = %x : tensor<1x3x32x32xf32>) -> (tensor<1x8x16x16xf32>) {stopped_by = "reshape follows"} {
-// FORWARD-NEXT:     fgraph.weight "w"
-// FORWARD-NEXT:     fgraph.weight "b"
-// FORWARD-NEXT:     [[C:%.*]] = fgraph.conv
-// FORWARD-NEXT:     [[Y:%.*]] = fgraph.pool max [[C]]
-// FORWARD-NEXT:     funit.yield [[Y]] : tensor<1x8x16x16xf32>
-// FORWARD-NEXT:   }
-// FORWARD-NEXT:   [[F:%.*]] = fgraph.reshape [[P]]
-// FORWARD-NEXT:   funit.unit "u1" ({{.*}} = [[F]] : tensor<1x2048xf32>) -> (tensor<1x2048xf32>) {stopped_by = "output follows"} {
+// GREEDY:      func.func @other(%a: i32) -> i32 {
+// GREEDY-NEXT:   %s = arith.addi %a, %a : i32
+// GREEDY:      fgraph.network @chain
+// GREEDY-NEXT:   [[P:%.*]] = funit.unit "u0" ({{.*}} = %x : tensor<1x3x32x32xf32>) -> (tensor<1x8x16x16xf32>) {stopped_by = "reshape follows"} {
+// GREEDY-NEXT:     fgraph.weight "w"
+// GREEDY-NEXT:     fgraph.weight "b"
+// GREEDY-NEXT:     [[C:%.*]] = fgraph.conv
+// GREEDY-NEXT:     [[Y:%.*]] = fgraph.pool max [[C]]
+// GREEDY-NEXT:     funit.yield [[Y]] : tensor<1x8x16x16xf32>
+// GREEDY-NEXT:   }
+// GREEDY-NEXT:   [[F:%.*]] = fgraph.reshape [[P]]
+// GREEDY-NEXT:   funit.unit "u1" ({{.*}} = [[F]] : tensor<1x2048xf32>) -> (tensor<1x2048xf32>) {stopped_by = "softmax joins no other layer"} {
 
 // -----
 
-// A map with two readers ends a unit, a move is a unit of its own, an unused weight goes.
+// A move is a unit of its own, an unused weight goes.
 builtin.module {
   fgraph.network @branches (%x : tensor<1x4x16x16xf32>) inputs ["x"] outputs ["y"] {
     %w = fgraph.weight "unused" : tensor<8xf32>
     %r = fgraph.unary <relu> %x : tensor<1x4x16x16xf32>
     %s = fgraph.unary <sigmoid> %r : tensor<1x4x16x16xf32>
-    %y = fgraph.concat %r, %s axis 1 : (tensor<1x4x16x16xf32>, tensor<1x4x16x16xf32>) -> tensor<1x8x16x16xf32>
-    fgraph.output %y : tensor<1x8x16x16xf32>
+    %t = fgraph.transpose %s perm [0, 1, 3, 2] : (tensor<1x4x16x16xf32>) -> tensor<1x4x16x16xf32>
+    %y = fgraph.binary add %r, %t : (tensor<1x4x16x16xf32>, tensor<1x4x16x16xf32>) -> tensor<1x4x16x16xf32>
+    fgraph.output %y : tensor<1x4x16x16xf32>
   }
 }
-// FORWARD:      fgraph.network @branches
-// FORWARD-NEXT:   [[R:%.*]] = funit.unit "u0" ({{.*}} = %x : {{.*}}) -> {{.*}} {stopped_by = "its result has 2 users"} {
-// FORWARD-NEXT:     fgraph.unary <relu>
-// FORWARD-NEXT:     funit.yield
-// FORWARD-NEXT:   }
-// FORWARD-NEXT:   [[S:%.*]] = funit.unit "u1" ({{.*}} = [[R]] : {{.*}}) -> {{.*}} {stopped_by = "concat follows"} {
-// FORWARD-NEXT:     fgraph.unary <sigmoid>
-// FORWARD-NEXT:     funit.yield
-// FORWARD-NEXT:   }
-// FORWARD-NEXT:   [[Y:%.*]] = funit.unit "u2" ([[A:%.*]] = [[R]] : {{.*}}, [[B:%.*]] = [[S]] : {{.*}}) -> {{.*}} {stopped_by = "moves data only"} {
-// FORWARD-NEXT:     fgraph.concat [[A]], [[B]] axis 1
-// FORWARD-NEXT:     funit.yield
-// FORWARD-NEXT:   }
-// FORWARD-NEXT:   fgraph.output [[Y]]
+// GREEDY:      fgraph.network @branches
+// GREEDY-NEXT:   [[R:%.*]] = funit.unit "u0" ({{.*}} = %x : {{.*}}) -> {{.*}} {stopped_by = "rule 4 single-output: 2 > 1 outputs with 'unary'"} {
+// GREEDY-NEXT:     fgraph.unary <relu>
+// GREEDY-NEXT:     funit.yield
+// GREEDY-NEXT:   }
+// GREEDY-NEXT:   [[S:%.*]] = funit.unit "u1" ({{.*}} = [[R]] : {{.*}}) -> {{.*}} {stopped_by = "transpose follows"} {
+// GREEDY-NEXT:     fgraph.unary <sigmoid>
+// GREEDY-NEXT:     funit.yield
+// GREEDY-NEXT:   }
+// GREEDY-NEXT:   [[T:%.*]] = funit.unit "u2" ([[B:%.*]] = [[S]] : {{.*}}) -> {{.*}} {stopped_by = "moves data only"} {
+// GREEDY-NEXT:     fgraph.transpose [[B]]
+// GREEDY-NEXT:     funit.yield
+// GREEDY-NEXT:   }
+// GREEDY-NEXT:   [[Y:%.*]] = funit.unit "u3" ({{.*}} = [[R]] : {{.*}}, {{.*}} = [[T]] : {{.*}}) -> {{.*}} {stopped_by = "output follows"} {
+// GREEDY:        fgraph.output [[Y]]
+
+// -----
+
+// Operations of other dialects inside a network are left where they are, and nothing is fused across them.
+builtin.module {
+  fgraph.network @foreign (%x : tensor<1x4x16x16xf32>) inputs ["x"] outputs ["y"] {
+    %r = fgraph.unary <relu> %x : tensor<1x4x16x16xf32>
+    %s = "test.op"(%r) ({
+      "test.termop"(%r) : (tensor<1x4x16x16xf32>) -> ()
+    }) : (tensor<1x4x16x16xf32>) -> tensor<1x4x16x16xf32>
+    %y = fgraph.unary <sigmoid> %s : tensor<1x4x16x16xf32>
+    fgraph.output %y : tensor<1x4x16x16xf32>
+  }
+}
+// GREEDY:      fgraph.network @foreign
+// GREEDY-NEXT:   [[R:%.*]] = funit.unit "u0" {{.*}} {stopped_by = "test.op follows"} {
+// GREEDY:        [[S:%.*]] = "test.op"([[R]]) ({
+// GREEDY-NEXT:     "test.termop"([[R]]) : (tensor<1x4x16x16xf32>) -> ()
+// GREEDY-NEXT:   }) : (tensor<1x4x16x16xf32>) -> tensor<1x4x16x16xf32>
+// GREEDY-NEXT:   funit.unit "u1" ({{.*}} = [[S]] :

@@ -1,0 +1,281 @@
+"""Grow units by a policy: from a start layer, step by step, each step judged by the rules and mended by their remedies.
+
+Source: tfu.md, "Algorithm".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from xdsl.dialects.builtin import NameLoc
+from xdsl.ir import Operation, SSAValue
+
+from frustum.dialects import graph as g
+from frustum.dialects.target import Target
+from frustum.passes.analysis.blocks import Flow
+from frustum.passes.analysis.layer import BUILDERS
+from frustum.passes.analysis.project import layers_of
+from frustum.passes.fuse.candidate import Candidate, Limits
+from frustum.passes.fuse.join import can_join, is_layer, name_of, outputs_of, seam
+from frustum.passes.fuse.operators import opens_units
+from frustum.passes.fuse.policy import Policy
+from frustum.passes.fuse.rule import Kind, Remedy, Rule, Step, Verdict
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A finished unit: its layers in order, why it ended, and the limits that it was planned within."""
+
+    ops: tuple[Operation, ...]
+    stopped_by: str
+    maps: int = 1
+    sram_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why layers were not added."""
+
+    reason: str
+    stops: bool = False
+
+
+class LayerGraph:
+    """The operations and inputs of a network, numbered in order, and which of them read which."""
+
+    def __init__(self, network: g.NetworkOp):
+        block = network.body.block
+        self.nodes: list[Operation | SSAValue] = [
+            *block.args,
+            *(op for op in block.ops if not isinstance(op, g.WeightOp)),
+        ]
+        self.number: dict[Operation | SSAValue, int] = {node: i for i, node in enumerate(self.nodes)}
+        self.flow = Flow([sorted(self._reads(node)) for node in self.nodes])
+        uses = Counter(
+            key for op in block.ops for key in {o.owner.key.data for o in op.operands if is_weight(o)}
+        )
+        self.weight_users: dict[str, int] = dict(uses)
+
+    def _reads(self, node: Operation | SSAValue) -> set[int]:
+        if not isinstance(node, Operation):
+            return set()
+        operands = (operand for op in node.walk() for operand in op.operands)
+        found = (self.number.get(o if not isinstance(o.owner, Operation) else o.owner) for o in operands)
+        return {number for number in found if number is not None and number != self.number[node]}
+
+    def op(self, number: int) -> Operation:
+        node = self.nodes[number]
+        assert isinstance(node, Operation)
+        return node
+
+    def ops(self, numbers: Sequence[int]) -> list[Operation]:
+        return [self.op(number) for number in numbers]
+
+    @cached_property
+    def layers(self) -> list[int]:
+        """All that must end in units, in order."""
+        return [i for i, node in enumerate(self.nodes) if isinstance(node, Operation) and is_layer(node)]
+
+
+def is_weight(value: SSAValue) -> bool:
+    return isinstance(value.owner, g.WeightOp)
+
+
+def grow_units(network: g.NetworkOp, target: Target, policy: Policy | None) -> list[Grown]:
+    """The units of a network in the order of their outputs: every layer in exactly one."""
+    graph = LayerGraph(network)
+    if policy is None:
+        return [Grown((graph.op(i),), "policy none") for i in graph.layers]
+    found = Growth(graph, target, policy).units()
+    return sorted(found, key=lambda unit: graph.number[unit.ops[-1]])
+
+
+class Growth:
+    """Units in the making: what is fused already, and how to go on."""
+
+    def __init__(self, graph: LayerGraph, target: Target, policy: Policy):
+        self.graph, self.target, self.policy = graph, target, policy
+        self.fused: set[int] = set()
+        self.whole: set[int] = set()
+        """Layers that came into the present unit as part of a whole block."""
+
+    def units(self) -> list[Grown]:
+        found = []
+        while (start := self._start()) is not None:
+            grown = self._grow(start)
+            self.fused.update(self.graph.number[op] for op in grown.ops)
+            found.append(grown)
+        rest = (i for i in self.graph.layers if i not in self.fused)
+        return found + [Grown((self.graph.op(i),), self._alone(i)) for i in rest]
+
+    # --- start rules ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def _starts(self) -> Iterator[int]:
+        """Layers that may start a unit, in order; each is looked at once."""
+        layers = (i for i in self.graph.layers if can_join(self.graph.op(i)))
+        if self.policy.start == "S2":
+            return (i for i in layers if opens_units(self.graph.op(i)))
+        return layers
+
+    def _start(self) -> int | None:
+        return next((i for i in self._starts if i not in self.fused), None)
+
+    def _alone(self, number: int) -> str:
+        op = self.graph.op(number)
+        if type(op) not in BUILDERS:
+            return "moves data only"
+        if not can_join(op):
+            return f"{name_of(op)} joins no other layer"
+        return "rule S2: no convolution or pooling is left to start from"
+
+    # --- growing -------------------------------------------------------------------------------------------
+
+    def _grow(self, start: int) -> Grown:
+        self.whole = set()
+        unit: tuple[int, ...] = (start,)
+        best: Candidate | None = None
+        while True:
+            reason = ""
+            for step in self._steps(unit):
+                outcome = self._add(unit, step)
+                if isinstance(outcome, Candidate):
+                    best = outcome
+                    unit = tuple(self.graph.number[op] for op in outcome.layers.ops)
+                    break
+                reason = reason or outcome.reason
+                if outcome.stops and not step.is_block:  # else the layers of its branches are tried
+                    return self._close(start, unit, best, reason)
+            else:
+                return self._close(start, unit, best, reason or "nothing follows")
+
+    def _steps(self, unit: Sequence[int]) -> Sequence[Step]:
+        """What to try next, in the order of the policy's search rules; without any forward, then backward."""
+        inside, flow = set(unit), self.graph.flow
+        after = sorted({user for i in unit for user in flow.users_of[i]} - inside)
+        before = sorted({read for i in unit for read in flow.reads_of[i]} - inside - self.fused, reverse=True)
+        opened = flow.block_from(unit[-1])
+        steps = [Step((i,), True, (opened.nodes,) if opened and i == after[0] else ()) for i in after]
+        for i in filter(self._is_layer, before):
+            fork = flow.joins.get(i)
+            steps.append(Step((i,), False, (flow.between(fork, i),) if fork is not None else ()))
+        ordered: Sequence[Step] = steps
+        for rule in self.policy.rules:
+            if rule.kind is Kind.SEARCH:
+                ordered = rule.order(ordered)
+        return ordered
+
+    def _is_layer(self, number: int) -> bool:
+        node = self.graph.nodes[number]
+        return isinstance(node, Operation) and is_layer(node)
+
+    def _add(self, unit: Sequence[int], step: Step) -> Candidate | Failure:
+        """The unit with the step's layers, mended by remedies until all rules hold; or why it cannot be."""
+        together = tuple(sorted({*unit, *step.layers}))
+        refused = self._refusal(together, step)
+        if refused is not None:
+            return Failure(refused)
+        whole = self.whole | set(step.layers) if step.is_block else self.whole
+        candidate = self._candidate(together, whole)
+        if candidate.outputs > 1:
+            widened = self._with_one_output(unit, step) if self.policy.has(4) else None
+            if widened is None or self._refusal(widened, step) is not None:
+                return Failure(self._split_reason(candidate, step))
+            candidate = self._candidate(widened, whole)
+        outcome = self._judge(candidate, step)
+        if isinstance(outcome, Candidate):
+            self.whole = whole
+        return outcome
+
+    def _split_reason(self, candidate: Candidate, step: Step) -> str:
+        rule = next((r for r in self.policy.rules if r.number == 4), None)
+        who = str(rule) if rule else "one output is all that the tile level gives"
+        return f"{who}: {candidate.outputs} > 1 outputs{self._with(step)}"
+
+    def _refusal(self, together: Sequence[int], step: Step) -> str | None:
+        """Why the tile level cannot run these layers as a unit, or why some of them are not to be had."""
+        for i in together:
+            node = self.graph.nodes[i]
+            if not isinstance(node, Operation) or not can_join(node):
+                what = name_of(node) if isinstance(node, Operation) else "an input of the network"
+                return f"{what} follows" if step.is_forward else f"{what} comes before"
+            if i in self.fused:
+                return f"{name_of(node)} is fused already"
+        return seam(layers_of(self.graph.ops(together)))
+
+    def _with_one_output(self, unit: Sequence[int], step: Step) -> tuple[int, ...] | None:
+        """With all layers from the unit's output to the first one that all ways go through; None: there is none."""
+        join = self.graph.flow.post_dominator(unit[-1]) if step.is_forward else None
+        return None if join is None else tuple(sorted({*unit, *self.graph.flow.between(unit[-1], join)}))
+
+    def _candidate(self, numbers: Sequence[int], whole: set[int]) -> Candidate:
+        layers = layers_of(self.graph.ops(numbers))
+        limits = Limits(layers.out.out_dims[0], self.target.cluster.sram.capacity_bytes)
+        blocks = frozenset(place for place, i in enumerate(numbers) if i in whole)
+        outputs = len(outputs_of(layers.ops))
+        return Candidate(layers, self.target, limits, outputs, blocks, self.graph.weight_users)
+
+    # --- judging -------------------------------------------------------------------------------------------
+
+    def _judge(self, candidate: Candidate, step: Step) -> Candidate | Failure:
+        """All rules that hold while a unit grows: those first that need no plan."""
+        growing = [r for r in self.policy.rules if r.kind is not Kind.SEARCH and not r.at_closing]
+        for rule in [r for r in growing if not r.needs_plan]:
+            verdict = rule.judge(candidate, self.policy.threshold(rule))
+            if not verdict.holds:
+                return self._failure(rule, verdict, step)
+        if candidate.plan is None:
+            return Failure(f"no unit map fits{self._with(step)}")
+        waiting = [r for r in growing if r.needs_plan]
+        while waiting:
+            rule = waiting[0]
+            verdict = rule.judge(candidate, self.policy.threshold(rule))
+            if verdict.holds:
+                waiting.pop(0)
+                continue
+            mended = self._mend(candidate, rule)
+            if mended is None:
+                return self._failure(rule, verdict, step)
+            candidate, waiting = mended, [r for r in growing if r.needs_plan]
+        return candidate
+
+    def _mend(self, candidate: Candidate, rule: Rule) -> Candidate | None:
+        """The candidate after the first of the rule's remedies that makes something smaller."""
+        for remedy in rule.remedies:
+            mended = None
+            if remedy is Remedy.SPLIT_COUT:
+                mended = candidate.split_by_cout()
+            elif remedy is Remedy.FEWER_MAPS:
+                mended = candidate.with_fewer_maps()
+            elif remedy is Remedy.SPLIT_FINER:
+                mended = candidate.split_finer()
+            if mended is not None and mended.plan is not None:
+                return mended
+        return None
+
+    def _failure(self, rule: Rule, verdict: Verdict, step: Step) -> Failure:
+        return Failure(f"{rule}: {verdict}{self._with(step)}", Remedy.STOP in rule.remedies)
+
+    def _with(self, step: Step) -> str:
+        op = self.graph.op(step.layers[-1])
+        name = op.location.desc.data if isinstance(op.location, NameLoc) else name_of(op)
+        return f" with block up to '{name}'" if step.is_block else f" with '{name}'"
+
+    # --- closing -------------------------------------------------------------------------------------------
+
+    def _close(self, start: int, unit: Sequence[int], best: Candidate | None, reason: str) -> Grown:
+        """The unit; or, where it misses a rule that only whole units can have, its layers up to the start layer."""
+        ops = tuple(self.graph.ops(unit))
+        if best is None:
+            return Grown(ops, reason)
+        for rule in self.policy.rules:
+            if rule.at_closing:
+                verdict = rule.judge(best, None)
+                if not verdict.holds:
+                    return Grown((self.graph.op(start),), f"{rule}: {verdict}: dissolved")
+        limits, planned = best.limits, best.planned
+        sram = limits.sram_bytes if limits.sram_bytes < self.target.cluster.sram.capacity_bytes else None
+        return Grown(ops, reason, planned.partition.tile[0], sram)
