@@ -35,7 +35,8 @@ Ints: TypeAlias = NDArray[np.int64]
 CODECS: tuple[Codec, ...] = get_args(Codec)
 HEADER_BYTES = 8
 RAW, ZERO_RUNS, HUFFMAN = 0, 1, 2
-METHODS: dict[Codec, tuple[int, ...]] = {
+METHODS: dict[Codec | Literal["raw"], tuple[int, ...]] = {
+    "raw": (),
     "zero": (ZERO_RUNS,),
     "huffman": (HUFFMAN,),
     "auto": (ZERO_RUNS, HUFFMAN, ZERO_RUNS | HUFFMAN),
@@ -55,7 +56,7 @@ def compress(raw: Bytes, width: int, codec: Codec) -> Bytes:
     return data[: int(ends[0])]
 
 
-def compress_all(raw: Bytes, ends: Ints, width: int, codec: Codec) -> tuple[Bytes, Ints]:
+def compress_all(raw: Bytes, ends: Ints, width: int, codec: Codec | Literal["raw"]) -> tuple[Bytes, Ints]:
     """The blocks of several runs of bytes, one behind the other; `ends`: where each run of `raw` ends.
 
     Gives the bytes of all blocks, and where each ends.

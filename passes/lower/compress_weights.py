@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
-from math import prod
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
-from frustum.dialects.isa.instruction import attribute_of, integer, integers, value_of
-from frustum.dialects.isa.program import Affine, Box, Element, Span, View
-from frustum.dialects.isa.sync import ALIGNMENT_BYTES, ExternalOp, ProgramOp
-from frustum.dialects.isa.transfer import CopyOp
-from frustum.dialects.target import Target
-from frustum.dialects.weight_codec import Codec, compress_all, in_slots
+from frustum.dialects.isa.sync import ProgramOp
+from frustum.dialects.weight_codec import Codec
 from frustum.passes.analysis.module import target_of
-from frustum.passes.element_types import NUMPY_BY_NAME
-from frustum.passes.lower.weight_slots import Bytes, Flow, Slots, StaysRaw, flows, is_compressed
-from frustum.passes.weights import Array, WeightStore, store_of
+from frustum.passes.lower.weight_blocks import Blocks, raw_bytes, weights_of
+from frustum.passes.lower.weight_slots import Slots, StaysRaw, flows, is_compressed
+from frustum.passes.weights import store_of
 
 COMPRESSION = "frustum.compression"
 """Module attribute: what compression came to, as JSON; for the report."""
@@ -51,136 +45,33 @@ class CompressWeights(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for program in [each for each in op.walk() if isinstance(each, ProgramOp)]:
-            done = _Program(store_of(op), target_of(op), self.codec).run(program)
+            done = compress(program, Blocks(store_of(op), target_of(op), self.codec))
             op.attributes[COMPRESSION] = StringAttr(json.dumps(done))
 
 
-@dataclass
-class _Program:
-    """The weights of one program."""
-
-    store: WeightStore
-    target: Target
-    codec: Codec
-    made: dict[tuple[ExternalOp, bytes], tuple[ExternalOp, int]] = field(default_factory=dict)
-    """Compressed tensors by the original and the ranges of their pieces; with the bytes of a slot."""
-
-    def run(self, program: ProgramOp) -> dict[str, Any]:
-        before = _weights(program)
-        raw = Counter[str]()
-        for flow in list(flows(program)):
-            try:
-                if flow is None:
-                    raise StaysRaw("goes another way")
-                self.compress(flow)
-            except StaysRaw as reason:
-                raw[str(reason)] += 1
-        self.settle(before)
-        weights = _weights(program)
-        return {
-            "codec": self.codec,
-            "raw_bytes": sum(map(_raw_bytes, weights)),
-            "stored_bytes": sum(external.bytes.value.data for external in weights),
-            "compressed_tensors": sum(_raw_bytes(e) > 0 and is_compressed(e.buffer) for e in weights),
-            "raw_loads": dict(sorted(raw.items())),
-        }
-
-    def compress(self, flow: Flow) -> None:
-        """Rewrite one flow; StaysRaw where that is not possible or not worth it."""
-        slots = Slots(flow, self.target.chip.clusters, self.target.cluster.cores)
-        if not slots.runs:
-            raise StaysRaw("nothing is loaded")
-        key = flow.external, b"".join(part.tobytes() for part in slots.ranges)
-        known = self.made.get(key)
-        data = None
-        if known is None:
-            data = self.blocks(slots)
-            slot_bytes = data.shape[1]
-        else:
-            slot_bytes = known[1]
-        run_bytes = slots.run_slots * slot_bytes
-        if run_bytes * slots.runs >= slots.loaded_bytes or run_bytes > flow.held.bytes.value.data:
-            raise StaysRaw("is not smaller")
-        external = known[0] if known else self.declare(flow, data, key)
-        rewrite(flow, slots, external, slot_bytes)
-
-    def blocks(self, slots: Slots) -> Bytes:
-        """The pieces compressed: `[slots, bytes]`."""
-        external = slots.flow.external
-        dtype = NUMPY_BY_NAME[external.element.data]
-        tensor = np.ascontiguousarray(self.store[external.external_name.data], dtype).reshape(-1).view(np.uint8)
-        raw, ends = slots.pieces(tensor)
-        return in_slots(*compress_all(raw, ends, dtype.itemsize, self.codec), ALIGNMENT_BYTES)
-
-    def declare(self, flow: Flow, data: Bytes | None, key: tuple[ExternalOp, bytes]) -> ExternalOp:
-        """The external of the compressed tensor."""
-        assert data is not None
-        original = flow.external
-        element: Element = original.element.data  # type: ignore[assignment]  # verified
-        stored = data.reshape(-1).view(NUMPY_BY_NAME[element])
-        name = self.keep(f"{original.external_name.data}:{self.codec}", stored)
-        external = ExternalOp(name, "weight", data.size, value_of(original.shape), element)
-        block = original.parent
-        assert block is not None
-        block.insert_op_after(external, original)
-        self.made[key] = external, data.shape[1]
-        return external
-
-    def keep(self, stem: str, stored: Array) -> str:
-        """The key of these bytes: the one that another attempt has given them, or a new one."""
-        number, key = 0, stem
-        while key in self.store:
-            if np.array_equal(self.store[key].reshape(-1).view(np.uint8), stored.view(np.uint8)):
-                return key
-            number += 1
-            key = f"{stem}.{number}"
-        self.store[key] = stored
-        return key
-
-    def settle(self, before: list[ExternalOp]) -> None:
-        """Remove tensors that nobody loads any more; of several externals of one tensor, one has its shape."""
-        gone = {external for external in before if not any(external.buffer.uses)}
-        counted = set()
-        for (original, _), (external, _) in self.made.items():
-            if original not in gone or original in counted:
-                external.properties["shape"] = integers((0,))
-            counted.add(original)
-        for external in gone & counted:
-            external.detach()
-            external.erase()
+def compress(program: ProgramOp, blocks: Blocks) -> dict[str, Any]:
+    """Compress what gets smaller by it; what the report says of it."""
+    before = weights_of(program)
+    raw = Counter[str]()
+    for flow in list(flows(program)):
+        try:
+            if flow is None:
+                raise StaysRaw("goes another way")
+            blocks.bring(flow, is_smaller)
+        except StaysRaw as reason:
+            raw[str(reason)] += 1
+    blocks.settle(before)
+    weights = weights_of(program)
+    return {
+        "codec": blocks.codec,
+        "raw_bytes": sum(map(raw_bytes, weights)),
+        "stored_bytes": sum(external.bytes.value.data for external in weights),
+        "compressed_tensors": sum(raw_bytes(e) > 0 and is_compressed(e.buffer) for e in weights),
+        "raw_loads": dict(sorted(raw.items())),
+    }
 
 
-def rewrite(flow: Flow, slots: Slots, external: ExternalOp, slot_bytes: int) -> None:
-    """The load moves slots, the fill expands them, the buffer holds a run of them."""
-    element, size = flow.load.src_view.data.element, slots.element_bytes
-    run = slots.run_slots * slot_bytes // size
-    place = slots.number(slots.slow) * run
-    one = Span(Affine(), 1, 1)
-    strides = (0, 0, 0, size)
-    _set(
-        flow.load,
-        src_view=View(element, place * size, strides),
-        dst_view=View(element, Affine(), strides),
-        box=Box.of(one, one, one, Span(place, run, slots.runs * run)),
-    )
-    flow.load.operands[0] = external.buffer
-    flow.held.properties["bytes"] = integer(run * size)
-    _set(
-        flow.fill,
-        src_view=View(element, slots.number(slots.fast) * slot_bytes, (0, 0, 0, 0)),
-        expand=slot_bytes,
-    )
-
-
-def _set(copy: CopyOp, **fields: Any) -> None:
-    for name, value in fields.items():
-        copy.properties[name] = attribute_of(value)
-
-
-def _weights(program: ProgramOp) -> list[ExternalOp]:
-    return [op for op in program.body.block.ops if isinstance(op, ExternalOp) and op.class_.data == "weight"]
-
-
-def _raw_bytes(external: ExternalOp) -> int:
-    """Of the tensor, however it is held."""
-    return prod(value_of(external.shape)) * NUMPY_BY_NAME[external.element.data].itemsize
+def is_smaller(slots: Slots, slot_bytes: int) -> bool:
+    """Whether less is moved and held than without blocks."""
+    run_bytes = slots.run_slots * slot_bytes
+    return run_bytes * slots.runs < slots.loaded_bytes and run_bytes <= slots.flow.held.bytes.value.data
