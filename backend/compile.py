@@ -23,6 +23,7 @@ from frustum.dialects.target import Target, to_attribute
 from frustum.passes.analysis.module import target_of
 from frustum.passes.fuse.policy import chosen
 from frustum.passes.import_onnx import MODEL
+from frustum.passes.lower.compress_weights import COMPRESSION
 from frustum.passes.weights import WeightStore, store_of
 
 ACCURACY = "frustum.accuracy"
@@ -110,6 +111,8 @@ def executable_of(module: ModuleOp, choices: Choices) -> Executable:
         options["model"] = model.data
     if isinstance(accuracy := module.attributes.get(ACCURACY), StringAttr):
         options["accuracy"] = json.loads(accuracy.data)
+    if isinstance(compression := module.attributes.get(COMPRESSION), StringAttr):
+        options["weights"] = json.loads(compression.data)
     return build_executable(
         program, weights_of(program, store_of(module)), options, target.cluster.instruction_memory_bytes
     )

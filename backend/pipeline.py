@@ -7,7 +7,7 @@
 | `fused` | layers in units | fuse-layers |
 | `tiled` | units with partitions, layers with maps | partition, choose-layout |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units |
-| `lowered` | instructions with symbolic buffers | lower-tiles, choose-line-buffer, join-sections, make-address-tables |
+| `lowered` | instructions with symbolic buffers | lower-tiles, choose-line-buffer, (compress- and share-weights,) join-sections, make-address-tables |
 | `fixed` | addresses, events | allocate, hoist-loads, schedule |
 
 A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
@@ -31,6 +31,7 @@ from frustum.backend.schedule import Schedule
 from frustum.dialects import tile, unit
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.sync import ProgramOp
+from frustum.dialects.weight_codec import CODECS
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.choose_layout import ChooseLayout
@@ -41,8 +42,10 @@ from frustum.passes.graph.own_outputs import OwnOutputs
 from frustum.passes.graph.quantise import QuantiseNetwork
 from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
+from frustum.passes.lower.compress_weights import CompressWeights
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
+from frustum.passes.lower.share_weights import ShareWeights
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.passes.tile.partition import TILED, PartitionUnits
 
@@ -56,6 +59,7 @@ class Choices:
     """What the user chooses: element type on the device (None: the model's), fusion, share of SRAM for a unit.
 
     The fusion policy is a name, or rules with thresholds; where none is given, what the target's options say.
+    `compression` of weights is `none` or a codec; `weights` are `replicated` in all clusters, or `shared`.
     """
 
     dtype: str | None = None
@@ -65,6 +69,8 @@ class Choices:
     sram: float = 1.0
     joined: float = 1.0
     """Share of code and events for joined sections."""
+    compression: str = "none"
+    weights: str = "replicated"
 
 
 def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
@@ -77,9 +83,23 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "fused": (FuseLayers(choices.policy, choices.rules, choices.thresholds, sram=choices.sram),),
         "tiled": (PartitionUnits(sram=choices.sram), ChooseLayout()),
         "placed": (LowerUnits(),),
-        "lowered": (LowerTiles(), ChooseLineBuffer(), JoinSections(share=choices.joined), MakeAddressTables()),
+        "lowered": (
+            LowerTiles(), ChooseLineBuffer(), *weight_passes(choices), JoinSections(share=choices.joined),
+            MakeAddressTables(),
+        ),
         "fixed": (Allocate(), HoistLoads(), Schedule()),
     }[stop]
+
+
+def weight_passes(choices: Choices) -> Sequence[ModulePass]:
+    """What is done with weights beyond holding them as they are."""
+    found: list[ModulePass] = []
+    if choices.compression != "none":
+        assert choices.compression in CODECS, f"no codec is called {choices.compression}"
+        found.append(CompressWeights(codec=choices.compression))
+    if choices.weights == "shared":
+        found.append(ShareWeights())
+    return found
 
 
 def stop_of(module: ModuleOp) -> str:

@@ -79,7 +79,7 @@ def products(net):
     return (net.matrix(net.matrix(net.integer_input(3, 700), 400, clip=True), 110, trans_b=True),)
 
 
-WAYS = [*product(["default", "tiny"], CODECS), ("edge", "auto"), ("manycore", "zero")]
+WAYS = [*product(["default"], CODECS), ("tiny", "auto"), ("edge", "auto"), ("manycore", "zero")]
 
 
 @pytest.mark.parametrize(("target", "codec"), WAYS)
@@ -110,7 +110,7 @@ def test_floats(target, dtype):
     assert after < 0.95 * before and said["compressed_tensors"] >= 3  # exponents of random weights have few values
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(networks(), st.sampled_from(["tiny", "default", "manycore"]), st.sampled_from(["f32", "f16"]))
 def test_random_networks(network, target, dtype):
     prune(network.module, 0.95)

@@ -68,7 +68,7 @@ def test_four_clusters_hold_weights_once(codec):
     assert str(shared(spread)) == str(spread)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(networks(), st.sampled_from(["default", "manycore"]), st.sampled_from(["f32", "f16"]))
 def test_random_networks(network, target, dtype):
     lowered = modules_at_stops(network.module, target, Choices(dtype=dtype))["lowered"]
