@@ -6,7 +6,7 @@ Source: tfu.md, "Beyond the rules"; notes on the method in `search.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import NameLoc, StringAttr
 from xdsl.ir import Block, Operation, SSAValue
@@ -17,11 +17,14 @@ from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
 from frustum.passes.fuse.listing import Listing, listing_of, orders
 from frustum.passes.fuse.realise import Realised, realise, unit_of
-from frustum.passes.fuse.search import FORM_BITS, Kept, Search, Solution, Step, Ways, chunk_bytes
+from frustum.passes.fuse.search import FORM_BITS, HUGE, Kept, Search, Solution, Step, Ways, chunk_bytes
 from frustum.passes.fuse.sweep import Group, Sweep, by_channels
 from frustum.passes.fuse.wrap import wrap
 
 TRIES = 24  # solutions looked at before groups that do not fit after all are given up
+SMALL = 24  # layers up to which every order is searched in full
+QUICK_STATES, QUICK_LENGTH = 2, 12  # of the search that finds an order and a bound
+LARGE_STATES, LARGE_LENGTH = 12, 48
 ALTERNATIVES = 12  # shapes of a group that are tried where the cheapest has no pieces that fit
 
 
@@ -76,13 +79,25 @@ def plan_network(network: g.NetworkOp, target: Target, options: OptimalOptions =
     no way."""
     capacity = int(target.cluster.sram.capacity_bytes * options.sram)
     keep = options.keep and (target.chip.clusters == 1 or target.cluster.cdma is not None)
-    plans = []
-    for ops in orders(network):
-        listing = listing_of(ops, network.terminator.values)
-        plan = plan_listing(Search(listing, target, capacity, options.borders, keep))
-        if plan is not None:
-            plans.append(plan)
+    searches = [
+        Search(listing_of(ops, network.terminator.values), target, capacity, options.borders, keep)
+        for ops in orders(network)
+    ]
+    if len(searches[0].listing.nodes) > SMALL:
+        searches = [quick(searches)]
+    plans = [plan for search in searches if (plan := plan_listing(search)) is not None]
     return min(plans, key=lambda p: (p.dram_bytes, p.cycles), default=None)
+
+
+def quick(searches: Sequence[Search]) -> Search:
+    """The order of the layers that is best when few ways are looked at, and what it costs as a bound for all others;
+    of large networks the full search looks at fewer states."""
+    found = []
+    for search in searches:
+        solution = replace(search, most_states=QUICK_STATES, longest=QUICK_LENGTH).solve()
+        found.append((HUGE, HUGE) if solution is None else (solution.bytes, solution.cycles))
+    best = found.index(min(found))
+    return replace(searches[best], most_states=LARGE_STATES, longest=LARGE_LENGTH, bound=found[best][0])
 
 
 def plan_listing(search: Search) -> Plan | None:
@@ -96,6 +111,7 @@ def plan_listing(search: Search) -> Plan | None:
         if not failed:
             return plan_of(solution, [u for u in units if u is not None])
         search.banned |= set(failed)
+        search.bound = HUGE
     return None
 
 

@@ -19,11 +19,11 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import Whole
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.fuse.listing import Listing, Map
-from frustum.passes.fuse.sweep import ROLL, STEP_CYCLES, Boundary, Group, Sweep, by_channels
+from frustum.passes.fuse.sweep import ROLL, STEP_CYCLES, Boundary, Group, Ints, Sweep, by_channels
 from frustum.passes.tile.plan_unit import Budget, plan_unit
 
 MOST_STATES = 48
-MOST_KEPT = 4  # of the outputs of a group, any subset of so many may stay
+MOST_KEPT = 3  # of the outputs of a group, any subset of so many may stay
 RESIDENT_CONCAT = False  # the lowering cannot yet name resident maps side by side one map
 CHUNK_SHARE = 32  # a chunk of streamed weights is at most this part of SRAM, or
 SMALLEST_CHUNK_BYTES = 2048
@@ -96,12 +96,17 @@ class Search:
     borders: str = "auto"
     keep: bool = True
     longest: int = 96
+    most_states: int = MOST_STATES
     banned: set[tuple[int, int]] = field(default_factory=set)
+    costs: dict[int, int] = field(default_factory=dict)
+    bound: int = HUGE
+    """No more bytes than this: what a quick search has found."""
 
     def solve(self) -> Solution | None:
         """The cheapest way through all layers; None if some layer fits in no way."""
         count = len(self.listing.nodes)
         self.boxes = boxes_of(self.listing, self.target.chip.clusters)
+        self.rest = rest_of(self.listing)
         self.states: list[dict[Kept, State]] = [{} for _ in range(count + 1)]
         self.states[0][frozenset()] = State(0, 0)
         for stop in range(1, count + 1):
@@ -121,7 +126,7 @@ class Search:
     def thin(self, stop: int) -> None:
         """Keep the most promising sets of resident maps."""
         states = self.states[stop]
-        if len(states) <= MOST_STATES:
+        if len(states) <= self.most_states:
             return
         live = [m for m in self.listing.maps[:stop] if m.last_use >= stop]
 
@@ -130,7 +135,7 @@ class Search:
             here = {m >> FORM_BITS for m in kept}
             return state.bytes + sum(m.bytes for m in live if m.number not in here), state.cycles
 
-        self.states[stop] = dict(sorted(states.items(), key=promise)[:MOST_STATES])
+        self.states[stop] = dict(sorted(states.items(), key=promise)[: self.most_states])
 
     # ------------------------------------------------------------ ways to a cut
 
@@ -158,9 +163,12 @@ class Search:
         """All ways to a cut by this group."""
         if (group.first, group.stop) in self.banned or not self.states[group.first]:
             return
-        ways = Ways(group, self)
-        for kept, state in self.states[group.first].items():
-            self.extend(ways, kept, state)
+        least = sum(group.weights) * group.shares + group.vector_bytes + group.constant_bytes + self.rest[group.stop]
+        good = [(k, s) for k, s in self.states[group.first].items() if s.bytes + least <= self.bound]
+        if good:
+            ways = Ways(group, self)
+            for kept, state in good:
+                self.extend(ways, kept, state)
 
     def size(self, maps: Kept) -> int:
         """Bytes of what stays, in one cluster."""
@@ -171,6 +179,8 @@ class Search:
         maps = self.listing.maps
         left = frozenset(m for m in kept if maps[m >> FORM_BITS].last_use >= stop)
         new = State(state.bytes + step.bytes, state.cycles + step.cycles, state, step)
+        if new.bytes + self.rest[stop] > self.bound:
+            return
         old = self.states[stop].get(left)
         if old is None or (new.bytes, new.cycles) < (old.bytes, old.cycles):
             self.states[stop][left] = new
@@ -201,23 +211,32 @@ class Search:
                     self.arrive(stop, (kept - here) | stay, state, step)
 
     def alone(self, stop: int) -> None:
-        """A layer as `plan_unit` cuts it, by channels too, between maps in DRAM."""
-        op, maps = self.listing.nodes[stop - 1].op, self.listing.maps
-        reads = {r.map for r in self.listing.nodes[stop - 1].reads}
-        plans = {}
-        for share in (1, 2):
-            plans[share] = plan_unit(layers_of([op]), self.target, Budget(self.capacity // share))
-        for kept, state in self.states[stop - 1].items():
-            if any(m >> FORM_BITS in reads and not maps[m >> FORM_BITS].needs_dram for m in kept):
-                continue
-            share = 1 if not kept else 2
-            plan, free = plans[share], self.capacity // share
-            if plan is None or self.capacity - self.size(kept) < free:
-                continue
+        """A layer as `plan_unit` cuts it, by channels too, where nothing is in SRAM beside it and its maps and weights
+        do not fit at once."""
+        node, maps = self.listing.nodes[stop - 1], self.listing.maps
+        state, nothing = self.states[stop - 1].get(frozenset()), frozenset[int]()
+        if state is None:
+            return
+        if stop not in self.costs:
+            self.costs[stop] = self.least_alone(stop)
+        least = node.weight_bytes + node.vector_bytes + sum(r.bytes for r in node.reads) + maps[stop - 1].bytes
+        if self.costs[stop] <= least:
+            return
+        plan = plan_unit(layers_of([node.op]), self.target, Budget(self.capacity))
+        if plan is not None:
             step = Step(
-                stop - 1, stop, None, 0, frozenset(), frozenset(), plan.dram_bytes, int(plan.cycles), free, free
-            )
-            self.arrive(stop, kept, state, step)
+                stop - 1, stop, None, 0, nothing, nothing, plan.dram_bytes, int(plan.cycles), self.capacity,
+                self.capacity,
+            )  # fmt: skip
+            self.arrive(stop, nothing, state, step)
+
+    def least_alone(self, stop: int) -> int:
+        """Bytes of a layer by itself, with all maps in DRAM."""
+        if self.listing.nodes[stop - 1].batched_weights:
+            return HUGE
+        group = next(Sweep(self.listing, self.target, stop, self.borders).groups(self.capacity), None)
+        found = Ways(group, self).best(frozenset(), frozenset(), self.capacity) if group else None
+        return HUGE if found is None else found.bytes
 
     def extend(self, ways: Ways, kept: Kept, state: State) -> None:
         group = ways.group
@@ -246,11 +265,9 @@ class Ways:
         may_stay = [b.map for b in group.outputs if self.can_stay(b)] if search.keep else []
         may_stay = may_stay[-MOST_KEPT:]
         forms = (WHOLE,) if search.target.chip.clusters == 1 else (BY_ROWS, BY_COLUMNS, WHOLE)
-        choices = [[None, *(m << FORM_BITS | form for form in forms)] for m in may_stay]
-        self.stays = [
-            frozenset(m for m in chosen if m is not None) for chosen in itertools.product(*choices)
-        ]
-        self.stays = [stay for stay in self.stays if self.allowed(stay, group.outputs) is not None]
+        few = [frozenset(c) for r in range(1, len(may_stay) + 1) for c in itertools.combinations(may_stay, r)]
+        self.stays = [frozenset[int]()]
+        self.stays += [frozenset(m << FORM_BITS | form for m in chosen) for form in forms for chosen in few]
         largest_first = np.array(group.weights[::-1], np.int64)
         self.held_weights = int(largest_first.sum())
         self.total_weights = self.held_weights * group.shares
@@ -260,12 +277,21 @@ class Ways:
         self.gain = streamed - np.where(streamed > 0, chunk, 0)
         self.gain = np.maximum.accumulate(self.gain)
         shapes = group.shapes
-        self.tiles = shapes.counts[0] * shapes.counts[1] * shapes.counts[2]
-        self.is_roll = shapes.mode == ROLL
-        self.fixed = group.inside + group.vector_bytes + self.held_weights
+        least = group.inside + group.vector_bytes + self.held_weights - self.gain[-1]
+        self.index = np.flatnonzero(group.valid & (least <= search.capacity))
+        self.tiles = (shapes.counts[0] * shapes.counts[1] * shapes.counts[2])[self.index]
+        self.is_roll = (shapes.mode == ROLL)[self.index]
+        self.fixed = (group.inside + group.vector_bytes + self.held_weights)[self.index]
+        self.late, self.behind, self.work = (a[self.index] for a in (group.late, group.behind, group.work))
+        self.buffers = {b.map: b.buffer[self.index] for b in (*group.inputs, *group.outputs)}
+        self.moved = {b.map: b.moved[self.index] for b in (*group.inputs, *group.outputs)}
+        self.all = np.ones(len(self.index), np.bool_)
+        self.inside_form: dict[int, NDArray[np.bool_]] = {}
         self.rate = search.target.chip.dram.port_bytes_per_cycle
         self.must_store = {b.map: maps[b.map].bytes for b in group.outputs if maps[b.map].needs_dram}
         self.known: dict[tuple[Kept, Kept, int], Step | None] = {}
+        self.bases: dict[tuple[Kept, Kept], Base | None] = {}
+        self.stays = [stay for stay in self.stays if self.allowed(stay, group.outputs) is not None]
 
     def can_stay(self, output: Boundary) -> bool:
         """Somebody behind the group reads it as it was made."""
@@ -280,25 +306,31 @@ class Ways:
 
     def allowed(self, stay: Kept, boundaries: Sequence[Boundary]) -> NDArray[np.bool_] | None:
         """In which shapes the clusters make, or need, no more of these maps than they hold; None: in none."""
-        fits = self.group.valid
+        fits = self.all
         for b in boundaries:
             for form in (BY_ROWS, BY_COLUMNS):
                 if b.map << FORM_BITS | form in stay:
                     fits = fits & self.within(b, form)
             if b.map << FORM_BITS in stay and boundaries is self.group.outputs and self.search.target.chip.clusters > 1:
                 shapes = self.group.shapes
-                fits = fits & ((shapes.dealt != BY_ROWS) | (shapes.counts[1] == 1))
-                fits = fits & ((shapes.dealt != BY_COLUMNS) | (shapes.counts[2] == 1))
+                once = (shapes.dealt != BY_ROWS) | (shapes.counts[1] == 1)
+                once &= (shapes.dealt != BY_COLUMNS) | (shapes.counts[2] == 1)
+                fits = fits & once[self.index]
         return fits if fits.any() else None
 
     def within(self, b: Boundary, form: int) -> NDArray[np.bool_]:
         """A cluster's box of a map in each shape lies in what it holds of it."""
-        shapes, held = self.group.shapes, self.search.boxes.get(b.map << FORM_BITS | form)
-        if held is None:
-            return np.zeros(len(shapes.mode), np.bool_)
-        start, step, extent = b.rows if form == BY_ROWS else b.columns
-        alike = (shapes.dealt == form) & (shapes.counts[form - 1] == 1) & (step == held.share)
-        return alike & (start >= -held.before) & (start + extent <= held.share + held.behind)
+        key = b.map << FORM_BITS | form
+        if key not in self.inside_form:
+            held = self.search.boxes.get(key)
+            shapes, (start, step, extent) = self.group.shapes, b.rows if form == BY_ROWS else b.columns
+            if held is None:
+                self.inside_form[key] = ~self.all
+            else:
+                alike = (shapes.dealt == form) & (shapes.counts[form - 1] == 1) & (step == held.share)
+                alike &= (start >= -held.before) & (start + extent <= held.share + held.behind)
+                self.inside_form[key] = alike[self.index]
+        return self.inside_form[key]
 
     def best(self, resident: Kept, stay: Kept, free: int) -> Step | None:
         key = (resident, stay, free)
@@ -313,39 +345,66 @@ class Ways:
     def ranked(self, resident: Kept, stay: Kept, free: int, most: int) -> Iterator[Step]:
         """The shapes that fit, from the cheapest on."""
         group = self.group
-        memory, late = self.fixed, group.late
-        moved = np.full(len(memory), group.constant_bytes + group.vector_bytes)
-        inside, staying = ({m >> FORM_BITS for m in maps} for maps in (resident, stay))
-        valid = self.allowed(resident, group.inputs)
-        also = self.allowed(stay, group.outputs)
-        if valid is None or also is None:
+        base = self.base(resident, stay)
+        if base is None:
             return
-        for b in group.inputs:
-            if b.map not in inside:
-                memory, moved, late = memory + b.buffer, moved + b.moved, np.maximum(late, b.late)
-        for b in group.outputs:
-            if b.map not in staying:
-                memory, moved = memory + b.buffer, moved + b.moved
-            else:
-                moved = moved + self.must_store.get(b.map, 0)
-        streamed = np.searchsorted(self.gain, memory - free)
-        fits = valid & also & (streamed < len(self.gain))
+        streamed = np.searchsorted(self.gain, base.memory - free)
+        fits = base.fits & (streamed < len(self.gain))
         if not fits.any():
             return
         streamed = np.minimum(streamed, len(self.gain) - 1)
-        passes = np.where(self.is_roll, self.tiles * (late + group.behind), self.tiles)
-        moved = moved + self.total_weights + (passes - 1) * self.streamed[streamed]
-        bus = passes * self.held_weights // self.search.target.cluster.bus.bytes_per_cycle
-        cycles = np.maximum(np.maximum(passes * group.work, bus), moved // self.rate) + passes * STEP_CYCLES
+        moved = base.moved + (base.passes - 1) * self.streamed[streamed]
+        cycles = np.maximum(base.cycles, moved // self.rate) + base.passes * STEP_CYCLES
         score = np.where(fits, (moved << CYCLE_BITS) + np.minimum(cycles, (1 << CYCLE_BITS) - 1), HUGE)
         for k in [int(np.argmin(score))] if most == 1 else np.argsort(score, kind="stable")[:most].tolist():
             if score[k] == HUGE:
                 return
             count = int(streamed[k])
             yield Step(
-                group.first, group.stop, k, count, resident, stay, int(moved[k]), int(cycles[k]),
-                int(memory[k] - self.gain[count]), free, int(passes[k]), group.shares > 1,
+                group.first, group.stop, int(self.index[k]), count, resident, stay, int(moved[k]), int(cycles[k]),
+                int(base.memory[k] - self.gain[count]), free, int(base.passes[k]), group.shares > 1,
             )  # fmt: skip
+
+    def base(self, resident: Kept, stay: Kept) -> Base | None:
+        key = (resident, stay)
+        if key not in self.bases:
+            self.bases[key] = self.based(resident, stay)
+        return self.bases[key]
+
+    def based(self, resident: Kept, stay: Kept) -> Base | None:
+        """What does not depend on the room that is left; None where no shape goes with these maps in SRAM."""
+        group = self.group
+        memory, late = self.fixed, self.late
+        least = group.constant_bytes + group.vector_bytes + self.total_weights
+        moved = np.full(len(self.index), least, np.int64)
+        inside, staying = ({m >> FORM_BITS for m in maps} for maps in (resident, stay))
+        valid, also = self.allowed(resident, group.inputs), self.allowed(stay, group.outputs)
+        if valid is None or also is None:
+            return None
+        for b in group.inputs:
+            if b.map not in inside:
+                memory, moved = memory + self.buffers[b.map], moved + self.moved[b.map]
+                late = np.maximum(late, b.late[self.index])
+        for b in group.outputs:
+            if b.map not in staying:
+                memory, moved = memory + self.buffers[b.map], moved + self.moved[b.map]
+            else:
+                moved = moved + self.must_store.get(b.map, 0)
+        passes = np.where(self.is_roll, self.tiles * (late + self.behind), self.tiles)
+        bus = passes * self.held_weights // self.search.target.cluster.bus.bytes_per_cycle
+        return Base(memory, moved, passes, np.maximum(passes * self.work, bus), valid & also)
+
+
+@dataclass(frozen=True)
+class Base:
+    """A group with some maps in SRAM: bytes of SRAM with all weights, DRAM bytes with none streamed, passes, cycles of
+    the cores, and which shapes go at all."""
+
+    memory: Ints
+    moved: Ints
+    passes: Ints
+    cycles: Ints
+    fits: NDArray[np.bool_]
 
 
 def boxes_of(listing: Listing, clusters: int) -> dict[int, Box]:
@@ -383,10 +442,14 @@ def borders_of(listing: Listing, map_: Map, d: int, share: int, clusters: int) -
     return before, behind
 
 
-def solve_all(
-    listings: Sequence[Listing] | Iterator[Listing], target: Target, capacity: int, **options: object
-) -> Solution | None:
-    """The best over several orders of the layers."""
-    found = [Search(listing, target, capacity, **options).solve() for listing in listings]  # type: ignore[arg-type]
-    good = [s for s in found if s is not None]
-    return min(good, key=lambda s: (s.bytes, s.cycles), default=None)
+def rest_of(listing: Listing) -> list[int]:
+    """For each cut, bytes that what stands behind it moves at least: weights, inputs and outputs of the network."""
+    count = len(listing.nodes)
+    own = [node.weight_bytes + node.vector_bytes for node in listing.nodes]
+    for map_ in listing.maps:
+        if map_.is_output and map_.producer is not None:
+            own[map_.producer] += map_.bytes
+    rest = [0] * (count + 1)
+    for k in range(count - 1, -1, -1):
+        rest[k] = rest[k + 1] + own[k]
+    return rest
