@@ -7,7 +7,7 @@
 | `fused` | layers in units | fuse-layers |
 | `tiled` | units with partitions, layers with maps | partition, choose-layout |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units |
-| `lowered` | instructions with symbolic buffers | lower-tiles, choose-line-buffer, (compress- and share-weights,) join-sections, make-address-tables |
+| `lowered` | instructions with symbolic buffers | lower-tiles, ..., join-sections, ...: see `passes_to` |
 | `fixed` | addresses, events | allocate, hoist-loads, schedule |
 
 A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
@@ -35,6 +35,7 @@ from frustum.dialects.weight_codec import CODECS
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.choose_layout import ChooseLayout
+from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
@@ -79,7 +80,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     simpler = (QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
-        "typed": (*simpler, *types, FuseResidual(), OwnOutputs()),
+        "typed": (*simpler, *types, FuseResidual(), ConvertAtHost(), OwnOutputs()),
         "fused": (FuseLayers(choices.policy, choices.rules, choices.thresholds, sram=choices.sram),),
         "tiled": (PartitionUnits(sram=choices.sram), ChooseLayout()),
         "placed": (LowerUnits(),),
