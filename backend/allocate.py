@@ -103,8 +103,13 @@ class _Placing:
         """Place the buffers of a memory from `base` on; the peak of each section."""
         capacity = self.target.memory(memory).capacity_bytes
         peaks = [base] * len(self.code.sections)
-        for group in self._groups(memory):
+        everything = [n for group in self._groups(memory) for n in group]
+        offsets = self._pack_apart(everything, capacity - base)
+        for group in self._groups(memory) if offsets is None else ():
             self._place(group, memory, base, capacity)
+        for number, offset in zip(everything, offsets or (), strict=offsets is not None):
+            self.addresses[number] = base + offset
+        for group in [everything]:
             for number in group:
                 end = self.addresses[number] + self._size(number)
                 first, last = self.spans[number]
@@ -126,6 +131,13 @@ class _Placing:
         if group:
             yield group
 
+    def _pack_apart(self, group: Sequence[int], capacity: int) -> Sequence[int] | None:
+        lives = [life_of(self.code.buffers[n], self.uses[n]) for n in group]
+        met, sizes = meetings(lives), [self._size(n) for n in group]
+        wishes = wishes_of([self.wants[n] for n in group], met)
+        packing = pack_apart(sizes, met, wishes, [outermost(life)[0] for life in lives], capacity)
+        return None if packing is None else packing.offsets
+
     def _place(self, group: Sequence[int], memory: Memory, base: int, capacity: int) -> None:
         sizes = [self._size(n) for n in group]
         ends = list(accumulate(sizes, initial=base))
@@ -136,13 +148,12 @@ class _Placing:
             self.addresses[number] = offset
 
     def _pack(self, group: Sequence[int], memory: Memory, base: int, capacity: int) -> list[int]:
+        apart = self._pack_apart(group, capacity - base)
+        if apart is not None:
+            return [base + offset for offset in apart]
         sizes = [self._size(n) for n in group]
         lives = [life_of(self.code.buffers[n], self.uses[n]) for n in group]
         met = meetings(lives)
-        wishes = wishes_of([self.wants[n] for n in group], met)
-        apart = pack_apart(sizes, met, wishes, [outermost(life)[0] for life in lives], capacity - base)
-        if apart is not None:
-            return [base + offset for offset in apart.offsets]
         packing = pack(sizes, met, [life.start for life in lives], capacity - base)
         if base + packing.peak > capacity:
             end = base + packing.peak

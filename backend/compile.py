@@ -78,24 +78,33 @@ def fixed(module: ModuleOp, choices: Choices, run: Run, stop: str | None = None)
     """The module at stop `fixed`; partitions are made smaller until the allocator finds room for all buffers, and
     sections shorter until the address tables of each have room.  `stop`: where it is, if it does not show."""
     stop = stop or stop_of(module)
-    before = [s for s in stops_after(stop) if s in ("typed", "fused")]
-    after = [s for s in stops_after(stop) if s not in ("typed", "fused")]
+    early = ("typed",) if is_cut_by_fusion(module, choices) else ("typed", "fused")
+    before = [s for s in stops_after(stop) if s in early]
+    after = [s for s in stops_after(stop) if s not in early]
     run.advance(module, before, choices)
     shares = list(SRAM_SHARES if "tiled" in after else SRAM_SHARES[:1])
     joined = [choices.joined, *(share for share in JOINED_SHARES if share < choices.joined)]
     joined = joined if "lowered" in after else joined[:1]
+    first: DoesNotFit | None = None
     while True:
         is_last = len(shares) == len(joined) == 1
         attempt = module if is_last else module.clone()
         try:
             run.advance(attempt, after, replace(choices, sram=shares[0], joined=joined[0]))
         except DoesNotFit as error:
+            first = first or error
             tried = shares if "sram" in str(error).lower() else joined if TABLES in str(error) else [None]
             if len(tried) < 2:
-                raise
+                raise first from None
             tried.pop(0)
             continue
         return attempt
+
+
+def is_cut_by_fusion(module: ModuleOp, choices: Choices) -> bool:
+    """Whether the pass that fuses cuts units into tiles too, so that a smaller share of SRAM concerns it."""
+    policy = chosen(choices.policy, choices.rules, choices.thresholds, target_of(module).options)[0]
+    return policy == "optimal"
 
 
 def executable_of(module: ModuleOp, choices: Choices) -> Executable:

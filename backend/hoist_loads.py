@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeGuard
 
 import numpy as np
@@ -19,6 +19,9 @@ from frustum.dialects.isa.instruction import Instruction, value_of
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, BarrierOp, ExternalOp, ProgramOp
 from frustum.dialects.isa.transfer import CopyOp
 
+CROSSING = 8
+"""So many loads at most move over a barrier: `frustum-join-sections` leaves room for their code."""
+
 
 @dataclass(frozen=True)
 class HoistLoads(ModulePass):
@@ -28,45 +31,37 @@ class HoistLoads(ModulePass):
     writes, stands before the first store of the earliest of the `distance` units before its own at which the last use
     of its bytes is over; the order of such loads stays.  The engine that loads and stores runs in order: a store
     waits for its unit's last computation, and what stands behind it waits too.  Where no such place is, the load
-    moves to the start of its own unit if it can.  Nothing leaves its section.  Buffers keep their addresses.
+    moves to the start of its own unit if it can.  A few loads move over a barrier.  Buffers keep their addresses.
     """
 
     name = "frustum-hoist-loads"
 
-    distance: int = 2
+    distance: int = 3
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         granules = target_of(op).memory("sram").capacity_bytes // ALIGNMENT_BYTES
         for program in op.walk():
             if isinstance(program, ProgramOp):
                 written = {op.dst for op in program.walk() if isinstance(op, CopyOp)}
-                for section in sections_of(program, granules, self.distance, written):
-                    section.run()
+                _Program(program, granules, self.distance, written).run()
 
 
-def sections_of(program: ProgramOp, granules: int, distance: int, written: Set[SSAValue]) -> list[_Section]:
-    """The code from barrier to barrier."""
-    sections = [_Section(granules, distance, written)]
-    for op in program.body.block.ops:
-        if isinstance(op, BarrierOp):
-            sections.append(_Section(granules, distance, written))
-        elif isinstance(op, AllocOp):
-            sections[-1].allocs[op] = len(sections[-1].children)
-        elif not isinstance(op, ExternalOp):
-            sections[-1].children.append(op)
-    return sections
+class _Program:
+    """Children of a program; of each buffer there how many children stand before it."""
 
-
-@dataclass
-class _Section:
-    """Children of the program between two barriers; of each buffer there how many children stand before it."""
-
-    granules: int
-    distance: int
-    written: Set[SSAValue]
-    children: list[Operation] = field(default_factory=list)
-    allocs: dict[AllocOp, int] = field(default_factory=dict)
-    moved: set[int] = field(default_factory=set)
+    def __init__(self, program: ProgramOp, granules: int, distance: int, written: Set[SSAValue]) -> None:
+        self.granules, self.distance, self.written = granules, distance, written
+        self.children: list[Operation] = []
+        self.allocs: dict[AllocOp, int] = {}
+        self.moved: set[int] = set()
+        self.crossed: dict[int, int] = {}
+        for op in program.body.block.ops:
+            if isinstance(op, AllocOp):
+                self.allocs[op] = len(self.children)
+            elif not isinstance(op, ExternalOp):
+                if isinstance(op, BarrierOp):
+                    self.crossed[len(self.children)] = 0
+                self.children.append(op)
 
     def run(self) -> None:
         units = [unit_of(child) for child in self.children]
@@ -87,6 +82,10 @@ class _Section:
 
     def place(self, places: Sequence[int], behind: int, number: int) -> int | None:
         """The child before which a load may stand: the first one that is not before `behind`."""
+        full = (
+            barrier + 1 for barrier, count in self.crossed.items() if barrier < number and count == CROSSING
+        )
+        behind = max(behind, *full, 0)
         place = next((each for each in places if each >= behind), number)
         while place in self.moved:
             place += 1
@@ -97,6 +96,8 @@ class _Section:
         block = load.parent_block()
         assert block is not None
         self.moved.add(number)
+        for barrier in self.crossed:
+            self.crossed[barrier] += place <= barrier < number
         buffer = load.dst.owner
         assert isinstance(buffer, AllocOp)
         late = [buffer] if self.allocs.get(buffer, -1) > place else []

@@ -4,7 +4,7 @@ from programs import copy, machine, module_of
 from xdsl.context import Context
 
 from frustum.backend.allocate import Allocate
-from frustum.backend.hoist_loads import HoistLoads
+from frustum.backend.hoist_loads import CROSSING, HoistLoads
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp
 from frustum.dialects.isa.transfer import CopyOp
@@ -25,11 +25,11 @@ def chain(count, size, *, barriers=False):
     return ops
 
 
-def order(ops, capacity):
+def order(ops, capacity, distance=3):
     """What stands after the other once loads have moved: (kind, unit)."""
     module = module_of(machine(1, 1, capacity=capacity), *ops)
     Allocate().apply(Context(), module)
-    HoistLoads().apply(Context(), module)
+    HoistLoads(distance).apply(Context(), module)
     module.verify()
     program = module.body.block.first_op
     found = []
@@ -49,8 +49,8 @@ def kind(op):
     return "weight" if op.src.owner.external_name.data == "w" else "map"
 
 
-def test_weights_stand_before_the_stores_of_two_units_before():
-    assert order(chain(4, 64), 1 << 20) == [
+def test_weights_stand_before_the_stores_of_the_units_before():
+    assert order(chain(4, 64), 1 << 20, distance=2) == [
         ("weight", 0), ("map", 0), ("use", 0), ("weight", 1), ("weight", 2), ("store", 0),
         ("map", 1), ("use", 1), ("weight", 3), ("store", 1),
         ("map", 2), ("use", 2), ("store", 2),
@@ -65,10 +65,15 @@ def test_where_two_weights_share_their_bytes_a_load_stays_behind_the_use():
     assert found.index(("weight", 1)) < found.index(("store", 0))
 
 
-def test_nothing_crosses_a_barrier():
-    found = order(chain(3, 64, barriers=True), 1 << 20)
-    assert [each[1] for each in found if each != "barrier"] == [0] * 4 + [1] * 4 + [2] * 4
-    assert found[0] == ("weight", 0) and found[5] == ("weight", 1)
+def test_only_a_few_loads_cross_a_barrier():
+    found = order(chain(4, 64, barriers=True), 1 << 20)
+    assert found.index(("weight", 1)) < found.index("barrier")
+    ops = chain(1, 64)
+    more = [AllocOp("sram", 16) for _ in range(CROSSING + 4)]
+    ops += [BarrierOp(), *more, *(copy("gdma", ops[0], each, unit=1) for each in more)]
+    found = order(ops, 1 << 20)
+    assert found[: found.index("barrier")].count(("weight", 1)) == CROSSING
+    assert found.count(("weight", 1)) == CROSSING + 4
 
 
 def test_what_the_program_writes_is_loaded_where_it_was():
