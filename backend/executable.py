@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from frustum.backend.check_manifest import ManifestError, check_manifest
 from frustum.backend.container import (
     ALIGNMENT_BYTES,
+    HEADER,
     ExecutableError,
     Section,
     Stored,
@@ -45,6 +46,7 @@ PAGE_BYTES = 4096
 """What a file is mapped in."""
 SECTIONS = ("manifest", "code", "debug", "weights")
 INDEX = np.dtype("<u4")
+DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +139,12 @@ def open_executable(path: str | Path) -> Executable:
         raise ExecutableError(f"{path}: damaged: {length} bytes of weights, the manifest says {stop - start}")
     weights = ((start, _map(path, stored["weights"])),) if stop > start else ()
     return Executable(program, code, manifest, weights, path)
+
+
+def fingerprint(path: str | Path) -> str:
+    """The checksum in the header of a file that was opened or written, in hexadecimal: it stands for all of it."""
+    with open(path, "rb") as file:
+        return file.read(HEADER.size)[-DIGEST_BYTES:].hex()
 
 
 def weights_range(program: Program) -> tuple[int, int]:

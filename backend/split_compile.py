@@ -33,7 +33,7 @@ from frustum.passes.analysis.series import Cuts, Range, at_outputs, cuts_within,
 from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
 from frustum.passes.weights import attach, store_of
 
-__all__ = ["Compilation", "Splitting", "compile_pieces"]
+__all__ = ["Compilation", "Splitting", "When", "compile_pieces", "one_piece"]
 
 When: TypeAlias = Literal["auto", "outputs", "never"]
 Peaks: TypeAlias = dict[MemoryName, int]
@@ -264,11 +264,7 @@ class _Work:
 
     def result(self, found: Sequence[Executable]) -> Compilation:
         if len(found) == 1:
-            names = [
-                [each.name for each in found[0].program.externals if each.class_ == class_]
-                for class_ in ("input", "output")
-            ]
-            return Compilation(list(found), tuple(names[0]), tuple(names[1]), 0.0, self.seconds, self.log)
+            return replace(one_piece(found[0], 0.0, self.seconds), log=self.log)
         network = self.layers.network
         stem = network.sym_name.data
         named = [renamed(each, f"{stem}_{number}") for number, each in enumerate(found)]
@@ -297,6 +293,15 @@ class _Work:
         if stop - start == 1:
             return f"layer '{names[start]}'"
         return f"'{names[start]}' to '{names[stop - 1]}' ({stop - start} layers)"
+
+
+def one_piece(executable: Executable, seconds: float, passes: dict[str, float]) -> Compilation:
+    """A network that is one executable."""
+    inputs, outputs = (
+        tuple(each.name for each in executable.program.externals if each.class_ == class_)
+        for class_ in ("input", "output")
+    )
+    return Compilation([executable], inputs, outputs, seconds, passes)
 
 
 def renamed(executable: Executable, name: str) -> Executable:

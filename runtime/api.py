@@ -7,14 +7,14 @@ result.outputs["prob"], result.report["cycles"]["total"]
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frustum.backend.executable import Executable
 from frustum.dialects.target import Target
-from frustum.runtime.arguments import DTYPES, HOSTS, METHODS, MODES, POLICIES
+from frustum.runtime.arguments import DTYPES, HOSTS, METHODS, MODES, POLICIES, SPLITS
 from frustum.runtime.build import Model, Request, build
 from frustum.runtime.calibrate import Method
 from frustum.runtime.chain import Chain, HostArray, chain_of
@@ -25,6 +25,7 @@ from frustum.runtime.machine import Mode
 from frustum.runtime.sources import open_file, open_folder
 
 if TYPE_CHECKING:
+    from frustum.backend.split_compile import When
     from frustum.passes.onnx.place_host import HostMode
 
 __all__ = ["Result", "compile", "run"]
@@ -50,6 +51,9 @@ def compile(
     calibration: Sequence[Mapping[str, Array]] = (),
     host: HostMode | None = None,
     constants: Mapping[str, Array] | None = None,
+    split: When | None = None,
+    refuse: str | None = None,
+    placement: str | None = None,
 ) -> Executable | Chain:
     """The executable of a model; a chain of executables and host pieces where it does not run as one.
 
@@ -62,14 +66,20 @@ def compile(
     `host`: whether nodes may run on the host: `never`, `auto` (the default: those that the device lacks, and what is
     not worth moving), `only`.  `constants`: values of inputs that are really constants (weights, shapes, axes), which
     are inputs no more.
+
+    `split`: `auto` (the default) cuts networks at output branches, and again what does not fit; `outputs` at output
+    branches alone; `never`.  `refuse`: fuse the pieces again, by `conditions` (with limits:
+    `conditions{nodes=2..9,weight_bytes=..65536}`), `pairs`, `forward` or `bidirectional`.  `placement`: the chip of
+    each executable: `one` (the default: chip 0), `each` on the next, or as listed, as in `0,0,1`.
     """
     check_choice("dtype", dtype, DTYPES)
     check_choice("policy", policy, POLICIES)
     check_choice("calibrate", calibrate, METHODS)
     check_choice("host", host, HOSTS)
+    check_choice("split", split, SPLITS)
     request = Request(
         model, target, dtype, shapes or {}, batch, policy, calibrate=calibrate, calibration=calibration,
-        host=host, constants=constants or {},
+        host=host, constants=constants or {}, split=split, refuse=refuse, placement=placement,
     )  # fmt: skip
     chain = build(request).chain
     return chain.single or chain
@@ -81,14 +91,18 @@ def run(
     *,
     mode: Mode = "full",
     checked: bool = False,
+    on_output: Callable[[str, HostArray], None] = lambda name, array: None,
 ) -> Result:
-    """One run on the emulated machine; `executable` may be a file, or a folder that `frustum compile` wrote."""
+    """One run on the emulated machine; `executable` may be a file, or a folder that `frustum compile` wrote.
+
+    `on_output` gets each output as soon as the piece that makes it has run.
+    """
     check_choice("mode", mode, MODES)
     if isinstance(executable, str | Path):
         path = Path(executable)
         executable = open_folder(path)[0] if path.is_dir() else open_file(path)
     chain = chain_of(executable) if isinstance(executable, Executable) else executable
-    ran = execute_chain(chain, inputs, mode, checked)
+    ran = execute_chain(chain, inputs, mode, checked, hand=on_output)
     return Result(ran.outputs, report_of_chain(chain, ran).data)
 
 

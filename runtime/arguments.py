@@ -15,6 +15,7 @@ METHODS = ("minmax", "percentile")
 POLICIES = ("none", "pyramid", "template", "greedy", "optimal")
 MODES = ("full", "functional", "timing")
 HOSTS = ("never", "auto", "only")
+SPLITS = ("auto", "never", "outputs")
 COMMANDS = ("run", "compile", "inspect", "targets")
 """Each is a module of `frustum.runtime.commands` with a function `main(options) -> exit code`."""
 
@@ -117,6 +118,16 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--host", choices=HOSTS, help="layers on the host: none, what the device lacks (`auto`, the default), all"
+    )
+    parser.add_argument(
+        "--split", choices=SPLITS, help="networks cut at output branches, and (`auto`, the default) what does not fit"
+    )
+    parser.add_argument(
+        "--refuse", metavar="STRATEGY",
+        help="fuse pieces again: conditions{nodes=2..9,weight_bytes=..N,compute=..N}, pairs, forward, bidirectional",
+    )  # fmt: skip
+    parser.add_argument(
+        "--placement", metavar="one|each|0,0,1", help="the chip of each executable (default `one`: chip 0)"
     )
     parser.add_argument(
         "--weights-seed", metavar="N", type=_natural, help="of a zoo: network's weights (default 0)"

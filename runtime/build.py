@@ -17,9 +17,11 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend import targets
-from frustum.backend.compile import ACCURACY, AtStop, Compiled, compile_module, executable_of
+from frustum.backend.compile import ACCURACY, AtStop, executable_of
 from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, stop_of
+from frustum.backend.refuse import parse_refusal
+from frustum.backend.split_compile import Compilation, Splitting, When, compile_pieces, one_piece
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.target import ATTRIBUTE as TARGET
@@ -31,6 +33,7 @@ from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.quantise import QuantiseNetwork
+from frustum.passes.graph.split_outputs import CHAIN_INPUTS, CHAIN_OUTPUTS, joined
 from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.import_onnx import DTYPE, INT8, MODEL, import_onnx
 from frustum.passes.weights import WeightStore, attach, store_of, write_module
@@ -45,13 +48,16 @@ from frustum.runtime.chain import (
     chain_of,
     random_values,
 )
+from frustum.runtime.counters import peak_bytes
 from frustum.runtime.diagnostics import Reported, Source, operation_at_fault
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import make_folder
 from frustum.runtime.inputs import dtype_of, network_inputs
 from frustum.runtime.kernels import Array
+from frustum.runtime.machine import Machine
 from frustum.runtime.oracle import random_inputs
 from frustum.runtime.pipeline_text import parse_passes
+from frustum.runtime.placement import check_placement, chips_of
 from frustum.runtime.progress import Progress
 from frustum.runtime.reference import ReferenceExecutor, network_of
 from frustum.runtime.sources import Origin, kind_of, read_stage, read_zoo
@@ -94,6 +100,12 @@ class Request:
     """What may run on the host; auto if it is not said."""
     constants: Mapping[str, Array] = field(default_factory=dict)
     """Values of inputs that are really constants."""
+    split: When | None = None
+    """Where networks are cut; auto if it is not said."""
+    refuse: str | None = None
+    """How pieces are fused again; not at all if it is not said."""
+    placement: str | None = None
+    """The chip of each executable, as `chips_of` reads it; all on one if it is not said."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +152,9 @@ def build(
     """
     target = _target(request.target)
     passes = _passes(request)
+    splitting = _splitting(request)
+    if request.placement is not None:
+        check_placement(request.placement)
     if request.dump_ir:
         make_folder(request.dump_ir)
     refused: dict[str, str] = {}
@@ -151,9 +166,9 @@ def build(
         imported = time.perf_counter()
         seconds[0] += imported - started
         see(_interface(loaded))
-        work = _Work(request, target, passes, progress)
+        work = _Work(request, target, passes, splitting, progress)
         try:
-            chain = _chain(loaded, work)
+            chain = placed(_chain(loaded, work), request.placement)
         except Unsupported as error:
             found = {problem.node: problem.message for problem in error.problems if problem.node}
             if not _may_fall_back(loaded, request) or not found.keys() - refused.keys():
@@ -247,19 +262,29 @@ class _Work:
     request: Request
     target: Target | None
     passes: Sequence[ModulePass] | None
+    splitting: Splitting
     progress: Progress
     passes_seconds: dict[str, float] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    unsplit_peaks: list[Mapping[str, int] | None] = field(default_factory=list)
+    """Of every module in turn what it uses on chip in one piece; None where nobody knows."""
+
+    @property
+    def unsplit_peak_bytes(self) -> Mapping[str, int] | None:
+        """Of the whole model: the highest of all."""
+        known = [peaks for peaks in self.unsplit_peaks if peaks is not None]
+        if not known or len(known) < len(self.unsplit_peaks):
+            return None
+        return {memory: max(peaks[memory] for peaks in known) for memory in known[0]}
 
 
 def _chain(loaded: Loaded, work: _Work) -> Chain:
-    """The module as the only piece, or all pieces of a placement."""
+    """The module in one piece or cut, or all pieces of a placement."""
     if loaded.placement is None:
         assert loaded.module is not None
         networks = [op for op in loaded.module.walk() if isinstance(op, NetworkOp)]
         names = tuple(networks[0].outputs) if len(networks) == 1 else ()
-        (piece,) = _pieces_of(loaded, loaded.module, "", work, work.request, work.progress)
-        chain = chain_of(piece.executable)
-        return replace(chain, outputs=names) if names else chain
+        return _network_chain(_pieces_of(loaded, loaded.module, "", work, work.request, work.progress), names, work)
     placement, request = loaded.placement, work.request
     parts = placement.parts
     file = parts[0].model.file if parts else _name(loaded, request)
@@ -281,7 +306,7 @@ def _chain(loaded: Loaded, work: _Work) -> Chain:
         if request.dump_ir is not None:
             make_folder(request.dump_ir / name)
             own = replace(own, dump_ir=request.dump_ir / name)
-        pieces += _pieces_of(loaded, module, name, work, own, _at(work.progress, number / len(parts)))
+        pieces += _pieces_of(loaded, module, name, work, own, _at(work.progress, number / len(parts))).pieces
     policies = [str(p.executable.manifest["options"]["policy"]) for p in pieces if isinstance(p, DevicePiece)]
     return Chain(
         Path(file).stem,
@@ -292,7 +317,37 @@ def _chain(loaded: Loaded, work: _Work) -> Chain:
         placement.outputs,
         tuple(pieces),
         file,
+        work.unsplit_peak_bytes,
+        tuple(work.log),
     )
+
+
+def _network_chain(compiled: _Pieces, names: tuple[str, ...], work: _Work) -> Chain:
+    """The pieces of one network as a chain; `names`: its outputs, if the module told them before it was compiled."""
+    first, *rest = compiled.pieces
+    chain = chain_of(first.executable)
+    if not rest:
+        return replace(chain, outputs=names or chain.outputs, log=tuple(work.log))
+    takers = {name: piece for piece in reversed(compiled.pieces) for name in piece.inputs}
+    taken = {name: chain_of(piece.executable).inputs for name, piece in takers.items() if name in compiled.inputs}
+    return replace(
+        chain,
+        name=first.name.rpartition("_")[0],
+        inputs=tuple(each for name in compiled.inputs for each in taken[name] if each.name == name),
+        outputs=compiled.outputs,
+        pieces=tuple(compiled.pieces),
+        unsplit_peak_bytes=work.unsplit_peak_bytes,
+        log=tuple(work.log),
+    )
+
+
+def placed(chain: Chain, placement: str | None) -> Chain:
+    """The chain with its executables on chips; as it is where none is said.  UsageError where that cannot be."""
+    if placement is None:
+        return chain
+    chips = iter(chips_of(placement, len(chain.executables), chain.target))
+    pieces = (replace(each, chip=next(chips)) if isinstance(each, DevicePiece) else each for each in chain.pieces)
+    return replace(chain, pieces=tuple(pieces))
 
 
 def _at(progress: Progress, share: float) -> Progress:
@@ -300,19 +355,34 @@ def _at(progress: Progress, share: float) -> Progress:
     return lambda stage, _: progress(stage, share)
 
 
+@dataclass(frozen=True)
+class _Pieces:
+    """A network compiled: its pieces in order, its inputs and outputs."""
+
+    pieces: list[DevicePiece]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
 def _pieces_of(
     loaded: Loaded, module: ModuleOp, piece: str, work: _Work, request: Request, progress: Progress
-) -> list[DevicePiece]:
+) -> _Pieces:
     """One module compiled; `piece` is its name, if it is not the only one."""
     choices = _settle(loaded, module, request, work.target, work.passes)
     if request.dtype == INT8:
         _calibrate(module, request, progress)
     kept = module.clone() if loaded.text is None else None  # a stage is a file already
     with _faults(loaded, kept):
-        compiled = _compile(module, request, choices, work.passes, progress)
+        compiled = _compile(module, request, choices, work, progress)
     for name, seconds in compiled.passes.items():
         work.passes_seconds[name] = work.passes_seconds.get(name, 0.0) + seconds
-    return [DevicePiece(piece or compiled.executable.program.name, compiled.executable)]
+    work.log += compiled.log
+    executables = compiled.executables
+    whole = executables[0] if len(executables) == 1 else compiled.whole
+    work.unsplit_peaks.append(None if whole is None else peak_bytes(Machine(whole).expanded))
+    only = piece if len(executables) == 1 else ""
+    pieces = [DevicePiece(only or each.program.name, each) for each in executables]
+    return _Pieces(pieces, compiled.inputs, compiled.outputs)
 
 
 class _Samples:
@@ -347,7 +417,10 @@ def _interface(loaded: Loaded) -> tuple[Interface, ...] | None:
     if loaded.placement is not None:
         return tuple(Interface(each.name, each.dtype, each.shape) for each in loaded.placement.inputs)
     assert loaded.module is not None
-    found = network_inputs(loaded.module)
+    module = loaded.module
+    if CHAIN_INPUTS in module.attributes:
+        module = ModuleOp([joined(module)[0]])
+    found = network_inputs(module)
     return None if found is None else tuple(Interface(e.name, dtype_of(e).name, e.shape) for e in found)
 
 
@@ -376,6 +449,18 @@ def _passes(request: Request) -> Sequence[ModulePass] | None:
     return parse_passes(FRUSTUM.all_passes, request.pipeline)
 
 
+def _splitting(request: Request) -> Splitting:
+    """Where networks are cut and how their pieces are fused again."""
+    for option, value in (("--split", request.split), ("--refuse", request.refuse)):
+        if value is not None and request.pipeline is not None:
+            raise UsageError(f"error: {option} is of the default pipeline: --pipeline makes one executable")
+    try:
+        refusal = parse_refusal(request.refuse) if request.refuse is not None else None
+    except ValueError as error:
+        raise UsageError(f"error: --refuse {error}") from error
+    return Splitting(request.split or "auto", refusal)
+
+
 def _only_for_onnx(request: Request, what: str) -> None:
     """Refuse options that only the import heeds."""
     host = request.host not in (None, "never")
@@ -397,7 +482,8 @@ def _settle(
 ) -> Choices:
     """Give the module its target and policy; UsageError where it is past the stop that an option is for."""
     name = _name(loaded, request)
-    if sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk()) != 1:
+    is_cut = CHAIN_INPUTS in module.attributes and CHAIN_OUTPUTS in module.attributes
+    if not is_cut and sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk()) != 1:
         raise UsageError(f"{name}: error: there is not exactly one network in it")
     stop = stop_of(module)
     is_fused = STOPS.index(stop) >= STOPS.index("fused")
@@ -495,33 +581,43 @@ def _compile(
     module: ModuleOp,
     request: Request,
     choices: Choices,
-    passes: Sequence[ModulePass] | None,
+    work: _Work,
     progress: Progress,
-) -> Compiled:
+) -> Compilation:
     dump = _dump(request.dump_ir)
     if stop_of(module) == "imported":
         dump(STOPS[0], module)
-    if passes is not None:
-        return _run_passes(module, choices, passes, request.dump_ir, progress)
+    if work.passes is not None:
+        return _run_passes(module, choices, work.passes, request.dump_ir, progress)
 
-    def at_stop(stop: str, module: ModuleOp) -> None:
-        dump(stop, module)
-        progress("compile", STOPS.index(stop) / len(STOPS))
+    def at_stop(piece: str) -> AtStop:
+        dump = _dump(request.dump_ir / piece if request.dump_ir and piece else request.dump_ir)
+
+        def told(stop: str, module: ModuleOp) -> None:
+            dump(stop, module)
+            progress("compile", (STOPS.index(stop) if stop in STOPS else 0) / len(STOPS))
+
+        return told
 
     progress("compile", 0.0)
-    return compile_module(module, None, choices, at_stop)
+    return compile_pieces(module, None, choices, work.splitting, at_stop)
 
 
 def _dump(folder: Path | None) -> AtStop:
-    """What writes a module as the file of its stop."""
+    """What writes a module as the file of its stop, in a folder that is made when it is needed."""
     if folder is None:
         return lambda stop, module: None
-    return lambda stop, module: write_module(module, folder / f"{STOPS.index(stop):02}-{stop}.mlir")
+
+    def write(stop: str, module: ModuleOp) -> None:
+        make_folder(folder)
+        write_module(module, folder / (f"{STOPS.index(stop):02}-{stop}.mlir" if stop in STOPS else f"{stop}.mlir"))
+
+    return write
 
 
 def _run_passes(
     module: ModuleOp, choices: Choices, passes: Sequence[ModulePass], folder: Path | None, progress: Progress
-) -> Compiled:
+) -> Compilation:
     """The passes of `--pipeline`, each dumped under its own name; they must lead to stop `fixed`."""
     started = time.perf_counter()
     seconds: dict[str, float] = {}
@@ -540,8 +636,7 @@ def _run_passes(
         raise UsageError(
             f"error: --pipeline ends at stop '{stop}': an executable needs all passes to '{STOPS[-1]}'"
         )
-    executable = executable_of(module, choices)
-    return Compiled(executable, time.perf_counter() - started, seconds)
+    return one_piece(executable_of(module, choices), time.perf_counter() - started, seconds)
 
 
 @contextmanager

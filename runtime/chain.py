@@ -110,6 +110,10 @@ class Chain:
     outputs: tuple[str, ...]
     pieces: tuple[Piece, ...]
     model: str = ""
+    unsplit_peak_bytes: Mapping[str, int] | None = None
+    """Of each memory on chip the peak of the network in one piece, where it is cut and would fit uncut."""
+    log: tuple[str, ...] = ()
+    """What was cut, fused again and refused, and why."""
 
     @property
     def executables(self) -> tuple[Executable, ...]:
@@ -133,6 +137,17 @@ class Chain:
         """The type on the device; `host` where nothing runs there."""
         types = Counter(str(executable.program.dtype) for executable in self.executables)
         return types.most_common(1)[0][0] if types else "host"
+
+    def passed(self, piece: DevicePiece) -> frozenset[str]:
+        """The inputs and outputs of a piece that are not the model's."""
+        given = {each.name for each in self.inputs}
+        return frozenset({*piece.inputs} - given) | frozenset({*piece.outputs} - {*self.outputs})
+
+    def between(self) -> frozenset[str]:
+        """Values that executables make for executables alone: no input or output of the model, nor of the host."""
+        made = {name for piece in self.pieces if piece.kind == "device" for name in piece.outputs}
+        host = {name for piece in self.pieces if piece.kind == "host" for name in (*piece.inputs, *piece.outputs)}
+        return frozenset(made - host - {*self.outputs} - {each.name for each in self.inputs})
 
     def crossing(self) -> list[str]:
         """Values that go over the host link only because some nodes are on the host, each once.

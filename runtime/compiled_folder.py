@@ -2,13 +2,17 @@
 
 | key of the manifest | holds |
 |---|---|
-| `schema` | 2; any other is refused |
+| `schema` | 3; any other is refused |
 | `model`, `dtype`, `policy`, `host` | as in the report |
 | `target`, `machine` | the machine's name, and all of it as executables have it |
 | `origin` | where the model is (a path or zoo: name, and the seed of its weights), or null: for `--check` |
 | `inputs`, `outputs` | name, type and shape of each; null where only a run knows |
 | `pieces` | in the order in which they run: `name`, `kind`, `file`, `bytes`, `inputs`, `outputs` |
+| ... of the device | also `chip`, and `sha256`: the checksum in the file's header, which stands for all of it |
 | ... of the host | also `sha256` of the file, and `layers`: name, op and reason of each |
+| `unsplit_peak_bytes` | of each memory on chip the peak of the network in one piece; null where nobody knows |
+| `log` | what was cut and fused again, and why |
+| `sha256` | the last line: of all bytes before it |
 
 A device piece is an executable, which carries its own checksums; a host piece is an ONNX model.
 """
@@ -21,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from frustum.backend.executable import write_executable
+from frustum.backend.executable import fingerprint, write_executable
 from frustum.dialects.target import from_json, to_json
 from frustum.runtime.chain import Chain, DevicePiece, Fallback, HostPiece, Interface, Piece
 from frustum.runtime.failures import UsageError
@@ -29,8 +33,10 @@ from frustum.runtime.failures import UsageError
 __all__ = ["MANIFEST", "SCHEMA", "open_chain", "read_manifest", "write_chain"]
 
 MANIFEST = "manifest.json"
-SCHEMA = 2
+SCHEMA = 3
 SUFFIXES: dict[str, str] = {"device": ".frustum", "host": ".onnx"}
+SEAL = b' "sha256": "%s"\n}\n'
+DIGEST_LETTERS = 64
 Json: TypeAlias = dict[str, Any]
 
 
@@ -49,16 +55,24 @@ def write_chain(folder: Path, chain: Chain, origin: Json | None) -> None:
         "inputs": [{"name": i.name, "dtype": i.dtype, "shape": i.shape} for i in chain.inputs],
         "outputs": [_output(chain, name) for name in chain.outputs],
         "pieces": pieces,
+        "unsplit_peak_bytes": None if chain.unsplit_peak_bytes is None else dict(chain.unsplit_peak_bytes),
+        "log": list(chain.log),
     }
-    text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    (folder / MANIFEST).write_bytes(_sealed(manifest))
+
+
+def _sealed(manifest: Json) -> bytes:
+    """The text of a manifest with its checksum as the last key."""
+    text = json.dumps(manifest, indent=1, ensure_ascii=False).removesuffix("\n}").encode() + b",\n"
+    return text + SEAL % hashlib.sha256(text).hexdigest().encode()
 
 
 def read_manifest(folder: Path) -> Json:
-    """The manifest of a compiled folder; UsageError where it is none of ours."""
+    """The manifest of a compiled folder; UsageError where it is none of ours, or a byte of it has changed."""
     path = folder / MANIFEST
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
+        data = json.loads(text)
     except FileNotFoundError as error:
         raise UsageError(f"{folder}: error: not a compiled folder: it has no {MANIFEST}") from error
     except OSError as error:
@@ -69,6 +83,9 @@ def read_manifest(folder: Path) -> Json:
         raise UsageError(
             f"{path}: error: not the manifest of a compiled folder, or of another version of Frustum"
         )
+    rest = text[: -len(SEAL % bytes(DIGEST_LETTERS))]
+    if text != rest + SEAL % hashlib.sha256(rest).hexdigest().encode():
+        raise UsageError(f"{path}: error: damaged: its checksum does not match")
     return data
 
 
@@ -85,6 +102,8 @@ def open_chain(folder: Path, manifest: Json) -> Chain:
             tuple(str(each["name"]) for each in manifest["outputs"]),
             tuple(_read_piece(folder, each) for each in manifest["pieces"]),
             str(manifest["model"]),
+            _peaks(manifest["unsplit_peak_bytes"]),
+            tuple(map(str, manifest["log"])),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # a TargetError is a ValueError
         raise UsageError(f"{path}: error: damaged: {type(error).__name__} {str(error).splitlines()[0]}") from error
@@ -96,7 +115,7 @@ def _write_piece(folder: Path, piece: Piece) -> Json:
     file = folder / f"{piece.name}{SUFFIXES[piece.kind]}"
     if isinstance(piece, DevicePiece):
         write_executable(piece.executable, file)
-        extra: Json = {}
+        extra: Json = {"chip": piece.chip, "sha256": fingerprint(file)}
     else:
         file.write_bytes(piece.model.to_bytes())
         layers = [{"name": f.name, "op": f.op, "reason": f.reason} for f in piece.fallbacks]
@@ -133,7 +152,10 @@ def _read_piece(folder: Path, data: Mapping[str, Any]) -> Piece:
     if kind == "device":
         from frustum.runtime.sources import open_file
 
-        return DevicePiece(name, open_file(folder / file))
+        executable = open_file(folder / file)
+        if fingerprint(folder / file) != data["sha256"]:
+            raise UsageError(f"{folder / file}: error: damaged: not the file that {MANIFEST} names")
+        return DevicePiece(name, executable, int(data["chip"]))
     if kind != "host":
         raise ValueError(f"a piece of kind {kind!r}: device and host are known")
     from frustum.runtime.host import HostModel
@@ -149,8 +171,18 @@ def _read_piece(folder: Path, data: Mapping[str, Any]) -> Piece:
     return HostPiece(name, HostModel.from_bytes(content), layers)
 
 
+def _peaks(data: Mapping[str, Any] | None) -> dict[str, int] | None:
+    return None if data is None else {name: int(data[name]) for name in ("sram", "nram", "wram")}
+
+
 def _check_order(path: Path, chain: Chain) -> None:
-    """Every piece reads what is there before it."""
+    """Every piece reads what is there before it, on a machine and chip that there is."""
+    for piece in chain.pieces:
+        if isinstance(piece, DevicePiece):
+            if from_json(piece.executable.manifest["target"]) != chain.target:
+                raise UsageError(f"{path}: error: damaged: piece '{piece.name}' is made for another machine")
+            if not 0 <= piece.chip < chain.target.chips:
+                raise UsageError(f"{path}: error: damaged: piece '{piece.name}' is on chip {piece.chip}")
     known = {each.name for each in chain.inputs}
     for piece in chain.pieces:
         missing = [name for name in piece.inputs if name not in known]

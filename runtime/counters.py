@@ -2,7 +2,7 @@
 
 - DRAM bytes count once at the port, however many memories a multicast fills.  Their class follows from the address:
   reads of weights, inputs and code are `weight`, `input` and `other`; writes of outputs are `output`; all else
-  passes between layers or units and is `intermediate`, reading an output back or overwriting an input included.
+  passes between layers, units or pieces and is `intermediate`, reading an output back or overwriting an input included.
 - On chip every byte that crosses a port, and every operand byte a compute unit reads and result byte it writes.
 - `peak_bytes` is the highest address, plus one, that is written in any memory of the kind: what is read was written.
 """
@@ -53,14 +53,16 @@ def count(
     target: Target,
     page_bytes: Sequence[int] = (),
     tables: Sequence[tuple[Rows, Work]] | None = None,
+    passed: frozenset[str] = frozenset(),
 ) -> Counters:
     """What one run of the program on the target counts.
 
-    `page_bytes`: sizes of the pages of its code; `tables`: `Timeline.tables`, which saves working them out again.
+    `page_bytes`: sizes of the pages of its code; `tables`: `Timeline.tables`, which saves working them out again;
+    `passed`: inputs and outputs that are not the network's, but come from or go to another piece of it.
     """
     if tables is None:
         tables = [(rows, work(expanded, rows, target)) for rows in (expanded.core, expanded.cluster)]
-    dram = _Dram(expanded)
+    dram = _Dram(expanded, passed)
     traffic = np.zeros(len(MEMORIES), np.int64)
     for rows, done in tables:
         dram.add(rows, done)
@@ -83,7 +85,7 @@ def count(
         line_writes_split=int(done.line_writes_split.sum()),
         compute_steps=int(done.steps.sum()),
         discarded_windows=int(done.discarded.sum()),
-        peak_bytes=_peak_bytes(expanded),
+        peak_bytes=peak_bytes(expanded),
         energy_pj=_energy(expanded, target, traffic, core, done),
         address_cache=count_tables(expanded),
     )
@@ -119,8 +121,8 @@ def _element(dtype: str) -> Element:
 class _Dram:
     """Bytes at the DRAM port, by direction, class and layer."""
 
-    def __init__(self, expanded: Expanded) -> None:
-        self.expanded = expanded
+    def __init__(self, expanded: Expanded, passed: frozenset[str]) -> None:
+        self.expanded, self.passed = expanded, passed
         self.read_bytes = self.write_bytes = 0
         self.by_class = np.zeros(len(CLASSES), np.int64)
         self.by_layer = np.zeros(_layers(expanded), np.int64)
@@ -149,10 +151,14 @@ class _Dram:
         starts = np.array([each.address for each in self.externals], np.int64)
         stops = np.array([each.address + each.bytes for each in self.externals] + [0], np.int64)
         classes = np.array(
-            [_class_of(each, writes=writes) for each in self.externals] + [_INTERMEDIATE], np.int64
+            [self._class_of(each, writes=writes) for each in self.externals] + [_INTERMEDIATE], np.int64
         )
         number = np.searchsorted(starts, address, side="right") - 1
         return np.where(address < stops[number], classes[number], _INTERMEDIATE)
+
+    def _class_of(self, external: External, *, writes: bool) -> int:
+        is_passed = external.class_ in ("input", "output") and external.name in self.passed
+        return _INTERMEDIATE if is_passed else _class_of(external, writes=writes)
 
 
 def _class_of(external: External, *, writes: bool) -> int:
@@ -202,7 +208,8 @@ def _traffic(expanded: Expanded, rows: Rows, done: Work) -> Ints:
     return totals
 
 
-def _peak_bytes(expanded: Expanded) -> dict[str, int]:
+def peak_bytes(expanded: Expanded) -> dict[str, int]:
+    """Of each memory on chip the highest address, plus one, that is written."""
     peak = np.zeros(len(MEMORIES), np.int64)
     for rows in (expanded.core, expanded.cluster):
         for slot in range(OPERANDS):

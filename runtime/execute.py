@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from frustum.runtime.chain import Chain, DevicePiece, HostArray, chain_of, check
 from frustum.runtime.counters import Counters, count
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Machine, Mode
+from frustum.runtime.placement import HOST, PieceWork, Schedule, schedule
 from frustum.runtime.progress import Progress
 from frustum.runtime.report import (
     Check,
@@ -19,6 +20,7 @@ from frustum.runtime.report import (
     LayerInfo,
     Report,
     Seconds,
+    Splitting,
     SubgraphRun,
     UnitInfo,
     make_report,
@@ -56,13 +58,14 @@ def execute(
     mode: Mode = "full",
     checked: bool = False,
     progress: Progress | None = None,
+    passed: frozenset[str] = frozenset(),
 ) -> Ran:
-    """Decode, run, count; `InputError` if the inputs are not the network's."""
+    """Decode, run, count; `InputError` if the inputs are not the network's.  `passed` as `count` takes it."""
     started = time.perf_counter()
     machine = Machine(executable)
     result = machine.run(inputs, mode, checked, progress)
     tables = result.timeline.tables if result.timeline else None
-    counters = count(machine.expanded, machine.target, executable.code.page_bytes, tables)
+    counters = count(machine.expanded, machine.target, executable.code.page_bytes, tables, passed)
     return Ran(machine, result.outputs, result.timeline, counters, time.perf_counter() - started)
 
 
@@ -72,8 +75,12 @@ def execute_chain(
     mode: Mode = "full",
     checked: bool = False,
     progress: Progress | None = None,
+    hand: Callable[[str, HostArray], None] = lambda name, value: None,
 ) -> RanChain:
-    """Run the pieces in their order; mode timing leaves those of the host out."""
+    """Run the pieces in their order; mode timing leaves those of the host out.
+
+    `hand` gets each output of the whole as soon as the piece that makes it has run.
+    """
     started = time.perf_counter()
     values: dict[str, HostArray] = {} if mode == "timing" else checked_values(chain.inputs, inputs)
     runs: dict[str, Ran] = {}
@@ -81,12 +88,17 @@ def execute_chain(
     for piece in chain.pieces:
         given = {name: values[name] for name in piece.inputs} if mode != "timing" else {}
         if isinstance(piece, DevicePiece):
-            runs[piece.name] = ran = execute(piece.executable, given, mode, checked, progress)
-            values.update(ran.outputs)
+            passed = chain.passed(piece)
+            runs[piece.name] = ran = execute(piece.executable, given, mode, checked, progress, passed)
+            given = ran.outputs
         elif mode != "timing":
             began = time.perf_counter()
-            values.update(piece.model.run(given))
+            given = piece.model.run(given)
             host_seconds += time.perf_counter() - began
+        values.update(given)
+        for name in piece.outputs:
+            if name in given and name in chain.outputs:
+                hand(name, given[name])
     outputs = {} if mode == "timing" else {name: values[name] for name in chain.outputs}
     moved = sum(size_bytes(values[name]) for name in chain.crossing() if name in values)
     return RanChain(outputs, runs, moved, host_seconds, time.perf_counter() - started)
@@ -113,13 +125,23 @@ def report_of_chain(
     layers: list[LayerInfo] = []
     units: list[UnitInfo] = []
     accuracy: dict[str, Any] = {}
+    between = chain.between()
     for piece in chain.pieces:
         if not isinstance(piece, DevicePiece):
             layers += [LayerInfo(f.name, f.op, None, "host", f.reason) for f in piece.fallbacks]
             continue
         executable, own = piece.executable, ran.runs[piece.name]
+        passed = _passed_on_device(piece, between, chain)
         runs.append(
-            SubgraphRun(piece.name, executable.program, own.counters, own.timeline, executable.file_bytes)
+            SubgraphRun(
+                piece.name,
+                executable.program,
+                own.counters,
+                own.timeline,
+                executable.file_bytes,
+                piece.chip,
+                passed,
+            )
         )
         layers += layers_of(executable.manifest)
         units += units_of(executable.manifest)
@@ -135,9 +157,40 @@ def report_of_chain(
         check=check,
         seconds=Seconds(seconds.import_, seconds.compile, ran.seconds, seconds.passes),
         host=HostRun(chain.host, [(p.name, p.kind) for p in chain.pieces], ran.moved_bytes, ran.host_seconds),
+        splitting=_splitting(chain, ran),
     )
     report.data.update(accuracy)
     return report
+
+
+def schedule_of(chain: Chain, ran: RanChain) -> Schedule:
+    """When each piece runs and what moves between chips; in mode functional all pieces take 0 cycles."""
+    works = []
+    for piece in chain.pieces:
+        if isinstance(piece, DevicePiece):
+            timeline = ran.runs[piece.name].timeline
+            sizes = {e.name: e.bytes for e in piece.executable.program.externals if e.class_ == "output"}
+            works.append(PieceWork(piece.inputs, sizes, timeline.total_cycles if timeline else 0, piece.chip))
+        else:
+            works.append(PieceWork(piece.inputs, dict.fromkeys(piece.outputs, 0), 0, HOST))
+    return schedule(works, chain.target)
+
+
+def _splitting(chain: Chain, ran: RanChain) -> Splitting | None:
+    """None for one executable: nothing is split."""
+    if len(ran.runs) < 2:
+        return None
+    found = schedule_of(chain, ran)
+    return Splitting(found.total_cycles, found.moved_bytes, chain.unsplit_peak_bytes)
+
+
+def _passed_on_device(piece: DevicePiece, between: frozenset[str], chain: Chain) -> frozenset[str]:
+    """Values of a piece that make no compulsory traffic: the device both makes and reads them.
+
+    An output of the model that a later piece reads back is compulsory where it is written.
+    """
+    made = {name for each in chain.pieces if each.kind == "device" for name in each.outputs}
+    return between | frozenset(name for name in piece.inputs if name in made)
 
 
 def layers_of(manifest: Mapping[str, Any]) -> list[LayerInfo]:

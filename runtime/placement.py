@@ -4,11 +4,13 @@ A chip runs one piece at a time.  A piece starts when its chip is free and all i
 chip; a value made on another chip is moved there once, as soon as it is made, by the inter-chip DMA of the chip it is
 on, which moves one value at a time.  Network inputs are everywhere before the run.  That is a list schedule over
 whole pieces with the cycles measured for each alone: pieces overlap where they do not depend on each other, and the
-DRAM port that a move shares with a running piece is not slowed down by it.
+DRAM port that a move shares with a running piece is not slowed down by it.  Pieces of the host run on no chip and
+take no cycles of the machine's; what they give is everywhere.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +18,8 @@ from frustum.dialects.durations import link_engine, transfer_cycles
 from frustum.dialects.target import Target
 from frustum.runtime.failures import UsageError
 
+HOST = -1
+"""In the place of a chip."""
 WAYS = "one, each, or the number of a chip for every piece, as in 0,0,1,2"
 
 
@@ -66,15 +70,19 @@ def chips_of(placement: str, pieces: int, target: Target) -> tuple[int, ...]:
         return (0,) * pieces
     if placement == "each":
         return tuple(number % target.chips for number in range(pieces))
-    try:
-        chips = tuple(int(number) for number in placement.split(","))
-    except ValueError:
-        raise UsageError(f"error: --placement {placement!r}: it is {WAYS}") from None
+    check_placement(placement)
+    chips = tuple(int(number) for number in placement.split(","))
     if len(chips) != pieces:
         raise UsageError(f"error: --placement {placement} is of {len(chips)} pieces, and there are {pieces}")
     if not all(0 <= chip < target.chips for chip in chips):
         raise UsageError(f"error: --placement {placement}: {target.name} has chips 0 to {target.chips - 1}")
     return chips
+
+
+def check_placement(placement: str) -> None:
+    """UsageError unless it is one of the ways."""
+    if placement not in ("one", "each") and not re.fullmatch(r"\d+(,\d+)*", placement):
+        raise UsageError(f"error: --placement {placement!r}: it is {WAYS}")
 
 
 def schedule(pieces: Sequence[PieceWork], target: Target) -> Schedule:
@@ -101,7 +109,8 @@ class _Scheduler:
             start = max([self.free.get(piece.chip, 0), *here])
             stop = start + piece.cycles
             times.append((start, stop))
-            self.free[piece.chip] = stop
+            if piece.chip != HOST:
+                self.free[piece.chip] = stop
             for name, size_bytes in piece.outputs.items():
                 self.home[name] = (piece.chip, size_bytes)
                 self.ready[name, piece.chip] = stop
@@ -109,8 +118,10 @@ class _Scheduler:
 
     def _arrival(self, name: str, chip: int) -> int:
         """When a value is in the DRAM of a chip; moved there if it was not."""
+        source, size_bytes = self.home[name]
+        if HOST in (source, chip):
+            return self.ready[name, source]
         if (name, chip) not in self.ready:
-            source, size_bytes = self.home[name]
             start = max(self.ready[name, source], self.mover_free.get(source, 0))
             dram = self.target.chip.dram
             link = link_engine(self.target, "chip")

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from frustum.dialects.durations import byte_energy_pj
 from frustum.dialects.isa.program import External, Program
 from frustum.dialects.target import Target
 from frustum.runtime.counters import CLASSES, Counters, compulsory_bytes, roofline_cycles
@@ -64,6 +65,21 @@ class SubgraphRun:
     counters: Counters
     timeline: Timeline | None = None
     executable_bytes: int = 0
+    chip: int = 0
+    passed: frozenset[str] = frozenset()
+    """Inputs and outputs that another sub-graph on the device gives or takes, and that are not the network's."""
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """What running in several sub-graphs costs and saves."""
+
+    total_cycles: int
+    """From the start of the first to the end of the last, moves between chips included."""
+    moved_bytes: int
+    """From the DRAM of one chip to that of another: each crosses two ports."""
+    unsplit_peak_bytes: Mapping[str, int] | None
+    """Of each memory on chip the peak of the network in one piece; None where that does not fit, or nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +145,11 @@ def make_report(
     check: Check | None = None,
     seconds: Seconds | None = None,
     host: HostRun | None = None,
+    splitting: Splitting | None = None,
 ) -> Report:
-    """The report of a job whose sub-graphs ran one after the other."""
-    dram = _dram(runs)
+    """The report of a job whose sub-graphs ran one after the other, or as `splitting` says."""
+    splitting = splitting or _one_after_the_other(runs)
+    dram = _dram(runs, splitting.moved_bytes)
     return Report(
         {
             "schema": SCHEMA,
@@ -141,7 +159,7 @@ def make_report(
             "policy": policy,
             "clock_hz": target.clock_hz,
             "dram": dram,
-            "cycles": _cycles(runs, target, dram["compulsory_bytes"]),
+            "cycles": _cycles(runs, target, dram["compulsory_bytes"], splitting.total_cycles),
             "macs": {
                 "useful": sum(run.counters.useful_macs for run in runs),
                 "recomputed": sum(run.counters.recomputed_macs for run in runs),
@@ -151,7 +169,7 @@ def make_report(
                 name: max((run.counters.peak_bytes[name] for run in runs), default=0)
                 for name in ("sram", "nram", "wram")
             },
-            "energy_pj": _energy(runs),
+            "energy_pj": _energy(runs, target, splitting.moved_bytes),
             "line_buffer": {
                 "writes": sum(run.counters.line_writes for run in runs),
                 "writes_split": sum(run.counters.line_writes_split for run in runs),
@@ -169,9 +187,13 @@ def make_report(
                     "name": run.name,
                     "executable_bytes": run.executable_bytes,
                     "peak_sram_bytes": run.counters.peak_bytes["sram"],
+                    "chip": run.chip,
+                    "cycles": None if run.timeline is None else run.timeline.total_cycles,
                 }
                 for run in runs
             ],
+            "unsplit_peak_bytes": _unsplit(splitting),
+            "moved_between_chips_bytes": splitting.moved_bytes,
             "host": _host(host, layers),
             "check": asdict(check) if check else None,
             "seconds": _seconds(seconds or Seconds()),
@@ -179,10 +201,22 @@ def make_report(
     )
 
 
-def _dram(runs: Sequence[SubgraphRun]) -> dict[str, Any]:
-    read = sum(run.counters.dram_read_bytes for run in runs)
-    write = sum(run.counters.dram_write_bytes for run in runs)
+def _one_after_the_other(runs: Sequence[SubgraphRun]) -> Splitting:
+    cycles = sum(run.timeline.total_cycles for run in runs if run.timeline is not None)
+    return Splitting(cycles, 0, dict(runs[0].counters.peak_bytes) if len(runs) == 1 else None)
+
+
+def _unsplit(splitting: Splitting) -> dict[str, int] | None:
+    peaks = splitting.unsplit_peak_bytes
+    return None if peaks is None else {name: peaks[name] for name in ("sram", "nram", "wram")}
+
+
+def _dram(runs: Sequence[SubgraphRun], moved_bytes: int) -> dict[str, Any]:
+    """Sums over sub-graphs and chips; what moves between chips is read at one port and written at another."""
+    read = sum(run.counters.dram_read_bytes for run in runs) + moved_bytes
+    write = sum(run.counters.dram_write_bytes for run in runs) + moved_bytes
     by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in CLASSES}
+    by_class["intermediate"] += 2 * moved_bytes
     compulsory = compulsory_bytes(_network_externals(runs))
     ratio = (read + write - by_class["other"]) / compulsory if compulsory else None
     return {
@@ -197,16 +231,21 @@ def _dram(runs: Sequence[SubgraphRun]) -> dict[str, Any]:
 
 def _network_externals(runs: Sequence[SubgraphRun]) -> list[External]:
     """The network's inputs, weights and outputs, each once though several sub-graphs may use it."""
-    return list({(each.class_, each.name): each for run in runs for each in run.program.externals}.values())
+    kept = (
+        (each.class_, each.name, each)
+        for run in runs
+        for each in run.program.externals
+        if each.class_ not in ("input", "output") or each.name not in run.passed
+    )
+    return list({(class_, name): each for class_, name, each in kept}.values())
 
 
 def _cycles(
-    runs: Sequence[SubgraphRun], target: Target, compulsory: int
+    runs: Sequence[SubgraphRun], target: Target, compulsory: int, total: int
 ) -> dict[str, int | float | None] | None:
     timelines = [run.timeline for run in runs if run.timeline is not None]
     if not runs or len(timelines) < len(runs):
         return None
-    total = sum(timeline.total_cycles for timeline in timelines)
     whole = Program(
         (), useful_macs=tuple(n for run in runs for n in run.program.useful_macs), dtype=_dtype(runs)
     )
@@ -252,11 +291,15 @@ def _host(host: HostRun | None, layers: Sequence[LayerInfo]) -> dict[str, Any] |
     }
 
 
-def _energy(runs: Sequence[SubgraphRun]) -> dict[str, float]:
+def _energy(runs: Sequence[SubgraphRun], target: Target, moved_bytes: int) -> dict[str, float]:
     total: dict[str, float] = {"total": 0.0}
     for run in runs:
         for name, energy in run.counters.energy_pj.items():
             total[name] = total.get(name, 0.0) + energy
+    if moved_bytes:
+        moved = float(byte_energy_pj(target.memory("dram"), 2 * moved_bytes))
+        total["dram"] = total.get("dram", 0.0) + moved
+        total["total"] += moved
     return total
 
 

@@ -126,11 +126,12 @@ class Layers:
         return names
 
     @cached_property
-    def handed(self) -> dict[SSAValue, SSAValue]:
-        """Of every result that is an output, perhaps reshaped, the value that is handed out first."""
-        found: dict[SSAValue, SSAValue] = {}
-        for value in self.network.terminator.values:
-            found.setdefault(root_of(value), value)
+    def handed(self) -> dict[SSAValue, tuple[SSAValue, str]]:
+        """Of every result that is an output, perhaps reshaped, the value handed out first, and its host type."""
+        found: dict[SSAValue, tuple[SSAValue, str]] = {}
+        dtypes = _dtypes(self.network)[len(self.network.inputs) :]
+        for value, dtype in zip(self.network.terminator.values, dtypes, strict=True):
+            found.setdefault(root_of(value), (value, dtype))
         return found
 
     def extract(self, piece: Range, name: str) -> g.NetworkOp:
@@ -210,9 +211,9 @@ class _Extract:
         return self.values[value]
 
     def _come_in(self, value: SSAValue) -> None:
-        """A result of an earlier piece, in the form in which that hands it on."""
-        handed = self.layers.handed.get(value, value)
-        argument = self._argument(self.layers.value_names[value], handed.type, "")
+        """A result of an earlier piece, in the form and host's type in which that hands it on."""
+        handed, dtype = self.layers.handed.get(value, (value, ""))
+        argument = self._argument(self.layers.value_names[value], handed.type, dtype)
         self.values[handed] = argument
         if handed is not value:
             back = g.ReshapeOp(argument, g.shape_of(value))

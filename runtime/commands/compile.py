@@ -10,7 +10,7 @@ from typing import Any
 from frustum.runtime.build import build
 from frustum.runtime.commands.job import request_of
 from frustum.runtime.compiled_folder import MANIFEST, read_manifest, write_chain
-from frustum.runtime.failures import GOOD, UsageError
+from frustum.runtime.failures import GOOD, UsageError, say
 from frustum.runtime.files import check_writable_folder, write_folder
 from frustum.runtime.progress import TerminalProgress
 from frustum.runtime.sources import kind_of
@@ -24,6 +24,8 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.model}: error: is compiled already")
     with TerminalProgress() as progress:
         built = build(request_of(options), progress)
+        for line in built.chain.log:
+            say(line)
         origin = {"model": built.origin.model, "weights_seed": built.origin.weights_seed} if built.origin else None
         write_folder(folder, lambda path: write_chain(path, built.chain, origin))
     pieces = [_piece(each) for each in read_manifest(folder)["pieces"]]

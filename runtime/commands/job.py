@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frustum.runtime.agreement import Model
-from frustum.runtime.build import Request, build
+from frustum.runtime.build import Request, build, placed
 from frustum.runtime.chain import Chain, Interface, chain_of
-from frustum.runtime.failures import UsageError
+from frustum.runtime.failures import UsageError, say
 from frustum.runtime.kernels import Array
 from frustum.runtime.progress import Progress
 from frustum.runtime.report import Seconds
 from frustum.runtime.sources import Origin, kind_of, open_file, open_folder
 
 OF_THE_COMPILER = ("target", "dtype", "calibrate", "shape", "batch", "policy", "pipeline", "dump_ir", "weights_seed",
-                   "host")  # fmt: skip
+                   "host", "split", "refuse")  # fmt: skip
 """Options that mean nothing for what is compiled already."""
 
 
@@ -47,7 +47,10 @@ def job_of(
     see: Callable[[Sequence[Interface] | None], None],
     progress: Progress,
 ) -> Job:
-    """The chain of the options' MODEL; the shapes of `given` inputs are bound, `see` as in `build`."""
+    """The chain of the options' MODEL; the shapes of `given` inputs are bound, `see` as in `build`.
+
+    What is said about cutting and fusing networks again goes to stderr.
+    """
     kind = kind_of(options.model)
     if kind in ("folder", "executable"):
         return _open(options, kind)
@@ -58,6 +61,8 @@ def job_of(
             f"{options.model}: error: a stage has no model to check against: --check needs the .onnx file or zoo:NAME"
         )
     built = build(request_of(options, given), progress, see)
+    for line in built.chain.log:
+        say(line)
     seconds = Seconds(built.import_seconds, built.compile_seconds, None, built.passes)
     return Job(built.chain, built.origin, built.original, seconds)
 
@@ -83,6 +88,9 @@ def request_of(options: argparse.Namespace, given: Mapping[str, Array] | None = 
         [given] if given else (),
         getattr(options, "input_seed", None) or 0,
         options.host,
+        split=options.split,
+        refuse=options.refuse,
+        placement=options.placement,
     )
 
 
@@ -92,6 +100,6 @@ def _open(options: argparse.Namespace, kind: str) -> Job:
             option = name.replace("_", "-")
             raise UsageError(f"{options.model}: error: is compiled already: --{option} has no effect on it")
     if kind == "executable":
-        return Job(chain_of(open_file(Path(options.model))), None, None, Seconds())
+        return Job(placed(chain_of(open_file(Path(options.model))), options.placement), None, None, Seconds())
     chain, origin = open_folder(Path(options.model))
-    return Job(chain, origin, None, Seconds())
+    return Job(placed(chain, options.placement), origin, None, Seconds())

@@ -40,7 +40,7 @@ def test_placements():
         ("two", "'two': it is one, each, or the number of a chip for every piece"),
         ("0,1", "is of 2 pieces, and there are 3"),
         ("0,1,4", "manycore has chips 0 to 3"),
-        ("0,1,-1", "manycore has chips 0 to 3"),
+        ("0,1,-1", "it is one, each, or"),
     ],
 )
 def test_placements_that_are_none(placement, message):

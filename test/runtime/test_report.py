@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,16 @@ from frustum.dialects.target import read_target
 from frustum.runtime.counters import count
 from frustum.runtime.expand import expand
 from frustum.runtime.progress import TerminalProgress, progress_line
-from frustum.runtime.report import Check, LayerInfo, Report, Seconds, SubgraphRun, UnitInfo, make_report
+from frustum.runtime.report import (
+    Check,
+    LayerInfo,
+    Report,
+    Seconds,
+    Splitting,
+    SubgraphRun,
+    UnitInfo,
+    make_report,
+)
 from frustum.runtime.terminal import bytes_text, energy_text, seconds_text
 from frustum.runtime.timeline import simulate
 
@@ -86,7 +96,13 @@ def test_the_report_has_every_key_of_schema_1():
     assert data["units"] == [
         {"name": "u0", "layers": ["a"], "mode": "single", "stopped_by": None, "tiles": 4}
     ]
-    assert data["subgraphs"] == [{"name": "main", "executable_bytes": 1234, "peak_sram_bytes": 4000}]
+    assert data["subgraphs"] == [
+        {
+            "name": "main", "executable_bytes": 1234, "peak_sram_bytes": 4000, "chip": 0,
+            "cycles": fetch + load + store,
+        }
+    ]  # fmt: skip
+    assert data["unsplit_peak_bytes"] == data["peak_bytes"] and data["moved_between_chips_bytes"] == 0
     assert data["check"] == {"max_abs_error": 1e-6, "max_rel_error": 2e-6, "reference": "onnxruntime 1.31"}
     assert data["seconds"] == {"import": 0.1, "compile": 0.2, "emulate": 0.3, "passes": {"fuse": 0.05}}
 
@@ -107,6 +123,26 @@ def test_subgraphs_add_up_but_the_network_is_one():
     assert data["cycles"]["total"] == 2 * (207 + 480)
     assert data["engines"]["cluster0.gdma"]["busy"] == 160
     assert [each["name"] for each in data["subgraphs"]] == ["one", "two"]
+
+
+def test_moves_between_chips_count_at_two_ports():
+    runs = [subgraph("one"), replace(subgraph("two"), chip=1, passed=frozenset({"x"}))]
+    data = report(runs, splitting=Splitting(1234, 500, {"sram": 5000, "nram": 1, "wram": 2})).data
+    assert data["cycles"]["total"] == 1234
+    assert data["dram"]["read_bytes"] == 2 * 4640 + 500 and data["dram"]["write_bytes"] == 2 * 4000 + 500
+    assert data["dram"]["intermediate_bytes"] == 1000 and data["dram"]["total_bytes"] == 2 * 8640 + 1000
+    assert data["dram"]["compulsory_bytes"] == 8000
+    assert data["energy_pj"]["total"] == 2 * (8640 * 100 + 8000 * 6) + 1000 * 100
+    assert [(each["chip"], each["cycles"]) for each in data["subgraphs"]] == [(0, 687), (1, 687)]
+    assert data["unsplit_peak_bytes"] == {"sram": 5000, "nram": 1, "wram": 2}
+    assert data["moved_between_chips_bytes"] == 500
+
+
+def test_what_passes_between_sub_graphs_is_not_compulsory():
+    """x goes in, one makes y, two takes it (as its input x) back: only what is the network's counts."""
+    runs = [replace(subgraph("one"), passed=frozenset({"y"})), replace(subgraph("two"), passed=frozenset({"x"}))]
+    assert report(runs).data["dram"]["compulsory_bytes"] == 8000
+    assert report([replace(run, passed=frozenset({"y"})) for run in runs]).data["dram"]["compulsory_bytes"] == 4000
 
 
 def test_the_json_holds_plain_numbers(tmp_path):

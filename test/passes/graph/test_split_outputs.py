@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from networks import Net
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 
 from frustum.dialects import graph
 from frustum.passes.graph.split_outputs import Layers, SplitOutputs, joined, networks_of, split
+from frustum.passes.import_onnx import MODEL_DTYPES
 from frustum.passes.weights import attach, store_of
 from frustum.runtime.reference import ReferenceExecutor
 
@@ -97,6 +98,17 @@ def test_an_output_that_is_a_reshape_crosses_once():
     assert first.outputs == ("y0",) and second.inputs == ("y0",)
     assert graph.shape_of(second.body.block.args[0]) == (2, 16)
     assert_same(chained(module, inputs, expected), expected)
+
+
+def test_an_output_that_crosses_has_one_host_type_in_both_pieces():
+    net = Net()
+    a = net.unary("relu", net.input(1, 2, 4, 4))
+    module, _ = net.module(a, net.binary("add", net.unary("abs", a), a))
+    (whole,) = networks_of(module)
+    whole.attributes[MODEL_DTYPES] = ArrayAttr(map(StringAttr, ["float16", "float64", "float32"]))
+    SplitOutputs().apply(Context(), module)
+    found = [[text.data for text in network.attributes[MODEL_DTYPES]] for network in networks_of(module)]
+    assert found == [["float16", "float64"], ["float64", "float32"]]
 
 
 def test_weights_go_where_they_are_used():

@@ -1,0 +1,291 @@
+"""Models in pieces from end to end: command line, folder, chips, report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from chains import branching
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from stops import run_module, target
+
+import frustum
+from frustum.runtime import cli
+from frustum.runtime.chain import Chain
+from frustum.runtime.failures import UsageError
+
+ROOT = Path(__file__).parents[2]
+LAYERS = 6
+
+
+def model(outputs=(1, 3), size=12, passed=False):
+    """Convolutions in a row, some of which are outputs too; with `passed` the input is an output as well."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    name = "x"
+    for number in range(LAYERS):
+        weight = rng.standard_normal((4, 4, 3, 3)).astype(np.float32) / 6
+        weights.append(numpy_helper.from_array(weight, f"w{number}"))
+        nodes.append(
+            helper.make_node("Conv", [name, f"w{number}"], [f"v{number}"], pads=[1] * 4, name=f"Conv_{number}")
+        )
+        name = f"v{number}"
+    shape = [1, 4, size, size]
+    names = [*(f"v{number}" for number in outputs), name]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in names]
+    if passed:
+        values.append(helper.make_tensor_value_info("again", TensorProto.FLOAT, shape))
+        nodes.append(helper.make_node("Identity", ["x"], ["again"], name="Pass"))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    graph = helper.make_graph(nodes, "net", inputs, values, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def file(tmp_path):
+    onnx.save(model(), tmp_path / "net.onnx")
+    return tmp_path / "net.onnx"
+
+
+def inputs(size=12):
+    return {"x": np.random.default_rng(1).standard_normal((1, 4, size, size)).astype(np.float32)}
+
+
+def same(found, expected, tolerance=1e-5):
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        atol = tolerance * max(np.abs(np.asarray(array, np.float32)).max(initial=0), 1e-30)
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=atol, err_msg=name)
+
+
+def test_a_multi_output_model_is_a_chain_that_gives_the_same():
+    whole = frustum.run(frustum.compile(model(), "edge", split="never"), inputs())
+    chain = frustum.compile(model(), "edge")
+    assert isinstance(chain, Chain) and [piece.name for piece in chain.pieces] == ["model_0", "model_1", "model_2"]
+    found = frustum.run(chain, inputs())
+    same(found.outputs, whole.outputs)
+    assert list(found.outputs) == ["v1", "v3", "v5"]
+    report = found.report
+    assert [each["chip"] for each in report["subgraphs"]] == [0, 0, 0]
+    assert report["cycles"]["total"] == sum(each["cycles"] for each in report["subgraphs"])
+    assert report["dram"]["compulsory_bytes"] == whole.report["dram"]["compulsory_bytes"]
+    assert report["macs"] == whole.report["macs"]
+    assert report["unsplit_peak_bytes"] == whole.report["peak_bytes"]
+    for memory, peak in report["peak_bytes"].items():
+        assert peak <= whole.report["peak_bytes"][memory]
+
+
+def test_outputs_that_are_read_back_are_intermediate():
+    """Written once as outputs, read by the next piece: nothing else is an output or an input."""
+    size = 4 * 4 * 12 * 12
+    dram = frustum.run(frustum.compile(model(), "edge", policy="none"), inputs()).report["dram"]
+    assert dram["input_bytes"] == size and dram["output_bytes"] == 3 * size
+    parts = ("weight", "input", "output", "intermediate", "other")
+    assert sum(dram[f"{part}_bytes"] for part in parts) == dram["total_bytes"]
+    assert dram["total_bytes"] == dram["read_bytes"] + dram["write_bytes"]
+
+
+def test_outputs_are_handed_out_as_soon_as_their_piece_has_run():
+    handed = []
+    chain = frustum.compile(model(), "edge")
+    found = frustum.run(chain, inputs(), on_output=lambda name, array: handed.append((name, array.copy())))
+    assert [name for name, _ in handed] == ["v1", "v3", "v5"]
+    same(dict(handed), found.outputs, 0)
+
+
+def test_an_input_that_is_an_output():
+    found = frustum.run(frustum.compile(model(passed=True), "edge"), inputs())
+    np.testing.assert_array_equal(found.outputs["again"], inputs()["x"])
+
+
+def test_chips_take_pieces_and_what_moves_between_them_is_counted():
+    one = frustum.run(frustum.compile(model(), "manycore"), inputs())
+    each = frustum.run(frustum.compile(model(), "manycore", placement="each"), inputs())
+    same(each.outputs, one.outputs, 0)
+    assert [s["chip"] for s in each.report["subgraphs"]] == [0, 1, 2]
+    moved = 2 * 4 * 4 * 12 * 12  # v1 and v3
+    assert each.report["moved_between_chips_bytes"] == moved and one.report["moved_between_chips_bytes"] == 0
+    assert each.report["dram"]["total_bytes"] == one.report["dram"]["total_bytes"] + 2 * moved
+    assert each.report["dram"]["intermediate_bytes"] == one.report["dram"]["intermediate_bytes"] + 2 * moved
+    link = target("manycore").chip_link_bytes_per_cycle
+    more = each.report["cycles"]["total"] - one.report["cycles"]["total"]
+    assert more == moved // link + 2 * target("manycore").chip.dram.latency_cycles
+    assert each.report["dram"]["compulsory_bytes"] == one.report["dram"]["compulsory_bytes"]
+
+
+def test_chips_that_are_not_there_are_refused():
+    with pytest.raises(UsageError, match="manycore has chips 0 to 3"):
+        frustum.compile(model(), "manycore", placement="0,1,4")
+    with pytest.raises(UsageError, match="is of 2 pieces, and there are 3"):
+        frustum.compile(model(), "manycore", placement="0,1")
+    with pytest.raises(UsageError, match="'both'"):
+        frustum.compile(model(), "manycore", placement="both")
+
+
+def test_pieces_are_fused_again():
+    chain = frustum.compile(model(outputs=(0, 1, 2, 3)), "edge", refuse="pairs")
+    assert [len(e.program.layers) for e in chain.executables] == [2, 2, 2]
+    assert "refuse pairs: 'Conv_0' to 'Conv_1' (2 layers): fits" in chain.log
+    with pytest.raises(UsageError, match="--refuse 'triples' is none of"):
+        frustum.compile(model(), "edge", refuse="triples")
+
+
+# --- the command line --------------------------------------------------------------------------------------
+
+
+def small_target(folder, dram_bytes):
+    text = (ROOT / "backend" / "targets" / "edge.yaml").read_text()
+    path = folder / "small.yaml"
+    path.write_text(text.replace("capacity_bytes: 1 GiB", f"capacity_bytes: {dram_bytes}"))
+    assert f"capacity_bytes: {dram_bytes}" in path.read_text()
+    return path
+
+
+def test_a_target_made_too_small_shows_as_another_split_in_the_log(tmp_path, capsys):
+    onnx.save(model(outputs=()), tmp_path / "net.onnx")
+    small = small_target(tmp_path, 9000)
+    assert cli.main(["run", str(tmp_path / "net.onnx"), "--target", str(small), "--check"]) == 0
+    log = capsys.readouterr().err.splitlines()
+    assert log[0].startswith("split: 'Conv_0' to 'Conv_5' (6 layers) does not fit (")
+    assert "cut at the articulation point nearest to half of its cost, after 'Conv_2'" in log[0]
+
+
+def test_a_single_operator_that_does_not_fit_is_4_and_named(tmp_path, capsys):
+    onnx.save(model(outputs=()), tmp_path / "net.onnx")
+    small = small_target(tmp_path, 4096)
+    assert cli.main(["run", str(tmp_path / "net.onnx"), "--target", str(small)]) == 4
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "node 'Conv_0' (fgraph.conv)" in error and "available 4096 B of dram" in error
+
+
+def test_a_compiled_folder_has_a_file_for_every_piece(file, tmp_path, capsys):
+    folder = tmp_path / "out"
+    assert cli.main(["compile", str(file), "-o", str(folder), "--target", "manycore", "--placement", "0,1,1"]) == 0
+    names = {"manifest.json", "net_0.frustum", "net_1.frustum", "net_2.frustum"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert capsys.readouterr().err.startswith("split: 'Conv_0' to 'Conv_5' (6 layers) cut at output branches")
+    report = tmp_path / "report.json"
+    assert cli.main(["run", str(folder), "--check", "--report", str(report)]) == 0
+    data = json.loads(report.read_text())
+    assert [each["chip"] for each in data["subgraphs"]] == [0, 1, 1]
+    assert data["unsplit_peak_bytes"]["sram"] > 0
+    assert cli.main(["run", str(folder), "--placement", "each", "--report", str(report)]) == 0
+    assert [each["chip"] for each in json.loads(report.read_text())["subgraphs"]] == [0, 1, 2]
+    capsys.readouterr()
+    assert cli.main(["inspect", str(folder), "--disassemble"]) == 0
+    listing = capsys.readouterr().out
+    assert all(f"net_{number}" in listing for number in range(3)) and listing.count("matrix") >= LAYERS
+
+
+def test_every_dumped_stage_of_a_cut_network_can_be_continued(file, tmp_path):
+    dump = tmp_path / "dump"
+    whole = tmp_path / "whole.npz"
+    assert cli.main(["run", str(file), "--target", "edge", "--dump-ir", str(dump), "--output", str(whole)]) == 0
+    expected = dict(np.load(whole))
+    assert {"00-imported.mlir", "01-typed.mlir", "02-split.mlir"} <= {p.name for p in dump.iterdir()}
+    for stage in ("00-imported", "01-typed", "02-split"):
+        found = tmp_path / f"{stage}.npz"
+        assert cli.main(["run", str(dump / f"{stage}.mlir"), "--target", "edge", "--output", str(found)]) == 0
+        same(dict(np.load(found)), expected, 0)
+    (piece,) = [p for p in dump.iterdir() if p.name == "net_2-4"]
+    assert cli.main(["compile", str(piece / "05-lowered.mlir"), "-o", str(tmp_path / "piece")]) == 0
+
+
+# --- reproducible, refused when damaged --------------------------------------------------------------------
+
+COMPILE = "import sys; from frustum.runtime.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def test_two_processes_write_the_same_bytes(file, tmp_path):
+    folders = []
+    for seed in ("1", "2"):
+        folders.append(tmp_path / f"out{seed}")
+        command = [sys.executable, "-c", COMPILE, "compile", str(file), "-o", str(folders[-1])]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run(command, check=True, env=environment, capture_output=True)
+    first, second = ({p.name: p.read_bytes() for p in folder.iterdir()} for folder in folders)
+    assert first == second and len(first) == 4
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compiled")
+    onnx.save(model(), folder / "net.onnx")
+    assert cli.main(["compile", str(folder / "net.onnx"), "-o", str(folder / "out"), "--target", "edge"]) == 0
+    return folder / "out"
+
+
+def refused(folder):
+    with pytest.raises(UsageError) as caught:
+        frustum.run(folder, {})
+    return str(caught.value)
+
+
+def test_every_byte_of_the_manifest_counts(compiled, tmp_path):
+    folder = copy(compiled, tmp_path / "out")
+    good = (folder / "manifest.json").read_bytes()
+    for place in [*range(0, len(good), 97), *range(len(good) - 90, len(good))]:
+        bad = bytearray(good)
+        bad[place] ^= 1
+        (folder / "manifest.json").write_bytes(bad)
+        assert "manifest.json: error: " in refused(folder), place
+    for keep in (0, 1, len(good) // 2, len(good) - 1):
+        (folder / "manifest.json").write_bytes(good[:keep])
+        assert "manifest.json: error: " in refused(folder)
+
+
+def test_all_pieces_are_checked_before_the_first_runs(compiled, tmp_path):
+    folder = copy(compiled, tmp_path / "out")
+    last = folder / "net_2.frustum"
+    data = bytearray(last.read_bytes())
+    data[-1] ^= 1
+    last.write_bytes(data)
+    assert f"{last}: error: damaged: the checksum of section 'weights' does not match" == refused(folder)
+    last.unlink()
+    assert "cannot be read: No such file" in refused(folder)
+
+
+def test_a_piece_of_another_model_is_refused(compiled, tmp_path):
+    folder = copy(compiled, tmp_path / "out")
+    other = model(size=8)
+    onnx.save(other, tmp_path / "net.onnx")
+    assert cli.main(["compile", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "other"), "--target", "edge"]) == 0
+    (folder / "net_1.frustum").write_bytes((tmp_path / "other" / "net_1.frustum").read_bytes())
+    assert "net_1.frustum: error: damaged: not the file that manifest.json names" in refused(folder)
+
+
+def copy(folder, to):
+    to.mkdir()
+    for path in folder.iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    return to
+
+
+# --- random graphs -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15)
+@given(branching(), st.sampled_from(["one", "each"]), st.sampled_from([None, "pairs", "bidirectional"]))
+def test_random_graphs_in_pieces_on_chips(drawn, placement, refuse):
+    expected = run_module(drawn.module, drawn.inputs)
+    four = replace(target("edge"), chips=4, chip_link_bytes_per_cycle=8)
+    whole = frustum.run(frustum.compile(drawn.module, four, split="never"), drawn.inputs)
+    chain = frustum.compile(drawn.module, four, refuse=refuse, placement=placement)
+    found = frustum.run(chain, drawn.inputs)
+    same(found.outputs, expected)
+    same(whole.outputs, expected)
+    report = found.report
+    assert report["dram"]["compulsory_bytes"] == whole.report["dram"]["compulsory_bytes"]
+    for memory, peak in report["peak_bytes"].items():
+        assert peak <= whole.report["peak_bytes"][memory]
+    if isinstance(chain, Chain):
+        assert report["unsplit_peak_bytes"] == whole.report["peak_bytes"]
