@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import PurePath
 from typing import Any
 
+from frustum.dialects.host_type import HostType
 from frustum.dialects.isa.program import ELEMENT_BYTES, EXTERNAL_CLASSES, MEMORIES
 from frustum.dialects.target import Target, TargetError, from_json
 
 MOST_SLOTS = 2048
 """What the instructions can name."""
 LONGEST = 1 << 63
-MODEL_DTYPE = re.compile(r"((u?int|float)(8|16|32|64)|bfloat16|bool)?")
+MODEL_DTYPE = re.compile(r"(u?int|float)(8|16|32|64)|bfloat16|bool")
 """Numpy's names of what hosts pass."""
 SHOWN = 80
 """Letters of what is found, in messages."""
@@ -80,7 +82,16 @@ def _check_external(external: Mapping[str, Any], capacity_bytes: int) -> None:
         needed = math.prod(shape) * ELEMENT_BYTES[element]
         _check(needed <= size, where, f"shape {shape} in {size} bytes")
     dtype = _get(external, "model_dtype", str)
-    _check(MODEL_DTYPE.fullmatch(dtype) is not None, where, dtype)
+    _check(not dtype or _is_host_type(dtype), where, dtype)
+
+
+def _is_host_type(text: str) -> bool:
+    try:
+        host = HostType.parse(text)
+    except ValueError:
+        return False
+    scale_is_good = host.scale is None or (isfinite(host.scale) and host.scale > 0 and abs(host.zero) < LONGEST)
+    return MODEL_DTYPE.fullmatch(host.dtype) is not None and scale_is_good
 
 
 def _target(data: Mapping[str, Any]) -> Target:

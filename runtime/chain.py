@@ -20,7 +20,7 @@ from frustum.dialects.target import Target, from_json
 from frustum.runtime.failures import UsageError
 from frustum.runtime.inputs import dtype_of, in_types_of
 from frustum.runtime.machine import InputError, check_inputs
-from frustum.runtime.memory import DTYPES
+from frustum.runtime.memory import DTYPES, host_type
 from frustum.runtime.random_arrays import random_array
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def chain_of(executable: Executable) -> Chain:
         from_json(json.loads(executable.program.target)),
         str(manifest["options"].get("policy", "")),
         "never",
-        tuple(Interface(e.name, e.model_dtype or DTYPES[e.element].name, e.shape) for e in inputs),
+        tuple(Interface(e.name, host_type(e).dtype, e.shape) for e in inputs),
         piece.outputs,
         (piece,),
         str(manifest["options"].get("model", executable.program.name)),

@@ -14,7 +14,7 @@ from frustum.dialects import graph
 from frustum.dialects.isa.program import Element, External
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import BFLOAT16, Array, narrow
-from frustum.runtime.memory import DTYPES
+from frustum.runtime.memory import DTYPES, host_type
 from frustum.runtime.random_arrays import random_array
 from frustum.runtime.reference import numpy_type
 
@@ -60,7 +60,7 @@ def in_types_of(expected: Sequence[External], inputs: Mapping[str, Array]) -> di
 
 def dtype_of(external: External) -> np.dtype:
     """The type in which the host passes it."""
-    return np.dtype(external.model_dtype or DTYPES[external.element])
+    return np.dtype(host_type(external).dtype)
 
 
 def network_inputs(module: ModuleOp) -> list[External] | None:

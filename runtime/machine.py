@@ -22,7 +22,7 @@ from frustum.runtime.expand import DRAM, Expanded, expand
 from frustum.runtime.functional import Plan
 from frustum.runtime.kernels import Array, integer, narrow
 from frustum.runtime.line_buffer import LineBufferCounts, LineBuffers
-from frustum.runtime.memory import DTYPES, Memories
+from frustum.runtime.memory import DTYPES, Memories, host_type
 from frustum.runtime.progress import Progress
 from frustum.runtime.table import AddressCaches, check_tables
 
@@ -132,14 +132,19 @@ class Machine:
 
 
 def _device_array(array: Array, external: External) -> Array:
-    """The model's numbers in the device's type, whose integers are signed."""
-    dtype = DTYPES[external.element]
+    """The model's numbers in the device's type, whose integers are signed, and may stand for numbers."""
+    dtype, host = DTYPES[external.element], host_type(external)
+    if host.scale is not None:
+        return integer.quantize(array, host.scale, host.zero, dtype)
     return narrow(integer.signed(array) if dtype.kind == "i" else array, dtype)
 
 
 def _model_array(array: Array, external: External) -> Array:
     """A copy in the model's type; what the model calls unsigned is signed on the device."""
-    dtype = np.dtype(external.model_dtype or array.dtype)
+    host = host_type(external)
+    dtype = np.dtype(host.dtype)
+    if host.scale is not None:
+        return integer.dequantize(array, host.scale, host.zero).astype(dtype, copy=False)
     return integer.unsigned(array) if dtype.kind == "u" and array.dtype.kind == "i" else array.astype(dtype)
 
 
@@ -155,7 +160,7 @@ def check_inputs(expected: list[External], inputs: Mapping[str, Array]) -> dict[
             given = ", ".join(inputs) or "nothing"
             raise InputError(f"input '{external.name}': missing; given: {given}")
         array = np.asarray(inputs[external.name])
-        dtype = np.dtype(external.model_dtype or DTYPES[external.element])
+        dtype = np.dtype(host_type(external).dtype)
         if array.shape != external.shape or array.dtype != dtype:
             raise InputError(
                 f"input '{external.name}': found {_type(array.dtype, array.shape)},"

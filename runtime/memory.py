@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from frustum.dialects.isa.program import MEMORIES, Element
+from frustum.dialects.host_type import HostType
+from frustum.dialects.isa.program import MEMORIES, Element, External
 from frustum.runtime.kernels import Array
 
 POISON = 0xFF
@@ -41,3 +42,8 @@ class Memories:
     ) -> Array:
         """Elements at `address` of the flat memory of this kind; strides in bytes."""
         return np.ndarray(shape, dtype, self.bytes[kind], address, strides)
+
+
+def host_type(external: External) -> HostType:
+    """How the host passes it; where the program says nothing, in the device's own type."""
+    return HostType.parse(external.model_dtype or DTYPES[external.element].name)

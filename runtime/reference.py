@@ -28,6 +28,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from frustum.dialects import graph, tile, unit
+from frustum.dialects.host_type import HostType
 from frustum.runtime import kernels
 from frustum.runtime.diagnostics import node_name
 from frustum.runtime.kernels import Array, narrow
@@ -56,9 +57,10 @@ class ReferenceExecutor:
         """The network's outputs by name; a layer's result is freed after its last use."""
         network = network_of(module)
         outputs = self._run_block(network.body.block, _checked(network, inputs), watch)
+        wanted = _host_types(network)[len(network.inputs) :]
         return {
-            name: kernels.integer.unsigned(array) if wanted.startswith("uint") else array
-            for name, array, wanted in zip(network.outputs, outputs, _host_types(network), strict=True)
+            name: _for_host(array, host)
+            for name, array, host in zip(network.outputs, outputs, wanted, strict=True)
         }
 
     def _run_block(self, block: Block, arguments: Sequence[Array], watch: Watch | None) -> list[Array]:
@@ -159,30 +161,45 @@ def _quantized(x: Array, to: graph.ScaleAttr, result: SSAValue) -> Array:
     return kernels.integer.quantize(x, to.scale, to.zero, numpy_type(graph.tensor_of(result).element_type))
 
 
-def _host_types(network: graph.NetworkOp) -> list[str]:
-    """The numpy types of the outputs as the model has them, where the network tells."""
+def _host_types(network: graph.NetworkOp) -> list[HostType | None]:
+    """How the host passes the inputs and wants the outputs, where the network tells."""
     noted = network.attributes.get(MODEL_DTYPES)
     if not isinstance(noted, ArrayAttr):
-        return [""] * len(network.outputs)
-    return [name.data for name in noted.data[len(network.inputs):] if isinstance(name, StringAttr)]
+        return [None] * (len(network.inputs) + len(network.outputs))
+    texts = [name.data for name in noted.data if isinstance(name, StringAttr)]
+    return [HostType.parse(text) if text else None for text in texts]
+
+
+def _for_host(array: Array, host: HostType | None) -> Array:
+    if host is not None and host.scale is not None:
+        return kernels.integer.dequantize(array, host.scale, host.zero)
+    return kernels.integer.unsigned(array) if host is not None and host.dtype.startswith("uint") else array
+
+
+def _for_device(array: Array, host: HostType | None, dtype: np.dtype[Any]) -> Array:
+    if host is not None and host.scale is not None:
+        return kernels.integer.quantize(array, host.scale, host.zero, dtype)
+    return narrow(kernels.integer.signed(array), dtype)
 
 
 def _checked(network: graph.NetworkOp, inputs: Mapping[str, Array]) -> list[Array]:
     """The inputs in the network's order and types; raises InputError with everything that is wrong."""
     problems = [f"unknown input '{name}'" for name in inputs if name not in network.inputs]
     arrays = []
-    for name, argument in zip(network.inputs, network.body.block.args, strict=True):
+    hosts = _host_types(network)[: len(network.inputs)]
+    for name, argument, host in zip(network.inputs, network.body.block.args, hosts, strict=True):
         type_ = graph.tensor_of(argument)
+        is_float = _is_float(numpy_type(type_.element_type)) or (host is not None and host.scale is not None)
         if name not in inputs:
             problems.append(f"input '{name}' is missing")
         elif inputs[name].shape != type_.get_shape():
             problems.append(f"input '{name}' has shape {inputs[name].shape}, expected {type_.get_shape()}")
-        elif _is_float(inputs[name].dtype) != _is_float(numpy_type(type_.element_type)):
+        elif _is_float(inputs[name].dtype) != is_float:
             problems.append(
                 f"input '{name}' has {inputs[name].dtype} elements, expected {type_.element_type}"
             )
         else:
-            arrays.append(narrow(kernels.integer.signed(inputs[name]), numpy_type(type_.element_type)))
+            arrays.append(_for_device(inputs[name], host, numpy_type(type_.element_type)))
     if problems:
         raise InputError("; ".join(problems) + f" (inputs: {', '.join(network.inputs)})")
     return arrays

@@ -134,3 +134,16 @@ def test_values_of_layers_are_real_numbers():
 def test_calibration_of_what_needs_none_is_refused(request_, message):
     with pytest.raises(UsageError, match=message):
         build(request_)
+
+
+def test_the_device_takes_and_gives_integers():
+    """DRAM has the device's type everywhere: what the host passes is made integers by the host."""
+    executable = frustum.compile(model(), target="edge", dtype="int8")
+    externals = [e for e in executable.program.externals if e.class_ in ("input", "output")]
+    assert {e.name: e.element for e in externals} == {"x": "i8", "y": "f32"}  # soft-max stays in f32
+    feeds = {e.name: np.random.default_rng(1).random(e.shape, np.float32) for e in externals if e.class_ == "input"}
+    result = frustum.run(executable, feeds)
+    assert {array.dtype for array in result.outputs.values()} == {np.dtype(np.float32)}
+    dram = result.report["dram"]
+    assert dram["input_bytes"] == sum(array.size for array in feeds.values())
+    assert dram["output_bytes"] == sum(array.nbytes for array in result.outputs.values())
