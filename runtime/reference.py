@@ -32,7 +32,7 @@ from frustum.dialects.host_type import HostType
 from frustum.runtime import kernels
 from frustum.runtime.diagnostics import node_name
 from frustum.runtime.kernels import Array, narrow
-from frustum.runtime.tile_reference import run_tiles
+from frustum.runtime.tile_reference import run_tiles, side_by_side
 
 MODEL_DTYPES = "frustum.model_dtypes"
 
@@ -105,6 +105,8 @@ class ReferenceExecutor:
         if isinstance(op, tile.UnitOp):
             weights = [inner for inner in op.body.block.ops if isinstance(inner, graph.WeightOp)]
             return run_tiles(op, operands, {weight.result: self._constant(weight) for weight in weights})
+        if isinstance(op, tile.ConcatOp):
+            return (side_by_side(op, operands),)  # type: ignore[return-value]  # buffers of each cluster
         type_ = graph.tensor_of(op.results[0])
         scales = getattr(op, "scales", None)
         if scales is not None and not _is_product(op):

@@ -38,6 +38,17 @@ class Buffer:
         self.values = np.full(self.tile.extents, poison, dtype)
         self.rows = np.full(self.tile.extents, NOTHING, np.int32)
 
+    @classmethod
+    def joined(cls, tile: Tile, parts: Sequence[Buffer]) -> Buffer:
+        """Parts one after the other along the channels."""
+        whole = cls(tile)
+        whole.values = np.concatenate([part.values for part in parts], 1)
+        whole.rows = np.concatenate([part.rows for part in parts], 1)
+        n, _, h, w = parts[0].bound
+        whole.bound = (n, sum(part.bound[1] for part in parts), h, w)
+        whole.origin = (parts[0].origin[0], 0, *parts[0].origin[2:])
+        return whole
+
     def move(self, indices: Sequence[int], cluster: int) -> None:
         """To where it begins in this pass: elsewhere than in the last one, it is empty."""
         assert self.tile.origin is not None

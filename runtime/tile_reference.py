@@ -92,6 +92,15 @@ def run_tiles(unit: tile.UnitOp, operands: Sequence[Any], constants: Mapping[SSA
             for result in unit.results]
 
 
+def side_by_side(op: tile.ConcatOp, parts: Sequence[Any]) -> list[Buffer]:
+    """Tiles of several units as one, of each cluster."""
+    assert isinstance(op.result.type, tile.TileType)
+    for part in op.tiles:
+        assert isinstance(part.type, tile.TileType)
+        _check_part(part.type.data, op.result.type.data)
+    return [Buffer.joined(op.result.type.data, of_cluster) for of_cluster in zip(*parts, strict=True)]
+
+
 def _dtype(tensor: SSAValue) -> np.dtype[Any]:
     name: Any = str(graph.tensor_of(tensor).element_type)
     return DTYPES[name]

@@ -10,11 +10,12 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
-from frustum.dialects.graph import ScaleAttr, WeightOp, is_integer, tensor_of
+from frustum.dialects.graph import ScaleAttr, WeightOp, is_integer, shape_of, tensor_of
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Element
 from frustum.dialects.target import Target
+from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import Extents, Partition, UnitOp
-from frustum.passes.analysis.layer import CONCAT, SAME4, Layer, MapOperand, scales_of
+from frustum.passes.analysis.layer import CONCAT, SAME4, Layer, MapOperand, dense, four, scales_of
 from frustum.passes.analysis.layouts import LAYOUT, layout_of, view_in, view_of
 from frustum.passes.analysis.module import element_of
 from frustum.passes.analysis.project import (
@@ -35,10 +36,14 @@ from frustum.passes.tile.resident import (
     Span,
     in_map,
     joined,
+    made_of,
     over_all_passes,
     readers_of,
+    resident_in,
     resident_of,
+    settled,
 )
+from frustum.passes.tile.side_by_side import is_resident_concat, name_of, outermost, parts_of, wholes_of
 
 PRODUCED = "frustum.macs"
 """Attribute of a computation: multiply-accumulates of the network's layer, each counted once."""
@@ -107,12 +112,15 @@ def cut_of(unit: UnitOp, target: Target) -> Cut:
     return Cut(layers, partition, projection, places_of(layers, projection, partition.depth))
 
 
-def lower_layers(unit: UnitOp, target: Target) -> tuple[t.UnitOp, Results]:
-    """The loops over the tiles of a unit of layers, and who reads which of its results."""
+def lower_layers(unit: UnitOp, target: Target, known: dict[OpResult, Resident]) -> tuple[t.UnitOp, Results]:
+    """The loops over the tiles of a unit of layers, and who reads which of its results.
+
+    `known`: parts of concatenations in SRAM that other units have found the places of.
+    """
     cut = cut_of(unit, target)
     rolls = cut.partition.borders == "exchange"
     loops = t.ROLLING_LOOPS if rolls else t.TILE_LOOPS
-    results = results_of(unit, cut, target)
+    results = results_of(unit, cut, target, known)
     counts, partition = cut.projection.counts, cut.partition
     lowered = empty(unit, counts, partition.clusters, partition.depth, loops, results.types)
     if LAYOUT in unit.attributes:
@@ -138,7 +146,7 @@ class Results:
     kept: dict[int, tuple[t.Tile, Resident]]
 
 
-def results_of(unit: UnitOp, cut: Cut, target: Target) -> Results:
+def results_of(unit: UnitOp, cut: Cut, target: Target, known: dict[OpResult, Resident]) -> Results:
     """Kept maps are tiles; what else than units of layers reads of them is also stored."""
     end = unit.body.block.last_op
     assert end is not None
@@ -148,9 +156,11 @@ def results_of(unit: UnitOp, cut: Cut, target: Target) -> Results:
         if number not in unit.kept:
             found.tensor[number] = number
             continue
-        readers = readers_of(result, cut.layers, layers[number])
+        layer = cut.layers.layers[layers[number]]
+        readers = readers_of(result, layer.out_dims, layer.out_view)
+        readers += {u.operation: None for u in result.uses if is_resident_concat(u.operation)}
         found.tile[number], found.readers[number] = number, readers
-        found.types[number] = t.TileType(keep(unit, cut, layers[number], result, readers, found, target))
+        found.types[number] = t.TileType(keep(unit, cut, layers[number], result, readers, found, target, known))
         if any(use.operation not in readers for use in result.uses):
             found.tensor[number] = len(found.types)
             found.types.append(result.type)
@@ -159,14 +169,27 @@ def results_of(unit: UnitOp, cut: Cut, target: Target) -> Results:
 
 
 def keep(
-    unit: UnitOp, cut: Cut, j: int, result: OpResult, readers: Sequence[UnitOp], found: Results, target: Target
+    unit: UnitOp,
+    cut: Cut,
+    j: int,
+    result: OpResult,
+    readers: Sequence[UnitOp],
+    found: Results,
+    target: Target,
+    known: dict[OpResult, Resident],
 ) -> t.Tile:
     """The tile of a kept map on each cluster."""
     if j not in found.kept:
-        needs = [need_of(reader, result, target) for reader in readers]
         layer, clusters = cut.layers.layers[j], target.chip.clusters
         try:
-            resident = resident_of(cut.layers, cut.projection, j, needs, clusters)
+            concat = outermost(result)
+            if concat is None:
+                needs = [need_of(reader, result, target) for reader in readers]
+                resident = resident_of(cut.layers, cut.projection, j, needs, clusters)
+            else:
+                if result not in known:
+                    known.update(beside_others(concat, target))
+                resident = known[result]
         except Unprojectable as reason:
             raise PassFailedException(f"unit {unit.unit_name.data} cannot keep {layer.kind}: {reason}") from reason
         view = layer.out_view
@@ -174,9 +197,47 @@ def keep(
             view = view_in(layout_of(result), layer.out_dims)
         element = element_of(tensor_of(result).element_type)
         region = resident.region
-        order = memory_order(view.near, layer.out_dims)
+        order = memory_order(view.near, layer.out_dims) if concat is None else (0, 1, 2, 3)
         found.kept[j] = t.Tile(element, region.extent, order, region.start), resident
     return found.kept[j][0]
+
+
+def beside_others(concat: OpResult, target: Target) -> dict[OpResult, Resident]:
+    """The parts of a concatenation in SRAM, all in one box but for their channels: what units make of them, and what
+    is read of them and of the whole."""
+    needs, parts = [], list(parts_of(concat))
+    for whole in wholes_of(concat):
+        dims = four(shape_of(whole), 1)
+        readers = readers_of(whole, dims, TensorView(0, four(dense(dims), 0)))
+        other = next((u.operation for u in whole.uses if not is_reader(u.operation, readers)), None)
+        if other is not None:
+            raise PassFailedException(f"{name_of(whole.owner)} keeps a map that {other.name} needs in DRAM")
+        needs += [need_of(reader, whole, target) for reader in readers]
+    cuts, box = [], list[Span]()
+    for part in parts:
+        assert isinstance(part.owner, UnitOp)
+        cut = cut_of(part.owner, target)
+        end = part.owner.body.block.last_op
+        assert end is not None
+        j = cut.layers.ops.index(end.operands[part.index].owner)
+        layer = cut.layers.layers[j]
+        cuts.append((cut, j))
+        needs += [need_of(reader, part, target) for reader in readers_of(part, layer.out_dims, layer.out_view)]
+        needs.append(made_of(cut.layers, cut.projection, j))
+    dims = cuts[0][0].layers.layers[cuts[0][1]].out_dims
+    box = needs[0]
+    for need in needs[1:]:
+        box = [joined(a, b, size) for a, b, size in zip(box, need, dims, strict=True)]
+    clusters, residents = target.chip.clusters, []
+    for cut, j in cuts:
+        channels = Span(Affine(), cut.layers.layers[j].out_dims[1])
+        own = [box[0], channels, *box[2:]]
+        residents.append(resident_in(cut.layers, cut.projection, j, own, clusters))
+    return dict(zip(parts, settled(residents), strict=True))
+
+
+def is_reader(op: Operation, readers: Sequence[UnitOp]) -> bool:
+    return op in readers or is_resident_concat(op)
 
 
 def need_of(reader: UnitOp, result: OpResult, target: Target) -> list[Span]:

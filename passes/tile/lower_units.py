@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, OpResult
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
@@ -19,6 +19,8 @@ from frustum.passes.analysis.layer import is_move, moves_of
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.tile.lower_layers import PRODUCED, Inside, empty, lower_layers
 from frustum.passes.tile.move import plan_move
+from frustum.passes.tile.resident import Resident
+from frustum.passes.tile.side_by_side import alias
 
 
 @dataclass(frozen=True)
@@ -26,24 +28,30 @@ class LowerUnits(ModulePass):
     """Write every unit as a loop over tiles.
 
     Before: units with partitions, layers with maps.  After: `ftile.unit` with loads, computations, stores, moves;
-    no graph operation is left but weights and reshapes.
+    no graph operation is left but weights, reshapes, and concatenations whose parts are written in their places.
     """
 
     name = "frustum-tile-lower-units"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
+        known: dict[OpResult, Resident] = {}
         for unit in [o for o in op.walk() if isinstance(o, UnitOp)]:
-            lower_unit(unit, target)
+            lower_unit(unit, target, known)
 
 
-def lower_unit(unit: UnitOp, target: Target) -> None:
-    """Write one unit in its place; raises `PassFailedException` for a partition that does not go with its layers."""
+def lower_unit(unit: UnitOp, target: Target, known: dict[OpResult, Resident]) -> None:
+    """Write one unit in its place; raises `PassFailedException` for a partition that does not go with its layers.
+
+    `known`: parts of concatenations in SRAM that units before have found the places of.
+    """
     ops = [op for op in unit.body.block.ops if not isinstance(op, WeightOp)][:-1]
-    if is_move(ops):
+    if (place := alias(unit)) is not None:
+        put_in_place(place, unit)
+    elif is_move(ops):
         put_in_place(lower_moves(unit, ops[0], target), unit)
     else:
-        lowered, results = lower_layers(unit, target)
+        lowered, results = lower_layers(unit, target, known)
         for number, readers in results.readers.items():
             kept = lowered.results[results.tile[number]]
             unit.results[number].replace_uses_with_if(kept, lambda use, own=readers: use.operation in own)  # type: ignore[misc]
@@ -52,8 +60,8 @@ def lower_unit(unit: UnitOp, target: Target) -> None:
         put_in_place(lowered, unit)
 
 
-def put_in_place(lowered: t.UnitOp, unit: UnitOp) -> None:
-    """The lowered unit instead of the unit."""
+def put_in_place(lowered: Operation, unit: UnitOp) -> None:
+    """The lowered unit, or what else takes its place, instead of the unit."""
     lowered.location = unit.location
     block = unit.parent
     assert block is not None

@@ -30,16 +30,15 @@ class Span:
         return self.start + self.extent
 
 
-def readers_of(result: OpResult, unit: UnitLayers, layer: int) -> list[UnitOp]:
+def readers_of(result: OpResult, dims: Extents, view: TensorView) -> list[UnitOp]:
     """The units that read a kept map in SRAM: as the four dimensions in which it is made, and never as weights."""
-    made = unit.layers[layer]
     found: dict[UnitOp, bool] = {}
     for use in result.uses:
         reader = use.operation
         if not isinstance(reader, UnitOp) or is_move(reader.body.block.ops):
             continue
         inside = reader.body.block.args[use.index]
-        found[reader] = found.get(reader, True) and reads_plainly(reader, inside, made.out_dims, made.out_view)
+        found[reader] = found.get(reader, True) and reads_plainly(reader, inside, dims, view)
     return [reader for reader, plain in found.items() if plain]
 
 
@@ -199,25 +198,45 @@ def resident_of(
     unit: UnitLayers, projection: Projection, layer: int, needs: Sequence[Sequence[Span]], clusters: int
 ) -> Resident:
     """The box of a kept map on each cluster: what is made of it there and what all readers need there (`needs`)."""
+    dims = unit.layers[layer].out_dims
+    box = made_of(unit, projection, layer)
+    for need in needs:
+        box = [joined(a, b, size) for a, b, size in zip(box, need, dims, strict=True)]
+    return settled([resident_in(unit, projection, layer, box, clusters)])[0]
+
+
+def made_of(unit: UnitLayers, projection: Projection, layer: int) -> list[Span]:
+    """What is made in a map's buffer on each cluster: the map, and the parts of it if it is a concatenation."""
     dims, counts = unit.layers[layer].out_dims, projection.counts
-    made = over_all_passes(projection.outputs[layer], counts)
-    box = in_map(made, dims)
+    box = in_map(over_all_passes(projection.outputs[layer], counts), dims)
     for member in (m for m in range(len(unit.layers)) if unit.root(m) == layer):
         own = in_map(over_all_passes(projection.outputs[member], counts), unit.layers[member].out_dims)
         box = [box[1] if d == 1 else joined(a, b, dims[d]) for d, (a, b) in enumerate(zip(box, own, strict=True))]
-    for need in needs:
-        box = [joined(a, b, size) for a, b, size in zip(box, need, dims, strict=True)]
+    return box
+
+
+def resident_in(
+    unit: UnitLayers, projection: Projection, layer: int, box: Sequence[Span], clusters: int
+) -> Resident:
+    """A kept map in a box."""
+    made = tuple(over_all_passes(projection.outputs[layer], projection.counts))
     part = projection.stores[unit.stored.index(layer)]
-    resident = Resident(dims, tuple(box), tuple(made), part, counts, clusters)
+    return Resident(unit.layers[layer].out_dims, tuple(box), made, part, projection.counts, clusters)
+
+
+def settled(residents: Sequence[Resident]) -> list[Resident]:
+    """Maps in one box, wider where what clusters send each other could not be said otherwise."""
     while True:
         try:
-            resident.sends()
+            for each in residents:
+                each.sends()
         except NoOrder as none:
-            if resident.box[none.dimension] == Span(Affine(), dims[none.dimension]):
-                raise Unprojectable(f"what clusters send each other along d{none.dimension} has no one order") from none
-            resident = resident.wider(none.dimension)
+            d = none.dimension
+            if all(each.box[d] == Span(Affine(), each.dims[d]) for each in residents):
+                raise Unprojectable(f"what clusters send each other along d{d} has no one order") from none
+            residents = [each.wider(d) for each in residents]
         else:
-            return resident
+            return list(residents)
 
 
 def _starts(values: Sequence[Affine]) -> tuple[Affine, Affine, Affine, Affine]:
@@ -235,4 +254,5 @@ def _extents(values: Sequence[int]) -> Extents:
     return a, b, c, d
 
 
-__all__ = ["Resident", "Span", "in_map", "joined", "over_all_passes", "readers_of", "resident_of"]
+__all__ = ["Resident", "Span", "in_map", "joined", "made_of", "over_all_passes", "readers_of", "resident_in",
+           "resident_of", "settled"]

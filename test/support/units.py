@@ -47,7 +47,7 @@ def as_units(module, target_name, groups):
     for number, group in enumerate(groups):
         keeps = [layers[i].results[0] for i in group.keeps]
         own = {layers[i] for i in group.layers}
-        if is_move(own):
+        if is_move(own) and not all(type(op) is graph.ConcatOp for op in own):
             keeps = []
         keeps = [v for v in keeps if any(use.operation not in own for use in v.uses)]
         unit = wrap([layers[i] for i in group.layers], f"u{number}", "by hand", keeps)

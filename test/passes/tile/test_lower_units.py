@@ -15,6 +15,7 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects import graph, tile
 from frustum.dialects.graph import shape_of
 from frustum.dialects.unit import Partition, PartitionAttr, UnitOp
+from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.project import Unprojectable
 
 
@@ -40,14 +41,14 @@ def only(module, kind):
 
 
 @st.composite
-def networks(draw, layers=6):
+def networks(draw, layers=6, kinds=None):
     """A network whose layers can all be in one unit: windows, sums, concatenations, doubled rows, pools."""
     net = Net(draw(st.integers(0, 9)))
     plane = [draw(st.integers(7, 14)) for _ in range(2)]
     maps = [net.input(draw(st.integers(1, 2)), draw(st.sampled_from([2, 3])), *plane)]
     for _ in range(draw(st.integers(1, layers))):
         x = maps[-1] if draw(st.integers(0, 3)) else draw(st.sampled_from(maps))
-        maps.append(draw(st.sampled_from(KINDS))(draw, net, x, maps))
+        maps.append(draw(st.sampled_from(kinds or KINDS))(draw, net, x, maps))
     made = [value for value in dict.fromkeys(maps) if value is not maps[0]]
     if not made:
         made = [net.unary("relu", maps[0])]
@@ -88,6 +89,15 @@ def doubled(draw, net, x, maps):
     mode = draw(st.sampled_from(["nearest", "linear"]))
     return x if max(h, w) > 16 else net.layer(
         graph.ResizeOp(mode, x, (2 * h, 2 * w), scale=(0.5, 0.5), offset=(0.0, 0.0)))
+
+
+def forked(draw, net, x, maps):
+    """Convolutions of one map beside each other, perhaps again."""
+    if shape_of(x)[1] > 8:
+        return net.conv(x, 2, 1)
+    branches = [net.conv(x, draw(st.integers(1, 3)), draw(st.sampled_from([1, 3]))) for _ in range(2)]
+    y = net.layer(graph.ConcatOp(branches, 1))
+    return net.layer(graph.ConcatOp([net.conv(x, 2), y], 1)) if draw(st.booleans()) else y
 
 
 KINDS = [windowed, windowed, windowed, added, joined, joined, doubled]
@@ -134,8 +144,21 @@ def sequences(draw):
     for end in ends:
         numbers = tuple(range(first, end))
         partition = draw(partitions(shape_of(layers[end - 1].results[0]), CLUSTERS[target], len(numbers)))
-        groups.append(Group(numbers, partition, tuple(i for i in numbers if draw(st.integers(0, 3)))))
+        keeps = [] if is_move(layers[i] for i in numbers) else [i for i in numbers if draw(st.integers(0, 3))]
+        groups.append(Group(numbers, partition, tuple(keeps)))
         first = end
+    return Drawn(module, inputs, target, groups)
+
+
+@st.composite
+def breadth_first(draw):
+    """Every layer a unit of its own; all maps stay in SRAM but those that are outputs."""
+    module, inputs, _ = draw(networks(layers=4, kinds=[windowed, forked, forked, added]))
+    target, groups = draw(st.sampled_from(sorted(CLUSTERS))), []
+    for number, op in enumerate(layers_in(module)):
+        partition = draw(partitions(shape_of(op.results[0]), CLUSTERS[target], 1))
+        is_output = any(isinstance(use.operation, graph.OutputOp) for use in op.results[0].uses)
+        groups.append(Group((number,), partition, () if is_output else (number,)))
     return Drawn(module, inputs, target, groups)
 
 
@@ -175,6 +198,70 @@ def test_units_with_resident_maps_give_the_same_numbers():
     check()
     assert sum(kept) >= 25
     assert sum(sent) >= 10
+
+
+def test_layers_one_by_one_give_the_same_numbers_with_all_maps_in_sram():
+    joined_in_sram = []
+
+    @settings(max_examples=100)
+    @given(breadth_first())
+    def check(drawn):
+        module, inputs, target, groups = drawn.all
+        try:
+            lowered = placed(as_units(module, target, groups))
+        except Unprojectable:
+            return
+        except PassFailedException as error:  # concatenations of inputs, of maps in two places, for outputs
+            assert "keeps a map" in str(error)
+            return
+        same_outputs(module, inputs, lowered)
+        joined_in_sram.append(bool(only(lowered, tile.ConcatOp)))
+
+    check()
+    assert sum(joined_in_sram) >= 5
+
+
+def branches(*, keeps, batch=1, axis=1):
+    """Two branches that are concatenated and read again, every layer a unit: (module, inputs, tiles)."""
+    net = Net()
+    x = net.input(batch, 2, 8, 8)
+    y = net.layer(graph.ConcatOp([net.conv(x, 4), net.conv(x, 3 if axis == 1 else 4, 1)], axis))
+    module, inputs = net.module(net.conv(y, 5))
+    groups = []
+    for number, op in enumerate(layers_in(module)):
+        n, c, h, w = shape_of(op.results[0])
+        groups.append(Group((number,), Partition((n, c, h, -(-w // 4)), 3, 1), (number,) if keeps else ()))
+    return module, inputs, placed(as_units(module, "default", groups))
+
+
+def test_branches_are_written_side_by_side_in_sram():
+    module, inputs, lowered = branches(keeps=True)
+    (joined_,) = only(lowered, tile.ConcatOp)
+    assert [t.type.data.extents[1] for t in joined_.tiles] == [4, 3]
+    assert not only(lowered, tile.MoveOp)
+    assert len(only(lowered, tile.LoadOp)) == 2  # of the network's input
+    same_outputs(module, inputs, lowered)
+
+
+@pytest.mark.parametrize(("batch", "axis"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_branches_are_written_side_by_side_in_dram(batch, axis):
+    module, inputs, lowered = branches(keeps=False, batch=batch, axis=axis)
+    is_alias = axis == 1  # else rows of one lie between rows of the other
+    assert len(only(lowered, graph.ConcatOp)) == is_alias
+    assert len(only(lowered, tile.MoveOp)) == (0 if is_alias else 2)
+    same_outputs(module, inputs, lowered)
+
+
+def test_what_is_needed_in_two_places_in_dram_is_moved():
+    net = Net()
+    x = net.conv(net.input(1, 2, 8, 8), 4)
+    y = net.conv(x, 4)
+    module, inputs = net.module(x, net.layer(graph.ConcatOp([x, y], 1)), net.layer(graph.ConcatOp([y, y], 1)))
+    groups = [Group((i,), Partition((1, 4, 8, 8), 0, 1)) for i in range(4)]
+    lowered = placed(as_units(module, "tiny", groups))
+    assert len(only(lowered, graph.ConcatOp)) == 0
+    assert len(only(lowered, tile.MoveOp)) == 4
+    same_outputs(module, inputs, lowered)
 
 
 def two_convolutions(first, second, target="default"):
