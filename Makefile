@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CODE   := dialects passes backend runtime
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench soak docs
+.PHONY: help run test check bench conformance soak docs
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -23,6 +23,9 @@ check: $(VENV)/installed-dev ## Run the linter, the type checker and the import 
 
 bench: $(VENV)/installed ## Measure whole runs (BENCH_ARGS="resnet50 --runs 1" for less)
 	$(BIN)/python benchmarks/measure.py $(BENCH_ARGS)
+
+conformance: $(VENV)/installed ## Run the ONNX backend suite, all 2033 cases, and write docs/conformance.md
+	$(BIN)/python benchmarks/conformance.py --docs $(CONFORMANCE_ARGS)
 
 soak: $(VENV)/installed-test ## Run all tests with 40 times the random examples, new ones each time
 	$(BIN)/python -m pytest -n auto --hypothesis-profile=soak $(PYTEST_ARGS)

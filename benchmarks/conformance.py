@@ -45,7 +45,7 @@ class Outcome:
     """Operators with at least one node on the device."""
     on_host: dict[str, str] = field(default_factory=dict)
     """Operators with at least one node on the host, and why."""
-    floats: list[str] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)
     """Element types of the inputs."""
     seconds: float = 0.0
 
@@ -159,7 +159,7 @@ def run_case(kind: str, name: str, target: str = "edge", host: str = "auto") -> 
         prepared = onnx_backend.prepare(model, target=target, host=host)
         for inputs, expected in data_sets:
             given = [_normalize_tensor(each) for each in inputs]
-            outcome.floats = sorted({each.dtype.name for each in given if hasattr(each, "dtype")})
+            outcome.types = sorted({each.dtype.name for each in given if hasattr(each, "dtype")})
             outputs = prepared.run(given)
             _note_places(outcome, prepared)
             wanted = [_normalize_tensor(each) for each in expected]

@@ -121,7 +121,7 @@ class DryRun(Walk):
         for operand in free_names(proto):
             value = self.values.get(operand)
             if isinstance(value, HostValue):
-                raise Refused(f"'{operand}' {value.why}")
+                raise Refused(f"'{operand}' {value.why}" if is_known(proto) else "this operator is not supported")
             if self.exact and _element(self.types.get(operand)) == DOUBLE and not isinstance(value, np.ndarray):
                 raise Refused(f"'{operand}' has elements of DOUBLE, which the device would round to f32")
         results = self._results(proto, name, opset)

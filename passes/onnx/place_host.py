@@ -188,7 +188,7 @@ def constant_inputs(
             count, asked = _layers_with(load_model(source), found, arrays, exact)
         except ModelError:
             return best
-        if count > best_count:
+        if count >= best_count:  # with equal counts what is bound gives the better reason
             best, best_count = dict(found), count
         new = {name: arrays[name] for name in asked if name in arrays and name not in found}
         if not new:

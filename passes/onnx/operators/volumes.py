@@ -97,17 +97,18 @@ def conv_volume(
     if weights is None:
         raise Refused("the weights are missing")
     x = turned(node, node.value(0), DEPTH_OUT)
-    low, high = (0, pads[0], 0, 0, 0), (0, pads[3], 0, 0, 0)
-    if any((*low, *high)):
-        x = node.emit(PadOp(x, low, high))
     n, depth, channels, h, w = shape_of(x)
+    x = node.reshape(x, (n, depth, channels, h * w))
+    if pads[0] or pads[3]:
+        x = node.emit(PadOp(x, (0, pads[0], 0, 0), (0, pads[3], 0, 0)))
+        depth = shape_of(x)[1]
     if channels % groups:
         raise Refused(f"{channels} channels do not make {groups} groups")
     count = (depth - dilations[0] * (kernel[0] - 1) - 1) // strides[0] + 1
     parts = []
     for number in range(kernel[0]):
-        sizes = (n, count, channels, h, w)
-        part = SliceOp(x, (0, number * dilations[0], 0, 0, 0), sizes, (1, strides[0], 1, 1, 1))
+        sizes = (n, count, channels, h * w)
+        part = SliceOp(x, (0, number * dilations[0], 0, 0), sizes, (1, strides[0], 1, 1))
         parts.append(node.reshape(node.emit(part), (n * count, groups, channels // groups, h * w)))
     joined = node.emit(ConcatOp(parts, 2)) if len(parts) > 1 else parts[0]
     planes = node.reshape(joined, (n * count, channels * kernel[0], h, w))

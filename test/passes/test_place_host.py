@@ -1,0 +1,178 @@
+"""Which nodes run on the host, why, and the pieces that this makes."""
+
+import numpy as np
+import onnx
+import pytest
+from mixed_models import controlled, model, node, sandwich
+from onnx import TensorProto, helper
+
+from frustum.backend import targets
+from frustum.passes.errors import Unsupported
+from frustum.passes.onnx.host_cost import Island, device_seconds, host_is_cheaper, host_seconds
+from frustum.passes.onnx.loading import load_model
+from frustum.passes.onnx.place_host import Placement, constant_inputs, import_or_place, place, whole_on_host
+
+DEFAULT, EDGE = targets.load("default"), targets.load("edge")
+
+
+def placed(proto: onnx.ModelProto, target=DEFAULT, **options) -> Placement:
+    return place(load_model(proto), target, **options)
+
+
+def operators(placement: Placement) -> list[tuple[str, list[str]]]:
+    return [(part.kind, [n.op_type for n in part.model.proto.graph.node]) for part in placement.parts]
+
+
+def reasons(placement: Placement) -> dict[str, str]:
+    return {each.name: each.reason for part in placement.parts for each in part.fallbacks}
+
+
+def test_pieces_are_as_few_as_can_be() -> None:
+    found = placed(sandwich())
+    assert operators(found) == [("device", ["Conv", "Relu"]), ("host", ["Hardmax"]), ("device", ["Conv", "Add"])]
+    first, second, third = found.parts
+    assert (first.inputs, first.outputs) == (["x"], ["c1", "r1"])
+    assert (second.inputs, second.outputs) == (["r1"], ["h"])
+    assert (sorted(third.inputs), third.outputs) == (["c1", "h"], ["y"])
+    assert [(each.name, each.dtype, each.shape) for each in found.inputs] == [("x", "float32", (1, 32, 32, 32))]
+    assert found.outputs == ("y", "r1")
+    assert reasons(found) == {"h": "this operator is not supported"}
+
+
+def test_a_small_island_is_not_worth_its_moves() -> None:
+    nodes = [
+        node("Hardmax", ["x"], ["a"]),
+        node("Relu", ["a"], ["b"]),
+        node("Hardmax", ["b"], ["c"]),
+    ]
+    found = placed(model(nodes, {"x": (1, 1000)}, ["c"]))
+    assert operators(found) == [("host", ["Hardmax", "Relu", "Hardmax"])]
+    assert reasons(found)["b"].startswith("on the device it would move 8,000 bytes and take ")
+
+
+def test_without_a_node_on_the_host_there_is_nothing_to_weigh() -> None:
+    found = placed(model([node("Relu", ["x"], ["y"])], {"x": (1, 4)}, ["y"]))
+    assert operators(found) == [("device", ["Relu"])]
+
+
+def test_the_cost_of_an_island_by_hand() -> None:
+    island = Island((0,), crossing_bytes=8000, made_bytes=4000, weight_bytes=1600, macs=64_000)
+    # edge: link 4 B/cycle, DRAM 8 B/cycle after 100 cycles, 4 cores of 256 / 8 = 32 MAC/cycle, 500 MHz
+    assert device_seconds(island, EDGE) == pytest.approx((8000 / 4 + 8000 / 8 + 300 + 64_000 / 128) / 500e6)
+    assert host_seconds(island) == pytest.approx(64_000 / 10e9 + 8000 / 8e9)
+    assert host_is_cheaper(island, EDGE) == (
+        "on the device it would move 8,000 bytes and take 7.6 us, on the host 7.4 us"
+    )
+    assert host_is_cheaper(Island((0,), 8000, 4000, 1600, 70_000), EDGE) == ""
+
+
+def test_shapes_known_at_run_time_only_are_for_the_host() -> None:
+    nodes = [
+        node("NonZero", ["x"], ["places"]),
+        node("Cast", ["places"], ["floats"], to=TensorProto.FLOAT),
+        node("Sigmoid", ["floats"], ["y"]),
+    ]
+    why = reasons(placed(model(nodes, {"x": (4, 4)}, ["y"])))
+    assert why["places"] == "this operator is not supported"
+    lacks = "'places' has elements of INT64, which the device lacks (node 'places' gives it on the host)"
+    assert why["floats"] == lacks
+    assert why["y"] == "'floats' has a shape that is known at run time only (node 'floats' gives it on the host)"
+
+
+def test_shapes_of_host_values_are_constants() -> None:
+    """Shape of an INT64 input is known, and so is what a Reshape makes of it."""
+    nodes = [node("Shape", ["ids"], ["s"]), node("Reshape", ["x", "s"], ["r"]), node("Hardmax", ["r"], ["h"])]
+    inputs = [
+        helper.make_tensor_value_info("ids", TensorProto.INT64, (64, 64)),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, (4096,)),
+    ]
+    found = placed(model(nodes, inputs, ["h"]))
+    assert "ids" not in found.parts[0].inputs
+
+
+def test_control_flow_is_for_the_host() -> None:
+    found = placed(controlled())
+    assert operators(found) == [("host", ["Relu", "Loop"])]
+    assert found.parts[0].inputs == ["x", "n"]
+    assert reasons(found)["loop"] == "this operator is not supported"
+
+
+def test_doubles_stay_exact() -> None:
+    inputs = [helper.make_tensor_value_info("x", TensorProto.DOUBLE, (2, 3))]
+    proto = model([node("Exp", ["x"], ["y"])], inputs, ["y"])
+    found = import_or_place(proto, DEFAULT, "auto")
+    assert isinstance(found, Placement)
+    assert reasons(found) == {"y": "'x' has elements of DOUBLE, which the device would round to f32"}
+    assert not isinstance(import_or_place(proto, DEFAULT, "auto", exact=False), Placement)
+    assert not isinstance(import_or_place(proto, DEFAULT, "never"), Placement)
+
+
+def test_what_depends_on_constants_only_comes_along() -> None:
+    """Dequantised weights are in both pieces that use them, and cross nowhere."""
+    rng = np.random.default_rng(1)
+    constants = {
+        "q": rng.integers(-9, 9, (64, 64)).astype(np.int8),
+        "s": np.float32(0.1),
+        "z": np.int8(0),
+    }
+    nodes = [
+        node("DequantizeLinear", ["q", "s", "z"], ["w"]),
+        node("MatMul", ["x", "w"], ["m"]),
+        node("Hardmax", ["m"], ["h"]),
+        node("Einsum", ["h", "w"], ["e"], equation="ij,jk->ik"),
+    ]
+    found = placed(model(nodes, {"x": (4096, 64)}, ["e"], constants))
+    assert [part.inputs for part in found.parts] == [["x"], ["m"]]
+    assert operators(found)[1] == ("host", ["Hardmax", "DequantizeLinear", "Einsum"])
+
+
+def test_constant_outputs_come_from_the_host() -> None:
+    nodes = [node("Shape", ["x"], ["s"]), node("Relu", ["x"], ["y"]), node("Hardmax", ["y"], ["h"])]
+    found = placed(model(nodes, {"x": (4, 6)}, ["s", "y", "h"]))
+    last = found.parts[-1]
+    assert (last.kind, last.inputs, last.outputs) == ("host", [], ["s"])
+    assert [n.op_type for n in last.model.proto.graph.node] == ["Identity"]
+
+
+def test_nodes_refused_later_are_placed_again() -> None:
+    found = placed(model([node("Exp", ["x"], ["y"])], {"x": (4,)}, ["y"]), refused={"y": "no engine"})
+    assert reasons(found) == {"y": "no engine"}
+
+
+def test_never_is_the_import_alone_and_only_is_none_of_it() -> None:
+    with pytest.raises(Unsupported, match=r"node 'h' \(Hardmax\): error: this operator is not supported"):
+        import_or_place(sandwich(), DEFAULT, "never")
+    whole = import_or_place(sandwich(), DEFAULT, "only")
+    assert isinstance(whole, Placement)
+    assert operators(whole) == [("host", ["Conv", "Relu", "Hardmax", "Conv", "Add"])]
+    assert set(reasons(whole).values()) == {"the host was asked for"}
+
+
+def test_a_changed_batch_is_refused_for_reshapes_on_the_host() -> None:
+    nodes = [node("Hardmax", ["x"], ["h"]), node("Reshape", ["h", "to"], ["y"])]
+    proto = model(nodes, {"x": (1, 8)}, ["y"], {"to": np.array([1, 2, 4])})
+    with pytest.raises(Unsupported, match=r"node 'y' \(Reshape\): error: --batch cannot change it on the host"):
+        placed(proto, batch=3)
+    with pytest.raises(Unsupported, match="what runs on the host keeps its batch of 1"):
+        whole_on_host(load_model(proto), "asked", batch=3)
+
+
+def test_operators_that_nobody_knows() -> None:
+    proto = model([helper.make_node("Frob", ["x"], ["y"], "f", domain="com.example")], {"x": (2,)}, ["y"])
+    proto.opset_import.append(helper.make_opsetid("com.example", 1))
+    with pytest.raises(Unsupported, match=r"node 'f' \(com.example.Frob\).*neither the device nor the host knows it"):
+        import_or_place(proto, DEFAULT, "auto")
+
+
+def test_constants_are_found_where_a_layer_needs_them() -> None:
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 6)),
+        helper.make_tensor_value_info("i", TensorProto.INT64, (2,)),
+        helper.make_tensor_value_info("to", TensorProto.INT64, (2,)),
+    ]
+    nodes = [node("Gather", ["x", "i"], ["g"], axis=0), node("Reshape", ["g", "to"], ["y"])]
+    arrays = {"x": np.zeros((4, 6), np.float32), "i": np.array([3, 1]), "to": np.array([3, 4])}
+    assert constant_inputs(model(nodes, inputs, ["y"]), arrays).keys() == {"i", "to"}
+    # nothing but indices: to bind them would leave no layer
+    nodes = [node("Add", ["i", "to"], ["y"])]
+    assert constant_inputs(model(nodes, inputs, ["y"]), arrays) == {}

@@ -1,0 +1,209 @@
+"""A model in pieces: run, reported, written to a folder and read again."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mixed_models import controlled, model, node, sandwich
+
+import frustum
+from frustum.runtime.chain import Chain, chain_of
+from frustum.runtime.cli import main
+from frustum.runtime.machine import InputError
+
+
+def oracle(proto: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    return dict(zip((o.name for o in session.get_outputs()), session.run(None, inputs), strict=True))
+
+
+def agree(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert list(found) == list(expected)
+    for name, wanted in expected.items():
+        assert (found[name].dtype, found[name].shape) == (wanted.dtype, wanted.shape), name
+        scale = max(np.abs(wanted).max(initial=0), 1e-6) if wanted.dtype.kind == "f" else 1
+        assert np.abs(found[name].astype(float) - wanted).max(initial=0) <= 1e-4 * scale, name
+
+
+@pytest.fixture(scope="module")
+def x() -> np.ndarray:
+    return np.random.default_rng(3).standard_normal((1, 32, 32, 32)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def chain() -> Chain:
+    found = frustum.compile(sandwich(), target="default")
+    assert isinstance(found, Chain)
+    return found
+
+
+def test_the_chain_gives_what_the_model_gives(chain: Chain, x: np.ndarray) -> None:
+    assert [piece.kind for piece in chain.pieces] == ["device", "host", "device"]
+    result = frustum.run(chain, {"x": x})
+    agree(result.outputs, oracle(sandwich(), {"x": x}))
+
+
+def test_the_report_tells_what_fell_back_and_why(chain: Chain, x: np.ndarray) -> None:
+    report = frustum.run(chain, {"x": x}).report
+    host = report["host"]
+    # h comes back over the link; r1 is an output of the model and crosses in any case
+    assert (host["mode"], host["moved_bytes"]) == ("auto", 4 * 32 * 32 * 32)
+    assert host["layers"] == [{"name": "h", "op": "Hardmax", "reason": "this operator is not supported"}]
+    assert {layer["name"]: layer["where"] for layer in report["layers"]}["h"] == "host"
+    assert [each["where"] for each in host["pieces"]] == ["device", "host", "device"]
+    assert report["cycles"]["total"] > 0 and len(report["subgraphs"]) == 2
+
+
+def test_timing_leaves_the_host_out(chain: Chain) -> None:
+    result = frustum.run(chain, {}, mode="timing")
+    assert result.outputs == {} and result.report["cycles"]["total"] > 0
+    assert result.report["host"]["moved_bytes"] == 0
+
+
+def test_wrong_inputs_are_named(chain: Chain, x: np.ndarray) -> None:
+    for given_, message in (
+        ({}, "input 'x': missing"),
+        ({"x": x[:, :1]}, "input 'x': found float32 1x1x32x32, expected float32 1x32x32x32"),
+        ({"x": x, "z": x}, "input 'z': the network has no such input; it has x"),
+    ):
+        with pytest.raises(InputError, match=message):
+            frustum.run(chain, given_)
+
+
+def test_all_on_the_host(x: np.ndarray) -> None:
+    whole = frustum.compile(sandwich(), host="only")
+    assert isinstance(whole, Chain) and whole.executables == ()
+    result = frustum.run(whole, {"x": x})
+    agree(result.outputs, oracle(sandwich(), {"x": x}))
+    assert (result.report["dtype"], result.report["cycles"]) == ("host", None)
+    assert {layer["where"] for layer in result.report["layers"]} == {"host"}
+
+
+def test_a_loop_takes_its_count_at_run_time() -> None:
+    proto = controlled()
+    found = frustum.compile(proto)
+    for count in (0, 3):
+        inputs = {"x": np.float32([[1, -2, 3, 4]]), "n": np.array(count)}
+        agree(frustum.run(found, inputs).outputs, oracle(proto, inputs))
+
+
+def test_constants_may_be_bound(x: np.ndarray) -> None:
+    proto = model([node("Conv", ["x", "w"], ["y"])], {"x": (1, 32, 32, 32), "w": (8, 32, 3, 3)}, ["y"])
+    w = np.random.default_rng(4).standard_normal((8, 32, 3, 3)).astype(np.float32)
+    exe = frustum.compile(proto, constants={"w": w})
+    agree(frustum.run(exe, {"x": x}).outputs, oracle(proto, {"x": x, "w": w}))
+    with pytest.raises(Exception, match=r"there is no input 'v' to bind: the inputs are 'x', 'w'"):
+        frustum.compile(proto, constants={"v": w})
+    with pytest.raises(Exception, match=r"input 'w' is bound to DOUBLE, the model has it as FLOAT"):
+        frustum.compile(proto, constants={"w": w.astype(float)})
+
+
+def test_one_executable_is_a_chain_too() -> None:
+    exe = frustum.compile(model([node("Relu", ["x"], ["y"])], {"x": (1, 4)}, ["y"]), target="edge")
+    assert chain_of(exe).single is exe
+
+
+# --- random graphs: two operators of the device, two of the host --------------------------------------------
+
+OPERATORS = (("Relu", 1), ("Hardmax", 1), ("Add", 2), ("Mod", 2))
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> onnx.ModelProto:
+    """Nodes that read any values before them; several inputs and outputs, among them inputs and values read later."""
+    values = [f"x{index}" for index in range(draw(st.integers(1, 2)))]
+    inputs = {name: (2, 6) for name in values}
+    nodes = []
+    for number in range(draw(st.integers(1, 7))):
+        operator, count = draw(st.sampled_from(OPERATORS))
+        operands = [draw(st.sampled_from(values)) for _ in range(count)]
+        extra = {"fmod": 1} if operator == "Mod" else {}
+        nodes.append(node(operator, operands, [f"v{number}"], **extra))
+        values.append(f"v{number}")
+    outputs = draw(st.lists(st.sampled_from(values[len(inputs):]), min_size=1, max_size=3, unique=True))
+    return model(nodes, inputs, outputs)
+
+
+@given(graphs(), st.integers(0, 9))
+@settings(max_examples=25)
+def test_any_graph_in_pieces_is_the_graph(proto: onnx.ModelProto, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    inputs = {v.name: rng.standard_normal((2, 6)).astype(np.float32) for v in proto.graph.input}
+    from frustum.passes.onnx import place_host
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(place_host, "host_is_cheaper", lambda island, target: "")  # else all of it is too small to move
+    try:
+        found = frustum.compile(proto, target="edge")
+    finally:
+        patch.undo()
+    with np.errstate(all="ignore"):
+        expected = oracle(proto, inputs)
+    result = frustum.run(found, {name: inputs[name] for name in inputs})
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(result.outputs[name], wanted, rtol=1e-5, atol=1e-6)
+
+
+# --- folders -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "mixed.onnx"
+    onnx.save(sandwich(), path)
+    assert main(["compile", str(path), "-o", str(tmp_path / "out")]) == 0
+    return tmp_path / "out"
+
+
+def test_a_folder_holds_the_pieces(folder: Path, x: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert [(p["kind"], p["file"]) for p in manifest["pieces"]] == [
+        ("device", "mixed_0.frustum"),
+        ("host", "mixed_1.onnx"),
+        ("device", "mixed_2.frustum"),
+    ]
+    agree(frustum.run(folder, {"x": x}).outputs, oracle(sandwich(), {"x": x}))
+    assert main(["run", str(folder), "--check"]) == 0
+    assert main(["inspect", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "Hardmax" in shown and "mixed_2" in shown
+    onnx.checker.check_model(onnx.load(folder / "mixed_1.onnx"), full_check=False)
+
+
+def test_the_same_model_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    assert main(["compile", str(tmp_path / "mixed.onnx"), "-o", str(tmp_path / "again")]) == 0
+    for file in folder.iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_a_damaged_host_piece_is_refused(damage: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "mixed_1.onnx"
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif damage == "cut":
+        path.write_bytes(content[:-1])
+    else:
+        path.unlink()
+    assert main(["run", str(folder)]) == 2
+    expected = "cannot be read" if damage == "gone" else "damaged: it is not the file that manifest.json lists"
+    assert capsys.readouterr().err.startswith(f"{path}: error: {expected}")
+
+
+def test_pieces_in_a_wrong_order_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["pieces"].reverse()
+    path.write_text(json.dumps(manifest))
+    assert main(["run", str(folder)]) == 2
+    assert "damaged: piece 'mixed_2' reads 'h', which nothing gives" in capsys.readouterr().err
