@@ -25,7 +25,7 @@ TRIES = 24  # solutions looked at before groups that do not fit after all are gi
 SMALL = 24  # layers up to which every order is searched in full
 QUICK_STATES, QUICK_LENGTH = 2, 12  # of the search that finds an order and a bound
 LARGE_STATES, LARGE_LENGTH = 12, 48
-ALTERNATIVES = 12  # shapes of a group that are tried where the cheapest has no pieces that fit
+ALTERNATIVES = 24  # shapes of a group that are tried where the cheapest has no pieces that fit
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def plan_of(solution: Solution, units: Sequence[Unit]) -> Plan:
 
 
 def exact(step: Step, search: Search) -> Unit | None:
-    """A group with the first of its shapes that fits exactly."""
+    """A group with the fastest of its cheapest shapes that fit exactly."""
     if step.shape is None:
         return Unit(step, None)
     group = group_of(step, search)
@@ -134,16 +134,20 @@ def exact(step: Step, search: Search) -> Unit | None:
     resident = values_of(step.resident, search.listing)
     unit = unit_of(ops, outputs, resident)
     kept = {unit.ops.index(search.listing.nodes[m >> FORM_BITS].op) for m in step.kept}
+    found: list[Unit] = []
     for other in Ways(group, search).ranked(step.resident, step.kept, step.free_bytes, ALTERNATIVES):
         assert other.shape is not None
+        if found and other.bytes > found[0].step.bytes:
+            break
         partition = group.shapes.partition(other.shape, group.channels, other.passes)
         for streamed in more(other.streamed, len(group.weights)):
-            found = realise(
+            made = realise(
                 unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
             )
-            if found is not None:
-                return Unit(other, found)
-    return None
+            if made is not None:
+                found.append(Unit(other, made))
+                break
+    return min(found, key=lambda u: (u.realised.dram_bytes, u.realised.cycles) if u.realised else (0, 0), default=None)
 
 
 def group_of(step: Step, search: Search) -> Group | None:

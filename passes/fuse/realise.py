@@ -61,7 +61,9 @@ def realise(
         return None
     loops = MAX_LOOPS - sum(count > 1 for count in projection.counts)
     residency = residencies(unit, streamed)
-    plans = plans_of(unit, projection, target, residency, loops, chunk_bytes)
+    unplanned = [LayerPlan(SubMap((1, 1, 1, 1), 0, weights=r), 0.0, 0, 0) for r in residency]
+    left = free_bytes - footprint(unit, partition, projection, unplanned, kept).total_bytes
+    plans = plans_of(unit, projection, target, residency, loops, max(chunk_bytes, left // 2))
     if plans is None:
         return None
     needs = footprint(unit, partition, projection, plans, kept)

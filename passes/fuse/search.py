@@ -285,6 +285,7 @@ class Ways:
         self.late, self.behind, self.work = (a[self.index] for a in (group.late, group.behind, group.work))
         self.buffers = {b.map: b.buffer[self.index] for b in (*group.inputs, *group.outputs)}
         self.moved = {b.map: b.moved[self.index] for b in (*group.inputs, *group.outputs)}
+        self.in_turn = (shapes.depth == 1)[self.index]
         self.all = np.ones(len(self.index), np.bool_)
         self.inside_form: dict[int, NDArray[np.bool_]] = {}
         self.rate = search.target.chip.dram.port_bytes_per_cycle
@@ -354,7 +355,9 @@ class Ways:
             return
         streamed = np.minimum(streamed, len(self.gain) - 1)
         moved = base.moved + (base.passes - 1) * self.streamed[streamed]
-        cycles = np.maximum(base.cycles, moved // self.rate) + base.passes * STEP_CYCLES
+        transfer = moved // self.rate
+        cycles = np.maximum(base.cycles, transfer) + self.in_turn * np.minimum(base.cycles, transfer)
+        cycles = cycles + base.passes * STEP_CYCLES
         score = np.where(fits, (moved << CYCLE_BITS) + np.minimum(cycles, (1 << CYCLE_BITS) - 1), HUGE)
         for k in [int(np.argmin(score))] if most == 1 else np.argsort(score, kind="stable")[:most].tolist():
             if score[k] == HUGE:

@@ -48,6 +48,8 @@ class Shapes:
     """Passes over images, rows (of `ROLL` not known yet: 1), columns."""
     tiles: tuple[Ints, Ints]
     """Tiles along rows and columns, of all clusters together."""
+    depth: Ints
+    """Copies of what is loaded and stored: 1 where load, computation and store of tiles follow each other."""
 
     @property
     def is_roll(self) -> NDArray[np.bool_]:
@@ -57,7 +59,7 @@ class Shapes:
         tile: Extents = (int(self.images[k]), channels, int(self.rows[k]), int(self.columns[k]))
         many = steps * int(self.counts[0][k]) * int(self.counts[2][k]) > 1
         borders: Borders = "exchange" if self.mode[k] == ROLL else "overlap"
-        return Partition(tile, int(self.dealt[k]), 2 if many else 1, borders)
+        return Partition(tile, int(self.dealt[k]), int(self.depth[k]) if many else 1, borders)
 
 
 def shapes_of(dims: Extents, whole: Sequence[int], borders: str, clusters: int = 1) -> Shapes:
@@ -79,10 +81,12 @@ def shapes_of(dims: Extents, whole: Sequence[int], borders: str, clusters: int =
                     found.append((ROLL, dealt, rows, columns, 1))
                 if (rows, columns) != (tall, wide) and borders != "exchange":
                     found.append((OVERLAP, dealt, rows, columns, 1))
-    mode, dealt_, rows_, columns_, images_ = (np.array(values, np.int64) for values in zip(*found, strict=True))
+    found = [(*shape, 2) for shape in found] + [(*shape, 1) for shape in found if shape[0] != SINGLE]
+    columns_of = zip(*found, strict=True)
+    mode, dealt_, rows_, columns_, images_, depth = (np.array(values, np.int64) for values in columns_of)
     tiles = np.where(mode == ROLL, 1, over(np.full_like(rows_, height), rows_)), over(width, columns_)
     down, right = (over(count, np.where(dealt_ == d, clusters, 1)) for d, count in zip((2, 3), tiles, strict=True))
-    return Shapes(mode, dealt_, rows_, columns_, images_, (over(images, images_), down, right), tiles)
+    return Shapes(mode, dealt_, rows_, columns_, images_, (over(images, images_), down, right), tiles, depth)
 
 
 def over_int(a: int, b: int) -> int:
@@ -189,9 +193,9 @@ class Sweep:
         self.roots: dict[int, Root] = {}
         once = (self.shapes.counts[0] == 1) & (self.shapes.counts[2] == 1)
         self.once = once
-        self.copies = np.where(
-            self.shapes.is_roll | (self.shapes.counts[0] * self.shapes.counts[1] * self.shapes.counts[2] > 1), 2, 1
-        )
+        counts = self.shapes.counts
+        is_one = ~self.shapes.is_roll & (counts[0] * counts[1] * counts[2] == 1)
+        self.copies = np.where(is_one, 1, self.shapes.depth)
         self.only_single = False
 
     def groups(self, most_bytes: int) -> Iterator[Group]:
@@ -514,7 +518,7 @@ def by_channels(listing: Listing, target: Target, stop: int) -> Group | None:
     one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
     share = over_int(channels, clusters)
     shapes = Shapes(
-        one * SINGLE, one, one * height, one * width, one * images, (one, one, one), (one, one)
+        one * SINGLE, one, one * height, one * width, one * images, (one, one, one), (one, one), one
     )
     inputs: list[Boundary] = []
     for position, read in enumerate(node.reads):
