@@ -15,6 +15,7 @@ from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import unit_layers
 from frustum.passes.tile.plan_unit import MAPS, SRAM_BYTES, Budget, plan_unit
+from frustum.passes.tile.search import Search
 from frustum.passes.tile.shortage import does_not_fit, shortage
 
 TILED = "frustum.tiled"
@@ -27,15 +28,17 @@ class PartitionUnits(ModulePass):
 
     Before: units of layers.  After: they also have `partition`, their layers `frustum.map`.
     `sram` is the share of each cluster's SRAM that a unit may use; less where the allocator found holes.
+    `search` is how the tile of a unit is looked for: `all` tries every halving (docs/fusion.md).
     Raises `DoesNotFit` for a unit that no partition makes fit.
     """
 
     name = "frustum-tile-partition"
     sram: float = 1.0
+    search: Search = "all"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
-        budget = Budget(int(target.cluster.sram.capacity_bytes * self.sram))
+        budget = Budget(int(target.cluster.sram.capacity_bytes * self.sram), search=self.search)
         op.attributes[TILED] = UnitAttr()
         for unit in [o for o in op.walk() if isinstance(o, UnitOp)]:
             if unit.partition is None and not is_move(unit.body.block.ops):
@@ -48,6 +51,7 @@ def within(unit: UnitOp, budget: Budget) -> Budget:
     return Budget(
         min(budget.sram_bytes, sram.value.data) if isinstance(sram, IntegerAttr) else budget.sram_bytes,
         maps.value.data if isinstance(maps, IntegerAttr) else budget.maps,
+        budget.search,
     )
 
 

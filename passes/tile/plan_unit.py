@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,6 +27,7 @@ from frustum.passes.analysis.project import (
     tile_counts,
 )
 from frustum.passes.tile.plan import LayerPlan, halves, plan_layer, work_of
+from frustum.passes.tile.search import Search, find
 
 MAPS, SRAM_BYTES = "frustum.maps", "frustum.sram_bytes"
 """Attributes of a unit: the `Budget` that it was fused for, where that is not the usual one."""
@@ -54,10 +55,11 @@ class UnitPlan:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a plan may use: usable SRAM bytes of one cluster, images in one tile."""
+    """What a plan may use: usable SRAM bytes of one cluster, images in one tile; and how tiles are looked for."""
 
     sram_bytes: int
     maps: int = 1
+    search: Search = "all"
 
 
 _PLANS: dict[Hashable, UnitPlan | None] = {}
@@ -91,19 +93,54 @@ def signature(unit: UnitLayers) -> Hashable:
 
 
 def search(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
-    """The best of the largest tiles that fit; of all tiles where none of those has pieces that fit the cores."""
+    """The best of the largest tiles that fit; of all tiles where none of those has pieces that fit the cores.
+
+    With a `search`, the best of the tiles that it finds for each dimension that can be dealt to the clusters.
+    """
+    if budget.search != "all":
+        return best_found(unit, target, budget)
     return search_among(unit, target, budget, largest=True) or search_among(
         unit, target, budget, largest=False
     )
 
 
+def best_found(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
+    """The best plan among the tiles that the budget's search finds."""
+    ranges: dict[int, tuple[Extents, Extents]] = {}
+    for p in candidates(unit, target.chip.clusters, budget.maps):
+        low, high = ranges.get(p.clusters, (p.tile, p.tile))
+        ranges[p.clusters] = (_each(min, low, p.tile), _each(max, high, p.tile))
+    plans = []
+    for dimension, (least, whole) in ranges.items():
+
+        def planned(tile: Extents, dimension: int = dimension) -> UnitPlan | None:
+            counts = tile_counts(unit.out.out_dims, Partition(tile, dimension, 1), target.chip.clusters)
+            only = [Partition(tile, dimension, 2 if math.prod(counts) > 1 else 1)]
+            return search_among(unit, target, budget, largest=False, among=only)
+
+        tile = find(budget.search, whole, least, lambda tile, planned=planned: planned(tile) is not None)  # type: ignore[misc]
+        if tile is not None and (plan := planned(tile)) is not None:
+            plans.append(plan)
+    return min(plans, key=lambda plan: plan.cycles, default=None)
+
+
+def _each(choose: Callable[[int, int], int], a: Extents, b: Extents) -> Extents:
+    n, c, h, w = (choose(x, y) for x, y in zip(a, b, strict=True))
+    return (n, c, h, w)
+
+
 def search_among(
-    unit: UnitLayers, target: Target, budget: Budget, *, largest: bool
+    unit: UnitLayers,
+    target: Target,
+    budget: Budget,
+    *,
+    largest: bool,
+    among: Sequence[Partition] | None = None,
 ) -> UnitPlan | None:
     clusters = target.chip.clusters
     found = []
     widths: Counter[tuple[int, ...]] = Counter()
-    for column in columns(unit, clusters, budget):
+    for column in columns(unit, clusters, budget) if among is None else [[partition] for partition in among]:
         fitting = 0
         group = (column[0].clusters, *column[0].tile[:2])
         if largest and widths[group] == WIDEST:

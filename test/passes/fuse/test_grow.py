@@ -51,13 +51,12 @@ def check(modules, inputs, dtype):
     networks(layers=8),
     st.sampled_from(["tiny", "tiny", "default", "edge", "units4"]),
     st.sampled_from(RULES),
-    st.sampled_from(["f32", "f16"]),
 )
-def test_random_networks_agree_under_any_policy(drawn, target, rules, dtype):
-    modules = modules_at_stops(drawn.module, target, Choices(dtype=dtype, rules=rules))
+def test_random_networks_agree_under_any_policy(drawn, target, rules):
+    modules = modules_at_stops(drawn.module, target, Choices(rules=rules))
     assert layers_in(modules["fused"]) == layers_in(modules["typed"])
     assert all(unit.stopped_by.data for unit in units_of(modules["fused"]))
-    check(modules, drawn.inputs, dtype)
+    check(modules, drawn.inputs, "f32")
 
 
 @pytest.mark.parametrize("rules", ["S1,3,4", "S2,2,4"])
