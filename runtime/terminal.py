@@ -14,6 +14,8 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 def render(data: Mapping[str, Any]) -> str:
     """The text of a report of schema 1."""
     sections = [_title(data), _dram(data["dram"])]
+    if data.get("weights"):
+        sections[-1].append(_weights(data["weights"]))
     if data["cycles"]:
         sections.append(_cycles(data))
     if data["engines"]:
@@ -57,6 +59,13 @@ def _dram(dram: Mapping[str, Any]) -> list[str]:
         least = f"{bytes_text(dram['compulsory_bytes'])} ({dram['compulsory_bytes']:,} B)"
         lines.append(f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}, code and tables aside")
     return lines
+
+
+def _weights(weights: Mapping[str, Any]) -> str:
+    raw, stored = bytes_text(weights["raw_bytes"]), bytes_text(weights["stored_bytes"])
+    tensors = f"{weights['compressed_tensors']} tensors compressed"
+    shared = f", {weights['shared_tensors']} shared" if weights["shared_tensors"] else ""
+    return f"{_INDENT}{raw} of weights take {stored} of DRAM ({weights['codec']}: {tensors}{shared})"
 
 
 def _cycles(data: Mapping[str, Any]) -> list[str]:
