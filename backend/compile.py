@@ -23,7 +23,7 @@ from frustum.dialects.target import Target, to_attribute
 from frustum.passes.analysis.module import target_of
 from frustum.passes.fuse.policy import chosen
 from frustum.passes.import_onnx import MODEL
-from frustum.passes.lower.compress_weights import COMPRESSION
+from frustum.passes.lower.weight_blocks import COMPRESSION
 from frustum.passes.weights import WeightStore, store_of
 
 ACCURACY = "frustum.accuracy"

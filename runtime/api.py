@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from frustum.backend.executable import Executable
 from frustum.dialects.target import Target
-from frustum.runtime.arguments import DTYPES, HOSTS, METHODS, MODES, POLICIES, SPLITS
+from frustum.runtime.arguments import COMPRESSIONS, DTYPES, HOLDINGS, HOSTS, METHODS, MODES, POLICIES, SPLITS
 from frustum.runtime.build import Model, Request, build
 from frustum.runtime.calibrate import Method
 from frustum.runtime.chain import Chain, HostArray, chain_of
@@ -49,6 +49,8 @@ def compile(
     batch: int | None = None,
     calibrate: Method | None = None,
     calibration: Sequence[Mapping[str, Array]] = (),
+    compress_weights: str | None = None,
+    weights: str | None = None,
     host: HostMode | None = None,
     constants: Mapping[str, Array] | None = None,
     split: When | None = None,
@@ -62,6 +64,8 @@ def compile(
     the model's.  `calibrate`: how `int8` finds the ranges of a floating-point model, `minmax` (the default) or
     `percentile`, from the inputs `calibration`, random ones where there are none.
     `policy`: `none`, `pyramid`, `template`, `greedy` or `optimal`; None is what the target's options say, or `pyramid`.
+    `compress_weights`: `none` (the default), `zero`, `huffman` or `auto`; `weights`: `replicated` (the default) in all
+    clusters, or `shared` between them (docs/weights.md).
 
     `host`: whether nodes may run on the host: `never`, `auto` (the default: those that the device lacks, and what is
     not worth moving), `only`.  `constants`: values of inputs that are really constants (weights, shapes, axes), which
@@ -76,9 +80,12 @@ def compile(
     check_choice("policy", policy, POLICIES)
     check_choice("calibrate", calibrate, METHODS)
     check_choice("host", host, HOSTS)
+    check_choice("compress_weights", compress_weights, COMPRESSIONS)
+    check_choice("weights", weights, HOLDINGS)
     check_choice("split", split, SPLITS)
     request = Request(
         model, target, dtype, shapes or {}, batch, policy, calibrate=calibrate, calibration=calibration,
+        compress_weights=compress_weights, weights=weights,
         host=host, constants=constants or {}, split=split, refuse=refuse, placement=placement,
     )  # fmt: skip
     chain = build(request).chain

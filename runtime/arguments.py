@@ -14,6 +14,10 @@ METHODS = ("minmax", "percentile")
 """Of calibration."""
 POLICIES = ("none", "pyramid", "template", "greedy", "optimal")
 MODES = ("full", "functional", "timing")
+COMPRESSIONS = ("none", "zero", "huffman", "auto")
+"""Of weights."""
+HOLDINGS = ("replicated", "shared")
+"""Of weights that all clusters need."""
 HOSTS = ("never", "auto", "only")
 SPLITS = ("auto", "never", "outputs")
 COMMANDS = ("run", "compile", "inspect", "targets")
@@ -128,6 +132,14 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--placement", metavar="one|each|0,0,1", help="the chip of each executable (default `one`: chip 0)"
+    )
+    parser.add_argument(
+        "--compress-weights", metavar="MODE", choices=COMPRESSIONS,
+        help="weights stay compressed up to WRAM: by `zero` runs, `huffman` codes, or what is smallest (`auto`);"
+        " default `none`",
+    )  # fmt: skip
+    parser.add_argument(
+        "--weights", choices=HOLDINGS, help="what all clusters need lies in each (`replicated`), or once on the chip"
     )
     parser.add_argument(
         "--weights-seed", metavar="N", type=_natural, help="of a zoo: network's weights (default 0)"

@@ -98,6 +98,10 @@ class Request:
     calibration_seed: int = 0
     host: HostMode | None = None
     """What may run on the host; auto if it is not said."""
+    compress_weights: str | None = None
+    """How weights are compressed; not at all if it is not said."""
+    weights: str | None = None
+    """How weights that all clusters need are held; replicated if it is not said."""
     constants: Mapping[str, Array] = field(default_factory=dict)
     """Values of inputs that are really constants."""
     split: When | None = None
@@ -368,7 +372,7 @@ def _pieces_of(
     loaded: Loaded, module: ModuleOp, piece: str, work: _Work, request: Request, progress: Progress
 ) -> _Pieces:
     """One module compiled; `piece` is its name, if it is not the only one."""
-    choices = _settle(loaded, module, request, work.target, work.passes)
+    choices = _with_weights(_settle(loaded, module, request, work.target, work.passes), loaded, module, request)
     if request.dtype == INT8:
         _calibrate(module, request, progress)
     kept = module.clone() if loaded.text is None else None  # a stage is a file already
@@ -441,7 +445,11 @@ def _passes(request: Request) -> Sequence[ModulePass] | None:
     """The passes of `--pipeline`; None for the default ones."""
     if request.pipeline is None:
         return None
-    for option, value in (("--dtype", request.dtype), ("--policy", request.policy)):
+    of_passes = (
+        ("--dtype", request.dtype), ("--policy", request.policy),
+        ("--compress-weights", request.compress_weights), ("--weights", request.weights),
+    )  # fmt: skip
+    for option, value in of_passes:
         if value is not None:
             raise UsageError(
                 f"error: {option} is of the default pipeline: write it as an option of a pass in --pipeline"
@@ -505,6 +513,17 @@ def _settle(
         policy = _fusion(module, request.policy or noted.get(POLICY), None, None)
     module.attributes[POLICY] = StringAttr(policy[0])
     return Choices(dtype or noted.get(DTYPE), *policy)
+
+
+def _with_weights(choices: Choices, loaded: Loaded, module: ModuleOp, request: Request) -> Choices:
+    """The choices with how weights are held; UsageError where the module is past that."""
+    stop = stop_of(module)
+    for option, value in (("--compress-weights", request.compress_weights), ("--weights", request.weights)):
+        if value is not None and STOPS.index(stop) >= STOPS.index("lowered"):
+            raise UsageError(f"{_name(loaded, request)}: error: {option} {value} has no effect at stop '{stop}'")
+    return replace(
+        choices, compression=request.compress_weights or "none", weights=request.weights or "replicated"
+    )
 
 
 def _fusion(

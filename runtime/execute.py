@@ -26,6 +26,7 @@ from frustum.runtime.report import (
     make_report,
 )
 from frustum.runtime.timeline import Timeline
+from frustum.runtime.weights_held import weights_held
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ def report_of_chain(
         splitting=_splitting(chain, ran),
     )
     report.data.update(accuracy)
+    report.data.update(weights_held(each.manifest for each in chain.executables))
     return report
 
 

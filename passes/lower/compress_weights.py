@@ -14,12 +14,9 @@ from xdsl.passes import ModulePass
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.weight_codec import Codec
 from frustum.passes.analysis.module import target_of
-from frustum.passes.lower.weight_blocks import Blocks, raw_bytes, weights_of
+from frustum.passes.lower.weight_blocks import COMPRESSION, Blocks, raw_bytes, weights_of
 from frustum.passes.lower.weight_slots import Slots, StaysRaw, flows, is_compressed
 from frustum.passes.weights import store_of
-
-COMPRESSION = "frustum.compression"
-"""Module attribute: what compression came to, as JSON; for the report."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
 from frustum.dialects.fit import DoesNotFit
@@ -18,7 +19,7 @@ from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.executions import enclosing_counts
-from frustum.passes.lower.weight_blocks import Blocks, weights_of
+from frustum.passes.lower.weight_blocks import COMPRESSION, Blocks, raw_bytes, weights_of
 from frustum.passes.lower.weight_slots import CLUSTER, CORE, Flow, Slots, StaysRaw, flows
 from frustum.passes.weights import store_of
 
@@ -58,9 +59,24 @@ class ShareWeights(ModulePass):
             for flow in list(flows(program)):
                 _bring(flow, blocks, target)
             blocks.settle(before)
+            spread = 0
             for flow in list(_in_slots(program)):
                 if _is_worth(flow, flow.fill.expand.value.data, flow.held.bytes.value.data, target):  # type: ignore[union-attr]
                     share(flow, target.chip.clusters, target.cluster.cores)
+                    spread += 1
+            _note(op, weights_of(program), spread)
+
+
+def _note(module: ModuleOp, weights: list[ExternalOp], spread: int) -> None:
+    """For the report: how many tensors are shared, beside what compression has noted."""
+    noted = module.attributes.get(COMPRESSION)
+    facts: dict[str, Any] = {"codec": "none", "compressed_tensors": 0, "raw_loads": {}}
+    if isinstance(noted, StringAttr):
+        facts = json.loads(noted.data)
+    facts["raw_bytes"] = sum(map(raw_bytes, weights))
+    facts["stored_bytes"] = sum(external.bytes.value.data for external in weights)
+    facts["shared_tensors"] = facts.get("shared_tensors", 0) + spread
+    module.attributes[COMPRESSION] = StringAttr(json.dumps(facts))
 
 
 def _bring(flow: Flow | None, blocks: Blocks, target: Target) -> None:

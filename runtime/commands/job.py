@@ -17,7 +17,7 @@ from frustum.runtime.report import Seconds
 from frustum.runtime.sources import Origin, kind_of, open_file, open_folder
 
 OF_THE_COMPILER = ("target", "dtype", "calibrate", "shape", "batch", "policy", "pipeline", "dump_ir", "weights_seed",
-                   "host", "split", "refuse")  # fmt: skip
+                   "compress_weights", "weights", "host", "split", "refuse")  # fmt: skip
 """Options that mean nothing for what is compiled already."""
 
 
@@ -88,6 +88,8 @@ def request_of(options: argparse.Namespace, given: Mapping[str, Array] | None = 
         [given] if given else (),
         getattr(options, "input_seed", None) or 0,
         options.host,
+        compress_weights=options.compress_weights,
+        weights=options.weights,
         split=options.split,
         refuse=options.refuse,
         placement=options.placement,

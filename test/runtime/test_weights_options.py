@@ -1,0 +1,78 @@
+"""`--compress-weights` and `--weights`: the same outputs, what the report says of them, and where they are refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+import frustum
+from frustum.runtime.cli import main
+from frustum.runtime.failures import UsageError
+from frustum.runtime.terminal import render
+from frustum.runtime.weights_held import weights_held
+
+SQUEEZENET = ("zoo:squeezenet", "default", "f16")
+
+
+@pytest.fixture(scope="module")
+def ways():
+    options = ({}, {"compress_weights": "huffman"}, {"compress_weights": "none", "weights": "shared"})
+    executables = [frustum.compile(*SQUEEZENET, **each) for each in options]
+    (name,) = (e.name for e in executables[0].program.externals if e.class_ == "input")
+    image = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
+    return [frustum.run(executable, {name: image}, mode="functional") for executable in executables]
+
+
+def test_outputs_are_the_same_bits(ways):
+    for way in ways[1:]:
+        for name, array in ways[0].outputs.items():
+            np.testing.assert_array_equal(way.outputs[name], array)
+
+
+def test_the_report_says_what_moved_and_what_there_is(ways):
+    plain, compressed, shared = (way.report for way in ways)
+    assert "weights" not in plain
+    said = compressed["weights"]
+    assert said["codec"] == "huffman" and said["shared_tensors"] == 0 < said["compressed_tensors"]
+    assert said["raw_bytes"] == plain["dram"]["weight_bytes"] and said["stored_bytes"] < 0.9 * said["raw_bytes"]
+    assert compressed["dram"]["weight_bytes"] == said["stored_bytes"]
+    assert {r["dram"]["compulsory_bytes"] for r in (plain, compressed, shared)} == {plain["dram"]["compulsory_bytes"]}
+    assert shared["weights"]["codec"] == "none" and shared["weights"]["shared_tensors"] > 0
+    assert " MiB of weights take " in render(compressed) and "(huffman: " in render(compressed)
+    assert " shared)" in render(shared) and "of weights take" not in render(plain)
+
+
+def test_several_executables_are_summed():
+    one = {"codec": "zero", "raw_bytes": 10, "stored_bytes": 6, "compressed_tensors": 1, "raw_loads": {"a": 1}}
+    two = one | {"shared_tensors": 2, "raw_loads": {"a": 1, "b": 3}}
+    total = {"codec": "zero", "raw_bytes": 20, "stored_bytes": 12, "compressed_tensors": 2, "shared_tensors": 2}
+    manifests = [{"options": {"weights": each}} for each in (one, two)]
+    assert weights_held([*manifests, {"options": {}}]) == {"weights": total | {"raw_loads": {"a": 2, "b": 3}}}
+    assert weights_held([{"options": {}}]) == {}
+
+
+def test_the_command_line_reaches_the_report(tmp_path, capsys):
+    report = tmp_path / "report.json"
+    command = ["run", "zoo:squeezenet", "--dtype", "bf16", "--mode", "timing", "--report", str(report)]
+    assert main([*command, "--compress-weights", "auto"]) == 0
+    assert json.loads(report.read_text())["weights"]["codec"] == "auto"
+    assert "of weights take" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("option", "value"), [("compress_weights", "gzip"), ("weights", "lost")])
+def test_unknown_ways_are_refused(option, value):
+    with pytest.raises(UsageError, match=f"{option} '{value}' is none of"):
+        frustum.compile(*SQUEEZENET, **{option: value})
+
+
+def test_what_is_lowered_or_compiled_is_past_it(tmp_path, capsys):
+    command = ["compile", "zoo:squeezenet", "-o", str(tmp_path / "out"), "--dump-ir", str(tmp_path / "ir")]
+    assert main(command) == 0
+    stage = str(tmp_path / "ir" / "05-lowered.mlir")
+    assert main(["run", stage, "--weights", "shared"]) == 2
+    assert "--weights shared has no effect at stop 'lowered'" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "out"), "--compress-weights", "zero"]) == 2
+    assert "is compiled already: --compress-weights has no effect" in capsys.readouterr().err
+    pipeline = ["--pipeline", "frustum-graph-canonicalize"]
+    assert main(["run", "zoo:squeezenet", *pipeline, "--compress-weights", "zero"]) == 2
+    assert "--compress-weights is of the default pipeline" in capsys.readouterr().err
