@@ -194,9 +194,11 @@ class _Work:
 
     def _within(self, ranges: Sequence[Range], found: Sequence[Executable]) -> list[Executable]:
         """The executables, none with a higher peak of any memory on chip than the uncut network."""
+        is_known = self.layers.whole in self.tried
         error = self._error(self.layers.whole)
         if error is not None:
-            self.say(f"split: the uncut network does not fit ({error})")
+            if not is_known:
+                self.say(f"split: the uncut network does not fit ({error})")
             return list(found)
         whole = self._known(self.layers.whole)
         most: Peaks = {memory: whole.program.peak_bytes.get(memory, 0) for memory in ON_CHIP}

@@ -20,7 +20,7 @@ def render(data: Mapping[str, Any]) -> str:
         sections.append(_cycles(data))
     if data["engines"]:
         sections.append(_engines(data["engines"]))
-    sections += [_computing(data), _energy(data["energy_pj"]), _memory(data["peak_bytes"])]
+    sections += [_computing(data), _energy(data["energy_pj"]), _memory(data), _subgraphs(data)]
     if data.get("host"):
         sections.append(_host(data["host"]))
     if data["check"]:
@@ -130,9 +130,34 @@ def _energy_name(name: str) -> str:
     return f"MACs {name.removeprefix('mac_')}" if name.startswith("mac_") else name.upper()
 
 
-def _memory(peak: Mapping[str, int]) -> list[str]:
-    rows = [(name.upper(), bytes_text(size), f"{size:,} B") for name, size in peak.items()]
-    return ["Peak memory (highest address written)", *table(rows)]
+def _memory(data: Mapping[str, Any]) -> list[str]:
+    """In several pieces beside it what the network in one piece needs, where that fits."""
+    uncut = data.get("unsplit_peak_bytes") if len(data["subgraphs"]) > 1 else None
+    rows = [
+        (name.upper(), bytes_text(size), f"{size:,} B", f"in one piece {uncut[name]:,} B" if uncut else "")
+        for name, size in data["peak_bytes"].items()
+    ]
+    return ["Peak memory (highest address written)", *table(row if uncut else row[:-1] for row in rows)]
+
+
+def _subgraphs(data: Mapping[str, Any]) -> list[str]:
+    """One line for each piece, if there are several."""
+    found = data["subgraphs"]
+    if len(found) < 2:
+        return []
+    rows = [
+        (
+            each["name"],
+            f"chip {each['chip']}",
+            "" if each["cycles"] is None else f"{each['cycles']:,} cycles",
+            f"SRAM {each['peak_sram_bytes']:,} B",
+            f"file {bytes_text(each['executable_bytes'])}",
+        )
+        for each in found
+    ]
+    moved = data["moved_between_chips_bytes"]
+    last = [f"{_INDENT}{moved:,} B moved from chip to chip"] if moved else []
+    return ["Sub-graphs", *table(rows), *last]
 
 
 def _check(check: Mapping[str, Any]) -> list[str]:

@@ -136,6 +136,10 @@ def test_moves_between_chips_count_at_two_ports():
     assert [(each["chip"], each["cycles"]) for each in data["subgraphs"]] == [(0, 687), (1, 687)]
     assert data["unsplit_peak_bytes"] == {"sram": 5000, "nram": 1, "wram": 2}
     assert data["moved_between_chips_bytes"] == 500
+    text = Report(data).text()
+    assert "  SRAM   3.91 KiB   4,000 B   in one piece 5,000 B" in text
+    assert "Sub-graphs\n  one   chip 0   687 cycles   SRAM 4,000 B   file 1.21 KiB\n" in text
+    assert "500 B moved from chip to chip" in text
 
 
 def test_what_passes_between_sub_graphs_is_not_compulsory():
