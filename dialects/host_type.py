@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-TEXT = re.compile(r"([a-z]+[0-9]*)(?:<([0-9.e+-]+), (-?[0-9]+)>)?")
+TEXT = re.compile(r"([a-z][a-z0-9_]*)(?:<([0-9.e+-]+), (-?[0-9]+)>)?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def node(operator: str, inputs: list[str], outputs: list[str], **attributes: obj
 
 
 def sandwich(channels: int = 32, size: int = 32) -> onnx.ModelProto:
-    """Convolution on the device, HardMax on the host, convolution on the device; a skip over both borders."""
+    """Convolution on the device, HardMax on the host, convolution on the device; a skip around both."""
     rng = np.random.default_rng(0)
     weights = rng.standard_normal((channels, channels, 3, 3), np.float32) / channels
     nodes = [
@@ -43,7 +43,7 @@ def sandwich(channels: int = 32, size: int = 32) -> onnx.ModelProto:
         node("Relu", ["c1"], ["r1"]),
         node("Hardmax", ["r1"], ["h"], axis=1),
         node("Conv", ["h", "w"], ["c2"], pads=[1, 1, 1, 1]),
-        node("Add", ["c2", "c1"], ["y"]),
+        node("Add", ["c2", "x"], ["y"]),
     ]
     return model(nodes, {"x": (1, channels, size, size)}, ["y", "r1"], {"w": weights})
 
