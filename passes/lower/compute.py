@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any, cast
 
 from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import isa
 from frustum.dialects.isa.program import (
@@ -34,13 +33,11 @@ from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.project import memory_order
 from frustum.passes.lower import nest as nests
-from frustum.passes.lower.blocks import exactly
 from frustum.passes.lower.instructions import COMPUTE
 from frustum.passes.lower.memory_map import Placed, aligned, byte_strides, four, offset_of, tile_bytes
 from frustum.passes.lower.nest import CHANNELS_IN, GROUP, LoopName, Nest
+from frustum.passes.lower.shuffle import SHUFFLE, load_groups
 
-SHUFFLE = "shuffle"
-"""The kind of layer that only moves channels: its pieces are copies."""
 Emit = Callable[[Block, int], None]
 """Adds operations to a loop body, at a stage."""
 
@@ -128,8 +125,8 @@ class LayerLowering:
         self.out_depth = self.nest.depth(
             [name for name, _ in self.nest.loops if name != CHANNELS_IN and name not in self.reduced]
         )
-        load = self.load_groups if self.kind == SHUFFLE else self.load_piece
-        self.pieces = [load(k) for k in range(len(self.tiles))]
+        load = load_groups if self.kind == SHUFFLE else LayerLowering.load_piece
+        self.pieces = [load(self, k) for k in range(len(self.tiles))]
         self.weight_piece = self.load_weights() if self.weights else None
         self.vector_pieces = {name: self.load_vector(placed) for name, placed in self.vectors.items()}
         self.body(block, 0, self.site.stage)
@@ -187,45 +184,6 @@ class LayerLowering:
         self.loads.append(Item(depth, emit))
         return piece
 
-    def load_groups(self, k: int) -> Placed:
-        """The piece of a shuffle is loaded as it is to be: channel `i * groups + j` of the result is channel i of group
-        j.  So every group is a strided copy."""
-        tile, groups = self.tiles[k], self.params["groups"]
-        n, channels, h, w = self.map.extent
-        result = Tile(self.out.element, self.map.extent, memory_order(self.out.strides, self.out.extent))
-        strides = byte_strides(result)
-        spread = four([strides[0], strides[1] * groups, *strides[2:]])
-        piece = Placed(tile.element, self.piece.start, self.map.extent, tile.bound, strides)
-        limits = self.load_limits(tile)
-
-        def emit(block: Block, stage: int) -> None:
-            piece.allocated = self.alloc(block, "nram", tile_bytes(result), depth)
-            for group in range(groups):
-                first, end = self.of_group(group, groups)
-                start = (self.piece.start[0], first, *self.piece.start[2:])
-                box = Box(
-                    cast(Any, start),
-                    four([n, channels // groups, h, w]),
-                    tile.bound,
-                    (limits[0], end, limits[2], limits[3]),
-                )
-                view = View(tile.element, Affine(group * strides[1]), spread)
-                self.copy(block, "mvdma", tile.buffer, piece.buffer, tile.view(start), view, box, stage)
-
-        depth = self.nest.depth(nests.depends(SAME4))
-        self.loads.append(Item(depth, emit))
-        return piece
-
-    def of_group(self, group: int, groups: int) -> tuple[Affine, Affine]:
-        """Of the channels of one group that go into a shuffled piece: the first, and where they end at the latest."""
-        per_group = self.out.bound[1] // groups
-        limit = self.piece.limit[1]
-        end = Affine(per_group) if limit is None else exactly(limit, groups)
-        if not end.is_constant:
-            raise PassFailedException("the channels of a shuffle are not cut into tiles")
-        end = Affine(min(per_group, end.base))
-        return exactly(self.piece.start[1], groups) + group * per_group, end + group * per_group
-
     def channel_piece(
         self, start: tuple[Affine, ...], extent: Four, names: list[LoopName]
     ) -> tuple[tuple[Affine, ...], Four, list[LoopName]]:
@@ -245,6 +203,10 @@ class LayerLowering:
         else:
             first, held = start[1], self.map.extent[1] // group_outputs
         return (start[0], first, *start[2:]), four([extent[0], held * per_group, *extent[2:]]), names
+
+    def load_at(self, depth: int, emit: Emit) -> None:
+        """Something to be loaded in the body at a depth of the nest."""
+        self.loads.append(Item(depth, emit))
 
     def load_limits(self, tile: Placed) -> tuple[Affine | None, ...]:
         """Pieces that overshoot the region must not read beyond the tile."""
