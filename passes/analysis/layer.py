@@ -380,7 +380,9 @@ def elementwise(op: Operation, kind: str, operands: Sequence[SSAValue], params: 
     out_dims = four(out, 1)
     maps = []
     for index, shape in enumerate(shapes):
-        strides = tuple(0 if s == 1 else t for s, t in zip(shape, dense(shape), strict=True))
+        # broadcast along what the result has more of; else the operand lies as any map of its shape does
+        near = dense(four(shape, 1))
+        strides = tuple(0 if s != o else t for s, o, t in zip(four(shape, 1), out_dims, near, strict=True))
         access = tuple(SAME if s == o else Whole(1) for s, o in zip(shape, out_dims, strict=True))
         maps.append(MapOperand(index, four(shape, 1), TensorView(0, four(strides, 0)), _access(access)))
     return Layer(kind, out_dims, TensorView(0, four(dense(out_dims), 0)), tuple(maps), params)
@@ -433,9 +435,10 @@ def softmax(op: g.SoftmaxOp) -> Layer:
 def reduce(op: g.ReduceOp) -> Layer:
     shape = g.shape_of(op.x)
     reduced = [i in op.axes for i in range(len(shape))]
+    is_plane = reduced == [False, False, True, True]  # a global pool reads maps as other layers make them
     groups: list[tuple[int, bool]] = []  # extent, is reduced: neighbours of a kind are one dimension
     for extent, flag in zip(shape, reduced, strict=True):
-        if groups and groups[-1][1] == flag:
+        if not is_plane and groups and groups[-1][1] == flag:
             groups[-1] = (groups[-1][0] * extent, flag)
         else:
             groups.append((extent, flag))
