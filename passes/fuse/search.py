@@ -24,7 +24,7 @@ from frustum.passes.tile.plan_unit import Budget, plan_unit
 
 MOST_STATES = 48
 MOST_KEPT = 3  # of the outputs of a group, any subset of so many may stay
-RESIDENT_CONCAT = False  # the lowering cannot yet name resident maps side by side one map
+RESIDENT_CONCAT = False  # a buffer for the whole would be needed from the first part on, which is not modelled
 CHUNK_SHARE = 32  # a chunk of streamed weights is at most this part of SRAM, or
 SMALLEST_CHUNK_BYTES = 2048
 CYCLE_BITS = 31
