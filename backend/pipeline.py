@@ -35,6 +35,7 @@ from frustum.dialects.weight_codec import CODECS
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.choose_layout import ChooseLayout
+from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
@@ -79,7 +80,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     simpler = (QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
-        "typed": (*simpler, *types, FuseResidual(), OwnOutputs()),
+        "typed": (*simpler, *types, FuseResidual(), ConvertAtHost(), OwnOutputs()),
         "fused": (FuseLayers(choices.policy, choices.rules, choices.thresholds, sram=choices.sram),),
         "tiled": (PartitionUnits(sram=choices.sram), ChooseLayout()),
         "placed": (LowerUnits(),),

@@ -316,6 +316,7 @@ OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.PadOp: lambda op, x: kernels.pad(x, op.low, op.high, op.value),
     graph.ReshapeOp: lambda op, x: x.reshape(_result_shape(op)),
     graph.TransposeOp: lambda op, x: x.transpose(op.perm),
+    graph.ShuffleOp: lambda op, x: kernels.shuffle(x, op.groups),
     graph.InterleaveOp: lambda op, *parts: kernels.interleave(parts, op.factor),
 }
 """Operation -> function of it and its operands, as wide as it computes; `execute_op` rounds."""

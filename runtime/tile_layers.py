@@ -246,8 +246,13 @@ def _binary(work: Work) -> Array:
     return kernels.binary(work.params["kind"], a, b)
 
 
+def _shuffle(work: Work) -> Array:
+    start, stop = work.ranges[1]
+    return kernels.shuffle(work.tiles[0].read(work.needed()), work.params["groups"])[:, start:stop]
+
+
 LAYERS: dict[str, Callable[[Work], Array]] = {
     "conv": _conv, "pool": _pool, "reduce": _reduce, "lrn": _lrn, "resize": _resize, "softmax": _softmax,
-    "unary": _unary, "binary": _binary,
+    "unary": _unary, "binary": _binary, "shuffle": _shuffle,
 }
 """Kind of an `ftile.compute` -> its result on the ranges of a `Work`."""

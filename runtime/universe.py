@@ -27,6 +27,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-split-reductions", "frustum.passes.graph.split_reductions:SplitReductions"),
     ("frustum-graph-fuse-residual", "frustum.passes.graph.fuse_residual:FuseResidual"),
     ("frustum-graph-convert-at-host", "frustum.passes.graph.convert_at_host:ConvertAtHost"),
+    ("frustum-graph-find-shuffles", "frustum.passes.graph.find_shuffles:FindShuffles"),
     ("frustum-graph-own-outputs", "frustum.passes.graph.own_outputs:OwnOutputs"),
     ("frustum-graph-split-outputs", "frustum.passes.graph.split_outputs:SplitOutputs"),
     ("frustum-fuse-layers", "frustum.passes.fuse.fuse_layers:FuseLayers"),

@@ -41,7 +41,15 @@ from frustum.dialects.graph.network import NetworkOp, OutputOp, WeightOp
 from frustum.dialects.graph.products import ConvOp, MatmulOp
 from frustum.dialects.graph.scales import Scale, ScaleAttr, bounds, is_integer
 from frustum.dialects.graph.sums import ReduceOp, SoftmaxOp
-from frustum.dialects.graph.views import ConcatOp, InterleaveOp, PadOp, ReshapeOp, SliceOp, TransposeOp
+from frustum.dialects.graph.views import (
+    ConcatOp,
+    InterleaveOp,
+    PadOp,
+    ReshapeOp,
+    ShuffleOp,
+    SliceOp,
+    TransposeOp,
+)
 from frustum.dialects.graph.windows import LrnOp, PoolOp, ResizeOp
 
 __all__ = [
@@ -73,6 +81,7 @@ __all__ = [
     "Rounding",
     "Scale",
     "ScaleAttr",
+    "ShuffleOp",
     "SliceOp",
     "SoftmaxOp",
     "TransposeOp",
@@ -104,6 +113,7 @@ FGraph = Dialect(
         UnaryOp,
         BinaryOp,
         ConcatOp,
+        ShuffleOp,
         SliceOp,
         PadOp,
         ReshapeOp,

@@ -30,7 +30,7 @@ from frustum.dialects.graph.attributes import (
 from frustum.dialects.graph.checks import FLOAT, INT, INTS, check_elements, check_result, i64_attr, like
 from frustum.dialects.graph.scales import check_integer, is_integer
 
-__all__ = ["ConcatOp", "InterleaveOp", "PadOp", "ReshapeOp", "SliceOp", "TransposeOp"]
+__all__ = ["ConcatOp", "InterleaveOp", "PadOp", "ReshapeOp", "ShuffleOp", "SliceOp", "TransposeOp"]
 
 
 @irdl_op_definition
@@ -177,6 +177,33 @@ class TransposeOp(IRDLOperation):
 
     def verify_(self) -> None:
         check_result(self, shapes.transpose_shape(shape_of(self.x), self.perm))
+        check_elements(self.x, self.result)
+
+
+@irdl_op_definition
+class ShuffleOp(IRDLOperation):
+    """Channels of `groups` dealt in turn: channel `i * groups + j` of the result is channel i of group j."""
+
+    name = "fgraph.shuffle"
+    x = operand_def(TensorType)
+    groups_attr = prop_def(INT, prop_name="groups")
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$x `groups` $groups attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, x: SSAValue, groups: int) -> None:
+        properties = {"groups": i64_attr(groups)}
+        super().__init__(operands=[x], properties=properties, result_types=[like(x, shape_of(x))])
+
+    @property
+    def groups(self) -> int:
+        return self.groups_attr.value.data
+
+    def verify_(self) -> None:
+        shape = shape_of(self.x)
+        is_even = len(shape) == 4 and self.groups > 0 and shape[1] % self.groups == 0  # n, c, h, w
+        shapes.check(is_even, f"fgraph.shuffle: {self.groups} groups of the channels of {shape}")
+        check_result(self, shape)
         check_elements(self.x, self.result)
 
 

@@ -508,6 +508,14 @@ def _move(
     )
 
 
+def shuffle(op: g.ShuffleOp) -> Layer:
+    """Channels in another order: every piece has all of them."""
+    dims = four(g.shape_of(op.x), 1)
+    view = TensorView(0, four(dense(dims), 0))
+    maps = (MapOperand(0, dims, view, (SAME, Whole(dims[1]), SAME, SAME)),)
+    return Layer("shuffle", dims, view, maps, {"groups": op.groups}, axes_all=(1,))
+
+
 def side_by_side(op: g.ConcatOp) -> Layer:
     """A concatenation along the channels of maps, in a unit; raises `Unsupported` for any other."""
     out = g.shape_of(op.result)
@@ -619,6 +627,7 @@ BUILDERS: dict[type[Operation], Callable[..., Layer]] = {
     g.ReduceOp: reduce,
     g.QuantizeOp: quantize,
     g.DequantizeOp: dequantize,
+    g.ShuffleOp: shuffle,
 }
 JOINS: dict[type[Operation], Callable[..., Layer]] = {g.ConcatOp: side_by_side}
 """What also moves data where it stands alone, and is a layer among others in a unit."""

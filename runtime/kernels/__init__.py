@@ -8,7 +8,7 @@ from frustum.runtime.kernels import integer
 from frustum.runtime.kernels.convolution import conv
 from frustum.runtime.kernels.elementwise import BINARY, UNARY, binary, erf, unary
 from frustum.runtime.kernels.linear import lrn, matmul, reduce, softmax
-from frustum.runtime.kernels.moving import interleave, pad, slice_elements
+from frustum.runtime.kernels.moving import interleave, pad, shuffle, slice_elements
 from frustum.runtime.kernels.pool import average_pool, max_pool
 from frustum.runtime.kernels.resizing import Axis, resize
 from frustum.runtime.kernels.types import BFLOAT16, Array, narrow, widen
@@ -35,6 +35,7 @@ __all__ = [
     "padded",
     "reduce",
     "resize",
+    "shuffle",
     "slice_elements",
     "softmax",
     "unary",

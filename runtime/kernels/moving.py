@@ -21,6 +21,12 @@ def slice_elements(x: Array, starts: Ints, steps: Ints, sizes: Ints) -> Array:
     return x[tuple(index)]
 
 
+def shuffle(x: Array, groups: int) -> Array:
+    """Channels of groups dealt in turn."""
+    n, channels, *plane = x.shape
+    return x.reshape(n, groups, channels // groups, *plane).swapaxes(1, 2).reshape(x.shape)
+
+
 def pad(x: Array, low: Ints, high: Ints, value: float) -> Array:
     """`x` with `low` and `high` elements of `value` before and after each axis; negative ones crop."""
     shape = tuple(before + size + after for before, size, after in zip(low, x.shape, high, strict=True))

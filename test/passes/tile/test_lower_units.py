@@ -84,6 +84,12 @@ def joined(draw, net, x, maps):
     return net.layer(graph.ConcatOp([x, draw(st.sampled_from(fitting))], 1)) if shape_of(x)[1] < 9 else x
 
 
+def shuffled(draw, net, x, maps):
+    channels = shape_of(x)[1]
+    groups = draw(st.sampled_from([g for g in (1, 2, 3) if channels % g == 0]))
+    return net.layer(graph.ShuffleOp(x, groups))
+
+
 def doubled(draw, net, x, maps):
     _, _, h, w = shape_of(x)
     mode = draw(st.sampled_from(["nearest", "linear"]))
@@ -100,7 +106,7 @@ def forked(draw, net, x, maps):
     return net.layer(graph.ConcatOp([net.conv(x, 2), y], 1)) if draw(st.booleans()) else y
 
 
-KINDS = [windowed, windowed, windowed, added, joined, joined, doubled]
+KINDS = [windowed, windowed, windowed, added, joined, joined, doubled, shuffled]
 
 
 @st.composite
@@ -191,6 +197,9 @@ def test_units_with_resident_maps_give_the_same_numbers():
             lowered = placed(as_units(module, target, groups))
         except Unprojectable:
             return
+        except PassFailedException as error:
+            assert "overlap in turns" in str(error)
+            return
         same_outputs(module, inputs, lowered)
         kept.append(any(op.tiles for op in only(lowered, tile.YieldOp)))
         sent.append(bool(only(lowered, tile.SendOp)))
@@ -212,7 +221,7 @@ def test_layers_one_by_one_give_the_same_numbers_with_all_maps_in_sram():
         except Unprojectable:
             return
         except PassFailedException as error:  # concatenations of inputs, of maps in two places, for outputs
-            assert "keeps a map" in str(error)
+            assert "keeps a map" in str(error) or "overlap in turns" in str(error)
             return
         same_outputs(module, inputs, lowered)
         joined_in_sram.append(bool(only(lowered, tile.ConcatOp)))
