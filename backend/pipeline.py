@@ -37,6 +37,7 @@ from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.choose_layout import ChooseLayout
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
+from frustum.passes.graph.find_shuffles import FindShuffles
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
 from frustum.passes.graph.own_outputs import OwnOutputs
@@ -80,7 +81,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     simpler = (QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
-        "typed": (*simpler, *types, FuseResidual(), ConvertAtHost(), OwnOutputs()),
+        "typed": (*simpler, *types, FuseResidual(), ConvertAtHost(), FindShuffles(), OwnOutputs()),
         "fused": (FuseLayers(choices.policy, choices.rules, choices.thresholds, sram=choices.sram),),
         "tiled": (PartitionUnits(sram=choices.sram), ChooseLayout()),
         "placed": (LowerUnits(),),
