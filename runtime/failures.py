@@ -22,6 +22,7 @@ CODES = {
     "frustum.runtime.failures:Differs": NUMBERS_DIFFER,
     "frustum.passes.errors:ModelError": BAD_INPUT,
     "frustum.dialects.target:TargetError": BAD_INPUT,
+    "frustum.passes.fuse.policy:PolicyError": BAD_INPUT,
     "frustum.backend.container:ExecutableError": BAD_INPUT,
     "frustum.runtime.machine:InputError": BAD_INPUT,
     "frustum.runtime.host:HostError": BAD_INPUT,

@@ -17,7 +17,7 @@ from xdsl.ir import SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.dialects.tile import SubMap
-from frustum.passes.analysis.layer import Layer
+from frustum.passes.analysis.layer import CONCAT, Layer
 from frustum.passes.analysis.project import Projection, UnitLayers, project, tile_counts
 from frustum.passes.fuse.operators import Operator, operators_of
 from frustum.passes.tile.plan_unit import (
@@ -139,22 +139,23 @@ class Candidate:
     @cached_property
     def sub_in_bytes(self) -> int:
         """The largest input of a sub-map."""
-        return max(read for read, _ in self._pieces())
+        return max((read for read, _ in self._pieces()), default=0)
 
     @cached_property
     def sub_out_bytes(self) -> int:
         """The largest output of a sub-map."""
-        return max(written for _, written in self._pieces())
+        return max((written for _, written in self._pieces()), default=0)
 
     @cached_property
     def sub_map_bytes(self) -> int:
         """The largest sub-map, input and output."""
-        return max(read + written for read, written in self._pieces())
+        return max((read + written for read, written in self._pieces()), default=0)
 
     def _pieces(self) -> Iterator[tuple[int, int]]:
         """Bytes of input and output of each layer's sub-map."""
         for layer, submap in zip(self.layers.layers, self.planned.maps, strict=True):
-            yield piece_input_bytes(layer, submap), piece_output_bytes(layer, submap)
+            if layer.kind != CONCAT:
+                yield piece_input_bytes(layer, submap), piece_output_bytes(layer, submap)
 
     # --- DRAM ----------------------------------------------------------------------------------------------
 

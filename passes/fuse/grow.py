@@ -16,7 +16,7 @@ from xdsl.ir import Operation, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.passes.analysis.blocks import Flow
-from frustum.passes.analysis.layer import BUILDERS
+from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.project import layers_of
 from frustum.passes.fuse.candidate import Candidate, Limits
 from frustum.passes.fuse.join import can_join, is_layer, name_of, outputs_of, seam
@@ -126,7 +126,7 @@ class Growth:
 
     def _alone(self, number: int) -> str:
         op = self.graph.op(number)
-        if type(op) not in BUILDERS:
+        if is_move([op]):
             return "moves data only"
         if not can_join(op):
             return f"{name_of(op)} joins no other layer"
@@ -270,7 +270,7 @@ class Growth:
         """The unit; or, where it misses a rule that only whole units can have, its layers up to the start layer."""
         ops = tuple(self.graph.ops(unit))
         if best is None:
-            return Grown(ops, reason)
+            return Grown(ops, "moves data only" if is_move(ops) else reason)
         for rule in self.policy.rules:
             if rule.at_closing:
                 verdict = rule.judge(best, None)

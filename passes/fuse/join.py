@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xdsl.ir import Operation, OpResult
 
 from frustum.dialects import graph as g
-from frustum.passes.analysis.layer import BUILDERS, MOVES
+from frustum.passes.analysis.layer import BUILDERS, MOVES, RANK
 from frustum.passes.analysis.project import UnitLayers
 
 JOINING = (g.ConvOp, g.PoolOp, g.UnaryOp, g.BinaryOp, g.LrnOp, g.ResizeOp, g.QuantizeOp, g.DequantizeOp)
@@ -15,7 +15,9 @@ JOINING = (g.ConvOp, g.PoolOp, g.UnaryOp, g.BinaryOp, g.LrnOp, g.ResizeOp, g.Qua
 
 
 def can_join(op: Operation) -> bool:
-    """The layer may share a unit with others."""
+    """The layer may share a unit with others; of concatenations those of images' channels."""
+    if isinstance(op, g.ConcatOp):
+        return len(g.shape_of(op.result)) == RANK and op.axis == 1
     return isinstance(op, JOINING)
 
 

@@ -8,6 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, UnitAttr
 from xdsl.passes import ModulePass
 
+from frustum.dialects.graph import ConcatOp
 from frustum.dialects.target import Target
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
@@ -64,4 +65,5 @@ def partition_unit(unit: UnitOp, target: Target, budget: Budget) -> None:
     unit.properties["partition"] = PartitionAttr(plan.partition)
     unit.properties["mode"] = StringAttr("small" if plan.partition.tile == layers.out.out_dims else "large")
     for op, submap in zip(layers.ops, plan.maps, strict=True):
-        op.attributes["frustum.map"] = MapAttr(submap)
+        if not isinstance(op, ConcatOp):
+            op.attributes["frustum.map"] = MapAttr(submap)

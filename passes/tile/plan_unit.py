@@ -17,7 +17,7 @@ from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import Residency, SubMap
 from frustum.dialects.unit import Extents, Partition
-from frustum.passes.analysis.layer import Layer
+from frustum.passes.analysis.layer import CONCAT, Layer
 from frustum.passes.analysis.project import (
     Projection,
     Region,
@@ -322,6 +322,9 @@ def layer_plans(
 ) -> list[LayerPlan] | None:
     plans = []
     for j, layer in enumerate(unit.layers):
+        if layer.kind == CONCAT:  # its operands are written in their place: no work of its own
+            plans.append(LayerPlan(SubMap(projection.outputs[j].extent, 1), 0.0, 0, 0))
+            continue
         extent = projection.operands[j][0].extent if layer.kind == "reduce" else projection.outputs[j].extent
         plan = plan_layer(work_of(layer, extent), target, residency[j], loops)
         if plan is None:

@@ -29,6 +29,8 @@ def works(name):
         layers, partition = unit_layers(unit), unit.partition.data
         projection = project(layers, partition, clusters)
         for j, (op, layer) in enumerate(zip(layers.ops, layers.layers, strict=True)):
+            if layer.kind == "concat":  # no work
+                continue
             region = projection.operands[j][0] if layer.kind == "reduce" else projection.outputs[j]
             submap = op.attributes["frustum.map"].data
             loops = MAX_LOOPS - sum(n > 1 for n in tile_counts(layers.out.out_dims, partition, clusters))
