@@ -18,12 +18,14 @@ from frustum.passes.lower.compute import WeightSource
 from frustum.passes.lower.memory_map import (
     Placed,
     at_levels,
+    box_at_levels,
     byte_strides,
     four,
     is_shared,
     offset_of,
     tile_bytes,
 )
+from frustum.passes.lower.nest import CHANNELS_IN, GROUP, LoopName, build
 
 if TYPE_CHECKING:
     from frustum.passes.lower.lower_unit import UnitLowering
@@ -37,7 +39,7 @@ def hold(unit: UnitLowering, op: t.ComputeOp, layer: int) -> tuple[WeightSource 
     params, region = t.to_plain(op.params), op.region.data
     channels = at_levels(region.start[1], unit.levels)
     source = weight_source(unit, op, params)
-    if op.map.data.weights == "unit":
+    if op.map.data.weights == "unit" and not is_read_once(unit, op, params):
         extent = four([region.extent[1], *source.dims[1:]])
         start = (channels, Affine(), Affine(), Affine())
         placed = keep(unit, source.tensor, source.element, start, extent, source.dims, source.strides, layer)
@@ -51,6 +53,21 @@ def hold(unit: UnitLowering, op: t.ComputeOp, layer: int) -> tuple[WeightSource 
         start, strides = (Affine(), channels, Affine(), Affine()), (0, ELEMENT_BYTES[kind], 0, 0)
         vectors[name] = keep(unit, unit.tensors[tensor].buffer, kind, start, extent, bound, strides, layer)
     return source, vectors
+
+
+def is_read_once(unit: UnitLowering, op: t.ComputeOp, params: dict[str, Any]) -> bool:
+    """Whether the cores take the weights in several pieces, each of them once: then they need not be in SRAM whole,
+    and the first pieces are used, and the memory of the last layer's is free, before all have come."""
+    if params["weight_batch"] or unit.loops:
+        return False
+    region = op.region.data
+    start = box_at_levels(region, unit.levels)
+    nest = build(
+        op.map.data, start, region.extent, region.bound, params, unit.target.cluster.cores, 0, is_matrix=True
+    )
+    names: list[LoopName] = [GROUP, 1, CHANNELS_IN]
+    depth = nest.depth(names)
+    return depth > 0 and all(name in names for name, _ in nest.loops[:depth])
 
 
 def element_in(tensor: SSAValue) -> Element:
