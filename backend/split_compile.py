@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -75,11 +75,13 @@ def compile_pieces(
     target: Target | None,
     choices: Choices,
     splitting: Splitting = Splitting(),  # frozen
+    names: Iterable[str] = (),
     at_stop: Callable[[str], AtStop] = lambda piece: lambda stop, module: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Compilation:
     """Continue a module from the stop it is at; behind stop `typed` it is one piece.
 
+    `names`: of values that the module's surroundings have, so that no value that crosses a cut is called that.
     `at_stop("")` is told of the stops of the whole, `at_stop(name)` of those of a piece that is tried under this name;
     `say` gets each line of the log at once.  Raises `DoesNotFit` where a single layer does not fit, or one piece that
     may not be cut; `Unsupported` for layers without an engine.
@@ -87,7 +89,7 @@ def compile_pieces(
     started = time.perf_counter()
     if target is not None:
         module.attributes[TARGET] = to_attribute(target)
-    work = _Work(module, choices, splitting, at_stop, say)
+    work = _Work(module, choices, splitting, frozenset(names), at_stop, say)
     pieces = work.pieces()
     found = work.result(pieces)
     found.seconds = time.perf_counter() - started
@@ -101,11 +103,14 @@ class _Work:
     module: ModuleOp
     choices: Choices
     splitting: Splitting
+    names: frozenset[str]
     at_stop: Callable[[str], AtStop]
     tell: Callable[[str], None]
     log: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     tried: dict[Range, Executable | DoesNotFit] = field(default_factory=dict)
+    stop: str = TYPED
+    """Where the network is that is cut."""
 
     def say(self, line: str) -> None:
         self.log.append(line)
@@ -136,10 +141,11 @@ class _Work:
         if several:
             whole, pieces = joined(self.module)
             self.module = _module_of(whole, self.module)
-            self.layers = Layers(whole)
+            self.layers = Layers(whole, self.names)
+            self.stop = STOPS[0]  # nobody says that each network was simplified
             return pieces
         self._advance()
-        self.layers = Layers(networks_of(self.module)[0])
+        self.layers = Layers(networks_of(self.module)[0], self.names)
         if self.splitting.when == "never":
             return [self.layers.whole]
         cuts = at_outputs(self.layers.series, self.layers.whole)
@@ -235,10 +241,10 @@ class _Work:
 
     def _compiled(self, piece: Range, cap: Target | None = None) -> Executable:
         if piece == self.layers.whole:
-            return self._fixed(self.module.clone(), TYPED, self.at_stop(""), cap)
+            return self._fixed(self.module.clone(), self.stop, self.at_stop(""), cap)
         name = self._trial(piece)
         module = _module_of(self.layers.extract(piece, name), self.module)
-        return self._fixed(module, TYPED, self.at_stop(name), cap)
+        return self._fixed(module, self.stop, self.at_stop(name), cap)
 
     def _trial(self, piece: Range) -> str:
         return f"{self.layers.network.sym_name.data}_{piece[0]}-{piece[1]}"
@@ -279,7 +285,7 @@ class _Work:
     def _dump(self, ranges: Sequence[Range]) -> None:
         """The network as it was cut in the end."""
         module = self.module.clone()
-        split(module, Layers(networks_of(module)[0]), ranges)
+        split(module, Layers(networks_of(module)[0], self.names), ranges)
         self.at_stop("")(SPLIT, module)
 
     # --- words ---------------------------------------------------------------------------------------------

@@ -268,6 +268,8 @@ class _Work:
     passes: Sequence[ModulePass] | None
     splitting: Splitting
     progress: Progress
+    names: frozenset[str] = frozenset()
+    """Of the values between the pieces of a placement."""
     passes_seconds: dict[str, float] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
     unsplit_peaks: list[Mapping[str, int] | None] = field(default_factory=list)
@@ -291,6 +293,7 @@ def _chain(loaded: Loaded, work: _Work) -> Chain:
         return _network_chain(_pieces_of(loaded, loaded.module, "", work, work.request, work.progress), names, work)
     placement, request = loaded.placement, work.request
     parts = placement.parts
+    work.names = frozenset(name for part in parts for name in (*part.inputs, *part.outputs))
     file = parts[0].model.file if parts else _name(loaded, request)
     samples = _Samples(work, _interface(loaded) or ())
     pieces: list[Piece] = []
@@ -494,6 +497,8 @@ def _settle(
     if not is_cut and sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk()) != 1:
         raise UsageError(f"{name}: error: there is not exactly one network in it")
     stop = stop_of(module)
+    if is_cut and stop != STOPS[0]:
+        raise UsageError(f"{name}: error: several networks are continued as they were cut, not at stop '{stop}'")
     is_fused = STOPS.index(stop) >= STOPS.index("fused")
     _set_target(module, target, name, stop if is_fused else None)
     dtype = None if request.dtype == "model" else request.dtype
@@ -619,7 +624,7 @@ def _compile(
         return told
 
     progress("compile", 0.0)
-    return compile_pieces(module, None, choices, work.splitting, at_stop)
+    return compile_pieces(module, None, choices, work.splitting, work.names, at_stop)
 
 
 def _dump(folder: Path | None) -> AtStop:
@@ -651,6 +656,8 @@ def _run_passes(
         seconds[each.name] = seconds.get(each.name, 0.0) + time.perf_counter() - began
         if folder:
             write_module(module, folder / f"{number + 1:02}-{each.name}.mlir")
+    if (count := sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk())) != 1:
+        raise UsageError(f"error: --pipeline makes one executable, and after it the module has {count} networks")
     if (stop := stop_of(module)) != STOPS[-1]:
         raise UsageError(
             f"error: --pipeline ends at stop '{stop}': an executable needs all passes to '{STOPS[-1]}'"

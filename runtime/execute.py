@@ -144,8 +144,9 @@ def report_of_chain(
                 passed,
             )
         )
-        layers += layers_of(executable.manifest)
-        units += units_of(executable.manifest)
+        prefix = f"{piece.name}." if len(ran.runs) > 1 else ""
+        layers += layers_of(executable.manifest, prefix)
+        units += units_of(executable.manifest, prefix)
         accuracy |= executable.manifest["options"].get("accuracy", {})
     report = make_report(
         chain.model,
@@ -195,9 +196,9 @@ def _passed_on_device(piece: DevicePiece, between: frozenset[str], chain: Chain)
     return between | frozenset(name for name in piece.inputs if name in made)
 
 
-def layers_of(manifest: Mapping[str, Any]) -> list[LayerInfo]:
-    """What a manifest says of the layers."""
-    units = manifest["units"]
+def layers_of(manifest: Mapping[str, Any], prefix: str = "") -> list[LayerInfo]:
+    """What a manifest says of the layers; `prefix` goes before the names of units."""
+    units = [f"{prefix}{unit}" for unit in manifest["units"]]
     facts = manifest["options"].get("layers", [])
     return [
         LayerInfo(name, fact["op"], units[fact["unit"]] if 0 <= fact["unit"] < len(units) else None)
@@ -205,15 +206,15 @@ def layers_of(manifest: Mapping[str, Any]) -> list[LayerInfo]:
     ]
 
 
-def units_of(manifest: Mapping[str, Any]) -> list[UnitInfo]:
-    """What a manifest says of the units."""
+def units_of(manifest: Mapping[str, Any], prefix: str = "") -> list[UnitInfo]:
+    """What a manifest says of the units; `prefix` goes before their names."""
     members: dict[int, list[str]] = {}
     for name, fact in zip(manifest["layers"], manifest["options"].get("layers", []), strict=False):
         members.setdefault(fact["unit"], []).append(name)
     facts = zip(manifest["units"], manifest["options"].get("units", []), strict=False)
     return [
         UnitInfo(
-            name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"]
+            prefix + name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"]
         )
         for number, (name, fact) in enumerate(facts)
     ]

@@ -76,6 +76,8 @@ class Layers:
     """A network as a series of layers: what is neither a constant nor a reshape nor the end of it."""
 
     network: g.NetworkOp
+    others: frozenset[str] = frozenset()
+    """Names of values that something else in the chain has."""
 
     @cached_property
     def ops(self) -> list[Operation]:
@@ -115,7 +117,7 @@ class Layers:
     def value_names(self) -> dict[SSAValue, str]:
         """Of every result that a layer or the network hands on its name in the chain, however that is cut."""
         names: dict[SSAValue, str] = {}
-        taken = {*self.network.inputs, *self.network.outputs}
+        taken = {*self.network.inputs, *self.network.outputs, *self.others}
         for name, value in zip(self.network.outputs, self.network.terminator.values, strict=True):
             names.setdefault(root_of(value), name)
         for op in self.ops:

@@ -128,7 +128,7 @@ def test_a_candidate_that_does_not_fit_stays_apart():
     assert_agree(run_pieces(found.executables, inputs, found.outputs), expected)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(branching(), st.sampled_from(["tiny", "edge"]), st.sampled_from(POLICIES), st.sampled_from([None, *STRATEGIES]))
 def test_chains_give_what_the_network_gives(drawn, target_name, policy, strategy):
     refusal = Refusal(strategy, Limits(nodes=(0, 3))) if strategy else None

@@ -87,6 +87,15 @@ def test_skips_across_a_cut_are_handed_on_under_the_name_of_their_layer():
     assert_same(chained(module, inputs, expected), expected)
 
 
+def test_names_of_the_surroundings_are_not_taken():
+    net = Net()
+    skip = net.unary("relu", net.input(1, 2, 4, 4))
+    out = net.unary("tanh", skip)
+    module, _ = net.module(out, net.binary("add", net.unary("abs", out), skip))
+    layers = Layers(networks_of(module)[0], frozenset({"unary_1"}))
+    assert layers.extract((0, 2), "first").outputs == ("y0", "unary_1.1")
+
+
 def test_an_output_that_is_a_reshape_crosses_once():
     net = Net()
     a = net.unary("relu", net.input(1, 2, 4, 4))
