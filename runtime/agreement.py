@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
+from frustum.runtime.chain import flattened
 from frustum.runtime.kernels import Array
 from frustum.runtime.report import Check
 
@@ -30,9 +31,10 @@ def agreement(
     """
     from frustum.runtime.oracle import TOLERANCES, compare, oracle_name, oracle_outputs, resolutions
 
+    outputs = flattened(outputs)
     types = {dtype, *(NARROW[a.dtype.name] for a in outputs.values() if a.dtype.name in NARROW)}
     dtype = max(types, key=lambda name: TOLERANCES[name])
-    expected = oracle_outputs(model, inputs, changed_batch(model, inputs))
+    expected = flattened(oracle_outputs(model, inputs, changed_batch(model, inputs)))
     found = compare(outputs, expected, dtype, resolutions(model))
     return Check(found.max_abs_error, found.max_rel_error, oracle_name()), found
 

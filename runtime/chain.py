@@ -183,6 +183,19 @@ def chain_of(executable: Executable) -> Chain:
     )
 
 
+def flattened(values: Mapping[str, HostArray]) -> dict[str, Any]:
+    """Arrays alone: the members of a sequence are `name/0`, `name/1`; what is absent is left out."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, list | tuple):
+            found |= flattened({f"{name}/{index}": item for index, item in enumerate(value)})
+        elif isinstance(value, dict):
+            found |= flattened({f"{name}/{key}": item for key, item in value.items()})
+        elif value is not None:
+            found[name] = np.asarray(value)
+    return found
+
+
 def size_bytes(value: HostArray) -> int:
     """Of an array, or of all arrays of a sequence."""
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -196,10 +209,11 @@ def random_values(inputs: Sequence[Interface], seed: int) -> dict[str, HostArray
     for index, each in enumerate(inputs):
         external = each.external()
         if external is None:
-            what = "a shape" if each.dtype not in ("", "object") else "numbers"
+            is_tensor = each.dtype not in ("", "object")
+            why = "the model tells no shape" if is_tensor else "it holds no numbers"
             raise UsageError(
-                f"error: input '{each.name}' has not {what} that the model tells:"
-                f" give it with --input{f' or --shape {each.name}=1x3' if what == 'a shape' else ''}"
+                f"error: input '{each.name}' cannot be made up, {why}: give it with --input"
+                + (f", or its shape with --shape {each.name}=1x3" if is_tensor else "")
             )
         found[each.name] = random_array(seed, index, external.shape, dtype_of(external))
     return found

@@ -202,7 +202,7 @@ def session_of(proto: ModelProto) -> Session | None:
     options.log_severity_level = SILENT
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    proto = _known_to_onnxruntime(proto)
+    proto = known_to_onnxruntime(proto)
     if proto.ByteSize() > PROTO_LIMIT_BYTES:
         return None
     try:
@@ -213,7 +213,7 @@ def session_of(proto: ModelProto) -> Session | None:
     return None if any(word in type_ for type_ in exchanged for word in NOT_IN_NUMPY) else session
 
 
-def _known_to_onnxruntime(proto: ModelProto) -> ModelProto:
+def known_to_onnxruntime(proto: ModelProto) -> ModelProto:
     """The model as of an older opset where all its operators mean the same there."""
     newest = max((o.version for o in proto.opset_import if o.domain in DEFAULT_DOMAINS), default=0)
     if newest <= NEWEST_OPSET and proto.ir_version <= NEWEST_IR:

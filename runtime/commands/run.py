@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from frustum.runtime.agreement import Model, agreement
-from frustum.runtime.chain import HostArray, Interface, checked_values, in_types, random_values
+from frustum.runtime.chain import HostArray, Interface, checked_values, flattened, in_types, random_values
 from frustum.runtime.commands.job import Job, job_of
 from frustum.runtime.execute import RanChain, execute_chain, report_of_chain
 from frustum.runtime.failures import GOOD, Differs, UsageError
@@ -104,7 +104,13 @@ def _difference(name: str, job: Job, check: Check, found: Agreement) -> str:
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """An .npz file; bf16 numbers, which numpy cannot store as such, in f32."""
-    plain = {name: a.astype(np.float32) if a.dtype == BFLOAT16 else a for name, a in arrays.items()}
+    """An .npz file without pickles: numbers of types that numpy cannot store as such in f32, text as text."""
+    plain = {name: _storable(array) for name, array in flattened(arrays).items()}
     with path.open("wb") as file:
         np.savez(file, **plain)  # type: ignore[arg-type]  # numpy's types expect no `file`
+
+
+def _storable(array: Array) -> Array:
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    return array.astype(np.float32) if array.dtype.kind == "V" or array.dtype == BFLOAT16 else array

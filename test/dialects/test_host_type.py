@@ -9,7 +9,10 @@ from frustum.dialects.host_type import HostType
 SCALES = st.floats(min_value=1e-30, max_value=1e30)
 
 
-@given(st.sampled_from(["float32", "bfloat16", "uint8", "bool", "float8_e4m3fn"]), st.none() | SCALES, st.integers(-128, 127))
+NAMES = ["float32", "bfloat16", "uint8", "bool", "float8_e4m3fn"]
+
+
+@given(st.sampled_from(NAMES), st.none() | SCALES, st.integers(-128, 127))
 def test_a_type_is_read_as_it_was_written(dtype, scale, zero):
     host = HostType(dtype, scale, zero if scale is not None else 0)
     assert HostType.parse(str(host)) == host
