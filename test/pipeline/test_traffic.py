@@ -40,7 +40,9 @@ def test_policy_none_writes_every_map_once_and_reads_the_boxes_it_loads(name, ta
     modules = modules_at_stops(network(name)[0], target, choices)
     counters = counted(modules, choices)
     layers = [op for op in network_of(modules["typed"]).body.block.ops if not isinstance(op, NO_LAYERS)]
-    assert counters.dram_write_bytes == sum(bytes_of(op.results[0]) for op in layers)
+    places = [op for op in network_of(modules["placed"]).body.block.ops if isinstance(op, graph.ConcatOp)]
+    written = sum(bytes_of(op.results[0]) for op in layers) - sum(bytes_of(op.result) for op in places)
+    assert counters.dram_write_bytes == written  # the parts of a concatenation are written in their places
     check_counters(modules, counters)
 
 
