@@ -24,7 +24,10 @@ from frustum.passes.fuse.wrap import wrap
 TRIES = 24  # solutions looked at before groups that do not fit after all are given up
 SMALL = 24  # layers up to which every order is searched in full
 QUICK_STATES, QUICK_LENGTH = 2, 12  # of the search that finds an order and a bound
-LARGE_STATES, LARGE_LENGTH = 12, 48
+LARGE = 120  # layers beyond which one order is searched, and less of it
+MANY_STATES, MANY_LENGTH = 12, 48
+LARGE_STATES, LARGE_LENGTH = 6, 32
+NEAR = 1.0005  # times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for
 ALTERNATIVES = 24  # shapes of a group that are tried where the cheapest has no pieces that fit
 
 
@@ -83,27 +86,32 @@ def plan_network(network: g.NetworkOp, target: Target, options: OptimalOptions =
         Search(listing_of(ops, network.terminator.values), target, capacity, options.borders, keep)
         for ops in orders(network)
     ]
-    if len(searches[0].listing.nodes) > SMALL:
-        searches = [quick(searches)]
-    plans = [plan for search in searches if (plan := plan_listing(search)) is not None]
-    return min(plans, key=lambda p: (p.dram_bytes, p.cycles), default=None)
+    if len(searches[0].listing.nodes) <= SMALL:
+        plans = [plan for search in searches if (plan := plan_listing(search)) is not None]
+        return min(plans, key=lambda p: (p.dram_bytes, p.cycles), default=None)
+    search, solution = quick(searches)
+    is_near = solution is not None and solution.bytes <= NEAR * solution.listing.compulsory_bytes
+    return plan_listing(search, solution if is_near else None)
 
 
-def quick(searches: Sequence[Search]) -> Search:
-    """The order of the layers that is best when few ways are looked at, and what it costs as a bound for all others;
-    of large networks the full search looks at fewer states."""
+def quick(searches: Sequence[Search]) -> tuple[Search, Solution | None]:
+    """The order of the layers that is best when few ways are looked at, and what is found, which bounds all others; of
+    large networks the full search looks at fewer states."""
+    most = len(searches[0].listing.nodes)
     found = []
-    for search in searches:
+    for search in searches if most <= LARGE else searches[:1]:
         solution = replace(search, most_states=QUICK_STATES, longest=QUICK_LENGTH).solve()
-        found.append((HUGE, HUGE) if solution is None else (solution.bytes, solution.cycles))
-    best = found.index(min(found))
-    return replace(searches[best], most_states=LARGE_STATES, longest=LARGE_LENGTH, bound=found[best][0])
+        cost = (HUGE, HUGE) if solution is None else (solution.bytes, solution.cycles)
+        found.append((*cost, search, solution))
+    bytes_, _, search, solution = min(found, key=lambda f: f[:2])
+    states, length = (MANY_STATES, MANY_LENGTH) if most <= LARGE else (LARGE_STATES, LARGE_LENGTH)
+    return replace(search, most_states=states, longest=length, bound=bytes_), solution
 
 
-def plan_listing(search: Search) -> Plan | None:
-    """The best solution of which every group fits with exact numbers."""
+def plan_listing(search: Search, solution: Solution | None = None) -> Plan | None:
+    """The best solution of which every group fits with exact numbers; `solution` is the first to try."""
     for _ in range(TRIES):
-        solution = search.solve()
+        solution = solution or search.solve()
         if solution is None:
             return None
         units = [exact(step, search) for step in solution.steps]
@@ -111,7 +119,7 @@ def plan_listing(search: Search) -> Plan | None:
         if not failed:
             return plan_of(solution, [u for u in units if u is not None])
         search.banned |= set(failed)
-        search.bound = HUGE
+        search.bound, solution = HUGE, None
     return None
 
 

@@ -102,11 +102,13 @@ class Search:
     bound: int = HUGE
     """No more bytes than this: what a quick search has found."""
 
+    def __post_init__(self) -> None:
+        self.boxes = boxes_of(self.listing, self.target.chip.clusters)
+        self.rest = rest_of(self.listing)
+
     def solve(self) -> Solution | None:
         """The cheapest way through all layers; None if some layer fits in no way."""
         count = len(self.listing.nodes)
-        self.boxes = boxes_of(self.listing, self.target.chip.clusters)
-        self.rest = rest_of(self.listing)
         self.states: list[dict[Kept, State]] = [{} for _ in range(count + 1)]
         self.states[0][frozenset()] = State(0, 0)
         for stop in range(1, count + 1):
