@@ -157,7 +157,8 @@ class Search:
         for group in Sweep(self.listing, self.target, stop, self.borders).groups(self.capacity):
             if stop - group.first > self.longest:
                 break
-            self.take(group)
+            if not node.is_concat or group.first < stop - 1:  # alone it is a name for what is there
+                self.take(group)
         if not node.is_concat:
             self.alone(stop)
 

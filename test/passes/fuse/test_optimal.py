@@ -85,7 +85,7 @@ class Brute:
             if plan is not None:
                 yield plan.dram_bytes, frozenset()
         group = self.groups.get((first, stop))
-        if group is None or any(
+        if (alone and node.is_concat) or group is None or any(
             b.map in kept and not b.can_stay and not maps[b.map].needs_dram for b in group.inputs
         ):
             return
