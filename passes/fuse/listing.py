@@ -91,6 +91,15 @@ class Listing:
         self.compulsory_bytes += sum(m.bytes for m in self.maps if m.producer is None and m.users)
         self.compulsory_bytes += sum(m.bytes for m in self.maps if m.is_output)
 
+    def is_place(self, concat: int) -> bool:
+        """A concatenation in DRAM that its operands are written into: layers make them, none is an output of the
+        network, none is part of another."""
+        operands = [read.map for read in self.nodes[concat].reads]
+        return len(set(operands)) == len(operands) and all(self.is_part(m, concat) for m in operands)
+
+    def is_part(self, map_: int, concat: int) -> bool:
+        map_is_made = self.maps[map_].producer is not None and not self.maps[map_].is_output
+        return map_is_made and all(k == concat or not self.nodes[k].is_concat for k in self.maps[map_].users)
 
 
 def network_ops(network: g.NetworkOp) -> list[Operation]:

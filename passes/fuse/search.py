@@ -204,7 +204,9 @@ class Search:
         for kept, state in self.states[stop - 1].items():
             here = frozenset(m for m in kept if m >> FORM_BITS in operands)
             if all(maps[m >> FORM_BITS].needs_dram for m in here):
-                step = Step(stop - 1, stop, None, 0, frozenset(), frozenset(), 0, 0, 0, self.capacity)
+                moved = 0 if self.listing.is_place(stop - 1) else 2 * maps[stop - 1].bytes
+                cycles = moved // self.target.chip.dram.port_bytes_per_cycle
+                step = Step(stop - 1, stop, None, 0, frozenset(), frozenset(), moved, cycles, 0, self.capacity)
                 self.arrive(stop, kept, state, step)
             forms = {m & 3 for m in here}
             if RESIDENT_CONCAT and len(here) == len(operands) and len(forms) == 1 and not maps[stop - 1].needs_dram:

@@ -79,7 +79,10 @@ class Brute:
             yield sum(r.bytes for r in node.reads) + maps[first].bytes, frozenset()
             return
         if alone and node.is_concat and all(maps[r.map].needs_dram for r in node.reads if r.map in kept):
-            yield 0, frozenset()
+            parts = {r.map for r in node.reads}
+            others = {k for m in parts for k in maps[m].users if self.listing.nodes[k].is_concat} - {first}
+            is_place = not others and len(parts) == len(node.reads) and not any(maps[m].is_output for m in parts)
+            yield 0 if is_place else 2 * maps[first].bytes, frozenset()
         if alone and not kept and not node.is_concat:
             plan = plan_unit(layers_of([node.op]), self.target, Budget(self.capacity))
             if plan is not None:
