@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from xdsl.context import Context
@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import DenseArrayBase, DictionaryAttr, IntegerAttr, M
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
+from frustum.backend.deepen import deeper
 from frustum.backend.early import Want, wants_of, wishes_of
 from frustum.backend.lifetimes import life_of, meetings, outermost
 from frustum.backend.loop_tree import Path
@@ -40,15 +41,20 @@ class Allocate(ModulePass):
     those share that `lifetimes.py` lets, placed by `packing.py`; as far as there is room, not with those of the same
     unit and the units before, as `early.py` says.  (Sharing makes instructions wait for each other that otherwise
     would not; nothing is gained by a lower peak.)
+
+    A buffer that nothing but loads from DRAM in a loop fill may have up to `copies` copies, where SRAM has room: so
+    many passes the loads may be ahead.
     """
 
     name = "frustum-allocate"
+
+    copies: int = 4
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
         for program in op.walk():
             if isinstance(program, ProgramOp):
-                op.attributes["frustum.peak"] = _allocate(read_code(program), target, _names(op))
+                op.attributes["frustum.peak"] = _allocate(read_code(program), target, _names(op), self.copies)
 
 
 def _names(module: ModuleOp) -> tuple[str, ...]:
@@ -56,15 +62,17 @@ def _names(module: ModuleOp) -> tuple[str, ...]:
     return tuple(name.data for name in layers.data) if layers is not None else ()  # type: ignore[attr-defined]
 
 
-def _allocate(code: Code, target: Target, layers: Sequence[str]) -> DictionaryAttr:
-    placing = _Placing(code, target, layers, [-1] * len(code.buffers))
+def _allocate(code: Code, target: Target, layers: Sequence[str], copies: int) -> DictionaryAttr:
+    placing = _Placing(code, target, layers, copies, [-1] * len(code.buffers))
     behind_externals = placing.externals()
     peaks: dict[str, Attribute] = {}
     for memory in MEMORIES:
         base = behind_externals if memory == "dram" else 0
         peaks[memory] = DenseArrayBase.from_list(i64, placing.memory(memory, base))
-    for storage, address in zip(code.storage, placing.addresses, strict=True):
+    for storage, buffer, address in zip(code.storage, code.buffers, placing.addresses, strict=True):
         storage.properties["address"] = IntegerAttr(address, i64)
+        if isinstance(storage, AllocOp) and not buffer.rolling:
+            storage.properties["depth"] = IntegerAttr(buffer.depth, i64)
     return DictionaryAttr(peaks)
 
 
@@ -73,6 +81,7 @@ class _Placing:
     code: Code
     target: Target
     layers: Sequence[str]
+    copies: int
     addresses: list[int]
 
     def __post_init__(self) -> None:
@@ -104,7 +113,9 @@ class _Placing:
         capacity = self.target.memory(memory).capacity_bytes
         peaks = [base] * len(self.code.sections)
         everything = [n for group in self._groups(memory) for n in group]
-        offsets = self._pack_apart(everything, capacity - base)
+        offsets = self._place_deeper(everything, capacity) if memory == "sram" else None
+        if offsets is None:
+            offsets = self._pack_apart(everything, capacity - base)
         for group in self._groups(memory) if offsets is None else ():
             self._place(group, memory, base, capacity)
         for number, offset in zip(everything, offsets or (), strict=offsets is not None):
@@ -130,6 +141,19 @@ class _Placing:
             last = max(last, self.spans[number][1])
         if group:
             yield group
+
+    def _place_deeper(self, group: Sequence[int], capacity: int) -> Sequence[int] | None:
+        """Places in SRAM with more copies of buffers that loads fill in a loop, if there is room for that."""
+        before = list(self.code.buffers)
+        for most in range(self.copies, 2, -1):
+            for section in self.code.sections:
+                for number, depth in deeper(self.code, section, self.uses, capacity, most).items():
+                    self.code.buffers[number] = replace(before[number], depth=depth)
+            offsets = self._pack_apart(group, capacity)
+            if offsets is not None:
+                return offsets
+            self.code.buffers[:] = before
+        return None
 
     def _pack_apart(self, group: Sequence[int], capacity: int) -> Sequence[int] | None:
         lives = [life_of(self.code.buffers[n], self.uses[n]) for n in group]

@@ -14,6 +14,8 @@ and a buffer that a body at level k <= m allocates:
 6. A *rolling* buffer keeps its bytes: y at i may read what x wrote in any earlier iteration.  Where x is after y it
    so needs x as in 1, `iterations_back` earlier, not `depth`.  What y overwrites counts as in 3: the iterations up
    to `depth` earlier, as if each had a copy, and in 5 units are disjoint in the iterations between.
+7. Two *sends* through one buffer of the program's body, copies from it to itself in other clusters: independent.  A
+   cluster sends only what it made of the map that the buffer holds, and nobody else makes or sends that.
 
 In 1 and 4, x may run *ahead* of y (x has the smaller stage): y at index i then needs x at `min(i + d, count - 1)`.
 That is no affine value, so a `Hold` takes the wait: an instruction of y's engine before y's child with the stage that
@@ -196,6 +198,8 @@ class _Section:
         if not (other.writes or access.writes):
             return None
         producer, consumer = self.instructions[number], self.instructions[y]
+        if other.buffer == access.buffer and self._are_sends(other.buffer, producer, consumer):
+            return None
         scope = scope_of(producer, consumer, self._reach(access, other), self.units)
         if number == y and scope is None:
             return None
@@ -207,6 +211,12 @@ class _Section:
         if place is None or not _ever(producer, *place):
             return None
         return _Candidate(number, *place, scope, other.writes, other.buffer, access.buffer)
+
+    def _are_sends(self, buffer: int, *instructions: Instruction) -> bool:
+        """Whether these are sends through a buffer that is no loop's (case 7)."""
+        return self.buffers[buffer].level == 0 and all(
+            i.engine == "cdma" and {a.buffer for a in i.accesses} == {buffer} for i in instructions
+        )
 
     def _reach(self, a: Access, b: Access) -> Reach:
         memory = self.buffers[a.buffer].memory
@@ -254,6 +264,8 @@ class _Section:
         if z.wanted != x.wanted or z.producer == x.producer or not (z.writes or x.writes):
             return False
         if z.held == x.held and self.buffers[z.held].rolling:
+            return False
+        if z.held == x.held and self._are_sends(z.held, *(self.instructions[c.producer] for c in (z, x))):
             return False
         if z.held == x.held and z.held != z.wanted:
             return self.buffers[x.held].depth == 1

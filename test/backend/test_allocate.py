@@ -101,3 +101,18 @@ def test_too_much_for_dram():
 def test_a_module_without_target_is_refused():
     with pytest.raises(VerifyException, match=r"the module has no attribute frustum\.target"):
         Allocate().apply(Context(), ModuleOp([]))
+
+
+@pytest.mark.parametrize(("capacity", "copies"), [(512, 4), (511, 3), (383, 2)])
+def test_a_ring_that_loads_fill_gets_as_many_copies_as_there_is_room_for(capacity, copies):
+    x, ring, near = ExternalOp("x", "weight", 64, (16,), "f32"), AllocOp("sram", 128, 2), AllocOp("nram", 128)
+    body = [ring, near, copy("gdma", x, ring), copy("mvdma", ring, near, stage=1)]
+    allocated(machine(1, 1, capacity=capacity), x, RepeatOp(8, Region(Block(body))))
+    assert ring.depth.value.data == copies
+
+
+def test_a_ring_gets_no_more_copies_than_its_loop_has_passes():
+    x, ring, near = ExternalOp("x", "weight", 64, (16,), "f32"), AllocOp("sram", 128, 2), AllocOp("nram", 128)
+    body = [ring, near, copy("gdma", x, ring), copy("mvdma", ring, near, stage=1)]
+    allocated(machine(1, 1), x, RepeatOp(3, Region(Block(body))))
+    assert ring.depth.value.data == 3

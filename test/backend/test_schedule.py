@@ -11,12 +11,13 @@ from xdsl.utils.exceptions import VerifyException
 from frustum.backend.allocate import Allocate
 from frustum.backend.schedule import Schedule
 from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.isa.program import Affine
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, RepeatOp, WaitOp
 
 
 def scheduled(target, *ops):
     module = module_of(target, *ops)
-    Allocate().apply(Context(), module)
+    Allocate(copies=1).apply(Context(), module)
     Schedule().apply(Context(), module)
     module.verify()
     return module
@@ -55,6 +56,22 @@ def test_a_broadcast_waits_for_all_cores_and_all_cores_for_it():
     assert waits(fill) == []
     assert sorted(waits(send)) == [("cores", 0, "-1 + 1*i0"), ("own", 0, "1")]
     assert waits(work) == [("cluster", 1, "1 + 1*i0")]
+
+
+def test_sends_of_one_map_wait_for_what_is_sent_but_not_for_each_other():
+    home, tile = AllocOp("sram", 64), AllocOp("nram", 64)
+    put, take = copy("mvdma", tile, home), copy("mvdma", home, tile)
+    there, back = (copy("cdma", home, home, peer=Affine(by, cluster=1)) for by in (1, -1))
+    scheduled(machine(2, 2), home, tile, put, there, back, take)
+    assert waits(there) == waits(back) == [("all_cores", 0, "1")]
+    assert waits(take) == [("all_clusters", back.signal.value.data, "1")]
+
+
+def test_copies_between_two_buffers_of_other_clusters_keep_their_order():
+    a, b = AllocOp("sram", 64), AllocOp("sram", 64)
+    first, second = (copy("cdma", a, b, peer=Affine(by, cluster=1)) for by in (1, -1))
+    scheduled(machine(2, 2), a, b, first, second)
+    assert waits(second) == [("all_clusters", first.signal.value.data, "1")]
 
 
 def test_a_multicast_waits_for_all_clusters_and_each_for_its_own_counter():
@@ -136,7 +153,7 @@ def test_five_thousand_instructions_take_under_a_second_of_processor_time():
             body.append(loop(4, *inner, stage=1))
         ops += [loop(8, s, w, o, *body, copy("gdma", o, x, stage=2)), BarrierOp()]
     module = module_of(machine(4, 4, event_slots=256), *ops)
-    Allocate().apply(Context(), module)
+    Allocate(copies=1).apply(Context(), module)
     start = time.process_time()
     Schedule().apply(Context(), module)
     assert time.process_time() - start < 2  # 0.5 s on an idle machine; the limit is for a busy one

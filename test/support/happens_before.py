@@ -30,6 +30,7 @@ class Touch:
     """Bytes [start, stop) of one memory; `copy` names the buffer and the iteration whose copy it is.
 
     Of a rolling buffer: `slack`, and the `run` of its loop; no copies, `copy` tells iterations apart.
+    `sent`: by a copy of a buffer of the program's body to itself in another cluster; a cluster sends what it made.
     """
 
     place: tuple
@@ -39,12 +40,15 @@ class Touch:
     copy: tuple
     slack: int | None = None
     run: int = 0
+    sent: bool = False
 
 
 def conflict(a: Touch, b: Touch, *, same_instruction: bool, same_unit: bool) -> bool:
     """Whether a, the first in program order, has to be complete before b starts."""
     if not (a.writes or b.writes) or a.stop <= b.start or b.stop <= a.start:
         return False
+    if a.sent and b.sent and a.copy[0] is b.copy[0]:
+        return False  # the clusters' own parts of the map are disjoint
     if a.slack is None or a.copy[0] is not b.copy[0]:
         # the units of one instruction have disjoint parts of a copy
         return same_unit or not same_instruction or a.copy != b.copy
@@ -92,6 +96,7 @@ class Chip:
 
     def touches(self, instance: Instance, unit) -> list[Touch]:
         op, found = instance.op, []
+        is_send = isinstance(op, CopyOp) and op.engine.data == "cdma" and op.src is op.dst
         for name, _ in op.VIEWS:
             value = getattr(op, name)
             if value is None:
@@ -111,7 +116,8 @@ class Chip:
             size = storage.bytes.value.data
             start = storage.address.value.data + iteration % depth * size
             for place in self._places(op, unit, value.type.memory, name == "dst"):
-                found.append(Touch(place, start, start + size, written, (storage, iteration), slack, run))
+                copy, sent = (storage, iteration), is_send and level == 0
+                found.append(Touch(place, start, start + size, written, copy, slack, run, sent))
         return found
 
     def _places(self, op, unit, memory, is_destination):
