@@ -272,16 +272,18 @@ class _Work:
     """Of the values between the pieces of a placement."""
     passes_seconds: dict[str, float] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
-    unsplit_peaks: list[Mapping[str, int] | None] = field(default_factory=list)
-    """Of every module in turn what it uses on chip in one piece; None where nobody knows."""
+    wholes: list[Executable | None] = field(default_factory=list)
+    """Every module in turn in one piece; None where that does not fit."""
+    is_cut: bool = False
 
     @property
     def unsplit_peak_bytes(self) -> Mapping[str, int] | None:
-        """Of the whole model: the highest of all."""
-        known = [peaks for peaks in self.unsplit_peaks if peaks is not None]
-        if not known or len(known) < len(self.unsplit_peaks):
+        """Of each memory on chip the highest of all modules, if one is cut and nobody would have to be."""
+        known = [whole for whole in self.wholes if whole is not None]
+        if not self.is_cut or len(known) < len(self.wholes):
             return None
-        return {memory: max(peaks[memory] for peaks in known) for memory in known[0]}
+        peaks = [peak_bytes(Machine(whole).expanded) for whole in known]
+        return {memory: max(each[memory] for each in peaks) for memory in peaks[0]}
 
 
 def _chain(loaded: Loaded, work: _Work) -> Chain:
@@ -385,8 +387,8 @@ def _pieces_of(
         work.passes_seconds[name] = work.passes_seconds.get(name, 0.0) + seconds
     work.log += compiled.log
     executables = compiled.executables
-    whole = executables[0] if len(executables) == 1 else compiled.whole
-    work.unsplit_peaks.append(None if whole is None else peak_bytes(Machine(whole).expanded))
+    work.is_cut |= len(executables) > 1
+    work.wholes.append(executables[0] if len(executables) == 1 else compiled.whole)
     only = piece if len(executables) == 1 else ""
     pieces = [DevicePiece(only or each.program.name, each) for each in executables]
     return _Pieces(pieces, compiled.inputs, compiled.outputs)

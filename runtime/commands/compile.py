@@ -24,10 +24,10 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.model}: error: is compiled already")
     with TerminalProgress() as progress:
         built = build(request_of(options), progress)
-        for line in built.chain.log:
-            say(line)
         origin = {"model": built.origin.model, "weights_seed": built.origin.weights_seed} if built.origin else None
         write_folder(folder, lambda path: write_chain(path, built.chain, origin))
+    for line in built.chain.log:
+        say(line)
     pieces = [_piece(each) for each in read_manifest(folder)["pieces"]]
     sys.stdout.write(
         f"{folder}: {'; '.join(pieces)}; imported in {built.import_seconds:.2f} s,"

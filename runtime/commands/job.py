@@ -10,7 +10,7 @@ from pathlib import Path
 from frustum.runtime.agreement import Model
 from frustum.runtime.build import Request, build, placed
 from frustum.runtime.chain import Chain, Interface, chain_of
-from frustum.runtime.failures import UsageError, say
+from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
 from frustum.runtime.progress import Progress
 from frustum.runtime.report import Seconds
@@ -29,6 +29,8 @@ class Job:
     origin: Origin | None
     original: Model | None
     seconds: Seconds
+    log: tuple[str, ...] = ()
+    """What was said about cutting and fusing networks again, if that was now."""
 
     def model_for_check(self, name: str) -> Model:
         """What the oracle runs; UsageError where nobody knows."""
@@ -47,10 +49,7 @@ def job_of(
     see: Callable[[Sequence[Interface] | None], None],
     progress: Progress,
 ) -> Job:
-    """The chain of the options' MODEL; the shapes of `given` inputs are bound, `see` as in `build`.
-
-    What is said about cutting and fusing networks again goes to stderr.
-    """
+    """The chain of the options' MODEL; the shapes of `given` inputs are bound, `see` as in `build`."""
     kind = kind_of(options.model)
     if kind in ("folder", "executable"):
         return _open(options, kind)
@@ -61,10 +60,8 @@ def job_of(
             f"{options.model}: error: a stage has no model to check against: --check needs the .onnx file or zoo:NAME"
         )
     built = build(request_of(options, given), progress, see)
-    for line in built.chain.log:
-        say(line)
     seconds = Seconds(built.import_seconds, built.compile_seconds, None, built.passes)
-    return Job(built.chain, built.origin, built.original, seconds)
+    return Job(built.chain, built.origin, built.original, seconds, built.chain.log)
 
 
 def request_of(options: argparse.Namespace, given: Mapping[str, Array] | None = None) -> Request:

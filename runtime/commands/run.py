@@ -15,7 +15,7 @@ from frustum.runtime.agreement import Model, agreement
 from frustum.runtime.chain import HostArray, Interface, checked_values, flattened, in_types, random_values
 from frustum.runtime.commands.job import Job, job_of
 from frustum.runtime.execute import RanChain, execute_chain, report_of_chain
-from frustum.runtime.failures import GOOD, Differs, UsageError
+from frustum.runtime.failures import GOOD, Differs, UsageError, say
 from frustum.runtime.files import check_writable_file, write_file
 from frustum.runtime.inputs import read_inputs
 from frustum.runtime.kernels import BFLOAT16, Array
@@ -39,6 +39,8 @@ def main(options: argparse.Namespace) -> int:
         inputs = _inputs(options, job, given)
         ran = execute_chain(job.chain, inputs, options.mode, options.checked, progress)
         checked = _agreement(job, model, inputs, ran, progress) if model else None
+    for line in job.log:
+        say(line)
     if options.output:
         write_file(Path(options.output), lambda path: _write_arrays(path, ran.outputs))
     report = report_of_chain(job.chain, ran, checked[0] if checked else None, job.seconds)
