@@ -114,13 +114,11 @@ def _element_type(
     nodes: Sequence[onnx.NodeProto],
 ) -> Attribute:
     """The network's floating-point type, f32 where integers stand for it; Unsupported for inputs of other types."""
-    from onnx import TensorProto
-
-    from frustum.passes.onnx.element_types import FLOATS, INTEGERS, network_type
+    from frustum.passes.onnx.element_types import FLOATS, INTEGERS, element_name, network_type
 
     types = {value.name: value.type.tensor_type.elem_type for value in inputs}
     problems = [
-        Problem(file, f"input '{name}' has elements of {TensorProto.DataType.Name(found)}: FLOAT, FLOAT16, "
+        Problem(file, f"input '{name}' has elements of {element_name(found)}: FLOAT, FLOAT16, "
                       "BFLOAT16, DOUBLE, INT8, UINT8, INT16, UINT16 and INT32 are supported")
         for name, found in types.items()
         if found not in FLOATS and found not in INTEGERS

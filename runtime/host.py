@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -206,7 +208,8 @@ def session_of(proto: ModelProto) -> Session | None:
     if proto.ByteSize() > PROTO_LIMIT_BYTES:
         return None
     try:
-        session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+        with redirect_stdout(StringIO()):  # what it has to say of models that it cannot read
+            session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception:  # whatever it says: the other evaluator is asked
         return None
     exchanged = [value.type for value in (*session.get_inputs(), *session.get_outputs())]

@@ -8,6 +8,7 @@ import onnx
 from onnx import numpy_helper
 
 from frustum.passes.errors import ModelError
+from frustum.passes.onnx.element_types import element_name
 from frustum.passes.onnx.loading import LoadedModel
 from frustum.passes.weights import Array
 
@@ -48,7 +49,5 @@ def _check(file: str, name: str, array: Array, inputs: Mapping[str, onnx.ValueIn
     expected = value.type.tensor_type.elem_type
     found = onnx.TensorProto.STRING if array.dtype.kind in "OUS" else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     if expected and found != expected:
-        names = onnx.TensorProto.DataType.Name
-        raise ModelError(
-            f"{file}: error: input '{name}' is bound to {names(found)}, the model has it as {names(expected)}"
-        )
+        own, wanted = element_name(found), element_name(expected)
+        raise ModelError(f"{file}: error: input '{name}' is bound to {own}, the model has it as {wanted}")

@@ -22,7 +22,7 @@ from frustum.dialects.graph import ConvOp, MatmulOp, shape_of, tensor_of, tensor
 from frustum.passes.element_types import numpy_of
 from frustum.passes.errors import ModelError
 from frustum.passes.onnx.binding import MOST_DIMENSIONS
-from frustum.passes.onnx.element_types import DEVICE_TYPES, INTEGERS, UNSIGNED
+from frustum.passes.onnx.element_types import DEVICE_TYPES, INTEGERS, UNSIGNED, element_name
 from frustum.passes.onnx.folding import FAILURES
 from frustum.passes.onnx.node import Network, NotConstant, Refused, Value
 from frustum.passes.onnx.walk import Unavailable, Walk, free_names, is_known
@@ -33,7 +33,7 @@ Kind = Literal["constant", "shared", "device", "host"]
 DOUBLE = onnx.TensorProto.DOUBLE
 MOST_PROPAGATED = 256
 """Larger constants are not given to shape inference, which needs those that say shapes, axes, sizes."""
-ERRORS = (*FAILURES, shape_inference.InferenceError, onnx.defs.SchemaError)
+ERRORS = (*FAILURES, shape_inference.InferenceError, onnx.defs.SchemaError, onnx.checker.ValidationError)
 
 
 class HostValue(Unavailable):
@@ -255,7 +255,7 @@ def type_name(type_: onnx.TypeProto | None) -> str:
         return "of unknown type"
     if kind != "tensor_type":
         return f"a {kind.removesuffix('_type').replace('_', ' ')}"
-    return str(onnx.TensorProto.DataType.Name(type_.tensor_type.elem_type))
+    return element_name(type_.tensor_type.elem_type)
 
 
 def _element(type_: onnx.TypeProto | None) -> int:

@@ -8,7 +8,7 @@ import onnx
 from xdsl.dialects.builtin import bf16, f16, f32, i8, i16, i32
 from xdsl.ir import Attribute
 
-__all__ = ["DEVICE_TYPES", "FLOATS", "INTEGERS", "UNSIGNED", "network_type"]
+__all__ = ["DEVICE_TYPES", "FLOATS", "INTEGERS", "UNSIGNED", "element_name", "network_type"]
 
 DEVICE_TYPES: dict[int, Attribute] = {
     onnx.TensorProto.FLOAT: f32,
@@ -25,6 +25,12 @@ INTEGERS: dict[int, Attribute] = {
 }
 """What networks may take; the unsigned ones as the device has them."""
 UNSIGNED = {onnx.TensorProto.UINT8, onnx.TensorProto.UINT16}
+
+
+def element_name(data_type: int) -> str:
+    """`FLOAT`; `the unknown type 65` in a damaged file."""
+    known = {number: name for name, number in onnx.TensorProto.DataType.items()}
+    return str(known.get(data_type, f"the unknown type {data_type}"))
 
 
 def network_type(data_types: Iterable[int]) -> Attribute:

@@ -28,7 +28,7 @@ from frustum.passes.import_onnx import import_onnx
 from frustum.passes.onnx.binding import BoundInputs, bind_inputs
 from frustum.passes.onnx.constants import with_constants
 from frustum.passes.onnx.dry_run import DryRun, HostValue, Step, device_tensor, no_tensor, static_shape
-from frustum.passes.onnx.element_types import network_type
+from frustum.passes.onnx.element_types import element_name, network_type
 from frustum.passes.onnx.host_cost import Island, host_is_cheaper
 from frustum.passes.onnx.loading import LoadedModel, load_model
 from frustum.passes.onnx.node import Network, Value
@@ -119,6 +119,9 @@ def import_or_place(
     """
     model = load_model(source)
     model.file = name or model.file
+    if mode != "never":
+        _check_names(model)
+        _check_types(model)
     model = with_constants(model, constants or {})
     if mode == "only":
         return _known(whole_on_host(model, "the host was asked for", batch, shapes))
@@ -132,11 +135,58 @@ def import_or_place(
 
 
 def _known(placement: Placement) -> Placement:
-    """The placement; Unsupported where a node is for nobody."""
+    """The placement; Unsupported where a node is for nobody, or reads what nobody makes."""
     problems = [p for part in placement.parts if part.kind == "host" for p in unknown_operators(part.model)]
+    problems += _unmade(placement)
     if problems:
         raise Unsupported(problems)
     return placement
+
+
+def _check_names(model: LoadedModel) -> None:
+    """Unsupported for a damaged file, in which a name is bytes that are no text."""
+    graphs = [model.proto.graph]
+    while graphs:
+        graph = graphs.pop()
+        names = [value.name for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info)]
+        for node in graph.node:
+            names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+            names += [attribute.name for attribute in node.attribute]
+            graphs += [inner for attribute in node.attribute for inner in (attribute.g, *attribute.graphs)]
+        if not all(isinstance(name, str) for name in names):
+            raise Unsupported([Problem(model.file, "damaged: a name in it is not text")])
+
+
+def _check_types(model: LoadedModel) -> None:
+    """Unsupported for a damaged file, in which an input has elements of a type that ONNX does not have."""
+    inputs = ((value.name, value.type.tensor_type.elem_type) for value in model.proto.graph.input)
+    problems = [
+        Problem(model.file, f"input '{name}' has elements of {element_name(element)}")
+        for name, element in inputs
+        if element not in onnx.TensorProto.DataType.values()
+    ]
+    if problems:
+        raise Unsupported(problems)
+
+
+def _unmade(placement: Placement) -> list[Problem]:
+    """Values that nodes read, or that the model gives, and that nothing makes before."""
+    made = {each.name for each in placement.inputs}
+    problems = []
+    file = ""
+    for part in placement.parts:
+        graph, file = part.model.proto.graph, part.model.file
+        made.update(tensor.name for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)))
+        for node in graph.node:
+            name = node.name or next(filter(None, node.output), "")
+            problems += [
+                Problem(file, f"it uses '{read}', which nothing before it produces", name, _operator(node))
+                for read in free_names(node)
+                if read not in made
+            ]
+            made.update(node.output)
+    lacking = (name for name in placement.outputs if name not in made or not name)
+    return problems + [Problem(file, f"no node produces the output '{name}'") for name in lacking]
 
 
 def place(

@@ -7,7 +7,7 @@ from mixed_models import controlled, model, node, sandwich
 from onnx import TensorProto, helper
 
 from frustum.backend import targets
-from frustum.passes.errors import Unsupported
+from frustum.passes.errors import ModelError, Unsupported
 from frustum.passes.onnx.host_cost import Island, device_seconds, host_is_cheaper, host_seconds
 from frustum.passes.onnx.loading import load_model
 from frustum.passes.onnx.place_host import Placement, constant_inputs, import_or_place, place, whole_on_host
@@ -176,3 +176,34 @@ def test_constants_are_found_where_a_layer_needs_them() -> None:
     # nothing but indices: to bind them would leave no layer
     nodes = [node("Add", ["i", "to"], ["y"])]
     assert constant_inputs(model(nodes, inputs, ["y"]), arrays) == {}
+
+
+def test_values_that_nothing_makes_are_named() -> None:
+    proto = model([node("Hardmax", ["gone"], ["h"])], {"x": (2, 3)}, ["h", "lost"])
+    with pytest.raises(Unsupported) as error:
+        import_or_place(proto, DEFAULT, "auto")
+    assert str(error.value).splitlines() == [
+        "model.onnx: node 'h' (Hardmax): error: it uses 'gone', which nothing before it produces",
+        "model.onnx: error: no node produces the output 'lost'",
+    ]
+
+
+def test_damaged_models_are_refused_in_words() -> None:
+    """Whatever bytes are changed: an error that speaks to the user, or a model that can be placed."""
+    rng = np.random.default_rng(0)
+    whole = sandwich(2, 4).SerializeToString(), controlled().SerializeToString()
+    refused = 0
+    for number in range(300):
+        content = bytearray(whole[number % 2])
+        for place_ in rng.integers(0, len(content), 1 + number % 3):
+            content[place_] = rng.integers(0, 256)
+        try:
+            proto = onnx.ModelProto.FromString(bytes(content))
+        except Exception:  # not ONNX any more, which is another error's subject
+            continue
+        try:
+            import_or_place(proto, EDGE, "auto")
+        except ModelError as error:
+            refused += 1
+            assert "error: " in str(error)
+    assert refused > 20
