@@ -26,7 +26,7 @@ SMALL = 24  # layers up to which every order is searched in full
 QUICK_STATES, QUICK_LENGTH = 2, 12  # of the search that finds an order and a bound
 LARGE = 120  # layers beyond which one order is searched, and less of it
 MANY_STATES, MANY_LENGTH = 12, 48
-LARGE_STATES, LARGE_LENGTH = 6, 32
+LARGE_STATES, LARGE_LENGTH = 3, 24
 NEAR = 1.0005  # times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for
 ALTERNATIVES = 24  # shapes of a group that are tried where the cheapest has no pieces that fit
 
