@@ -25,11 +25,14 @@ def branching(draw, layers=7, kinds=CHEAP):
     """One to three inputs; any value may be an output, even twice, reshaped, an input or a constant."""
     net = Net(draw(st.integers(0, 99)))
     maps = [net.input(1, draw(st.integers(1, 4)), *PLANE[2:]) for _ in range(draw(st.integers(1, 3)))]
-    for _ in range(draw(st.integers(1, layers))):
-        x = maps[-1] if draw(st.booleans()) else draw(st.sampled_from(maps))
+    for _ in range(draw(st.integers(2, layers))):
+        x = maps[-1] if draw(st.integers(0, 3)) else draw(st.sampled_from(maps))
         maps.append(draw(st.sampled_from(kinds))(draw, net, x, maps))
     unread = [value for value in dict.fromkeys(maps) if not value.uses]
-    handed = unread + draw(st.lists(st.sampled_from(maps), max_size=3))
+    read = [value for value in maps if value.uses and value.owner is not net.block] or maps
+    handed = unread + draw(st.lists(st.sampled_from(read), min_size=1, max_size=3))
+    if draw(st.integers(0, 3)) == 0:
+        handed.append(draw(st.sampled_from(maps)))
     outputs = [reshaped(net, value) if draw(st.integers(0, 3)) == 0 else value for value in handed]
     if draw(st.integers(0, 7)) == 0:
         outputs.append(net.weight(2, 3))
