@@ -2,8 +2,9 @@
 
 1. a dry run of the import says which nodes can be layers, and why others cannot (`dry_run.py`)
 2. mode `auto`: device nodes that hang together, an *island*, go to the host too where moving what crosses its shore
-   costs more than the device saves (`host_cost.py`); in a model without any host node there is nothing to decide
+   costs more than the device saves (`islands.py`, `host_cost.py`); in a model without any host node there is nothing to decide
 3. nodes are grouped into as few pieces as possible: alternately all that can run now on one side, then on the other
+   (`parts.py`)
 4. each group becomes a model of its own (`submodel.py`); values that cross keep their names
 
 Nodes whose operands are constants take part in every piece that needs them.
@@ -12,8 +13,7 @@ Nodes whose operands are constants take part in every piece that needs them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -28,12 +28,13 @@ from frustum.passes.import_onnx import import_onnx
 from frustum.passes.onnx.binding import BoundInputs, bind_inputs
 from frustum.passes.onnx.constants import with_constants
 from frustum.passes.onnx.dry_run import DryRun, HostValue, Step, device_tensor, no_tensor, static_shape
-from frustum.passes.onnx.element_types import element_name, network_type
-from frustum.passes.onnx.host_cost import Island, host_is_cheaper
+from frustum.passes.onnx.element_types import network_type
+from frustum.passes.onnx.islands import settled
 from frustum.passes.onnx.loading import LoadedModel, load_model
 from frustum.passes.onnx.node import Network, Value
 from frustum.passes.onnx.opset import Unified, unify
-from frustum.passes.onnx.submodel import Cutter
+from frustum.passes.onnx.parts import Fallback, Part, operator_of, parts_of
+from frustum.passes.onnx.soundness import check_names, check_types, unknown_operators, unmade_values
 from frustum.passes.onnx.walk import Unavailable, free_names, needed_nodes
 from frustum.passes.weights import Array, WeightStore
 
@@ -48,39 +49,11 @@ __all__ = [
     "has_double",
     "import_or_place",
     "place",
-    "unknown_operators",
     "whole_on_host",
 ]
 
 HostMode = Literal["never", "auto", "only"]
 HOST_MODES: tuple[HostMode, ...] = ("never", "auto", "only")
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """A node on the host, and why it is there."""
-
-    name: str
-    op: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Part:
-    """A piece: a model whose inputs and outputs have the names that they have in the whole."""
-
-    kind: Literal["device", "host"]
-    model: LoadedModel
-    fallbacks: tuple[Fallback, ...] = ()
-
-    @property
-    def inputs(self) -> list[str]:
-        constants = {tensor.name for tensor in self.model.proto.graph.initializer}
-        return [value.name for value in self.model.proto.graph.input if value.name not in constants]
-
-    @property
-    def outputs(self) -> list[str]:
-        return [value.name for value in self.model.proto.graph.output]
 
 
 @dataclass(frozen=True)
@@ -120,8 +93,8 @@ def import_or_place(
     model = load_model(source)
     model.file = name or model.file
     if mode != "never":
-        _check_names(model)
-        _check_types(model)
+        check_names(model)
+        check_types(model)
     model = with_constants(model, constants or {})
     if mode == "only":
         return _known(whole_on_host(model, "the host was asked for", batch, shapes))
@@ -137,56 +110,10 @@ def import_or_place(
 def _known(placement: Placement) -> Placement:
     """The placement; Unsupported where a node is for nobody, or reads what nobody makes."""
     problems = [p for part in placement.parts if part.kind == "host" for p in unknown_operators(part.model)]
-    problems += _unmade(placement)
+    problems += unmade_values(placement.parts, (each.name for each in placement.inputs), placement.outputs)
     if problems:
         raise Unsupported(problems)
     return placement
-
-
-def _check_names(model: LoadedModel) -> None:
-    """Unsupported for a damaged file, in which a name is bytes that are no text."""
-    graphs = [model.proto.graph]
-    while graphs:
-        graph = graphs.pop()
-        names = [value.name for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info)]
-        for node in graph.node:
-            names += [node.name, node.op_type, node.domain, *node.input, *node.output]
-            names += [attribute.name for attribute in node.attribute]
-            graphs += [inner for attribute in node.attribute for inner in (attribute.g, *attribute.graphs)]
-        if not all(isinstance(name, str) for name in names):
-            raise Unsupported([Problem(model.file, "damaged: a name in it is not text")])
-
-
-def _check_types(model: LoadedModel) -> None:
-    """Unsupported for a damaged file, in which an input has elements of a type that ONNX does not have."""
-    inputs = ((value.name, value.type.tensor_type.elem_type) for value in model.proto.graph.input)
-    problems = [
-        Problem(model.file, f"input '{name}' has elements of {element_name(element)}")
-        for name, element in inputs
-        if element not in onnx.TensorProto.DataType.values()
-    ]
-    if problems:
-        raise Unsupported(problems)
-
-
-def _unmade(placement: Placement) -> list[Problem]:
-    """Values that nodes read, or that the model gives, and that nothing makes before."""
-    made = {each.name for each in placement.inputs}
-    problems = []
-    file = ""
-    for part in placement.parts:
-        graph, file = part.model.proto.graph, part.model.file
-        made.update(tensor.name for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)))
-        for node in graph.node:
-            name = node.name or next(filter(None, node.output), "")
-            problems += [
-                Problem(file, f"it uses '{read}', which nothing before it produces", name, _operator(node))
-                for read in free_names(node)
-                if read not in made
-            ]
-            made.update(node.output)
-    lacking = (name for name in placement.outputs if name not in made or not name)
-    return problems + [Problem(file, f"no node produces the output '{name}'") for name in lacking]
 
 
 def place(
@@ -209,11 +136,11 @@ def place(
         return whole_on_host(model, "; ".join(problem.message for problem in error.problems), batch, shapes)
     bound = _bind(model, unified.graph, unified.tensors, batch, shapes)
     run = _dry_run(model, unified, bound, refused or {}, exact)
-    steps = _settle(run, unified, target)
+    steps = settled(run, unified, target)
     if bound.rebatched != 1:
         _refuse_rebatched(model, steps)
     return Placement(
-        tuple(_parts(model, unified, run, steps)),
+        tuple(parts_of(model, unified, run, steps)),
         tuple(_interface(value, run) for value in _inputs(unified.graph, unified.tensors)),
         tuple(value.name for value in unified.graph.output),
     )
@@ -272,7 +199,7 @@ def whole_on_host(
     if bound is not None and bound.rebatched != 1:
         raise Unsupported([Problem(model.file, f"--batch {batch}: what runs on the host keeps its batch of 1")])
     fallbacks = [
-        Fallback(node.name or next(filter(None, node.output), node.op_type), _operator(node), why)
+        Fallback(node.name or next(filter(None, node.output), node.op_type), operator_of(node), why)
         for node in graph.node
     ]
     return Placement(
@@ -292,34 +219,6 @@ def has_double(model: LoadedModel) -> bool:
             types.append(attribute.i if attribute.name in ("to", "dtype", "output_datatype") else 0)
             types.append(attribute.t.data_type)
     return double in types
-
-
-def unknown_operators(model: LoadedModel) -> list[Problem]:
-    """The nodes of a piece for the host that no evaluator knows."""
-    functions = {(function.domain, function.name) for function in model.proto.functions}
-    return [
-        Problem(model.file, "this operator is not supported: neither the device nor the host knows it",
-                node.name or next(filter(None, node.output), ""), _operator(node))
-        for node in model.proto.graph.node
-        if (node.domain, node.op_type) not in functions and not _is_known_to_host(node)
-    ]  # fmt: skip
-
-
-def _is_known_to_host(node: onnx.NodeProto) -> bool:
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    return (domain, node.op_type) in _defined_by_onnx() or (domain, node.op_type) in _known_to_onnxruntime()
-
-
-@cache
-def _defined_by_onnx() -> set[tuple[str, str]]:
-    return {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas_with_history()}
-
-
-@cache
-def _known_to_onnxruntime() -> set[tuple[str, str]]:
-    from onnxruntime.capi import onnxruntime_pybind11_state as ort
-
-    return {(schema.domain, schema.name) for schema in ort.get_all_operator_schema()}
 
 
 # --- what can be a layer -----------------------------------------------------------------------------------
@@ -377,130 +276,6 @@ def _bind(
     return bind_inputs(model.file, inputs, batch, shapes, on_host=True)
 
 
-# --- where it runs -----------------------------------------------------------------------------------------
-
-
-def _settle(run: DryRun, unified: Unified, target: Target) -> list[Step]:
-    """The steps, with islands that are not worth their moves on the host."""
-    if not any(step.kind == "host" for step in run.steps):
-        return run.steps
-    steps = list(run.steps)
-    for island in _islands(run, {output.name for output in unified.graph.output}):
-        why = host_is_cheaper(island, target)
-        for index in island.members if why else ():
-            steps[index] = replace(steps[index], kind="host", reason=why)
-    return steps
-
-
-def _islands(run: DryRun, outputs: set[str]) -> list[Island]:
-    """Device nodes joined by values between them, with the bytes that cross their shores."""
-    maker = {name: index for index, step in enumerate(run.steps) for name in step.node.output if name}
-    root = list(range(len(run.steps)))
-
-    def find(index: int) -> int:
-        while root[index] != index:
-            root[index] = root[root[index]]
-            index = root[index]
-        return index
-
-    kinds = [step.kind for step in run.steps]
-    readers: dict[str, list[int]] = {}
-    for index, step in enumerate(run.steps):
-        for name in free_names(step.node):
-            readers.setdefault(name, []).append(index)
-            before = maker.get(name)
-            if before is not None and kinds[index] == kinds[before] == "device":
-                root[find(index)] = find(before)
-    members: dict[int, list[int]] = {}
-    for index, kind in enumerate(kinds):
-        if kind == "device":
-            members.setdefault(find(index), []).append(index)
-    return [_island(run, found, readers, outputs) for found in members.values()]
-
-
-def _island(run: DryRun, members: list[int], readers: Mapping[str, Sequence[int]], outputs: set[str]) -> Island:
-    inside, made = set(members), {name for i in members for name in run.steps[i].node.output if name}
-    read = dict.fromkeys(name for index in members for name in free_names(run.steps[index].node))
-    crossing = [name for name in read if name not in made and name not in run.fixed]
-    crossing += [n for n in made if n in outputs or not inside.issuperset(readers.get(n, ()))]
-    return Island(
-        tuple(members),
-        sum(run.size_bytes(name) for name in crossing),
-        sum(run.size_bytes(name) for name in made),
-        sum(run.size_bytes(name) for name in read if name in run.fixed),
-        sum(run.steps[index].macs for index in members),
-    )
-
-
-# --- pieces ------------------------------------------------------------------------------------------------
-
-
-def _parts(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[Step]) -> Iterable[Part]:
-    """Groups of equal level; a value's readers on the other side are one level up."""
-    arrays = {name: value for name, value in run.values.items() if isinstance(value, np.ndarray)}
-    shared = {name: step.node for step in steps if step.kind == "shared" for name in step.node.output if name}
-    cutter = Cutter(model, unified.opset, unified.tensors, arrays, run.types, shared)
-    outputs = [value.name for value in unified.graph.output]
-    groups = _levels(steps)
-    later: list[set[str]] = [set(outputs)]
-    for group in reversed(groups):
-        later.append(later[-1] | {name for step in group for name in _with_shared_reads(step, shared)})
-    for number, group in enumerate(groups):
-        wanted = later[len(groups) - number - 1]
-        nodes = [step.node for step in group]
-        made = [name for node in nodes for name in node.output if name in wanted and name not in arrays]
-        fallbacks = tuple(Fallback(s.name, s.operator, s.reason) for s in group if s.kind == "host")
-        kind: Literal["device", "host"] = "host" if group[0].kind == "host" else "device"
-        yield Part(kind, cutter.cut(nodes, made, f"piece{number}"), fallbacks)
-    yield from _constant_outputs(cutter, outputs, arrays, shared)
-
-
-def _with_shared_reads(step: Step, shared: Mapping[str, onnx.NodeProto]) -> Iterable[str]:
-    return (name for name in free_names(step.node) if name not in shared)
-
-
-def _constant_outputs(
-    cutter: Cutter,
-    outputs: Sequence[str],
-    arrays: Mapping[str, np.ndarray],
-    shared: Mapping[str, onnx.NodeProto],
-) -> Iterable[Part]:
-    """A piece on the host that hands out those outputs of the model that depend on constants only."""
-    known = list(dict.fromkeys(name for name in outputs if name in arrays or name in shared))
-    if not known:
-        return
-    inner = {name: f"{name}/constant" for name in known}
-    part = cutter.cut([onnx.helper.make_node("Identity", [n], [inner[n]]) for n in known], inner.values(), "constants")
-    for node in part.proto.graph.node:  # the results get the names of the outputs, the constants others
-        swap = {**{v: k for k, v in inner.items()}, **inner}
-        node.input[:] = [swap.get(name, name) for name in node.input]
-        node.output[:] = [swap.get(name, name) for name in node.output]
-    for tensor in part.proto.graph.initializer:
-        tensor.name = inner.get(tensor.name, tensor.name)
-    for value in part.proto.graph.output:
-        value.CopyFrom(onnx.helper.make_value_info(_outer(value.name), cutter.types[_outer(value.name)]))
-    why = "it is constant"
-    yield Part("host", part, tuple(Fallback(name, "Identity", why) for name in known))
-
-
-def _outer(name: str) -> str:
-    return name.removesuffix("/constant")
-
-
-def _levels(steps: Sequence[Step]) -> list[list[Step]]:
-    """Even levels are the device's, odd ones the host's; every node as early as it can."""
-    level: dict[str, int] = {}
-    groups: dict[int, list[Step]] = {}
-    for step in steps:
-        if step.kind not in ("device", "host"):
-            continue
-        own = max((level[name] for name in free_names(step.node) if name in level), default=0)
-        own += (own % 2 == 1) != (step.kind == "host")
-        level.update(dict.fromkeys(filter(None, step.node.output), own))
-        groups.setdefault(own, []).append(step)
-    return [groups[number] for number in sorted(groups)]
-
-
 # --- small ones --------------------------------------------------------------------------------------------
 
 
@@ -524,10 +299,6 @@ def _with_shape(value: onnx.ValueInfoProto, shape: Sequence[int] | None) -> onnx
         return value
     element = value.type.tensor_type.elem_type
     return onnx.helper.make_tensor_value_info(value.name, element, list(shape))
-
-
-def _operator(node: onnx.NodeProto) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def _refuse_rebatched(model: LoadedModel, steps: Sequence[Step]) -> None:

@@ -1,0 +1,116 @@
+"""A placed model as parts: nodes grouped into as few pieces as possible, each a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx
+
+from frustum.passes.onnx.dry_run import DryRun, Step
+from frustum.passes.onnx.loading import LoadedModel
+from frustum.passes.onnx.opset import Unified
+from frustum.passes.onnx.submodel import Cutter
+from frustum.passes.onnx.walk import free_names
+
+__all__ = ["Fallback", "Part", "operator_of", "parts_of"]
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A node on the host, and why it is there."""
+
+    name: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece: a model whose inputs and outputs have the names that they have in the whole."""
+
+    kind: Literal["device", "host"]
+    model: LoadedModel
+    fallbacks: tuple[Fallback, ...] = ()
+
+    @property
+    def inputs(self) -> list[str]:
+        constants = {tensor.name for tensor in self.model.proto.graph.initializer}
+        return [value.name for value in self.model.proto.graph.input if value.name not in constants]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [value.name for value in self.model.proto.graph.output]
+
+
+def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[Step]) -> Iterable[Part]:
+    """Groups of equal level; a value's readers on the other side are one level up."""
+    arrays = {name: value for name, value in run.values.items() if isinstance(value, np.ndarray)}
+    shared = {name: step.node for step in steps if step.kind == "shared" for name in step.node.output if name}
+    cutter = Cutter(model, unified.opset, unified.tensors, arrays, run.types, shared)
+    outputs = [value.name for value in unified.graph.output]
+    groups = _levels(steps)
+    later: list[set[str]] = [set(outputs)]
+    for group in reversed(groups):
+        later.append(later[-1] | {name for step in group for name in _with_shared_reads(step, shared)})
+    for number, group in enumerate(groups):
+        wanted = later[len(groups) - number - 1]
+        nodes = [step.node for step in group]
+        made = [name for node in nodes for name in node.output if name in wanted and name not in arrays]
+        fallbacks = tuple(Fallback(s.name, s.operator, s.reason) for s in group if s.kind == "host")
+        kind: Literal["device", "host"] = "host" if group[0].kind == "host" else "device"
+        yield Part(kind, cutter.cut(nodes, made, f"piece{number}"), fallbacks)
+    yield from _constant_outputs(cutter, outputs, arrays, shared)
+
+
+def _with_shared_reads(step: Step, shared: Mapping[str, onnx.NodeProto]) -> Iterable[str]:
+    return (name for name in free_names(step.node) if name not in shared)
+
+
+def _constant_outputs(
+    cutter: Cutter,
+    outputs: Sequence[str],
+    arrays: Mapping[str, np.ndarray],
+    shared: Mapping[str, onnx.NodeProto],
+) -> Iterable[Part]:
+    """A piece on the host that hands out those outputs of the model that depend on constants only."""
+    known = list(dict.fromkeys(name for name in outputs if name in arrays or name in shared))
+    if not known:
+        return
+    inner = {name: f"{name}/constant" for name in known}
+    part = cutter.cut([onnx.helper.make_node("Identity", [n], [inner[n]]) for n in known], inner.values(), "constants")
+    for node in part.proto.graph.node:  # the results get the names of the outputs, the constants others
+        swap = {**{v: k for k, v in inner.items()}, **inner}
+        node.input[:] = [swap.get(name, name) for name in node.input]
+        node.output[:] = [swap.get(name, name) for name in node.output]
+    for tensor in part.proto.graph.initializer:
+        tensor.name = inner.get(tensor.name, tensor.name)
+    for value in part.proto.graph.output:
+        value.CopyFrom(onnx.helper.make_value_info(_outer(value.name), cutter.types[_outer(value.name)]))
+    why = "it is constant"
+    yield Part("host", part, tuple(Fallback(name, "Identity", why) for name in known))
+
+
+def _outer(name: str) -> str:
+    return name.removesuffix("/constant")
+
+
+def _levels(steps: Sequence[Step]) -> list[list[Step]]:
+    """Even levels are the device's, odd ones the host's; every node as early as it can."""
+    level: dict[str, int] = {}
+    groups: dict[int, list[Step]] = {}
+    for step in steps:
+        if step.kind not in ("device", "host"):
+            continue
+        own = max((level[name] for name in free_names(step.node) if name in level), default=0)
+        own += (own % 2 == 1) != (step.kind == "host")
+        level.update(dict.fromkeys(filter(None, step.node.output), own))
+        groups.setdefault(own, []).append(step)
+    return [groups[number] for number in sorted(groups)]
+
+
+def operator_of(node: onnx.NodeProto) -> str:
+    """`Conv`, `com.microsoft.QGemm`."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

@@ -1,0 +1,90 @@
+"""What must hold of a model so that the host can have a part in it: else it is refused, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+import onnx
+
+from frustum.passes.errors import Problem, Unsupported
+from frustum.passes.onnx.element_types import element_name
+from frustum.passes.onnx.loading import LoadedModel
+from frustum.passes.onnx.parts import Part, operator_of
+from frustum.passes.onnx.walk import free_names
+
+__all__ = ["check_names", "check_types", "unknown_operators", "unmade_values"]
+
+
+def check_names(model: LoadedModel) -> None:
+    """Unsupported for a damaged file, in which a name is bytes that are no text."""
+    graphs = [model.proto.graph]
+    while graphs:
+        graph = graphs.pop()
+        names = [value.name for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info)]
+        for node in graph.node:
+            names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+            names += [attribute.name for attribute in node.attribute]
+            graphs += [inner for attribute in node.attribute for inner in (attribute.g, *attribute.graphs)]
+        if not all(isinstance(name, str) for name in names):
+            raise Unsupported([Problem(model.file, "damaged: a name in it is not text")])
+
+
+def check_types(model: LoadedModel) -> None:
+    """Unsupported for a damaged file, in which an input has elements of a type that ONNX does not have."""
+    inputs = ((value.name, value.type.tensor_type.elem_type) for value in model.proto.graph.input)
+    problems = [
+        Problem(model.file, f"input '{name}' has elements of {element_name(element)}")
+        for name, element in inputs
+        if element not in onnx.TensorProto.DataType.values()
+    ]
+    if problems:
+        raise Unsupported(problems)
+
+
+def unmade_values(parts: Iterable[Part], inputs: Iterable[str], outputs: Sequence[str]) -> list[Problem]:
+    """Values that nodes read, or that the model gives, and that nothing makes before."""
+    made = set(inputs)
+    problems = []
+    file = ""
+    for part in parts:
+        graph, file = part.model.proto.graph, part.model.file
+        made.update(tensor.name for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)))
+        for node in graph.node:
+            name = node.name or next(filter(None, node.output), "")
+            problems += [
+                Problem(file, f"it uses '{read}', which nothing before it produces", name, operator_of(node))
+                for read in free_names(node)
+                if read not in made
+            ]
+            made.update(node.output)
+    lacking = (name for name in outputs if name not in made or not name)
+    return problems + [Problem(file, f"no node produces the output '{name}'") for name in lacking]
+
+
+def unknown_operators(model: LoadedModel) -> list[Problem]:
+    """The nodes of a piece for the host that no evaluator knows."""
+    functions = {(function.domain, function.name) for function in model.proto.functions}
+    return [
+        Problem(model.file, "this operator is not supported: neither the device nor the host knows it",
+                node.name or next(filter(None, node.output), ""), operator_of(node))
+        for node in model.proto.graph.node
+        if (node.domain, node.op_type) not in functions and not _is_known_to_host(node)
+    ]  # fmt: skip
+
+
+def _is_known_to_host(node: onnx.NodeProto) -> bool:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return (domain, node.op_type) in _defined_by_onnx() or (domain, node.op_type) in _known_to_onnxruntime()
+
+
+@cache
+def _defined_by_onnx() -> set[tuple[str, str]]:
+    return {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas_with_history()}
+
+
+@cache
+def _known_to_onnxruntime() -> set[tuple[str, str]]:
+    from onnxruntime.capi import onnxruntime_pybind11_state as ort
+
+    return {(schema.domain, schema.name) for schema in ort.get_all_operator_schema()}
