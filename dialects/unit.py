@@ -29,7 +29,7 @@ from xdsl.utils.exceptions import VerifyException
 
 DIMENSIONS = 4
 Extents = tuple[int, int, int, int]
-Borders: TypeAlias = Literal["overlap", "exchange"]
+Borders: TypeAlias = Literal["overlap", "exchange", "raster"]
 
 
 def parse_ints(parser: AttrParser) -> tuple[int, ...]:
@@ -51,7 +51,8 @@ def ints(values: Sequence[int]) -> str:
 @dataclass(frozen=True)
 class Partition:
     """One tile of the unit's output (`tile`, elements), the dimension dealt to clusters, copies of the SRAM tiles,
-    and what happens at the borders of tiles: `overlap`: computed again; `exchange`: rows are kept (frustum.md)."""
+    and what happens at the borders of tiles: `overlap`: computed again; `exchange`: rows are kept; `raster`: rows and
+    columns are (frustum.md)."""
 
     tile: Extents
     clusters: int

@@ -143,6 +143,8 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
         raise Unprojectable(
             f"layer {j} ({unit.layers[j].kind}) sees the map of layer {i} ({unit.layers[i].kind}) in another form"
         )
+    if partition.borders == "raster":
+        raise Unprojectable("borders raster: not written yet")
     if partition.borders == "exchange":
         return project_steps(unit, partition, clusters)
     last = len(unit.layers) - 1

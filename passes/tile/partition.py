@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, UnitAttr
 from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
 
+from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.graph import ConcatOp
 from frustum.dialects.target import Target
-from frustum.dialects.tile import MapAttr
-from frustum.dialects.unit import PartitionAttr, UnitOp
+from frustum.dialects.tile import MapAttr, SubMap
+from frustum.dialects.unit import Partition, PartitionAttr, UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import unit_layers
+from frustum.passes.fuse.given import plan_given
+from frustum.passes.fuse.realise import Realised
+from frustum.passes.tile.forced import Asked, force
 from frustum.passes.tile.plan_unit import MAPS, SRAM_BYTES, Budget, plan_unit
 from frustum.passes.tile.search import Search
 from frustum.passes.tile.shortage import does_not_fit, shortage
@@ -30,20 +37,54 @@ class PartitionUnits(ModulePass):
     Before: units of layers.  After: they also have `partition`, their layers `frustum.map`.
     `sram` is the share of each cluster's SRAM that a unit may use; less where the allocator found holes.
     `search` is how the tile of a unit is looked for: `all` tries every halving (docs/fusion.md).
-    Raises `DoesNotFit` for a unit that no partition makes fit.
+    With `tile` (four extents of the output; 0: the whole dimension) units are cut just so, with these `borders`,
+    the dimension `clusters` dealt to clusters and `depth` copies of what is loaded and stored; `only` (names of
+    units, by commas) leaves the others to the search.  Without `tile`, `borders` says which shapes are looked at:
+    `overlap` halvings, `auto` those of policy `optimal` too, `exchange` only shapes whose rows roll.
+    Raises `DoesNotFit` for a unit that no partition makes fit, `PassFailedException` for one that cannot be cut so.
     """
 
     name = "frustum-tile-partition"
     sram: float = 1.0
     search: Search = "all"
+    borders: Literal["overlap", "exchange", "raster", "auto"] = "overlap"
+    tile: tuple[int, ...] = ()
+    clusters: int = 3
+    depth: int = 2
+    only: str = ""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
         budget = Budget(int(target.cluster.sram.capacity_bytes * self.sram), search=self.search)
         op.attributes[TILED] = UnitAttr()
-        for unit in [o for o in op.walk() if isinstance(o, UnitOp)]:
-            if unit.partition is None and not is_move(unit.body.block.ops):
-                partition_unit(unit, target, within(unit, budget))
+        units = [o for o in op.walk() if isinstance(o, UnitOp) and not is_move(o.body.block.ops)]
+        forced = self.forced(units)
+        for unit in units:
+            if unit in forced:
+                realised(unit, force(unit, self.asked(), target, within(unit, budget).sram_bytes))
+            elif unit.partition is None:
+                partition_unit(unit, target, within(unit, budget), self.borders)
+
+    def asked(self) -> Asked:
+        if self.borders == "auto":
+            raise PassFailedException("frustum-tile-partition: with a tile, borders is overlap, exchange or raster")
+        return Asked(self.tile, self.borders, self.clusters, self.depth)
+
+    def forced(self, units: Sequence[UnitOp]) -> list[UnitOp]:
+        """The units to be cut as asked; raises `PassFailedException` for names that none has."""
+        names = [name.strip() for name in self.only.split(",") if name.strip()]
+        known = [unit.unit_name.data for unit in units]
+        for name in names:
+            if name not in known:
+                raise PassFailedException(
+                    f"frustum-tile-partition: no unit of layers is called '{name}'{did_you_mean(name, known)} "
+                    f"(there are {len(known)})"
+                )
+        if not self.tile:
+            if names or self.borders == "raster":
+                raise PassFailedException("frustum-tile-partition: only= and borders=raster go with tile=n,c,h,w")
+            return []
+        return [unit for unit in units if not names or unit.unit_name.data in names]
 
 
 def within(unit: UnitOp, budget: Budget) -> Budget:
@@ -56,14 +97,30 @@ def within(unit: UnitOp, budget: Budget) -> Budget:
     )
 
 
-def partition_unit(unit: UnitOp, target: Target, budget: Budget) -> None:
+def partition_unit(unit: UnitOp, target: Target, budget: Budget, borders: str = "overlap") -> None:
+    """Cut a unit by the search, with borders of these kinds."""
+    if borders != "overlap" and (found := plan_given(unit, target, budget.sram_bytes, borders)) is not None:
+        realised(unit, found)
+        return
     layers = unit_layers(unit)
     plan = plan_unit(layers, target, budget)
     if plan is None:
         found = shortage(layers, target, budget)
         raise does_not_fit(unit.unit_name.data, layers, found)
-    unit.properties["partition"] = PartitionAttr(plan.partition)
-    unit.properties["mode"] = StringAttr("small" if plan.partition.tile == layers.out.out_dims else "large")
-    for op, submap in zip(layers.ops, plan.maps, strict=True):
+    write(unit, plan.partition, plan.maps)
+
+
+def realised(unit: UnitOp, found: Realised) -> None:
+    """Write what was found with exact numbers; a unit that is tried again has another partition already."""
+    write(unit, found.partition, found.maps)
+
+
+def write(unit: UnitOp, partition: Partition, maps: Sequence[SubMap | None]) -> None:
+    """The unit's partition, and the maps of its layers."""
+    layers = unit_layers(unit)
+    unit.properties["partition"] = PartitionAttr(partition)
+    unit.properties["mode"] = StringAttr("small" if partition.tile == layers.out.out_dims else "large")
+    for op, submap in zip(layers.ops, maps, strict=True):
         if not isinstance(op, ConcatOp):
+            assert submap is not None
             op.attributes["frustum.map"] = MapAttr(submap)
