@@ -46,6 +46,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.isa.attributes import BoxAttr, parse_affine
 from frustum.dialects.isa.program import Affine, Box, Element
+from frustum.dialects.sweeps import SweepsAttr
 from frustum.dialects.unit import (
     DIMENSIONS,
     Extents,
@@ -352,6 +353,8 @@ class UnitOp(NamedUnit):
     """Loops over the tiles of a unit's output: `counts` passes per dimension (d0 outermost).
 
     The tile index along dimension `clusters` is dealt: cluster k of K has tiles K*i + k.
+    With `sweeps` these say in which order, and on which cluster, the tiles along d2 and d3 are made; `clusters` then
+    says nothing of them: regions are in the indices of the grid.
     """
 
     name = "ftile.unit"
@@ -362,6 +365,7 @@ class UnitOp(NamedUnit):
     mode = opt_prop_def(StringAttr)
     stopped_by = opt_prop_def(StringAttr)
     loops = opt_prop_def(DenseArrayBase.constr(i64))
+    sweeps = opt_prop_def(SweepsAttr)
     inputs = var_operand_def()
     outputs = var_result_def()
     body = region_def("single_block")
@@ -414,7 +418,7 @@ class UnitOp(NamedUnit):
             f" counts {ints(self.tile_counts)} clusters {self.clusters.value.data} "
             f"depth {self.depth.value.data}"
         )
-        options = {k: v for k, v in self.properties.items() if k in ("mode", "stopped_by", "loops")}
+        options = {k: v for k, v in self.properties.items() if k in ("mode", "stopped_by", "loops", "sweeps")}
         printer.print_string(" ")
         printer.print_attr_dict(options)  # even if empty: what opens with a brace next is taken for it
         printer.print_op_attributes(self.attributes, print_keyword=True)
@@ -684,5 +688,5 @@ class YieldOp(IRDLOperation):
 FTile = Dialect(
     "ftile",
     [UnitOp, LoadOp, ComputeOp, ConcatOp, StoreOp, SendOp, MoveOp, YieldOp],
-    [AccessAttr, ViewAttr, MapAttr, TileType],
+    [AccessAttr, ViewAttr, MapAttr, SweepsAttr, TileType],
 )

@@ -80,8 +80,8 @@ def run_tiles(unit: tile.UnitOp, operands: Sequence[Any], constants: Mapping[SSA
             buffer.move((0, 0, 0, 0), cluster)
     places |= {value: (value, 0) for value in buffers}
     state = _Run({**arguments, **constants}, outputs, buffers, places)
-    for indices in _passes(unit):
-        for cluster in range(clusters):
+    for passes in _passes(unit, clusters):
+        for cluster, indices in enumerate(passes):
             state.run(block.ops, indices, cluster)
     for op in block.ops:
         if isinstance(op, tile.MoveOp):
@@ -106,11 +106,17 @@ def _dtype(tensor: SSAValue) -> np.dtype[Any]:
     return DTYPES[name]
 
 
-def _passes(unit: tile.UnitOp) -> Iterable[Sequence[int]]:
-    """The indices of the tiles in the order of the unit's loops."""
+def _passes(unit: tile.UnitOp, clusters: int) -> Iterable[Sequence[Sequence[int]]]:
+    """The indices of each cluster's tiles in the order of the unit's loops or sweeps."""
     order, counts = unit.loop_order, unit.tile_counts
-    for passed in product(*(range(counts[d]) for d in order)):
-        yield [passed[order.index(d)] for d in range(len(order))]
+    if unit.sweeps is None:
+        for passed in product(*(range(counts[d]) for d in order)):
+            yield [[passed[order.index(d)] for d in range(len(order))]] * clusters
+        return
+    for channels, images in product(range(counts[1]), range(counts[0])):
+        for sweep in unit.sweeps.data:
+            for places in zip(*(sweep.positions(k) for k in range(clusters)), strict=True):
+                yield [(images, channels, *place) for place in places]
 
 
 def _places(ops: Iterable[Operation]) -> dict[SSAValue, tuple[SSAValue, int]]:

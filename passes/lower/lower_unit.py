@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -13,6 +14,8 @@ from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.isa.program import Affine
+from frustum.dialects.sweeps import Sweep
+from frustum.passes.analysis.project import ROWS
 from frustum.passes.lower.compute import LayerLowering, Site, WeightSource
 from frustum.passes.lower.declare import Window
 from frustum.passes.lower.holds import hold
@@ -26,22 +29,33 @@ from frustum.passes.tile.lower_units import PRODUCED
 if TYPE_CHECKING:
     from frustum.passes.lower.lower_tiles import Lowering
 
+COLUMNS = 3
+Holds: TypeAlias = "dict[t.ComputeOp, tuple[WeightSource | None, dict[str, Placed]]]"
+"""Of each layer its weights, and by name what else it has per output channel."""
+
 
 class UnitLowering:
     """One `ftile.unit`.
 
-    `bodies`: of the loops over tiles, the program's own first; `tiles`: where they lie; `tensors`: where its tensors
-    lie; `stage`: of what is computed and stored in the innermost body.
+    `loops`: over tiles (the dimension, if it is one's own, and passes), the first `shared` of them around all sweeps;
+    `levels`: tile indices as affines of these; `bodies`: of the loops, the program's own first; `tiles`: where they
+    lie; `tensors`: where its tensors lie; `stage`: of what is computed and stored in the innermost body.
     """
 
     def __init__(self, program: Lowering, unit: t.UnitOp):
         self.program, self.unit = program, unit
         self.target = program.target
         self.clusters = self.target.chip.clusters
-        counts = unit.tile_counts
-        self.loops = [(d, counts[d]) for d in unit.loop_order if counts[d] > 1]
-        self.levels = {d: level for level, (d, _) in enumerate(self.loops)}
+        counts, swept = unit.tile_counts, (ROWS, COLUMNS) if unit.sweeps else ()
+        self.loops: list[tuple[int | None, int]] = [
+            (d, counts[d]) for d in unit.loop_order if counts[d] > 1 and d not in swept
+        ]
+        self.shared = len(self.loops)
+        self.levels = {d: Affine.index(level) for level, (d, _) in enumerate(self.loops) if d is not None}
         self.number = program.names.unit(unit, math.prod(counts))
+        self.first_layer = len(program.names.layers)
+        self.numbers: dict[Operation, int] = {}
+        self.written = self.first_layer - 1
         self.bodies = [Block() for _ in range(len(self.loops) + 1)]
         self.tensors: dict[SSAValue, Window] = {}
         self.tiles = Tiles(self, program.homes)
@@ -53,11 +67,46 @@ class UnitLowering:
         for op in ops:
             if isinstance(op, WeightOp):
                 self.tensors[op.result] = Window(self.program.declared.weight(op))
-            elif isinstance(op, t.LoadOp):
+        holds: Holds = {}
+        if self.unit.sweeps is None:
+            self.passes(ops, holds)
+        else:
+            for sweep in self.unit.sweeps.data:
+                self.begin(sweep)
+                self.passes(ops, holds)
+                self.end_loops(self.shared)
+        self.end_loops(0)
+        for op in list(self.bodies[0].ops):
+            op.detach()
+            self.program.body.add_op(op)
+        self.yield_tiles()
+
+    def begin(self, sweep: Sweep) -> None:
+        """Open a sweep's loops (one at least, so that what it moves is its own); buffers of the one before are done."""
+        del self.loops[self.shared :], self.bodies[self.shared + 1 :]
+        self.loops += [(None, count) for count in sweep.counts or (1,)]
+        self.bodies += [Block() for _ in sweep.counts or (1,)]
+        self.levels |= {ROWS: self.inside(sweep.row), COLUMNS: self.inside(sweep.column)}
+        self.tiles.forget(self.shared)
+
+    def inside(self, place: Affine) -> Affine:
+        """An affine of a sweep's loops as one of all loops."""
+        return Affine(place.base, (0,) * self.shared + place.loops if place.loops else (), place.cluster)
+
+    def least_depth(self, starts: Sequence[Affine]) -> int:
+        """Loops that must be open for what begins here, in tile indices: one's own sweep if it moves with it."""
+        moves = any(any(start.loops[ROWS:]) for start in starts)
+        return self.shared + 1 if self.unit.sweeps is not None and moves else 0
+
+    def passes(self, ops: Sequence[Operation], holds: Holds) -> None:
+        """The innermost body, and what it needs in those around it."""
+        for op in ops:
+            if isinstance(op, t.LoadOp) and op.result not in self.tiles.fixed:
                 load(self, op)
         layers = [op for op in ops if isinstance(op, t.ComputeOp)]
-        first = len(self.program.names.layers)
-        holds = {op: hold(self, op, first + i) for i, op in enumerate(layers)}
+        for i, op in enumerate(layers):
+            if op not in holds:
+                holds[op] = hold(self, op, self.first_layer + i)
         self.stage = self.inner_stage()
         for op in layers:
             self.tiles.place(op.result, op.region.data)
@@ -66,7 +115,6 @@ class UnitLowering:
                 self.layer(op, *holds[op])
             else:
                 self.after_layer(op)
-        self.close()
 
     def after_layer(self, op: Operation) -> None:
         """What is done with tiles that are there."""
@@ -118,19 +166,14 @@ class UnitLowering:
         moves = any(not isinstance(op, isa.AllocOp) for op in self.innermost.ops)
         return 1 if self.loops and moves and self.unit.depth.value.data > 1 else 0
 
-    def close(self) -> None:
-        """Nest the bodies and append them to the program."""
-        body = self.innermost
-        for depth in range(len(self.loops) - 1, -1, -1):
-            outer = self.bodies[depth]
-            moves = depth and any(not isinstance(op, isa.AllocOp) for op in outer.ops)
+    def end_loops(self, outer_depth: int) -> None:
+        """Nest the bodies into the one at a depth."""
+        for depth in range(len(self.loops) - 1, outer_depth - 1, -1):
+            outer, body = self.bodies[depth], self.bodies[depth + 1]
+            moves = depth and any(not isinstance(op, isa.AllocOp | isa.RepeatOp) for op in outer.ops)
             stage = 1 if moves and self.unit.depth.value.data > 1 else 0
             outer.add_op(isa.RepeatOp(self.loops[depth][1], Region(body), stage=stage))
-            body = outer
-        for op in list(body.ops):
-            op.detach()
-            self.program.body.add_op(op)
-        self.yield_tiles()
+        del self.loops[outer_depth:], self.bodies[outer_depth + 1 :]
 
     def tags(self, layer: int) -> dict[str, int]:
         return {"layer": layer, "unit": self.number}
@@ -138,12 +181,13 @@ class UnitLowering:
     @property
     def last_layer(self) -> int:
         """Number of the layer written last: what follows it belongs to it."""
-        return len(self.program.names.layers) - 1
+        return self.written
 
     def passes_outside(self, dimension: int) -> Affine:
         """Which pass of the loops outside of a dimension's own this is; raises if others are inside."""
-        level = self.levels.get(dimension, len(self.loops))
-        if level < len(self.loops) - 1:
+        own = [level for level, (d, _) in enumerate(self.loops) if d == dimension]
+        level = own[0] if own else len(self.loops)
+        if level < len(self.loops) - 1 or self.unit.sweeps is not None:
             raise PassFailedException(
                 f"unit {self.unit.unit_name.data}: rows roll in the innermost loop, found loops {self.unit.loop_order}"
             )
@@ -155,16 +199,22 @@ class UnitLowering:
     # ------------------------------------------------------------ layers
 
     def layer(self, op: t.ComputeOp, weights: WeightSource | None, vectors: dict[str, Placed]) -> None:
-        macs = op.attributes.get(PRODUCED)
-        number = self.program.names.layer(
-            op, op.kind.data, macs.value.data if isinstance(macs, IntegerAttr) else 0
-        )
+        number = self.number_of(op, op.kind.data)
         site = Site(len(self.loops), self.target.cluster.cores, self.stage, self.tags(number))
         operands = [self.tiles[o] for o in op.tiles]
         LayerLowering(op, operands, self.tiles[op.result], weights, vectors, site).emit(self.innermost)
 
+    def number_of(self, op: Operation, kind: str) -> int:
+        """The number of a layer, which it gets the first time; it is then the one written last."""
+        if op not in self.numbers:
+            macs = op.attributes.get(PRODUCED)
+            useful = macs.value.data if isinstance(macs, IntegerAttr) else 0
+            self.numbers[op] = self.program.names.layer(op, kind, useful)
+        self.written = self.numbers[op]
+        return self.written
+
     def move(self, op: t.MoveOp) -> None:
         source, result = self.tensors[op.source], self.unit.results[op.output.value.data]
-        number = self.program.names.layer(op, "move", 0)
+        number = self.number_of(op, "move")
         target = self.program.declared.buffers[result]
         self.innermost.add_ops(lower_move(op, source, target, self.clusters, self.tags(number)))

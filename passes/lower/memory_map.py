@@ -80,16 +80,16 @@ def tile_bytes(tile: Tile) -> int:
     return aligned(elements * ELEMENT_BYTES[tile.element])
 
 
-def at_levels(value: Affine, levels: Mapping[int, int]) -> Affine:
-    """An affine of tile indices i0..i3 as one of loop levels; dimensions without a loop have index 0."""
+def at_levels(value: Affine, levels: Mapping[int, Affine]) -> Affine:
+    """An affine of tile indices i0..i3 as one of loop levels, of which `levels` has each index (0 where it has not)."""
     result = Affine(value.base, (), value.cluster, value.core)
     for d, coefficient in enumerate(value.loops):
         if coefficient and d in levels:
-            result = result + Affine.index(levels[d], coefficient)
+            result = result + levels[d] * coefficient
     return result
 
 
-def box_at_levels(box: Box, levels: Mapping[int, int]) -> tuple[Affine, ...]:
+def box_at_levels(box: Box, levels: Mapping[int, Affine]) -> tuple[Affine, ...]:
     return tuple(at_levels(s, levels) for s in box.start)
 
 

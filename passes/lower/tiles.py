@@ -40,7 +40,8 @@ class Tiles:
         start, tile = box_at_levels(region, unit.levels), home.tile
         origin = start if tile.origin is None else tuple(at_levels(o, unit.levels) for o in tile.origin)
         if home.buffer is None:
-            self.allocate(home, origin, is_loaded=isinstance(value.owner, t.LoadOp))
+            least = unit.least_depth(region.start if tile.origin is None else tile.origin)
+            self.allocate(home, origin, least, is_loaded=isinstance(value.owner, t.LoadOp))
         if tile.origin is None:
             self.check_together(home, start)
         placed = Placed(tile.element, start, region.extent, region.bound, byte_strides(tile), home.buffer)
@@ -53,7 +54,19 @@ class Tiles:
 
     # ------------------------------------------------------------ allocation
 
-    def allocate(self, home: Home, origin: Starts, *, is_loaded: bool) -> None:
+    @property
+    def fixed(self) -> set[SSAValue]:
+        """Loaded tiles that are there for all sweeps."""
+        return {v for v in self.placed if isinstance(v.owner, t.LoadOp) and self.homes[v].buffer is not None}
+
+    def forget(self, depth: int) -> None:
+        """The buffers of tiles that lie deeper inside loops."""
+        for value in list(self.placed):
+            home = self.homes[value]
+            if not home.is_resident and home.depth > depth:
+                home.buffer = None
+
+    def allocate(self, home: Home, origin: Starts, least: int, *, is_loaded: bool) -> None:
         """Memory for a home: two copies of what loads or stores of the next tile overlap with; rings of one piece."""
         unit, size = self.unit, tile_bytes(home.tile)
         moves = home.has(t.LoadOp, t.StoreOp)
@@ -64,7 +77,7 @@ class Tiles:
             alloc = isa.AllocOp("sram", size, rolling=unit.copies(home.depth) if moves else 1)
             body = unit.innermost
         else:
-            home.depth = self.depth(home, origin, is_loaded=is_loaded)
+            home.depth = max(least, self.depth(home, origin, is_loaded=is_loaded))
             alloc = isa.AllocOp("sram", size, unit.copies(home.depth) if moves else 1)
             body = unit.bodies[home.depth]
         body.add_op(alloc)

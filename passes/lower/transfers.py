@@ -40,7 +40,7 @@ def layer_of_load(unit: UnitLowering, op: t.LoadOp) -> int:
     """Number of the layer that first reads a loaded tile."""
     layers = [o for o in unit.unit.body.block.ops if isinstance(o, t.ComputeOp)]
     user = next((i for i, o in enumerate(layers) if op.result in o.operands), 0)
-    return len(unit.program.names.layers) + user
+    return unit.first_layer + user
 
 
 def store(unit: UnitLowering, op: t.StoreOp) -> None:

@@ -10,7 +10,7 @@ from frustum.backend import targets
 from frustum.backend.compile import executable_of, fixed
 from frustum.backend.pipeline import Choices, Run, stop_of
 from frustum.dialects.target import ATTRIBUTE as TARGET
-from frustum.dialects.target import to_attribute
+from frustum.dialects.target import Target, to_attribute
 from frustum.passes.weights import store_of
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference import ReferenceExecutor
@@ -19,6 +19,9 @@ TINY = Path(__file__).parent / "tiny.yaml"
 
 
 def target(name):
+    """A target by its name, or as it is."""
+    if isinstance(name, Target):
+        return name
     return targets.load(TINY if name == "tiny" else name)
 
 

@@ -1,0 +1,196 @@
+"""In which order, and by which cluster, the tiles of every unit are made (docs/traversal.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+from xdsl.utils.exceptions import PassFailedException
+
+from frustum.dialects import tile as t
+from frustum.dialects.isa.attributes import BoxAttr
+from frustum.dialects.isa.program import MAX_LOOPS, Affine
+from frustum.dialects.sweeps import Sweep, SweepsAttr
+from frustum.dialects.target import Target
+from frustum.dialects.unit import Extents
+from frustum.passes.analysis.module import target_of
+from frustum.passes.lower.nest import build
+from frustum.passes.tile.orders import (
+    DIRECTIONS,
+    ORDERS,
+    Band,
+    Direction,
+    Grid,
+    Nest,
+    Order,
+    nests_of,
+    steps_of,
+)
+
+ROWS, COLUMNS = 2, 3
+
+
+@dataclass(frozen=True)
+class AssignOrder(ModulePass):
+    """Give every unit the sweeps over its tiles that an order says.
+
+    Before: `ftile.unit`.  After: those with more than one tile along d2 and d3 have `sweeps`; where the tiles were
+    dealt to the clusters along these, and no map stays in SRAM between units, the order says who makes which, otherwise
+    each cluster goes through its own tiles in the order.  `bands` is how many tiles deep a band is, `direction` where
+    it goes.  Units whose rows roll have an order of their own: strip by strip, each from top to bottom.
+    Raises `PassFailedException` for an unknown order, and for one that a rolling unit does not have.
+    Source: frustum.md, "Order of traversal".
+    """
+
+    name = "frustum-tile-assign-order"
+    order: str = "row-major"
+    bands: int = 1
+    direction: str = "left-right"
+
+    def __post_init__(self) -> None:
+        for what, found, allowed in (
+            ("order", self.order, ORDERS),
+            ("direction", self.direction, DIRECTIONS),
+        ):
+            if found not in allowed:
+                raise PassFailedException(
+                    f"{self.name}: {what} is one of {', '.join(allowed)}, found '{found}'"
+                )
+        if self.bands < 1:
+            raise PassFailedException(
+                f"{self.name}: a band is at least one tile deep, found bands={self.bands}"
+            )
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = target_of(op)
+        for unit in [o for o in op.walk() if isinstance(o, t.UnitOp)]:
+            self.assign(unit, target)
+
+    def assign(self, unit: t.UnitOp, target: Target) -> None:
+        if unit.loop_order != t.TILE_LOOPS:
+            self.check_rolling(unit)
+            return
+        if is_shared_out(unit, target.chip.clusters):
+            number_by_grid(unit, target.chip.clusters)
+            owners = target.chip.clusters
+        else:
+            owners = 1
+        _, _, rows, columns = unit.tile_counts
+        if rows * columns == 1:
+            return
+        grid = Grid(rows, columns, owners)
+        order, direction = cast_order(self.order), cast_direction(self.direction)
+        ways = steps_of(order, grid, Band(self.bands, direction))
+        free = loops_free(unit, target)
+        unit.properties["sweeps"] = SweepsAttr(tuple(sweep_of(nest) for nest in nests_of(ways, grid, free)))
+
+    def check_rolling(self, unit: t.UnitOp) -> None:
+        """Strips from top to bottom: column by column, and row by row where there is one strip."""
+        is_one_strip = unit.tile_counts[COLUMNS] == 1
+        if self.order != "column-major" and not (self.order == "row-major" and is_one_strip):
+            raise PassFailedException(
+                f"unit {unit.unit_name.data} exchanges borders between rows: it goes in column-major order"
+                f"{' or row-major' if is_one_strip else ''}, found {self.order}; "
+                "other orders exchange layer by layer (depth=breadth-first)"
+            )
+
+
+def cast_order(name: str) -> Order:
+    return next(order for order in ORDERS if order == name)
+
+
+def cast_direction(name: str) -> Direction:
+    return next(direction for direction in DIRECTIONS if direction == name)
+
+
+def is_shared_out(unit: t.UnitOp, clusters: int) -> bool:
+    """Whether any cluster may make any tile: those along d2 or d3 are dealt, and no map is at a fixed place."""
+    values: Sequence[SSAValue] = (*unit.operands, *unit.results)
+    stays = any(isinstance(value.type, t.TileType) for value in values)
+    return clusters > 1 and unit.clusters.value.data in (ROWS, COLUMNS) and not stays
+
+
+def number_by_grid(unit: t.UnitOp, clusters: int) -> None:
+    """Regions in indices of the grid instead of the cluster's own."""
+    dimension = unit.clusters.value.data
+    counts = list(unit.tile_counts)
+    counts[dimension] = tiles_along(unit, dimension)
+
+    def moved(starts: Sequence[Affine]) -> tuple[Affine, Affine, Affine, Affine]:
+        a, b, c, d = (by_grid(start, dimension, clusters) for start in starts)
+        return a, b, c, d
+
+    for op in unit.body.block.ops:
+        if isinstance(op, t.LoadOp | t.ComputeOp | t.StoreOp):
+            box = op.region.data
+            op.properties["region"] = BoxAttr(replace(box, start=moved(box.start)))
+        for result in op.results:
+            if isinstance(result.type, t.TileType) and result.type.data.origin is not None:
+                tile = result.type.data
+                assert tile.origin is not None
+                Rewriter.replace_value_with_new_type(
+                    result, t.TileType(replace(tile, origin=moved(tile.origin)))
+                )
+    unit.properties["counts"] = DenseArrayBase.from_list(i64, counts)
+
+
+def by_grid(start: Affine, dimension: int, clusters: int) -> Affine:
+    """Cluster k's tile number i along the dimension is tile K*i + k of the grid."""
+    step = start.loops[dimension] if dimension < len(start.loops) else 0
+    if step not in (0, clusters * start.cluster) or (step and not start.cluster):
+        raise PassFailedException(f"tiles along d{dimension} are not dealt to the clusters: they begin at {start}")
+    others = tuple(0 if d == dimension else k for d, k in enumerate(start.loops))
+    return Affine(start.base, others) + Affine.index(dimension, start.cluster)
+
+
+def tiles_along(unit: t.UnitOp, dimension: int) -> int:
+    """Tiles of the unit's results along the dimension that is dealt."""
+    boxes = [op.region.data for op in unit.body.block.ops if isinstance(op, t.StoreOp)]
+    return max(
+        math.ceil((box.bound[dimension] - box.start[dimension].base) / box.start[dimension].cluster)
+        for box in boxes
+        if box.start[dimension].cluster
+    )
+
+
+def loops_free(unit: t.UnitOp, target: Target) -> int:
+    """Loops that a sweep may have, beside those of the layers and those around all sweeps."""
+    counts, cores = unit.tile_counts, target.cluster.cores
+    outside = sum(count > 1 for count in counts[:ROWS])
+    layers = [op for op in unit.body.block.ops if isinstance(op, t.ComputeOp)]
+    return MAX_LOOPS - outside - max((loops_of(op, cores) for op in layers), default=0)
+
+
+def loops_of(op: t.ComputeOp, cores: int) -> int:
+    """Loops over the pieces of a layer."""
+    params, box = t.to_plain(op.params), op.region.data
+    extent: Extents = box.extent
+    bound: Extents = box.bound
+    if op.kind.data == "reduce":
+        extent = bound = reduced_from(op)
+    matrix, axes = op.kind.data == "conv", params.get("axes", ()) if op.kind.data == "reduce" else ()
+    nest = build(op.map.data, box.start, extent, bound, params, cores, 0, is_matrix=matrix, reduced=axes)
+    return len(nest.loops)
+
+
+def reduced_from(op: t.ComputeOp) -> Extents:
+    """Extents of the operand of a reduction, of which its pieces are pieces."""
+    kind = op.tiles[0].type
+    assert isinstance(kind, t.TileType)
+    return kind.data.extents
+
+
+def sweep_of(nest: Nest) -> Sweep:
+    row, column = (
+        Affine(nest.start[d], tuple(step[d] for step, _ in nest.loops), nest.apart[d]) for d in (0, 1)
+    )
+    return Sweep(tuple(count for _, count in nest.loops), row, column)
+
+
+__all__ = ["AssignOrder"]

@@ -1,0 +1,272 @@
+"""In which order, and by which owner, the tiles of a grid are made.  Pure functions.
+
+An owner is what makes tiles on its own: a cluster.  `tiles_of` gives each owner's tiles in its order, every tile of the
+grid once; `steps_of` the same before it is cut to the grid, so that owners stay in step with each other.
+Source: frustum.md, "Order of traversal"; z-order: Morton 1966.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal, TypeAlias, get_args
+
+Order: TypeAlias = Literal[
+    "row-major", "column-major", "bands", "serpentine", "z-order", "quadrants", "checkerboard", "mirrored"
+]
+Direction: TypeAlias = Literal["left-right", "right-left", "top-down", "bottom-up"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+Position: TypeAlias = tuple[int, int]
+"""Row and column of a tile in its grid."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tiles along the rows and the columns of a map, and who shares them."""
+
+    rows: int
+    columns: int
+    owners: int = 1
+
+    def has(self, position: Position) -> bool:
+        return 0 <= position[0] < self.rows and 0 <= position[1] < self.columns
+
+    @property
+    def turned(self) -> Grid:
+        return Grid(self.columns, self.rows, self.owners)
+
+
+@dataclass(frozen=True)
+class Band:
+    """How bands lie: `depth` tiles across, and the direction in which one is gone through, which also says whether
+    bands are rows (left-right, right-left) or columns."""
+
+    depth: int = 1
+    direction: Direction = "left-right"
+
+
+def tiles_of(order: Order, grid: Grid, band: Band = Band()) -> list[list[Position]]:
+    """Of each owner the tiles that it makes, in its order."""
+    return [[p for p in steps if grid.has(p)] for steps in steps_of(order, grid, band)]
+
+
+def steps_of(order: Order, grid: Grid, band: Band = Band()) -> list[list[Position]]:
+    """Of each owner the positions that it goes through, some of which may lie beyond the grid."""
+    if order == "bands":
+        return bands(grid, band)
+    return WAYS[order](grid)
+
+
+def row_major(grid: Grid) -> list[list[Position]]:
+    """Row by row.  Owners take turns along the rows, or down the columns if that leaves fewer of them idle."""
+    n = grid.owners
+    across, down = -(-grid.columns // n), -(-grid.rows // n)
+    if across * grid.rows <= down * grid.columns:
+        return [[(r, n * j + k) for r in range(grid.rows) for j in range(across)] for k in range(n)]
+    return [[(n * i + k, c) for i in range(down) for c in range(grid.columns)] for k in range(n)]
+
+
+def column_major(grid: Grid) -> list[list[Position]]:
+    return turned(row_major(grid.turned))
+
+
+def serpentine(grid: Grid) -> list[list[Position]]:
+    """As row by row, every other of an owner's rows from right to left."""
+    found = []
+    for steps in row_major(grid):
+        rows: dict[int, list[Position]] = {}
+        for position in steps:
+            rows.setdefault(position[0], []).append(position)
+        found.append([p for i, row in enumerate(rows.values()) for p in (reversed(row) if i % 2 else row)])
+    return found
+
+
+def bands(grid: Grid, band: Band) -> list[list[Position]]:
+    """Bands dealt to the owners in turn; along one, from side to side of it tile by tile."""
+    if band.direction in ("top-down", "bottom-up"):
+        along: Direction = "left-right" if band.direction == "top-down" else "right-left"
+        return turned(bands(grid.turned, Band(band.depth, along)))
+    count = -(-grid.rows // (band.depth * grid.owners))
+    columns = range(grid.columns) if band.direction == "left-right" else range(grid.columns - 1, -1, -1)
+    return [
+        [
+            ((grid.owners * b + k) * band.depth + r, c)
+            for b, c, r in product(range(count), columns, range(band.depth))
+        ]
+        for k in range(grid.owners)
+    ]
+
+
+def z_order(grid: Grid) -> list[list[Position]]:
+    """By interleaved bits of row and column; every owner takes as long a part of the way as the others."""
+    way = sorted(product(range(grid.rows), range(grid.columns)), key=morton)
+    share = -(-len(way) // grid.owners)
+    return [way[k * share : (k + 1) * share] for k in range(grid.owners)]
+
+
+def morton(position: Position) -> int:
+    """The bits of row and column in turn, the column's lowest first."""
+    row, column = position
+    number = 0
+    for bit in range(max(row, column).bit_length()):
+        number |= (column >> bit & 1) << 2 * bit | (row >> bit & 1) << 2 * bit + 1
+    return number
+
+
+def quadrants(grid: Grid) -> list[list[Position]]:
+    """Each owner has one region of neighbouring tiles, and goes through it from top left to bottom right."""
+    down, across = portions(grid)
+    rows, columns = -(-grid.rows // down), -(-grid.columns // across)
+    return [
+        [(i * rows + r, j * columns + c) for r in range(rows) for c in range(columns)]
+        for i, j in product(range(down), range(across))
+    ]
+
+
+def checkerboard(grid: Grid) -> list[list[Position]]:
+    """Neighbours have different owners: the sum of row and column says which; first the tiles where it is even."""
+    way = sorted(product(range(grid.rows), range(grid.columns)), key=lambda p: (p[0] + p[1]) % 2)
+    return [[p for p in way if (p[0] + p[1]) % grid.owners == k] for k in range(grid.owners)]
+
+
+def mirrored(grid: Grid) -> list[list[Position]]:
+    """Portion by portion, of as many tiles as there are owners; the next portion is the mirror image of the last, so
+    that the tiles on both sides of the border between them have one owner."""
+    down, across = portions(grid)
+    rows, columns = range(-(-grid.rows // down)), range(-(-grid.columns // across))
+    return [
+        [(mirror(r, i, down), mirror(c, j, across)) for r in rows for c in columns]
+        for i, j in product(range(down), range(across))
+    ]
+
+
+def mirror(portion: int, place: int, size: int) -> int:
+    """Position of a place in one of the portions of a line, every other of which is turned around."""
+    return portion * size + (size - 1 - place if portion % 2 else place)
+
+
+def portions(grid: Grid) -> Position:
+    """Owners below and beside each other: as few tiles for each as can be, then as square as can be."""
+    n = grid.owners
+    ways = [(n // c, c) for c in range(1, n + 1) if n % c == 0]
+    return min(
+        ways,
+        key=lambda w: (math.ceil(grid.rows / w[0]) * math.ceil(grid.columns / w[1]), abs(w[0] - w[1]), w[0]),
+    )
+
+
+def turned(ways: list[list[Position]]) -> list[list[Position]]:
+    return [[(r, c) for c, r in way] for way in ways]
+
+
+WAYS: dict[Order, Callable[[Grid], list[list[Position]]]] = {
+    "row-major": row_major,
+    "column-major": column_major,
+    "serpentine": serpentine,
+    "z-order": z_order,
+    "quadrants": quadrants,
+    "checkerboard": checkerboard,
+    "mirrored": mirrored,
+}
+
+
+# ------------------------------------------------------------------------------------------ loops
+
+Steps: TypeAlias = tuple[tuple[Position, int], ...]
+"""From the outermost loop: how far one pass moves, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Positions of a way as loops: `start + sum(step * i) + cluster * apart`."""
+
+    start: Position
+    loops: Steps
+    apart: Position = (0, 0)
+
+    def positions(self, cluster: int = 0) -> Iterator[Position]:
+        for indices in product(*(range(count) for _, count in self.loops)):
+            row, column = (self.start[d] + cluster * self.apart[d] for d in (0, 1))
+            for i, ((down, right), _) in zip(indices, self.loops, strict=True):
+                row, column = row + i * down, column + i * right
+            yield row, column
+
+
+def nests_of(ways: list[list[Position]], grid: Grid, most_loops: int) -> list[Nest]:
+    """The ways of all owners as few nests of at most `most_loops` loops, one after the other.
+
+    Where the owners keep one distance from each other in each step, they have nests together; otherwise, or if that
+    takes fewer nests, each has its own, in which the others leave the grid.
+    """
+    together = in_step(ways)
+    joint = [] if together is None else [Nest(p, loops, d) for (p, d), loops in folded(together, most_loops)]
+    apart = nests_apart(ways, grid, most_loops) if grid.owners > 1 else []
+    return apart if not joint or (len(apart) < len(joint) and apart) else joint
+
+
+def nests_apart(ways: list[list[Position]], grid: Grid, most_loops: int) -> list[Nest]:
+    """Nests of one owner each."""
+    far = (grid.rows + BEYOND, grid.columns + BEYOND)
+    found = []
+    for k, way in enumerate(ways):
+        inside = [(p, (0, 0)) for p in way if grid.has(p)]
+        for (start, _), loops in folded(inside, most_loops):
+            found.append(Nest((start[0] - k * far[0], start[1] - k * far[1]), loops, far))
+    return found
+
+
+BEYOND = 8
+"""Tiles beyond the grid, where not even borders of a tile lie in the map."""
+Step: TypeAlias = tuple[Position, Position]
+"""Position of the first owner, and the distance from each to the next."""
+
+
+def in_step(ways: list[list[Position]]) -> list[Step] | None:
+    """What all owners do in each step; None where that is not the same but for a distance."""
+    if len({len(way) for way in ways}) > 1:
+        return None
+    found = []
+    for places in zip(*ways, strict=True):
+        (row, column), second = places[0], places[min(1, len(places) - 1)]
+        apart = second[0] - row, second[1] - column
+        if any(p != (row + k * apart[0], column + k * apart[1]) for k, p in enumerate(places)):
+            return None
+        found.append((places[0], apart))
+    return found
+
+
+def folded(steps: list[Step], most_loops: int) -> list[tuple[Step, Steps]]:
+    """A list of steps as loops: each round joins what follows at equal distances, and looks alike inside."""
+    items: list[tuple[Step, Steps]] = [(step, ()) for step in steps]
+    while True:
+        joined = joined_once(items, most_loops)
+        if len(joined) == len(items):
+            return joined
+        items = joined
+
+
+def joined_once(items: list[tuple[Step, Steps]], most_loops: int) -> list[tuple[Step, Steps]]:
+    found, first = [], 0
+    while first < len(items):
+        (start, apart), inner = items[first]
+        end, move = first + 1, (0, 0)
+        while end < len(items) and len(inner) < most_loops:
+            (place, other), loops = items[end]
+            before = items[end - 1][0][0]
+            step = place[0] - before[0], place[1] - before[1]
+            if other != apart or loops != inner or (end > first + 1 and step != move):
+                break
+            move, end = step, end + 1
+        loops = inner if end == first + 1 else ((move, end - first), *inner)
+        found.append(((start, apart), loops))
+        first = end
+    return found
+
+
+__all__ = [
+    "DIRECTIONS", "ORDERS", "Band", "Direction", "Grid", "Nest", "Order", "Position", "morton", "nests_of",
+    "steps_of", "tiles_of",
+]  # fmt: skip
