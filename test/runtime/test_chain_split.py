@@ -138,6 +138,22 @@ def test_chips_take_pieces_and_what_moves_between_them_is_counted():
     assert each.report["dram"]["compulsory_bytes"] == one.report["dram"]["compulsory_bytes"]
 
 
+def test_pieces_with_the_host_between_them(tmp_path):
+    """Two chips, and between their pieces a node that the device lacks; checked against onnxruntime."""
+    made = model(outputs=(1, 3))
+    graph = made.graph
+    graph.node.append(helper.make_node("NonZero", ["v5"], ["where"], name="Where"))
+    graph.output.append(helper.make_tensor_value_info("where", TensorProto.INT64, [4, None]))
+    path, report = tmp_path / "net.onnx", tmp_path / "report.json"
+    onnx.save(made, path)
+    options = ["--target", "manycore", "--placement", "each", "--check", "--report", str(report)]
+    assert cli.main(["run", str(path), *options]) == 0
+    data = json.loads(report.read_text())
+    assert [each["where"] for each in data["host"]["pieces"]] == ["device", "device", "device", "host"]
+    assert [each["chip"] for each in data["subgraphs"]] == [0, 1, 2]
+    assert data["moved_between_chips_bytes"] == 2 * 4 * 4 * 12 * 12 and data["unsplit_peak_bytes"]["sram"] > 0
+
+
 def test_chips_that_are_not_there_are_refused():
     with pytest.raises(UsageError, match="manycore has chips 0 to 3"):
         frustum.compile(model(), "manycore", placement="0,1,4")
