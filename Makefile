@@ -30,8 +30,9 @@ conformance: $(VENV)/installed ## Run the ONNX backend suite, all 2033 cases, an
 soak: $(VENV)/installed-test ## Run all tests with 40 times the random examples, new ones each time
 	$(BIN)/python -m pytest -n auto --hypothesis-profile=soak $(PYTEST_ARGS)
 
-docs: $(VENV)/installed ## Write docs/operations.md anew
+docs: $(VENV)/installed ## Write docs/operations.md and docs/stops.md anew
 	$(BIN)/python -m frustum.runtime.op_table docs/operations.md
+	$(BIN)/python examples/stops.py > docs/stops.md
 
 # One stamp per set of packages: pip runs again only when pyproject.toml changes.
 $(VENV)/bin/python:
