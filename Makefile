@@ -24,7 +24,7 @@ check: $(VENV)/installed-dev ## Run the linter, the type checker and the import 
 bench: $(VENV)/installed ## Measure whole runs (BENCH_ARGS="resnet50 --runs 1" for less)
 	$(BIN)/python benchmarks/measure.py $(BENCH_ARGS)
 
-conformance: $(VENV)/installed ## Run the ONNX backend suite, all 2033 cases, and write docs/conformance.md
+conformance: $(VENV)/installed-test ## Run the ONNX backend suite, all 2033 cases, and write docs/conformance.md
 	$(BIN)/python benchmarks/conformance.py --docs $(CONFORMANCE_ARGS)
 
 soak: $(VENV)/installed-test ## Run all tests with 40 times the random examples, new ones each time

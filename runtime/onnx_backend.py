@@ -48,7 +48,8 @@ class Prepared(BackendRep):
         """What ran last, or was compiled first."""
         self.report: dict[str, Any] | None = None
         """Of the last run."""
-        self._constants: dict[Key, dict[str, Array]] = {}
+        self._constants: dict[Key, tuple[str, ...]] = {}
+        """Names of the inputs to bind, by the shapes and types of all."""
         self._chains: dict[Key, Chain] = {}
         self._compile_at_once()
 
@@ -57,8 +58,7 @@ class Prepared(BackendRep):
         if options:
             raise TypeError(f"run() takes no option '{next(iter(options))}': give it to prepare()")
         values = self._by_name(inputs)
-        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        constants = constants_of_run(self.request, self.model, {n: a for n, a in arrays.items() if _is_numeric(a)})
+        constants = self._constants_among(values)
         chain = self._chain(values, constants)
         ran = execute_chain(chain, {n: v for n, v in values.items() if n not in constants}, self.mode, self.checked)
         self.chain, self.report = chain, report_of_chain(chain, ran).data
@@ -70,6 +70,15 @@ class Prepared(BackendRep):
                 raise InputError(f"{len(inputs)} inputs given, the model takes {len(self.inputs)}")
             inputs = dict(zip((value.name for value in self.inputs), inputs, strict=False))
         return {name: _as_array(value) for name, value in inputs.items()}
+
+    def _constants_among(self, values: Mapping[str, HostArray]) -> dict[str, Array]:
+        """Those given before, and those of the inputs that have to be constants: looked for once for equal shapes."""
+        arrays = {n: v for n, v in values.items() if isinstance(v, np.ndarray) and _is_numeric(v)}
+        key = tuple(sorted((name, array.shape, array.dtype.name) for name, array in arrays.items()))
+        if key not in self._constants:
+            self._constants[key] = tuple(constants_of_run(self.request, self.model, arrays))
+        known = {**arrays, **self.request.constants}
+        return {name: known[name] for name in self._constants[key]}
 
     def _chain(self, values: Mapping[str, HostArray], constants: Mapping[str, Array]) -> Chain:
         """Compiled once for inputs of equal shapes and equal constants."""

@@ -60,6 +60,18 @@ def test_weights_shapes_and_axes_become_constants() -> None:
         assert prepared.chain is not None and prepared.chain.single is not None
 
 
+def test_constants_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from frustum.runtime import onnx_backend
+
+    asked = []
+    original = onnx_backend.constants_of_run
+    monkeypatch.setattr(onnx_backend, "constants_of_run", lambda *args: asked.append(1) or original(*args))
+    prepared = backend.prepare(typed(model([node("Relu", ["x"], ["y"])], {"x": X.shape}, ["y"])), target="edge")
+    for _ in range(3):
+        prepared.run([X])
+    assert len(asked) == 2  # when preparing, and for the first inputs
+
+
 def test_constants_given_before() -> None:
     w = np.random.default_rng(6).standard_normal((4, 3, 3, 3)).astype(np.float32)
     proto = typed(model([node("Conv", ["x", "w"], ["y"])], {"x": X.shape, "w": w.shape}, ["y"]))
