@@ -118,6 +118,17 @@ def test_outputs_are_handed_out_as_soon_as_their_piece_has_run():
     same(dict(handed), found.outputs, 0)
 
 
+def test_modes_count_the_same():
+    chain = frustum.compile(model(), "manycore", placement="each")
+    full, functional, timing = (frustum.run(chain, inputs(), mode=m) for m in ("full", "functional", "timing"))
+    assert full.report["dram"] == functional.report["dram"] == timing.report["dram"]
+    assert full.report["cycles"] == timing.report["cycles"] and functional.report["cycles"] is None
+    assert full.report["subgraphs"] == timing.report["subgraphs"]
+    assert [each["cycles"] for each in functional.report["subgraphs"]] == [None] * 3
+    same(functional.outputs, full.outputs, 0)
+    assert timing.outputs == {}
+
+
 def test_an_input_that_is_an_output():
     found = frustum.run(frustum.compile(model(passed=True), "edge"), inputs())
     np.testing.assert_array_equal(found.outputs["again"], inputs()["x"])
