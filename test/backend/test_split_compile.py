@@ -142,3 +142,19 @@ def test_chains_give_what_the_network_gives(drawn, target_name, policy, strategy
         for each in found.executables:
             for memory in ON_CHIP:
                 assert each.program.peak_bytes.get(memory, 0) <= most.get(memory, 0), memory
+
+
+@settings(max_examples=15)
+@given(branching(), st.sampled_from([3, 4, 6, 8]), st.sampled_from(POLICIES), st.sampled_from([None, *STRATEGIES]))
+def test_too_little_dram_gives_the_same_or_names_a_layer(drawn, kibibytes, policy, strategy):
+    small = smaller("edge", dram_bytes=kibibytes << 10)
+    expected = run_module(drawn.module, drawn.inputs)
+    splitting = Splitting(refusal=Refusal(strategy) if strategy else None)
+    try:
+        found = compile_pieces(drawn.module.clone(), small, Choices(policy=policy), splitting)
+    except DoesNotFit as error:
+        assert str(error).startswith("node '") and f"available {kibibytes << 10} B of dram" in str(error)
+        return
+    assert_agree(run_pieces(found.executables, drawn.inputs, found.outputs), expected)
+    for each in found.executables:
+        assert all(e.address + e.bytes <= kibibytes << 10 for e in each.program.externals)
