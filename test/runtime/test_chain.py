@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixed_models import controlled, model, node, sandwich
+from mixed_models import controlled, model, node, sandwich, transformer
 
 import frustum
 from frustum.runtime.chain import Chain, chain_of
@@ -93,6 +93,40 @@ def test_a_loop_takes_its_count_at_run_time() -> None:
     for count in (0, 3):
         inputs = {"x": np.float32([[1, -2, 3, 4]]), "n": np.array(count)}
         agree(frustum.run(found, inputs).outputs, oracle(proto, inputs))
+
+
+def test_a_transformer_runs_on_the_device_between_ids_and_words() -> None:
+    proto = transformer()
+    found = frustum.compile(proto, target="edge")
+    assert isinstance(found, Chain)
+    assert [piece.kind for piece in found.pieces] == ["host", "device", "host"]
+    assert {each.op for each in found.fallbacks} == {"Gather", "Cast", "ArgMax"}
+    mask = np.ones((1, 48), np.int64)
+    mask[:, 40:] = 0
+    inputs = {"ids": np.random.default_rng(1).integers(0, 100, (1, 48)), "mask": mask}
+    agree(frustum.run(found, inputs).outputs, oracle(proto, inputs))
+
+
+def test_weights_in_a_file_of_their_own_come_along(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.onnx"
+    rng = np.random.default_rng(2)
+    constants = {
+        "w": rng.standard_normal((32, 32, 3, 3), np.float32) / 32,
+        "e": rng.standard_normal((32, 32), np.float32),
+    }
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        node("Einsum", ["c", "e"], ["m"], equation="nchw,cd->ndhw"),
+        node("Conv", ["m", "w"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    proto = model(nodes, {"x": (1, 32, 32, 32)}, ["y"], constants)
+    onnx.save(proto, path, save_as_external_data=True, location="mixed.data", size_threshold=0)
+    assert main(["run", str(path), "--check", "--mode", "functional"]) == 0
+    assert main(["compile", str(path), "-o", str(tmp_path / "out")]) == 0
+    (tmp_path / "mixed.data").unlink()
+    x_ = rng.standard_normal((1, 32, 32, 32)).astype(np.float32)
+    plain = model(nodes, {"x": (1, 32, 32, 32)}, ["y"], constants)
+    agree(frustum.run(tmp_path / "out", {"x": x_}, mode="functional").outputs, oracle(plain, {"x": x_}))
 
 
 def test_constants_may_be_bound(x: np.ndarray) -> None:

@@ -76,3 +76,40 @@ def controlled() -> onnx.ModelProto:
         helper.make_tensor_value_info("n", TensorProto.INT64, ()),
     ]
     return model(nodes, inputs, ["y"], {"go": np.array(True), "scale": np.float32(0.5)})
+
+
+def transformer(width: int = 64, tokens: int = 48, words: int = 100) -> onnx.ModelProto:
+    """Token ids and a mask of INT64, an embedding, attention, two products, a choice of words."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "words": rng.standard_normal((words, width), np.float32),
+        "gamma": np.ones(width, np.float32),
+        "beta": np.zeros(width, np.float32),
+        "one": np.float32(1),
+        "low": np.float32(-1e4),
+        "axes": np.array([1]),
+        "up": rng.standard_normal((width, 4 * width), np.float32) / 16,
+        "down": rng.standard_normal((4 * width, width), np.float32) / 16,
+    } | {name: rng.standard_normal((width, width), np.float32) / 16 for name in ("wq", "wk", "wv")}
+    nodes = [
+        node("Gather", ["words", "ids"], ["x"]),
+        node("Cast", ["mask"], ["kept"], to=TensorProto.FLOAT),
+        node("Sub", ["one", "kept"], ["hidden"]),
+        node("Mul", ["hidden", "low"], ["lowered"]),
+        node("Unsqueeze", ["lowered", "axes"], ["row"]),
+        node("LayerNormalization", ["x", "gamma", "beta"], ["n"]),
+        *(node("MatMul", ["n", f"w{name}"], [name]) for name in "qkv"),
+        node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]),
+        node("MatMul", ["q", "kt"], ["scores"]),
+        node("Add", ["scores", "row"], ["masked"]),
+        node("Softmax", ["masked"], ["a"], axis=-1),
+        node("MatMul", ["a", "v"], ["seen"]),
+        node("Add", ["seen", "x"], ["r"]),
+        node("MatMul", ["r", "up"], ["wide"]),
+        node("Gelu", ["wide"], ["g"]),
+        node("MatMul", ["g", "down"], ["narrow"]),
+        node("Add", ["narrow", "r"], ["y"]),
+        node("ArgMax", ["y"], ["best"], axis=-1, keepdims=0),
+    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, (1, tokens)) for name in ("ids", "mask")]
+    return model(nodes, inputs, ["y", "best"], constants, opset=20)
