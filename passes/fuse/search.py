@@ -20,7 +20,7 @@ from frustum.dialects.tile import Whole
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.fuse.listing import Listing, Map
 from frustum.passes.fuse.sweep import ROLL, STEP_CYCLES, Boundary, Group, Ints, Sweep, by_channels
-from frustum.passes.tile.plan_unit import Budget, plan_unit
+from frustum.passes.tile.plan_unit import OVERLAPPED, Budget, plan_unit
 
 MOST_STATES = 48
 MOST_KEPT = 3  # of the outputs of a group, any subset of so many may stay
@@ -362,7 +362,7 @@ class Ways:
         moved = base.moved + (base.passes - 1) * self.streamed[streamed]
         transfer = moved // self.rate
         cycles = np.maximum(base.cycles, transfer) + self.in_turn * np.minimum(base.cycles, transfer)
-        cycles = cycles + base.passes * STEP_CYCLES
+        cycles = cycles + base.passes * STEP_CYCLES + ((base.cycles + transfer) * OVERLAPPED).astype(np.int64)
         score = np.where(fits, (moved << CYCLE_BITS) + np.minimum(cycles, (1 << CYCLE_BITS) - 1), HUGE)
         for k in [int(np.argmin(score))] if most == 1 else np.argsort(score, kind="stable")[:most].tolist():
             if score[k] == HUGE:
@@ -393,14 +393,31 @@ class Ways:
             if b.map not in inside:
                 memory, moved = memory + self.buffers[b.map], moved + self.moved[b.map]
                 late = np.maximum(late, b.late[self.index])
+        sends = np.zeros(len(self.index), np.int64)
         for b in group.outputs:
             if b.map not in staying:
                 memory, moved = memory + self.buffers[b.map], moved + self.moved[b.map]
             else:
                 moved = moved + self.must_store.get(b.map, 0)
+                sends = sends + sum(self.send_cycles(m) for m in stay if m >> FORM_BITS == b.map)
         passes = np.where(self.is_roll, self.tiles * (late + self.behind), self.tiles)
         bus = passes * self.held_weights // self.search.target.cluster.bus.bytes_per_cycle
-        return Base(memory, moved, passes, np.maximum(passes * self.work, bus), valid & also)
+        return Base(memory, moved, passes, np.maximum(passes * self.work, bus) + sends, valid & also)
+
+    def send_cycles(self, kept: int) -> Ints:
+        """Cycles in which a cluster sends others what they hold of a map that stays, and do not make."""
+        chip, map_ = self.search.target.chip, kept >> FORM_BITS
+        form = kept & ((1 << FORM_BITS) - 1)
+        size_bytes = self.search.listing.maps[map_].bytes
+        if form == WHOLE:
+            is_shared = (self.group.shapes.dealt[self.index] > 0) | (self.group.shares > 1)
+            sent_bytes = is_shared * (size_bytes * (chip.clusters - 1) // chip.clusters)
+        else:
+            layer, box = self.search.listing.nodes[map_].layer, self.search.boxes[kept]
+            assert layer is not None
+            borders = size_bytes * (box.before + box.behind) // layer.out_dims[form]
+            sent_bytes = np.full(len(self.index), borders, np.int64)
+        return sent_bytes // (1 if chip.cluster.cdma is None else chip.cluster.cdma.bytes_per_cycle)
 
 
 @dataclass(frozen=True)

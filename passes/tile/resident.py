@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 
 from xdsl.ir import OpResult, SSAValue
 
@@ -90,7 +91,7 @@ def joined(a: Span, b: Span, size: int) -> Span:
 @dataclass(frozen=True)
 class Resident:
     """A map that stays: its size, the box of it that each cluster holds, what a cluster computes of it in all passes,
-    and what of that no other one is to compute, in each pass."""
+    what of that no other one is to compute, in each pass, and what a cluster is to have in its box."""
 
     dims: Extents
     box: tuple[Span, ...]
@@ -98,6 +99,7 @@ class Resident:
     part: Region
     counts: Extents
     clusters: int
+    asked: tuple[Span, ...]
 
     @property
     def region(self) -> Region:
@@ -106,23 +108,26 @@ class Resident:
 
     def wider(self, d: int) -> Resident:
         """With a whole dimension on every cluster."""
-        box = list(self.box)
-        box[d] = Span(Affine(), self.dims[d])
-        return replace(self, box=tuple(box))
+        box, asked = list(self.box), list(self.asked)
+        box[d] = asked[d] = Span(Affine(), self.dims[d])
+        return replace(self, box=tuple(box), asked=tuple(asked))
 
     # ------------------------------------------------------------ what is sent
 
     def sends(self) -> list[tuple[int, Box]]:
-        """(D, region): in each pass cluster k sends it to cluster k + D; empty where there is no such cluster."""
+        """(D, region): in each pass cluster k sends it to cluster k + D; empty where there is no such cluster.
+
+        In turn to the next cluster, the next but one, around the last: each receives from one at a time.
+        """
         found = []
-        for by in [d for n in range(1, self.clusters) for d in (n, -n)]:
+        for by in [d for n in range(1, self.clusters) for d in (n, n - self.clusters)]:
             region = self.sent(by)
             if region is not None:
                 found.append((by, region))
         return found
 
     def sent(self, by: int) -> Box | None:
-        """What the cluster `by` further on holds and does not compute, of this one's part of a pass."""
+        """What the cluster `by` further on is to have and does not compute, of this one's part of a pass."""
         starts, extents, limits = [], [], list[Affine | None]()
         for d in range(len(self.dims)):
             meeting = self.meet(d, by)
@@ -141,7 +146,8 @@ class Resident:
         return Box(_starts(starts), _extents(extents), self.dims, _limits(limits))
 
     def meet(self, d: int, by: int) -> tuple[Affine, int, Affine | None] | None:
-        """Start, extent and limit of the part's meeting with the other's box along a dimension; None if they never do.
+        """Start, extent and limit of the part's meeting with what the other is to have along a dimension; None if they
+        never do.
 
         Raises `NoOrder` where it cannot be said for all passes and clusters alike which of them begins first.
         """
@@ -152,6 +158,8 @@ class Resident:
         first, end = wanted
         if self.range_of(start - end, by)[0] >= 0 or self.range_of(start + extent - first, by)[1] <= 0:
             return None
+        if start == Affine() and extent >= size and (end - first).is_constant:
+            return first, (end - first).base, None
         least, most = self.range_of(start - first, by)
         ends_inside = self.range_of(start + extent - end, by)[1] <= 0
         if least >= 0 or (first.is_constant and first.base <= 0):
@@ -164,8 +172,8 @@ class Resident:
         raise NoOrder(d)
 
     def wanted(self, d: int, by: int) -> tuple[Affine, Affine] | None:
-        """Start and end of what the cluster `by` further on holds along a dimension and does not compute itself."""
-        box, made = (Span(s.start + s.start.cluster * by, s.extent) for s in (self.box[d], self.made[d]))
+        """Start and end of what the cluster `by` further on is to have along a dimension and does not compute."""
+        box, made = (Span(s.start + s.start.cluster * by, s.extent) for s in (self.asked[d], self.made[d]))
         part, extent = self.part.start[d], self.part.extent[d]
         if not part.cluster:
             return box.start, box.end
@@ -202,7 +210,19 @@ def resident_of(
     box = made_of(unit, projection, layer)
     for need in needs:
         box = [joined(a, b, size) for a, b, size in zip(box, need, dims, strict=True)]
-    return settled([resident_in(unit, projection, layer, box, clusters)])[0]
+    kept = resident_in(unit, projection, layer, box, clusters)
+    return settled([replace(kept, asked=asked_of(kept, needs))])[0]
+
+
+def asked_of(kept: Resident, needs: Sequence[Sequence[Span]]) -> tuple[Span, ...]:
+    """What readers need on each cluster, along the dimensions in which all clusters make the whole map; else the box:
+    of a map whose channels are shared out, clusters that read rows are sent these rows."""
+    asked = list(kept.box)
+    for d, size in enumerate(kept.dims):
+        if needs and kept.part.start[d] == Affine() and kept.part.extent[d] >= size:
+            spans = [need[d] for need in needs]
+            asked[d] = reduce(partial(joined, size=size), spans, trimmed(spans[0], size))
+    return tuple(asked)
 
 
 def made_of(unit: UnitLayers, projection: Projection, layer: int) -> list[Span]:
@@ -221,7 +241,7 @@ def resident_in(
     """A kept map in a box."""
     made = tuple(over_all_passes(projection.outputs[layer], projection.counts))
     part = projection.stores[unit.stored.index(layer)]
-    return Resident(unit.layers[layer].out_dims, tuple(box), made, part, projection.counts, clusters)
+    return Resident(unit.layers[layer].out_dims, tuple(box), made, part, projection.counts, clusters, tuple(box))
 
 
 def settled(residents: Sequence[Resident]) -> list[Resident]:

@@ -174,6 +174,15 @@ def test_clusters_send_what_others_need_of_a_resident_map(cuts):
     )  # the input again at the borders, no more
 
 
+def test_clusters_that_read_rows_are_sent_these_rows():
+    """A map made by channels: each cluster sends the others its channels of their rows, and of the borders."""
+    module, inputs = three()
+    rows = CUTS[ROWS](4)
+    ran = run_units(module, inputs, "default", [Group((0,), CUTS[CHANNELS](8), (0,)), Group((1, 2), rows)])
+    boxes = [op.box.data for op in ran.copies("cdma")]
+    assert [box.extent for box in boxes] == [(1, 2, 8, 24)] * 6
+
+
 def test_a_resident_map_between_rolling_units():
     module, inputs = three()
     groups = [Group((0, 1), rolled(2, 24, 8), (1,)), Group((2,), rolled(3, 12, 4))]
