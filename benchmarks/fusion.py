@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import onnx
 from networks import NETWORKS
 
@@ -87,11 +88,19 @@ class Measured:
 def measure(
     model: str | onnx.ModelProto, target: Target, dtype: str, policy: str | None, batch: int | None = None
 ) -> Measured:
-    """Compile and time a network."""
+    """Compile and time a network (int8: its ranges from one random input, for bytes and cycles depend on none)."""
     started = time.perf_counter()
-    executable = frustum.compile(model, target, dtype, policy, batch=batch)
+    images = [sample(model)] if dtype == "int8" and not isinstance(model, str) else []
+    executable = frustum.compile(model, target, dtype, policy, batch=batch, calibration=images)
     seconds = time.perf_counter() - started
     return Measured(frustum.run(executable, {}, mode="timing").report, seconds)
+
+
+def sample(model: onnx.ModelProto) -> dict[str, Any]:
+    """A random input of each of a model's inputs."""
+    random = np.random.default_rng(0)
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
+    return {name: random.random(shape, np.float32) for name, shape in shapes.items()}
 
 
 def scratchpad(size_bytes: int) -> Target:
