@@ -13,8 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frustum.backend.executable import Executable
+from frustum.backend.pipeline import Borders
 from frustum.dialects.target import Target
-from frustum.runtime.arguments import COMPRESSIONS, DTYPES, HOLDINGS, HOSTS, METHODS, MODES, POLICIES, SPLITS
+from frustum.runtime.arguments import (
+    BORDERS,
+    COMPRESSIONS,
+    DTYPES,
+    HOLDINGS,
+    HOSTS,
+    METHODS,
+    MODES,
+    POLICIES,
+    SPLITS,
+)  # fmt: skip
 from frustum.runtime.build import Model, Request, build
 from frustum.runtime.calibrate import Method
 from frustum.runtime.chain import Chain, HostArray, chain_of
@@ -56,6 +67,8 @@ def compile(
     split: When | None = None,
     refuse: str | None = None,
     placement: str | None = None,
+    order: str | None = None,
+    borders: Borders | None = None,
 ) -> Executable | Chain:
     """The executable of a model; a chain of executables and host pieces where it does not run as one.
 
@@ -75,6 +88,10 @@ def compile(
     branches alone; `never`.  `refuse`: fuse the pieces again, by `conditions` (with limits:
     `conditions{nodes=2..9,weight_bytes=..65536}`), `pairs`, `forward` or `bidirectional`.  `placement`: the chip of
     each executable: `one` (the default: chip 0), `each` on the next, or as listed, as in `0,0,1`.
+
+    `order` of tiles: `row-major`, `column-major`, `bands{bands=2,direction=top-down}`, `serpentine`, `z-order`,
+    `quadrants`, `checkerboard`, `mirrored`, any with `{depth=breadth-first}`; None is what the planner finds cheapest.
+    `borders` of tiles: `overlap`, `exchange` or `auto` (docs/traversal.md).
     """
     check_choice("dtype", dtype, DTYPES)
     check_choice("policy", policy, POLICIES)
@@ -83,10 +100,12 @@ def compile(
     check_choice("compress_weights", compress_weights, COMPRESSIONS)
     check_choice("weights", weights, HOLDINGS)
     check_choice("split", split, SPLITS)
+    check_choice("borders", borders, BORDERS)
     request = Request(
         model, target, dtype, shapes or {}, batch, policy, calibrate=calibrate, calibration=calibration,
         compress_weights=compress_weights, weights=weights,
         host=host, constants=constants or {}, split=split, refuse=refuse, placement=placement,
+        order=order, borders=borders,
     )  # fmt: skip
     chain = build(request).chain
     return chain.single or chain

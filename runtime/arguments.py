@@ -18,6 +18,8 @@ COMPRESSIONS = ("none", "zero", "huffman", "auto")
 """Of weights."""
 HOLDINGS = ("replicated", "shared")
 """Of weights that all clusters need."""
+BORDERS = ("overlap", "exchange", "auto")
+"""Of tiles."""
 HOSTS = ("never", "auto", "only")
 SPLITS = ("auto", "never", "outputs")
 COMMANDS = ("run", "compile", "inspect", "targets")

@@ -19,7 +19,7 @@ from xdsl.utils.exceptions import DiagnosticException
 from frustum.backend import targets
 from frustum.backend.compile import ACCURACY, AtStop, executable_of
 from frustum.backend.executable import Executable
-from frustum.backend.pipeline import STOPS, Choices, stop_of
+from frustum.backend.pipeline import STOPS, Borders, Choices, stop_of
 from frustum.backend.refuse import parse_refusal
 from frustum.backend.split_compile import Compilation, Splitting, When, compile_pieces, one_piece
 from frustum.dialects.graph import NetworkOp
@@ -36,6 +36,7 @@ from frustum.passes.graph.quantise import QuantiseNetwork
 from frustum.passes.graph.split_outputs import CHAIN_INPUTS, CHAIN_OUTPUTS, joined
 from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.import_onnx import DTYPE, INT8, MODEL, import_onnx
+from frustum.passes.tile.order_words import parse_order
 from frustum.passes.weights import WeightStore, attach, store_of, write_module
 from frustum.runtime.calibrate import Method, accuracy_of, calibrate
 from frustum.runtime.chain import (
@@ -110,6 +111,10 @@ class Request:
     """How pieces are fused again; not at all if it is not said."""
     placement: str | None = None
     """The chip of each executable, as `chips_of` reads it; all on one if it is not said."""
+    order: str | None = None
+    """The order of tiles, as `parse_order` reads it; the planner's if it is not said."""
+    borders: Borders | None = None
+    """What happens at borders of tiles."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,7 @@ def build(
     """
     target = _target(request.target)
     passes = _passes(request)
+    _check_order(request)
     splitting = _splitting(request)
     if request.placement is not None:
         check_placement(request.placement)
@@ -453,6 +459,7 @@ def _passes(request: Request) -> Sequence[ModulePass] | None:
     of_passes = (
         ("--dtype", request.dtype), ("--policy", request.policy),
         ("--compress-weights", request.compress_weights), ("--weights", request.weights),
+        ("--order", request.order), ("--borders", request.borders),
     )  # fmt: skip
     for option, value in of_passes:
         if value is not None:
@@ -460,6 +467,14 @@ def _passes(request: Request) -> Sequence[ModulePass] | None:
                 f"error: {option} is of the default pipeline: write it as an option of a pass in --pipeline"
             )
     return parse_passes(FRUSTUM.all_passes, request.pipeline)
+
+
+def _check_order(request: Request) -> None:
+    try:
+        if request.order is not None:
+            parse_order(request.order)
+    except ValueError as error:
+        raise UsageError(f"error: --order {error}") from error
 
 
 def _splitting(request: Request) -> Splitting:
@@ -528,9 +543,13 @@ def _with_weights(choices: Choices, loaded: Loaded, module: ModuleOp, request: R
     for option, value in (("--compress-weights", request.compress_weights), ("--weights", request.weights)):
         if value is not None and STOPS.index(stop) >= STOPS.index("lowered"):
             raise UsageError(f"{_name(loaded, request)}: error: {option} {value} has no effect at stop '{stop}'")
+    for option, value in (("--order", request.order), ("--borders", request.borders)):
+        if value is not None and STOPS.index(stop) >= STOPS.index("tiled"):
+            raise UsageError(f"{_name(loaded, request)}: error: {option} {value} has no effect at stop '{stop}'")
     return replace(
-        choices, compression=request.compress_weights or "none", weights=request.weights or "replicated"
-    )
+        choices, compression=request.compress_weights or "none", weights=request.weights or "replicated",
+        order=request.order, borders=request.borders,
+    )  # fmt: skip
 
 
 def _fusion(

@@ -17,7 +17,7 @@ from frustum.runtime.report import Seconds
 from frustum.runtime.sources import Origin, kind_of, open_file, open_folder
 
 OF_THE_COMPILER = ("target", "dtype", "calibrate", "shape", "batch", "policy", "pipeline", "dump_ir", "weights_seed",
-                   "compress_weights", "weights", "host", "split", "refuse")  # fmt: skip
+                   "compress_weights", "weights", "host", "split", "refuse", "order", "borders")  # fmt: skip
 """Options that mean nothing for what is compiled already."""
 
 
@@ -90,6 +90,8 @@ def request_of(options: argparse.Namespace, given: Mapping[str, Array] | None = 
         split=options.split,
         refuse=options.refuse,
         placement=options.placement,
+        order=options.order,
+        borders=options.borders,
     )
 
 
