@@ -76,7 +76,7 @@ def compile(
     it is.  `target`: a shipped name, a YAML file or a `Target`.  `dtype`: `f32`, `f16`, `bf16`, `int8`; None is
     the model's.  `calibrate`: how `int8` finds the ranges of a floating-point model, `minmax` (the default) or
     `percentile`, from the inputs `calibration`, random ones where there are none.
-    `policy`: `none`, `pyramid`, `template`, `greedy` or `optimal`; None is what the target's options say, or `pyramid`.
+    `policy`: `none`, `pyramid`, `template`, `greedy` or `optimal`; None is what the target's options say, or `optimal`.
     `compress_weights`: `none` (the default), `zero`, `huffman` or `auto`; `weights`: `replicated` (the default) in all
     clusters, or `shared` between them (docs/weights.md).
 

@@ -19,7 +19,7 @@ PRESETS = {
     "greedy": "S1,1,4,8-10,12-17",
 }
 NONE, OPTIMAL, CUSTOM, CUTS = "none", "optimal", "custom", "cuts"
-DEFAULT = "pyramid"  # of the presets the one never worse than `none`: docs/fusion.md
+DEFAULT = OPTIMAL
 POLICIES = (NONE, *PRESETS, OPTIMAL)
 """What has a name of its own; `custom` is rules, `cuts` is layers behind which to cut."""
 STARTS = {"S1": "first layer", "S2": "first convolution or pooling"}

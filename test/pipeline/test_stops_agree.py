@@ -21,7 +21,9 @@ from frustum.runtime.sources import read_stage
 RUN_STOPS = ("typed", "fused", "placed", "fixed")
 """One for each way of running; the neighbours of these are run in `test_every_stop_runs`."""
 WAYS = [
-    *((target, policy, "f32") for target in ("default", "tiny") for policy in ("none", "pyramid", "greedy")),
+    *((target, policy, "f32") for target in ("default", "tiny") for policy in ("none", "optimal", "greedy")),
+    *((target, "optimal", "f32") for target in ("edge", "manycore", "df")),
+    ("default", "pyramid", "f32"), ("default", "optimal", "f16"),
     *((target, "greedy", "f32") for target in ("edge", "manycore", "units4", "line64", "df")),
     ("tiny", "greedy", "f16"), ("tiny", "none", "bf16"), ("default", "greedy", "bf16"), ("edge", "none", "f16"),
 ]  # fmt: skip
