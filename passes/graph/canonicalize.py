@@ -15,6 +15,7 @@ from frustum.passes.graph.constants import Constants
 from frustum.passes.graph.dequantised_views import fold_view
 from frustum.passes.graph.fold_scale import FoldScaleAfter, FoldScaleBefore
 from frustum.passes.graph.fuse_activation import FuseActivation, FusePad
+from frustum.passes.graph.merge_scales import MergeScales
 from frustum.passes.graph.remove_identities import MergeMoves, RemoveIdentity
 from frustum.passes.weights import store_of
 
@@ -27,7 +28,8 @@ class Canonicalize(ModulePass):
 
     1. identities, and moves of moves (`remove_identities`) and of dequantised constants (`dequantised_views`)
     2. constant scales and shifts into the convolution or matrix product beside them: batch
-       normalisation, biases (`fold_scale`); the new weights get new keys
+       normalisation, biases (`fold_scale`), into one another where there is none (`merge_scales`); the
+       new weights get new keys
     3. borders of zeros and activations into the layer beside them (`fuse_activation`)
     4. operations whose results nobody uses
 
@@ -48,6 +50,7 @@ class Canonicalize(ModulePass):
                 MergeMoves(),
                 FoldScaleAfter(constants),
                 FoldScaleBefore(constants),
+                MergeScales(constants),
                 FusePad(),
                 FuseActivation(),
             ],
