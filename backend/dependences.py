@@ -198,7 +198,7 @@ class _Section:
         if not (other.writes or access.writes):
             return None
         producer, consumer = self.instructions[number], self.instructions[y]
-        if other.buffer == access.buffer and self._are_sends(other.buffer, producer, consumer):
+        if other.buffer == access.buffer and self._are_apart(other.buffer, producer, consumer):
             return None
         scope = scope_of(producer, consumer, self._reach(access, other), self.units)
         if number == y and scope is None:
@@ -211,6 +211,16 @@ class _Section:
         if place is None or not _ever(producer, *place):
             return None
         return _Candidate(number, *place, scope, other.writes, other.buffer, access.buffer)
+
+    def _are_apart(self, buffer: int, *instructions: Instruction) -> bool:
+        """Whether these write different parts of a buffer (cases 7 and 8)."""
+        return self._are_sends(buffer, *instructions) or self._are_stores(buffer, *instructions)
+
+    def _are_stores(self, buffer: int, *instructions: Instruction) -> bool:
+        """Whether these are stores of one engine into a tensor (case 8)."""
+        return self.buffers[buffer].memory == "dram" and all(
+            i.engine == "gdma" and any(a.buffer == buffer and a.writes for a in i.accesses) for i in instructions
+        )
 
     def _are_sends(self, buffer: int, *instructions: Instruction) -> bool:
         """Whether these are sends through a buffer that is no loop's (case 7)."""
@@ -265,7 +275,7 @@ class _Section:
             return False
         if z.held == x.held and self.buffers[z.held].rolling:
             return False
-        if z.held == x.held and self._are_sends(z.held, *(self.instructions[c.producer] for c in (z, x))):
+        if z.held == x.held and self._are_apart(z.held, *(self.instructions[c.producer] for c in (z, x))):
             return False
         if z.held == x.held and z.held != z.wanted:
             return self.buffers[x.held].depth == 1

@@ -5,8 +5,8 @@
 | `imported` | the network as in the file | (import) |
 | `typed` | simplified; the device's types everywhere | graph/*: see `passes_to` |
 | `fused` | layers in units | fuse-layers |
-| `tiled` | units with partitions, layers with maps | partition, choose-layout |
-| `placed` | loops over tiles, dealt to clusters and cores | lower-units |
+| `tiled` | units with partitions, layers with maps | partition, (split-breadth-first,) choose-layout |
+| `placed` | loops over tiles, dealt to clusters and cores | lower-units, (assign-order) |
 | `lowered` | instructions with symbolic buffers | lower-tiles, ..., join-sections, ...: see `passes_to` |
 | `fixed` | addresses, events | allocate, hoist-loads, schedule |
 
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -48,9 +48,13 @@ from frustum.passes.lower.compress_weights import CompressWeights
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.lower.share_weights import ShareWeights
+from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.lower_units import LowerUnits
+from frustum.passes.tile.order_words import parse_order
 from frustum.passes.tile.partition import TILED, PartitionUnits
+from frustum.passes.tile.split_breadth_first import SplitBreadthFirst
 
+Borders: TypeAlias = Literal["overlap", "exchange", "auto"]
 FLOATS: dict[str, Literal["f32", "f16", "bf16"]] = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
 """Element types a network can be converted to."""
 STOPS = ("imported", "typed", "fused", "tiled", "placed", "lowered", "fixed")
@@ -73,6 +77,15 @@ class Choices:
     """Share of code and events for joined sections."""
     compression: str = "none"
     weights: str = "replicated"
+    order: str | None = None
+    """Order of traversal, as `parse_order` reads it; None: as the planner left it."""
+    borders: Borders | None = None
+    """What happens at borders of tiles; None: `auto` for policy optimal, `overlap` for others."""
+
+    @property
+    def kind_of_borders(self) -> Borders | None:
+        """With an order borders overlap if nothing else is said: rolling rows have an order of their own."""
+        return "overlap" if self.order is not None and self.borders != "exchange" else self.borders
 
 
 def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
@@ -82,15 +95,40 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     return {
         "imported": (),
         "typed": (*simpler, *types, FuseResidual(), ConvertAtHost(), FindShuffles(), OwnOutputs()),
-        "fused": (FuseLayers(choices.policy, choices.rules, choices.thresholds, sram=choices.sram),),
-        "tiled": (PartitionUnits(sram=choices.sram), ChooseLayout()),
-        "placed": (LowerUnits(),),
+        "fused": (
+            FuseLayers(
+                choices.policy, choices.rules, choices.thresholds, borders=choices.kind_of_borders or "auto",
+                sram=choices.sram,
+            ),
+        ),
+        "tiled": (*partition_passes(choices), ChooseLayout()),
+        "placed": (LowerUnits(), *order_passes(choices)),
         "lowered": (
             LowerTiles(), ChooseLineBuffer(), *weight_passes(choices), JoinSections(share=choices.joined),
             MakeAddressTables(),
         ),
         "fixed": (Allocate(), HoistLoads(), Schedule()),
     }[stop]
+
+
+def partition_passes(choices: Choices) -> Sequence[ModulePass]:
+    """Partitions of units; what cannot exchange borders tile by tile is split into layers, which are cut then."""
+    borders = choices.kind_of_borders
+    cut: list[ModulePass] = [PartitionUnits(sram=choices.sram, borders=borders or "overlap")]
+    words = None if choices.order is None else parse_order(choices.order)
+    if words is None and borders != "exchange":
+        return cut
+    split = SplitBreadthFirst(borders=borders or "auto")
+    if words is not None:
+        split = replace(split, order=words.order, depth=words.depth)  # type: ignore[arg-type]  # checked words
+    return [*cut, split, PartitionUnits(sram=choices.sram)]
+
+
+def order_passes(choices: Choices) -> Sequence[ModulePass]:
+    if choices.order is None:
+        return ()
+    words = parse_order(choices.order)
+    return (AssignOrder(order=words.order, bands=words.bands, direction=words.direction),)
 
 
 def weight_passes(choices: Choices) -> Sequence[ModulePass]:

@@ -82,10 +82,11 @@ class UnitLowering:
         self.yield_tiles()
 
     def begin(self, sweep: Sweep) -> None:
-        """Open a sweep's loops (one at least, so that what it moves is its own); buffers of the one before are done."""
-        del self.loops[self.shared :], self.bodies[self.shared + 1 :]
-        self.loops += [(None, count) for count in sweep.counts or (1,)]
-        self.bodies += [Block() for _ in sweep.counts or (1,)]
+        """Open a sweep's loops; buffers of the one before are done.  Of several each has one loop at least, so that
+        what it moves is its own."""
+        counts = sweep.counts or ((1,) if self.is_in_parts else ())
+        self.loops += [(None, count) for count in counts]
+        self.bodies += [Block() for _ in counts]
         self.levels |= {ROWS: self.inside(sweep.row), COLUMNS: self.inside(sweep.column)}
         self.tiles.forget(self.shared)
 
@@ -96,7 +97,12 @@ class UnitLowering:
     def least_depth(self, starts: Sequence[Affine]) -> int:
         """Loops that must be open for what begins here, in tile indices: one's own sweep if it moves with it."""
         moves = any(any(start.loops[ROWS:]) for start in starts)
-        return self.shared + 1 if self.unit.sweeps is not None and moves else 0
+        return self.shared + 1 if self.is_in_parts and moves else 0
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether the unit has several sweeps."""
+        return self.unit.sweeps is not None and len(self.unit.sweeps.data) > 1
 
     def passes(self, ops: Sequence[Operation], holds: Holds) -> None:
         """The innermost body, and what it needs in those around it."""

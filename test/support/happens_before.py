@@ -31,6 +31,7 @@ class Touch:
 
     Of a rolling buffer: `slack`, and the `run` of its loop; no copies, `copy` tells iterations apart.
     `sent`: by a copy of a buffer of the program's body to itself in another cluster; a cluster sends what it made.
+    `stored`: by the cluster's DMA, into a buffer of DRAM; clusters store different elements of it.
     """
 
     place: tuple
@@ -41,6 +42,7 @@ class Touch:
     slack: int | None = None
     run: int = 0
     sent: bool = False
+    stored: bool = False
 
 
 def conflict(a: Touch, b: Touch, *, same_instruction: bool, same_unit: bool) -> bool:
@@ -49,6 +51,8 @@ def conflict(a: Touch, b: Touch, *, same_instruction: bool, same_unit: bool) -> 
         return False
     if a.sent and b.sent and a.copy[0] is b.copy[0]:
         return False  # the clusters' own parts of the map are disjoint
+    if a.stored and b.stored and a.copy[0] is b.copy[0] and not same_unit:
+        return False  # each element of a tensor is stored once
     if a.slack is None or a.copy[0] is not b.copy[0]:
         # the units of one instruction have disjoint parts of a copy
         return same_unit or not same_instruction or a.copy != b.copy
@@ -117,7 +121,8 @@ class Chip:
             start = storage.address.value.data + iteration % depth * size
             for place in self._places(op, unit, value.type.memory, name == "dst"):
                 copy, sent = (storage, iteration), is_send and level == 0
-                found.append(Touch(place, start, start + size, written, copy, slack, run, sent))
+                stored = written and isinstance(op, CopyOp) and op.engine.data == "gdma" and place == "dram"
+                found.append(Touch(place, start, start + size, written, copy, slack, run, sent, stored))
         return found
 
     def _places(self, op, unit, memory, is_destination):

@@ -1,0 +1,141 @@
+"""Groups that run layer by layer instead of tile by tile: a unit for each layer, with the maps between them in SRAM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.graph import WeightOp
+from frustum.dialects.target import Target
+from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.layer import is_move
+from frustum.passes.analysis.module import target_of
+from frustum.passes.analysis.project import UnitLayers, tile_counts, unit_layers
+from frustum.passes.fuse.wrap import wrap
+from frustum.passes.tile.plan_unit import MAPS, SRAM_BYTES
+from frustum.passes.tile.shortage import describe
+
+COLUMNS = 3
+COLUMN_MAJOR, ROW_MAJOR = "column-major", "row-major"
+STOPPED = "layer by layer"
+
+
+@dataclass(frozen=True)
+class SplitBreadthFirst(ModulePass):
+    """Split units that must run breadth-first into units of one layer whose maps stay in SRAM.
+
+    Before: units, perhaps with partitions.  After: those split have neither partition nor maps, and keep what the next
+    ones read, so that clusters exchange borders after each layer and nothing is computed twice.
+    A unit of one layer is only cut anew: nothing of it is computed twice.
+    With `depth` `breadth-first` all units of several layers are split.  Otherwise, with `borders` `exchange`, those
+    that could not exchange in this `order`: rows roll from top to bottom of one column strip after the other, which is
+    column-major, and row-major where there is one strip; and those whose tiles would overlap.
+    Raises `DoesNotFit` where two layers' maps, with those that are alive beside them, do not fit SRAM.
+    Source: frustum.md, "Two ways to treat borders" and "Order of traversal".
+    """
+
+    name = "frustum-tile-split-breadth-first"
+    depth: Literal["depth-first", "breadth-first"] = "depth-first"
+    borders: Literal["overlap", "exchange", "auto"] = "auto"
+    order: str = COLUMN_MAJOR
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = target_of(op)
+        for unit in [o for o in op.walk() if isinstance(o, UnitOp)]:
+            if is_move(unit.body.block.ops):
+                continue
+            layers = unit_layers(unit)
+            if not self.needs_split(unit, layers, target):
+                continue
+            if len(layers.layers) > 1:
+                check_fits(unit, layers, target)
+                split(unit, layers)
+            else:
+                unit.properties.pop("partition", None)
+
+    def needs_split(self, unit: UnitOp, layers: UnitLayers, target: Target) -> bool:
+        is_several = len(layers.layers) > 1
+        if self.depth == "breadth-first" and is_several:
+            return True
+        if self.borders != "exchange" or unit.partition is None:
+            return False
+        partition, dims = unit.partition.data, layers.out.out_dims
+        if partition.borders == "overlap":
+            _, _, rows, columns = tile_counts(dims, partition, target.chip.clusters)
+            return is_several and (rows * columns > 1 or (target.chip.clusters > 1 and partition.clusters > 1))
+        strips = tile_counts(dims, partition, target.chip.clusters)[COLUMNS]
+        return self.order != COLUMN_MAJOR and not (self.order == ROW_MAJOR and strips == 1)
+
+
+def check_fits(unit: UnitOp, layers: UnitLayers, target: Target) -> None:
+    """Every layer's map, those that it reads, and all that later layers still read, are in SRAM at once: the clusters
+    together must have room for it."""
+    available = target.chip.clusters * target.cluster.sram.capacity_bytes
+    sizes = [map_bytes(layer.out_dims, layer.out_bytes) for layer in layers.layers]
+    last = [layers.last_use(j) for j in range(len(sizes))]
+    for j in range(1, len(sizes)):
+        alive = [k for k in range(j) if last[k] >= j] + ([j] if j not in layers.stored else [])
+        needed = sum(sizes[k] for k in alive)
+        if needed > available:
+            pair = f"{describe(layers.ops[j - 1])} and {describe(layers.ops[j])}"
+            raise DoesNotFit(
+                f"the maps of {pair}, layer by layer with all that is alive beside them,",
+                f"unit {unit.unit_name.data}",
+                f"{needed} B",
+                f"{available} B of SRAM of all clusters",
+            )
+
+
+def map_bytes(dims: Sequence[int], element_bytes: int) -> int:
+    total = element_bytes
+    for extent in dims:
+        total *= extent
+    return total
+
+
+def split(unit: UnitOp, layers: UnitLayers) -> None:
+    """One unit for each layer in the place of the unit; its own results go where they went."""
+    block = unit.parent
+    end = unit.body.block.last_op
+    assert block is not None and end is not None
+    attributes = {name: unit.attributes[name] for name in (MAPS, SRAM_BYTES) if name in unit.attributes}
+    read_inside = {operand for op in layers.ops for operand in op.operands}
+    keeps = [op.results[0] for op in layers.ops if op.results[0] in read_inside]
+    unroll(unit, end)
+    for j, op in enumerate(layers.ops):
+        op.attributes.pop("frustum.map", None)
+        own = wrap([op], f"{unit.unit_name.data}.{j}", STOPPED, keeps_of(op, keeps))
+        own.attributes.update(attributes)
+    for weight in [o for o in block.ops if isinstance(o, WeightOp) and not o.result.uses]:
+        weight.detach()
+        weight.erase()
+    unit.detach()
+    unit.erase()
+
+
+def keeps_of(op: Operation, keeps: Sequence[SSAValue]) -> list[SSAValue]:
+    return [value for value in keeps if value.owner is op]
+
+
+def unroll(unit: UnitOp, end: Operation) -> None:
+    """Everything in the body before the unit; only its own shell is left."""
+    block = unit.parent
+    assert block is not None
+    for argument, operand in zip(unit.body.block.args, unit.operands, strict=True):
+        argument.replace_all_uses_with(operand)
+    for result, value in zip(unit.results, list(end.operands), strict=True):
+        result.replace_all_uses_with(value)
+    for op in list(unit.body.block.ops):
+        if op is not end:
+            op.detach()
+            block.insert_op_before(op, unit)
+
+
+__all__ = ["SplitBreadthFirst"]
