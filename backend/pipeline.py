@@ -104,8 +104,8 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "tiled": (*partition_passes(choices), ChooseLayout()),
         "placed": (LowerUnits(), *order_passes(choices)),
         "lowered": (
-            LowerTiles(), ChooseLineBuffer(), *weight_passes(choices), JoinSections(share=choices.joined),
-            MakeAddressTables(),
+            LowerTiles(hold=choices.weights == "shared"), ChooseLineBuffer(), *weight_passes(choices),
+            JoinSections(share=choices.joined), MakeAddressTables(),
         ),
         "fixed": (Allocate(), HoistLoads(), Schedule()),
     }[stop]

@@ -31,8 +31,8 @@ HEAD = f"""# One network at every stop
 Written by `make docs` (examples/stops.py); a test compares it with what the compiler gives.
 The network is a residual block: two convolutions of 3 x 3 with {CHANNELS} channels on {HEIGHT} x {WIDTH}, an addition,
 a maximum pool, in f32. The machine is `edge` with {SRAM_BYTES >> 10} KiB of SRAM and one core: a map has
-{CHANNELS * HEIGHT * WIDTH * 4 >> 10} KiB, so nothing of it stays whole on chip. `frustum run MODEL --dump-ir DIR` writes
-the same for any network, and every file continues from where it is.
+{CHANNELS * HEIGHT * WIDTH * 4 >> 10} KiB, so nothing of it stays whole on chip. `frustum run MODEL --dump-ir DIR`
+writes the same for any network, and every file continues from where it is.
 """
 SAYS = {
     "imported": """What the file says, with its names and its order; weights are named, their numbers lie beside

@@ -58,7 +58,7 @@ def hold(unit: UnitLowering, op: t.ComputeOp, layer: int) -> tuple[WeightSource 
 def is_read_once(unit: UnitLowering, op: t.ComputeOp, params: dict[str, Any]) -> bool:
     """Whether the cores take the weights in several pieces, each of them once: then they need not be in SRAM whole,
     and the first pieces are used, and the memory of the last layer's is free, before all have come."""
-    if params["weight_batch"] or unit.loops:
+    if params["weight_batch"] or unit.loops or unit.program.hold:
         return False
     region = op.region.data
     start = box_at_levels(region, unit.levels)

@@ -27,14 +27,18 @@ class LowerTiles(ModulePass):
 
     Before: one network of `ftile.unit`, weights and reshapes.  After: one `fisa.program`; a barrier stands between
     units, and the page of the program after next is fetched in each.
+
+    `hold`: weights that the plan holds in SRAM are held even where each piece is used once, as `ShareWeights` needs;
+    otherwise such weights come piece by piece.
     """
 
     name = "frustum-lower-tiles"
+    hold: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
         for network in [o for o in op.walk() if isinstance(o, g.NetworkOp)]:
-            program = Lowering(network, target).run()
+            program = Lowering(network, target, hold=self.hold).run()
             op.attributes.update(program.names.attributes())
             block = network.parent
             assert block is not None
@@ -50,10 +54,10 @@ class Lowered:
 
 
 class Lowering:
-    """One network to one program; `tiles`: where those lie that units have left in SRAM."""
+    """One network to one program; `tiles`: where those lie that units have left in SRAM; `hold`: see `LowerTiles`."""
 
-    def __init__(self, network: g.NetworkOp, target: Target):
-        self.network, self.target = network, target
+    def __init__(self, network: g.NetworkOp, target: Target, *, hold: bool = False):
+        self.network, self.target, self.hold = network, target, hold
         self.names = Names()
         self.body = Block()
         self.declared = Declarations(network, self.body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +13,7 @@ from random_network import networks
 from stops import executable, modules_at_stops
 from xdsl.context import Context
 
-from frustum.backend.pipeline import Choices
+from frustum.backend.pipeline import Choices, passes_to
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa import AllocOp, CopyOp
 from frustum.passes.lower.compress_weights import CompressWeights
@@ -27,6 +29,15 @@ def shared(lowered, codec=None):
         CompressWeights(codec=codec).apply(Context(), module)
     ShareWeights().apply(Context(), module)
     module.verify()
+    return module
+
+
+def held(module, target, choices=Choices()):  # noqa: B008  # frozen
+    """A module at stop `lowered` whose weights are in SRAM as the plan says, ready to be shared."""
+    module = modules_at_stops(module, target, choices)["placed"]
+    for step in passes_to("lowered", replace(choices, weights="shared")):
+        if not isinstance(step, ShareWeights):
+            step.apply(Context(), module)
     return module
 
 
@@ -57,7 +68,7 @@ def wide(net):
 def test_four_clusters_hold_weights_once(codec):
     net = IntegerNet(seed=1)
     module, inputs = net.module(*wide(net))
-    lowered = modules_at_stops(module, "default", Choices())["lowered"]
+    lowered = held(module, "default")
     spread = shared(lowered, codec)
     assert sends(spread), "nothing is shared: the test needs another network"
     assert held_bytes(spread) < held_bytes(lowered)
@@ -71,14 +82,14 @@ def test_four_clusters_hold_weights_once(codec):
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(networks(), st.sampled_from(["default", "manycore"]), st.sampled_from(["f32", "f16"]))
 def test_random_networks(network, target, dtype):
-    lowered = modules_at_stops(network.module, target, Choices(dtype=dtype))["lowered"]
+    lowered = held(network.module, target, Choices(dtype=dtype))
     assert run(lowered, network.inputs)[0] == run(shared(lowered), network.inputs, checked=True)[0]
 
 
 def test_clusters_without_cdma_cannot_share():
     net = IntegerNet(seed=1)
     module, _ = net.module(net.product(net.integer_input(1, 8, 6, 6), 8))
-    lowered = modules_at_stops(module, "tiny", Choices())["lowered"]
+    lowered = held(module, "tiny")
     with pytest.raises(DoesNotFit, match=r"target tiny: clusters that share weights .* needed CDMA, available none"):
         shared(lowered)
 
@@ -86,5 +97,5 @@ def test_clusters_without_cdma_cannot_share():
 def test_one_cluster_has_nobody_to_share_with():
     net = IntegerNet(seed=1)
     module, _ = net.module(net.product(net.integer_input(1, 8, 6, 6), 8))
-    lowered = modules_at_stops(module, "edge", Choices())["lowered"]
+    lowered = held(module, "edge")
     assert str(shared(lowered)) == str(lowered)

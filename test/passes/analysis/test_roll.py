@@ -175,7 +175,7 @@ def test_a_layer_that_needs_all_rows_is_refused():
 
 def test_a_map_seen_in_another_form_is_refused():
     net = Net()
-    y = net.layer(graph.ReduceOp("mean", net.conv(net.input(1, 2, 8, 8), 2), (2, 3)))
+    y = net.layer(graph.ReduceOp("mean", net.conv(net.input(1, 2, 8, 8), 2), (1,)))
     unit = layers_of(list(net.block.ops), [y])
     with pytest.raises(Unprojectable, match=r"layer 1 \(reduce\) sees the map of layer 0 \(conv\) in another form"):
         project(unit, Partition((1, 1, 1, 1), 2, 1), 1)
