@@ -125,14 +125,6 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--borders", choices=BORDERS, help="of tiles: computed again, kept or sent, or what is cheaper"
     )
     parser.add_argument(
-        "--order", metavar="ORDER",
-        help="of tiles: row-major, column-major, bands{bands=2,direction=top-down}, serpentine, z-order, quadrants,"
-        " checkerboard, mirrored; any with {depth=breadth-first} (docs/traversal.md)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--borders", choices=BORDERS, help="of tiles: computed again, kept or sent, or what is cheaper"
-    )
-    parser.add_argument(
         "--pipeline", metavar='"pass{option=...},..."', help="these passes instead of the default pipeline"
     )
     parser.add_argument(
