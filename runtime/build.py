@@ -457,7 +457,7 @@ def _passes(request: Request) -> Sequence[ModulePass] | None:
     if request.pipeline is None:
         return None
     of_passes = (
-        ("--dtype", request.dtype), ("--policy", request.policy),
+        ("--dtype", None if request.dtype == INT8 else request.dtype), ("--policy", request.policy),
         ("--compress-weights", request.compress_weights), ("--weights", request.weights),
         ("--order", request.order), ("--borders", request.borders),
     )  # fmt: skip

@@ -22,6 +22,7 @@ from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import from_attribute
 from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.memory import DTYPES
+from frustum.runtime.raster_buffers import empty_buffer
 from frustum.runtime.tile_buffers import Buffer
 from frustum.runtime.tile_layers import Held, Ranges, Work, compute
 
@@ -75,7 +76,7 @@ def run_tiles(unit: tile.UnitOp, operands: Sequence[Any], constants: Mapping[SSA
     clusters, places = _clusters(unit), _places(block.ops)
     for root in {root for root, _ in places.values()} - buffers.keys():
         assert isinstance(root.type, tile.TileType)
-        buffers[root] = [Buffer(root.type.data) for _ in range(clusters)]
+        buffers[root] = [empty_buffer(root.type.data) for _ in range(clusters)]
         for cluster, buffer in enumerate(buffers[root]):
             buffer.move((0, 0, 0, 0), cluster)
     places |= {value: (value, 0) for value in buffers}

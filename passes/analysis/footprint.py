@@ -63,7 +63,7 @@ def footprint(
         if (loaded and unit.inputs[loaded[0] - count].resident) or root in kept:
             continue
         place, stored = places[root], [m for m in members if m in unit.stored]
-        size = aligned(place.region.elements * unit.bytes_of(root))
+        size = aligned(place.elements * unit.bytes_of(root))
         moves = any(not projection.region_of(m).is_fixed for m in (*loaded, *stored))
         if loaded or stored:
             crossing += size * (partition.depth if moves and not place.ring else 1)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from xdsl.ir import Operation
 
 from frustum.dialects.isa.program import Affine, Box
-from frustum.dialects.tile import Axis, MapAttr, SubMap, Tile
+from frustum.dialects.tile import Axis, MapAttr, Raster, SubMap, Tile
 from frustum.dialects.unit import Extents, Partition
 from frustum.passes.analysis.layer import Layer, MapOperand, dense
-from frustum.passes.analysis.roll import ROWS, Rolling, rates_of, ring_rows, roll
+from frustum.passes.analysis.roll import COLUMNS, ROWS, Rolling, rates_of, ring_rows, roll
 from frustum.passes.analysis.unit_layers import Source, UnitLayers, Unprojectable, layers_of, unit_layers
 
+IMAGES = 0
 Starts = tuple[Affine, Affine, Affine, Affine]
 
 
@@ -61,9 +62,10 @@ def output_region(dims: Extents, partition: Partition, clusters: int) -> Region:
     starts = []
     for d, tile in enumerate(partition.tile):
         is_dealt = d == partition.clusters and clusters > 1
-        step = tile * (clusters if is_dealt else 1)
+        own = counts[d] if d == IMAGES else 1  # a cluster's images follow each other, tiles of rows are dealt in turn
+        step = tile * (clusters if is_dealt and d != IMAGES else 1)
         start = Affine.index(d, step) if counts[d] > 1 else Affine()
-        starts.append(start + Affine(cluster=tile) if is_dealt else start)
+        starts.append(start + Affine(cluster=tile * own) if is_dealt else start)
     return Region(_starts(starts), partition.tile)
 
 
@@ -114,7 +116,7 @@ class Projection:
     `inputs`: what it loads of each input; `counts`: passes per dimension; `stores`: of each map that leaves the unit,
     what the pass writes: every element in exactly one pass.
     With exchanged borders `rings` and `input_rings` are the rows that are in use of each in a step (0: none beyond
-    those that the step makes; see `ring_rows`).
+    those that the step makes; see `ring_rows`); where columns are kept too, `columns` has those by number of the map.
     """
 
     outputs: tuple[Region, ...]
@@ -124,6 +126,7 @@ class Projection:
     rings: tuple[int, ...]
     input_rings: tuple[int, ...]
     stores: tuple[Region, ...] = ()
+    columns: tuple[int, ...] = ()
 
     def region_of(self, number: int) -> Region:
         """Of a map by its number: what the pass makes or loads of it."""
@@ -144,7 +147,7 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
             f"layer {j} ({unit.layers[j].kind}) sees the map of layer {i} ({unit.layers[i].kind}) in another form"
         )
     if partition.borders == "raster":
-        raise Unprojectable("borders raster: not written yet")
+        return project_raster(unit, partition, clusters)
     if partition.borders == "exchange":
         return project_steps(unit, partition, clusters)
     last = len(unit.layers) - 1
@@ -220,6 +223,44 @@ def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Proj
     )
 
 
+def project_raster(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:
+    """The same where rows and columns are kept: steps along the columns inside steps along the rows."""
+    if partition.clusters and clusters > 1:
+        raise Unprojectable("where rows and columns are kept, only images (0) are dealt to clusters")
+    if unit.groups or unit.kept or any(own.resident for own in unit.inputs):
+        raise Unprojectable("with borders raster no map is part of a concatenation or stays in SRAM")
+    images, channels, rows, columns = partition.tile
+    by_rows, by_columns = roll(unit, rows), roll(unit, columns, COLUMNS)
+    _, _, height, width = unit.out.out_dims
+    whole = replace(partition, tile=(images, channels, height, width), borders="overlap")
+    plain = project(unit, whole, clusters)
+
+    def rolled(regions: Sequence[Region], numbers: Sequence[int]) -> tuple[Region, ...]:
+        across = (*by_columns.layers, *by_columns.inputs)
+        down = (*by_rows.layers, *by_rows.inputs)
+        return tuple(
+            rolling(rolling(region, down[k], by_rows.count), across[k], by_columns.count, COLUMNS)
+            for region, k in zip(regions, numbers, strict=True)
+        )
+
+    count = len(unit.layers)
+    outputs = rolled(plain.outputs, range(count))
+    n, c, _, _ = plain.counts
+    return Projection(
+        outputs,
+        tuple(
+            tuple(needed(made, operand) for operand in layer.maps)
+            for layer, made in zip(unit.layers, outputs, strict=True)
+        ),
+        rolled(plain.inputs, range(count, count + len(plain.inputs))),
+        (n, c, by_rows.count, by_columns.count),
+        tuple(r.kept for r in by_rows.layers),
+        tuple(r.kept for r in by_rows.inputs),
+        rolled(plain.stores, unit.stored),
+        tuple(r.kept for r in (*by_columns.layers, *by_columns.inputs)),
+    )
+
+
 def beside(unit: UnitLayers, j: int, out: Region, counts: Extents, clusters: int) -> Region:
     """The part of another output of the unit that belongs to a tile of its last one: as many times its positions as
     the layers between them say; raises `Unprojectable` where these do not cover it."""
@@ -245,25 +286,33 @@ def beside(unit: UnitLayers, j: int, out: Region, counts: Extents, clusters: int
     return Region(_starts(starts), (n, c, h, w))
 
 
-def rolling(region: Region, step: Rolling, count: int) -> Region:
-    """A region whose rows are those of a step; unchanged where it is the same in all."""
+def rolling(region: Region, step: Rolling, count: int, dimension: int = ROWS) -> Region:
+    """A region whose rows (or columns) are those of a step; unchanged where it is the same in all."""
     if not step.rows:
         return region
-    n, c, _, w = region.start
-    start = Affine(step.start) if count == 1 else Affine.index(ROWS, step.rows) + step.start
-    images, channels, _, columns = region.extent
-    return Region((n, c, start, w), (images, channels, step.rows, columns))
+    start = Affine(step.start) if count == 1 else Affine.index(dimension, step.rows) + step.start
+    starts, extents = list(region.start), list(region.extent)
+    starts[dimension], extents[dimension] = start, step.rows
+    n, c, h, w = extents
+    return Region(_starts(starts), (n, c, h, w))
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a map lies in SRAM: number of the map in whose buffer (its own, or that of a concatenation) and the
-    channels before it there; start and extents of the buffer, and whether it is a ring along the rows."""
+    channels before it there; start and extents of the buffer, whether it goes around, and if so along the columns too
+    (`raster`: the extents are those of the rows that a step makes, in columns of its ring)."""
 
     root: int
     channel: int
     region: Region
     ring: bool
+    raster: Raster | None = None
+
+    @property
+    def elements(self) -> int:
+        """Of the buffer."""
+        return self.region.elements if self.raster is None else self.raster.elements(self.region.extent)
 
 
 def places_of(unit: UnitLayers, projection: Projection, depth: int) -> tuple[Place, ...]:
@@ -277,8 +326,27 @@ def places_of(unit: UnitLayers, projection: Projection, depth: int) -> tuple[Pla
     found = []
     for number in range(count):
         root = unit.root(number)
-        found.append(Place(root, channel_of(unit, number), *roots[root]))
+        own = Place(root, channel_of(unit, number), *roots[root])
+        found.append(own if not projection.columns else raster_place(unit, projection, number, depth))
     return tuple(found)
+
+
+def raster_place(unit: UnitLayers, projection: Projection, number: int, depth: int) -> Place:
+    """The place of a map of which rows and columns are kept: the last rows of each step of rows in a ring of all
+    columns (of as many steps back as its readers need), the others in a ring of a few columns."""
+    region, width = projection.region_of(number), unit.dims_of(number)[COLUMNS]
+    _, _, rows, columns = region.extent
+    span, across = projection.ring_of(number), projection.columns[number]
+    if not span and not across:
+        return Place(number, 0, region, False)
+    copies = depth if number >= len(unit.layers) or number in unit.stored else 1
+    ring = max(across, columns) + (copies - 1) * columns
+    kept = max(0, span - rows)
+    back = -(-kept // rows)
+    raster = Raster(min(kept, rows), back, back * width + ring if kept else 0, width)
+    n, c, h, _ = region.start
+    images, channels, _, _ = region.extent
+    return Place(number, 0, Region((n, c, h, Affine()), (images, channels, rows, ring)), True, raster)
 
 
 def buffer_of(

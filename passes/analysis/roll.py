@@ -14,6 +14,8 @@ from frustum.passes.analysis.unit_layers import UnitLayers, Unprojectable
 
 ROWS = 2
 """The dimension along which borders roll."""
+COLUMNS = 3
+"""The other one, where both are kept (`raster`)."""
 
 
 @dataclass(frozen=True)
@@ -35,30 +37,31 @@ class Steps:
     count: int
 
 
-def roll(unit: UnitLayers, rows: int) -> Steps:
-    """Steps of a unit of which each makes `rows` rows of the last layer's output, after the first few.
+def roll(unit: UnitLayers, rows: int, dimension: int = ROWS) -> Steps:
+    """Steps of a unit of which each makes `rows` rows of the last layer's output, after the first few; with another
+    `dimension` the same of its positions (columns).
 
     Every layer leads its consumers by just so many rows as their windows reach ahead (warm-up: all leads are moved
     before the first row, where nothing is computed).  `kept` is from the oldest row that a consumer still needs in a
     step to the newest that the step makes; maps in one buffer keep the same rows; what stays in SRAM has all rows.
     """
-    last = len(unit.layers) - 1
-    made = rows_made(unit, rows)
+    last, what = len(unit.layers) - 1, "rows" if dimension == ROWS else "columns"
+    made = rows_made(unit, rows, dimension)
     leads: dict[int, int] = dict.fromkeys(unit.stored, 0) | {last: 0}
     oldest: dict[int, int] = {}
     for j in range(last, -1, -1):
-        layer, align = unit.layers[j], unit.layers[j].align[ROWS]
+        layer, align = unit.layers[j], unit.layers[j].align[dimension]
         if j not in leads or made[j] % align:
-            raise Unprojectable(f"layer {j} ({layer.kind}) is not made in steps of whole rows")
+            raise Unprojectable(f"layer {j} ({layer.kind}) is not made in steps of whole {what}")
         lead = leads[j] = -(-leads[j] // align) * align
         oldest[j] = min(oldest.get(j, lead), lead)
         for operand, source in zip(layer.maps, unit.sources[j], strict=True):
-            axis, number = operand.access[ROWS], unit.number_of(source)
+            axis, number = operand.access[dimension], unit.number_of(source)
             if source.input is not None and unit.inputs[source.input].resident:
                 continue
             if isinstance(axis, Whole):
-                if operand.dims[ROWS] > 1:
-                    raise Unprojectable(f"layer {j} ({layer.kind}) needs all rows of its operand at once")
+                if operand.dims[dimension] > 1:
+                    raise Unprojectable(f"layer {j} ({layer.kind}) needs all {what} of its operand at once")
                 continue
             first = lead * axis.num // axis.den + axis.low
             ahead = first + axis.extent(made[j]) - made[number]
@@ -76,17 +79,18 @@ def roll(unit: UnitLayers, rows: int) -> Steps:
         span = 0 if unit.root(number) in unit.kept else spans[number][1] - spans[number][0]
         return Rolling(made[number], leads[number] - late * made[number], span if span > made[number] else 0)
 
-    ends = [late + Fraction(unit.layers[j].out_dims[ROWS] - leads[j], made[j]) for j in unit.stored]
+    ends = [late + Fraction(unit.layers[j].out_dims[dimension] - leads[j], made[j]) for j in unit.stored]
     layers = tuple(rolled(j) for j in range(last + 1))
     inputs = tuple(rolled(last + 1 + k) for k in range(len(unit.inputs)))
     return Steps(layers, inputs, max(math.ceil(end) for end in ends))
 
 
-def rows_made(unit: UnitLayers, rows: int) -> list[int]:
+def rows_made(unit: UnitLayers, rows: int, dimension: int = ROWS) -> list[int]:
     """Rows of every map (layers, then inputs) for `rows` rows of the last layer's output."""
-    made = [rows * rate for rate in rates_of(unit, ROWS)]
+    made = [rows * rate for rate in rates_of(unit, dimension)]
     if any(m.denominator != 1 for m in made):
-        raise Unprojectable(f"{rows} rows of the output are no whole rows of every layer")
+        what = "rows" if dimension == ROWS else "columns"
+        raise Unprojectable(f"{rows} {what} of the output are no whole {what} of every layer")
     return [int(m) for m in made]
 
 

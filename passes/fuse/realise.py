@@ -16,7 +16,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import Residency, SubMap
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.footprint import Footprint, footprint
-from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project
+from frustum.passes.analysis.project import ROWS, Projection, UnitLayers, Unprojectable, project
 from frustum.passes.analysis.traffic import traffic
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.tile.plan import LayerPlan, plan_layer, work_of
@@ -63,7 +63,8 @@ def realise(
     residency = residencies(unit, streamed)
     unplanned = [LayerPlan(SubMap((1, 1, 1, 1), 0, weights=r), 0.0, 0, 0) for r in residency]
     left = free_bytes - footprint(unit, partition, projection, unplanned, kept).total_bytes
-    plans = plans_of(unit, projection, target, residency, loops, max(chunk_bytes, left // 2))
+    whole = (ROWS,) if partition.borders == "raster" else ()  # bands of rows are told apart when code is made
+    plans = plans_of(unit, projection, target, residency, loops, max(chunk_bytes, left // 2), whole)
     if plans is None:
         return None
     needs = footprint(unit, partition, projection, plans, kept)
@@ -93,8 +94,9 @@ def plans_of(
     residency: Sequence[Residency],
     loops: int,
     chunk_bytes: int,
+    whole: tuple[int, ...] = (),
 ) -> list[LayerPlan | None] | None:
-    """The pieces of every layer; None where some layer has none that fit the cores."""
+    """The pieces of every layer, with the dimensions `whole` not cut; None where some layer has none that fit."""
     plans: list[LayerPlan | None] = []
     for j, layer in enumerate(unit.layers):
         if layer.kind == "concat":
@@ -102,7 +104,8 @@ def plans_of(
             continue
         extent = projection.operands[j][0].extent if layer.kind == "reduce" else projection.outputs[j].extent
         machine = target if residency[j] == "unit" else with_chunks(target, chunk_bytes)
-        plan = plan_layer(work_of(layer, extent), machine, residency[j], loops)
+        work = work_of(layer, extent)
+        plan = plan_layer(replace(work, whole=(*work.whole, *whole)), machine, residency[j], loops)
         if plan is None:
             return None
         plans.append(plan)

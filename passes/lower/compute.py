@@ -7,7 +7,7 @@ that a body does not need are left out, so that loads run ahead of computing by 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -36,6 +36,7 @@ from frustum.passes.lower import nest as nests
 from frustum.passes.lower.instructions import COMPUTE
 from frustum.passes.lower.memory_map import Placed, aligned, byte_strides, four, offset_of, tile_bytes
 from frustum.passes.lower.nest import CHANNELS_IN, GROUP, LoopName, Nest
+from frustum.passes.lower.raster import parts_of
 from frustum.passes.lower.shuffle import SHUFFLE, load_groups
 
 Emit = Callable[[Block, int], None]
@@ -178,7 +179,8 @@ class LayerLowering:
 
         def emit(block: Block, stage: int) -> None:
             piece.allocated = self.alloc(block, "nram", tile_bytes(box_tile), depth)
-            self.copy(block, "mvdma", tile.buffer, piece.buffer, tile.view(start), piece.own_view, box, stage)
+            for own, first, part in parts_of(tile, start, box):
+                self.copy(block, "mvdma", own.buffer, piece.buffer, own.view(first), piece.view(first), part, stage)
 
         depth = self.nest.depth(names)
         self.loads.append(Item(depth, emit))
@@ -364,7 +366,9 @@ class LayerLowering:
         if self.reduced:
             start, box = self.reduced_box()
         view = View(self.out.element, Affine(), self.out_strides)
-        self.copy(block, "mvdma", self.out_buffer, self.out.buffer, view, self.out.view(start), box, stage)
+        for own, first, part in parts_of(self.out, start, box):
+            behind = replace(view, offset=(first[2] - start[2]) * self.out_strides[2])
+            self.copy(block, "mvdma", self.out_buffer, own.buffer, behind, own.view(first), part, stage)
 
     def reduced_box(self) -> tuple[tuple[Affine, ...], Box]:
         """The piece of a reduction's output: one element along every reduced dimension (outside of the map on clusters

@@ -16,6 +16,7 @@ from frustum.passes.analysis.project import ROWS
 from frustum.passes.lower.blocks import CHANNELS
 from frustum.passes.lower.memory_map import Placed, at_levels, box_at_levels, byte_strides, four, tile_bytes
 from frustum.passes.lower.places import Home
+from frustum.passes.lower.raster import COLUMNS, fresh_tile, in_bands, kept_tile
 
 if TYPE_CHECKING:
     from frustum.passes.lower.lower_unit import UnitLowering
@@ -30,6 +31,8 @@ class Tiles:
     unit: UnitLowering
     homes: Mapping[SSAValue, Home]
     placed: dict[SSAValue, Placed] = field(default_factory=dict)
+    fresh: dict[Home, SSAValue] = field(default_factory=dict)
+    """Of tiles of which rows and columns are kept: the buffer of the rows that no later pass reads."""
 
     def __getitem__(self, value: SSAValue) -> Placed:
         return self.placed[value]
@@ -49,6 +52,9 @@ class Tiles:
             placed.origin = (origin[0], origin[CHANNELS] - home.channels[value], *origin[2:])
         if tile.ring:
             placed = self.rolled(placed, tile.extents[ROWS])
+        elif tile.raster is not None:
+            assert home.buffer is not None
+            placed = in_bands(placed, tile, origin, unit.passes_outside(COLUMNS), home.buffer, self.fresh[home])
         self.placed[value] = placed
         return placed
 
@@ -72,6 +78,9 @@ class Tiles:
         moves = home.has(t.LoadOp, t.StoreOp)
         if home.is_resident:
             alloc, body = isa.AllocOp("sram", size), unit.program.body
+        elif home.tile.raster is not None:
+            self.allocate_raster(home, unit.copies(len(unit.loops)) if moves else 1)
+            return
         elif home.tile.ring and unit.loops:
             home.depth = len(unit.loops)
             alloc = isa.AllocOp("sram", size, rolling=unit.copies(home.depth) if moves else 1)
@@ -82,6 +91,18 @@ class Tiles:
             body = unit.bodies[home.depth]
         body.add_op(alloc)
         home.buffer, home.start = alloc.buffer, origin
+
+    def allocate_raster(self, home: Home, copies: int) -> None:
+        """Both rings of a tile of which rows and columns are kept (one, where the other would be empty)."""
+        unit = self.unit
+        home.depth = len(unit.loops)
+        buffers = []
+        for ring in (kept_tile(home.tile), fresh_tile(home.tile)):
+            if ring is not None:
+                alloc = isa.AllocOp("sram", tile_bytes(ring), rolling=copies if unit.loops else None)
+                unit.innermost.add_op(alloc)
+                buffers.append(alloc.buffer)
+        home.buffer, self.fresh[home] = buffers[0], buffers[-1]
 
     def depth(self, home: Home, origin: Starts, *, is_loaded: bool) -> int:
         """How many tile loops are open where a home is allocated that does not roll: those that move it; all, where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from xdsl.utils.exceptions import PassFailedException
@@ -10,7 +11,8 @@ from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box
 from frustum.passes.lower.blocks import Part, by_blocks, whole_part
-from frustum.passes.lower.memory_map import at_levels, box_at_levels, dram_view, is_shared
+from frustum.passes.lower.memory_map import Placed, at_levels, box_at_levels, dram_view, is_shared
+from frustum.passes.lower.raster import parts_of
 
 if TYPE_CHECKING:
     from frustum.passes.lower.lower_unit import UnitLowering
@@ -26,14 +28,16 @@ def load(unit: UnitLowering, op: t.LoadOp) -> None:
     fill = None if op.fill is None else op.fill.value.data
     tags = cast(Any, unit.tags(layer_of_load(unit, op)))
 
-    def copy(part: Part, stage: int) -> isa.CopyOp:
+    def copy(part: Part, stage: int, own: Placed) -> isa.CopyOp:
         seen = dram_view(placed.element, view, part.start, ELEMENT_BYTES[placed.element])
         return isa.CopyOp(
-            "gdma", source.buffer, placed.buffer, src_view=seen, dst_view=placed.view(part.start), box=part.box,
+            "gdma", source.buffer, own.buffer, src_view=seen, dst_view=own.view(part.start), box=part.box,
             fill=fill, multicast=is_shared(placed.start, unit.clusters), stage=stage, **tags,
         )  # fmt: skip
 
-    by_blocks(unit.bodies[depth], copy, whole_part(placed.start, region), view.block, depth, 0)
+    whole = whole_part(placed.start, region)
+    for own, start, box in parts_of(placed, placed.start, whole.box):
+        by_blocks(unit.bodies[depth], partial(copy, own=own), Part(start, box), view.block, depth, 0)
 
 
 def layer_of_load(unit: UnitLowering, op: t.LoadOp) -> int:
@@ -51,14 +55,16 @@ def store(unit: UnitLowering, op: t.StoreOp) -> None:
     start = box_at_levels(region, unit.levels)
     tags = cast(Any, unit.tags(unit.last_layer))
 
-    def copy(part: Part, stage: int) -> isa.CopyOp:
+    def copy(part: Part, stage: int, own: Placed) -> isa.CopyOp:
         seen = dram_view(placed.element, view, part.start, ELEMENT_BYTES[placed.element])
         return isa.CopyOp(
-            "gdma", placed.buffer, target.buffer, src_view=placed.view(part.start), dst_view=seen, box=part.box,
+            "gdma", own.buffer, target.buffer, src_view=own.view(part.start), dst_view=seen, box=part.box,
             stage=stage, **tags,
         )  # fmt: skip
 
-    by_blocks(unit.innermost, copy, whole_part(start, region), view.block, len(unit.loops), unit.stage)
+    whole, depth = whole_part(start, region), len(unit.loops)
+    for own, first, box in parts_of(placed, start, whole.box):
+        by_blocks(unit.innermost, partial(copy, own=own), Part(first, box), view.block, depth, unit.stage)
 
 
 def send(unit: UnitLowering, op: t.SendOp) -> None:

@@ -365,6 +365,11 @@ class Body:
             n, _, h, w = whole.origin
             extents = (whole.extents[0], self.layers.dims_of(number)[1], *whole.extents[2:])
             return replace(whole, extents=extents, origin=(n, Affine(), h, w))
+        if place.raster is not None:
+            n, c, h, w = place.region.start
+            return t.Tile(
+                self.element(number), place.region.extent, self.order(number), (n, c, h, w), raster=place.raster
+            )
         is_shared = place.root in self.layers.groups or self.is_concat(place.root)
         order, element = self.order(place.root), self.element(number)
         if not is_shared and not place.ring:

@@ -105,8 +105,7 @@ def partition_unit(unit: UnitOp, target: Target, budget: Budget, borders: str = 
     layers = unit_layers(unit)
     plan = plan_unit(layers, target, budget)
     if plan is None:
-        found = shortage(layers, target, budget)
-        raise does_not_fit(unit.unit_name.data, layers, found)
+        raise does_not_fit(unit.unit_name.data, layers, shortage(layers, target, budget))
     write(unit, plan.partition, plan.maps)
 
 

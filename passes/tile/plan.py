@@ -195,13 +195,16 @@ def plan_matrix_with(
 ) -> LayerPlan | None:
     """The best pieces when dimension `cores_dim` is dealt to the cores and the loops `outer` are outside."""
     core, cores, e = target.core, target.cluster.cores, work.map_bytes[0]
-    if cores > 1 and work.extent[cores_dim] == 1 and max(work.extent[1:]) > 1:
+    free = [work.extent[d] for d in (1, 2, 3) if d not in work.whole]
+    if cores > 1 and (cores_dim in work.whole or (work.extent[cores_dim] == 1 and max(free) > 1)):
         return None
     is_grouped = work.groups > 1
     dims: list[list[int]] = [[1]]
     for d in (1, 2, 3):
-        extent = work.extent[d]
-        dims.append(shares(extent, cores, work.align[d]) if d == cores_dim else halves(extent, work.align[d]))
+        align = work.extent[d] if d in work.whole else work.align[d]
+        dims.append(
+            shares(work.extent[d], cores, align) if d == cores_dim else halves(work.extent[d], align)
+        )
     if is_grouped:
         dims[1] = sorted({g for c in dims[1] for g in group_pieces(c, work, cores_dim == 1)})
     sn, sc, sh, sw, ci = grid(*dims, [work.channels] if is_grouped else halves(work.channels))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stops import aimed
 from xdsl.context import Context
@@ -74,7 +74,10 @@ def map_layers(unit, target):
             continue
         region = projection.operands[j][0] if layer.kind == "reduce" else projection.outputs[j]
         varies = layer.is_matrix and layer.params["weight_batch"]
-        plan = plan_layer(work_of(layer, region.extent), target, "stream" if varies else "unit", free)
+        work = work_of(layer, region.extent)
+        if unit.partition.data.borders == "raster":
+            work = replace(work, whole=(*work.whole, 2))
+        plan = plan_layer(work, target, "stream" if varies else "unit", free)
         assert plan is not None, f"no piece of {op.name} fits"
         op.attributes["frustum.map"] = MapAttr(plan.map)
 

@@ -1,0 +1,60 @@
+"""Units of which rows and columns are kept, on the machine in checked mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from raster_networks import chains, one_unit, vgg_like
+from stops import executable, run_module
+
+from frustum.backend.pipeline import Choices, Run
+from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.graph import shape_of
+from frustum.dialects.unit import Partition
+from frustum.passes.analysis.project import Unprojectable
+from frustum.runtime.counters import count
+from frustum.runtime.machine import Machine
+from frustum.runtime.reference import network_of
+
+
+def run_unit(module, inputs, target, partition):
+    """One unit on the machine in checked mode: the network's outputs; what crossed the DRAM port, by class."""
+    tiles = one_unit(module, target, partition)
+    Run().advance(tiles, ["lowered"], Choices())
+    made = executable(tiles)
+    machine = Machine(made)
+    result = machine.run(inputs, mode="full", checked=True)
+    for name, array in run_module(module, inputs).items():
+        found = np.asarray(result.outputs[name], np.float32)
+        np.testing.assert_allclose(found, array, rtol=1e-4, atol=1e-4, err_msg=name)
+    return count(machine.expanded, machine.target, made.code.page_bytes).dram_bytes_by_class
+
+
+def test_random_units_run():
+    done = []
+
+    @settings(max_examples=12)
+    @given(chains())
+    def check(drawn):
+        try:
+            run_unit(drawn.module, drawn.inputs, drawn.target, drawn.partition)
+        except (Unprojectable, DoesNotFit):
+            return
+        done.append(True)
+
+    check()
+    assert len(done) >= 6
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_feature_maps_cross_dram_once(depth):
+    """As published for the first layers of VGG: only the unit's input and output, each once, nothing computed again."""
+    module, inputs = vgg_like()
+    network = network_of(module)
+    partition = Partition((1, 5, 1, 2), 0, depth, "raster")
+    found = run_unit(module, inputs, "df", partition)
+    (x,), (y,) = network.body.block.args, network.terminator.values
+    elements = [shape[1] * shape[2] * shape[3] for shape in (shape_of(x), shape_of(y))]
+    assert (found["input"], found["output"]) == tuple(4 * count for count in elements)
+    assert not found.get("intermediate", 0)
