@@ -10,19 +10,22 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.fit import DoesNotFit
-from frustum.dialects.graph import WeightOp
+from frustum.dialects.graph import ConcatOp, WeightOp
 from frustum.dialects.target import Target
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import UnitLayers, tile_counts, unit_layers
 from frustum.passes.fuse.wrap import wrap
+from frustum.passes.tile.forced import Asked, force
+from frustum.passes.tile.partition import realised
 from frustum.passes.tile.plan_unit import MAPS, SRAM_BYTES
 from frustum.passes.tile.shortage import describe
 
-COLUMNS = 3
+ROWS, COLUMNS = 2, 3
 COLUMN_MAJOR, ROW_MAJOR = "column-major", "row-major"
 STOPPED = "layer by layer"
 
@@ -31,8 +34,9 @@ STOPPED = "layer by layer"
 class SplitBreadthFirst(ModulePass):
     """Split units that must run breadth-first into units of one layer whose maps stay in SRAM.
 
-    Before: units, perhaps with partitions.  After: those split have neither partition nor maps, and keep what the next
-    ones read, so that clusters exchange borders after each layer and nothing is computed twice.
+    Before: units, perhaps with partitions.  After: those split keep what the next ones read, so that clusters exchange
+    borders after each layer and nothing is computed twice.  Each cluster has one part of all maps, the same rows
+    of each where that goes; other layers have no partition, nor has a unit of one layer that rolled.
     A unit of one layer is only cut anew: nothing of it is computed twice.
     With `depth` `breadth-first` all units of several layers are split.  Otherwise, with `borders` `exchange`, those
     that could not exchange in this `order`: rows roll from top to bottom of one column strip after the other, which is
@@ -56,7 +60,7 @@ class SplitBreadthFirst(ModulePass):
                 continue
             if len(layers.layers) > 1:
                 check_fits(unit, layers, target)
-                split(unit, layers)
+                split(unit, layers, target)
             else:
                 unit.properties.pop("partition", None)
 
@@ -100,24 +104,63 @@ def map_bytes(dims: Sequence[int], element_bytes: int) -> int:
     return total
 
 
-def split(unit: UnitOp, layers: UnitLayers) -> None:
+def split(unit: UnitOp, layers: UnitLayers, target: Target) -> None:
     """One unit for each layer in the place of the unit; its own results go where they went."""
     block = unit.parent
     end = unit.body.block.last_op
     assert block is not None and end is not None
     attributes = {name: unit.attributes[name] for name in (MAPS, SRAM_BYTES) if name in unit.attributes}
-    read_inside = {operand for op in layers.ops for operand in op.operands}
-    keeps = [op.results[0] for op in layers.ops if op.results[0] in read_inside]
+    keeps = kept_in(layers, end)
     unroll(unit, end)
     for j, op in enumerate(layers.ops):
         op.attributes.pop("frustum.map", None)
         own = wrap([op], f"{unit.unit_name.data}.{j}", STOPPED, keeps_of(op, keeps))
         own.attributes.update(attributes)
+        if not is_move(own.body.block.ops):
+            by_rows(own, layers.layers[j].out_dims[ROWS], target)
     for weight in [o for o in block.ops if isinstance(o, WeightOp) and not o.result.uses]:
         weight.detach()
         weight.erase()
     unit.detach()
     unit.erase()
+
+
+def by_rows(unit: UnitOp, height: int, target: Target) -> None:
+    """Cut a layer into as many tiles as there are clusters, if such tiles fit; the planner cuts it otherwise."""
+    rows = -(-height // target.chip.clusters)
+    try:
+        found = force(unit, Asked((0, 0, rows, 0), "overlap", ROWS, 1), target, target.cluster.sram.capacity_bytes)
+    except (DoesNotFit, PassFailedException):
+        return
+    realised(unit, found)
+
+
+def kept_in(layers: UnitLayers, end: Operation) -> list[SSAValue]:
+    """The maps that layers of the unit read again.  A concatenation stays if all its parts do, none of them has another
+    place, and nobody outside needs it; otherwise its parts go to DRAM, where it is a place."""
+    found: list[SSAValue] = []
+    for op in layers.ops:
+        value = op.results[0]
+        users = {use.operation for use in value.uses}
+        if not users - {end}:
+            continue
+        if not isinstance(op, ConcatOp) or (end not in users and is_keepable(op, found)):
+            found.append(value)
+
+    def is_read(value: SSAValue) -> bool:
+        """By a layer, or as part of a concatenation that stays."""
+        users = [use.operation for use in value.uses if use.operation is not end]
+        return any(not isinstance(user, ConcatOp) or user.results[0] in found for user in users)
+
+    return [value for value in found if is_read(value)]
+
+
+def is_keepable(op: ConcatOp, kept: Sequence[SSAValue]) -> bool:
+    parts = list(op.xs)
+    concats = [[u for u in x.uses if isinstance(u.operation, ConcatOp)] for x in parts]
+    return len(set(parts)) == len(parts) and all(
+        x in kept and len(users) == 1 for x, users in zip(parts, concats, strict=True)
+    )
 
 
 def keeps_of(op: Operation, keeps: Sequence[SSAValue]) -> list[SSAValue]:
