@@ -16,6 +16,7 @@ from frustum.passes.graph.dequantised_views import fold_view
 from frustum.passes.graph.fold_scale import FoldScaleAfter, FoldScaleBefore
 from frustum.passes.graph.fuse_activation import FuseActivation, FusePad
 from frustum.passes.graph.merge_scales import MergeScales
+from frustum.passes.graph.pool_before_conv import PoolBeforeConv
 from frustum.passes.graph.remove_identities import MergeMoves, RemoveIdentity
 from frustum.passes.weights import store_of
 
@@ -30,8 +31,9 @@ class Canonicalize(ModulePass):
     2. constant scales and shifts into the convolution or matrix product beside them: batch
        normalisation, biases (`fold_scale`), into one another where there is none (`merge_scales`); the
        new weights get new keys
-    3. borders of zeros and activations into the layer beside them (`fuse_activation`)
-    4. operations whose results nobody uses
+    3. means over windows before pointwise convolutions (`pool_before_conv`)
+    4. borders of zeros and activations into the layer beside them (`fuse_activation`)
+    5. operations whose results nobody uses
 
     Before: operators as the file has them.  After: none of the above is left to do.
     """
@@ -51,6 +53,7 @@ class Canonicalize(ModulePass):
                 FoldScaleAfter(constants),
                 FoldScaleBefore(constants),
                 MergeScales(constants),
+                PoolBeforeConv(),
                 FusePad(),
                 FuseActivation(),
             ],
