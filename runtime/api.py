@@ -26,13 +26,14 @@ from frustum.runtime.arguments import (
     POLICIES,
     SPLITS,
 )  # fmt: skip
-from frustum.runtime.build import Model, Request, build
+from frustum.runtime.build import build
 from frustum.runtime.calibrate import Method
 from frustum.runtime.chain import Chain, HostArray, chain_of
 from frustum.runtime.execute import execute_chain, report_of_chain
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Mode
+from frustum.runtime.request import Model, Request
 from frustum.runtime.sources import open_file, open_folder
 
 if TYPE_CHECKING:

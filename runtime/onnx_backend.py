@@ -23,12 +23,14 @@ import onnx
 from onnx import ModelProto, NodeProto, helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from frustum.runtime.build import Request, build, constants_of_run
+from frustum.runtime.build import build
 from frustum.runtime.chain import Chain, HostArray
 from frustum.runtime.execute import execute_chain, report_of_chain
 from frustum.runtime.host import type_of
 from frustum.runtime.kernels import Array
+from frustum.runtime.loading import constants_of_run
 from frustum.runtime.machine import InputError, Mode
+from frustum.runtime.request import Request
 
 __all__ = ["FrustumBackend", "Prepared", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
 

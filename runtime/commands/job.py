@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frustum.runtime.agreement import Model
-from frustum.runtime.build import Request, build, placed
+from frustum.runtime.build import build, placed
 from frustum.runtime.chain import Chain, Interface, chain_of
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
 from frustum.runtime.progress import Progress
 from frustum.runtime.report import Seconds
+from frustum.runtime.request import Request
 from frustum.runtime.sources import Origin, kind_of, open_file, open_folder
 
 OF_THE_COMPILER = ("target", "dtype", "calibrate", "shape", "batch", "policy", "pipeline", "dump_ir", "weights_seed",

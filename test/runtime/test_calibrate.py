@@ -14,11 +14,12 @@ from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.quantise import QuantiseNetwork, scale_of_range
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.weights import store_of
-from frustum.runtime.build import Request, build
+from frustum.runtime.build import build
 from frustum.runtime.calibrate import accuracy_of, calibrate, ends_of, joined, layer_values, snr_db
 from frustum.runtime.failures import UsageError
 from frustum.runtime.oracle import random_inputs
 from frustum.runtime.reference import ReferenceExecutor, network_of
+from frustum.runtime.request import Request
 
 ENOUGH_DB = 25
 

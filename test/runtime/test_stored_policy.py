@@ -6,8 +6,9 @@ import onnx_models
 import pytest
 
 from frustum.backend import targets
-from frustum.runtime.build import Request, build
+from frustum.runtime.build import build
 from frustum.runtime.failures import UsageError
+from frustum.runtime.request import Request
 
 
 def stored(tmp_path, options):

@@ -1,0 +1,109 @@
+"""One module through the passes to executables: those of the compiler or of `--pipeline`, dumps, and faults."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import DiagnosticException
+
+from frustum.backend.compile import AtStop, executable_of
+from frustum.backend.pipeline import STOPS, Choices, stop_of
+from frustum.backend.split_compile import Compilation, Splitting, compile_pieces, one_piece
+from frustum.dialects.graph import NetworkOp
+from frustum.dialects.isa.sync import ProgramOp
+from frustum.passes.weights import write_module
+from frustum.runtime.diagnostics import Reported, operation_at_fault
+from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
+from frustum.runtime.files import make_folder
+from frustum.runtime.loading import Loaded
+from frustum.runtime.progress import Progress
+
+
+def compile_module(
+    module: ModuleOp,
+    folder: Path | None,
+    choices: Choices,
+    passes: Sequence[ModulePass] | None,
+    splitting: Splitting,
+    names: frozenset[str],
+    progress: Progress,
+) -> Compilation:
+    """The module's executables; `names` are those of values between pieces, whose names cuts do not take."""
+    dump = _dump(folder)
+    if stop_of(module) == "imported":
+        dump(STOPS[0], module)
+    if passes is not None:
+        return _run_passes(module, choices, passes, folder, progress)
+
+    def at_stop(piece: str) -> AtStop:
+        dump = _dump(folder / piece if folder and piece else folder)
+
+        def told(stop: str, module: ModuleOp) -> None:
+            dump(stop, module)
+            progress("compile", (STOPS.index(stop) if stop in STOPS else 0) / len(STOPS))
+
+        return told
+
+    progress("compile", 0.0)
+    return compile_pieces(module, None, choices, splitting, names, at_stop)
+
+
+def _dump(folder: Path | None) -> AtStop:
+    """What writes a module as the file of its stop, in a folder that is made when it is needed."""
+    if folder is None:
+        return lambda stop, module: None
+
+    def write(stop: str, module: ModuleOp) -> None:
+        make_folder(folder)
+        write_module(module, folder / (f"{STOPS.index(stop):02}-{stop}.mlir" if stop in STOPS else f"{stop}.mlir"))
+
+    return write
+
+
+def _run_passes(
+    module: ModuleOp, choices: Choices, passes: Sequence[ModulePass], folder: Path | None, progress: Progress
+) -> Compilation:
+    """The passes of `--pipeline`, each dumped under its own name; they must lead to stop `fixed`."""
+    started = time.perf_counter()
+    seconds: dict[str, float] = {}
+    for number, each in enumerate(passes):
+        progress("compile", number / len(passes))
+        began = time.perf_counter()
+        try:
+            each.apply(Context(), module)
+            module.verify()
+        except DiagnosticException as error:
+            raise UsageError(f"error: after pass '{each.name}': {one_line(error)}") from error
+        seconds[each.name] = seconds.get(each.name, 0.0) + time.perf_counter() - began
+        if folder:
+            write_module(module, folder / f"{number + 1:02}-{each.name}.mlir")
+    if (count := sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk())) != 1:
+        raise UsageError(f"error: --pipeline makes one executable, and after it the module has {count} networks")
+    if (stop := stop_of(module)) != STOPS[-1]:
+        raise UsageError(
+            f"error: --pipeline ends at stop '{stop}': an executable needs all passes to '{STOPS[-1]}'"
+        )
+    return one_piece(executable_of(module, choices), time.perf_counter() - started, seconds)
+
+
+@contextmanager
+def faults_shown(loaded: Loaded, kept: ModuleOp | None) -> Iterator[None]:
+    """Errors of MLIR text are shown in it; what speaks to the user passes; all else comes with the module."""
+    try:
+        yield
+    except Exception as error:
+        if exit_code_of(error) is not None:
+            raise
+        if loaded.text is not None and isinstance(error, DiagnosticException):
+            raise Reported(loaded.text.error_in(operation_at_fault(error), one_line(error))) from error
+        raise CompilerFault(kept) from error
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(line.strip() for line in str(error).splitlines() if line.strip())
