@@ -48,7 +48,7 @@ class Allocate(ModulePass):
 
     name = "frustum-allocate"
 
-    copies: int = 4
+    copies: int = 64
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
@@ -145,7 +145,7 @@ class _Placing:
     def _place_deeper(self, group: Sequence[int], capacity: int) -> Sequence[int] | None:
         """Places in SRAM with more copies of buffers that loads fill in a loop, if there is room for that."""
         before = list(self.code.buffers)
-        for most in range(self.copies, 2, -1):
+        for most in (n for n in (64, 32, 16, 8, 4, 3) if n <= self.copies):
             for section in self.code.sections:
                 for number, depth in deeper(self.code, section, self.uses, capacity, most).items():
                     self.code.buffers[number] = replace(before[number], depth=depth)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
 
+from frustum.backend.encode import encode
 from frustum.backend.executable import Executable, build_executable
 from frustum.backend.pipeline import Choices, Run, stop_of, stops_after
 from frustum.backend.read_program import read_program
@@ -33,8 +34,10 @@ SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
 """Shares of SRAM that units may use, in the order tried: buffers of one unit may leave holes."""
 JOINED_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
 """Shares of code and events that joined sections may take, in the order tried; 0: a section for each unit."""
-TABLES = "address tables"
-"""In the message that a section has too many of them."""
+JOINED_AT_FIRST = 1.1
+"""The share tried before 1: the code is smaller than estimated, and the encoder says if it is not."""
+TABLES, INSTRUCTIONS = "address tables", "instruction memory"
+"""In the messages that a section has too many tables, or pages too much code."""
 NUMPY: dict[Element, Any] = {
     "f32": np.float32,
     "f16": np.float16,
@@ -84,21 +87,30 @@ def fixed(module: ModuleOp, choices: Choices, run: Run, stop: str | None = None)
     run.advance(module, before, choices)
     shares = list(SRAM_SHARES if "tiled" in after else SRAM_SHARES[:1])
     joined = [choices.joined, *(share for share in JOINED_SHARES if share < choices.joined)]
-    joined = joined if "lowered" in after else joined[:1]
+    if choices.joined == 1:
+        joined.insert(0, JOINED_AT_FIRST)
+    joined = joined if "lowered" in after else [choices.joined]
     first: DoesNotFit | None = None
     while True:
         is_last = len(shares) == len(joined) == 1
         attempt = module if is_last else module.clone()
         try:
             run.advance(attempt, after, replace(choices, sram=shares[0], joined=joined[0]))
+            if joined[0] > 1 and "fixed" in after:
+                encode(read_program(attempt), target_of(attempt).cluster.instruction_memory_bytes)
         except DoesNotFit as error:
             first = first or error
-            tried = shares if "sram" in str(error).lower() else joined if TABLES in str(error) else [None]
+            tried = shares if "sram" in str(error).lower() else joined if is_of_sections(error) else [None]
             if len(tried) < 2:
                 raise first from None
             tried.pop(0)
             continue
         return attempt
+
+
+def is_of_sections(error: DoesNotFit) -> bool:
+    """Whether shorter sections may help: address tables or code do not fit."""
+    return TABLES in str(error) or INSTRUCTIONS in str(error)
 
 
 def is_cut_by_fusion(module: ModuleOp, choices: Choices) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
@@ -37,7 +38,10 @@ class JoinSections(ModulePass):
     what was in the program's first section stays in a section of its own.  Joined sections have their buffers, their
     counters and their engines in common: the loads of a unit run ahead of the computations of the unit before.
 
-    `share` is the part of those limits that joined sections may take; 0 joins none.
+    All the code is one section where the machine has room for all of it.
+
+    `share` is the part of those limits that joined sections may take; 0 joins none.  The code is smaller than what is
+    known of it here, so that shares slightly above 1 may do; the encoder finds out.
     """
 
     name = "frustum-join-sections"
@@ -58,7 +62,10 @@ class JoinSections(ModulePass):
             for size, section in zip(section_bytes(program, len(barriers)), code.sections, strict=True)
         ]
         kept, joined = {0}, _Section()
+        whole = reduce(_Section.with_, sections, _Section())
         for number, section in enumerate(sections[1:]):
+            if whole.fits(target, 2 * self.share):
+                break
             joined = section if number in kept else joined.with_(section)
             if number not in kept and not joined.fits(target, self.share):
                 kept.add(number)
@@ -90,7 +97,7 @@ class _Section:
         slots = sum(sum(n) * cores[queue[0] in CORE_ENGINES] for queue, n in self.slots.items())
         return (
             self.bytes <= share * cluster.instruction_memory_bytes // 2
-            and slots <= share * cluster.event_slots
+            and slots <= min(1, share) * cluster.event_slots
         )
 
 

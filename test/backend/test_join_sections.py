@@ -57,6 +57,14 @@ def test_units_that_fit_become_one_section():
     assert [op.page.value.data for op in program.walk() if isinstance(op, FetchOp)] == [0, 1]
 
 
+@pytest.mark.parametrize(("missing", "pages"), [(0, 2), (1, 3)])
+def test_all_code_that_memory_holds_is_one_section(missing, pages):
+    program = module_of(machine(1, 2), *units(6)).body.block.first_op
+    needed = sum(section_bytes(program, 6))
+    _, program = joined(with_memory(machine(1, 2), needed - missing), units(6))
+    assert len(sections(program)) == pages
+
+
 def test_two_pages_fit_instruction_memory_and_each_is_fetched_a_section_ahead():
     target = with_memory(machine(1, 2), 4096)
     module, program = joined(target, units(12, copies=6))
