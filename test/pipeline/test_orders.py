@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from networks import Net
-from stops import executable, run_module, target
+from stops import aimed, executable, run_module, target
 from units import Group, as_units, layers_in, placed
 from xdsl.context import Context
 
+from frustum.backend.compile import executable_of, fixed
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import tile as t
+from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.unit import Partition
+from frustum.passes.fuse.wrap import wrap
+from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.orders import ORDERS
+from frustum.passes.tile.split_breadth_first import SplitBreadthFirst
+from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
 
 CORES = {1: (1, 1), 2: (1, 2), 4: (1, 4), 16: (4, 4)}
@@ -50,10 +57,12 @@ def cut(module, machine, extent, order, **options):
     return module
 
 
-@pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.parametrize("cores", CORES)
+SMALL = [("4x4", cores) for cores in CORES] + [("3x5", 16), ("8x8", 1)]
+
+
+@pytest.mark.parametrize(("grid", "cores"), SMALL)
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_order_gives_the_same_numbers(order, cores, grid):
+def test_every_order_gives_the_same_numbers(order, grid, cores):
     size, extent = GRIDS[grid]
     module, inputs = network(*size)
     options = {"bands": 2, "direction": "bottom-up"} if order == "bands" else {}
@@ -65,3 +74,50 @@ def test_every_order_gives_the_same_numbers(order, cores, grid):
     for name, array in wanted.items():
         np.testing.assert_allclose(reference[name], array, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(np.asarray(result.outputs[name], np.float32), array, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_more_cores_are_not_slower(order):
+    size, extent = GRIDS["4x4"]
+    module, _ = network(*size)
+    cycles = []
+    for cores in CORES:
+        tiles = cut(module, machine_of(cores), extent, order)
+        Run().advance(tiles, ["lowered"], Choices())
+        cycles.append(Machine(executable(tiles)).run({}, mode="timing").timeline.total_cycles)
+    assert all(more <= 1.01 * fewer for fewer, more in pairwise(cycles)), cycles
+
+
+@pytest.mark.parametrize("cores", [1, 16])
+@pytest.mark.parametrize("order", [None, "row-major", "z-order", "mirrored{depth=breadth-first}"])
+def test_borders_are_exchanged_in_every_order_and_nothing_is_computed_twice(order, cores):
+    module, inputs = network(16, 16)
+    machine = machine_of(cores)
+    choices = Choices(order=order, borders="exchange", policy="pyramid")
+    made = fixed(aimed(as_one_unit(module, machine), machine), choices, Run())
+    executed = executable_of(made, choices)
+    runner = Machine(executed)
+    result = runner.run(inputs, mode="full", checked=True)
+    for name, array in run_module(module, inputs).items():
+        np.testing.assert_allclose(np.asarray(result.outputs[name], np.float32), array, rtol=1e-4, atol=1e-4)
+    if order not in (None, "row-major"):
+        counted = count(runner.expanded, runner.target, executed.code.page_bytes)
+        assert counted.recomputed_macs == 0
+        assert counted.dram_bytes_by_class["intermediate"] == 0
+
+
+def as_one_unit(module, machine):
+    """The network at stop `fused`: all its layers in one unit."""
+    module = aimed(module, machine)
+    wrap(layers_in(module), "u0", "by hand")
+    Canonicalize().apply(Context(), module)
+    return module
+
+
+def test_maps_that_do_not_fit_layer_by_layer_are_refused_by_name():
+    module, _ = network(16, 16)
+    machine = machine_of(4)
+    small = replace(machine.cluster, sram=replace(machine.cluster.sram, capacity_bytes=4096))
+    machine = replace(machine, chip=replace(machine.chip, cluster=small))
+    with pytest.raises(DoesNotFit, match=r"the maps of .*conv.* and .*pool.*needed 8192 B, available 4096 B of SRAM"):
+        SplitBreadthFirst(depth="breadth-first").apply(Context(), as_one_unit(module, machine))
