@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 
 from frustum.dialects import isa
 from frustum.dialects.isa.program import (
@@ -174,7 +174,7 @@ class LayerLowering:
             start, extent, names = self.channel_piece(start, extent, names)
         order = memory_order(tile.strides, tile.extent)
         box_tile = Tile(tile.element, extent, order)
-        box = Box(cast(Any, start), extent, tile.bound, cast(Any, self.load_limits(tile)))
+        box = Box(cast(Any, start), extent, tile.bound, cast(Any, self.load_limits(k)))
         piece = Placed(tile.element, start, extent, tile.bound, byte_strides(box_tile))
 
         def emit(block: Block, stage: int) -> None:
@@ -210,13 +210,17 @@ class LayerLowering:
         """Something to be loaded in the body at a depth of the nest."""
         self.loads.append(Item(depth, emit))
 
-    def load_limits(self, tile: Placed) -> tuple[Affine | None, ...]:
-        """Pieces that overshoot the region must not read beyond the tile."""
+    def load_limits(self, k: int) -> tuple[Affine | None, ...]:
+        """Pieces that overshoot the region must not read beyond operand k's tile, nor, of a map that earlier units have
+        left, beyond what this pass needs: its box is a hull, of which a cluster may not have all."""
+        tile = self.tiles[k]
+        starts, extents = tile.start, tile.extent
+        if isinstance(self.op.tiles[k], BlockArgument):
+            start, extent, bound = self.space()
+            starts, extents = nests.needs(self.access[k], nests.Piece(start, extent, bound, (None,) * 4))
         return tuple(
-            limit if not (start.is_constant and start.base + extent >= bound) else None
-            for limit, start, extent, bound in zip(
-                tile.limits, tile.start, tile.extent, tile.bound, strict=True
-            )
+            start + extent if not (start.is_constant and start.base + extent >= bound) else None
+            for start, extent, bound in zip(starts, extents, tile.bound, strict=True)
         )
 
     def weight_extents(self) -> Extents:

@@ -31,7 +31,7 @@ def load_groups(low: LayerLowering, k: int) -> Placed:
     strides = byte_strides(result)
     spread = four([strides[0], strides[1] * groups, *strides[2:]])
     piece = Placed(tile.element, low.piece.start, low.map.extent, tile.bound, strides)
-    limits = low.load_limits(tile)
+    limits = low.load_limits(k)
 
     def emit(block: Block, stage: int) -> None:
         piece.allocated = low.alloc(block, "nram", tile_bytes(result), depth)

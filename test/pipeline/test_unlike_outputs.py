@@ -1,0 +1,69 @@
+"""Units with several outputs of unlike shapes: each is whole, however the tiles of the others are cut."""
+
+from __future__ import annotations
+
+import pytest
+from agreement import check_agreement
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from networks import Net
+from stops import modules_at_stops, run_module
+from units import Group, as_units
+from unlike_outputs import unlike_outputs
+
+from frustum.backend.pipeline import Choices, Run
+from frustum.dialects import graph, tile
+from frustum.dialects.graph import shape_of
+from frustum.dialects.unit import Partition
+
+
+def agree(module, inputs, target, policy):
+    """All stops give the same numbers; returns the modules."""
+    modules = modules_at_stops(module, target, Choices(policy=policy))
+    check_agreement(
+        {
+            stop: run_module(modules[stop], inputs, checked=stop == "fixed")
+            for stop in ("typed", "placed", "fixed")
+        },
+        "f32",
+    )
+    return modules
+
+
+@pytest.mark.parametrize("target", ["tiny", "edge", "default"])
+def test_a_map_and_its_reshape(target):
+    """On tiny one unit makes both: in its second pass the tiles of the map are empty, those of the row are not."""
+    net = Net()
+    x = net.input(1, 1, 7, 9)
+    both = net.layer(graph.ConcatOp([x, x], 1))
+    copy = net.unary("identity", both)
+    modules = agree(*net.module(copy, both, net.layer(graph.ReshapeOp(both, (126,)))), target, "optimal")
+    units = [op for op in modules["placed"].walk() if isinstance(op, tile.UnitOp)]
+    shapes = [[shape_of(r) for r in op.results] for op in units if len(op.results) > 1]
+    assert target != "tiny" or shapes == [[(1, 2, 7, 9), (126,)]]
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    unlike_outputs(),
+    st.sampled_from(["tiny", "tiny", "edge", "default", "manycore"]),
+    st.sampled_from(["optimal", "optimal", "pyramid"]),
+)
+def test_random_networks(network, target, policy):
+    agree(network.module, network.inputs, target, policy)
+
+
+def test_cores_without_work_read_nothing_of_a_map_that_stays():
+    """The map is made by columns and read by rows, so its box is whole on every cluster, which does not have all of it.
+    Three rows go to four cores: the fourth must not read behind them."""
+    net = Net()
+    made = net.unary("neg", net.input(1, 1, 20, 9))
+    module, inputs = net.module(net.conv(made, 3, (2, 3), pads=(-1, 0, -1, -1), strides=(2, 2), bias=False))
+    columns = Group((0,), Partition((1, 1, 20, 3), 3, 1), keeps=(0,))
+    units = as_units(module, "default", [columns, Group((1,), Partition((1, 3, 3, 3), 2, 1))])
+    found = {}
+    Run(lambda stop, module: found.update({stop: module.clone()})).advance(
+        units, ["placed", "lowered", "fixed"], Choices()
+    )
+    outputs = {"typed": run_module(module, inputs), "fixed": run_module(found["fixed"], inputs, checked=True)}
+    check_agreement(outputs, "f32")
