@@ -156,14 +156,16 @@ def layer_facts(module: ModuleOp) -> list[dict[str, Any]]:
 
 
 def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
-    """Mode, tiles and why it stopped growing of every unit, for reports."""
+    """Mode, tiles, bytes of rows and columns that it keeps, and why it stopped growing of every unit, for reports."""
     columns = zip(
         _words(module, "frustum.unit_modes"),
         _words(module, "frustum.unit_stopped_by"),
         _numbers(module, "frustum.unit_tiles"),
+        _numbers(module, "frustum.unit_kept_bytes"),
         strict=True,
     )
-    return [{"mode": mode, "stopped_by": stopped, "tiles": tiles} for mode, stopped, tiles in columns]
+    keys = ("mode", "stopped_by", "tiles", "kept_bytes")
+    return [dict(zip(keys, facts, strict=True)) for facts in columns]
 
 
 def _words(module: ModuleOp, name: str) -> list[str]:

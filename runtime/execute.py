@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from frustum.backend.executable import Executable
@@ -157,7 +157,7 @@ def report_of_chain(
         layers=layers,
         units=units,
         check=check,
-        seconds=Seconds(seconds.import_, seconds.compile, ran.seconds, seconds.passes),
+        seconds=replace(seconds, emulate=ran.seconds),
         host=HostRun(chain.host, [(p.name, p.kind) for p in chain.pieces], ran.moved_bytes, ran.host_seconds),
         splitting=_splitting(chain, ran),
     )
@@ -214,7 +214,8 @@ def units_of(manifest: Mapping[str, Any], prefix: str = "") -> list[UnitInfo]:
     facts = zip(manifest["units"], manifest["options"].get("units", []), strict=False)
     return [
         UnitInfo(
-            prefix + name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"]
-        )
+            prefix + name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"],
+            fact["kept_bytes"],
+        )  # fmt: skip
         for number, (name, fact) in enumerate(facts)
     ]

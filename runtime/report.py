@@ -38,13 +38,15 @@ class LayerInfo:
 
 @dataclass(frozen=True)
 class UnitInfo:
-    """What the manifest says of a unit: its layers, its mode, what ended its growth, its number of tiles."""
+    """What the manifest says of a unit: its layers, its mode, what ended its growth, its number of tiles, and the
+    bytes of each cluster's SRAM that hold rows and columns of its maps for later tiles, beyond a tile's own."""
 
     name: str
     layers: tuple[str, ...]
     mode: str
     stopped_by: str | None
     tiles: int
+    kept_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class Seconds:
     compile: float | None = None
     emulate: float | None = None
     passes: Mapping[str, float] = field(default_factory=dict)
+    calibrate: float | None = None
+    """Of the compiling, what the calibration took."""
 
 
 @dataclass(frozen=True)
@@ -352,5 +356,6 @@ def _seconds(seconds: Seconds) -> dict[str, Any]:
         "import": seconds.import_,
         "compile": seconds.compile,
         "emulate": seconds.emulate,
+        "calibrate": seconds.calibrate,
         "passes": dict(seconds.passes),
     }

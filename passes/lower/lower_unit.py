@@ -79,6 +79,7 @@ class UnitLowering:
         for op in list(self.bodies[0].ops):
             op.detach()
             self.program.body.add_op(op)
+        self.program.names.kept_bytes[self.number] = self.tiles.kept_bytes
         self.yield_tiles()
 
     def begin(self, sweep: Sweep) -> None:

@@ -23,6 +23,7 @@ class Names:
     modes: list[str] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     tiles: list[int] = field(default_factory=list)
+    kept_bytes: list[int] = field(default_factory=list)
     unit_of: list[int] = field(default_factory=list)
 
     def layer(self, op: Operation, kind: str, macs: int) -> int:
@@ -38,6 +39,7 @@ class Names:
         self.modes.append(unit.mode.data if unit.mode else "")
         self.stopped.append(unit.stopped_by.data if unit.stopped_by else "")
         self.tiles.append(tiles)
+        self.kept_bytes.append(0)
         return len(self.units) - 1
 
     def attributes(self) -> dict[str, ArrayAttr[Any]]:
@@ -56,4 +58,5 @@ class Names:
             "frustum.unit_modes": texts(self.modes),
             "frustum.unit_stopped_by": texts(self.stopped),
             "frustum.unit_tiles": numbers(self.tiles),
+            "frustum.unit_kept_bytes": numbers(self.kept_bytes),
         }

@@ -11,12 +11,12 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
-from frustum.dialects.isa.program import Affine, Box, Wrap
+from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Wrap
 from frustum.passes.analysis.project import ROWS
 from frustum.passes.lower.blocks import CHANNELS
 from frustum.passes.lower.memory_map import Placed, at_levels, box_at_levels, byte_strides, four, tile_bytes
 from frustum.passes.lower.places import Home
-from frustum.passes.lower.raster import COLUMNS, fresh_tile, in_bands, kept_tile
+from frustum.passes.lower.raster import COLUMNS, fresh_tile, in_bands, kept_tile, raster_bytes
 
 if TYPE_CHECKING:
     from frustum.passes.lower.lower_unit import UnitLowering
@@ -33,6 +33,8 @@ class Tiles:
     placed: dict[SSAValue, Placed] = field(default_factory=dict)
     fresh: dict[Home, SSAValue] = field(default_factory=dict)
     """Of tiles of which rows and columns are kept: the buffer of the rows that no later pass reads."""
+    kept_bytes: int = 0
+    """SRAM bytes of one cluster that hold what later passes of the unit read again."""
 
     def __getitem__(self, value: SSAValue) -> Placed:
         return self.placed[value]
@@ -44,7 +46,7 @@ class Tiles:
         origin = start if tile.origin is None else tuple(at_levels(o, unit.levels) for o in tile.origin)
         if home.buffer is None:
             least = unit.least_depth(region.start if tile.origin is None else tile.origin)
-            self.allocate(home, origin, least, is_loaded=isinstance(value.owner, t.LoadOp))
+            self.allocate(home, origin, least, region, is_loaded=isinstance(value.owner, t.LoadOp))
         if tile.origin is None:
             self.check_together(home, start)
         placed = Placed(tile.element, start, region.extent, region.bound, byte_strides(tile), home.buffer)
@@ -72,17 +74,22 @@ class Tiles:
             if not home.is_resident and home.depth > depth:
                 home.buffer = None
 
-    def allocate(self, home: Home, origin: Starts, least: int, *, is_loaded: bool) -> None:
-        """Memory for a home: two copies of what loads or stores of the next tile overlap with; rings of one piece."""
+    def allocate(self, home: Home, origin: Starts, least: int, step: Box, *, is_loaded: bool) -> None:
+        """Memory for a home: two copies of what loads or stores of the next tile overlap with; rings of one piece.
+
+        `step`: what one pass makes or loads of the first tile in it.
+        """
         unit, size = self.unit, tile_bytes(home.tile)
         moves = home.has(t.LoadOp, t.StoreOp)
         if home.is_resident:
             alloc, body = isa.AllocOp("sram", size), unit.program.body
         elif home.tile.raster is not None:
             self.allocate_raster(home, unit.copies(len(unit.loops)) if moves else 1)
+            self.note_kept(home, step, raster_bytes(home.tile))
             return
         elif home.tile.ring and unit.loops:
             home.depth = len(unit.loops)
+            self.note_kept(home, step, size)
             alloc = isa.AllocOp("sram", size, rolling=unit.copies(home.depth) if moves else 1)
             body = unit.innermost
         else:
@@ -91,6 +98,14 @@ class Tiles:
             body = unit.bodies[home.depth]
         body.add_op(alloc)
         home.buffer, home.start = alloc.buffer, origin
+
+    def note_kept(self, home: Home, step: Box, size: int) -> None:
+        """Of a ring: what is not the rows and columns that a pass itself makes, nor room for those of the next."""
+        _, _, rows, columns = step.extent
+        n, c, _, width = home.tile.extents
+        own = n * c * rows * (columns if home.tile.raster else width) * ELEMENT_BYTES[home.tile.element]
+        copies = self.unit.copies(home.depth) if home.has(t.LoadOp, t.StoreOp) else 1
+        self.kept_bytes += max(0, size - copies * own)
 
     def allocate_raster(self, home: Home, copies: int) -> None:
         """Both rings of a tile of which rows and columns are kept (one, where the other would be empty)."""

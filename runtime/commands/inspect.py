@@ -98,8 +98,12 @@ def _instructions(executable: Executable) -> list[str]:
 def _units(executable: Executable) -> list[str]:
     units = units_of(executable.manifest)
     rows = [
-        (u.name, u.mode, f"{u.tiles} tiles", f"{len(u.layers)} layers", u.stopped_by or "") for u in units
-    ]
+        (
+            u.name, u.mode, f"{u.tiles} tiles", f"{u.kept_bytes:,} B kept", f"{len(u.layers)} layers",
+            u.stopped_by or "",
+        )
+        for u in units
+    ]  # fmt: skip
     return _section("Units, and what ended the growth of each", rows)
 
 

@@ -14,12 +14,14 @@ from frustum.dialects.graph import shape_of
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable
 from frustum.runtime.counters import count
+from frustum.runtime.execute import units_of
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference import network_of
 
 
 def run_unit(module, inputs, target, partition):
-    """One unit on the machine in checked mode: the network's outputs; what crossed the DRAM port, by class."""
+    """One unit on the machine in checked mode: the network's outputs; what crossed the DRAM port, by class, and the
+    bytes that the report calls kept."""
     tiles = one_unit(module, target, partition)
     Run().advance(tiles, ["lowered"], Choices())
     made = executable(tiles)
@@ -28,7 +30,8 @@ def run_unit(module, inputs, target, partition):
     for name, array in run_module(module, inputs).items():
         found = np.asarray(result.outputs[name], np.float32)
         np.testing.assert_allclose(found, array, rtol=1e-4, atol=1e-4, err_msg=name)
-    return count(machine.expanded, machine.target, made.code.page_bytes).dram_bytes_by_class
+    found = count(machine.expanded, machine.target, made.code.page_bytes).dram_bytes_by_class
+    return found, units_of(made.manifest)[0].kept_bytes
 
 
 def test_random_units_run():
@@ -53,8 +56,21 @@ def test_feature_maps_cross_dram_once(depth):
     module, inputs = vgg_like()
     network = network_of(module)
     partition = Partition((1, 5, 1, 2), 0, depth, "raster")
-    found = run_unit(module, inputs, "df", partition)
+    found, kept_bytes = run_unit(module, inputs, "df", partition)
     (x,), (y,) = network.body.block.args, network.terminator.values
     elements = [shape[1] * shape[2] * shape[3] for shape in (shape_of(x), shape_of(y))]
     assert (found["input"], found["output"]) == tuple(4 * count for count in elements)
     assert not found.get("intermediate", 0)
+    assert kept_bytes == kept_beyond_a_step(columns=2)
+
+
+def kept_beyond_a_step(columns):
+    """Of every map with a 3x3 window after it: of two rows all columns and two more, of the others two columns; where
+    a step makes one row, two rows lie in one lane."""
+    total = 0
+    for channels, width, times in [(2, 16, 4), (3, 16, 4), (3, 8, 2), (4, 8, 2), (4, 4, 1)]:
+        made, across = times, columns * times
+        kept = min(2, made)
+        ring = -(-2 // made) * width + across + 2
+        total += channels * (kept * ring + (made - kept) * (across + 2) - made * across)
+    return 4 * total

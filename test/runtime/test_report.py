@@ -69,7 +69,7 @@ def test_the_report_has_every_key_of_schema_1():
         ],
         units=[UnitInfo("u0", ("a",), "single", None, 4)],
         check=Check(1e-6, 2e-6, "onnxruntime 1.31"),
-        seconds=Seconds(0.1, 0.2, 0.3, {"fuse": 0.05}),
+        seconds=Seconds(0.1, 0.2, 0.3, {"fuse": 0.05}, 0.15),
     ).data
     assert {key: data[key] for key in ("schema", "model", "target", "dtype", "policy")} == {
         "schema": 1, "model": "net.onnx", "target": "default", "dtype": "f32", "policy": "greedy",
@@ -94,7 +94,7 @@ def test_the_report_has_every_key_of_schema_1():
         {"name": "b", "op": "Relu", "unit": "u1", "where": "device", "cycles": store, "dram_bytes": 4000},
     ]
     assert data["units"] == [
-        {"name": "u0", "layers": ["a"], "mode": "single", "stopped_by": None, "tiles": 4}
+        {"name": "u0", "layers": ["a"], "mode": "single", "stopped_by": None, "tiles": 4, "kept_bytes": 0}
     ]
     assert data["subgraphs"] == [
         {
@@ -104,13 +104,15 @@ def test_the_report_has_every_key_of_schema_1():
     ]  # fmt: skip
     assert data["unsplit_peak_bytes"] == data["peak_bytes"] and data["moved_between_chips_bytes"] == 0
     assert data["check"] == {"max_abs_error": 1e-6, "max_rel_error": 2e-6, "reference": "onnxruntime 1.31"}
-    assert data["seconds"] == {"import": 0.1, "compile": 0.2, "emulate": 0.3, "passes": {"fuse": 0.05}}
+    assert data["seconds"] == {
+        "import": 0.1, "compile": 0.2, "emulate": 0.3, "calibrate": 0.15, "passes": {"fuse": 0.05},
+    }  # fmt: skip
 
 
 def test_what_a_run_does_not_have_is_null():
     data = report([subgraph(timed=False)]).data
     assert data["cycles"] is data["engines"] is data["check"] is None
-    assert data["seconds"] == {"import": None, "compile": None, "emulate": None, "passes": {}}
+    assert data["seconds"] == {"import": None, "compile": None, "emulate": None, "calibrate": None, "passes": {}}
     assert [layer["cycles"] for layer in data["layers"]] == [None, None]
     assert [layer["unit"] for layer in data["layers"]] == ["u0", "u1"]
     assert "Time" not in Report(data).text()
@@ -190,6 +192,12 @@ def test_the_text_says_it_in_units():
     assert "Check\n  max abs error 1e-06, relative 2e-06 against onnxruntime 1.31\n" in text
     assert text.endswith("Wall time\n  emulate 0.25 s\n")
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_text_tells_how_much_of_the_compiling_is_calibration():
+    text = report(seconds=Seconds(0.5, 2.25, 1.0, calibrate=1.5)).text()
+    assert text.endswith("Wall time\n  import 0.50 s, compile 2.25 s (calibration 1.50 s of it), emulate 1.00 s\n")
+    assert "calibration" not in report(seconds=Seconds(0.5, 2.25, 1.0, calibrate=0.0)).text()
 
 
 @pytest.mark.parametrize(
