@@ -98,7 +98,7 @@ def parts_of(placed: Placed, start: Sequence[Affine], box: Box) -> list[tuple[Pl
     """What must be copied of a box that begins at `start`, by where it lies: the place, the beginning, the box."""
     if not isinstance(placed, RasterPlaced):
         return [(placed, tuple(start), box)]
-    found = []
+    found: list[tuple[Placed, tuple[Affine, ...], Box]] = []
     extent = rows_within(box, start[ROWS])
     for band in placed.bands:
         offset = exactly_apart(band.first, start[ROWS])
