@@ -216,6 +216,6 @@ def units_of(manifest: Mapping[str, Any], prefix: str = "") -> list[UnitInfo]:
         UnitInfo(
             prefix + name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"],
             fact["kept_bytes"],
-        )  # fmt: skip
+        )
         for number, (name, fact) in enumerate(facts)
     ]
