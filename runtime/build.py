@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +51,8 @@ class Built:
     """The model for the oracle, where it is at hand."""
     import_seconds: float
     compile_seconds: float
+    """The calibration among them."""
+    calibrate_seconds: float
     passes: Mapping[str, float]
 
     @property
@@ -80,7 +83,7 @@ def build(
     if request.dump_ir:
         make_folder(request.dump_ir)
     refused: dict[str, str] = {}
-    seconds = [0.0, 0.0]
+    seconds = [0.0, 0.0, 0.0]
     while True:
         progress("import", 0.0)
         started = time.perf_counter()
@@ -99,7 +102,11 @@ def build(
             continue
         finally:
             seconds[1] += time.perf_counter() - imported
-        return Built(chain, loaded.origin, loaded.original, seconds[0], seconds[1], work.passes_seconds)
+            seconds[2] += work.calibrate_seconds
+        importing, compiling, calibrating = seconds
+        return Built(
+            chain, loaded.origin, loaded.original, importing, compiling, calibrating, work.passes_seconds
+        )
 
 
 @dataclass
@@ -114,10 +121,20 @@ class _Work:
     names: frozenset[str] = frozenset()
     """Of the values between the pieces of a placement."""
     passes_seconds: dict[str, float] = field(default_factory=dict)
+    calibrate_seconds: float = 0.0
     log: list[str] = field(default_factory=list)
     wholes: list[Executable | None] = field(default_factory=list)
     """Every module in turn in one piece; None where that does not fit."""
     is_cut: bool = False
+
+    @contextmanager
+    def calibrating(self) -> Iterator[None]:
+        """Wall time inside is the calibration's."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.calibrate_seconds += time.perf_counter() - started
 
     @property
     def unsplit_peak_bytes(self) -> Mapping[str, int] | None:
@@ -150,11 +167,14 @@ def _chain(loaded: Loaded, work: _Work) -> Chain:
 
             model = HostModel(part.model.proto, part.model.folder)
             pieces.append(HostPiece(name, model, tuple(Fallback(f.name, f.op, f.reason) for f in part.fallbacks)))
-            samples.through_host(model)
+            with work.calibrating():
+                samples.through_host(model)
             continue
         module = import_onnx(part.model, network=name)
-        own = replace(request, calibration=samples.of(module))
-        samples.through_device(module)
+        with work.calibrating():
+            own = replace(request, calibration=samples.of(module))
+            if number + 1 < len(parts):
+                samples.through_device(module)
         if request.dump_ir is not None:
             make_folder(request.dump_ir / name)
             own = replace(own, dump_ir=request.dump_ir / name)
@@ -222,7 +242,8 @@ def _pieces_of(
     """One module compiled; `piece` is its name, if it is not the only one."""
     choices = with_weights(settle(loaded, module, request, work.target, work.passes), loaded, module, request)
     if request.dtype == INT8:
-        calibrate_network(module, request, progress)
+        with work.calibrating():
+            calibrate_network(module, request, progress)
     kept = module.clone() if loaded.text is None else None  # a stage is a file already
     with faults_shown(loaded, kept):
         compiled = compile_module(

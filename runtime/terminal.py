@@ -167,11 +167,15 @@ def _check(check: Mapping[str, Any]) -> list[str]:
 
 def _seconds(seconds: Mapping[str, Any]) -> list[str]:
     parts = [
-        f"{name} {seconds[name]:.2f} s"
+        f"{name} {seconds[name]:.2f} s" + (_calibration(seconds) if name == "compile" else "")
         for name in ("import", "compile", "emulate")
         if seconds[name] is not None
     ]
     return ["Wall time", _INDENT + ", ".join(parts)] if parts else []
+
+
+def _calibration(seconds: Mapping[str, Any]) -> str:
+    return f" (calibration {seconds['calibrate']:.2f} s of it)" if seconds["calibrate"] else ""
 
 
 # --- text --------------------------------------------------------------------------------------------------

@@ -29,9 +29,11 @@ def main(options: argparse.Namespace) -> int:
     for line in built.chain.log:
         say(line)
     pieces = [_piece(each) for each in read_manifest(folder)["pieces"]]
+    seconds = built.calibrate_seconds
+    calibration = f" (calibration {seconds:.2f} s of it)" if seconds else ""
     sys.stdout.write(
         f"{folder}: {'; '.join(pieces)}; imported in {built.import_seconds:.2f} s,"
-        f" compiled in {built.compile_seconds:.2f} s\n"
+        f" compiled in {built.compile_seconds:.2f} s{calibration}\n"
     )
     return GOOD
 

@@ -61,7 +61,7 @@ def job_of(
             f"{options.model}: error: a stage has no model to check against: --check needs the .onnx file or zoo:NAME"
         )
     built = build(request_of(options, given), progress, see)
-    seconds = Seconds(built.import_seconds, built.compile_seconds, None, built.passes)
+    seconds = Seconds(built.import_seconds, built.compile_seconds, None, built.passes, built.calibrate_seconds)
     return Job(built.chain, built.origin, built.original, seconds, built.chain.log)
 
 

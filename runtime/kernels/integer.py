@@ -161,7 +161,10 @@ def _summed(
     for parts in range(1, min(MOST_PARTS, channels) + 1):
         starts = [channels * index // parts for index in range(parts + 1)]
         if np.add.reduceat(sizes, starts[:-1], axis=-1).max(initial=0.0) <= EXACT:
-            return np.add.reduce([part(np.float32, *pair).astype(np.int64) for pair in pairwise(starts)])
+            total = part(np.float32, starts[0], starts[1]).astype(np.int64)
+            for pair in pairwise(starts[1:]):
+                total += part(np.float32, *pair).astype(np.int64)
+            return total
     return part(np.float64, 0, channels).astype(np.int64)
 
 

@@ -18,6 +18,7 @@ from frustum.runtime.build import build
 from frustum.runtime.calibrate import accuracy_of, calibrate, ends_of, joined, layer_values, snr_db
 from frustum.runtime.failures import UsageError
 from frustum.runtime.oracle import random_inputs
+from frustum.runtime.quantising import CALIBRATION_INPUTS, MOST_MACS, inputs_within, macs_of
 from frustum.runtime.reference import ReferenceExecutor, network_of
 from frustum.runtime.request import Request
 
@@ -148,3 +149,65 @@ def test_the_device_takes_and_gives_integers():
     dram = result.report["dram"]
     assert dram["input_bytes"] == sum(array.size for array in feeds.values())
     assert dram["output_bytes"] == sum(array.nbytes for array in result.outputs.values())
+
+
+@pytest.mark.parametrize(
+    ("macs", "count"),
+    [(0, 8), (1_000_000, 8), (2_500_000_000, 8), (2_600_000_000, 7), (8_300_000_000, 2), (15_000_000_000, 1)],
+)
+def test_large_networks_are_calibrated_on_fewer_random_inputs(macs, count):
+    assert inputs_within(macs) == count
+    assert count == 1 or count * macs <= MOST_MACS
+
+
+def test_work_of_a_network():
+    convolutions = 12 * 12 * 8 * (3 * 9 + 8 + 8)
+    assert macs_of(import_onnx(model())) == convolutions + 16 * 10
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_work_of_a_matrix_product(transposed):
+    shape = (7, 5) if transposed else (5, 7)
+    weight = numpy_helper.from_array(np.ones(shape, np.float32), "w")
+    node = helper.make_node("Gemm", ["x", "w"], ["y"], transB=int(transposed))
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, size]) for n, size in (("x", 5), ("y", 7)))
+    graph = helper.make_graph([node], "net", [x], [y], [weight])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=8)
+    assert macs_of(import_onnx(made)) == 3 * 5 * 7
+
+
+def test_the_report_tells_on_how_many_inputs_and_how_long(monkeypatch):
+    built = build(Request(model(), dtype="int8", target="edge"))
+    assert 0 < built.calibrate_seconds < built.compile_seconds
+    assert built.executable.manifest["options"]["accuracy"]["calibration_inputs"] == CALIBRATION_INPUTS
+    monkeypatch.setattr("frustum.runtime.quantising.MOST_MACS", 3 * macs_of(import_onnx(model())))
+    few = build(Request(model(), dtype="int8", target="edge"))
+    feeds = {"x": np.random.default_rng(3).random((1, 3, 12, 12), np.float32)}
+    assert frustum.run(few.executable, feeds).report["calibration_inputs"] == 3
+    assert build(Request(model(), target="edge")).calibrate_seconds < built.calibrate_seconds / 10
+
+
+def test_ranges_do_not_depend_on_runs_side_by_side(monkeypatch):
+    """As many at once as there are, and one after the other: the same ranges, to the last bit."""
+    found = []
+    for at_once in (1, 4):
+        monkeypatch.setattr("frustum.runtime.calibrate.RUNS_AT_ONCE", at_once)
+        module = import_onnx(model())
+        calibrate(module, [random_inputs(module, seed) for seed in range(6)], "percentile")
+        found.append(str(network_of(module)))
+    assert found[0] == found[1] and "frustum.range" in found[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_signal_to_noise_of_large_arrays_is_that_of_the_definition(dtype):
+    rng = np.random.default_rng(5)
+    x = rng.normal(0, 50, (3, 300, 700)).astype(dtype)
+    y = (x + rng.normal(0, 3, x.shape)).astype(dtype)
+    signal, noise = np.square(x.astype(np.float64)).sum(), np.square(x.astype(np.float64) - y).sum()
+    assert snr_db(x, y) == pytest.approx(10 * math.log10(signal / noise))
+
+
+def test_what_is_no_number_is_outside_the_range():
+    for odd in (np.nan, np.inf, -np.inf):
+        assert ends_of(np.array([1, odd, -3], np.float32), "minmax") == (-3, 1)
+    assert ends_of(np.array([np.nan], np.float32), "minmax") == ends_of(np.array([], np.float32), "minmax") == (0, 0)
