@@ -19,6 +19,7 @@ from frustum.dialects.durations import byte_energy_pj, mac_energy_pj
 from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, Element, External, Program
 from frustum.dialects.target import Target
 from frustum.runtime.code_bytes import fetched_bytes, start_bytes
+from frustum.runtime.exchange import UnitExchange, exchanges
 from frustum.runtime.expand import DRAM, OPERANDS, SIDES, Expanded, Rows
 from frustum.runtime.order import Ints
 from frustum.runtime.table import count_tables
@@ -46,6 +47,8 @@ class Counters:
     peak_bytes: dict[str, int]
     energy_pj: dict[str, float]
     address_cache: dict[str, int]
+    units: tuple[UnitExchange, ...] = ()
+    """What each unit of the program computes again, and what its tiles hand to each other."""
 
 
 def count(
@@ -88,6 +91,7 @@ def count(
         peak_bytes=peak_bytes(expanded),
         energy_pj=_energy(expanded, target, traffic, core, done),
         address_cache=count_tables(expanded),
+        units=exchanges(expanded, tables, layer_macs),
     )
 
 

@@ -185,7 +185,7 @@ def make_report(
                 for name in ("tables", "loads", "evictions")
             },
             "layers": _layers(runs, layers),
-            "units": [asdict(unit) | {"layers": list(unit.layers)} for unit in units],
+            "units": _units(runs, units),
             "subgraphs": [
                 {
                     "name": run.name,
@@ -203,6 +203,15 @@ def make_report(
             "seconds": _seconds(seconds or Seconds()),
         }
     )
+
+
+def _units(runs: Sequence[SubgraphRun], infos: Sequence[UnitInfo]) -> list[dict[str, Any]]:
+    """What the manifests say of each unit, with what its runs have counted."""
+    counted = [figures for run in runs for figures in run.counters.units]
+    known = [asdict(unit) | {"layers": list(unit.layers)} for unit in infos]
+    if len(counted) != len(known):
+        return known
+    return [unit | figures.figures for unit, figures in zip(known, counted, strict=True)]
 
 
 def _one_after_the_other(runs: Sequence[SubgraphRun]) -> Splitting:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from networks import Net
-from stops import aimed, executable, run_module, target
+from stops import CORES, aimed, executable, machine_of, run_module
 from units import Group, as_units, layers_in, placed
 from xdsl.context import Context
 
@@ -24,17 +24,6 @@ from frustum.passes.tile.orders import ORDERS
 from frustum.passes.tile.split_breadth_first import SplitBreadthFirst
 from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
-
-CORES = {1: (1, 1), 2: (1, 2), 4: (1, 4), 16: (4, 4)}
-"""Clusters, and cores of each."""
-
-
-def machine_of(cores):
-    """The default target with so many cores."""
-    whole = target("default")
-    clusters, each = CORES[cores]
-    cluster = replace(whole.cluster, cores=each)
-    return replace(whole, chip=replace(whole.chip, clusters=clusters, cluster=cluster))
 
 
 def network(rows, columns):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from frustum.passes.weights import store_of
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference import ReferenceExecutor
 
+CORES = {1: (1, 1), 2: (1, 2), 4: (1, 4), 16: (4, 4)}
+"""Clusters, and cores of each."""
 TINY = Path(__file__).parent / "tiny.yaml"
 
 
@@ -23,6 +26,14 @@ def target(name):
     if isinstance(name, Target):
         return name
     return targets.load(TINY if name == "tiny" else name)
+
+
+def machine_of(cores):
+    """The default target with so many cores."""
+    whole = target("default")
+    clusters, each = CORES[cores]
+    cluster = replace(whole.cluster, cores=each)
+    return replace(whole, chip=replace(whole.chip, clusters=clusters, cluster=cluster))
 
 
 def aimed(module, target_name):
@@ -60,4 +71,4 @@ def executable(module, choices=Choices()):  # noqa: B008  # frozen
     return executable_of(module, choices)
 
 
-__all__ = ["aimed", "executable", "modules_at_stops", "run_module", "target"]
+__all__ = ["CORES", "aimed", "executable", "machine_of", "modules_at_stops", "run_module", "target"]
