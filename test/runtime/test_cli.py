@@ -58,6 +58,7 @@ def test_the_report_has_all_keys_of_schema_1(model: str, tmp_path: Path) -> None
     assert report["check"]["reference"].startswith("onnxruntime ")
     assert min(report["seconds"][key] for key in ("import", "compile", "emulate")) > 0
     assert "frustum-fuse-layers" in report["seconds"]["passes"]
+    assert report["seconds"]["calibrate"] == 0
     assert {layer["name"] for layer in report["layers"]} >= {"conv", "dense"}
     assert {layer["where"] for layer in report["layers"]} == {"device"}
     names = [name for unit in report["units"] for name in unit["layers"]]
@@ -66,6 +67,15 @@ def test_the_report_has_all_keys_of_schema_1(model: str, tmp_path: Path) -> None
     (subgraph,) = report["subgraphs"]
     assert subgraph["executable_bytes"] > 0
     assert subgraph["peak_sram_bytes"] == report["peak_bytes"]["sram"]
+
+
+def test_int8_tells_its_calibration(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = report_of(tmp_path, model, "--dtype", "int8", "--target", "edge")
+    assert 0 < report["seconds"]["calibrate"] < report["seconds"]["compile"]
+    assert report["calibration_inputs"] == 8
+    assert " s of it), emulate " in capsys.readouterr().out
+    assert frustum("compile", model, "--dtype", "int8", "--target", "edge", "-o", tmp_path / "folder") == 0
+    assert capsys.readouterr().out.endswith(" s of it)\n")
 
 
 def test_outputs_of_given_inputs(model: str, tmp_path: Path) -> None:
