@@ -4,8 +4,9 @@
 
 Sections: `sizes` (four networks, int8, one scratchpad of five sizes), `valid` (fsrcnn_valid on `df`), `cores` (four
 clusters of one core), `zoo` (the classic networks, f16, on `default` and `edge`), `batch` (fully connected layers of
-16 images), `roofline` (resnet50 on `default`).  Bytes leave out program and tables (`other`), which have a column of
-their own.  "asked" is 1.03 times the reference optimum of one scratchpad, or the figure of the case.
+16 images), `roofline` (resnet50 on `default`), `points` (published design points, each one pipeline: POINTS).
+Bytes leave out program and tables (`other`), which have a column of their own.  "asked" is 1.03 times the reference
+optimum of one scratchpad, or the figure of the case.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from networks import NETWORKS
 import frustum
 from frustum.backend.targets import load
 from frustum.dialects.target import Engine, Target
+from frustum.runtime.build import build
+from frustum.runtime.request import Request
 
 MB = 1e6
 MIB = 1 << 20
@@ -194,6 +197,89 @@ def roofline(policy: str | None) -> Iterator[list[str]]:
         yield ["resnet50", str(images), f"{ratio:.3f}", met(ratio, 1.25), f"{found.ratio:.4f}"]
 
 
+HEAD = (
+    "frustum-graph-quantise,frustum-graph-split-reductions,frustum-graph-canonicalize,"
+    "frustum-graph-fold-quantisation,frustum-graph-fuse-residual,frustum-graph-convert-at-host,"
+    "frustum-graph-find-shuffles,frustum-graph-own-outputs"
+)
+TAIL = (
+    "frustum-graph-choose-layout,frustum-tile-lower-units,frustum-lower-tiles,frustum-lower-choose-line-buffer,"
+    "frustum-join-sections,frustum-lower-make-address-tables,frustum-allocate,frustum-hoist-loads,frustum-schedule"
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A published design point: network, SRAM, element type, the two passes that make it, and the figures published:
+    elements or bytes of feature maps across DRAM, bytes kept at most, multiply-accumulates of the network computed
+    again at most (a share)."""
+
+    what: str
+    network: str
+    sram_bytes: int
+    dtype: str | None
+    fuse: str
+    partition: str
+    input_bytes: int | None = None
+    map_bytes: int | None = None
+    kept_bytes: int | None = None
+    again: float | None = None
+
+    @property
+    def pipeline(self) -> str:
+        """As `frustum run --pipeline` takes it."""
+        fuse, partition = f"frustum-fuse-layers{{{self.fuse}}}", f"frustum-tile-partition{{{self.partition}}}"
+        return ",".join((HEAD, fuse, partition, TAIL))
+
+
+ALONE = "cuts=\"maxpool_4,conv_5,maxpool_9\""
+POINTS = (
+    Point("A: each layer alone", "vgg5", 512 * KIB, None, "policy=none", "tile=1,0,1,0 borders=exchange",
+          map_bytes=90_517_504, again=0.0),
+    Point("B: c11 c12 p1, c21, c22 p2, c31", "vgg5", 512 * KIB, None, ALONE, "tile=1,0,1,0 borders=exchange depth=1",
+          map_bytes=26_292_224, again=0.0),
+    Point("C: all fused", "vgg5", 512 * KIB, None, 'cuts=""', "tile=1,0,2,4 borders=raster",
+          map_bytes=3_813_376, kept_bytes=362_496, again=0.0),
+    Point("two bands of columns", "vgg5", MIB, None, 'cuts=""', "tile=1,0,1,28 borders=exchange depth=1",
+          kept_bytes=185_856, again=0.05),
+    Point("60 wide x 72 high, overlap", "fsrcnn_valid", 2 * MIB, "int8", 'cuts=""', "tile=1,0,72,60 borders=overlap",
+          input_bytes=771_968),
+)  # fmt: skip
+
+
+def points(policy: str | None) -> Iterator[list[str]]:
+    yield [
+        "network", "point", "SRAM KiB", "input bytes", "published", "map bytes", "published", "kept bytes", "at most",
+        "MACs again %", "at most", "SRAM used", "Mcycles", "compile s",
+    ]  # fmt: skip
+    for point in POINTS:
+        request = Request(
+            NETWORKS[point.network](), scratchpad(point.sram_bytes), point.dtype, pipeline=point.pipeline
+        )
+        built = build(request)
+        report = frustum.run(built.chain, {}, mode="timing").report
+        dram, work = report["dram"], report["macs"]
+        maps = dram["input_bytes"] + dram["output_bytes"] + dram.get("intermediate_bytes", 0)
+        kept = max(unit["kept_bytes"] for unit in report["units"])
+        again = work["recomputed"] / work["useful"]
+        yield [
+            point.network, point.what, str(point.sram_bytes // KIB), f"{dram['input_bytes']:,}",
+            equal(dram["input_bytes"], point.input_bytes), f"{maps:,}", equal(maps, point.map_bytes), f"{kept:,}",
+            at_most(kept, point.kept_bytes), f"{100 * again:.2f}", at_most(again, point.again),
+            f"{report['peak_bytes']['sram']:,}", f"{report['cycles']['total'] / MB:.2f}",
+            f"{built.compile_seconds:.2f}",
+        ]  # fmt: skip
+
+
+def equal(found: int, published: int | None) -> str:
+    """The figure published, and whether it is met to the byte."""
+    return "-" if published is None else f"{published:,}" + ("" if found == published else " MISSED")
+
+
+def at_most(found: float, published: float | None) -> str:
+    return "-" if published is None else f"{published:,}" + ("" if found <= published else " MISSED")
+
+
 def cycle_ratio(found: Measured) -> str:
     return f"{found.report['cycles']['ratio']:.3f}"
 
@@ -217,6 +303,7 @@ SECTIONS: dict[str, Callable[[str | None], Iterator[list[str]]]] = {
     "zoo": zoo,
     "batch": batch,
     "roofline": roofline,
+    "points": points,
 }
 
 

@@ -58,6 +58,8 @@ class Partition:
     clusters: int
     depth: int
     borders: Borders = "overlap"
+    trimmed: bool = False
+    """Where a dimension has two tiles, these hold of the maps inside only what is in the map."""
 
 
 @irdl_attr_definition
@@ -83,11 +85,15 @@ class PartitionAttr(Data[Partition]):
             borders = parser.parse_identifier()
             if borders not in get_args(Borders):
                 parser.raise_error(f"expected one of {', '.join(get_args(Borders))}, found {borders}")
-            return Partition(tile, clusters, depth, cast(Borders, borders))
+            trimmed = parser.parse_optional_punctuation(",") is not None
+            if trimmed:
+                parser.parse_keyword("trimmed")
+            return Partition(tile, clusters, depth, cast(Borders, borders), trimmed)
 
     def print_parameter(self, printer: Printer) -> None:
         p = self.data
-        borders = "" if p.borders == "overlap" else f", borders {p.borders}"
+        borders = "" if p.borders == "overlap" and not p.trimmed else f", borders {p.borders}"
+        borders += ", trimmed" if p.trimmed else ""
         printer.print_string(f"<tile {ints(p.tile)}, clusters {p.clusters}, depth {p.depth}{borders}>")
 
     def verify(self) -> None:

@@ -91,6 +91,30 @@ def needed(region: Region, operand: MapOperand) -> Region:
     return Region(_starts(starts), (n, c, h, w))
 
 
+def needs_of(layer: Layer, made: Region, partition: Partition, counts: Extents) -> tuple[Region, ...]:
+    """What a layer needs of each operand to make a region."""
+    found = tuple(needed(made, operand) for operand in layer.maps)
+    if not partition.trimmed:
+        return found
+    return tuple(trim(region, m.dims, counts) for region, m in zip(found, layer.maps, strict=True))
+
+
+def trim(region: Region, dims: Extents, counts: Extents) -> Region:
+    """What of a region is in the map, along dimensions with two tiles, if it is as much of both."""
+    starts, extents = list(region.start), list(region.extent)
+    for d, (start, extent) in enumerate(zip(region.start, region.extent, strict=True)):
+        moves = any(start.loops) and not start.cluster and sum(map(bool, start.loops)) == 1
+        if moves and len(start.loops) == d + 1 and counts[d] == 2:
+            first, second = start.base, start.base + start.loops[d]
+            lows = max(0, first), max(0, second)
+            highs = min(dims[d], first + extent), min(dims[d], second + extent)
+            if highs[0] - lows[0] == highs[1] - lows[1] > 0:
+                starts[d] = Affine.index(d, lows[1] - lows[0]) + lows[0]
+                extents[d] = highs[0] - lows[0]
+    n, c, h, w = extents
+    return Region(_starts(starts), (n, c, h, w))
+
+
 def hull(a: Region, b: Region, dims: Extents) -> Region:
     """The smallest region that holds both; the whole dimension where they do not move alike."""
     starts, extents = [], []
@@ -162,7 +186,7 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
         if j not in outputs:
             raise Unprojectable(f"layer {j} ({layer.kind}) is neither used nor an output")
         check_whole(j, layer, outputs[j])
-        operands[j] = tuple(needed(outputs[j], operand) for operand in layer.maps)
+        operands[j] = needs_of(layer, outputs[j], partition, counts)
         for region, source, operand in zip(operands[j], unit.sources[j], layer.maps, strict=True):
             known, number = (outputs, source.layer) if source.layer is not None else (inputs, source.input)
             assert number is not None
@@ -208,7 +232,7 @@ def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Proj
 
     outputs = rolled(plain.outputs, steps.layers)
     operands = tuple(
-        tuple(needed(made, operand) for operand in layer.maps)
+        needs_of(layer, made, partition, plain.counts)
         for layer, made in zip(unit.layers, outputs, strict=True)
     )
     n, c, _, w = plain.counts

@@ -6,7 +6,7 @@ It is checked like any other (tiles that project, pieces that fit the cores, SRA
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.utils.exceptions import PassFailedException
 
@@ -46,7 +46,7 @@ class Asked:
                     f"unit {name}: the tile asked for has {extent} {word}, its output has {size} (0: all)"
                 )
         n, c, h, w = (extent or size for extent, size in zip(self.tile, dims, strict=True))
-        return Partition((n, c, h, w), self.clusters, self.depth, self.borders)
+        return Partition((n, c, h, w), self.clusters, self.depth, self.borders, trimmed=self.borders != "raster")
 
 
 def force(unit: UnitOp, asked: Asked, target: Target, sram_bytes: int) -> Realised:
@@ -56,12 +56,22 @@ def force(unit: UnitOp, asked: Asked, target: Target, sram_bytes: int) -> Realis
     """
     layers = unit_layers(unit)
     partition = asked.partition(unit, layers.out.out_dims)
+    if not projects(layers, partition, target.chip.clusters):
+        partition = replace(partition, trimmed=False)
     check_covers(unit, layers, partition, target.chip.clusters)
     for streamed in range(len(layers.layers) + 1):
         found = realise(layers, partition, streamed, (), target, sram_bytes, chunk_bytes(sram_bytes))
         if found is not None:
             return found
     raise too_large(unit, layers, partition, target, sram_bytes)
+
+
+def projects(layers: UnitLayers, partition: Partition, clusters: int) -> bool:
+    try:
+        project(layers, partition, clusters)
+    except Unprojectable:
+        return False
+    return True
 
 
 def check_covers(unit: UnitOp, layers: UnitLayers, partition: Partition, clusters: int) -> None:

@@ -37,7 +37,7 @@ def run_unit(module, inputs, target, partition):
 def test_random_units_run():
     done = []
 
-    @settings(max_examples=12)
+    @settings(max_examples=8)
     @given(chains())
     def check(drawn):
         try:
@@ -47,7 +47,7 @@ def test_random_units_run():
         done.append(True)
 
     check()
-    assert len(done) >= 6
+    assert len(done) >= 4
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -62,6 +62,15 @@ def test_feature_maps_cross_dram_once(depth):
     assert (found["input"], found["output"]) == tuple(4 * count for count in elements)
     assert not found.get("intermediate", 0)
     assert kept_bytes == kept_beyond_a_step(columns=2)
+
+
+def test_two_bands_of_columns_hold_only_what_is_in_the_map():
+    """With overlap: of each map half the columns and what the windows behind it reach beyond the middle."""
+    module, inputs = vgg_like()
+    _, trimmed = run_unit(module, inputs, "df", Partition((1, 5, 1, 2), 3, 1, "exchange", trimmed=True))
+    _, whole = run_unit(module, inputs, "df", Partition((1, 5, 1, 2), 3, 1, "exchange"))
+    columns = [(2, 16, 2 * 4 + 6 + 4), (3, 16, 2 * 4 + 5 + 4), (3, 8, 2 * 2 + 2 + 2), (4, 8, 2 * 2 + 1 + 2), (4, 4, 3)]
+    assert trimmed == sum(4 * c * 2 * min(w, of_map) for c, w, of_map in columns) < whole
 
 
 def kept_beyond_a_step(columns):

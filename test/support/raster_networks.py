@@ -32,9 +32,9 @@ class Drawn:
 def chains(draw):
     """Windows, pools and sums over skips, in one unit, in steps of a few rows and columns."""
     net = Net(draw(st.integers(0, 9)))
-    plane = [draw(st.integers(7, 15)) for _ in "hw"]
+    plane = [draw(st.integers(9, 16)) for _ in "hw"]
     maps = [net.input(draw(st.integers(1, 2)), draw(st.sampled_from([2, 3])), *plane)]
-    for _ in range(draw(st.integers(1, 5))):
+    for _ in range(draw(st.integers(2, 5))):
         maps.append(layer(draw, net, maps))
     made = maps[-1]
     n, c, h, w = shape_of(made)
@@ -51,7 +51,7 @@ def layer(draw, net, maps):
     if kind == "add":
         return net.binary("add", x, draw(st.sampled_from(same)))
     fits = min(shape_of(x)[2:])
-    kernel, stride = draw(st.sampled_from([1, 2, 3, 3, 5] if fits > 5 else [1])), draw(st.sampled_from([1, 1, 2]))
+    kernel, stride = draw(st.sampled_from([3, 3, 3, 1, 2, 5] if fits > 5 else [1])), draw(st.sampled_from([1, 1, 2]))
     pads = tuple(draw(st.integers(0, (kernel - 1) // 2)) for _ in range(4))
     if kind == "conv":
         return net.conv(x, draw(st.integers(1, 4)), kernel, strides=(stride, stride), pads=pads)

@@ -32,11 +32,15 @@ def partitions(module):
     return [op.partition.data for op in module.walk() if isinstance(op, UnitOp)]
 
 
-@pytest.mark.parametrize("borders", ["overlap", "exchange"])
-def test_units_are_cut_as_asked(borders):
-    given, inputs, module = cut(tile=(1, 0, 2, 3), borders=borders, clusters=3, depth=1)
+@pytest.mark.parametrize("columns", [3, 4])
+@pytest.mark.parametrize("borders", ["overlap", "exchange", "raster"])
+@pytest.mark.parametrize("target", ["tiny", "df"])
+def test_units_are_cut_as_asked(target, borders, columns):
+    if borders == "raster" and target == "tiny":
+        return
+    given, inputs, module = cut(target, tile=(1, 0, 2, columns), borders=borders, clusters=3, depth=1)
     (partition,) = partitions(module)
-    assert (partition.tile, partition.borders, partition.clusters, partition.depth) == ((1, 4, 2, 3), borders, 3, 1)
+    assert (partition.tile, partition.borders, partition.depth) == ((1, 4, 2, columns), borders, 1)
     found, wanted = run_module(placed(module), inputs), run_module(given, inputs)
     for name, array in wanted.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5)

@@ -23,7 +23,7 @@ def test_steps_along_rows_and_columns_give_the_same_numbers():
     """In the tile reference every slot of a ring knows its row and column."""
     done = []
 
-    @settings(max_examples=50)
+    @settings(max_examples=30)
     @given(chains())
     def check(drawn):
         module, inputs = drawn.module, drawn.inputs
@@ -35,10 +35,11 @@ def test_steps_along_rows_and_columns_give_the_same_numbers():
         for name, array in wanted.items():
             np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
         assert_once(lowered)
-        done.append(any(op.result.type.data.raster for op in lowered.walk() if isinstance(op, tile.ComputeOp)))
+        tiles = [op.result.type.data for op in lowered.walk() if isinstance(op, tile.LoadOp | tile.ComputeOp)]
+        done.append(any(t.raster for t in tiles))
 
     check()
-    assert len(done) >= 30 and sum(done) >= 15, (len(done), sum(done))
+    assert len(done) >= 20 and sum(done) >= 12, (len(done), sum(done))
 
 
 def assert_once(lowered):
