@@ -91,10 +91,10 @@ def _kind(each: Instruction) -> str:
     """What a copy of a map is: `load` into SRAM, `send` to another cluster, `take` to a core, `give` back."""
     if not isinstance(each, Copy):
         return ""
-    way = (each.src_view.memory, each.dst_view.memory)
     if each.engine == "cdma":
         return "send"
-    name = {("dram", "sram"): "load", ("sram", "nram"): "take", ("nram", "sram"): "give"}.get(way, "")
+    way = f"{each.src_view.memory} to {each.dst_view.memory}"
+    name = {"dram to sram": "load", "sram to nram": "take", "nram to sram": "give"}.get(way, "")
     ring = each.dst_view.wrap if name in ("load", "give") else each.src_view.wrap
     return f"{name} ring" if name and ring is not None else name
 

@@ -206,12 +206,14 @@ def make_report(
 
 
 def _units(runs: Sequence[SubgraphRun], infos: Sequence[UnitInfo]) -> list[dict[str, Any]]:
-    """What the manifests say of each unit, with what its runs have counted."""
-    counted = [figures for run in runs for figures in run.counters.units]
-    known = [asdict(unit) | {"layers": list(unit.layers)} for unit in infos]
-    if len(counted) != len(known):
-        return known
-    return [unit | figures.figures for unit, figures in zip(known, counted, strict=True)]
+    """What the manifests say of each unit, with what the run that has it has counted; of several runs, units are named
+    with the run's name before their own."""
+    counted = {
+        f"{run.name}.{name}" if len(runs) > 1 else name: figures.figures
+        for run in runs
+        for name, figures in zip(run.program.units, run.counters.units, strict=False)
+    }
+    return [asdict(unit) | {"layers": list(unit.layers)} | counted.get(unit.name, {}) for unit in infos]
 
 
 def _one_after_the_other(runs: Sequence[SubgraphRun]) -> Splitting:

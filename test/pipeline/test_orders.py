@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from integer_networks import IntegerNet
 from networks import Net
 from stops import CORES, aimed, executable, machine_of, run_module
 from units import Group, as_units, layers_in, placed
@@ -110,3 +111,20 @@ def test_maps_that_do_not_fit_layer_by_layer_are_refused_by_name():
     machine = replace(machine, chip=replace(machine.chip, cluster=small))
     with pytest.raises(DoesNotFit, match=r"the maps of .*conv.* and .*pool.*needed 8192 B, available 4096 B of SRAM"):
         SplitBreadthFirst(depth="breadth-first").apply(Context(), as_one_unit(module, machine))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_integers_are_the_same_bits(order):
+    net = IntegerNet(1)
+    y = net.product(net.integer_input(1, 8, 16, 16), 12, clip=True)
+    module, inputs = net.module(net.product(y, 4))
+    machine = machine_of(16)
+    whole = Group(tuple(range(len(layers_in(module)))), Partition((1, 4, 4, 4), 2, 2))
+    tiles = placed(as_units(module, machine, [whole]))
+    AssignOrder(order=order).apply(Context(), tiles)
+    wanted, reference = run_module(module, inputs), run_module(tiles, inputs)
+    Run().advance(tiles, ["lowered"], Choices())
+    result = Machine(executable(tiles)).run(inputs, mode="full", checked=True)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(reference[name], array)
+        np.testing.assert_array_equal(np.asarray(result.outputs[name], np.float32), array)

@@ -94,8 +94,11 @@ def test_the_report_has_every_key_of_schema_1():
         {"name": "b", "op": "Relu", "unit": "u1", "where": "device", "cycles": store, "dram_bytes": 4000},
     ]
     assert data["units"] == [
-        {"name": "u0", "layers": ["a"], "mode": "single", "stopped_by": None, "tiles": 4, "kept_bytes": 0}
-    ]
+        {
+            "name": "u0", "layers": ["a"], "mode": "single", "stopped_by": None, "tiles": 4, "kept_bytes": 0,
+            "recomputed_macs": 0, "recomputed_bytes": 0, "exchanged_bytes": {"core": 0, "cluster": 0, "chip": 0},
+        }
+    ]  # fmt: skip
     assert data["subgraphs"] == [
         {
             "name": "main", "executable_bytes": 1234, "peak_sram_bytes": 4000, "chip": 0,
