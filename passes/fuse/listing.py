@@ -20,6 +20,8 @@ from frustum.passes.analysis.layer import BUILDERS, CONCAT, JOINS, MOVES, Layer,
 from frustum.passes.analysis.module import element_bytes
 
 ROWS, COLUMNS = 2, 3
+PLACE = "frustum.place"
+"""Of a concatenation in DRAM: parts of it may lie in other concatenations too, inside units."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,17 @@ class Listing:
         return len(set(operands)) == len(operands) and all(self.is_part(m, concat) for m in operands)
 
     def is_part(self, map_: int, concat: int) -> bool:
+        """Other concatenations of it lie inside units, if this one is marked as its place."""
         map_is_made = self.maps[map_].producer is not None and not self.maps[map_].is_output
-        return map_is_made and all(k == concat or not self.nodes[k].is_concat for k in self.maps[map_].users)
+        users = [k for k in self.maps[map_].users if k != concat and self.nodes[k].is_concat]
+        if PLACE in self.nodes[concat].op.attributes:
+            users = [k for k in users if PLACE in self.nodes[k].op.attributes]
+        return map_is_made and not users
+
+    def number_of(self, value: SSAValue) -> int | None:
+        """Of the map that a layer makes, if it is no output of the network."""
+        is_output = any(isinstance(use.operation, g.OutputOp) for use in value.uses)
+        return None if is_output else next((k for k, n in enumerate(self.nodes) if n.op is value.owner), None)
 
 
 def network_ops(network: g.NetworkOp) -> list[Operation]:

@@ -16,6 +16,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
 from frustum.passes.fuse.listing import Listing, listing_of, orders
+from frustum.passes.fuse.places import Again, name_parts
 from frustum.passes.fuse.realise import Realised, realise, unit_of
 from frustum.passes.fuse.search import FORM_BITS, HUGE, Kept, Search, Solution, Step, Ways, chunk_bytes
 from frustum.passes.fuse.sweep import Group, Sweep, by_channels
@@ -26,7 +27,7 @@ SMALL = 24  # layers up to which every order is searched in full
 QUICK_STATES, QUICK_LENGTH = 2, 12  # of the search that finds an order and a bound
 LARGE = 120  # layers beyond which one order is searched, and less of it
 MANY_STATES, MANY_LENGTH = 12, 48
-LARGE_STATES, LARGE_LENGTH = 3, 24
+LARGE_STATES, LARGE_LENGTH = 12, 24
 NEAR = 1.0005  # times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for
 ALTERNATIVES = 24  # shapes of a group that are tried where the cheapest has no pieces that fit
 
@@ -65,7 +66,7 @@ def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions =
 
     Raises `DoesNotFit` later, in `frustum-tile-partition`, for a layer that fits in no way.
     """
-    plan = plan_network(network, target, options)
+    plan = with_places(network, target, options, plan_network(network, target, options))
     if plan is None:
         for number, op in enumerate(orders(network)[0]):
             wrap([op], f"u{number}", "does not fit SRAM beside another layer")
@@ -75,6 +76,24 @@ def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions =
         if not weight.result.uses:
             weight.detach()
             weight.erase()
+
+
+def with_places(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: Plan | None
+) -> Plan | None:
+    """The plan, or a better one with units that store only the parts of concatenations that they make."""
+    if plan is None or plan.dram_bytes <= NEAR * plan.listing.compulsory_bytes:
+        return plan
+    again: list[Again] = []
+    for unit in plan.units:
+        in_sram = {m >> FORM_BITS for m in unit.step.kept | unit.step.resident}
+        again += name_parts(plan.listing, unit.step.first, unit.step.stop, in_sram)
+    better = plan_network(network, target, options) if again else None
+    if better is not None and (better.dram_bytes, better.cycles) < (plan.dram_bytes, plan.cycles):
+        return better
+    for changed in reversed(again):
+        changed.undo()
+    return plan
 
 
 def plan_network(network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions()) -> Plan | None:
