@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from raster_networks import chains, one_unit, vgg_like
-from stops import executable, run_module
+from stops import aimed, executable, run_module
+from units import layers_in
+from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.graph import shape_of
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable
+from frustum.passes.fuse.fuse_layers import FuseLayers
+from frustum.passes.tile.partition import PartitionUnits
 from frustum.runtime.counters import count
 from frustum.runtime.execute import units_of
 from frustum.runtime.machine import Machine
@@ -83,3 +89,19 @@ def kept_beyond_a_step(columns):
         ring = -(-2 // made) * width + across + 2
         total += channels * (kept * ring + (made - kept) * (across + 2) - made * across)
     return 4 * total
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_maps_between_units_cross_dram_just_twice(alone):
+    """As published for groups of layers: asked for as shapes whose rows roll, each map is written and read once."""
+    module, inputs = vgg_like()
+    module = aimed(module, "df")
+    between = [shape_of(op.results[0]) for op in layers_in(module)[:-1]] if alone else []
+    FuseLayers(**({"policy": "none"} if alone else {"cuts": ""})).apply(Context(), module)
+    PartitionUnits(tile=(1, 0, 1, 0), borders="exchange").apply(Context(), module)
+    Run().advance(module, ["placed", "lowered"], Choices())
+    made = executable(module)
+    machine = Machine(made)
+    machine.run(inputs, mode="timing")
+    found = count(machine.expanded, machine.target, made.code.page_bytes).dram_bytes_by_class
+    assert found.get("intermediate", 0) == sum(2 * 4 * prod(shape) for shape in between)
