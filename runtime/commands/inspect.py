@@ -103,7 +103,7 @@ def _units(executable: Executable) -> list[str]:
             u.stopped_by or "",
         )
         for u in units
-    ]  # fmt: skip
+    ]
     return _section("Units, and what ended the growth of each", rows)
 
 
