@@ -14,7 +14,7 @@ from fractions import Fraction
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.tile import AnyAxis, TensorView, Whole
+from frustum.dialects.tile import AnyAxis, Axis, TensorView, Whole
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import BUILDERS, CONCAT, JOINS, MOVES, Layer, MapOperand, layer_of
 from frustum.passes.analysis.module import element_bytes
@@ -35,6 +35,8 @@ class Read:
     element_bytes: int
     rows: AnyAxis
     columns: AnyAxis
+    by_image: bool = False
+    """Image i of the result needs image i of the map, or the map is one for all images."""
 
     @property
     def bytes(self) -> int:
@@ -194,7 +196,8 @@ class _Reading:
         joins = maker is not None and value == self.ops[number].results[0]
         joins = joins and maker is not None and maker.out_dims == dims and alike(maker.out_view, operand.view, dims)
         rows, columns = operand.access[ROWS], operand.access[COLUMNS]
-        return Read(number, joins, dims, operand.element_bytes, rows, columns)
+        by_image = operand.access[0] == Axis() or dims[0] == 1
+        return Read(number, joins, dims, operand.element_bytes, rows, columns, by_image)
 
 
 def alike(a: TensorView, b: TensorView, dims: Extents) -> bool:

@@ -29,6 +29,10 @@ LARGE = 120  # layers beyond which one order is searched, and less of it
 MANY_STATES, MANY_LENGTH = 12, 48
 LARGE_STATES, LARGE_LENGTH = 12, 24
 NEAR = 1.0005  # times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for
+ONCE = 1.25  # where time comes first: so much more of it is given for weights that are read once, and fewer bytes
+MUCH_SLOWER = 1.4  # times the cycles of the search, when exact numbers correct it
+CORRECTIONS = 4  # such searches at most
+ALIKE = 4  # shapes of a group of which the fastest is taken by exact numbers
 ALTERNATIVES = 24  # shapes of a group that are tried where the cheapest has no pieces that fit
 
 
@@ -82,7 +86,7 @@ def with_places(
     network: g.NetworkOp, target: Target, options: OptimalOptions, plan: Plan | None
 ) -> Plan | None:
     """The plan, or a better one with units that store only the parts of concatenations that they make."""
-    if plan is None or plan.dram_bytes <= NEAR * plan.listing.compulsory_bytes:
+    if plan is None or plan.dram_bytes <= NEAR * plan.listing.compulsory_bytes or is_for_time(plan.listing, target):
         return plan
     again: list[Again] = []
     for unit in plan.units:
@@ -97,19 +101,29 @@ def with_places(
 
 
 def plan_network(network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions()) -> Plan | None:
-    """The cheapest units over several orders of the layers, in DRAM bytes, then cycles; None where some layer fits in
-    no way."""
+    """The cheapest units over several orders of the layers, in DRAM bytes, then cycles, or where `is_for_time` in
+    cycles, then bytes; None where some layer fits in no way."""
     capacity = int(target.cluster.sram.capacity_bytes * options.sram)
     keep = options.keep and (target.chip.clusters == 1 or target.cluster.cdma is not None)
-    searches = [
-        Search(listing_of(ops, network.terminator.values), target, capacity, options.borders, keep)
-        for ops in orders(network)
-    ]
+    listings = [listing_of(ops, network.terminator.values) for ops in orders(network)]
+    fastest = is_for_time(listings[0], target)
+    searches = [Search(x, target, capacity, options.borders, keep, fastest=fastest) for x in listings]
+    plan = best_of(searches)
+    if not fastest or plan is None:
+        return plan
+    once = best_of([replace(search, once=True, costs={}, banned=set(), slower={}) for search in searches])
+    is_better = once is not None and once.cycles <= ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
+    return once if is_better else plan
+
+
+def best_of(searches: Sequence[Search]) -> Plan | None:
+    """The best plan over several orders of the layers."""
+    fastest = searches[0].fastest
     if len(searches[0].listing.nodes) <= SMALL:
         plans = [plan for search in searches if (plan := plan_listing(search)) is not None]
-        return min(plans, key=lambda p: (p.dram_bytes, p.cycles), default=None)
+        return min(plans, key=lambda p: cost_of(p, fastest=fastest), default=None)
     search, solution = quick(searches)
-    is_near = solution is not None and solution.bytes <= NEAR * solution.listing.compulsory_bytes
+    is_near = not fastest and solution is not None and solution.bytes <= NEAR * solution.listing.compulsory_bytes
     return plan_listing(search, solution if is_near else None)
 
 
@@ -120,26 +134,60 @@ def quick(searches: Sequence[Search]) -> tuple[Search, Solution | None]:
     found = []
     for search in searches if most <= LARGE else searches[:1]:
         solution = replace(search, most_states=QUICK_STATES, longest=QUICK_LENGTH).solve()
-        cost = (HUGE, HUGE) if solution is None else (solution.bytes, solution.cycles)
-        found.append((*cost, search, solution))
-    bytes_, _, search, solution = min(found, key=lambda f: f[:2])
+        cost = (HUGE, HUGE) if solution is None else cost_of(solution, fastest=search.fastest)
+        found.append((cost, search, solution))
+    _, search, solution = min(found, key=lambda f: f[0])
+    bound = HUGE if solution is None or search.fastest else solution.bytes
     states, length = (MANY_STATES, MANY_LENGTH) if most <= LARGE else (LARGE_STATES, LARGE_LENGTH)
-    return replace(search, most_states=states, longest=length, bound=bytes_), solution
+    return replace(search, most_states=states, longest=length, bound=bound), solution
+
+
+def is_for_time(listing: Listing, target: Target) -> bool:
+    """Whether cycles come before DRAM bytes: for several images that keep the products busy for longer than the DRAM
+    port, even if all is read and written once."""
+    layers = [node.layer for node in listing.nodes if node.layer is not None]
+    if all(layer.out_dims[0] == 1 for layer in layers):
+        return False
+    unit, cores = target.core.matrix, target.chip.clusters * target.cluster.cores
+    cycles = sum(x.macs * unit.cycles_per_step.of(x.maps[0].element_bytes) for x in layers if x.is_matrix)
+    products = unit.lines * unit.channels * cores
+    return cycles * target.chip.dram.port_bytes_per_cycle > listing.compulsory_bytes * products
+
+
+def cost_of(found: Plan | Solution | Realised, *, fastest: bool) -> tuple[float, float]:
+    """What is to be least: DRAM bytes, then cycles, or the other way round."""
+    bytes_ = found.bytes if isinstance(found, Solution) else found.dram_bytes
+    return (found.cycles, bytes_) if fastest else (bytes_, found.cycles)
 
 
 def plan_listing(search: Search, solution: Solution | None = None) -> Plan | None:
     """The best solution of which every group fits with exact numbers; `solution` is the first to try."""
-    for _ in range(TRIES):
+    for attempt in range(TRIES):
         solution = solution or search.solve()
         if solution is None:
             return None
         units = [exact(step, search) for step in solution.steps]
+        if search.fastest and attempt < CORRECTIONS and corrects(search, [u for u in units if u is not None]):
+            solution = None
+            continue
         failed = [(s.first, s.stop) for s, unit in zip(solution.steps, units, strict=True) if unit is None]
         if not failed:
             return plan_of(solution, [u for u in units if u is not None])
         search.banned |= set(failed)
         search.bound, solution = HUGE, None
     return None
+
+
+def corrects(search: Search, units: Sequence[Unit]) -> bool:
+    """Tell the search about units that are much slower by exact numbers; whether there are any."""
+    is_new = False
+    for step, made in ((u.step, u.realised) for u in units):
+        if made is None or step.cycles == 0 or made.cycles <= MUCH_SLOWER * step.cycles:
+            continue
+        key = (step.first, step.stop, step.by_channels, made.partition.tile[0] > 1)
+        search.slower[key] = search.slower.get(key, 1.0) * made.cycles / step.cycles
+        is_new = True
+    return is_new
 
 
 def plan_of(solution: Solution, units: Sequence[Unit]) -> Plan:
@@ -164,23 +212,24 @@ def exact(step: Step, search: Search) -> Unit | None:
     found: list[Unit] = []
     for other in Ways(group, search).ranked(step.resident, step.kept, step.free_bytes, ALTERNATIVES):
         assert other.shape is not None
-        if found and other.bytes > found[0].step.bytes:
+        if found and (len(found) == ALIKE if search.fastest else other.bytes > found[0].step.bytes):
             break
         partition = group.shapes.partition(other.shape, group.channels, other.passes)
-        for streamed in more(other.streamed, len(group.weights)):
+        most = other.streamed if search.once and other.passes > 1 else len(group.weights)
+        for streamed in more(other.streamed, most):
             made = realise(
                 unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
             )
             if made is not None:
                 found.append(Unit(other, made))
                 break
-    return min(found, key=lambda u: (u.realised.dram_bytes, u.realised.cycles) if u.realised else (0, 0), default=None)
+    return min(found, key=lambda u: cost_of(u.realised, fastest=search.fastest) if u.realised else (0, 0), default=None)
 
 
 def group_of(step: Step, search: Search) -> Group | None:
     """The group of a step again."""
     if step.by_channels:
-        return by_channels(search.listing, search.target, step.stop)
+        return by_channels(search.listing, search.target, step.stop, search.borders)
     sweep = Sweep(search.listing, search.target, step.stop, search.borders)
     return next((x for x in sweep.groups(search.capacity) if x.first == step.first), None)
 

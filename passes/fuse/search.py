@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from frustum.dialects.target import Target
 from frustum.dialects.tile import Whole
+from frustum.passes.analysis.layer import Layer
+from frustum.passes.analysis.project import tile_counts
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.fuse.listing import Listing, Map
-from frustum.passes.fuse.sweep import ROLL, STEP_CYCLES, Boundary, Group, Ints, Sweep, by_channels
-from frustum.passes.tile.plan_unit import OVERLAPPED, Budget, plan_unit
+from frustum.passes.fuse.sweep import BY_IMAGES, ROLL, STEP_CYCLES, Boundary, Group, Ints, Sweep, by_channels
+from frustum.passes.tile.plan_unit import OVERLAPPED, Budget, UnitPlan, plan_unit
 
 MOST_STATES = 48
 MOST_KEPT = 3  # of the outputs of a group, any subset of so many may stay
@@ -30,9 +32,9 @@ SMALLEST_CHUNK_BYTES = 2048
 CYCLE_BITS = 31
 HUGE = 1 << 62
 FORM_BITS = 2
-"""A map that stays is `number << FORM_BITS` with the dimension of which each cluster holds its share (2 or 3), or 0:
-each holds all of it."""
-WHOLE, BY_ROWS, BY_COLUMNS = 0, 2, 3
+"""A map that stays is `number << FORM_BITS` with the dimension of which each cluster holds its share (2 or 3), 1: each
+holds its images, or 0: each holds all of it."""
+WHOLE, OF_IMAGES, BY_ROWS, BY_COLUMNS = 0, 1, 2, 3
 Kept = frozenset[int]
 
 
@@ -82,6 +84,13 @@ class Solution:
     cycles: int
 
 
+def is_read_again(plan: UnitPlan, layer: Layer | None, clusters: int) -> bool:
+    """Whether a layer streams its weights more than once."""
+    assert layer is not None
+    images, _, rows, columns = tile_counts(layer.out_dims, plan.partition, clusters)
+    return images * rows * columns > 1 and any(m.weights == "stream" for m in plan.maps)
+
+
 def chunk_bytes(capacity: int) -> int:
     return max(SMALLEST_CHUNK_BYTES, capacity // CHUNK_SHARE)
 
@@ -101,6 +110,13 @@ class Search:
     costs: dict[int, int] = field(default_factory=dict)
     bound: int = HUGE
     """No more bytes than this: what a quick search has found."""
+    fastest: bool = False
+    """Cycles before bytes."""
+    slower: dict[tuple[int, int, bool, bool], float] = field(default_factory=dict)
+    """Of layers [first, stop) cut by channels or not, with several images in a tile or not: how many times the cycles
+    of this model exact numbers say."""
+    once: bool = False
+    """No weights are read from DRAM more than once."""
 
     def __post_init__(self) -> None:
         self.boxes = boxes_of(self.listing, self.target.chip.clusters)
@@ -117,7 +133,7 @@ class Search:
         ends = self.states[count].values()
         if not ends:
             return None
-        end = min(ends, key=lambda s: (s.bytes, s.cycles))
+        end = min(ends, key=self.cost)
         steps = []
         at: State | None = end
         while at is not None and at.step is not None:
@@ -132,10 +148,15 @@ class Search:
             return
         live = [m for m in self.listing.maps[:stop] if m.last_use >= stop]
 
-        def promise(item: tuple[Kept, State]) -> tuple[int, int]:
+        rate = self.target.chip.dram.port_bytes_per_cycle
+
+        def promise(item: tuple[Kept, State]) -> tuple[float, float]:
             kept, state = item
             here = {m >> FORM_BITS for m in kept}
-            return state.bytes + sum(m.bytes for m in live if m.number not in here), state.cycles
+            to_read = sum(m.bytes for m in live if m.number not in here)
+            if self.fastest:
+                return state.cycles + OVERLAPPED * to_read / rate, state.bytes + to_read
+            return state.bytes + to_read, state.cycles
 
         self.states[stop] = dict(sorted(states.items(), key=promise)[: self.most_states])
 
@@ -151,7 +172,7 @@ class Search:
         if node.batched_weights:
             self.alone(stop)
             return
-        channel_wise = by_channels(self.listing, self.target, stop)
+        channel_wise = by_channels(self.listing, self.target, stop, self.borders)
         if channel_wise is not None:
             self.take(channel_wise)
         for group in Sweep(self.listing, self.target, stop, self.borders).groups(self.capacity):
@@ -173,6 +194,10 @@ class Search:
             for kept, state in good:
                 self.extend(ways, kept, state)
 
+    def cost(self, way: State | Step) -> tuple[int, int]:
+        """What is to be least: DRAM bytes, then cycles, or the other way round."""
+        return (way.cycles, way.bytes) if self.fastest else (way.bytes, way.cycles)
+
     def size(self, maps: Kept) -> int:
         """Bytes of what stays, in one cluster."""
         return sum(self.boxes[m].bytes for m in maps)
@@ -185,7 +210,7 @@ class Search:
         if new.bytes + self.rest[stop] > self.bound:
             return
         old = self.states[stop].get(left)
-        if old is None or (new.bytes, new.cycles) < (old.bytes, old.cycles):
+        if old is None or self.cost(new) < self.cost(old):
             self.states[stop][left] = new
 
     def move(self, stop: int) -> None:
@@ -223,12 +248,12 @@ class Search:
         if state is None:
             return
         if stop not in self.costs:
-            self.costs[stop] = self.least_alone(stop)
+            self.costs[stop] = HUGE if self.fastest else self.least_alone(stop)
         least = node.weight_bytes + node.vector_bytes + sum(r.bytes for r in node.reads) + maps[stop - 1].bytes
         if self.costs[stop] <= least:
             return
         plan = plan_unit(layers_of([node.op]), self.target, Budget(self.capacity))
-        if plan is not None:
+        if plan is not None and not (self.once and is_read_again(plan, node.layer, self.target.chip.clusters)):
             step = Step(
                 stop - 1, stop, None, 0, nothing, nothing, plan.dram_bytes, int(plan.cycles), self.capacity,
                 self.capacity,
@@ -270,12 +295,14 @@ class Ways:
         may_stay = [b.map for b in group.outputs if self.can_stay(b)] if search.keep else []
         may_stay = may_stay[-MOST_KEPT:]
         forms = (WHOLE,) if search.target.chip.clusters == 1 else (BY_ROWS, BY_COLUMNS, WHOLE)
+        forms = (OF_IMAGES, *forms) if (group.shapes.dealt == BY_IMAGES).any() else forms
         few = [frozenset(c) for r in range(1, len(may_stay) + 1) for c in itertools.combinations(may_stay, r)]
         self.stays = [frozenset[int]()]
         self.stays += [frozenset(m << FORM_BITS | form for m in chosen) for form in forms for chosen in few]
         largest_first = np.array(group.weights[::-1], np.int64)
         self.held_weights = int(largest_first.sum())
         self.total_weights = self.held_weights * group.shares
+        self.least = group.constant_bytes + group.vector_bytes + self.total_weights
         streamed = np.concatenate([[0], np.cumsum(largest_first)])
         chunk = 2 * min(int(largest_first[0]), chunk_bytes(search.capacity)) if len(largest_first) else 0
         self.streamed = streamed
@@ -314,7 +341,7 @@ class Ways:
         """In which shapes the clusters make, or need, no more of these maps than they hold; None: in none."""
         fits = self.all
         for b in boundaries:
-            for form in (BY_ROWS, BY_COLUMNS):
+            for form in (OF_IMAGES, BY_ROWS, BY_COLUMNS):
                 if b.map << FORM_BITS | form in stay:
                     fits = fits & self.within(b, form)
             if b.map << FORM_BITS in stay and boundaries is self.group.outputs and self.search.target.chip.clusters > 1:
@@ -332,6 +359,9 @@ class Ways:
             shapes, (start, step, extent) = self.group.shapes, b.rows if form == BY_ROWS else b.columns
             if held is None:
                 self.inside_form[key] = ~self.all
+            elif form == OF_IMAGES:
+                alike = (shapes.dealt == BY_IMAGES) & (shapes.images * shapes.counts[0] == held.share)
+                self.inside_form[key] = alike[self.index]
             else:
                 alike = (shapes.dealt == form) & (shapes.counts[form - 1] == 1) & (step == held.share)
                 alike &= (start >= -held.before) & (start + extent <= held.share + held.behind)
@@ -356,14 +386,19 @@ class Ways:
             return
         streamed = np.searchsorted(self.gain, base.memory - free)
         fits = base.fits & (streamed < len(self.gain))
+        if self.search.once:
+            fits &= (streamed == 0) | (base.passes == 1)
         if not fits.any():
             return
         streamed = np.minimum(streamed, len(self.gain) - 1)
         moved = base.moved + (base.passes - 1) * self.streamed[streamed]
         transfer = moved // self.rate
-        cycles = np.maximum(base.cycles, transfer) + self.in_turn * np.minimum(base.cycles, transfer)
+        waited = self.in_turn * np.minimum(base.cycles, (base.moved - self.least) // self.rate)
+        cycles = np.maximum(base.cycles, transfer) + waited
         cycles = cycles + base.passes * STEP_CYCLES + ((base.cycles + transfer) * OVERLAPPED).astype(np.int64)
-        score = np.where(fits, (moved << CYCLE_BITS) + np.minimum(cycles, (1 << CYCLE_BITS) - 1), HUGE)
+        cycles = self.corrected(cycles)
+        first, then = (cycles, moved >> 4) if self.search.fastest else (moved, cycles)
+        score = np.where(fits, (first << CYCLE_BITS) + np.minimum(then, (1 << CYCLE_BITS) - 1), HUGE)
         for k in [int(np.argmin(score))] if most == 1 else np.argsort(score, kind="stable")[:most].tolist():
             if score[k] == HUGE:
                 return
@@ -372,6 +407,14 @@ class Ways:
                 group.first, group.stop, int(self.index[k]), count, resident, stay, int(moved[k]), int(cycles[k]),
                 int(base.memory[k] - self.gain[count]), free, int(base.passes[k]), group.shares > 1,
             )  # fmt: skip
+
+    def corrected(self, cycles: Ints) -> Ints:
+        """Cycles, with what exact numbers have said about such shapes before."""
+        group, slower = self.group, self.search.slower
+        one, many = (slower.get((group.first, group.stop, group.shares > 1, several), 1.0) for several in (False, True))
+        if one == many == 1.0:
+            return cycles
+        return (cycles * np.where(group.shapes.images[self.index] > 1, many, one)).astype(np.int64)
 
     def base(self, resident: Kept, stay: Kept) -> Base | None:
         key = (resident, stay)
@@ -383,8 +426,7 @@ class Ways:
         """What does not depend on the room that is left; None where no shape goes with these maps in SRAM."""
         group = self.group
         memory, late = self.fixed, self.late
-        least = group.constant_bytes + group.vector_bytes + self.total_weights
-        moved = np.full(len(self.index), least, np.int64)
+        moved = np.full(len(self.index), self.least, np.int64)
         inside, staying = ({m >> FORM_BITS for m in maps} for maps in (resident, stay))
         valid, also = self.allowed(resident, group.inputs), self.allowed(stay, group.outputs)
         if valid is None or also is None:
@@ -410,8 +452,7 @@ class Ways:
         form = kept & ((1 << FORM_BITS) - 1)
         size_bytes = self.search.listing.maps[map_].bytes
         if form == WHOLE:
-            is_shared = (self.group.shapes.dealt[self.index] > 0) | (self.group.shares > 1)
-            sent_bytes = is_shared * (size_bytes * (chip.clusters - 1) // chip.clusters)
+            sent_bytes = np.full(len(self.index), size_bytes * (chip.clusters - 1) // chip.clusters)
         else:
             layer, box = self.search.listing.nodes[map_].layer, self.search.boxes[kept]
             assert layer is not None
@@ -448,6 +489,11 @@ def boxes_of(listing: Listing, clusters: int) -> dict[int, Box]:
             extent = min(size, share + before + behind)
             held = map_.bytes // size * extent
             found[map_.number << FORM_BITS | d] = Box(share, before, behind, -(-held // 16) * 16)
+        images = layer.out_dims[0]
+        if clusters > 1 and images > 1:
+            share = -(-images // clusters)
+            held = map_.bytes // images * share
+            found[map_.number << FORM_BITS | OF_IMAGES] = Box(share, 0, 0, -(-held // 16) * 16)
     return found
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import cast
@@ -27,9 +28,11 @@ from frustum.passes.tile.plan import halves, over, vector_passes
 Ints = NDArray[np.int64]
 SINGLE, OVERLAP, ROLL = 0, 1, 2
 SPATIAL = ("conv", "pool", "unary", "binary", "lrn", "resize", "concat", "shuffle")
+BY_IMAGES, BY_ROWS, BY_COLUMNS = 0, 2, 3  # what is dealt to the clusters
 STRIPS = (1, 2, 3, 4, 6, 8, 12)
 FEWEST_COLUMNS = 8  # narrower strips read more than they save
 STEP_CYCLES = 500  # of one pass over a tile: filling and draining the pipeline
+LAYER_CYCLES = 300  # of one layer in one pass: latencies and events of its pieces
 MOST_RECOMPUTED = 2.0  # times the multiply-accumulates of the group (tfu.md, rule 11: 100 %)
 FAR = 1 << 40
 
@@ -64,15 +67,14 @@ class Shapes:
 
 def shapes_of(dims: Extents, whole: Sequence[int], borders: str, clusters: int = 1) -> Shapes:
     """The whole map, or each cluster's share of it; rows at a time, in column strips, rolling or overlapping; image by
-    image."""
+    image, or some images at a time where these are whole."""
     images, _, height, width = dims
-    found = []
+    found = by_images(dims, whole, borders, clusters) if clusters > 1 and images > 1 and 0 not in whole else []
     for dealt in (2, 3) if clusters > 1 and 3 not in whole and 2 not in whole else (2,):
         tall = over_int(height, clusters) if dealt == 2 else height
         wide = over_int(width, clusters) if dealt == 3 else width
         found.append((SINGLE, dealt, tall, wide, images))
-        if images > 1:
-            found.append((OVERLAP, dealt, tall, wide, 1))
+        found += [(OVERLAP, dealt, tall, wide, some) for some in halves(images) if some < images]
         heights = [tall] if 2 in whole else sorted({*halves(tall), *(r for r in (1, 2, 4, 8) if r < tall)})
         strips = [s for s in STRIPS if s == 1 or wide >= s * FEWEST_COLUMNS]
         for rows in heights:
@@ -81,12 +83,31 @@ def shapes_of(dims: Extents, whole: Sequence[int], borders: str, clusters: int =
                     found.append((ROLL, dealt, rows, columns, 1))
                 if (rows, columns) != (tall, wide) and borders != "exchange":
                     found.append((OVERLAP, dealt, rows, columns, 1))
-    found = [(*shape, 2) for shape in found] + [(*shape, 1) for shape in found if shape[0] != SINGLE]
-    columns_of = zip(*found, strict=True)
+    twice = [(*shape, 2) for shape in found] + [(*shape, 1) for shape in found if shape[0] != SINGLE]
+    columns_of = zip(*twice, strict=True)
     mode, dealt_, rows_, columns_, images_, depth = (np.array(values, np.int64) for values in columns_of)
     tiles = np.where(mode == ROLL, 1, over(np.full_like(rows_, height), rows_)), over(width, columns_)
-    down, right = (over(count, np.where(dealt_ == d, clusters, 1)) for d, count in zip((2, 3), tiles, strict=True))
-    return Shapes(mode, dealt_, rows_, columns_, images_, (over(images, images_), down, right), tiles, depth)
+    in_turn = (over(images, images_), *tiles)
+    one, down, right = (over(t, np.where(dealt_ == d, clusters, 1)) for d, t in zip((0, 2, 3), in_turn, strict=True))
+    return Shapes(mode, dealt_, rows_, columns_, images_, (one, down, right), tiles, depth)
+
+
+def by_images(
+    dims: Extents, whole: Sequence[int], borders: str, clusters: int
+) -> list[tuple[int, int, int, int, int]]:
+    """Shapes of which each cluster makes its own images: some at a time, or rows and columns of one."""
+    images, _, height, width = dims
+    share = over_int(images, clusters)
+    found = [(OVERLAP if n < share else SINGLE, BY_IMAGES, height, width, n) for n in halves(share)]
+    heights = [height] if 2 in whole else sorted({*halves(height), *(r for r in (1, 2, 4, 8) if r < height)})
+    strips = [s for s in STRIPS if s == 1 or width >= s * FEWEST_COLUMNS]
+    for rows in heights:
+        for columns in [width] if 3 in whole else sorted({over_int(width, s) for s in strips}):
+            if rows < height and borders != "overlap":
+                found.append((ROLL, BY_IMAGES, rows, columns, 1))
+            if (rows, columns) != (height, width) and borders != "exchange":
+                found.append((OVERLAP, BY_IMAGES, rows, columns, 1))
+    return found
 
 
 def over_int(a: int, b: int) -> int:
@@ -163,7 +184,7 @@ class Group:
 class Sweep:
     """The groups that end before `stop`."""
 
-    def __init__(self, listing: Listing, target: Target, stop: int, borders: str = "auto"):
+    def __init__(self, listing: Listing, target: Target, stop: int, borders: str = "auto", clusters: int = 0):
         self.listing, self.target, self.stop = listing, target, stop
         self.last = stop - 1
         node = listing.nodes[self.last]
@@ -171,8 +192,8 @@ class Sweep:
         layer = node.layer
         self.dims = layer.out_dims
         self.channels = self.dims[1]
-        self.clusters = target.chip.clusters
-        self.shapes = shapes_of(self.dims, [d for d in layer.axes_all if d > 1], borders, self.clusters)
+        self.clusters = clusters or target.chip.clusters
+        self.shapes = shapes_of(self.dims, [d for d in layer.axes_all if d != 1], borders, self.clusters)
         self.size = len(self.shapes.mode)
         self.needs: dict[int, Need] = {}
         self.readers: dict[int, int] = {}
@@ -246,6 +267,8 @@ class Sweep:
         self.only_single |= layer.kind not in SPATIAL
         if self.only_single:
             self.valid &= shapes.mode == SINGLE
+        if 0 in layer.axes_all or layer.out_dims[0] != self.dims[0] or not all(r.by_image for r in node.reads):
+            self.valid &= shapes.dealt != BY_IMAGES
         need = Need(lead, oldest, need.rows, need.columns)
         made = np.maximum(made, 1)
         self.late = np.maximum(self.late, -(-lead // made))
@@ -485,13 +508,17 @@ class Sweep:
         core, cores = self.target.core, self.target.cluster.cores
         has_rows = self.shapes.is_roll & (need.lead > -FAR)
         rows = np.where(has_rows, made, need.rows[2])
-        plane = self.shapes.images * rows * need.columns[2]
+        window = rows * need.columns[2]
+        plane = self.shapes.images * window
         if layer.is_matrix:
             groups, kernel = cast(int, layer.params["groups"]), cast(tuple[int, int], layer.params["kernel"])
             per_group = cast(int, layer.params["channels"])
-            passes = over(plane, core.matrix.lines) * math.ceil(layer.out_dims[1] // groups / core.matrix.channels)
+            made_per_group = layer.out_dims[1] // groups
+            by_window = over(over(window, cores), core.matrix.lines) * over_int(made_per_group, core.matrix.channels)
+            share = over_int(over_int(made_per_group, cores), core.matrix.channels)
+            passes = self.shapes.images * np.minimum(by_window, over(window, core.matrix.lines) * share)
             steps = passes * (groups * per_group * math.prod(kernel))
-            cycles = over(steps * core.matrix.cycles_per_step.of(layer.maps[0].element_bytes), cores)
+            cycles = steps * core.matrix.cycles_per_step.of(layer.maps[0].element_bytes) + LAYER_CYCLES
             _, channels, height, width = layer.out_dims
             rows_all = np.where(has_rows, height, covered(*need.rows, self.shapes.tiles[0], height))
             columns_all = covered(*need.columns, self.shapes.tiles[1], width)
@@ -502,42 +529,36 @@ class Sweep:
             rate = core.vector.lanes // core.vector.cycles_per_element.of(widest)
             passes_ = 0 if layer.kind == "concat" else vector_passes(layer)
             work = math.prod(layer.maps[0].dims[2:]) if layer.kind == "reduce" else 1
-            cycles = over(plane * layer.out_dims[1] * work * passes_, rate * cores)
+            cycles = over(plane * layer.out_dims[1] * work * passes_, rate * cores) + LAYER_CYCLES * (passes_ > 0)
         self.work = self.work + cycles
 
 
-def by_channels(listing: Listing, target: Target, stop: int) -> Group | None:
-    """The last layer before `stop` alone, whole, its output channels dealt to the clusters; None where it cannot be."""
+def by_channels(listing: Listing, target: Target, stop: int, borders: str = "auto") -> Group | None:
+    """The last layer before `stop` alone, its output channels dealt to the clusters, each of which reads all that the
+    layer reads (some images, or some rows of one at a time); None where it cannot be."""
     node, clusters = listing.nodes[stop - 1], target.chip.clusters
-    layer = node.layer
+    layer, numbers = node.layer, [read.map for read in node.reads]
     if layer is None or clusters == 1 or not layer.is_matrix or layer.params["groups"] != 1 or node.batched_weights:
         return None
     images, channels, height, width = layer.out_dims
-    if channels < clusters:
+    if channels < clusters or len(set(numbers)) < len(numbers):
         return None
-    one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
     share = over_int(channels, clusters)
-    shapes = Shapes(
-        one * SINGLE, one, one * height, one * width, one * images, (one, one, one), (one, one), one
-    )
-    inputs: list[Boundary] = []
-    for position, read in enumerate(node.reads):
-        if any(b.map == read.map for b in inputs):
-            continue
-        part = read.bytes if position == 0 else over_int(read.bytes, clusters)
-        box = (zero, zero, one * read.dims[2]), (zero, zero, one * read.dims[3])
-        inputs.append(Boundary(read.map, one * aligned(part), one * read.bytes, zero, read.joins, *box))
-    made = (zero, zero, one * height), (zero, zero, one * width)
-    size = aligned(over_int(listing.maps[stop - 1].bytes, clusters))
-    output = Boundary(stop - 1, one * size, one * listing.maps[stop - 1].bytes, zero, True, *made)
-    core = target.core
-    steps = over_int(images * height * width, core.matrix.lines) * over_int(share, core.matrix.channels)
-    steps *= cast(int, layer.params["channels"]) * math.prod(cast(tuple[int, int], layer.params["kernel"]))
-    cycles = over_int(steps * core.matrix.cycles_per_step.of(layer.maps[0].element_bytes), target.cluster.cores)
-    return Group(
-        stop - 1, stop, shapes, np.ones(1, np.bool_), zero, inputs, [output], zero, one, node.vector_bytes,
-        (aligned(over_int(node.weight_bytes, clusters)),), 0, one * cycles, share, clusters,
-    )  # fmt: skip
+    first, *others = node.reads
+    parts = [replace(r, dims=(r.dims[0], min(share, r.dims[1]), *r.dims[2:])) for r in others]
+    part = replace(node, layer=replace(layer, out_dims=(images, share, height, width)), reads=(first, *parts))
+    alone = copy(listing)
+    alone.nodes = [*listing.nodes[: stop - 1], part]
+    group = next(Sweep(alone, target, stop, borders, clusters=1).groups(FAR), None)
+    if group is None:
+        return None
+    whole = {read.map: read.bytes for read in others}
+    inputs = [
+        replace(b, moved=np.full_like(b.moved, whole[b.map])) if b.map in whole else b for b in group.inputs
+    ]
+    shapes = replace(group.shapes, dealt=np.ones_like(group.shapes.dealt))
+    weights = (aligned(over_int(node.weight_bytes, clusters)),)
+    return replace(group, shapes=shapes, inputs=inputs, weights=weights, shares=clusters)
 
 
 def aligned(size: int) -> int:

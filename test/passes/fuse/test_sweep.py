@@ -10,16 +10,17 @@ from networks import Net
 
 from frustum.backend import targets
 from frustum.dialects import graph
+from frustum.dialects.unit import Partition
 from frustum.passes.analysis.footprint import footprint
 from frustum.passes.analysis.project import project
 from frustum.passes.analysis.traffic import loaded_elements
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.fuse.listing import listing_of, network_ops
-from frustum.passes.fuse.sweep import OVERLAP, ROLL, Sweep, below, covered
+from frustum.passes.fuse.sweep import BY_IMAGES, OVERLAP, ROLL, Sweep, below, covered
 from frustum.passes.tile.plan_unit import bias_bytes, weight_bytes
 from frustum.runtime.reference import network_of
 
-EDGE = targets.load("edge")
+DEFAULT, EDGE = targets.load("default"), targets.load("edge")
 UNBOUNDED = 1 << 40
 
 
@@ -54,14 +55,14 @@ def test_every_shape_of_every_group_is_what_projection_says(case):
                 check(listing, group, int(k), node.layer.out_dims[1])
 
 
-def check(listing, group, k, channels):
+def check(listing, group, k, channels, clusters=1):
     ops = [n.op for n in listing.nodes[group.first : group.stop]]
     unit = layers_of(ops, [listing.nodes[b.map].op.results[0] for b in group.outputs])
     shapes = group.shapes
     late = max([int(group.late[k]), *(int(b.late[k]) for b in group.inputs)])
     steps = late + int(group.behind[k]) if shapes.mode[k] == ROLL else int(shapes.counts[1][k])
     partition = shapes.partition(k, channels, steps)
-    projection = project(unit, partition, 1)
+    projection = project(unit, partition, clusters)
     assert projection.counts[2] == steps
     needs = footprint(unit, partition, projection, [None] * len(ops))
     own = needs.total_bytes - needs.weight_bytes
@@ -69,7 +70,7 @@ def check(listing, group, k, channels):
     assert int(group.inside[k]) + boundary == own
     order = (1, 0, 3, 2) if partition.borders == "exchange" else (1, 0, 2, 3)
     moved = sum(
-        loaded_elements(region, own.dims, projection.counts, 1, order) * own.element_bytes
+        loaded_elements(region, own.dims, projection.counts, clusters, order) * own.element_bytes
         for own, region in zip(unit.inputs, projection.inputs, strict=True)
     )
     assert sum(int(b.moved[k]) for b in group.inputs) + group.constant_bytes == moved
@@ -138,3 +139,31 @@ def test_a_partition_that_projection_refuses_is_not_in_a_group():
         for group in Sweep(listing, EDGE, stop).groups(UNBOUNDED):
             for k in np.flatnonzero(group.valid):
                 check(listing, group, int(k), 4)
+
+
+@st.composite
+def batches(draw, layers):
+    net = Net()
+    maps = [net.input(draw(st.sampled_from([2, 4, 5, 8])), 4, 16, 16)]
+    for _ in range(draw(st.integers(1, layers))):
+        maps.append(grown(draw, net, maps[-1 - draw(st.integers(0, min(2, len(maps) - 1)))], maps))
+    return Case(net.module(maps[-1])[0])
+
+
+@settings(max_examples=15)
+@given(batches(4))
+def test_images_dealt_to_clusters_are_what_projection_says(case):
+    listing = listed(case.module)
+    for stop in range(1, len(listing.nodes) + 1):
+        node = listing.nodes[stop - 1]
+        for group in Sweep(listing, DEFAULT, stop).groups(UNBOUNDED) if node.layer is not None else ():
+            for k in np.flatnonzero(group.valid & (group.shapes.dealt == BY_IMAGES)):
+                check(listing, group, int(k), node.layer.out_dims[1], DEFAULT.chip.clusters)
+
+
+def test_each_cluster_has_images_that_follow_each_other():
+    net = Net()
+    listing = listed(net.module(net.conv(net.input(8, 4, 16, 16), 4))[0])
+    unit = layers_of([listing.nodes[0].op], [listing.nodes[0].op.results[0]])
+    (region,) = project(unit, Partition((1, 4, 16, 16), 0, 2, "overlap"), 4).outputs
+    assert (region.start[0].cluster, region.start[0].loops[0]) == (2, 1)
