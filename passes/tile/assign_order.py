@@ -76,14 +76,15 @@ class AssignOrder(ModulePass):
         if unit.loop_order != t.TILE_LOOPS:
             self.check_rolling(unit)
             return
+        counts, owners = list(unit.tile_counts), 1
         if is_shared_out(unit, target.chip.clusters):
-            number_by_grid(unit, target.chip.clusters)
-            owners = target.chip.clusters
-        else:
-            owners = 1
-        _, _, rows, columns = unit.tile_counts
+            owners, dimension = target.chip.clusters, unit.clusters.value.data
+            counts[dimension] = tiles_along(unit, dimension)
+        _, _, rows, columns = counts
         if rows * columns == 1:
-            return
+            return  # as it is: dealt, so that one cluster makes it
+        if owners > 1:
+            number_by_grid(unit, owners, counts)
         grid = Grid(rows, columns, owners)
         order, direction = cast_order(self.order), cast_direction(self.direction)
         ways = steps_of(order, grid, Band(self.bands, direction))
@@ -116,11 +117,9 @@ def is_shared_out(unit: t.UnitOp, clusters: int) -> bool:
     return clusters > 1 and unit.clusters.value.data in (ROWS, COLUMNS) and not stays
 
 
-def number_by_grid(unit: t.UnitOp, clusters: int) -> None:
+def number_by_grid(unit: t.UnitOp, clusters: int, counts: Sequence[int]) -> None:
     """Regions in indices of the grid instead of the cluster's own."""
     dimension = unit.clusters.value.data
-    counts = list(unit.tile_counts)
-    counts[dimension] = tiles_along(unit, dimension)
 
     def moved(starts: Sequence[Affine]) -> tuple[Affine, Affine, Affine, Affine]:
         a, b, c, d = (by_grid(start, dimension, clusters) for start in starts)

@@ -128,3 +128,13 @@ def test_integers_are_the_same_bits(order):
     for name, array in wanted.items():
         np.testing.assert_array_equal(reference[name], array)
         np.testing.assert_array_equal(np.asarray(result.outputs[name], np.float32), array)
+
+
+def test_a_single_tile_is_made_by_one_cluster():
+    net = Net(2)
+    module, inputs = net.module(net.unary("relu", net.input(1, 8, 1, 1)))
+    tiles = placed(as_units(module, machine_of(16), [Group((0,), Partition((1, 8, 1, 1), 2, 1))]))
+    AssignOrder(order="z-order").apply(Context(), tiles)
+    wanted = run_module(module, inputs)
+    for name, array in run_module(tiles, inputs).items():  # which refuses what is stored twice
+        np.testing.assert_array_equal(array, wanted[name])
