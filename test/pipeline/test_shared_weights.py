@@ -68,7 +68,7 @@ def wide(net):
 def test_four_clusters_hold_weights_once(codec):
     net = IntegerNet(seed=1)
     module, inputs = net.module(*wide(net))
-    lowered = held(module, "default")
+    lowered = held(module, "default", Choices(policy="pyramid"))
     spread = shared(lowered, codec)
     assert sends(spread), "nothing is shared: the test needs another network"
     assert held_bytes(spread) < held_bytes(lowered)
