@@ -1,6 +1,6 @@
-// RUN: frustum-opt %s -p frustum-allocate | filecheck %s --check-prefix PLACES
-// RUN: frustum-opt %s -p frustum-allocate,frustum-schedule | filecheck %s --check-prefix EVENTS
-// RUN: frustum-opt %s -p frustum-allocate,frustum-schedule | frustum-opt -p frustum-schedule | filecheck %s --check-prefix EVENTS
+// RUN: frustum-opt %s -p 'frustum-allocate{copies=2}' | filecheck %s --check-prefix PLACES
+// RUN: frustum-opt %s -p 'frustum-allocate{copies=2},frustum-schedule' | filecheck %s --check-prefix EVENTS
+// RUN: frustum-opt %s -p 'frustum-allocate{copies=2},frustum-schedule' | frustum-opt -p frustum-schedule | filecheck %s --check-prefix EVENTS
 // RUN: not frustum-opt %s -p frustum-schedule 2>&1 | filecheck %s --check-prefix EARLY
 
 // EARLY: 'fisa.external': no address; run frustum-allocate before frustum-schedule

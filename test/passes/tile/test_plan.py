@@ -83,7 +83,7 @@ def test_the_cheapest_piece_of_all_candidates_is_chosen(name, monkeypatch):
 
 def piece_bytes(work, submap):
     """NRAM bytes of one piece's operands and result, and WRAM bytes of its weights, by the layer's numbers."""
-    n, c, h, w = submap.extent
+    c = submap.extent[1]
     inputs = 0
     for number, (access, size) in enumerate(zip(work.accesses, work.map_bytes, strict=True)):
         extents = [axis.size if isinstance(axis, Whole) else (e - 1) * axis.num // axis.den + 1 + axis.reach
@@ -92,7 +92,8 @@ def piece_bytes(work, submap):
             groups = 1 if work.groups == 1 else max(1, c // work.group_outputs)
             extents[1] = submap.channels * groups
         inputs += math.prod(extents) * size
-    result = n * c * h * w * work.out_bytes
+    made = math.prod(1 if d in work.reduced else extent for d, extent in enumerate(submap.extent))
+    result = made * work.out_bytes
     weights = c * submap.channels * math.prod(work.kernel) * work.weight_bytes if work.kind == "conv" else 0
     return inputs + result, weights + c * sum(work.channel_bytes)
 
