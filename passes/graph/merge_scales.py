@@ -3,7 +3,8 @@
     (x * a) * b  ->  x * (a * b)        (x + a) + b  ->  x + (a + b)        (x * a + t) * b  ->  x * (a * b) + t * b
 
 A batch normalisation with a scale behind it (DenseNet: before an activation, so that no convolution takes it) is
-four such layers, and becomes two.
+four such layers, and becomes two. Single numbers stay apart: they may be a model's integers, between whose steps it
+rounds.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class MergeScales(RewritePattern):
         rewriter: PatternRewriter,
     ) -> None:
         sizes = [math.prod(shape_of(self._constant(o))) for o in (op, before)]
-        if constant.size > max(sizes) or not is_kept(constant, op, is_scale=kind is Arithmetic.MUL):
+        if max(sizes) == 1 or constant.size > max(sizes) or not is_kept(constant, op, is_scale=kind is Arithmetic.MUL):
             return
         rewriter.replace(op, self._made(op, x, kind, constant, op.act, rewriter))
         rewriter.erase(before)
@@ -89,7 +90,7 @@ class MergeScales(RewritePattern):
         rewriter: PatternRewriter,
     ) -> None:
         sizes = [math.prod(shape_of(self._constant(o))) for o in (op, before)]
-        if shift.size > max(sizes) or not is_kept(shift, op, is_scale=False):
+        if max(sizes) == 1 or shift.size > max(sizes) or not is_kept(shift, op, is_scale=False):
             return
         scaled = self._made(op, x, Arithmetic.MUL, scale, None, rewriter)
         rewriter.insert(scaled)

@@ -101,3 +101,8 @@ def test_the_numbers_stay(steps, seed):
     """On any chain, whatever is merged."""
     steps = [(kind, shape, left and kind in ("mul", "add"), act) for kind, shape, left, act in steps]
     assert len(kinds(chain(steps, seed=seed))) <= len(steps)
+
+
+def test_single_numbers_stay_apart():
+    """A model's integers are divided with rounding: 5 x / 3 is not (5 / 3) x."""
+    assert kinds(chain([("mul", (), False, None), ("div", (), False, None)])) == ["mul", "div"]

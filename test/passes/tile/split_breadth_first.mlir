@@ -19,8 +19,8 @@ builtin.module {
     fgraph.output %y : tensor<1x4x32x32xf32>
   }
 }
-// BREADTH:      [[A:%.*]] = funit.unit "u0.0" {{.*}} {partition = #funit.partition<tile [1, 4, 8, 32], clusters 2, depth 1>, keeps = array<i64: 0>, {{.*}}stopped_by = "layer by layer"} {
-// BREADTH:      funit.unit "u0.1" ({{.*}} = [[A]] : tensor<1x4x32x32xf32>) {{.*}} {partition = #funit.partition<tile [1, 4, 8, 32], clusters 2, depth 1>, mode
+// BREADTH:      [[A:%.*]] = funit.unit "u0.0" {{.*}} {partition = #funit.partition<tile [1, 4, 8, 32], clusters 2, depth 1{{[^>]*}}>, keeps = array<i64: 0>, {{.*}}stopped_by = "layer by layer"} {
+// BREADTH:      funit.unit "u0.1" ({{.*}} = [[A]] : tensor<1x4x32x32xf32>) {{.*}} {partition = #funit.partition<tile [1, 4, 8, 32], clusters 2, depth 1{{[^>]*}}>, mode
 // BREADTH:      funit.unit "u1.0"
 // BREADTH:      funit.unit "u1.1"
 // ZORDER:       funit.unit "u0.0"
