@@ -27,7 +27,7 @@ SMALL = 24  # layers up to which every order is searched in full
 QUICK_STATES, QUICK_LENGTH = 2, 12  # of the search that finds an order and a bound
 LARGE = 120  # layers beyond which one order is searched, and less of it
 MANY_STATES, MANY_LENGTH = 12, 48
-LARGE_STATES, LARGE_LENGTH = 12, 24
+LARGE_STATES, LARGE_LENGTH = 4, 24
 NEAR = 1.0005  # times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for
 ONCE = 1.25  # where time comes first: so much more of it is given for weights that are read once, and fewer bytes
 MUCH_SLOWER = 1.4  # times the cycles of the search, when exact numbers correct it
@@ -161,7 +161,10 @@ def cost_of(found: Plan | Solution | Realised, *, fastest: bool) -> tuple[float,
 
 
 def plan_listing(search: Search, solution: Solution | None = None) -> Plan | None:
-    """The best solution of which every group fits with exact numbers; `solution` is the first to try."""
+    """The best solution of which every group fits with exact numbers; `solution` is the first to try.
+
+    Where a group does not fit, the search goes on without it, over fewer ways.
+    """
     for attempt in range(TRIES):
         solution = solution or search.solve()
         if solution is None:
@@ -173,8 +176,10 @@ def plan_listing(search: Search, solution: Solution | None = None) -> Plan | Non
         failed = [(s.first, s.stop) for s, unit in zip(solution.steps, units, strict=True) if unit is None]
         if not failed:
             return plan_of(solution, [u for u in units if u is not None])
-        search.banned |= set(failed)
-        search.bound, solution = HUGE, None
+        banned = search.banned | set(failed)
+        quicker = {"most_states": min(search.most_states, QUICK_STATES), "longest": min(search.longest, QUICK_LENGTH)}
+        search = replace(search, banned=banned, bound=HUGE, **quicker)  # without its bound, a full one takes too long
+        solution = None
     return None
 
 
