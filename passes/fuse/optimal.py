@@ -176,9 +176,14 @@ def plan_listing(search: Search, solution: Solution | None = None) -> Plan | Non
         failed = [(s.first, s.stop) for s, unit in zip(solution.steps, units, strict=True) if unit is None]
         if not failed:
             return plan_of(solution, [u for u in units if u is not None])
-        banned = search.banned | set(failed)
-        quicker = {"most_states": min(search.most_states, QUICK_STATES), "longest": min(search.longest, QUICK_LENGTH)}
-        search = replace(search, banned=banned, bound=HUGE, **quicker)  # without its bound, a full one takes too long
+        # Without its bound a full search takes too long.
+        search = replace(
+            search,
+            banned=search.banned | set(failed),
+            bound=HUGE,
+            most_states=min(search.most_states, QUICK_STATES),
+            longest=min(search.longest, QUICK_LENGTH),
+        )
         solution = None
     return None
 
