@@ -34,7 +34,7 @@ class Ring:
 
 @dataclass
 class RasterBuffer(Buffer):
-    """A tile with `raster` in the SRAM of one cluster (`dialects/tile.py`)."""
+    """A tile with `raster` in the SRAM of one cluster (`dialects/tile/tile_type.py`)."""
 
     kept: Ring = field(init=False)
     fresh: Ring = field(init=False)

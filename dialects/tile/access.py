@@ -1,0 +1,138 @@
+"""What a piece of a layer's output needs of an operand, and how four dimensions lie in a tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from xdsl.ir import Data
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.dialects.isa.program import Affine
+from frustum.dialects.unit import DIMENSIONS, Extents, ints, parse_extents, parse_ints
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Which input positions one dimension of a piece needs: output `[a, a + e)` needs
+    `[a * num // den + low, ... + ((e - 1) * num) // den + 1 + reach)`.
+
+    Source: frustum.md, "Regions (backward projection)": stride `num`, leading pad `-low`, `reach = (K - 1) * D`.
+    With `den > 1` (resize, grouped channels) pieces start at multiples of `den`.
+    """
+
+    num: int = 1
+    den: int = 1
+    low: int = 0
+    reach: int = 0
+
+    def start(self, a: Affine) -> Affine:
+        """The first position for pieces that start at `a`; every coefficient must be a multiple of `den`."""
+        scaled = a * self.num
+        if self.den != 1:
+            scaled = Affine(
+                scaled.base // self.den,
+                tuple(c // self.den for c in scaled.loops),
+                scaled.cluster // self.den,
+                scaled.core // self.den,
+            )
+        return scaled + self.low
+
+    def extent(self, e: int) -> int:
+        return (e - 1) * self.num // self.den + 1 + self.reach
+
+    def __str__(self) -> str:
+        return "same" if self == SAME else ints((self.num, self.den, self.low, self.reach))
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All positions of the operand, whatever the piece (`all`; `one` where the operand has one and is broadcast)."""
+
+    size: int
+
+    def start(self, a: Affine) -> Affine:
+        return Affine()
+
+    def extent(self, e: int) -> int:
+        return self.size
+
+    def __str__(self) -> str:
+        return f"all {self.size}"
+
+
+SAME = Axis()
+AnyAxis: TypeAlias = Axis | Whole
+Access: TypeAlias = tuple[AnyAxis, AnyAxis, AnyAxis, AnyAxis]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """How the four dimensions lie in a tensor: offset and strides in elements.
+
+    With `block` > 1 position c of d1 is at `c // block * strides[1] + c % block`.
+    """
+
+    offset: int
+    strides: Extents
+    block: int = 1
+
+    @property
+    def near(self) -> Extents:
+        """Strides between neighbours: inside a block, if there are blocks."""
+        n, c, h, w = self.strides
+        return (n, c if self.block == 1 else 1, h, w)
+
+
+@irdl_attr_definition
+class AccessAttr(Data[Access]):
+    """`#ftile.access<same, all 64, [2, 1, -3, 6], same>`"""
+
+    name = "ftile.access"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Access:
+        axes = parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: _parse_axis(parser))
+        if len(axes) != DIMENSIONS:
+            parser.raise_error(f"expected {DIMENSIONS} axes, found {len(axes)}")
+        return (axes[0], axes[1], axes[2], axes[3])
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string("<" + ", ".join(map(str, self.data)) + ">")
+
+
+def _parse_axis(parser: AttrParser) -> AnyAxis:
+    if parser.parse_optional_keyword("same"):
+        return SAME
+    if parser.parse_optional_keyword("all"):
+        return Whole(parser.parse_integer())
+    return Axis(*parse_ints(parser))
+
+
+@irdl_attr_definition
+class ViewAttr(Data[TensorView]):
+    """`#ftile.view<0, [150528, 50176, 224, 1]>`, `#ftile.view<0, [50176, 12544, 896, 16], block 16>`"""
+
+    name = "ftile.view"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> TensorView:
+        with parser.in_angle_brackets():
+            offset = parser.parse_integer()
+            parser.parse_punctuation(",")
+            strides = parse_extents(parser)
+            if parser.parse_optional_punctuation(",") is None:
+                return TensorView(offset, strides)
+            parser.parse_keyword("block")
+            return TensorView(offset, strides, parser.parse_integer())
+
+    def print_parameter(self, printer: Printer) -> None:
+        block = "" if self.data.block == 1 else f", block {self.data.block}"
+        printer.print_string(f"<{self.data.offset}, {ints(self.data.strides)}{block}>")
+
+    def verify(self) -> None:
+        if self.data.block < 1:
+            raise VerifyException(f"a block has at least one channel, found {self.data.block}")

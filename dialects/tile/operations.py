@@ -1,0 +1,237 @@
+"""What happens to tiles inside a unit: loads, computations, stores, sends, and moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+    f64,
+    i64,
+)
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.dialects.isa.attributes import BoxAttr
+from frustum.dialects.isa.program import Box
+from frustum.dialects.tile.access import Access, AccessAttr, TensorView, ViewAttr
+from frustum.dialects.tile.parameters import Plain, to_attributes
+from frustum.dialects.tile.sub_map import MapAttr, SubMap
+from frustum.dialects.tile.tile_type import Tile, TileType
+from frustum.dialects.unit import Extents, Partition, PartitionAttr
+
+
+@irdl_op_definition
+class LoadOp(IRDLOperation):
+    """DRAM to SRAM: the region of a tensor, seen through a view; with `fill`, positions outside are that value."""
+
+    name = "ftile.load"
+    source = operand_def(TensorType)
+    view = prop_def(ViewAttr)
+    region = prop_def(BoxAttr)
+    fill = opt_prop_def(FloatAttr)
+    result = result_def(TileType)
+    assembly_format = (
+        "$source `view` $view `region` $region (`fill` $fill^)? attr-dict "
+        "`:` type($source) `->` type($result)"
+    )
+    traits = traits_def(Pure())
+
+    def __init__(
+        self, source: SSAValue, view: TensorView, region: Box, tile: Tile, fill: float | None = None
+    ):
+        super().__init__(
+            operands=[source],
+            result_types=[TileType(tile)],
+            properties={
+                "view": ViewAttr(view),
+                "region": BoxAttr(region),
+                "fill": None if fill is None else FloatAttr(fill, f64),
+            },
+        )
+
+
+@irdl_op_definition
+class ComputeOp(IRDLOperation):
+    """One layer on one tile: `region` of its output from the operands' tiles (then weight and bias tensors).
+
+    `access` says for each tile operand which positions a piece needs; `params` are the layer's own numbers.
+    """
+
+    name = "ftile.compute"
+    kind = prop_def(StringAttr)
+    operands_ = var_operand_def()
+    region = prop_def(BoxAttr)
+    access = prop_def(ArrayAttr[AccessAttr])
+    map = prop_def(MapAttr)
+    params = prop_def(DictionaryAttr)
+    result = result_def(TileType)
+    assembly_format = (
+        "$kind `(` $operands_ `)` `region` $region `access` $access `map` $map `params` $params "
+        "attr-dict `:` functional-type(operands, results)"
+    )
+    traits = traits_def(Pure())
+
+    def __init__(
+        self,
+        kind: str,
+        operands: Sequence[SSAValue],
+        region: Box,
+        access: Sequence[Access],
+        map: SubMap,
+        params: Mapping[str, Plain],
+        tile: Tile,
+    ):
+        super().__init__(
+            operands=[operands],
+            result_types=[TileType(tile)],
+            properties={
+                "kind": StringAttr(kind),
+                "region": BoxAttr(region),
+                "access": ArrayAttr([AccessAttr(a) for a in access]),
+                "map": MapAttr(map),
+                "params": to_attributes(params),
+            },
+        )
+
+    @property
+    def tiles(self) -> list[SSAValue]:
+        return [o for o in self.operands if isinstance(o.type, TileType)]
+
+    @property
+    def tensors(self) -> list[SSAValue]:
+        return [o for o in self.operands if isinstance(o.type, TensorType)]
+
+    def verify_(self) -> None:
+        if len(self.tiles) != len(self.access.data):
+            raise VerifyException(f"{len(self.tiles)} tiles but {len(self.access.data)} accesses")
+
+
+@irdl_op_definition
+class StoreOp(IRDLOperation):
+    """SRAM to DRAM: the region of a tile into result number `output` of the unit, seen through a view."""
+
+    name = "ftile.store"
+    tile = operand_def(TileType)
+    output = prop_def(IntegerAttr)
+    view = prop_def(ViewAttr)
+    region = prop_def(BoxAttr)
+    assembly_format = "$tile `to` $output `view` $view `region` $region attr-dict `:` type($tile)"
+
+    def __init__(self, tile: SSAValue, output: int, view: TensorView, region: Box):
+        super().__init__(
+            operands=[tile],
+            properties={
+                "output": IntegerAttr(output, i64),
+                "view": ViewAttr(view),
+                "region": BoxAttr(region),
+            },
+        )
+
+
+@irdl_op_definition
+class SendOp(IRDLOperation):
+    """SRAM to SRAM: cluster k copies the region of its tile to the same place of cluster k + `by`'s (frustum.md,
+    "exchange"); the region is empty on clusters that have no such neighbour."""
+
+    name = "ftile.send"
+    tile = operand_def(TileType)
+    by = prop_def(IntegerAttr)
+    region = prop_def(BoxAttr)
+    assembly_format = "$tile `by` $by `region` $region attr-dict `:` type($tile)"
+
+    def __init__(self, tile: SSAValue, by: int, region: Box):
+        super().__init__(operands=[tile], properties={"by": IntegerAttr(by, i64), "region": BoxAttr(region)})
+
+    def verify_(self) -> None:
+        if self.tile.type.data.origin is None:  # type: ignore[attr-defined]
+            raise VerifyException(
+                "ftile.send: only a tile that stays in its place (with an origin) can be sent"
+            )
+
+
+@irdl_op_definition
+class ConcatOp(IRDLOperation):
+    """Tiles side by side along d1: no copy, the operands lie in the result's buffer one behind the other."""
+
+    name = "ftile.concat"
+    tiles = var_operand_def(TileType)
+    result = result_def(TileType)
+    assembly_format = "$tiles attr-dict `:` functional-type($tiles, $result)"
+    traits = traits_def(Pure())
+
+    def __init__(self, tiles: Sequence[SSAValue], tile: Tile):
+        super().__init__(operands=[tiles], result_types=[TileType(tile)])
+
+    def verify_(self) -> None:
+        channels = sum(t.type.data.extents[1] for t in self.tiles)  # type: ignore[attr-defined]
+        if channels != self.result.type.data.extents[1]:
+            raise VerifyException(
+                f"ftile.concat: {channels} channels of operands in {self.result.type.data.extents[1]}"
+            )
+
+
+@irdl_op_definition
+class MoveOp(IRDLOperation):
+    """DRAM to DRAM through SRAM, tile by tile: position p of `dims` comes from position `p + low` of the source.
+
+    Positions outside `[0, bound)` of the source are written with `fill`.
+    """
+
+    name = "ftile.move"
+    source = operand_def(TensorType)
+    output = prop_def(IntegerAttr)
+    dims = prop_def(DenseArrayBase.constr(i64))
+    source_view = prop_def(ViewAttr)
+    target_view = prop_def(ViewAttr)
+    low = prop_def(DenseArrayBase.constr(i64))
+    bound = prop_def(DenseArrayBase.constr(i64))
+    fill = opt_prop_def(FloatAttr)
+    partition = prop_def(PartitionAttr)
+    assembly_format = (
+        "$source `to` $output `dims` $dims `from` $source_view `into` $target_view `low` $low `bound` $bound "
+        "(`fill` $fill^)? `partition` $partition attr-dict `:` type($source)"
+    )
+
+    def __init__(
+        self,
+        source: SSAValue,
+        output: int,
+        dims: Extents,
+        source_view: TensorView,
+        target_view: TensorView,
+        low: Extents,
+        bound: Extents,
+        fill: float | None,
+        partition: Partition,
+    ):
+        super().__init__(
+            operands=[source],
+            properties={
+                "output": IntegerAttr(output, i64),
+                "dims": DenseArrayBase.from_list(i64, dims),
+                "source_view": ViewAttr(source_view),
+                "target_view": ViewAttr(target_view),
+                "low": DenseArrayBase.from_list(i64, low),
+                "bound": DenseArrayBase.from_list(i64, bound),
+                "fill": None if fill is None else FloatAttr(fill, f64),
+                "partition": PartitionAttr(partition),
+            },
+        )

@@ -1,0 +1,123 @@
+"""The type of a tile: a box of a map in SRAM, at rest or in a ring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from xdsl.ir import Data, TypeAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.dialects.isa.attributes import parse_affine
+from frustum.dialects.isa.program import Affine, Element
+from frustum.dialects.unit import DIMENSIONS, Extents, ints, parse_extents
+
+
+@dataclass(frozen=True, slots=True)
+class Raster:
+    """How a tile of which rows and columns are kept lies in two rings along the columns.
+
+    Of the rows that one pass along d2 makes, the last `kept` are in a ring of `columns` columns, which holds those of
+    the `back` passes before too; the others, which only the same pass reads, in one of `extents[3]`.  Both run on from
+    pass to pass: column x of running pass t is at `(x + width * t) mod` the ring's columns.
+    """
+
+    kept: int
+    back: int
+    columns: int
+    width: int
+
+    def elements(self, extents: Extents) -> int:
+        """Of both rings."""
+        n, c, rows, columns = extents
+        return n * c * (self.kept * self.columns + (rows - self.kept) * columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A box of a map in SRAM: extents of the buffer, and the dimensions from the slowest to the fastest in memory.
+
+    Without `origin` the buffer begins where the region of the operation begins that makes it, and moves with it.
+    With one it begins there, and each pass makes a region of it; a tile that leaves its unit stays in its place (the
+    origin depends on the cluster only).  A `ring` is circular along d2: row p lies in slot `p mod extents[2]`, and
+    the origin's d2 says nothing.  With `raster` the extents are those of the rows that a pass makes, from the origin's
+    d2 on, and of the ring of those that no later pass reads.
+    """
+
+    element: Element
+    extents: Extents
+    order: Extents
+    origin: tuple[Affine, Affine, Affine, Affine] | None = None
+    ring: bool = False
+    raster: Raster | None = None
+
+
+@irdl_attr_definition
+class TileType(Data[Tile], TypeAttribute):
+    """`!ftile.tile<f32, [1, 3, 61, 224], [0, 1, 2, 3]>`, `!ftile.tile<f32, [1, 3, 10, 58], [0, 1, 2, 3],
+    origin [0, 0, 0, -1 + 56*cluster], ring>`, `!ftile.tile<f32, [1, 3, 4, 10], [0, 1, 2, 3], origin [0, 0, 4*i2, 0],
+    raster [2, 1, 234, 224]>` (kept, back, columns, width)"""
+
+    name = "ftile.tile"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Tile:
+        with parser.in_angle_brackets():
+            element = parser.parse_identifier()
+            parser.parse_punctuation(",")
+            extents = parse_extents(parser)
+            parser.parse_punctuation(",")
+            order, origin, ring, raster = parse_extents(parser), None, False, None
+            while parser.parse_optional_punctuation(",") is not None:
+                if parser.parse_optional_keyword("ring"):
+                    ring = True
+                    continue
+                if parser.parse_optional_keyword("raster"):
+                    raster = Raster(*parse_extents(parser))
+                    continue
+                parser.parse_keyword("origin")
+                starts = parser.parse_comma_separated_list(
+                    parser.Delimiter.SQUARE, lambda: parse_affine(parser)
+                )
+                if len(starts) != DIMENSIONS:
+                    parser.raise_error(f"expected {DIMENSIONS} positions, found {len(starts)}")
+                origin = (starts[0], starts[1], starts[2], starts[3])
+            return Tile(cast(Element, element), extents, order, origin, ring, raster)
+
+    def print_parameter(self, printer: Printer) -> None:
+        t = self.data
+        origin = "" if t.origin is None else f", origin [{', '.join(map(str, t.origin))}]"
+        ring = ", ring" if t.ring else ""
+        if (r := t.raster) is not None:
+            ring += f", raster {ints((r.kept, r.back, r.columns, r.width))}"
+        printer.print_string(f"<{t.element}, {ints(t.extents)}, {ints(t.order)}{origin}{ring}>")
+
+    def verify(self) -> None:
+        if sorted(self.data.order) != list(range(DIMENSIONS)):
+            raise VerifyException(f"the order must name each dimension once, found {ints(self.data.order)}")
+        if self.data.origin is not None and any(s.core for s in self.data.origin):
+            raise VerifyException("the origin of a tile does not depend on the core")
+        if (self.data.ring or self.data.raster) and self.data.origin is None:
+            raise VerifyException("a ring has an origin")
+        self.verify_raster()
+
+    def verify_raster(self) -> None:
+        r = self.data.raster
+        if r is None:
+            return
+        if self.data.ring or not 0 <= r.kept <= self.data.extents[2] or (r.kept == 0) != (r.back == 0):
+            raise VerifyException(
+                f"a raster keeps up to {self.data.extents[2]} rows of passes before, found {r.kept}"
+            )
+        if r.kept and r.columns < r.back * r.width + 1:
+            raise VerifyException(
+                f"a raster that reaches back {r.back} passes of {r.width} columns has more, found {r.columns}"
+            )
+
+
+def is_ring(tile: Tile) -> bool:
+    """Whether some dimension of a tile goes around."""
+    return tile.ring or tile.raster is not None

@@ -1,0 +1,171 @@
+"""`ftile.unit`, the loops over tiles, and `ftile.yield`, which ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, i64
+from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import HasParent, IsTerminator, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.dialects.sweeps import SweepsAttr
+from frustum.dialects.tile.tile_type import TileType, is_ring
+from frustum.dialects.unit import DIMENSIONS, Extents, NamedUnit, ints, parse_extents
+
+TILE_LOOPS: Extents = (1, 0, 2, 3)
+"""Dimensions of the loops over tiles, from the outermost: a channel range keeps its weights while n, h and w run."""
+ROLLING_LOOPS: Extents = (1, 0, 3, 2)
+"""The same where rows roll: one column strip after the other, each from top to bottom."""
+
+
+@irdl_op_definition
+class UnitOp(NamedUnit):
+    """Loops over the tiles of a unit's output: `counts` passes per dimension (d0 outermost).
+
+    The tile index along dimension `clusters` is dealt: cluster k of K has tiles K*i + k.
+    With `sweeps` these say in which order, and on which cluster, the tiles along d2 and d3 are made; `clusters` then
+    says nothing of them: regions are in the indices of the grid.
+    """
+
+    name = "ftile.unit"
+    unit_name = prop_def(StringAttr)
+    counts = prop_def(DenseArrayBase.constr(i64))
+    clusters = prop_def(IntegerAttr)
+    depth = prop_def(IntegerAttr)
+    mode = opt_prop_def(StringAttr)
+    stopped_by = opt_prop_def(StringAttr)
+    loops = opt_prop_def(DenseArrayBase.constr(i64))
+    sweeps = opt_prop_def(SweepsAttr)
+    inputs = var_operand_def()
+    outputs = var_result_def()
+    body = region_def("single_block")
+    traits = traits_def(Pure())
+
+    def __init__(
+        self,
+        unit_name: str,
+        inputs: Sequence[SSAValue],
+        result_types: Sequence[Attribute],
+        *,
+        counts: Extents,
+        clusters: int,
+        depth: int,
+        mode: StringAttr | None = None,
+        stopped_by: StringAttr | None = None,
+        loops: Extents = TILE_LOOPS,
+    ):
+        super().__init__(
+            operands=[inputs],
+            result_types=[result_types],
+            regions=[Region(Block(arg_types=[i.type for i in inputs]))],
+            properties={
+                "unit_name": StringAttr(unit_name),
+                "counts": DenseArrayBase.from_list(i64, counts),
+                "clusters": IntegerAttr(clusters, i64),
+                "depth": IntegerAttr(depth, i64),
+                "mode": mode,
+                "stopped_by": stopped_by,
+                "loops": None if loops == TILE_LOOPS else DenseArrayBase.from_list(i64, loops),
+            },
+        )
+
+    @property
+    def loop_order(self) -> Extents:
+        """Dimensions of the loops over the tiles, from the outermost."""
+        if self.loops is None:
+            return TILE_LOOPS
+        a, b, c, d = self.loops.get_values()
+        return (int(a), int(b), int(c), int(d))
+
+    @property
+    def tile_counts(self) -> Extents:
+        n, c, h, w = self.counts.get_values()
+        return (int(n), int(c), int(h), int(w))
+
+    def print(self, printer: Printer) -> None:
+        self.print_head(printer)
+        printer.print_string(
+            f" counts {ints(self.tile_counts)} clusters {self.clusters.value.data} "
+            f"depth {self.depth.value.data}"
+        )
+        options = {k: v for k, v in self.properties.items() if k in ("mode", "stopped_by", "loops", "sweeps")}
+        printer.print_string(" ")
+        printer.print_attr_dict(options)  # even if empty: what opens with a brace next is taken for it
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> UnitOp:
+        unit_name, arguments, operands, results = cls.parse_head(parser)
+        parser.parse_keyword("counts")
+        counts = parse_extents(parser)
+        parser.parse_keyword("clusters")
+        clusters = parser.parse_integer()
+        parser.parse_keyword("depth")
+        depth = parser.parse_integer()
+        options = parser.parse_optional_attr_dict()
+        attributes = parser.parse_optional_attr_dict_with_keyword()
+        body = parser.parse_region(arguments)
+        properties = {
+            "unit_name": unit_name,
+            "counts": DenseArrayBase.from_list(i64, counts),
+            "clusters": IntegerAttr(clusters, i64),
+            "depth": IntegerAttr(depth, i64),
+            **options,
+        }
+        return cls.create(
+            operands=operands,
+            result_types=results,
+            regions=[body],
+            properties=properties,
+            attributes=attributes.data if attributes else {},
+        )
+
+    def verify_(self) -> None:
+        self.verify_bindings()
+        if not isinstance(self.body.block.last_op, YieldOp):
+            raise VerifyException("ftile.unit: the body must end with ftile.yield")
+        if [v.type for v in self.body.block.last_op.operands] != [
+            r for r in self.result_types if isinstance(r, TileType)
+        ]:
+            raise VerifyException("ftile.unit: ftile.yield must have the types of the results that are tiles")
+        for kind in (t for t in (*self.result_types, *self.operand_types) if isinstance(t, TileType)):
+            if kind.data.origin is None or any(s.loops for s in kind.data.origin) or is_ring(kind.data):
+                raise VerifyException(
+                    "ftile.unit: a tile that leaves its unit has an origin that does not move"
+                )
+        if sorted(self.loop_order) != list(range(DIMENSIONS)):
+            raise VerifyException(
+                f"ftile.unit: loops names each dimension once, found {ints(self.loop_order)}"
+            )
+        if min(self.tile_counts) < 1:
+            raise VerifyException(
+                f"ftile.unit: every dimension has at least one tile, found {ints(self.tile_counts)}"
+            )
+
+
+@irdl_op_definition
+class YieldOp(IRDLOperation):
+    """Ends the body: what the stores have written are the unit's results that are tensors, `tiles` the others."""
+
+    name = "ftile.yield"
+    tiles = var_operand_def(TileType)
+    assembly_format = "attr-dict ($tiles^ `:` type($tiles))?"
+    traits = traits_def(IsTerminator(), HasParent(UnitOp))
+
+    def __init__(self, tiles: Sequence[SSAValue] = ()) -> None:
+        super().__init__(operands=[tiles])
