@@ -54,6 +54,8 @@ def _check_layers(manifest: Mapping[str, Any]) -> None:
     _list(manifest, "units", str)
     macs = _list(manifest, "useful_macs", int)
     _check(all(_is_size(count, LONGEST) for count in macs), "useful_macs", macs)
+    own = _list(manifest, "own_elements", int) if "own_elements" in manifest else []
+    _check(all(_is_size(count, LONGEST) for count in own), "own_elements", own)
     options = _get(manifest, "options", dict)
     for key, kinds in _FACTS.items():
         for fact in _list(options, key, dict) if key in options else ():

@@ -31,6 +31,7 @@ def manifest_of(program: Program, page_bytes: tuple[int, ...], options: Mapping[
         "page_bytes": list(page_bytes),
         "compulsory_bytes": compulsory_bytes(program),
         "options": dict(options),
+        **({"own_elements": list(program.own_elements)} if program.own_elements else {}),
     }
 
 
@@ -45,6 +46,7 @@ def program_of(manifest: Json, body: tuple[Node, ...]) -> Program:
         layers=tuple(map(str, manifest["layers"])),
         units=tuple(map(str, manifest["units"])),
         useful_macs=tuple(map(int, manifest["useful_macs"])),
+        own_elements=tuple(map(int, manifest.get("own_elements", ()))),
         core_slots=int(manifest["slots"]["core"]),
         cluster_slots=int(manifest["slots"]["cluster"]),
         peak_bytes={memory: int(peak) for memory, peak in manifest["peak_bytes"].items()},

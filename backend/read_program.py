@@ -31,13 +31,14 @@ from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.isa.vector import BinaryOp, LrnOp, PoolOp, ReduceOp, ResizeOp, SoftmaxOp, UnaryOp
 from frustum.dialects.target import ATTRIBUTE, from_attribute, to_json
 
-LAYERS, UNITS, USEFUL_MACS, DTYPE = (
+LAYERS, UNITS, USEFUL_MACS, OWN_ELEMENTS, DTYPE = (
     "frustum.layers",
     "frustum.units",
     "frustum.useful_macs",
+    "frustum.own_elements",
     "frustum.dtype",
 )
-"""Module attributes: names, names, one integer per layer, the element type of the device."""
+"""Module attributes: names, names, one integer per layer, perhaps another one, the element type of the device."""
 
 TYPE_OF: dict[type[Instruction], type] = {
     CopyOp: p.Copy,
@@ -74,6 +75,7 @@ def read_program(module: ModuleOp) -> p.Program:
         layers=_values(module, LAYERS),
         units=_values(module, UNITS),
         useful_macs=_values(module, USEFUL_MACS),
+        own_elements=_values(module, OWN_ELEMENTS),
         core_slots=core_slots,
         cluster_slots=cluster_slots,
         peak_bytes=reader.peak_bytes,

@@ -6,7 +6,7 @@ Operations: `unit` (a set of layers run as one), `yield` (its output).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias, cast, get_args
 
 from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
@@ -60,6 +60,10 @@ class Partition:
     borders: Borders = "overlap"
     trimmed: bool = False
     """Where a dimension has two tiles, these hold of the maps inside only what is in the map."""
+    bands: int = 0
+    """Columns of the output in a band, each of which is made from top to bottom before the next (0: one band)."""
+    again: tuple[int, ...] = ()
+    """Layers, by number, of which no rows are kept: each step makes again those that it needs of the steps before."""
 
 
 @irdl_attr_definition
@@ -79,21 +83,17 @@ class PartitionAttr(Data[Partition]):
             parser.parse_punctuation(",")
             parser.parse_keyword("depth")
             depth = parser.parse_integer()
-            if parser.parse_optional_punctuation(",") is None:
-                return Partition(tile, clusters, depth)
-            parser.parse_keyword("borders")
-            borders = parser.parse_identifier()
-            if borders not in get_args(Borders):
-                parser.raise_error(f"expected one of {', '.join(get_args(Borders))}, found {borders}")
-            trimmed = parser.parse_optional_punctuation(",") is not None
-            if trimmed:
-                parser.parse_keyword("trimmed")
-            return Partition(tile, clusters, depth, cast(Borders, borders), trimmed)
+            found = Partition(tile, clusters, depth)
+            while parser.parse_optional_punctuation(",") is not None:
+                found = parse_option(parser, found)
+            return found
 
     def print_parameter(self, printer: Printer) -> None:
         p = self.data
-        borders = "" if p.borders == "overlap" and not p.trimmed else f", borders {p.borders}"
+        borders = "" if p.borders == "overlap" else f", borders {p.borders}"
         borders += ", trimmed" if p.trimmed else ""
+        borders += f", bands {p.bands}" if p.bands else ""
+        borders += f", again {ints(p.again)}" if p.again else ""
         printer.print_string(f"<tile {ints(p.tile)}, clusters {p.clusters}, depth {p.depth}{borders}>")
 
     def verify(self) -> None:
@@ -105,6 +105,30 @@ class PartitionAttr(Data[Partition]):
             raise VerifyException(f"clusters names a dimension 0..3, found {self.data.clusters}")
         if self.data.depth not in (1, 2):
             raise VerifyException(f"depth is 1 or 2, found {self.data.depth}")
+        if self.data.bands < 0 or min(self.data.again, default=0) < 0:
+            raise VerifyException(
+                f"bands and again count columns and layers, found {self.data.bands} and {ints(self.data.again)}"
+            )
+
+
+OPTIONS = ("borders", "trimmed", "bands", "again")
+
+
+def parse_option(parser: AttrParser, found: Partition) -> Partition:
+    """One of the things that a partition says at its end."""
+    word = parser.parse_identifier()
+    if word == "trimmed":
+        return replace(found, trimmed=True)
+    if word == "bands":
+        return replace(found, bands=parser.parse_integer())
+    if word == "again":
+        return replace(found, again=parse_ints(parser))
+    if word != "borders":
+        parser.raise_error(f"expected one of {', '.join(OPTIONS)}, found {word}")
+    borders = parser.parse_identifier()
+    if borders not in get_args(Borders):
+        parser.raise_error(f"expected one of {', '.join(get_args(Borders))}, found {borders}")
+    return replace(found, borders=cast(Borders, borders))
 
 
 class NamedUnit(IRDLOperation):

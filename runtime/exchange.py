@@ -126,11 +126,13 @@ def _results_again(expanded: Expanded, written: Ints, count: int) -> list[int]:
     """Bytes of each unit's results, on their way from the cores, beyond one of each element of the maps."""
     made: dict[tuple[int, int], int] = {}
     whole: dict[tuple[int, int], int] = {}
+    own = expanded.program.own_elements
     for each, size in zip(expanded.instructions, written.tolist(), strict=True):
         if isinstance(each, Copy) and each.src_view.memory == "nram" and each.unit < count:
             key = each.unit, each.layer
             made[key] = made.get(key, 0) + size
-            whole[key] = max(whole.get(key, 0), prod(each.box.bound) * ELEMENT_BYTES[each.dst_view.element])
+            elements = (own[each.layer] if each.layer < len(own) else 0) or prod(each.box.bound)
+            whole[key] = max(whole.get(key, 0), elements * ELEMENT_BYTES[each.dst_view.element])
     again = [0] * count
     for (unit, layer), size in made.items():
         again[unit] += max(0, size - whole[unit, layer])

@@ -540,6 +540,9 @@ class Program:
     units: tuple[str, ...] = ()
     useful_macs: tuple[int, ...] = ()
     """Of each layer: outputs x channels x kernel of the network."""
+    own_elements: tuple[int, ...] = ()
+    """Of each layer: elements of the network's map that it makes and no layer before (0: all); none where no layer says
+    so.  Bands of columns overlap."""
     core_slots: int = 0
     cluster_slots: int = 0
     peak_bytes: dict[Memory, int] = field(default_factory=dict)

@@ -170,6 +170,10 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
         raise Unprojectable(
             f"layer {j} ({unit.layers[j].kind}) sees the map of layer {i} ({unit.layers[i].kind}) in another form"
         )
+    if partition.bands:
+        raise Unprojectable(f"it goes in bands of {partition.bands} columns, each of which projects by itself")
+    if partition.again and partition.borders == "overlap":
+        raise Unprojectable("with borders overlap all layers are made again: none is named")
     if partition.borders == "raster":
         return project_raster(unit, partition, clusters)
     if partition.borders == "exchange":
@@ -222,9 +226,9 @@ def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Proj
     if partition.clusters == ROWS and clusters > 1:
         raise Unprojectable("with exchanged borders rows are not dealt to clusters: they roll through each")
     images, channels, rows, columns = partition.tile
-    steps = roll(unit, rows)
+    steps = roll(unit, rows, again=partition.again)
     height = unit.out.out_dims[ROWS]
-    whole = replace(partition, tile=(images, channels, height, columns), borders="overlap")
+    whole = replace(partition, tile=(images, channels, height, columns), borders="overlap", again=())
     plain = project(unit, whole, clusters)
 
     def rolled(regions: Sequence[Region], rolls: Sequence[Rolling]) -> tuple[Region, ...]:
@@ -254,9 +258,9 @@ def project_raster(unit: UnitLayers, partition: Partition, clusters: int) -> Pro
     if unit.groups or unit.kept or any(own.resident for own in unit.inputs):
         raise Unprojectable("with borders raster no map is part of a concatenation or stays in SRAM")
     images, channels, rows, columns = partition.tile
-    by_rows, by_columns = roll(unit, rows), roll(unit, columns, COLUMNS)
+    by_rows, by_columns = roll(unit, rows, again=partition.again), roll(unit, columns, COLUMNS)
     _, _, height, width = unit.out.out_dims
-    whole = replace(partition, tile=(images, channels, height, width), borders="overlap")
+    whole = replace(partition, tile=(images, channels, height, width), borders="overlap", again=())
     plain = project(unit, whole, clusters)
 
     def rolled(regions: Sequence[Region], numbers: Sequence[int]) -> tuple[Region, ...]:
@@ -316,7 +320,7 @@ def rolling(region: Region, step: Rolling, count: int, dimension: int = ROWS) ->
         return region
     start = Affine(step.start) if count == 1 else Affine.index(dimension, step.rows) + step.start
     starts, extents = list(region.start), list(region.extent)
-    starts[dimension], extents[dimension] = start, step.rows
+    starts[dimension], extents[dimension] = start, step.extent
     n, c, h, w = extents
     return Region(_starts(starts), (n, c, h, w))
 

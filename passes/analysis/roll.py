@@ -6,10 +6,12 @@ Source: frustum.md "exchange"; rate form of Occam's dependence closure (doi 10.1
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from fractions import Fraction
 
 from frustum.dialects.tile import Whole
+from frustum.passes.analysis.layer import Layer, MapOperand
 from frustum.passes.analysis.unit_layers import UnitLayers, Unprojectable
 
 ROWS = 2
@@ -20,51 +22,56 @@ COLUMNS = 3
 
 @dataclass(frozen=True)
 class Rolling:
-    """Rows that one step makes (`rows`; 0: the same in all steps), where the first step starts (`start`, at most 0),
-    rows to keep in a ring (`kept`; 0: none beyond what the step makes)."""
+    """Rows that one step makes more (`rows`; 0: the same in all steps), where the first step starts (`start`, at most
+    0), rows to keep in a ring (`kept`; 0: none beyond what the step makes), rows that the step makes, those of steps
+    before that it makes again among them (`extent`)."""
 
     rows: int
     start: int
     kept: int
+    extent: int
 
 
 @dataclass(frozen=True)
 class Steps:
-    """A unit in steps along its rows: step i of a layer makes rows [rows*i + start, rows*(i+1) + start)."""
+    """A unit in steps along its rows: step i of a layer makes rows [rows*i + start, rows*i + start + extent)."""
 
     layers: tuple[Rolling, ...]
     inputs: tuple[Rolling, ...]
     count: int
 
 
-def roll(unit: UnitLayers, rows: int, dimension: int = ROWS) -> Steps:
+def roll(unit: UnitLayers, rows: int, dimension: int = ROWS, again: Collection[int] = ()) -> Steps:
     """Steps of a unit of which each makes `rows` rows of the last layer's output, after the first few; with another
-    `dimension` the same of its positions (columns).
+    `dimension` the same of its positions (columns).  Of the layers `again` no rows are kept: a step makes all that its
+    consumers need.
 
     Every layer leads its consumers by just so many rows as their windows reach ahead (warm-up: all leads are moved
     before the first row, where nothing is computed).  `kept` is from the oldest row that a consumer still needs in a
     step to the newest that the step makes; maps in one buffer keep the same rows; what stays in SRAM has all rows.
     """
     last, what = len(unit.layers) - 1, "rows" if dimension == ROWS else "columns"
+    check_again(unit, again)
     made = rows_made(unit, rows, dimension)
     leads: dict[int, int] = dict.fromkeys(unit.stored, 0) | {last: 0}
     oldest: dict[int, int] = {}
+    firsts: dict[int, int] = {}
     for j in range(last, -1, -1):
         layer, align = unit.layers[j], unit.layers[j].align[dimension]
         if j not in leads or made[j] % align:
             raise Unprojectable(f"layer {j} ({layer.kind}) is not made in steps of whole {what}")
         lead = leads[j] = -(-leads[j] // align) * align
         oldest[j] = min(oldest.get(j, lead), lead)
+        firsts[j] = oldest[j] // align * align if j in again else lead
         for operand, source in zip(layer.maps, unit.sources[j], strict=True):
             axis, number = operand.access[dimension], unit.number_of(source)
             if source.input is not None and unit.inputs[source.input].resident:
                 continue
             if isinstance(axis, Whole):
-                if operand.dims[dimension] > 1:
-                    raise Unprojectable(f"layer {j} ({layer.kind}) needs all {what} of its operand at once")
+                check_one(j, layer, operand, dimension)
                 continue
-            first = lead * axis.num // axis.den + axis.low
-            ahead = first + axis.extent(made[j]) - made[number]
+            first = firsts[j] * axis.num // axis.den + axis.low
+            ahead = first + axis.extent(lead + made[j] - firsts[j]) - made[number]
             leads[number] = max(leads.get(number, ahead), ahead)
             oldest[number] = min(oldest.get(number, first), first)
     late = max(0, *(-(-lead // made[number]) for number, lead in leads.items()))
@@ -75,14 +82,33 @@ def roll(unit: UnitLayers, rows: int, dimension: int = ROWS) -> Steps:
 
     def rolled(number: int) -> Rolling:
         if number not in leads:
-            return Rolling(0, 0, 0)
-        span = 0 if unit.root(number) in unit.kept else spans[number][1] - spans[number][0]
-        return Rolling(made[number], leads[number] - late * made[number], span if span > made[number] else 0)
+            return Rolling(0, 0, 0, 0)
+        first = firsts.get(number, leads[number])
+        keeps_none = number in again or unit.root(number) in unit.kept
+        span = 0 if keeps_none else spans[number][1] - spans[number][0]
+        extent = leads[number] + made[number] - first
+        return Rolling(made[number], first - late * made[number], span if span > made[number] else 0, extent)
 
     ends = [late + Fraction(unit.layers[j].out_dims[dimension] - leads[j], made[j]) for j in unit.stored]
     layers = tuple(rolled(j) for j in range(last + 1))
     inputs = tuple(rolled(last + 1 + k) for k in range(len(unit.inputs)))
     return Steps(layers, inputs, max(math.ceil(end) for end in ends))
+
+
+def check_one(j: int, layer: Layer, operand: MapOperand, dimension: int) -> None:
+    """Raises `Unprojectable` for an operand of which a layer needs several positions at once, whatever it makes."""
+    if operand.dims[dimension] > 1:
+        what = "rows" if dimension == ROWS else "columns"
+        raise Unprojectable(f"layer {j} ({layer.kind}) needs all {what} of its operand at once")
+
+
+def check_again(unit: UnitLayers, again: Collection[int]) -> None:
+    """Raises `Unprojectable` for layers that cannot be made again: they leave the unit or share a buffer."""
+    for j in again:
+        if j >= len(unit.layers):
+            raise Unprojectable(f"layer {j} is to be made again, there are {len(unit.layers)}")
+        if j in unit.stored or unit.root(j) != j or j in unit.groups:
+            raise Unprojectable(f"layer {j} ({unit.layers[j].kind}) leaves the unit or is part of a concatenation")
 
 
 def rows_made(unit: UnitLayers, rows: int, dimension: int = ROWS) -> list[int]:

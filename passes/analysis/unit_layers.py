@@ -36,6 +36,8 @@ class Input:
     view: TensorView
     element_bytes: int
     resident: bool = False
+    first_column: int = 0
+    """Columns of the tensor before the map (a band of it, `bands.py`)."""
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,8 @@ def copies_of(unit: UnitOp, target: Target) -> Copies | None:
 
 
 def is_layers(unit: UnitOp) -> bool:
-    return unit.partition is not None and not is_move(unit.body.block.ops)
+    """Of layers that are cut; bands of columns write and read nchw."""
+    return unit.partition is not None and not unit.partition.data.bands and not is_move(unit.body.block.ops)
 
 
 def is_plain(view: TensorView, dims: Extents, shape: Extents) -> bool:

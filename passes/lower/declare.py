@@ -23,29 +23,30 @@ MODEL_DTYPES = "frustum.model_dtypes"
 
 @dataclass(frozen=True)
 class Window:
-    """Where a tensor lies in a DRAM buffer: behind `offset` elements; with `whole`, what its first dimension counts is
-    `whole` elements apart, not `own` (it is part of a concatenation along the second)."""
+    """Where a tensor lies in a DRAM buffer: behind `offset` elements.  Of each of the `spread`, from the inside: where
+    its dimensions outside count `own` elements from one position to the next, they lie `whole` elements apart (it is
+    part of a concatenation along a dimension behind them)."""
 
     buffer: SSAValue
     offset: int = 0
-    own: int = 0
-    whole: int = 0
+    spread: tuple[tuple[int, int], ...] = ()
 
     def view(self, view: t.TensorView) -> t.TensorView:
         """A view of the tensor as one of the buffer."""
-        n, c, h, w = view.strides
-        if self.whole:
-            if n != self.own:
+        strides: tuple[int, ...] = view.strides
+        for own, whole in self.spread:
+            if own not in strides or any(s > own and s % own for s in strides):
                 raise PassFailedException(
-                    f"part of a concatenation in DRAM is seen with strides {view.strides}, found {n} elements from one "
-                    f"of its first dimension to the next, allowed {self.own}"
+                    f"part of a concatenation in DRAM is seen with strides {view.strides}, found {strides}; allowed "
+                    f"are {own} elements and multiples of them for the dimensions outside of that concatenated"
                 )
-            n = self.whole
+            strides = tuple(s // own * whole if s >= own else s for s in strides)
+        n, c, h, w = strides
         return replace(view, offset=view.offset + self.offset, strides=(n, c, h, w))
 
     def part(self, offset: int, own: int, whole: int) -> Window:
         """Of a concatenation that lies here: the operand behind `offset` elements."""
-        return Window(self.buffer, self.offset + offset, own, self.whole or whole)
+        return Window(self.buffer, self.offset + offset, ((own, whole), *self.spread) if own else self.spread)
 
 
 class Declarations:

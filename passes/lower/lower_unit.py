@@ -24,7 +24,7 @@ from frustum.passes.lower.moves import lower_move
 from frustum.passes.lower.places import tile_of
 from frustum.passes.lower.tiles import Tiles, joined, resident
 from frustum.passes.lower.transfers import load, send, store
-from frustum.passes.tile.lower_units import PRODUCED
+from frustum.passes.tile.lower_units import OWN, PRODUCED
 
 if TYPE_CHECKING:
     from frustum.passes.lower.lower_tiles import Lowering
@@ -214,9 +214,9 @@ class UnitLowering:
     def number_of(self, op: Operation, kind: str) -> int:
         """The number of a layer, which it gets the first time; it is then the one written last."""
         if op not in self.numbers:
-            macs = op.attributes.get(PRODUCED)
-            useful = macs.value.data if isinstance(macs, IntegerAttr) else 0
-            self.numbers[op] = self.program.names.layer(op, kind, useful)
+            counts = [op.attributes.get(name) for name in (PRODUCED, OWN)]
+            useful, own = (each.value.data if isinstance(each, IntegerAttr) else 0 for each in counts)
+            self.numbers[op] = self.program.names.layer(op, kind, useful, own)
         self.written = self.numbers[op]
         return self.written
 

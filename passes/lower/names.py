@@ -19,6 +19,7 @@ class Names:
     layers: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     macs: list[int] = field(default_factory=list)
+    own_elements: list[int] = field(default_factory=list)
     units: list[str] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
@@ -26,11 +27,12 @@ class Names:
     kept_bytes: list[int] = field(default_factory=list)
     unit_of: list[int] = field(default_factory=list)
 
-    def layer(self, op: Operation, kind: str, macs: int) -> int:
+    def layer(self, op: Operation, kind: str, macs: int, own_elements: int = 0) -> int:
         name = op.location.desc.data if isinstance(op.location, NameLoc) else f"{kind}_{len(self.layers)}"
         self.layers.append(name)
         self.kinds.append(kind)
         self.macs.append(macs)
+        self.own_elements.append(own_elements)
         self.unit_of.append(len(self.units) - 1)
         return len(self.layers) - 1
 
@@ -59,4 +61,5 @@ class Names:
             "frustum.unit_stopped_by": texts(self.stopped),
             "frustum.unit_tiles": numbers(self.tiles),
             "frustum.unit_kept_bytes": numbers(self.kept_bytes),
+            **({"frustum.own_elements": numbers(self.own_elements)} if any(self.own_elements) else {}),
         }

@@ -30,6 +30,7 @@ from frustum.passes.analysis.project import (
     project,
     unit_layers,
 )
+from frustum.passes.analysis.roll import COLUMNS
 from frustum.passes.tile.plan import plan_layer, work_of
 from frustum.passes.tile.resident import (
     Resident,
@@ -47,6 +48,8 @@ from frustum.passes.tile.side_by_side import is_resident_concat, name_of, outerm
 
 PRODUCED = "frustum.macs"
 """Attribute of a computation: multiply-accumulates of the network's layer, each counted once."""
+OWN = "frustum.own_elements"
+"""Attribute of a computation: elements of the network's map that it counts for, where these are not all."""
 
 
 def empty(
@@ -96,6 +99,8 @@ class Cut:
     partition: Partition
     projection: Projection
     places: tuple[Place, ...]
+    own_elements: tuple[int, ...] = ()
+    """Of each layer the elements of the network's map that this cut counts for; none: all."""
 
 
 def cut_of(unit: UnitOp, target: Target) -> Cut:
@@ -118,19 +123,25 @@ def lower_layers(unit: UnitOp, target: Target, known: dict[OpResult, Resident]) 
     `known`: parts of concatenations in SRAM that other units have found the places of.
     """
     cut = cut_of(unit, target)
-    rolls = cut.partition.borders == "exchange"
-    loops = t.ROLLING_LOOPS if rolls else t.TILE_LOOPS
     results = results_of(unit, cut, target, known)
-    counts, partition = cut.projection.counts, cut.partition
-    lowered = empty(unit, counts, partition.clusters, partition.depth, loops, results.types)
+    lowered = lower_cut(unit, cut, results, target)
     if LAYOUT in unit.attributes:
         lowered.attributes[LAYOUT] = unit.attributes[LAYOUT]
+    return lowered, results
+
+
+def lower_cut(unit: UnitOp, cut: Cut, results: Results, target: Target) -> t.UnitOp:
+    """The loops over the tiles of a unit's layers, cut so."""
+    rolls = cut.partition.borders == "exchange"
+    loops = t.ROLLING_LOOPS if rolls else t.TILE_LOOPS
+    counts, partition = cut.projection.counts, cut.partition
+    lowered = empty(unit, counts, partition.clusters, partition.depth, loops, results.types)
     body = Body(cut, Inside(unit, lowered), target, results, lowered)
     for j in range(len(cut.layers.layers)):
         body.layer(j)
     body.stores()
     body.inside.block.add_op(t.YieldOp([body.tiles[j] for j in results.kept]))
-    return lowered, results
+    return lowered
 
 
 @dataclass(frozen=True)
@@ -290,6 +301,7 @@ class Body:
         own = self.layers.inputs[number - len(self.layers.layers)]
         region = self.projection.region_of(number)
         view = view_of(self.inside.outer.get(own.value), own.view)
+        view = replace(view, offset=view.offset + own.first_column * view.strides[COLUMNS])
         loaded = t.LoadOp(self.inside.tensor(own.value), view, region.box(own.dims), self.tile(number))
         loaded.location = reader.location
         self.inside.block.add_op(loaded)
@@ -304,6 +316,8 @@ class Body:
         box, accesses = self.projection.outputs[j].box(layer.out_dims), [m.access for m in layer.maps]
         made = t.ComputeOp(layer.kind, [*tiles, *tensors], box, accesses, submap, layer.params, self.tile(j))
         made.attributes[PRODUCED] = IntegerAttr(layer.macs, i64)
+        if self.cut.own_elements:
+            made.attributes[OWN] = IntegerAttr(self.cut.own_elements[j], i64)
         return made
 
     def concat(self, j: int, tiles: list[SSAValue]) -> Operation:
@@ -411,4 +425,4 @@ def identity(operand: MapOperand, is_integral: bool) -> Layer:
     return Layer("unary", operand.dims, operand.view, (own,), params, out_bytes=operand.element_bytes)
 
 
-__all__ = ["PRODUCED", "Cut", "Inside", "Region", "cut_of", "empty", "lower_layers"]
+__all__ = ["OWN", "PRODUCED", "Cut", "Inside", "Region", "Results", "cut_of", "empty", "lower_cut", "lower_layers"]

@@ -17,7 +17,8 @@ from frustum.dialects.target import Target
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import is_move, moves_of
 from frustum.passes.analysis.module import element_bytes, target_of
-from frustum.passes.tile.lower_layers import PRODUCED, Inside, empty, lower_layers
+from frustum.passes.tile.lower_bands import lower_bands
+from frustum.passes.tile.lower_layers import OWN, PRODUCED, Inside, empty, lower_layers
 from frustum.passes.tile.move import plan_move
 from frustum.passes.tile.resident import Resident
 from frustum.passes.tile.side_by_side import alias
@@ -50,6 +51,8 @@ def lower_unit(unit: UnitOp, target: Target, known: dict[OpResult, Resident]) ->
         put_in_place(place, unit)
     elif is_move(ops):
         put_in_place(lower_moves(unit, ops[0], target), unit)
+    elif unit.partition is not None and unit.partition.data.bands:
+        put_in_place(lower_bands(unit, target), unit)
     else:
         lowered, results = lower_layers(unit, target, known)
         for number, readers in results.readers.items():
@@ -101,4 +104,4 @@ def lower_moves(unit: UnitOp, op: Operation, target: Target) -> t.UnitOp:
     return lowered
 
 
-__all__ = ["PRODUCED", "LowerUnits", "lower_unit"]
+__all__ = ["OWN", "PRODUCED", "LowerUnits", "lower_unit"]

@@ -39,8 +39,10 @@ class PartitionUnits(ModulePass):
     `search` is how the tile of a unit is looked for: `all` tries every halving (docs/fusion.md).
     With `tile` (four extents of the output; 0: the whole dimension) units are cut just so, with these `borders`,
     the dimension `clusters` dealt to clusters and `depth` copies of what is loaded and stored; `only` (names of
-    units, by commas) leaves the others to the search.  Without `tile`, `borders` says which shapes are looked at:
-    `overlap` halvings, `auto` those of policy `optimal` too, `exchange` only shapes whose rows roll.
+    units, by commas) leaves the others to the search.  With `bands` bands of so many columns of the output, which
+    overlap, are made one after the other, each from top to bottom; of the layers called `again` (by commas) no rows are
+    kept.  Without `tile`, `borders` says which shapes are looked at: `overlap` halvings, `auto` those of policy
+    `optimal` too, `exchange` only shapes whose rows roll.
     Raises `DoesNotFit` for a unit that no partition makes fit, `PassFailedException` for one that cannot be cut so.
     """
 
@@ -52,6 +54,8 @@ class PartitionUnits(ModulePass):
     clusters: int = 3
     depth: int = 2
     only: str = ""
+    bands: int = 0
+    again: str = ""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
@@ -68,11 +72,11 @@ class PartitionUnits(ModulePass):
     def asked(self) -> Asked:
         if self.borders == "auto":
             raise PassFailedException("frustum-tile-partition: with a tile, borders is overlap, exchange or raster")
-        return Asked(self.tile, self.borders, self.clusters, self.depth)
+        return Asked(self.tile, self.borders, self.clusters, self.depth, self.bands, words(self.again))
 
     def forced(self, units: Sequence[UnitOp]) -> list[UnitOp]:
         """The units to be cut as asked; raises `PassFailedException` for names that none has."""
-        names = [name.strip() for name in self.only.split(",") if name.strip()]
+        names = words(self.only)
         known = [unit.unit_name.data for unit in units]
         for name in names:
             if name not in known:
@@ -81,10 +85,17 @@ class PartitionUnits(ModulePass):
                     f"(there are {len(known)})"
                 )
         if not self.tile:
-            if names or self.borders == "raster":
-                raise PassFailedException("frustum-tile-partition: only= and borders=raster go with tile=n,c,h,w")
+            if names or self.borders == "raster" or self.bands or self.again:
+                raise PassFailedException(
+                    "frustum-tile-partition: only=, bands=, again= and borders=raster go with tile=n,c,h,w"
+                )
             return []
         return [unit for unit in units if not names or unit.unit_name.data in names]
+
+
+def words(text: str) -> tuple[str, ...]:
+    """What stands between commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def within(unit: UnitOp, budget: Budget) -> Budget:

@@ -63,9 +63,9 @@ def one_unit(module, target, partition):
     return placed(as_units(module, target, [Group(tuple(range(len(layers_in(module)))), partition)]))
 
 
-def vgg_like():
+def vgg_like(width=16):
     net = Net(3)
-    x = net.input(1, 2, 16, 16)
+    x = net.input(1, 2, 16, width)
     x = net.pool("max", net.conv(net.conv(x, 3, 3), 3, 3))
     x = net.pool("max", net.conv(net.conv(x, 4, 3), 4, 3))
     return net.module(net.conv(x, 5, 3))

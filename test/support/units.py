@@ -11,6 +11,7 @@ from frustum.dialects import graph
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import Partition, PartitionAttr
+from frustum.passes.analysis.bands import bands_of
 from frustum.passes.analysis.layer import BUILDERS, CONCAT, MOVES, is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import project, unit_layers
@@ -66,8 +67,11 @@ def as_units(module, target_name, groups):
 
 def map_layers(unit, target):
     """Give every layer of a unit the piece that the search finds for a step."""
-    layers = unit_layers(unit)
-    projection = project(layers, unit.partition.data, target.chip.clusters)
+    layers, partition = unit_layers(unit), unit.partition.data
+    if partition.bands:
+        first = bands_of(layers, partition)[0]
+        layers, partition = first.layers, first.partition
+    projection = project(layers, partition, target.chip.clusters)
     free = MAX_LOOPS - sum(count > 1 for count in projection.counts)
     for j, (op, layer) in enumerate(zip(layers.ops, layers.layers, strict=True)):
         if layer.kind == CONCAT:
@@ -75,7 +79,7 @@ def map_layers(unit, target):
         region = projection.operands[j][0] if layer.kind == "reduce" else projection.outputs[j]
         varies = layer.is_matrix and layer.params["weight_batch"]
         work = work_of(layer, region.extent)
-        if unit.partition.data.borders == "raster":
+        if partition.borders == "raster":
             work = replace(work, whole=(*work.whole, 2))
         plan = plan_layer(work, target, "stream" if varies else "unit", free)
         assert plan is not None, f"no piece of {op.name} fits"

@@ -46,6 +46,23 @@ def test_units_are_cut_as_asked(target, borders, columns):
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("again", ["", "conv_2"])
+def test_bands_of_columns_are_cut_as_asked(again):
+    given, inputs, module = cut(
+        "df", tile=(1, 0, 2, 2), borders="raster", clusters=0, depth=1, bands=4, again=again
+    )
+    (partition,) = partitions(module)
+    assert (partition.bands, partition.again) == (4, (1,) if again else ())
+    found, wanted = run_module(placed(module), inputs), run_module(given, inputs)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5)
+
+
+def test_a_band_as_wide_as_the_output_is_none():
+    _, _, module = cut("df", tile=(1, 0, 2, 2), borders="raster", clusters=0, bands=8)
+    assert partitions(module)[0].bands == 0
+
+
 def test_only_the_named_unit_is_cut_as_asked():
     _, _, module = cut(policy="none", tile=(1, 0, 2, 0), only="u1")
     rows = [partition.tile[2] for partition in partitions(module)]
@@ -60,6 +77,11 @@ def test_only_the_named_unit_is_cut_as_asked():
     ({"tile": (1, 4, 6, 8), "borders": "auto"}, ["borders is overlap, exchange or raster"]),
     ({"tile": (1, 4, 6, 8), "only": "u9"}, ["'u9'", "there are 1"]),
     ({"only": "u0"}, ["go with tile"]),
+    ({"bands": 4}, ["bands=, again=", "go with tile"]),
+    ({"tile": (1, 0, 2, 2), "borders": "raster", "again": "Conv_7"}, ["no layer is called 'Conv_7'", "there are 3"]),
+    ({"tile": (1, 0, 2, 2), "borders": "raster", "bands": 4}, ["u0", "columns are dealt to clusters (3)"]),
+    ({"tile": (1, 0, 2, 4), "borders": "raster", "bands": 3, "clusters": 0}, ["u0", "narrower than a tile of 4"]),
+    ({"tile": (1, 0, 6, 5), "bands": 5, "clusters": 0, "target": "df"}, ["u0", "differ in their pieces"]),
 ])  # fmt: skip
 def test_what_cannot_be_cut_so_is_refused(options, words):
     with pytest.raises(PassFailedException) as error:
