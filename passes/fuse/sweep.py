@@ -23,7 +23,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import AnyAxis, Whole
 from frustum.dialects.unit import Borders, Extents, Partition
 from frustum.passes.fuse.listing import Listing, Node, Read
-from frustum.passes.tile.plan import halves, over, vector_passes
+from frustum.passes.tile.plan import halves, operations_of, over, passes_of
 
 Ints = NDArray[np.int64]
 SINGLE, OVERLAP, ROLL = 0, 1, 2
@@ -527,7 +527,7 @@ class Sweep:
         else:
             widest = max(layer.out_bytes, *(m.element_bytes for m in layer.maps))
             rate = core.vector.lanes // core.vector.cycles_per_element.of(widest)
-            passes_ = 0 if layer.kind == "concat" else vector_passes(layer)
+            passes_ = passes_of(operations_of(layer), core.vector)
             work = math.prod(layer.maps[0].dims[2:]) if layer.kind == "reduce" else 1
             cycles = over(plane * layer.out_dims[1] * work * passes_, rate * cores) + LAYER_CYCLES * (passes_ > 0)
         self.work = self.work + cycles

@@ -17,12 +17,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.target import Target
+from frustum.dialects.durations import vector_passes
+from frustum.dialects.target import Target, VectorUnit
 from frustum.dialects.tile import Access, Outer, Residency, SubMap, Whole
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import Layer
 
 ACCUMULATOR_BYTES = 4
+WIDE_BYTES = 4  # of a number that integers stand for: what is narrower and has scales is converted
 PIECE_OVERHEAD_CYCLES = 150  # latencies and events of one piece; larger pieces also emulate faster
 Ints = NDArray[np.int64]
 
@@ -46,7 +48,8 @@ class Work:
     weight_bytes: int = 4
     channel_bytes: tuple[int, ...] = ()
     accumulator_bytes: int = 4
-    passes: int = 1
+    operations: tuple[tuple[str, int], ...] = ()
+    """Of the vector unit; see `operations_of`."""
     reduced: tuple[int, ...] = ()
 
 
@@ -96,37 +99,37 @@ def work_of(layer: Layer, extent: Extents) -> Work:
         layer.axes_all,
         layer.align,
         kernel,
-        passes=vector_passes(layer),
+        operations=operations_of(layer),
         reduced=reduced,
     )
 
 
-def vector_passes(layer: Layer) -> int:
-    """A model of the passes over the elements; the machine's own count is in `durations`."""
+def operations_of(layer: Layer) -> tuple[tuple[str, int], ...]:
+    """What a layer asks of the vector unit: names and windows of `durations.vector_passes`, whose passes add up."""
     p: Mapping[str, Any] = layer.params
-    heavy = {
-        "exp",
-        "log",
-        "sqrt",
-        "sigmoid",
-        "tanh",
-        "erf",
-        "gelu",
-        "gelu_tanh",
-        "elu",
-        "softplus",
-        "div",
-        "pow",
-        "reciprocal",
-    }
-    by_kind = {
-        "pool": math.prod(p.get("kernel", (1, 1))),
-        "softmax": 11,
-        "lrn": cast(int, p.get("size", 1)) + 8,
-        "resize": 4 if p.get("mode") == "linear" else 1,
-    }
-    conversions = len(p.get("scales", ())) // 2
-    return conversions + by_kind.get(layer.kind, 4 if p.get("kind") in heavy else 1)
+    sizes = (*(m.element_bytes for m in layer.maps), layer.out_bytes)
+    conversions = sum(size < WIDE_BYTES for size in sizes) if p.get("scales") else 0
+    found: list[tuple[str, int]] = [("identity", 1)] * conversions
+    match layer.kind:
+        case "unary" | "binary":
+            if not (conversions and p["kind"] == "identity"):
+                found.append((p["kind"], 1))
+        case "pool":
+            found.append(("pool", math.prod(p["kernel"])))
+        case "lrn":
+            found.append(("lrn", p["size"]))
+        case "resize":
+            found.append((f"resize_{p['mode']}", 1))
+        case "softmax" | "reduce":
+            found.append((layer.kind, 1))
+    if p.get("act") and not layer.is_matrix:
+        found.append((p["act"], 1))
+    return tuple(found)
+
+
+def passes_of(operations: tuple[tuple[str, int], ...], unit: VectorUnit) -> int:
+    """Passes over the elements for all of these operations."""
+    return sum(vector_passes(unit, kind, window) for kind, window in operations)
 
 
 @lru_cache(maxsize=20_000)
@@ -202,9 +205,7 @@ def plan_matrix_with(
     dims: list[list[int]] = [[1]]
     for d in (1, 2, 3):
         align = work.extent[d] if d in work.whole else work.align[d]
-        dims.append(
-            shares(work.extent[d], cores, align) if d == cores_dim else halves(work.extent[d], align)
-        )
+        dims.append(shares(work.extent[d], cores, align) if d == cores_dim else halves(work.extent[d], align))
     if is_grouped:
         dims[1] = sorted({g for c in dims[1] for g in group_pieces(c, work, cores_dim == 1)})
     sn, sc, sh, sw, ci = grid(*dims, [work.channels] if is_grouped else halves(work.channels))
@@ -344,7 +345,8 @@ def plan_vector_with(
     widest = max(work.out_bytes, *work.map_bytes)
     rate = core.vector.lanes // core.vector.cycles_per_element.of(widest)
     moved = total * (in_bytes + out_bytes)
-    cycles = np.maximum(total * over(elements, rate) * work.passes, moved // core.mvdma.bytes_per_cycle)
+    passes = passes_of(work.operations, core.vector)
+    cycles = np.maximum(total * over(elements, rate) * passes, moved // core.mvdma.bytes_per_cycle)
     cycles = np.maximum(cycles, moved * cores // target.cluster.sram.port_bytes_per_cycle)
     cycles = cycles + PIECE_OVERHEAD_CYCLES * total + (in_bytes + out_bytes) // core.mvdma.bytes_per_cycle
     k = int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))

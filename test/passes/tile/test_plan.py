@@ -10,8 +10,9 @@ from stops import modules_at_stops, target
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects.isa.program import MAX_LOOPS
-from frustum.dialects.tile import Whole
+from frustum.dialects.tile import TensorView, Whole
 from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
 from frustum.passes.analysis.project import project, tile_counts, unit_layers
 from frustum.passes.tile import plan, plan_unit
 
@@ -148,3 +149,20 @@ def test_looking_at_all_partitions_finds_none_that_is_much_better(name, monkeypa
 
 def score(found, machine):
     return found.cycles + 0.2 * found.dram_bytes / machine.chip.dram.port_bytes_per_cycle
+
+
+def test_passes_of_the_vector_unit_are_those_of_its_table():
+    """A pool with an activation, a residual of integers, a conversion alone: what `durations` counts for each part."""
+    unit = target("default").core.vector
+    pooled = vector_layer("pool", 2, {"kernel": (3, 3), "act": "relu"})
+    added = vector_layer("binary", 1, {"kind": "add", "scales": (0.5, 0, 0.5, 0, 0.5, 0)}, maps=2)
+    converted = vector_layer("unary", 1, {"kind": "identity", "scales": (0.5, 0, 0.25, 0)})
+    passes = [plan.passes_of(plan.operations_of(each), unit) for each in (pooled, added, converted)]
+    assert passes == [10, 4, 2]
+    assert plan.operations_of(vector_layer("resize", 2, {"mode": "linear"})) == (("resize_linear", 1),)
+
+
+def vector_layer(kind, element_bytes, params, maps=1):
+    dims, view = (1, 8, 8, 8), TensorView(0, (512, 64, 8, 1))
+    operands = tuple(MapOperand(k, dims, view, SAME4, element_bytes=element_bytes) for k in range(maps))
+    return Layer(kind, dims, view, operands, params, out_bytes=element_bytes)
