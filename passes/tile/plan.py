@@ -22,6 +22,7 @@ from frustum.dialects.target import Target, VectorUnit
 from frustum.dialects.tile import Access, Outer, Residency, SubMap, Whole
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import Layer
+from frustum.passes.tile.busy_lines import Kernel, busy_cycles, filling_heights
 
 ACCUMULATOR_BYTES = 4
 WIDE_BYTES = 4  # of a number that integers stand for: what is narrower and has scales is converted
@@ -43,6 +44,8 @@ class Work:
     kernel: tuple[int, int] = (1, 1)
     strides: tuple[int, int] = (1, 1)
     channels: int = 0
+    one_image: bool = False
+    """Every image has its own weights."""
     groups: int = 1
     group_outputs: int = 1
     weight_bytes: int = 4
@@ -82,6 +85,7 @@ def work_of(layer: Layer, extent: Extents) -> Work:
             p["kernel"],
             p["strides"],
             p["channels"],
+            p["weight_batch"] != 0,
             groups,
             layer.out_dims[1] // groups,
             layer.weight_bytes,
@@ -184,13 +188,13 @@ def needs(access: Access, extents: Sequence[Ints]) -> list[Ints]:
 
 
 def plan_matrix(work: Work, target: Target, residency: Residency, loops: int) -> LayerPlan | None:
-    best: tuple[float, LayerPlan] | None = None
-    for cores_dim in (1, 2, 3):
+    best: LayerPlan | None = None
+    for cores_dim in (1, 2, 3, 0):
         for outer in ("space", "channels"):
             plan = plan_matrix_with(work, target, residency, loops, cores_dim, outer)
-            if plan is not None and (best is None or plan.cycles < best[0]):
-                best = (plan.cycles, plan)
-    return best[1] if best else None
+            if plan is not None and (best is None or plan.cycles < best.cycles):
+                best = plan
+    return best
 
 
 def plan_matrix_with(
@@ -198,20 +202,17 @@ def plan_matrix_with(
 ) -> LayerPlan | None:
     """The best pieces when dimension `cores_dim` is dealt to the cores and the loops `outer` are outside."""
     core, cores, e = target.core, target.cluster.cores, work.map_bytes[0]
-    free = [work.extent[d] for d in (1, 2, 3) if d not in work.whole]
-    if cores > 1 and (cores_dim in work.whole or (work.extent[cores_dim] == 1 and max(free) > 1)):
+    free = [work.extent[d] for d in range(4) if d not in work.whole]
+    if cores > 1 and (cores_dim in work.whole or (work.extent[cores_dim] == 1 and max(free, default=1) > 1)):
+        return None
+    if cores_dim == 0 and (work.extent[0] == 1 or work.one_image):
         return None
     is_grouped = work.groups > 1
-    dims: list[list[int]] = [[1]]
-    for d in (1, 2, 3):
-        align = work.extent[d] if d in work.whole else work.align[d]
-        dims.append(shares(work.extent[d], cores, align) if d == cores_dim else halves(work.extent[d], align))
-    if is_grouped:
-        dims[1] = sorted({g for c in dims[1] for g in group_pieces(c, work, cores_dim == 1)})
+    dims = piece_extents(work, target, cores_dim)
     sn, sc, sh, sw, ci = grid(*dims, [work.channels] if is_grouped else halves(work.channels))
     in_groups = np.maximum(sc // work.group_outputs, 1) if is_grouped else np.ones_like(sc)
     per_group = sc // in_groups
-    _, _, rows, cols = needs(work.accesses[0], [sn, sc, sh, sw])
+    images, _, rows, cols = needs(work.accesses[0], [sn, sc, sh, sw])
     taps = work.kernel[0] * work.kernel[1]
 
     dealt = [cores if d == cores_dim else 1 for d in range(4)]
@@ -224,24 +225,26 @@ def plan_matrix_with(
     n_ci = over(work.channels, ci)
     used_loops = sum((n > 1).astype(np.int64) for n in (*n_dim, n_groups, n_ci))
 
-    in_bytes = aligned(ci * in_groups * rows * cols * e)
+    positions = sn * sh * sw
+    in_bytes = aligned(images * ci * in_groups * rows * cols * e)
     weight_bytes = aligned(sc * ci * taps * work.weight_bytes)
-    out_bytes = aligned(sc * sh * sw * work.out_bytes)
+    out_bytes = aligned(sc * positions * work.out_bytes)
     for size in work.map_bytes[1:]:  # a residual lies as the output does and moves with it
-        out_bytes = out_bytes + aligned(sc * sh * sw * size)
-    acc_bytes = aligned(sc * sh * sw * work.accumulator_bytes) * (n_ci > 1)
+        out_bytes = out_bytes + aligned(sc * positions * size)
+    acc_bytes = aligned(sc * positions * work.accumulator_bytes) * (n_ci > 1)
     copies = np.where(n_space * n_c * n_ci > 1, 2, 1)
-    nram = in_bytes * copies + out_bytes * copies + acc_bytes
+    in_copies = np.where((n_space > 1) | (n_ci > 1) | (is_grouped & (n_c > 1)), 2, 1)
+    nram = in_bytes * in_copies + out_bytes * copies + acc_bytes
     weight_copies = np.where(n_c * n_ci > 1, 2, 1)
     channel_bytes = sum((aligned(sc * size) for size in work.channel_bytes), np.zeros_like(sc))
     wram = (weight_bytes + channel_bytes) * weight_copies
     fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes) & (used_loops <= loops)
 
+    again = np.where((n_ci == 1) & (not is_grouped) & ((outer == "space") | (n_space == 1)), 1, n_c * n_ci)
+    in_loads = n_space * again
     if outer == "space":
-        in_loads = n_space * np.where((n_ci == 1) & (not is_grouped), 1, n_c * n_ci)
         weight_loads = np.where(n_c * n_ci > 1, n_space, 1) * n_c * n_ci
     else:
-        in_loads = n_space * n_c * n_ci
         weight_loads = n_c * n_ci * np.where(n_ci > 1, n_space, 1)
     if residency == "stream":
         fits &= weight_loads == n_c * n_ci
@@ -253,12 +256,8 @@ def plan_matrix_with(
         return None
 
     unit = core.matrix
-    step_cycles = unit.cycles_per_step.of(e)
-    passes = over(sh * sw, unit.lines) * over(per_group, unit.channels) * in_groups
-    per_write = max(1, (core.line_buffer.block_bytes // e - work.kernel[1]) // work.strides[1] + 1)
-    row_writes = over(np.minimum(sh * sw, unit.lines), np.minimum(per_write, sw))
-    step = np.maximum(work.kernel[1] * step_cycles, row_writes) * passes * work.channels * work.kernel[0]
-    matrix = n_space * n_c * step
+    slices = over(per_group, unit.channels) * in_groups
+    matrix = n_space * n_c * slices * work.channels * busy_cycles(unit, kernel_of(work), sn, sh, sw)
     move = core.mvdma.bytes_per_cycle
     moved = in_loads * in_bytes + n_space * n_c * out_bytes
     bus = np.zeros_like(moved)
@@ -278,6 +277,30 @@ def plan_matrix_with(
     return LayerPlan(
         submap, float(cycles[k]), int(weight_loads[k]), 2 * chunk if residency == "stream" else 0
     )
+
+
+def piece_extents(work: Work, target: Target, cores_dim: int) -> list[list[int]]:
+    """Extents of pieces to be looked at in each dimension: halvings, and heights whose windows fill the lines."""
+    cores, dims = target.cluster.cores, []
+    for d in range(4):
+        align = work.extent[d] if d in work.whole else work.align[d]
+        share = -(-work.extent[d] // cores) if d == cores_dim else work.extent[d]
+        found = [1] if d == 0 and work.one_image else halves(share, align)
+        if d == 2 and align == 1:
+            heights = filling_heights(work.extent[3], target.core.matrix.lines)
+            found = sorted({*found, *(h for h in heights if h < share)}, reverse=True)
+        dims.append(found)
+    if work.groups > 1:
+        dims[1] = sorted({g for c in dims[1] for g in group_pieces(c, work, cores_dim == 1)})
+    return dims
+
+
+def kernel_of(work: Work) -> Kernel:
+    """What the matrix unit must know of the windows; the reach of the columns says how far apart its taps are."""
+    axis = work.accesses[0][3]
+    reach = 0 if isinstance(axis, Whole) else axis.reach
+    dilation = reach // (work.kernel[1] - 1) if work.kernel[1] > 1 else 1
+    return Kernel(work.kernel, work.strides, (1, dilation), work.map_bytes[0])
 
 
 def group_pieces(channels: int, work: Work, dealt: bool) -> list[int]:
