@@ -49,7 +49,13 @@ def _busy(unit: MatrixUnit, kernel: Kernel, packed: tuple[int, ...]) -> tuple[in
     span = (kernel.extent[1] - 1) * kernel.dilations[1] + 1
     length = (columns - 1) * kernel.strides[1] + span
     windows = Windows(
-        kernel.extent, kernel.strides, kernel.dilations, 1, kernel.element_bytes, (0, 0, 0, kernel.element_bytes), 0
+        kernel.extent,
+        kernel.strides,
+        kernel.dilations,
+        1,
+        kernel.element_bytes,
+        (0, 0, 0, kernel.element_bytes),
+        0,
     )
     work = windows.convolution(images, rows, columns, 1, 1)
     distance = kernel.strides[0] * length  # a piece has its rows one after the other
@@ -61,5 +67,5 @@ def _busy(unit: MatrixUnit, kernel: Kernel, packed: tuple[int, ...]) -> tuple[in
 
 
 def filling_heights(width: int, lines: int) -> list[int]:
-    """Rows of a width whose windows fill 1, 2 or 4 times the lines as far as they can, and those that just fill some."""
+    """Rows of a width whose windows fill 1, 2 or 4 times the lines as far as they can, and those that fill some."""
     return sorted({lines * fills // width for fills in (1, 2, 4)} - {0} | {lines // gcd(lines, width)})
