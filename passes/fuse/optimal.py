@@ -15,7 +15,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
-from frustum.passes.fuse.listing import Listing, listing_of, orders
+from frustum.passes.fuse.listing import Listing, Map, listing_of, orders
 from frustum.passes.fuse.places import Again, name_parts
 from frustum.passes.fuse.realise import Realised, realise, unit_of
 from frustum.passes.fuse.search import FORM_BITS, HUGE, Kept, Search, Solution, Step, Ways, chunk_bytes
@@ -219,6 +219,7 @@ def exact(step: Step, search: Search) -> Unit | None:
     resident = values_of(step.resident, search.listing)
     unit = unit_of(ops, outputs, resident)
     kept = {unit.ops.index(search.listing.nodes[m >> FORM_BITS].op) for m in step.kept}
+    also = sum(m.bytes for m in maps_of(step.kept, search.listing) if m.needs_dram)  # stays, and is stored
     found: list[Unit] = []
     for other in Ways(group, search).ranked(step.resident, step.kept, step.free_bytes, ALTERNATIVES):
         assert other.shape is not None
@@ -231,7 +232,7 @@ def exact(step: Step, search: Search) -> Unit | None:
                 unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
             )
             if made is not None:
-                found.append(Unit(other, made))
+                found.append(Unit(other, replace(made, dram_bytes=made.dram_bytes + also)))
                 break
     return min(found, key=lambda u: cost_of(u.realised, fastest=search.fastest) if u.realised else (0, 0), default=None)
 
@@ -257,6 +258,10 @@ def leaving(ops: Sequence[Operation], step: Step, listing: Listing) -> list[SSAV
         if listing.maps[k].last_use >= step.stop or listing.maps[k].is_output
     ]
     return found or [ops[-1].results[0]]
+
+
+def maps_of(maps: Kept, listing: Listing) -> list[Map]:
+    return [listing.maps[m >> FORM_BITS] for m in maps]
 
 
 def values_of(maps: Kept, listing: Listing) -> set[SSAValue]:

@@ -88,7 +88,9 @@ def shapes_of(dims: Extents, whole: Sequence[int], borders: str, clusters: int =
     mode, dealt_, rows_, columns_, images_, depth = (np.array(values, np.int64) for values in columns_of)
     tiles = np.where(mode == ROLL, 1, over(np.full_like(rows_, height), rows_)), over(width, columns_)
     in_turn = (over(images, images_), *tiles)
-    one, down, right = (over(t, np.where(dealt_ == d, clusters, 1)) for d, t in zip((0, 2, 3), in_turn, strict=True))
+    share = [np.where(dealt_ == d, clusters, 1) for d in (0, 2, 3)]
+    one, down, right = (over(t, by) for t, by in zip(in_turn, share, strict=True))
+    tiles = down * share[1], right * share[2]  # a cluster without work loads its borders too
     return Shapes(mode, dealt_, rows_, columns_, images_, (one, down, right), tiles, depth)
 
 

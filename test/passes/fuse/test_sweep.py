@@ -20,7 +20,7 @@ from frustum.passes.fuse.sweep import BY_IMAGES, OVERLAP, ROLL, Sweep, below, co
 from frustum.passes.tile.plan_unit import bias_bytes, weight_bytes
 from frustum.runtime.reference import network_of
 
-DEFAULT, EDGE = targets.load("default"), targets.load("edge")
+DEFAULT, EDGE, MANYCORE = (targets.load(name) for name in ("default", "edge", "manycore"))
 UNBOUNDED = 1 << 40
 
 
@@ -119,7 +119,8 @@ def test_borders_can_be_restricted():
     net = Net()
     listing = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
     modes = {
-        borders: set(Sweep(listing, EDGE, 1, borders).shapes.mode) for borders in ("overlap", "exchange", "auto")
+        borders: set(Sweep(listing, EDGE, 1, borders).shapes.mode)
+        for borders in ("overlap", "exchange", "auto")
     }
     assert modes["overlap"] & {OVERLAP, ROLL} == {OVERLAP}
     assert modes["exchange"] & {OVERLAP, ROLL} == {ROLL}
@@ -159,6 +160,26 @@ def test_images_dealt_to_clusters_are_what_projection_says(case):
         for group in Sweep(listing, DEFAULT, stop).groups(UNBOUNDED) if node.layer is not None else ():
             for k in np.flatnonzero(group.valid & (group.shapes.dealt == BY_IMAGES)):
                 check(listing, group, int(k), node.layer.out_dims[1], DEFAULT.chip.clusters)
+
+
+@settings(max_examples=15)
+@given(networks(4), st.sampled_from([DEFAULT, MANYCORE]))
+def test_rows_and_columns_dealt_to_clusters_are_what_projection_says(case, target):
+    listing = listed(case.module)
+    for stop in range(1, len(listing.nodes) + 1):
+        node = listing.nodes[stop - 1]
+        for group in Sweep(listing, target, stop).groups(UNBOUNDED) if node.layer is not None else ():
+            for k in np.flatnonzero(group.valid):
+                check(listing, group, int(k), node.layer.out_dims[1], target.chip.clusters)
+
+
+def test_clusters_without_rows_load_borders_too():
+    """Twelve rows, one for each of sixteen clusters: the border of the last row is loaded by one that makes none."""
+    net = Net()
+    listing = listed(net.module(net.conv(net.input(1, 4, 12, 16), 4))[0])
+    (group,) = Sweep(listing, MANYCORE, 1).groups(UNBOUNDED)
+    k = int(np.flatnonzero(group.valid & (group.shapes.rows == 1) & (group.shapes.dealt == 2))[0])
+    assert group.inputs[0].moved[k] == 4 * 16 * 4 * (2 + 10 * 3 + 2 + 1)
 
 
 def test_each_cluster_has_images_that_follow_each_other():

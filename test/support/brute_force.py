@@ -1,0 +1,386 @@
+"""The least DRAM bytes that a network can be planned with, by trying everything: a witness for policy `optimal`.
+
+All cuts of a list of layers, all sets of maps that stay in SRAM between units, all tile shapes, borders and numbers of
+streamed weights of every unit, each costed by itself with `project`, `footprint` and `traffic` (`realise`).  Nothing
+of the search is used: no sweep over groups, no states, no bounds; only what the options are (`shapes_of`, `boxes_of`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from frustum.dialects.unit import Partition
+from frustum.passes.analysis.footprint import footprint
+from frustum.passes.analysis.project import Unprojectable, project
+from frustum.passes.analysis.traffic import traffic
+from frustum.passes.fuse.listing import listing_of, orders
+from frustum.passes.fuse.realise import LayerPlan, SubMap, realise, residencies, unit_of
+from frustum.passes.fuse.search import BY_COLUMNS, BY_ROWS, FORM_BITS, OF_IMAGES, WHOLE, boxes_of, chunk_bytes
+from frustum.passes.fuse.sweep import BY_IMAGES, MOST_RECOMPUTED, ROLL, SINGLE, shapes_of
+from frustum.passes.tile.plan_unit import Budget, plan_unit
+from frustum.runtime.reference import network_of
+
+NEVER = 1 << 60
+
+
+def least_bytes(module, target, borders="auto", keep=True):
+    """Over all orders of the layers; `NEVER` where some layer fits in no way."""
+    return min(brute.least() for brute in brutes(module, target, borders, keep))
+
+
+def brutes(module, target, borders="auto", keep=True):
+    network = network_of(module)
+    return [
+        Brute(listing_of(ops, network.terminator.values), target, borders, keep) for ops in orders(network)
+    ]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One way to cut a unit into tiles: SRAM bytes with all weights streamed in no bytes at all, and DRAM bytes with
+    none streamed; passes over the tiles."""
+
+    partition: Partition
+    sram_bytes: int
+    dram_bytes: int
+    passes: int
+
+
+class Interval:
+    """Layers [first, stop) as a unit, with some maps in SRAM before."""
+
+    def __init__(self, brute, first, stop, resident):
+        self.brute, self.first, self.stop, self.resident = brute, first, stop, resident
+        listing = brute.listing
+        self.nodes = listing.nodes[first:stop]
+        self.layers = [n.layer for n in self.nodes]
+        self.outputs = [k for k in range(first, stop) if brute.leaves(k, stop)]
+        values = [listing.nodes[k].op.results[0] for k in self.outputs]
+        self.unit = unit_of(
+            [n.op for n in self.nodes], values, {listing.nodes[m].op.results[0] for m in resident}
+        )
+        self.weights = sorted((n.weight_bytes for n in self.nodes if n.weight_bytes), reverse=True)
+
+    @cached_property
+    def partitions(self):
+        """All that the options allow, that project and that compute little again, with their projections."""
+        found = {}
+        for partition, is_whole in self.options():
+            projection = self.projected(partition)
+            if projection is None:
+                continue
+            if math.prod(projection.counts) == 1:
+                partition = replace(partition, depth=1)
+            if not self.is_connected and not is_whole:
+                continue
+            if self.is_little_again(projection):
+                found[partition] = projection
+        return found
+
+    def options(self):
+        layer, clusters = self.layers[-1], self.brute.target.chip.clusters
+        whole = [d for d in layer.axes_all if d != 1]
+        dims, borders = layer.out_dims, self.brute.borders
+        shapes = shapes_of(dims, whole, borders, clusters)
+        for k in range(len(shapes.mode)):
+            if shapes.mode[k] != SINGLE and any(x.kind not in SPATIAL for x in self.layers):
+                continue
+            if shapes.dealt[k] == BY_IMAGES and not self.is_by_image:
+                continue
+            tile = tuple(int(x) for x in (shapes.images[k], dims[1], shapes.rows[k], shapes.columns[k]))
+            kind = "exchange" if shapes.mode[k] == ROLL else "overlap"
+            is_whole = tile[2:] == dims[2:]
+            yield Partition(tile, int(shapes.dealt[k]), int(shapes.depth[k]), kind), is_whole
+        if len(self.layers) == 1 and clusters > 1 and self.may_share_channels(layer, clusters):
+            shapes = shapes_of(dims, whole, borders, 1)
+            for k in range(len(shapes.mode)):
+                tile = (shapes.images[k], -(-dims[1] // clusters), shapes.rows[k], shapes.columns[k])
+                kind = "exchange" if shapes.mode[k] == ROLL else "overlap"
+                yield Partition(tuple(int(x) for x in tile), 1, int(shapes.depth[k]), kind), True
+
+    def may_share_channels(self, layer, clusters):
+        numbers = [r.map for r in self.nodes[0].reads]
+        return (
+            layer.is_matrix and layer.params["groups"] == 1 and layer.out_dims[1] >= clusters
+            and len(set(numbers)) == len(numbers)
+        )  # fmt: skip
+
+    @cached_property
+    def is_by_image(self):
+        images = self.layers[-1].out_dims[0]
+        return all(
+            0 not in n.layer.axes_all and n.layer.out_dims[0] == images and all(r.by_image for r in n.reads)
+            for n in self.nodes
+        )
+
+    @cached_property
+    def is_connected(self):
+        """All layers are parts of one graph whose edges are the maps that they read and make."""
+        parts = []
+        for k, node in enumerate(self.nodes, self.first):
+            touched = {k, *(r.map for r in node.reads if not self.brute.listing.maps[r.map].is_constant)}
+            for part in [p for p in parts if p & touched]:
+                parts.remove(part)
+                touched |= part
+            parts.append(touched)
+        return len(parts) == 1
+
+    def projected(self, partition):
+        try:
+            return project(self.unit, partition, self.brute.target.chip.clusters)
+        except Unprojectable:
+            return None
+
+    def is_little_again(self, projection):
+        """At most `MOST_RECOMPUTED` times the multiply-accumulates; counted tile by tile."""
+        made = useful = 0
+        for layer, region in zip(self.layers, projection.outputs, strict=True):
+            if not layer.is_matrix:
+                continue
+            useful += layer.macs
+            made += layer.macs * self.brute.elements(region, projection.counts, layer.out_dims)
+        return made <= MOST_RECOMPUTED * useful
+
+    def cuts(self, kept):
+        """Partitions with what they cost while maps of the layers `kept` stay in SRAM, the cheapest first."""
+        clusters, found = self.brute.target.chip.clusters, []
+        inside = {k - self.first for k in kept}
+        for partition, projection in self.partitions.items():
+            none = [
+                LayerPlan(SubMap((1, 1, 1, 1), 0, weights=r), 0.0, 0, 0)
+                for r in residencies(self.unit, NEVER)
+            ]
+            held = [
+                LayerPlan(SubMap((1, 1, 1, 1), 0, weights=r), 0.0, 0, 0) for r in residencies(self.unit, 0)
+            ]
+            sram = footprint(self.unit, partition, projection, none, inside).total_bytes
+            moved = traffic(self.unit, partition, projection, held, clusters, inside)
+            passes = projection.counts[0] * projection.counts[2] * projection.counts[3]
+            found.append(Cut(partition, sram, moved, passes))
+        return sorted(found, key=lambda cut: cut.dram_bytes)
+
+
+SPATIAL = ("conv", "pool", "unary", "binary", "lrn", "resize", "concat", "shuffle")
+
+
+class Brute:
+    """All ways through one list of layers.  A map that stays is (number, form)."""
+
+    def __init__(self, listing, target, borders="auto", keep=True):
+        self.listing, self.target, self.borders = listing, target, borders
+        self.capacity = target.cluster.sram.capacity_bytes
+        self.clusters = target.chip.clusters
+        self.keep = keep and (self.clusters == 1 or target.cluster.cdma is not None)
+        self.held = {(m >> FORM_BITS, m & 3): box for m, box in boxes_of(listing, self.clusters).items()}
+        self.intervals, self.by_kept, self.costs, self.rest = {}, {}, {}, {}
+
+    def least(self, first=0, kept=frozenset()):
+        """DRAM bytes of layers from `first` on, with maps `kept` in SRAM."""
+        if first == len(self.listing.nodes):
+            return 0
+        if (first, kept) not in self.rest:
+            found = NEVER
+            for stop, cost, stay in self.ways(first, kept):
+                left = frozenset(m for m in kept | stay if self.listing.maps[m[0]].last_use >= stop)
+                found = min(found, cost + self.least(stop, left))
+            self.rest[first, kept] = found
+        return self.rest[first, kept]
+
+    def best(self, first=0, kept=frozenset()):
+        """One of the cheapest ways: (first, stop, bytes, maps that stay) of each unit."""
+        if first == len(self.listing.nodes):
+            return []
+        for stop, cost, stay in self.ways(first, kept):
+            left = frozenset(m for m in kept | stay if self.listing.maps[m[0]].last_use >= stop)
+            if cost + self.least(stop, left) == self.least(first, kept):
+                return [(first, stop, cost, sorted(stay)), *self.best(stop, left)]
+        raise AssertionError("no way")
+
+    # ------------------------------------------------------------ units
+
+    def ways(self, first, kept):
+        """(stop, DRAM bytes, maps that stay) of every unit that may come next."""
+        yield from self.alone(first, kept)
+        for stop in range(first + 1, len(self.listing.nodes) + 1):
+            if not self.is_unit(first, stop):
+                continue
+            read = {r.map for n in self.listing.nodes[first:stop] for r in n.reads}
+            resident = frozenset(m for m in kept if m[0] in read and self.joins(m[0], first, stop))
+            if any(
+                m[0] in read and m not in resident and not self.listing.maps[m[0]].needs_dram for m in kept
+            ):
+                continue
+            for stay in self.stays(first, stop):
+                free = self.capacity - sum(self.held[m].bytes for m in kept | stay)
+                cost = self.cost(first, stop, resident, stay, free)
+                if cost < NEVER:
+                    yield stop, cost, stay
+
+    def alone(self, first, kept):
+        """A move; a concatenation that is only a name; a layer as `plan_unit` cuts it when SRAM is empty."""
+        node, maps = self.listing.nodes[first], self.listing.maps
+        if node.layer is None:
+            yield first + 1, sum(r.bytes for r in node.reads) + maps[first].bytes, frozenset()
+        elif node.is_concat:
+            here = {r.map for r in node.reads} & {m for m, _ in kept}
+            if all(maps[m].needs_dram for m in here):
+                yield first + 1, 0 if self.is_place(first) else 2 * maps[first].bytes, frozenset()
+        elif not kept:
+            plan = plan_unit(unit_of([node.op], [node.op.results[0]], ()), self.target, Budget(self.capacity))
+            if plan is not None:
+                yield first + 1, plan.dram_bytes, frozenset()
+
+    def is_place(self, concat):
+        """Layers make its parts for it alone."""
+        parts = [r.map for r in self.listing.nodes[concat].reads]
+        maps = self.listing.maps
+        others = {k for m in parts for k in maps[m].users if k != concat and self.listing.nodes[k].is_concat}
+        is_made = all(maps[m].producer is not None and not maps[m].is_output for m in parts)
+        return is_made and not others and len(set(parts)) == len(parts)
+
+    def is_unit(self, first, stop):
+        """Layers that can be together, in the forms in which they make and read maps."""
+        nodes = self.listing.nodes[first:stop]
+        if any(n.layer is None or n.batched_weights for n in nodes) or (
+            len(nodes) == 1 and nodes[0].is_concat
+        ):
+            return False
+        if any(not r.joins and first <= r.map < stop for n in nodes for r in n.reads):
+            return False
+        concats = [n for n in nodes if n.is_concat]
+        parts = [r.map for n in concats for r in n.reads]
+        return len(parts) == len(set(parts))
+
+    def leaves(self, k, stop):
+        map_ = self.listing.maps[k]
+        return map_.is_output or map_.last_use >= stop or not map_.users or k == stop - 1
+
+    def joins(self, number, first, stop):
+        reads = [r for n in self.listing.nodes[first:stop] for r in n.reads]
+        return all(r.joins for r in reads if r.map == number)
+
+    def stays(self, first, stop):
+        """Sets of maps that may stay in SRAM behind a unit."""
+        yield frozenset()
+        if not self.keep:
+            return
+        nodes = self.listing.nodes
+        parts = {r.map for n in nodes[first:stop] if n.is_concat for r in n.reads}
+        may = [k for k in range(first, stop) if self.leaves(k, stop) and k not in parts]
+        may = [k for k in may if self.is_read_behind(k, stop)]
+        forms = (WHOLE,) if self.clusters == 1 else (WHOLE, OF_IMAGES, BY_ROWS, BY_COLUMNS)
+        for size in range(1, len(may) + 1):
+            for chosen in itertools.combinations(may, size):
+                for form in forms:
+                    if all((k, form) in self.held for k in chosen):
+                        yield frozenset((k, form) for k in chosen)
+
+    def is_read_behind(self, number, stop):
+        readers = [self.listing.nodes[k] for k in self.listing.maps[number].users if k >= stop]
+        return any(r.joins for node in readers for r in node.reads if r.map == number)
+
+    def interval(self, first, stop, resident):
+        key = (first, stop, resident)
+        if key not in self.intervals:
+            self.intervals[key] = Interval(self, first, stop, resident)
+        return self.intervals[key]
+
+    def cuts(self, interval, kept):
+        key = (interval.first, interval.stop, interval.resident, kept)
+        if key not in self.by_kept:
+            self.by_kept[key] = interval.cuts(kept)
+        return self.by_kept[key]
+
+    # ------------------------------------------------------------ what a unit costs
+
+    def cost(self, first, stop, resident, stay, free):
+        """The least bytes of all partitions and numbers of streamed weights that fit `free` bytes."""
+        key = (first, stop, resident, stay, free)
+        if key not in self.costs:
+            self.costs[key] = self.found(first, stop, resident, stay, free)
+        return self.costs[key]
+
+    def found(self, first, stop, resident, stay, free):
+        interval = self.interval(first, stop, frozenset(m for m, _ in resident))
+        kept = frozenset(m for m, _ in stay)
+        stored = sum(self.listing.maps[m].bytes for m in kept if self.listing.maps[m].needs_dram)
+        local, best = {m - first for m in kept}, NEVER
+        for cut in self.cuts(interval, kept):
+            if cut.dram_bytes >= best or cut.sram_bytes > free:
+                continue
+            if not self.are_held(interval, cut.partition, resident, stay):
+                continue
+            for streamed in range(len(interval.weights) + 1):
+                if cut.dram_bytes + (cut.passes - 1) * sum(interval.weights[:streamed]) >= best:
+                    break
+                made = realise(
+                    interval.unit,
+                    cut.partition,
+                    streamed,
+                    local,
+                    self.target,
+                    free,
+                    chunk_bytes(self.capacity),
+                )
+                if made is not None:
+                    best = min(best, made.dram_bytes)
+                    break
+        return best if best == NEVER else best + stored
+
+    def are_held(self, interval, partition, resident, stay):
+        """Every cluster makes, and needs, no more of a map than it holds of it."""
+        if self.clusters == 1:
+            return True
+        projection = interval.partitions[partition]
+        count = len(interval.unit.layers)
+        for number, form in resident:
+            value = self.listing.nodes[number].op.results[0]
+            for k, own in enumerate(interval.unit.inputs):
+                if own.value == value and not self.is_within(
+                    projection, projection.region_of(count + k), number, form
+                ):
+                    return False
+        for number, form in stay:
+            dealt = projection.counts[partition.clusters] if partition.clusters in (2, 3) else 1
+            if form == WHOLE and dealt > 1:
+                return False
+            if not self.is_within(projection, projection.region_of(number - interval.first), number, form):
+                return False
+        return True
+
+    def is_within(self, projection, region, number, form):
+        """All boxes of a map on each cluster lie in its share, with the borders it holds."""
+        if form == WHOLE:
+            return True
+        d, box = 0 if form == OF_IMAGES else form, self.held[number, form]
+        size = self.listing.nodes[number].layer.out_dims[d]
+        for cluster in range(self.clusters):
+            low, high = cluster * box.share - box.before, (cluster + 1) * box.share + box.behind
+            for start, stop in self.intervals_of(region, d, projection.counts, size, cluster):
+                if start < stop and (start < max(low, 0) or stop > min(high, size)):
+                    return False
+        return True
+
+    def intervals_of(self, region, d, counts, size, cluster):
+        """[start, stop) of a region along one dimension, clipped to the map, for all tiles of a cluster."""
+        start = region.start[d]
+        loops = [start.loops[i] if i < len(start.loops) else 0 for i in range(4)]
+        for index in itertools.product(
+            *(range(c if loop else 1) for c, loop in zip(counts, loops, strict=True))
+        ):
+            at = start.base + cluster * start.cluster + sum(i * x for i, x in zip(index, loops, strict=True))
+            yield max(at, 0), min(at + region.extent[d], size)
+
+    def elements(self, region, counts, dims):
+        """How often each element of a map is made, on average."""
+        total = 0
+        for cluster in range(self.clusters if any(s.cluster for s in region.start) else 1):
+            share = 1.0
+            for d in range(4):
+                pieces = self.intervals_of(region, d, counts, dims[d], cluster)
+                share *= sum(max(0, stop - start) for start, stop in pieces) / dims[d]
+            total += share
+        return total
