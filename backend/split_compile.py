@@ -12,6 +12,7 @@ Every cut, fusion and refusal is a line of the log.  Source: output-split.md.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +26,7 @@ from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal
 from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.graph import NetworkOp, shape_of
 from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Memory, Target, to_attribute
@@ -241,10 +243,12 @@ class _Work:
 
     def _compiled(self, piece: Range, cap: Target | None = None) -> Executable:
         if piece == self.layers.whole:
+            _check_dram(self.layers.network, target_of(self.module))
             return self._fixed(self.module.clone(), self.stop, self.at_stop(""), cap)
         name = self._trial(piece)
-        module = _module_of(self.layers.extract(piece, name), self.module)
-        return self._fixed(module, self.stop, self.at_stop(name), cap)
+        network = self.layers.extract(piece, name)
+        _check_dram(network, target_of(self.module))
+        return self._fixed(_module_of(network, self.module), self.stop, self.at_stop(name), cap)
 
     def _trial(self, piece: Range) -> str:
         return f"{self.layers.network.sym_name.data}_{piece[0]}-{piece[1]}"
@@ -324,6 +328,18 @@ def _module_of(network: object, like: ModuleOp) -> ModuleOp:
     module.location = like.location
     attach(module, store_of(like))
     return module
+
+
+def _check_dram(network: NetworkOp, target: Target) -> None:
+    """DoesNotFit where inputs and outputs alone, of a byte for each element at least, are more than DRAM holds: no plan
+    of maps of 2^60 elements is worth the time."""
+    given = (argument for argument in network.body.block.args if argument.uses)
+    values = dict.fromkeys((*given, *network.terminator.values))
+    needed, capacity = sum(math.prod(shape_of(value)) for value in values), target.chip.dram.capacity_bytes
+    if needed > capacity:
+        largest = max(values, key=lambda value: math.prod(shape_of(value)))
+        what = f"the sum of inputs and outputs, the largest {'x'.join(map(str, shape_of(largest)))},"
+        raise DoesNotFit(what, f"network '{network.sym_name.data}'", f"{needed} B", f"{capacity} B of dram")
 
 
 def _is_within(executable: Executable, most: Peaks) -> bool:

@@ -134,7 +134,8 @@ class _Work:
         try:
             yield
         finally:
-            self.calibrate_seconds += time.perf_counter() - started
+            if self.request.dtype == INT8:
+                self.calibrate_seconds += time.perf_counter() - started
 
     @property
     def unsplit_peak_bytes(self) -> Mapping[str, int] | None:
@@ -165,7 +166,7 @@ def _chain(loaded: Loaded, work: _Work) -> Chain:
         if part.kind == "host":
             from frustum.runtime.host import HostModel
 
-            model = HostModel(part.model.proto, part.model.folder)
+            model = HostModel(part.model.proto, part.model.folder, part.model.file)
             pieces.append(HostPiece(name, model, tuple(Fallback(f.name, f.op, f.reason) for f in part.fallbacks)))
             with work.calibrating():
                 samples.through_host(model)

@@ -215,13 +215,27 @@ def random_values(inputs: Sequence[Interface], seed: int) -> dict[str, HostArray
                 f"error: input '{each.name}' cannot be made up, {why}: give it with --input"
                 + (f", or its shape with --shape {each.name}=1x3" if is_tensor else "")
             )
-        found[each.name] = random_array(seed, index, external.shape, dtype_of(external))
+        try:
+            found[each.name] = random_array(seed, index, external.shape, dtype_of(external))
+        except MemoryError as error:
+            raise UsageError(f"error: input '{each.name}' is too large for this computer: {error}") from error
     return found
 
 
 def in_types(inputs: Sequence[Interface], given: Mapping[str, HostArray]) -> dict[str, HostArray]:
-    """The arrays of a file in the types of the inputs, as far as a file cannot hold them."""
-    return in_types_of([external for each in inputs if (external := each.external()) is not None], given)
+    """The arrays of a file in the types of the inputs, as far as a file cannot hold them.
+
+    The members of a sequence are `name/0`, `name/1`, as in a file of outputs.
+    """
+    found = dict(given)
+    for each in inputs:
+        if each.dtype == "" and each.name not in found:
+            members: list[HostArray] = []
+            while (member := f"{each.name}/{len(members)}") in found:
+                members.append(found.pop(member))
+            if members:
+                found[each.name] = members
+    return in_types_of([external for each in inputs if (external := each.external()) is not None], found)
 
 
 def checked_values(inputs: Sequence[Interface], given: Mapping[str, HostArray]) -> dict[str, HostArray]:

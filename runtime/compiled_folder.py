@@ -168,7 +168,7 @@ def _read_piece(folder: Path, data: Mapping[str, Any]) -> Piece:
     if len(content) != data["bytes"] or hashlib.sha256(content).hexdigest() != data["sha256"]:
         raise UsageError(f"{path}: error: damaged: it is not the file that {MANIFEST} lists")
     layers = tuple(Fallback(str(e["name"]), str(e["op"]), str(e["reason"])) for e in data["layers"])
-    return HostPiece(name, HostModel.from_bytes(content), layers)
+    return HostPiece(name, HostModel.from_bytes(content, str(path)), layers)
 
 
 def _peaks(data: Mapping[str, Any] | None) -> dict[str, int] | None:

@@ -30,6 +30,7 @@ CODES = {
     "frustum.runtime.pipeline_text:PipelineError": BAD_INPUT,
     "frustum.runtime.diagnostics:Reported": BAD_INPUT,
     "frustum.dialects.fit:DoesNotFit": DOES_NOT_FIT,
+    "builtins:MemoryError": BAD_INPUT,
 }
 """Errors that speak to the user.  By name, so that none of their modules is loaded for it."""
 

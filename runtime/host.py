@@ -1,13 +1,15 @@
 """Pieces of a model on the host's processor.
 
 onnxruntime computes them, with graph optimisation off as in the oracle.  Where it has no kernel for an operator or a
-type, or is known to differ from what ONNX says (`DIFFERS`), the evaluator of the package `onnx`, which defines what
-operators mean, takes its place: a piece that onnxruntime does not take as a whole runs node by node, each by the
-first of the two that can.
+type, the evaluator of the package `onnx`, which defines what operators mean, takes its place; where onnxruntime is
+known to differ from what ONNX says (`DIFFERS`), that comes first.  A piece that onnxruntime does not take as a whole
+runs node by node, each by the first of the two that can.  What onnxruntime has a kernel for and refuses when it runs
+(an index out of range, shapes that do not go together) is wrong: the other one, which is less strict, is not asked.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -18,7 +20,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TypeProto, helper, numpy_helper
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import ModelProto, NodeProto, TypeProto, checker, helper, numpy_helper
 
 from frustum.runtime.chain import HostArray
 
@@ -35,6 +38,13 @@ DIFFERS = {
     "STFT": "the form of its result (test_stft*)",
 }
 """Operators whose result in onnxruntime is not the stored one of the ONNX backend suite, and where."""
+WHERE_IT_DIFFERS = {
+    "Dropout": ("training_mode", None),
+    "MaxUnpool": ("output_shape", None),
+    "QuantizeLinear": ("block_size", None),
+    "Resize": ("coordinate_transformation_mode", b"align_corners"),
+}
+"""Of operators that differ with one attribute or operand only, its name, and the attribute's value (None: any)."""
 NEWEST_OPSET = 26
 """The newest that onnxruntime 1.31 loads; nodes that mean the same there are given to it as of that opset."""
 NEWEST_IR = 13
@@ -42,6 +52,14 @@ SILENT = 4
 """onnxruntime's log level of fatal errors."""
 NOT_IN_NUMPY = ("float8", "float4", "bfloat16", "int4", "int2")
 """Types that onnxruntime does not exchange as what they are."""
+NOT_IMPLEMENTED = "NOT_IMPLEMENTED"
+"""In messages of onnxruntime about what it has no kernel for."""
+WORDS_BEFORE = re.compile(
+    r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Non-zero status code returned while running .*?Status Message: )?"
+)
+"""Of onnxruntime's messages, what says nothing."""
+LEAST_CHECKED_IR = 3
+"""The checker asks of older models that nobody says their opset."""
 DEFAULT_DOMAINS = ("", "ai.onnx")
 PROTO_LIMIT_BYTES = (1 << 31) - 1
 
@@ -53,15 +71,19 @@ class HostError(RuntimeError):
 class HostModel:
     """A model that the host runs."""
 
-    def __init__(self, proto: ModelProto, folder: Path | None = None) -> None:
-        """`folder` is where external data is."""
+    def __init__(self, proto: ModelProto, folder: Path | None = None, file: str = "model.onnx") -> None:
+        """`folder` is where external data is, `file` what messages call the model."""
         self.proto = proto
         self.folder = folder
+        self.file = file
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> HostModel:
-        """The model of a file that `to_bytes` wrote."""
-        return cls(ModelProto.FromString(content))
+    def from_bytes(cls, content: bytes, file: str = "model.onnx") -> HostModel:
+        """The model of a file that `to_bytes` wrote; ValueError where it is none."""
+        try:
+            return cls(ModelProto.FromString(content), file=file)
+        except DecodeError as error:
+            raise ValueError(f"{file} is no ONNX model") from error
 
     def to_bytes(self) -> bytes:
         """The model with all its data; equal models give equal bytes."""
@@ -103,9 +125,10 @@ class HostModel:
     @cached_property
     def _whole(self) -> Session | None:
         """A session for all nodes, None where onnxruntime should not or cannot run one of them."""
-        if any(node.op_type in DIFFERS for node in _all_nodes(self.proto.graph)):
+        if any(_differs(node) for node in _all_nodes(self.proto.graph)):
             return None
-        return session_of(self._loaded)
+        found = session_of(self._loaded)
+        return None if isinstance(found, str) else found
 
     @cached_property
     def _loaded(self) -> ModelProto:
@@ -137,33 +160,47 @@ class HostModel:
 
     def _run_node(self, node: NodeProto, values: Mapping[str, HostArray]) -> Sequence[HostArray]:
         given = {name: values[name] for name in _free_names(node) if name in values}
+        ways = [("onnxruntime", self._by_onnxruntime), ("onnx", self._by_reference)]
         reasons = []
-        if node.op_type not in DIFFERS and all(_is_plain(value) for value in given.values()):
+        for evaluator, run in reversed(ways) if _differs(node) else ways:
             try:
-                results = self._by_onnxruntime(node, given)
+                results = run(node, given)
             except _Unable as error:
-                reasons.append(f"onnxruntime: {error}")
+                reasons.append(f"{evaluator}: {error}")
+                if error.is_final:
+                    break
             else:
-                self._nodes_used[node.op_type] = "onnxruntime"
+                self._nodes_used[node.op_type] = evaluator
                 return results
+        name = node.name or next(filter(None, node.output), "")
+        why = self._not_allowed(node) or "; ".join(reasons)
+        raise HostError(f"{self.file}: node '{name}' ({node.op_type}): error: {why}")
+
+    def _not_allowed(self, node: NodeProto) -> str:
+        """What the checker of the package `onnx` has against a node, in one line; nothing where it has not."""
+        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+            return ""  # it would have to know the names around the node
+        context = checker.C.CheckerContext()
+        context.ir_version = max(self.proto.ir_version, LEAST_CHECKED_IR)
+        context.opset_imports = {opset.domain: opset.version for opset in self.proto.opset_import}
         try:
-            results = self._by_reference(node, given)
-        except Exception as error:
-            reasons.append(f"onnx: {_first_line(error)}")
-            name = node.name or next(filter(None, node.output), "")
-            raise HostError(f"node '{name}' ({node.op_type}): error: {'; '.join(reasons)}") from error
-        self._nodes_used[node.op_type] = "onnx"
-        return results
+            checker.check_node(node, context)
+        except checker.ValidationError as error:
+            return _first_line(error)
+        return ""
 
     def _by_onnxruntime(self, node: NodeProto, given: Mapping[str, HostArray]) -> Sequence[HostArray]:
+        """`_Unable` where it has no kernel for this, finally where it finds fault with the operands."""
+        if not all(_is_plain(value) for value in given.values()):
+            raise _Unable("it does not exchange such values")
         session = session_of(self._one_node(node, {name: type_of(value) for name, value in given.items()}))
-        if session is None:
-            raise _Unable("it has no kernel for it")
+        if isinstance(session, str):
+            raise _Unable(session)
         wanted = [name for name in node.output if name]
         try:
             found = dict(zip(wanted, session.run(wanted, _fed(given)), strict=True))
         except Exception as error:
-            raise _Unable(_first_line(error)) from error
+            raise _Unable(_first_line(error), is_final=NOT_IMPLEMENTED not in str(error)) from error
         return [found.get(name) for name in node.output]
 
     def _by_reference(self, node: NodeProto, given: Mapping[str, HostArray]) -> Sequence[HostArray]:
@@ -172,7 +209,10 @@ class HostModel:
         model = self._one_node(node, {name: TypeProto() for name in given})
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            found = ReferenceEvaluator(model).run(None, dict(given))
+            try:
+                found = ReferenceEvaluator(model).run(None, dict(given))
+            except Exception as error:  # whatever numpy or it has to say
+                raise _Unable(_first_line(error)) from error
         by_name = dict(zip(filter(None, node.output), found, strict=True))
         return [_as_array(by_name.get(name)) for name in node.output]
 
@@ -193,11 +233,15 @@ class HostModel:
 
 
 class _Unable(Exception):
-    """onnxruntime does not take this."""
+    """An evaluator does not take this; `is_final`: nor should another one."""
+
+    def __init__(self, why: str, is_final: bool = False) -> None:
+        super().__init__(why)
+        self.is_final = is_final
 
 
-def session_of(proto: ModelProto) -> Session | None:
-    """An onnxruntime session, None where it does not load the model."""
+def session_of(proto: ModelProto) -> Session | str:
+    """An onnxruntime session, or why it does not take the model, in one line."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -206,14 +250,33 @@ def session_of(proto: ModelProto) -> Session | None:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     proto = known_to_onnxruntime(proto)
     if proto.ByteSize() > PROTO_LIMIT_BYTES:
-        return None
+        return "it is more than 2 GB"
     try:
         with redirect_stdout(StringIO()):  # what it has to say of models that it cannot read
             session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    except Exception:  # whatever it says: the other evaluator is asked
-        return None
+    except Exception as error:  # whatever it says: the other evaluator is asked
+        return _first_line(error)
     exchanged = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
-    return None if any(word in type_ for type_ in exchanged for word in NOT_IN_NUMPY) else session
+    foreign = [type_ for type_ in exchanged if any(word in type_ for word in NOT_IN_NUMPY)]
+    return f"it does not exchange {foreign[0]}" if foreign else session
+
+
+def _differs(node: NodeProto) -> bool:
+    """Whether onnxruntime may compute something else than ONNX says."""
+    if node.op_type not in DIFFERS or node.domain not in DEFAULT_DOMAINS:
+        return False
+    if node.op_type not in WHERE_IT_DIFFERS:
+        return True
+    name, value = WHERE_IT_DIFFERS[node.op_type]
+    if any(attribute.name == name for attribute in node.attribute):
+        return value is None or any(a.name == name and a.s == value for a in node.attribute)
+    return value is None and any(name == operand for operand, given in _operands(node) if given)
+
+
+def _operands(node: NodeProto) -> list[tuple[str, str]]:
+    """What the operator calls its operands, and what they are in this node."""
+    schema = onnx.defs.get_schema(node.op_type, node.domain)
+    return list(zip((formal.name for formal in schema.inputs), node.input, strict=False))
 
 
 def known_to_onnxruntime(proto: ModelProto) -> ModelProto:
@@ -303,4 +366,6 @@ def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """What an evaluator says, without the words that onnxruntime puts before everything."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return WORDS_BEFORE.sub("", first)

@@ -172,7 +172,7 @@ def _part(inputs: Mapping[str, Array], index: int, batch: int) -> dict[str, Arra
     """The `index`-th of `batch` equal parts of the inputs along their first axis."""
     found = {}
     for name, array in inputs.items():
-        size, rest = divmod(len(array), batch) if array.ndim else (0, 1)
+        size, rest = divmod(len(array), batch) if np.ndim(array) else (0, 1)
         if batch > 1 and rest:
             raise OracleError(f"input '{name}' of shape {array.shape} is not a batch of {batch}")
         found[name] = array[index * size : (index + 1) * size] if batch > 1 else array
@@ -204,7 +204,8 @@ class _Session:
     def run(self, inputs: Mapping[str, Array]) -> Outputs:
         """The outputs by name; floats are given in the session's types."""
         types = {value.name: value.type for value in self._session.get_inputs()}
-        given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        given = {name: value if isinstance(value, list) else np.ascontiguousarray(value).reshape(np.shape(value))
+                 for name, value in inputs.items()}  # fmt: skip
         for name, array in given.items():
             if types.get(name) in FLOAT_TYPES:
                 given[name] = array.astype(FLOAT_TYPES[types[name]], copy=False)

@@ -14,6 +14,8 @@ __all__ = ["BoundInputs", "bind_inputs"]
 Ints = tuple[int, ...]
 Dim = int | str | None  # an extent, a name, or nothing
 MOST_DIMENSIONS = 6
+OPEN_BATCHES = (0, 1)
+"""Static batches that `--batch` and `--shape` change: some exporters write 0 for an open one."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,14 @@ def _dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
-    return tuple(dim.dim_value if dim.dim_value > 0 else dim.dim_param or None for dim in tensor.shape.dim)
+    return tuple(_dim(dim) for dim in tensor.shape.dim)
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    """What is negative in a file is open, as what is not there."""
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return int(dim.dim_value)
+    return dim.dim_param or None
 
 
 def _named_extents(
@@ -86,7 +95,7 @@ def _bind(
     if dims is None:
         return (None,)
     shape = tuple(named.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
-    if batch is not None and shape and (shape[0] is None or dims[0] == 1):
+    if batch is not None and shape and (shape[0] is None or dims[0] in OPEN_BATCHES):
         shape = (batch, *shape[1:])
     return shape
 
@@ -110,18 +119,19 @@ def _problem(
     if dims is not None and not _agrees(dims, shape):
         fixed = "x".join(str(dim or "?") for dim in dims)
         return f"input '{name}' is {fixed} in the file, which {example} does not fit"
-    if batch is not None and shape and dims and isinstance(dims[0], int) and dims[0] not in (1, batch):
+    if batch is not None and shape and dims and isinstance(dims[0], int) and dims[0] not in (*OPEN_BATCHES, batch):
         return f"input '{name}' has a batch of {dims[0]} in the file, which --batch {batch} cannot change"
     return None
 
 
 def _agrees(dims: tuple[Dim, ...], shape: tuple[Dim, ...]) -> bool:
-    """A static 1 in front may become any batch; every other static extent stands."""
+    """A static 1 or 0 in front may become any batch; every other static extent stands."""
     if len(dims) != len(shape):
         return False
     pairs = enumerate(zip(dims, shape, strict=True))
     return all(
-        not isinstance(dim, int) or dim == extent or (axis == 0 and dim == 1) for axis, (dim, extent) in pairs
+        not isinstance(dim, int) or dim == extent or (axis == 0 and dim in OPEN_BATCHES)
+        for axis, (dim, extent) in pairs
     )
 
 

@@ -267,7 +267,7 @@ def _known_type(
 ) -> onnx.TypeProto | None:
     """The inferred type with the shape that is certain."""
     if isinstance(value, np.ndarray):
-        if value.dtype.kind in "OU":
+        if value.dtype.kind in "OUS":
             return onnx.helper.make_tensor_type_proto(onnx.TensorProto.STRING, value.shape)
         element = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
         return onnx.helper.make_tensor_type_proto(element, value.shape)

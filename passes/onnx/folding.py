@@ -45,7 +45,14 @@ def fold(node: Node) -> Sequence[Value] | None:
     except FAILURES as error:
         raise Refused(f"its value cannot be computed: {str(error).splitlines()[0]}") from error
     results = result if isinstance(result, list | tuple) else [result]
-    return [np.asarray(array) for array in results]
+    return [_plain(np.asarray(array)) for array in results]
+
+
+def _plain(array: Array) -> Array:
+    """Text as objects, which is how onnx has it."""
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8")
+    return array.astype(object) if array.dtype.kind == "U" else array
 
 
 FAILURES = (

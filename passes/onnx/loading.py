@@ -120,6 +120,8 @@ def _parse(path: Path) -> onnx.ModelProto:
         proto = onnx.ModelProto.FromString(content)
     except DecodeError as error:
         raise ModelError(f"{path}: error: not an ONNX file, or not all of it") from error
-    if not proto.ir_version or not proto.graph.output:
+    if not proto.ir_version or not proto.HasField("graph"):
         raise ModelError(f"{path}: error: not an ONNX file, or not all of it")
+    if not proto.graph.output:
+        raise ModelError(f"{path}: error: it has no outputs, or the file is not all there")
     return proto

@@ -98,7 +98,7 @@ def _without(proto: onnx.ModelProto, heavy: dict[str, onnx.TensorProto]) -> onnx
 
 def _inline(light: onnx.ModelProto, model: LoadedModel) -> onnx.ModelProto:
     try:
-        return inliner.inline_local_functions(light)
+        return inliner.inline_local_functions(light, convert_version=True)
     except FAILURES as error:
         message = f"its functions cannot be inlined: {str(error).strip().splitlines()[0]}"
         raise Unsupported([Problem(model.file, message)]) from error

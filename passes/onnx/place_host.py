@@ -34,7 +34,14 @@ from frustum.passes.onnx.loading import LoadedModel, load_model
 from frustum.passes.onnx.node import Network, Value
 from frustum.passes.onnx.opset import Unified, unify
 from frustum.passes.onnx.parts import Fallback, Part, operator_of, parts_of
-from frustum.passes.onnx.soundness import check_names, check_types, unknown_operators, unmade_values
+from frustum.passes.onnx.soundness import (
+    check_made_once,
+    check_names,
+    check_tensors,
+    check_types,
+    unknown_operators,
+    unmade_values,
+)
 from frustum.passes.onnx.walk import Unavailable, free_names, needed_nodes
 from frustum.passes.weights import Array, WeightStore
 
@@ -95,8 +102,10 @@ def import_or_place(
     if mode != "never":
         check_names(model)
         check_types(model)
+    check_made_once(model)
     model = with_constants(model, constants or {})
     if mode == "only":
+        check_tensors(model)
         return _known(whole_on_host(model, "the host was asked for", batch, shapes))
     if not refused and not (exact and mode == "auto" and has_double(model)):
         try:
@@ -270,10 +279,13 @@ def _bind(
     batch: int | None,
     shapes: Mapping[str, Sequence[int]] | None,
 ) -> BoundInputs:
-    """Static shapes for the tensors among the inputs; those of other kinds have none."""
-    known = set(constants)
-    inputs = [value for value in _inputs(graph, known) if value.type.WhichOneof("value") == "tensor_type"]
-    return bind_inputs(model.file, inputs, batch, shapes, on_host=True)
+    """Static shapes for the tensors among the inputs; those of other kinds have none, nor have members of sequences
+    (`name/0`)."""
+    inputs = _inputs(graph, constants)
+    tensors = [value for value in inputs if value.type.WhichOneof("value") == "tensor_type"]
+    others = {value.name for value in inputs} - {value.name for value in tensors}
+    own = {name: shape for name, shape in (shapes or {}).items() if name.rpartition("/")[0] not in others}
+    return bind_inputs(model.file, tensors, batch, own, on_host=True)
 
 
 # --- small ones --------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from frustum.passes.onnx.loading import LoadedModel
 from frustum.passes.onnx.parts import Part, operator_of
 from frustum.passes.onnx.walk import free_names
 
-__all__ = ["check_names", "check_types", "unknown_operators", "unmade_values"]
+__all__ = ["check_made_once", "check_names", "check_tensors", "check_types", "unknown_operators", "unmade_values"]
 
 
 def check_names(model: LoadedModel) -> None:
@@ -40,6 +40,29 @@ def check_types(model: LoadedModel) -> None:
     ]
     if problems:
         raise Unsupported(problems)
+
+
+def check_made_once(model: LoadedModel) -> None:
+    """Unsupported where two nodes give a value of one name, or a node one of an input's or a constant's."""
+    graph = model.proto.graph
+    made = {name: "an input" for name in (value.name for value in graph.input)}
+    made |= {tensor.name: "a constant" for tensor in graph.initializer}
+    problems = []
+    for node in graph.node:
+        name = node.name or next(filter(None, node.output), "")
+        for output in filter(None, node.output):
+            if output in made:
+                message = f"it gives '{output}', which is {made[output]} already"
+                problems.append(Problem(model.file, message, name, operator_of(node)))
+            made[output] = f"the result of node '{name}'"
+    if problems:
+        raise Unsupported(problems)
+
+
+def check_tensors(model: LoadedModel) -> None:
+    """Unsupported where a constant does not hold the elements of its shape, or its file is not there."""
+    for tensor in model.proto.graph.initializer:
+        model.array(tensor)
 
 
 def unmade_values(parts: Iterable[Part], inputs: Iterable[str], outputs: Sequence[str]) -> list[Problem]:
