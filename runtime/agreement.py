@@ -36,7 +36,8 @@ def agreement(
     dtype = max(types, key=lambda name: TOLERANCES[name])
     expected = flattened(oracle_outputs(model, inputs, changed_batch(model, inputs)))
     found = compare(outputs, expected, dtype, resolutions(model))
-    return Check(found.max_abs_error, found.max_rel_error, oracle_name()), found
+    each = {name: {"max_abs_error": abs_, "max_rel_error": rel} for name, (abs_, rel) in found.outputs.items()}
+    return Check(found.max_abs_error, found.max_rel_error, oracle_name(), each), found
 
 
 def changed_batch(model: Model, inputs: Mapping[str, Array]) -> int:

@@ -33,8 +33,15 @@ from frustum.runtime.machine import Machine
 from frustum.runtime.placement import check_placement, chips_of
 from frustum.runtime.progress import Progress
 from frustum.runtime.quantising import Samples, calibrate_network
-from frustum.runtime.request import Request, check_order, given_target, passes_of, splitting_of
-from frustum.runtime.settling import settle, with_weights
+from frustum.runtime.request import (
+    Request,
+    check_order,
+    given_target,
+    passes_of,
+    splitting_of,
+    with_stored_dtype,
+)
+from frustum.runtime.settling import settle, with_own_types, with_weights
 from frustum.runtime.sources import Origin
 
 if TYPE_CHECKING:
@@ -76,6 +83,8 @@ def build(
     """
     target = given_target(request.target)
     passes = passes_of(request)
+    if target is not None:
+        request = with_stored_dtype(request, target)
     check_order(request)
     splitting = splitting_of(request)
     if request.placement is not None:
@@ -241,6 +250,7 @@ def _pieces_of(
     loaded: Loaded, module: ModuleOp, piece: str, work: _Work, request: Request, progress: Progress
 ) -> _Pieces:
     """One module compiled; `piece` is its name, if it is not the only one."""
+    request = with_own_types(request, loaded, module)
     choices = with_weights(settle(loaded, module, request, work.target, work.passes), loaded, module, request)
     if request.dtype == INT8:
         with work.calibrating():

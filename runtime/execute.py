@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -125,8 +125,9 @@ def report_of_chain(
     runs: list[SubgraphRun] = []
     layers: list[LayerInfo] = []
     units: list[UnitInfo] = []
-    accuracy: dict[str, Any] = {}
     between = chain.between()
+    times = schedule_of(chain, ran)
+    starts = {piece.name: start for piece, (start, _) in zip(chain.pieces, times.pieces, strict=True)}
     for piece in chain.pieces:
         if not isinstance(piece, DevicePiece):
             layers += [LayerInfo(f.name, f.op, None, "host", f.reason) for f in piece.fallbacks]
@@ -142,12 +143,13 @@ def report_of_chain(
                 executable.file_bytes,
                 piece.chip,
                 passed,
+                starts[piece.name],
+                tuple(name for name in chain.outputs if name in piece.outputs),
             )
         )
         prefix = f"{piece.name}." if len(ran.runs) > 1 else ""
         layers += layers_of(executable.manifest, prefix)
         units += units_of(executable.manifest, prefix)
-        accuracy |= executable.manifest["options"].get("accuracy", {})
     report = make_report(
         chain.model,
         chain.target,
@@ -159,9 +161,9 @@ def report_of_chain(
         check=check,
         seconds=replace(seconds, emulate=ran.seconds),
         host=HostRun(chain.host, [(p.name, p.kind) for p in chain.pieces], ran.moved_bytes, ran.host_seconds),
-        splitting=_splitting(chain, ran),
+        splitting=_splitting(chain, ran, times),
     )
-    report.data.update(accuracy)
+    report.data.update(accuracy_of(each.manifest for each in chain.executables))
     report.data.update(weights_held(each.manifest for each in chain.executables))
     return report
 
@@ -179,11 +181,25 @@ def schedule_of(chain: Chain, ran: RanChain) -> Schedule:
     return schedule(works, chain.target)
 
 
-def _splitting(chain: Chain, ran: RanChain) -> Splitting | None:
+def accuracy_of(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """How exact the integers of all executables are, as their manifests tell; nothing where none does.
+
+    Pieces of one network all tell of the whole of it; pieces with the host between them each of its own layers and
+    outputs, from the inputs that calibration gave it.
+    """
+    found = [m["options"]["accuracy"] for m in manifests if "accuracy" in m["options"]]
+    if not found:
+        return {}
+    layers = {layer["name"]: layer for each in found for layer in each["accuracy"]}
+    outputs = {name: snr for each in found for name, snr in each["output_snr_db"].items()}
+    inputs = min(each["calibration_inputs"] for each in found)
+    return {"accuracy": list(layers.values()), "output_snr_db": outputs, "calibration_inputs": inputs}
+
+
+def _splitting(chain: Chain, ran: RanChain, found: Schedule) -> Splitting | None:
     """None for one executable: nothing is split."""
     if len(ran.runs) < 2:
         return None
-    found = schedule_of(chain, ran)
     return Splitting(found.total_cycles, found.moved_bytes, chain.unsplit_peak_bytes)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -59,6 +59,8 @@ class Agreement:
     worst: str
     """Name of the output with the largest relative error."""
     good: bool
+    outputs: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Largest absolute and relative error of each."""
 
 
 def oracle_outputs(model: Source, inputs: Mapping[str, Array], batch: int = 1) -> Outputs:
@@ -116,6 +118,7 @@ def compare(
         tolerance=tolerance,
         worst=worst,
         good=all(_agrees(outputs[name], expected[name], errors[name][1], tolerance) for name in expected),
+        outputs=errors,
     )
 
 

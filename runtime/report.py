@@ -51,11 +51,13 @@ class UnitInfo:
 
 @dataclass(frozen=True)
 class Check:
-    """How far the outputs are from the reference's, relative to its largest magnitude."""
+    """How far the outputs are from the reference's, relative to its largest magnitude: the worst, and each by name."""
 
     max_abs_error: float
     max_rel_error: float
     reference: str
+    outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of each output `max_abs_error` and `max_rel_error`."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,10 @@ class SubgraphRun:
     chip: int = 0
     passed: frozenset[str] = frozenset()
     """Inputs and outputs that another sub-graph on the device gives or takes, and that are not the network's."""
+    start_cycle: int = 0
+    """When it starts, counted from the start of the first."""
+    handed: tuple[str, ...] = ()
+    """Outputs of the network that are there when it ends."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,9 @@ def make_report(
                     "peak_sram_bytes": run.counters.peak_bytes["sram"],
                     "chip": run.chip,
                     "cycles": None if run.timeline is None else run.timeline.total_cycles,
+                    "start_cycle": None if run.timeline is None else run.start_cycle,
+                    "stop_cycle": None if run.timeline is None else run.start_cycle + run.timeline.total_cycles,
+                    "outputs": list(run.handed),
                 }
                 for run in runs
             ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
@@ -67,11 +67,21 @@ class Request:
     """The order of tiles, as `parse_order` reads it; the planner's if it is not said."""
     borders: Borders | None = None
     """What happens at borders of tiles."""
+    dtype_is_stored: bool = False
+    """Whether `dtype` is what the target's options say: it gives way where a model has its types already."""
 
 
 def given_target(name: str | Path | Target | None) -> Target | None:
     """The target asked for, read from its file; None where none is said."""
     return name if name is None or isinstance(name, Target) else targets.load(name)
+
+
+def with_stored_dtype(request: Request, target: Target) -> Request:
+    """The request with the element type of the target's options, where nobody says another one."""
+    stored = target.options.dtype
+    if request.dtype is not None or request.pipeline is not None or stored is None:
+        return request
+    return replace(request, dtype=stored, dtype_is_stored=True)
 
 
 def passes_of(request: Request) -> Sequence[ModulePass] | None:

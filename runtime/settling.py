@@ -62,6 +62,13 @@ def settle(
     return Choices(dtype or noted.get(DTYPE), *policy)
 
 
+def with_own_types(request: Request, loaded: Loaded, module: ModuleOp) -> Request:
+    """The request for this module: the element type of the target's options acts on floating-point ONNX models alone;
+    integers and stages have their types."""
+    is_open = loaded.original is not None and words_of(module).get(DTYPE) != INT8
+    return request if is_open or not request.dtype_is_stored else replace(request, dtype=None)
+
+
 def with_weights(choices: Choices, loaded: Loaded, module: ModuleOp, request: Request) -> Choices:
     """The choices with how weights are held and tiles are ordered; UsageError where the module is past that."""
     stop = stop_of(module)

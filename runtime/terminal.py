@@ -162,7 +162,12 @@ def _subgraphs(data: Mapping[str, Any]) -> list[str]:
 
 def _check(check: Mapping[str, Any]) -> list[str]:
     errors = f"max abs error {check['max_abs_error']:.3g}, relative {check['max_rel_error']:.3g}"
-    return ["Check", f"{_INDENT}{errors} against {check['reference']}"]
+    lines = ["Check", f"{_INDENT}{errors} against {check['reference']}"]
+    outputs = check["outputs"]
+    if len(outputs) > 1:
+        worst = max(outputs, key=lambda name: outputs[name]["max_rel_error"])
+        lines.append(f"{_INDENT}{len(outputs)} outputs compared, the worst is {worst}")
+    return lines
 
 
 def _seconds(seconds: Mapping[str, Any]) -> list[str]:

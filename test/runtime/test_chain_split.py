@@ -118,12 +118,44 @@ def test_outputs_are_handed_out_as_soon_as_their_piece_has_run():
     same(dict(handed), found.outputs, 0)
 
 
+def test_the_schedule_says_when_an_output_is_there():
+    found = frustum.run(frustum.compile(model(), "manycore", placement="each"), inputs()).report
+    first, second, third = found["subgraphs"]
+    assert [each["outputs"] for each in found["subgraphs"]] == [["v1"], ["v3"], ["v5"]]
+    assert first["start_cycle"] == 0 and first["stop_cycle"] == first["cycles"]
+    assert second["start_cycle"] > first["stop_cycle"] and third["stop_cycle"] == found["cycles"]["total"]
+    assert all(each["stop_cycle"] - each["start_cycle"] == each["cycles"] for each in found["subgraphs"])
+
+
+def test_the_check_tells_of_every_output(file, tmp_path, capsys):
+    report = tmp_path / "report.json"
+    assert cli.main(["run", str(file), "--target", "edge", "--check", "--report", str(report)]) == 0
+    check = json.loads(report.read_text())["check"]
+    assert list(check["outputs"]) == ["v1", "v3", "v5"]
+    assert check["max_rel_error"] == max(each["max_rel_error"] for each in check["outputs"].values())
+    assert "3 outputs compared, the worst is v" in capsys.readouterr().out
+
+
+def test_integers_tell_how_exact_they_are_in_every_piece():
+    """With the host in between, each piece is calibrated for itself: the report has the layers of both."""
+    made = model(outputs=())
+    graph = made.graph
+    graph.node.insert(3, helper.make_node("Hardmax", ["v2"], ["h"], axis=1, name="Host"))
+    graph.node[4].input[0] = "h"
+    chain = frustum.compile(made, "edge", "int8")
+    assert [piece.kind for piece in chain.pieces] == ["device", "host", "device"]
+    report = frustum.run(chain, inputs()).report
+    assert {layer["name"] for layer in report["accuracy"]} >= {f"Conv_{number}" for number in range(LAYERS)}
+    assert set(report["output_snr_db"]) == {"v2", "v5"} and report["calibration_inputs"] == 8
+
+
 def test_modes_count_the_same():
     chain = frustum.compile(model(), "manycore", placement="each")
     full, functional, timing = (frustum.run(chain, inputs(), mode=m) for m in ("full", "functional", "timing"))
     assert full.report["dram"] == functional.report["dram"] == timing.report["dram"]
     assert full.report["cycles"] == timing.report["cycles"] and functional.report["cycles"] is None
     assert full.report["subgraphs"] == timing.report["subgraphs"]
+    assert [each["start_cycle"] for each in functional.report["subgraphs"]] == [None] * 3
     assert [each["cycles"] for each in functional.report["subgraphs"]] == [None] * 3
     same(functional.outputs, full.outputs, 0)
     assert timing.outputs == {}

@@ -102,11 +102,13 @@ def test_the_report_has_every_key_of_schema_1():
     assert data["subgraphs"] == [
         {
             "name": "main", "executable_bytes": 1234, "peak_sram_bytes": 4000, "chip": 0,
-            "cycles": fetch + load + store,
+            "cycles": fetch + load + store, "start_cycle": 0, "stop_cycle": fetch + load + store, "outputs": [],
         }
     ]  # fmt: skip
     assert data["unsplit_peak_bytes"] == data["peak_bytes"] and data["moved_between_chips_bytes"] == 0
-    assert data["check"] == {"max_abs_error": 1e-6, "max_rel_error": 2e-6, "reference": "onnxruntime 1.31"}
+    assert data["check"] == {
+        "max_abs_error": 1e-6, "max_rel_error": 2e-6, "reference": "onnxruntime 1.31", "outputs": {},
+    }  # fmt: skip
     assert data["seconds"] == {
         "import": 0.1, "compile": 0.2, "emulate": 0.3, "calibrate": 0.15, "passes": {"fuse": 0.05},
     }  # fmt: skip

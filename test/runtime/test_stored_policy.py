@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import mixed_models
+import numpy as np
+import onnx
 import onnx_models
 import pytest
+from onnx import TensorProto, helper
 
 from frustum.backend import targets
+from frustum.runtime import cli
 from frustum.runtime.build import build
 from frustum.runtime.failures import UsageError
 from frustum.runtime.request import Request
@@ -52,3 +57,41 @@ def test_the_command_line_wins(tmp_path):
 def test_a_wrong_one_is_refused(tmp_path, options, message):
     with pytest.raises(UsageError, match=message):
         manifest(tmp_path, options)
+
+
+# --- the element type that a target file stores -------------------------------------------------------------
+
+
+def program_dtype(tmp_path, options, model=None, **asked):
+    request = Request(model or onnx_models.network(), stored(tmp_path, options), **asked)
+    return build(request).executable.program.dtype
+
+
+def test_a_stored_element_type_is_the_default_of_a_run(tmp_path):
+    assert program_dtype(tmp_path, "{dtype: f16}") == "f16"
+    assert program_dtype(tmp_path, "{dtype: int8}") == "int8"
+    assert program_dtype(tmp_path, "{dtype: model}") == "f32"
+    assert program_dtype(tmp_path, "{dtype: f16}", dtype="bf16") == "bf16"
+    assert program_dtype(tmp_path, "{dtype: f16}", dtype="model") == "f32"
+
+
+def test_a_stored_element_type_gives_way_to_types_that_are_there(tmp_path, capsys):
+    """Models of integers and stages have theirs."""
+    integers = [helper.make_tensor_value_info("x", TensorProto.INT8, (1, 3, 8, 8))]
+    weight = np.arange(-54, 54, dtype=np.int8).reshape(4, 3, 3, 3)
+    conv = mixed_models.node("ConvInteger", ["x", "w"], ["y"])
+    quantised = mixed_models.model([conv], integers, ["y"], {"w": weight})
+    assert program_dtype(tmp_path, "{dtype: f16}", quantised) == "int8"
+    onnx.save(onnx_models.network(), tmp_path / "m.onnx")
+    target, dump = stored(tmp_path, "{dtype: f16}"), tmp_path / "dump"
+    dumped = ["run", str(tmp_path / "m.onnx"), "--target", str(target), "--dump-ir", str(dump)]
+    assert cli.main([*dumped, "--dtype", "bf16"]) == 0
+    for stage, dtype in (("00-imported", "f32"), ("01-typed", "bf16"), ("05-lowered", "bf16")):
+        capsys.readouterr()
+        assert cli.main(["run", str(dump / f"{stage}.mlir"), "--target", str(target)]) == 0
+        assert f" on edge, {dtype}, policy" in capsys.readouterr().out
+
+
+def test_a_stored_element_type_acts_around_the_host(tmp_path):
+    chain = build(Request(mixed_models.sandwich(), stored(tmp_path, "{dtype: f16}"))).chain
+    assert {piece.kind for piece in chain.pieces} == {"device", "host"} and chain.dtype == "f16"
