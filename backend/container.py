@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -92,6 +93,8 @@ def container_bytes(sections: Iterable[tuple[int, int]]) -> int:
 def read_container(path: Path, names: Sequence[str]) -> dict[str, Stored]:
     """Verify the file and tell where its sections lie: exactly those in `names`."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            raise ExecutableError(f"{path}: not an executable of Frustum: no regular file")
         with open(path, "rb") as file:
             return _read(file, path, names)
     except IsADirectoryError:

@@ -131,7 +131,7 @@ def open_executable(path: str | Path) -> Executable:
         raise ExecutableError(f"{path}: damaged manifest: {error}") from error
     except CodeError as error:
         raise ExecutableError(f"{path}: damaged code: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ExecutableError(f"{path}: damaged manifest: {type(error).__name__} {error}") from error
     start, stop = weights_range(program)
     if stored["weights"].length != stop - start:

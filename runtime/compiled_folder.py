@@ -15,15 +15,22 @@
 | `sha256` | the last line: of all bytes before it |
 
 A device piece is an executable, which carries its own checksums; a host piece is an ONNX model.
+
+Reading: files are looked at only if they are regular ones of the size that the manifest says, so that neither a pipe
+nor a device in their place is waited for or fills memory; a symbolic link may stand for a file of the same contents.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from frustum.backend.executable import fingerprint, write_executable
 from frustum.dialects.target import from_json, to_json
@@ -37,6 +44,11 @@ SCHEMA = 3
 SUFFIXES: dict[str, str] = {"device": ".frustum", "host": ".onnx"}
 SEAL = b' "sha256": "%s"\n}\n'
 DIGEST_LETTERS = 64
+MOST_MANIFEST_BYTES = 64 << 20
+"""No manifest is longer."""
+CHUNK_BYTES = 1 << 20
+FAILURES = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a manifest that says something else raises; a TargetError is a ValueError."""
 Json: TypeAlias = dict[str, Any]
 
 
@@ -71,6 +83,9 @@ def read_manifest(folder: Path) -> Json:
     """The manifest of a compiled folder; UsageError where it is none of ours, or a byte of it has changed."""
     path = folder / MANIFEST
     try:
+        size = _size(path)
+        if size > MOST_MANIFEST_BYTES:
+            raise UsageError(f"{path}: error: damaged: {size} bytes long, more than any manifest")
         text = path.read_bytes()
         data = json.loads(text)
     except FileNotFoundError as error:
@@ -105,8 +120,9 @@ def open_chain(folder: Path, manifest: Json) -> Chain:
             _peaks(manifest["unsplit_peak_bytes"]),
             tuple(map(str, manifest["log"])),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a TargetError is a ValueError
-        raise UsageError(f"{path}: error: damaged: {type(error).__name__} {str(error).splitlines()[0]}") from error
+    except FAILURES as error:
+        words = (str(error).splitlines() or [""])[0]
+        raise UsageError(f"{path}: error: damaged: {type(error).__name__} {words}") from error
     _check_order(path, chain)
     return chain
 
@@ -141,34 +157,63 @@ def _output(chain: Chain, name: str) -> Json:
 
 
 def _read_input(data: Mapping[str, Any]) -> Interface:
-    shape = data["shape"]
-    return Interface(str(data["name"]), str(data["dtype"]), None if shape is None else tuple(map(int, shape)))
+    shape, dtype = data["shape"], data["dtype"]
+    if dtype not in ("", "object"):
+        np.dtype(dtype)  # a TypeError where there is none of that name
+    return Interface(str(data["name"]), str(dtype), None if shape is None else tuple(map(int, shape)))
 
 
 def _read_piece(folder: Path, data: Mapping[str, Any]) -> Piece:
     name, file, kind = str(data["name"]), str(data["file"]), data["kind"]
     if Path(file).name != file:
         raise ValueError(f"'{file}' is not the name of a file in this folder")
-    if kind == "device":
-        from frustum.runtime.sources import open_file
-
-        executable = open_file(folder / file)
-        if fingerprint(folder / file) != data["sha256"]:
-            raise UsageError(f"{folder / file}: error: damaged: not the file that {MANIFEST} names")
-        return DevicePiece(name, executable, int(data["chip"]))
-    if kind != "host":
+    if kind not in SUFFIXES:
         raise ValueError(f"a piece of kind {kind!r}: device and host are known")
-    from frustum.runtime.host import HostModel
-
     path = folder / file
     try:
-        content = path.read_bytes()
+        size = _size(path)
+        is_right = size == data["bytes"] and (kind == "device" or _digest(path) == data["sha256"])
     except OSError as error:
         raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
-    if len(content) != data["bytes"] or hashlib.sha256(content).hexdigest() != data["sha256"]:
+    if not is_right:
         raise UsageError(f"{path}: error: damaged: it is not the file that {MANIFEST} lists")
+    piece = _device_piece(path, name, data) if kind == "device" else _host_piece(path, name, data)
+    if [*piece.inputs] != data["inputs"] or [*piece.outputs] != data["outputs"]:
+        raise UsageError(f"{path}: error: damaged: its inputs and outputs are not those that {MANIFEST} lists")
+    return piece
+
+
+def _device_piece(path: Path, name: str, data: Mapping[str, Any]) -> DevicePiece:
+    from frustum.runtime.sources import open_file
+
+    executable = open_file(path)
+    if fingerprint(path) != data["sha256"]:
+        raise UsageError(f"{path}: error: damaged: it is not the file that {MANIFEST} lists")
+    return DevicePiece(name, executable, int(data["chip"]))
+
+
+def _host_piece(path: Path, name: str, data: Mapping[str, Any]) -> HostPiece:
+    from frustum.runtime.host import HostModel
+
     layers = tuple(Fallback(str(e["name"]), str(e["op"]), str(e["reason"])) for e in data["layers"])
-    return HostPiece(name, HostModel.from_bytes(content, str(path)), layers)
+    return HostPiece(name, HostModel.from_bytes(path.read_bytes(), str(path)), layers)
+
+
+def _size(path: Path) -> int:
+    """Of a regular file, in bytes; OSError for anything else."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return status.st_size
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 of the contents, in hexadecimal."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            found.update(chunk)
+    return found.hexdigest()
 
 
 def _peaks(data: Mapping[str, Any] | None) -> dict[str, int] | None:

@@ -58,6 +58,8 @@ def kind_of(text: str) -> Kind:
     if kind in ("zoo", "folder"):
         return kind
     path = Path(text)
+    if path.exists() and not path.is_file():  # a pipe would be waited for, and is read twice
+        raise UsageError(f"{text}: error: cannot be read: it is neither a file nor a folder")
     try:
         with path.open("rb") as file:
             start = file.read(8)

@@ -343,7 +343,7 @@ def test_a_piece_of_another_model_is_refused(compiled, tmp_path):
     onnx.save(other, tmp_path / "net.onnx")
     assert cli.main(["compile", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "other"), "--target", "edge"]) == 0
     (folder / "net_1.frustum").write_bytes((tmp_path / "other" / "net_1.frustum").read_bytes())
-    assert "net_1.frustum: error: damaged: not the file that manifest.json names" in refused(folder)
+    assert "net_1.frustum: error: damaged: it is not the file that manifest.json lists" in refused(folder)
 
 
 def copy(folder, to):
