@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 CODE   := dialects passes backend runtime
+SOAK   ?= $(wildcard test/soak/soak_*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check bench conformance soak docs
@@ -27,8 +28,8 @@ bench: $(VENV)/installed ## Measure whole runs (BENCH_ARGS="resnet50 --runs 1" f
 conformance: $(VENV)/installed-test ## Run the ONNX backend suite, all 2033 cases, and write docs/conformance.md
 	$(BIN)/python benchmarks/conformance.py --docs $(CONFORMANCE_ARGS)
 
-soak: $(VENV)/installed-test ## Run all tests with 40 times the random examples, new ones each time
-	$(BIN)/python -m pytest -n auto --hypothesis-profile=soak $(PYTEST_ARGS)
+soak: $(VENV)/installed-test ## Run the wide comparisons, an hour (SOAK=test: all tests with 40 times the random examples)
+	$(BIN)/python -m pytest -n auto -rP --hypothesis-profile=soak $(PYTEST_ARGS) $(SOAK)
 
 docs: $(VENV)/installed ## Write docs/operations.md and docs/stops.md anew
 	$(BIN)/python -m frustum.runtime.op_table docs/operations.md

@@ -1,6 +1,6 @@
 """Policy optimal on random networks of up to 14 layers is brute force over all cuts and all options of the pass.
 
-    python -m pytest -n 0 test/soak/soak_optimal.py --hypothesis-profile=soak
+python -m pytest -n 0 test/soak/soak_optimal.py --hypothesis-profile=soak
 """
 
 from __future__ import annotations
