@@ -31,14 +31,13 @@ def table(outcomes: Sequence[Outcome], target: str) -> str:
 def device_cases(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Cases of one node, of an operator of the device, on inputs of f32 (and integers that say shapes and axes).
 
-    Not the ones whose operator is written out in others, and not the cubic modes of Resize.
+    Not the ones whose operator is written out in others.
     """
     return [
         each
         for each in outcomes
         if _only(each) in DEVICE_OPERATORS
         and "expanded" not in each.name
-        and "cubic" not in each.name
         and EXACT in each.types
         and not {"float64", "float16", "bfloat16"} & set(each.types)
     ]
@@ -85,15 +84,13 @@ def _device(outcomes: Sequence[Outcome]) -> list[str]:
     cases = device_cases(outcomes)
     good = [each for each in cases if runs_on_device(each)]
     share = len(good) / len(cases) if cases else 0.0
-    cubic = sum("cubic" in each.name and _only(each) == "Resize" for each in outcomes)
     lines = [
         "",
         "## Operators of the device, in f32",
         "",
         *textwrap.wrap(", ".join(DEVICE_OPERATORS) + ":", 110),
         f"of {len(cases)} cases of one such node on f32 inputs, **{len(good)} ({share:.1%}) pass with the operator",
-        f"on the device**.  Resize and Upsample run there in the modes nearest and linear: {cubic} cubic cases are not",
-        "among these, nor are cases whose operator is written out in others.  The rest:",
+        "on the device**; cases whose operator is written out in others are not among these.  The rest:",
         "",
         "| case | operator | verdict | why not on the device |",
         "|---|---|---|---|",

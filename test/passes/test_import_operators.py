@@ -362,6 +362,34 @@ RESIZES = [
     Case("Resize", [r(1, 2, 3, 4)], [f32(1, 1, 2, 3)], mode="nearest", opset=10),
     Case("Resize", [r(1, 2, 3, 4)], [f32(1, 1, 2, 3)], mode="linear", opset=10),
 ]
+CROPPED = {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"}
+PRODUCTS_OF_RESIZES = [
+    *(
+        Case("Resize", [r(1, 2, 5, 6)], [None, scales], mode="cubic", coordinate_transformation_mode=place, **extra)
+        for scales in (f32(1, 1, 2, 3), f32(1, 1, 0.6, 1.5), f32(1, 1, 1.7, 0.5))
+        for place in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+        for extra in ({}, {"cubic_coeff_a": -0.5}, {"exclude_outside": 1})
+    ),
+    *(
+        Case("Resize", [r(1, 2, 15, 16)], [None, scales], mode=mode, antialias=1, opset=18)
+        for scales in (f32(1, 1, 0.3, 0.6), f32(1, 1, 0.5, 2), f32(1, 1, 2, 2))
+        for mode in ("linear", "cubic")
+    ),
+    Case("Resize", [r(1, 2, 5, 6)], [None, None, i64(1, 2, 9, 4)], mode="cubic"),
+    Case("Resize", [r(1, 2, 5, 6)], [None, None, i64(9, 4)], mode="cubic", axes=[3, 2], opset=18),
+    Case("Resize", [r(1, 2, 5, 6)], [f32(0, 0, 0.2, 0.1, 1, 1, 0.8, 0.6), None, i64(1, 2, 4, 7)], **CROPPED),
+    Case(
+        "Resize", [r(1, 2, 5, 6)], [f32(0, 0, -0.4, 0.6, 1, 1, 1.2, 1.7), None, i64(1, 2, 4, 7)],
+        extrapolation_value=10.0, **CROPPED,
+    ),
+]  # fmt: skip
+NOT_IN_ONNXRUNTIME = [
+    Case("Resize", [r(2, 3, 5)], [None, f32(1, 1, 2.5)], mode="cubic"),
+    Case("Resize", [r(2, 3, 5)], [None, f32(2, 1.5, 1.2)], mode="linear"),
+    Case("Resize", [r(1, 2, 5, 6)], [f32(0, 0, 0.2, 0.1, 1, 1, 0.8, 0.6), None, i64(1, 2, 5, 6)], **CROPPED),
+    Case("Resize", [r(1, 2, 5, 6)], [f32(0, 0, 0.2, 0.1, 1, 1, 0.8, 0.6), None, i64(1, 2, 1, 6)], **CROPPED),
+]
+"""It forgets the region of interest of axes that keep their extent."""
 VOLUMES = [
     Case("Conv", [r(2, 4, 5, 6, 7)], [r(6, 4, 3, 2, 3), r(6)]),
     Case("Conv", [r(1, 4, 5, 6, 7)], [r(6, 2, 3, 3, 1)], group=2, strides=[2, 1, 2], pads=[1, 0, 1, 2, 1, 0]),
@@ -383,7 +411,7 @@ VOLUMES = [
 ]
 CASES = [
     *CONVS, *TRANSPOSED, *PRODUCTS, *POOLS, *UNARIES, *BINARIES, *NORMALIZATIONS, *REDUCTIONS, *SHAPES, *MOVES,
-    *RESIZES, *VOLUMES,
+    *RESIZES, *PRODUCTS_OF_RESIZES, *VOLUMES,
 ]  # fmt: skip
 
 
@@ -407,9 +435,18 @@ def error(found, expected):
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_operator(case):
+    agrees(case, oracle)
+
+
+@pytest.mark.parametrize("case", NOT_IN_ONNXRUNTIME, ids=repr)
+def test_operator_as_onnx_defines_it(case):
+    agrees(case, lambda model, inputs: ReferenceEvaluator(model).run(None, inputs))
+
+
+def agrees(case, witness):
     model = case.model()
     inputs = {f"x{index}": array for index, array in enumerate(case.x)}
-    expected = oracle(model, inputs)
+    expected = witness(model, inputs)
     module = import_onnx(model)
     module.verify()
     for _ in ("as imported", "simplified"):

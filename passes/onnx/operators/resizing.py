@@ -1,18 +1,25 @@
-"""Resize: any coordinate transformation as one scale and one offset per axis."""
+"""Resize: nearest and linear as a layer of its own, any coordinate transformation as one scale and one offset per axis;
+everything else that is a weighted sum along each axis as a product with a constant matrix (`interpolation.py`)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import ResizeOp, shape_of
+from frustum.dialects.graph import MatmulOp, ResizeOp, is_integer, shape_of
 from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
+from frustum.passes.onnx.operators.interpolation import Kernel, crop_positions, interpolation_matrix
 from frustum.passes.onnx.operators.shapes import turned
 
 __all__ = ["CONVERTERS", "AxisResize", "coordinates"]
 
+CROP = "tf_crop_and_resize"
+WHOLE = (0.0, 1.0)
+"""The region of interest that is all of an axis."""
 NUDGE = 2.0**-17
 """Keeps a position that is an integer, but for rounding in f32, from falling to the wrong side of it."""
 NUDGES = {"floor": NUDGE, "ceil": -NUDGE, "round_prefer_floor": -NUDGE, "round_prefer_ceil": NUDGE}
@@ -47,18 +54,89 @@ def coordinates(axis: AxisResize, transformation: str) -> tuple[float, float]:
 
 def resize(node: Node) -> Result:
     mode = node.get("mode", "nearest")
-    if mode not in ("nearest", "linear"):
-        raise Refused(f"mode '{mode}' is not supported, only nearest and linear")
+    if mode not in ("nearest", "linear", "cubic"):
+        raise Refused(f"mode '{mode}' is not supported, only nearest, linear and cubic")
     x = node.value(0)
     axes = _axes(node, shape_of(x))
+    crops = _transformation(node) == CROP
     changed = [index for index, axis in enumerate(axes) if axis.source != axis.result or axis.ratio != 1]
-    if node.get("antialias", 0) and any(axis.ratio < 1 for axis in axes):
-        raise Refused("antialias is not supported")
+    if crops:
+        changed = [index for index in range(len(axes)) if index in changed or _region(node, axes)[index] != WHOLE]
     if not changed:
         return x
+    widened = bool(node.get("antialias", 0)) and any(axis.ratio < 1 for axis in axes)
+    if mode != "nearest" and (mode == "cubic" or widened or crops or len(changed) > 2):
+        return _by_matrices(node, x, axes, changed, mode)
+    if widened:
+        raise Refused("antialias of mode nearest is not supported")
     if len(changed) > 2:
-        raise Refused(f"{len(changed)} axes change, at most 2 are supported")
+        raise Refused(f"{len(changed)} axes change, at most 2 are supported in mode nearest")
     return _on_last_axes(node, x, axes, changed, mode)
+
+
+def _by_matrices(node: Node, x: SSAValue, axes: list[AxisResize], changed: list[int], mode: str) -> SSAValue:
+    """One product for each axis that changes, the axis turned to the end and back."""
+    if is_integer(x):
+        raise Refused(f"mode '{mode}' of integers is not supported")
+    kernel = Kernel(
+        "cubic" if mode == "cubic" else "linear", node.get("cubic_coeff_a", -0.75), bool(node.get("antialias", 0)),
+        bool(node.get("exclude_outside", 0)),
+    )  # fmt: skip
+    outside: dict[int, NDArray[np.bool_]] = {}
+    for number in changed:
+        axis = axes[number]
+        if _transformation(node) == CROP:
+            positions, outside[number] = crop_positions(axis.source, axis.result, *_region(node, axes)[number])
+        else:
+            scale, offset = coordinates(axis, _transformation(node))
+            positions = np.arange(axis.result, dtype=np.float64) * scale + offset
+        matrix = interpolation_matrix(positions, axis.source, axis.ratio, kernel)
+        if number in outside:
+            matrix[outside[number]] = 0
+        x = _along(node, x, number, matrix)
+    beyond = float(node.get("extrapolation_value", 0.0))
+    if beyond and any(each.any() for each in outside.values()):
+        x = node.binary("add", x, node.weight(_mask(outside, shape_of(x)) * np.float32(beyond), "outside"))
+    return x
+
+
+def _along(node: Node, x: SSAValue, axis: int, matrix: NDArray[np.float64]) -> SSAValue:
+    """The product of one axis with a matrix [results, operands]."""
+    rank = len(shape_of(x))
+    perm = (*(each for each in range(rank) if each != axis), axis)
+    moved = turned(node, x, perm)
+    shape = shape_of(moved)
+    flat = node.reshape(moved, (math.prod(shape[:-1]), shape[-1]))
+    weight = node.weight(np.ascontiguousarray(matrix.T, np.float32), f"along{axis}")
+    found = node.reshape(node.emit(MatmulOp(flat, weight)), (*shape[:-1], len(matrix)))
+    return turned(node, found, tuple(perm.index(each) for each in range(rank)))
+
+
+def _mask(outside: dict[int, NDArray[np.bool_]], shape: Ints) -> NDArray[np.float32]:
+    """1 where a result is outside on any axis."""
+    found = np.zeros(shape, np.float32)
+    for axis, is_outside in outside.items():
+        found[(slice(None),) * axis + (is_outside,)] = 1
+    return found
+
+
+def _region(node: Node, axes: list[AxisResize]) -> list[tuple[float, float]]:
+    """Of every axis the start and the stop of the region of interest, in shares of it."""
+    roi = node.constant(1, "the region of interest")
+    given = node.ints("axes")
+    chosen = [node.axis(axis, len(axes)) for axis in given] if given else list(range(len(axes)))
+    if roi is None or roi.size != 2 * len(chosen):
+        raise Refused(f"coordinate_transformation_mode '{CROP}' needs {2 * len(chosen)} numbers of roi")
+    ends = roi.reshape(2, -1).astype(np.float64).tolist()
+    found = [WHOLE] * len(axes)
+    for axis, start, stop in zip(chosen, *ends, strict=True):
+        found[axis] = (start, stop)
+    return found
+
+
+def _transformation(node: Node) -> str:
+    found: str = node.get("coordinate_transformation_mode", "half_pixel")
+    return "asymmetric" if node.op_type == "Upsample" else found
 
 
 def _axes(node: Node, shape: Ints) -> list[AxisResize]:
@@ -109,9 +187,7 @@ def _on_last_axes(node: Node, x: SSAValue, axes: list[AxisResize], changed: list
 
 
 def _resize_plane(node: Node, x: SSAValue, axes: list[AxisResize], mode: str) -> SSAValue:
-    transformation = node.get("coordinate_transformation_mode", "half_pixel")
-    if node.op_type == "Upsample":
-        transformation = "asymmetric"
+    transformation = _transformation(node)
     rounding = node.get("nearest_mode", "round_prefer_floor") if mode == "nearest" else "floor"
     if node.op_type == "Upsample":
         rounding = "floor"
