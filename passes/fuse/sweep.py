@@ -428,7 +428,7 @@ class Sweep:
             size, is_ring = self.buffer(need, made, plane, copies, layer.out_dims)
             if root.is_stored:
                 old = self.stored[k]
-                self.stored[k] = replace(old, buffer=size)
+                self.stored[k] = replace(old, buffer=size, rows=need.rows, columns=need.columns)
             elif crosses:
                 rings = rings + size
             else:

@@ -226,11 +226,12 @@ def asked_of(kept: Resident, needs: Sequence[Sequence[Span]]) -> tuple[Span, ...
 
 
 def made_of(unit: UnitLayers, projection: Projection, layer: int) -> list[Span]:
-    """What is made in a map's buffer on each cluster: the map, and the parts of it if it is a concatenation."""
+    """What is made or loaded in a map's buffer on each cluster: the map, and the parts of it if it is a
+    concatenation."""
     dims, counts = unit.layers[layer].out_dims, projection.counts
     box = in_map(over_all_passes(projection.outputs[layer], counts), dims)
-    for member in (m for m in range(len(unit.layers)) if unit.root(m) == layer):
-        own = in_map(over_all_passes(projection.outputs[member], counts), unit.layers[member].out_dims)
+    for member in unit.groups.get(layer, ()):
+        own = in_map(over_all_passes(projection.region_of(member), counts), unit.dims_of(member))
         box = [box[1] if d == 1 else joined(a, b, dims[d]) for d, (a, b) in enumerate(zip(box, own, strict=True))]
     return box
 

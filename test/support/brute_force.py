@@ -347,8 +347,10 @@ class Brute:
             dealt = projection.counts[partition.clusters] if partition.clusters in (2, 3) else 1
             if form == WHOLE and dealt > 1:
                 return False
-            if not self.is_within(projection, projection.region_of(number - interval.first), number, form):
-                return False
+            layer = number - interval.first
+            for member in interval.unit.groups.get(layer, (layer,)):
+                if not self.is_within(projection, projection.region_of(member), number, form):
+                    return False
         return True
 
     def is_within(self, projection, region, number, form):
