@@ -124,10 +124,7 @@ def lower_layers(unit: UnitOp, target: Target, known: dict[OpResult, Resident]) 
     """
     cut = cut_of(unit, target)
     results = results_of(unit, cut, target, known)
-    lowered = lower_cut(unit, cut, results, target)
-    if LAYOUT in unit.attributes:
-        lowered.attributes[LAYOUT] = unit.attributes[LAYOUT]
-    return lowered, results
+    return lower_cut(unit, cut, results, target), results
 
 
 def lower_cut(unit: UnitOp, cut: Cut, results: Results, target: Target) -> t.UnitOp:
@@ -136,6 +133,8 @@ def lower_cut(unit: UnitOp, cut: Cut, results: Results, target: Target) -> t.Uni
     loops = t.ROLLING_LOOPS if rolls else t.TILE_LOOPS
     counts, partition = cut.projection.counts, cut.partition
     lowered = empty(unit, counts, partition.clusters, partition.depth, loops, results.types)
+    if LAYOUT in unit.attributes:  # before the stores, which ask how the results lie
+        lowered.attributes[LAYOUT] = unit.attributes[LAYOUT]
     body = Body(cut, Inside(unit, lowered), target, results, lowered)
     for j in range(len(cut.layers.layers)):
         body.layer(j)
