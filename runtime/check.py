@@ -13,8 +13,7 @@ from frustum.dialects.isa.program import CORE_ENGINES, MEMORIES, Hold
 from frustum.runtime.access import Access, accesses
 from frustum.runtime.clocks import Clock, OrderError, clocks
 from frustum.runtime.expand import DRAM, SRAM, Expanded, Rows
-from frustum.runtime.functional import REPORTS
-from frustum.runtime.progress import Progress
+from frustum.runtime.progress import REPORTS, Progress
 from frustum.runtime.shadow import Conflict, Shadow, Stamps
 
 
@@ -41,6 +40,11 @@ def check(expanded: Expanded, capacities: Sequence[int], progress: Progress | No
         _visit(expanded, capacities, shadow, clock, rows, row)
         if progress is not None and number % max(1, total // REPORTS) == 0:
             progress("check", number / total)
+
+
+def left(expanded: Expanded, number: int) -> str:
+    """What is wrong with an instruction whose operands leave the memories of their kind, found without a check."""
+    return f"{_name(expanded, number)}: an operand lies outside its memory; a checked run says which, and where"
 
 
 def _visit(
@@ -86,13 +90,18 @@ def _does(access: Access) -> str:
 def _execution(expanded: Expanded, rows: Rows, row: int, unit: int) -> str:
     """`conv 12 (layer 'Conv_3') at loops [4, 0] on cluster 1, core 2`"""
     number = int(rows.static[row])
-    instruction = expanded.instructions[number]
-    name = "wait" if isinstance(instruction, Hold) else type(instruction).__name__.lower()
-    layers = expanded.program.layers
-    layer = f" (layer '{layers[instruction.layer]}')" if instruction.layer < len(layers) else ""
     loops = ", ".join(map(str, rows.index[row, : expanded.depths[number]].tolist()))
+    where = _where(expanded, expanded.instructions[number].engine, unit)
+    return f"{_name(expanded, number)} at loops [{loops}] on {where}"
+
+
+def _name(expanded: Expanded, number: int) -> str:
+    """`conv 12 (layer 'Conv_3')`, `copy 3 by gdma`"""
+    instruction, layers = expanded.instructions[number], expanded.program.layers
+    name = "wait" if isinstance(instruction, Hold) else type(instruction).__name__.lower()
+    layer = f" (layer '{layers[instruction.layer]}')" if instruction.layer < len(layers) else ""
     engine = "" if instruction.engine in (None, "matrix", "vector") else f" by {instruction.engine}"
-    return f"{name} {number}{layer}{engine} at loops [{loops}] on {_where(expanded, instruction.engine, unit)}"
+    return f"{name} {number}{layer}{engine}"
 
 
 def _where(expanded: Expanded, engine: str | None, unit: int) -> str:

@@ -12,7 +12,7 @@ from functools import singledispatch
 import numpy as np
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Instruction, View
-from frustum.runtime.expand import OPERANDS, SIDES
+from frustum.runtime.expand import OPERANDS
 from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.memory import DTYPES, Memories
 
@@ -24,7 +24,6 @@ LOWER, EXTENT, ORIGIN, READ, LOW, HIGH = (slice(4 * k, 4 * k + 4) for k in range
 FLAGS, LEAD = slice(24, 26), slice(26, 28)
 BASE = slice(28, 28 + OPERANDS)
 STEPS = tuple(slice(28 + k * OPERANDS, 28 + (k + 1) * OPERANDS) for k in (1, 2))
-SPLIT = slice(28 + 3 * OPERANDS, 28 + 3 * OPERANDS + SIDES)
 """Where the numbers of a `Work` are: those of `expand.Rows` for one unit, then those of `group.Calls`."""
 
 
@@ -33,7 +32,7 @@ class Work:
 
     __slots__ = (
         "_base", "_kinds", "_lead", "_memories", "_steps", "copies", "extent", "high", "is_first", "is_last",
-        "low", "lower", "origin", "read", "split",
+        "low", "lower", "origin", "read",
     )  # fmt: skip
 
     def __init__(self, memories: Memories, kinds: Sequence[int], copies: int, numbers: list[int]) -> None:
@@ -41,7 +40,7 @@ class Work:
         self.lower, self.extent, self.origin = numbers[LOWER], numbers[EXTENT], numbers[ORIGIN]
         self.read, self.low, self.high = numbers[READ], numbers[LOW], numbers[HIGH]
         self.is_first, self.is_last = numbers[FLAGS]
-        self._base, self.split = numbers[BASE], numbers[SPLIT]
+        self._base = numbers[BASE]
         lead = numbers[LEAD]
         axes = [axis for axis in (0, 1) if lead[axis] > 1]
         self._lead = tuple(lead[axis] for axis in axes)
@@ -54,13 +53,13 @@ class Work:
         strides = view.strides if strides is None else strides
         return self._view(slot, DTYPES[view.element], shape, strides, move)
 
-    def raw(self, slot: int, view: View, shape: Sequence[int], move: int = 0, copies: int = 0) -> Array:
-        """Operand `slot` as bits `[units..., *shape]`, `move` bytes further on; with `copies` that many memories
-        one after another as an axis before `shape`."""
+    def raw(self, slot: int, view: View, shape: Sequence[int], copies: int = 0) -> Array:
+        """Operand `slot` as bits `[units..., *shape]`; with `copies` that many memories one after another as an axis
+        before `shape`."""
         strides: Sequence[int] = view.strides
         if copies:
             shape, strides = (copies, *shape), (self._memories.capacities[self._kinds[slot]], *strides)
-        return self._view(slot, RAW[ELEMENT_BYTES[view.element]], shape, strides, move)
+        return self._view(slot, RAW[ELEMENT_BYTES[view.element]], shape, strides)
 
     def _view(
         self, slot: int, dtype: np.dtype, shape: Sequence[int], strides: Sequence[int], move: int = 0

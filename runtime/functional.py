@@ -1,13 +1,13 @@
 """Functional execution: the work of a program in program order, groups of equal units at a time.
 
-Large groups are cut in two halves for two threads; numpy holds no lock while it copies and multiplies.
+Copies that follow each other are made in one call (`copies.py`), convolutions of floats by `products.py`, all else by
+effects (`effects.py`).  Large groups are cut in two halves for two threads; numpy holds no lock while it computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -15,61 +15,76 @@ import numpy as np
 from frustum.dialects.isa.program import Conv, Instruction
 from frustum.runtime import matrix, transfer, vector  # noqa: F401  (they register their effects)
 from frustum.runtime.blas import single_threaded
+from frustum.runtime.copies import copies, is_plain
 from frustum.runtime.effects import BASE, LEAD, STEPS, Work, effect
 from frustum.runtime.expand import Expanded, Rows
 from frustum.runtime.group import Calls, group
-from frustum.runtime.memory import Memories
+from frustum.runtime.memory import Memories, bases
 from frustum.runtime.order import Ints
-from frustum.runtime.progress import Progress
+from frustum.runtime.product_table import are_products, product_table
+from frustum.runtime.products import Products
+from frustum.runtime.progress import REPORTS, Progress
 
-Step = tuple[int, bool, list[int]]
-"""Index of the instruction, whether to run it in halves, the numbers of its `Work`."""
-REPORTS = 200
-"""How often at most a run reports its progress."""
+Effect = Callable[[Any, Work], None]
+Step = tuple[int, int, int]
+"""What it is, then numbers `[first, last)` of rows of copies, or the number of a group of units."""
+COPIES, PRODUCTS, WORK = range(3)
 LARGE = 1 << 20
 """Elements from which on halves pay.  ResNet-50 on `default`, 10 000 calls: 0.34 s; from 2^18 on 0.40 s, because
 threads wait for the interpreter's lock between short operations; with 500 longer calls halves take 0.15 for 0.22 s."""
-AT_ONCE = 1 << 12
-"""Steps that are plain lists at a time: a list takes 1 KB, the row of an array 350 bytes."""
-PRODUCTS = 10
+PER_MOVE = 10
 """Products that take as long as moving an element."""
 
 
 class Plan:
-    """The calls of both tables of an expanded program in one sequence."""
+    """What to run of an expanded program, in program order; `effects` replace those of classes of instructions, and
+    nothing of a plan that has such runs in halves."""
 
-    def __init__(self, expanded: Expanded, capacities: Sequence[int]) -> None:
-        self._effects: list[Callable[[Any, Work], None]] = [
-            effect.dispatch(type(instruction)) for instruction in expanded.instructions
-        ]
+    def __init__(
+        self,
+        expanded: Expanded,
+        capacities: Sequence[int],
+        effects: Mapping[type[Instruction], Effect] | None = None,
+    ) -> None:
+        self._expanded, self._capacities, self._own = expanded, tuple(capacities), dict(effects or {})
         self._instructions = expanded.instructions
-        self._kinds = expanded.memory.tolist()
-        self._copies = expanded.copies[:, 1].tolist()
-        products = np.array([_products(instruction) for instruction in expanded.instructions], np.int64)
-        tables = [(rows, group(expanded, rows, capacities)) for rows in (expanded.core, expanded.cluster)]
-        seq = np.concatenate([rows.seq[calls.row] for rows, calls in tables])
-        parts = [_columns(rows, calls, products) for rows, calls in tables if len(calls.row)]
+        self._effects = [
+            self._own.get(type(each)) or effect.dispatch(type(each)) for each in expanded.instructions
+        ]
+        self._kinds, self._copied = expanded.memory.tolist(), expanded.copies[:, 1].tolist()
+        units = expanded.clusters * expanded.cores
+        starts = bases((1, expanded.clusters, units, units), capacities)
+        self._copies = copies(expanded, capacities, starts)
+        by_table = np.zeros(len(expanded.instructions), bool) if Conv in self._own else are_products(expanded)
+        self._products = Products(product_table(expanded, capacities, starts, by_table))
+        by_table |= np.array([is_plain(each) for each in expanded.instructions], bool)
+        seq = self._set_work(~by_table)
+        self.steps = _steps((self._copies.seq, self._products.seq, seq), self._copies.unit_bytes)
+
+    def _set_work(self, by_effect: Ints) -> Ints:
+        """Group what runs by effects; gives the place of each group in the program order."""
+        expanded = self._expanded
+        products = np.array([_products(each) for each in self._instructions], np.int64)
+        tables = [(rows, np.flatnonzero(by_effect[rows.static])) for rows in (expanded.core, expanded.cluster)]
+        parts = [(rows, group(expanded, rows, self._capacities, chosen)) for rows, chosen in tables if len(chosen)]
+        parts = [(rows, calls) for rows, calls in parts if len(calls.row)]
+        if not parts:
+            self._static, self._in_halves, self._numbers = (np.zeros(0, np.int64),) * 3
+            return np.zeros(0, np.int64)
+        seq = np.concatenate([rows.seq[calls.row] for rows, calls in parts])
         order = np.argsort(seq, kind="stable")
-        self._columns = [np.concatenate(column)[order] for column in zip(*parts, strict=True)]
-        self._size = len(order)
+        columns = zip(*(_columns(rows, calls, products) for rows, calls in parts), strict=True)
+        self._static, self._in_halves, self._numbers = (np.concatenate(column)[order] for column in columns)
+        if self._own:
+            self._in_halves = np.zeros_like(self._in_halves)
+        return seq[order]
 
     def __len__(self) -> int:
-        return self._size
+        return len(self.steps)
 
-    def steps(self) -> Iterator[Step]:
-        """What to run, in program order."""
-        for start in range(0, len(self), AT_ONCE):
-            yield from zip(*(column[start : start + AT_ONCE].tolist() for column in self._columns), strict=True)
-
-    def with_effect(self, kind: type[Instruction], its_effect: Callable[[Any, Work], None]) -> Plan:
-        """The same plan with another effect of one class of instructions; nothing runs in halves."""
-        other = copy(self)
-        effects = zip(self._instructions, self._effects, strict=True)
-        other._effects = [its_effect if isinstance(each, kind) else old for each, old in effects]
-        if self._columns:
-            static, in_halves, numbers = self._columns
-            other._columns = [static, np.zeros_like(in_halves), numbers]
-        return other
+    def with_effect(self, kind: type[Instruction], its_effect: Effect) -> Plan:
+        """The same with another effect of one class of instructions."""
+        return Plan(self._expanded, self._capacities, {**self._own, kind: its_effect})
 
     def run(
         self, memories: Memories, progress: Progress | None = None, beside: Callable[[], None] | None = None
@@ -81,20 +96,30 @@ class Plan:
         every = max(1, len(self) // REPORTS)
         with single_threaded(), np.errstate(all="ignore"), ThreadPoolExecutor(1) as other:
             beside_it = other.submit(beside or _nothing)
-            for number, (static, in_halves, numbers) in enumerate(self.steps()):
-                if in_halves and beside_it.done():
-                    first, second = _halves(numbers)
-                    future = other.submit(self._do_quietly, memories, static, first)
-                    self._do(memories, static, second)
-                    future.result()
+            for number, (kind, first, last) in enumerate(self.steps):
+                if kind == COPIES:
+                    self._copies.run(memories, first, last)
+                elif kind == PRODUCTS:
+                    self._products.run(memories, first, other if beside_it.done() else None)
                 else:
-                    self._do(memories, static, numbers)
+                    self._work(memories, first, other if beside_it.done() else None)
                 if progress is not None and number % every == 0:
                     progress("emulate", number / len(self))
             beside_it.result()
 
+    def _work(self, memories: Memories, group: int, other: ThreadPoolExecutor | None) -> None:
+        """Run a group by its effect, if it is large half of it on another thread."""
+        static, numbers = int(self._static[group]), self._numbers[group].tolist()
+        if other is None or not self._in_halves[group]:
+            self._do(memories, static, numbers)
+            return
+        first, second = _halves(numbers)
+        future = other.submit(self._do_quietly, memories, static, first)
+        self._do(memories, static, second)
+        future.result()
+
     def _do(self, memories: Memories, static: int, numbers: list[int]) -> None:
-        work = Work(memories, self._kinds[static], self._copies[static], numbers)
+        work = Work(memories, self._kinds[static], self._copied[static], numbers)
         self._effects[static](self._instructions[static], work)
 
     def _do_quietly(self, memories: Memories, static: int, numbers: list[int]) -> None:
@@ -107,23 +132,38 @@ def _nothing() -> None:
     """What runs beside a run when nothing is asked for."""
 
 
+def _steps(seqs: Sequence[Ints], unit_bytes: Ints) -> list[Step]:
+    """Rows of all kinds in program order; copies of one size of elements that follow each other are one step."""
+    seq = np.concatenate(seqs)
+    if not len(seq):
+        return []
+    order = np.argsort(seq, kind="stable")
+    kind = np.repeat(np.arange(len(seqs)), [len(each) for each in seqs])[order]
+    number = np.concatenate([np.arange(len(each)) for each in seqs])[order]
+    size = np.zeros(len(seq), np.int64)
+    size[kind == COPIES] = unit_bytes
+    goes_on = (size[1:] == size[:-1]) & (kind[1:] == COPIES) & (kind[:-1] == COPIES)
+    first = np.flatnonzero(np.append(True, ~goes_on))
+    last = np.append(first[1:], len(seq)) - 1
+    return list(zip(kind[first].tolist(), number[first].tolist(), (number[last] + 1).tolist(), strict=True))
+
+
 def _products(instruction: Instruction) -> int:
     """Products summed for an element and an input channel; 0 for what sums none."""
     return instruction.kernel[0] * instruction.kernel[1] if isinstance(instruction, Conv) else 0
 
 
 def _columns(rows: Rows, calls: Calls, products: Ints) -> tuple[Ints, Ints, Ints]:
-    """The parts of the steps, in the order of the calls."""
+    """Of each group: its instruction, whether to run it in halves, the numbers of its `Work`."""
     row, unit = calls.row, calls.unit
     parts = (rows.lower, rows.extent, rows.origin, rows.read, rows.low, rows.high)
     box = [part[:, row, unit].T for part in parts]
     flags = np.stack([rows.is_first[row], rows.is_last[row]], 1)
     steps = calls.step.reshape(len(row), -1)
-    split = rows.split[:, :, row, unit].max(axis=1).T
-    numbers = np.concatenate([*box, flags, calls.lead, calls.base, steps, split], axis=1)
+    numbers = np.concatenate([*box, flags, calls.lead, calls.base, steps], axis=1)
     static, units = rows.static[row], calls.lead.prod(axis=1)
     elements = units * rows.extent[:, row, unit].prod(axis=0)
-    cost = elements * (1 + products[static] * rows.read[1, row, unit] // PRODUCTS)
+    cost = elements * (1 + products[static] * rows.read[1, row, unit] // PER_MOVE)
     in_halves = (cost >= LARGE) & (units > 1)
     return static, in_halves, numbers
 

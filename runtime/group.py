@@ -9,7 +9,7 @@ one after another.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -32,29 +32,51 @@ class Calls:
     step: Ints  # calls, 2, OPERANDS: bytes from one unit to the next, outer and inner
 
 
-def group(expanded: Expanded, rows: Rows, capacities: Sequence[int]) -> Calls:
-    """The calls that do the work of all rows; `capacities` are the bytes of one memory of each kind."""
-    kind = expanded.memory[rows.static].T[:, :, None]
-    flat = rows.address + rows.place * np.where(kind == NO_MEMORY, 0, np.array(capacities)[kind])
-    pattern = _patterns(_keys(expanded, rows))
-    cores = rows.units if rows.units == expanded.clusters else expanded.cores
+def group(expanded: Expanded, rows: Rows, capacities: Sequence[int], chosen: Ints) -> Calls:
+    """The calls that do the work of the rows `chosen`; `capacities` are the bytes of one memory of each kind."""
+    flat = flat_addresses(expanded, rows, chosen, capacities, (0,) * len(capacities))
+    calls = progressions(flat, _keys(expanded, rows, chosen), _run(expanded, rows))
+    return replace(calls, row=chosen[calls.row])
+
+
+def flat_addresses(
+    expanded: Expanded, rows: Rows, chosen: Ints, capacities: Sequence[int], starts: Sequence[int]
+) -> Ints:
+    """Addresses `[OPERANDS, rows, units]` of the rows `chosen` where the memories of a kind lie one after another,
+    from where the kind of each operand starts."""
+    kind = expanded.memory[rows.static[chosen]].T[:, :, None]
+    room, start = (np.array(each)[kind] * (kind != NO_MEMORY) for each in (capacities, starts[: len(capacities)]))
+    return rows.address[:, chosen] + rows.place[:, chosen] * room + start
+
+
+def _run(expanded: Expanded, rows: Rows) -> int:
+    """How many units of a table belong together: the cores of a cluster, or all clusters."""
+    return rows.units if rows.units == expanded.clusters else expanded.cores
+
+
+def progressions(flat: Ints, keys: Ints, run: int) -> Calls:
+    """Groups of units with equal `keys` `[rows, units]`, where the addresses `flat` `[operands, rows, units]` are
+    progressions over runs of units that begin at multiples of `run`, and over the units of these."""
     parts = []
-    for its_rows, its_pattern in _by_pattern(pattern):
+    for its_rows, its_pattern in _by_pattern(_patterns(keys)):
         for first in np.unique(its_pattern[its_pattern >= 0]).tolist():
             members = np.flatnonzero(its_pattern == first)
-            parts += _calls(its_rows, flat, _choices(members, cores))
-    return _in_order(parts)
+            parts += _calls(its_rows, flat, _choices(members, run))
+    return _in_order(parts, len(flat))
 
 
-def _keys(expanded: Expanded, rows: Rows) -> Ints:
+def _keys(expanded: Expanded, rows: Rows, chosen: Ints) -> Ints:
     """A number for each row and unit, equal where the work is the same; -1 where there is none."""
-    looks = np.array([isinstance(s, Resize | Lrn) for s in expanded.instructions], bool)[rows.static, None]
-    parts = [*rows.extent, *rows.read, *rows.low, *rows.high]
+    looks = np.array([isinstance(s, Resize | Lrn) for s in expanded.instructions], bool)[rows.static[chosen], None]
+    parts = [*(part[:, chosen] for part in (rows.extent, rows.read, rows.low, rows.high))]
     if looks.any():
-        parts += [np.where(looks, part, 0) for part in (*rows.lower, *rows.origin)]
-    if rows.split.any():
-        parts += [*rows.split.max(axis=1)]
-    key = np.zeros(rows.active.shape, np.int64)
+        parts += [np.where(looks, part[:, chosen], 0) for part in (rows.lower, rows.origin)]
+    return numbered([plane for part in parts for plane in part], rows.active[chosen])
+
+
+def numbered(parts: Sequence[Ints], active: Ints) -> Ints:
+    """A number for each row and unit, equal in a row where all parts are; -1 where it is not active."""
+    key = np.zeros(active.shape, np.int64)
     span = 1
     for part in parts:
         if (part == part[:, :1]).all():
@@ -65,7 +87,7 @@ def _keys(expanded: Expanded, rows: Rows) -> Ints:
             key, span = _dense(key)
         key = key * size + (part - low)
         span *= size
-    return np.where(rows.active, key, -1)
+    return np.where(active, key, -1)
 
 
 def _dense(key: Ints) -> tuple[Ints, int]:
@@ -147,9 +169,9 @@ def _chosen(calls: Calls, which: Ints) -> Calls:
     return Calls(*(getattr(calls, field.name)[which] for field in fields(Calls)))
 
 
-def _in_order(parts: list[Calls]) -> Calls:
+def _in_order(parts: list[Calls], operands: int) -> Calls:
     if not parts:
         none = np.zeros(0, np.int64)
-        return Calls(none, none, none.reshape(0, 2), none.reshape(0, 1), none.reshape(0, 2, 1))
+        return Calls(none, none, none.reshape(0, 2), none.reshape(0, operands), none.reshape(0, 2, operands))
     whole = Calls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Calls)))
     return _chosen(whole, np.argsort(whole.row, kind="stable"))

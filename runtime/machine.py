@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,12 +19,14 @@ from frustum.dialects.isa.program import MEMORIES, Conv, External, TableLoad
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.check import check
 from frustum.runtime.expand import DRAM, Expanded, expand
-from frustum.runtime.functional import Plan
 from frustum.runtime.kernels import Array, integer, narrow
 from frustum.runtime.line_buffer import LineBufferCounts, LineBuffers
 from frustum.runtime.memory import DTYPES, Memories, host_type
 from frustum.runtime.progress import Progress
 from frustum.runtime.table import AddressCaches, check_tables
+
+if TYPE_CHECKING:
+    from frustum.runtime.functional import Plan
 
 Mode: TypeAlias = Literal["full", "functional", "timing"]
 
@@ -61,6 +63,8 @@ class Machine:
 
     @cached_property
     def plan(self) -> Plan:
+        from frustum.runtime.functional import Plan  # which imports numba
+
         return Plan(self.expanded, self.capacities)
 
     @cached_property

@@ -10,6 +10,9 @@ from typing import TextIO
 Progress = Callable[[str, float], None]
 """Called with the name of the stage and the share of it that is done, in [0, 1]."""
 
+REPORTS = 200
+"""How often at most a run reports its progress."""
+
 _BAR_WIDTH = 24
 _SECONDS_BETWEEN = 0.1
 _ERASE = "\r\x1b[2K"

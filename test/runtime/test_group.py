@@ -1,5 +1,6 @@
 """Equal work runs at once: how many calls serve the cores of a row."""
 
+import numpy as np
 
 from frustum.dialects.isa import program as p
 from frustum.runtime.expand import expand
@@ -18,7 +19,7 @@ def tile_copy(start, extent, bound, engine="mvdma", memory="sram", **moves):
 
 def calls_of(copy, clusters=4, cores=4, count=1):
     expanded = expand(p.Program((p.Repeat(count, (copy,)),)), clusters, cores)
-    return group(expanded, expanded.core, CAPACITIES)
+    return group(expanded, expanded.core, CAPACITIES, np.arange(len(expanded.core)))
 
 
 def leads(calls):

@@ -292,3 +292,29 @@ def test_resize_of_a_tile_is_a_part_of_the_whole(mode):
     part = (kernels.Axis(0.5, -0.25, 8, start=6, origin=2), kernels.Axis(0.5, -0.25, 8))
     found = kernels.resize(x[..., 2:7, :], (6, 16), part, mode=mode)
     np.testing.assert_array_equal(found, whole[..., 6:12, :])
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), kernels.BFLOAT16])
+def test_every_number_of_16_bits_widens_as_numpy_widens_it(dtype):
+    """Subnormal, infinite and what is no number too, to the bit; of arrays with gaps as well."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    expected = bits.view(dtype).astype(np.float32).view(np.uint32)
+    np.testing.assert_array_equal(kernels.widen(bits.view(dtype)).view(np.uint32), expected)
+    square = np.ascontiguousarray(bits.view(dtype).reshape(256, 256).T)
+    np.testing.assert_array_equal(kernels.widen(square.T).reshape(-1).view(np.uint32), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), kernels.BFLOAT16])
+@pytest.mark.parametrize("seed", range(4))
+def test_numbers_are_rounded_to_16_bits_as_numpy_rounds_them(dtype, seed):
+    """To the bit: any f32, those near the ends of the range of f16 and its subnormal ones, and halfway cases."""
+    random = np.random.default_rng(seed)
+    bits = random.integers(0, 1 << 32, 1 << 17, np.uint32)
+    if seed:  # exponents of f16 and around them
+        bits = bits & 0x807FFFFF | random.integers(95, 146, bits.size, np.uint32) << 23
+    if seed > 1:  # halfway between two neighbours
+        bits &= 0xFFFFF000 if seed == 2 else 0xFFFF8000
+    numbers = bits.view(np.float32)
+    with np.errstate(all="ignore"):
+        expected = numbers.astype(dtype).view(np.uint16)
+    np.testing.assert_array_equal(kernels.narrow(numbers, dtype).view(np.uint16), expected)

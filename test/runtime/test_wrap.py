@@ -15,7 +15,6 @@ from frustum.dialects.target import read_target
 from frustum.runtime.check import AccessError, RaceError, check
 from frustum.runtime.counters import count
 from frustum.runtime.expand import expand
-from frustum.runtime.functional import Plan
 from frustum.runtime.timeline import simulate
 from frustum.runtime.work import contiguous_bytes
 
@@ -169,17 +168,6 @@ def test_the_peak_is_the_end_of_the_ring():
     found = count(expand(p.Program((load(4, 4),), KNOWN, layers=("only",)), 1, 1), DEFAULT)
     assert found.peak_bytes["sram"] == 64 + RING * 16
     assert found.dram_read_bytes == 4 * 16
-
-
-def test_equal_units_share_a_call_and_those_cut_elsewhere_do_not():
-    """Clusters 0 and 1 begin 6 rows apart, so at the same place of the ring; 1 row apart they do not."""
-
-    def calls(apart):
-        start = A(4, (), apart)
-        copy = p.Copy(engine="gdma", src_view=rows_of_map(start), dst_view=ring(), box=rows_box(start, 4))
-        return len(Plan(expand(p.Program((copy,), KNOWN), 2, 1), CAPACITIES))
-
-    assert (calls(6), calls(1)) == (1, 2)
 
 
 # ------------------------------------------------------------------------------------------ time
