@@ -17,6 +17,7 @@ from frustum.dialects.isa.format import (
     SCALE_FORMAT,
     VIEW_FORMATS,
     WAIT_FIELD,
+    WAITS_INSIDE,
     WIDE,
     WORD_BITS,
     WORD_BYTES,
@@ -74,8 +75,6 @@ class _Reader:
             "act": {},
             "scale": {},
         }
-        self.chain: tuple[Wait, ...] = ()
-        self.chain_engine: Engine | None = None
 
     def value_of(self, kind: RegisterKind, number: int) -> Any:
         try:
@@ -101,8 +100,6 @@ class _Reader:
                 raise CodeError(f"word {at}: '{form.name}': {error}") from None
             if node is not None:
                 nodes.append(node)
-        if self.chain:
-            raise CodeError(f"word {stop}: chained waits without an instruction")
         return tuple(nodes)
 
     def _node(self, form: Format, at: int, words: int, stop: int, depth: int) -> tuple[Node | None, int]:
@@ -124,26 +121,22 @@ class _Reader:
         head = REPEAT_FORMAT.unpack_head(total, self)
         body = REPEAT_FORMAT.unpack_body(total, self)
         end = after + body["body_words"]
-        if end > stop or depth >= MAX_LOOPS or self.chain:
+        if end > stop or depth >= MAX_LOOPS:
             raise FieldError(f"a body of {body['body_words']} words at depth {depth}", "possible here")
         return Repeat(body["count"], self.body(after, end, depth + 1), head["stage"]), end
 
-    def _instruction(self, form: Format, total: int, words: int) -> Instruction | None:
+    def _instruction(self, form: Format, total: int, words: int) -> Instruction:
         head = form.unpack_head(total, self)
+        if head["waits"] > WAITS_INSIDE:
+            raise FieldError(head["waits"], f"0 to {WAITS_INSIDE}", "waits")
         if words != form.words + head["waits"]:
             raise FieldError(words, f"the length of '{form.name}' with {head['waits']} waits")
         inside = tuple(self._wait(total, place) for place in range(form.words, words))
         fields = form.unpack_body(total, self)
         engine: Engine = head["engine"]
-        if form.type is Hold and fields.pop("chained"):
-            self._continue_chain(engine, inside)
-            return None
         if form.type in (Copy, Hold):
             fields["engine"] = engine
-        if self.chain and self.chain_engine != engine:
-            raise FieldError(f"a chain of waits of {self.chain_engine}", f"followed by {self.chain_engine}")
-        waits, self.chain = inside + self.chain, ()
-        return self._build(form, head, waits, fields)
+        return self._build(form, head, inside, fields)
 
     def _build(
         self, form: Format, head: dict[str, Any], waits: tuple[Wait, ...], fields: dict[str, Any]
@@ -160,14 +153,6 @@ class _Reader:
             **fields,
         )
         return instruction
-
-    def _continue_chain(self, engine: Engine, waits: tuple[Wait, ...]) -> None:
-        if not waits:
-            raise FieldError("a chained wait without waits", "an instruction")
-        if self.chain and self.chain_engine != engine:
-            raise FieldError(f"a chain of waits of {self.chain_engine}", f"followed by {self.chain_engine}")
-        self.chain += waits
-        self.chain_engine = engine
 
     def _wait(self, total: int, place: int) -> Wait:
         wait: Wait = unpack_field(WAIT_FIELD, total >> place * WORD_BITS, self)

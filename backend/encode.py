@@ -26,7 +26,6 @@ from frustum.dialects.isa.format import (
     WORD_BITS,
     WORD_BYTES,
     WRAPPED_VIEW_FORMAT,
-    Format,
     pack_field,
 )
 from frustum.dialects.isa.program import (
@@ -35,7 +34,6 @@ from frustum.dialects.isa.program import (
     Act,
     Affine,
     Barrier,
-    Hold,
     Instruction,
     Node,
     Program,
@@ -43,7 +41,6 @@ from frustum.dialects.isa.program import (
     Scale,
     Span,
     View,
-    Wait,
 )
 
 
@@ -80,13 +77,6 @@ def _check_pages(pages: tuple[int, ...], available: int) -> None:
         if one + next_ > available:  # the next page arrives while one runs
             where = f"pages {number} and {number + 1}"
             raise DoesNotFit("program", where, f"{one + next_} B", f"{available} B of instruction memory")
-
-
-@dataclass(frozen=True)
-class _Chain:
-    """The body of a `wait` instruction."""
-
-    chained: bool
 
 
 @dataclass(frozen=True)
@@ -168,28 +158,22 @@ class _Writer:
         self.bytes[start : start + words * WORD_BYTES] = total.to_bytes(words * WORD_BYTES, "little")
 
     def _instruction(self, node: Instruction) -> None:
-        waits = node.waits
-        for first in range(WAITS_INSIDE, len(waits), WAITS_INSIDE):
-            self._emit(HOLD_FORMAT, node, waits[first : first + WAITS_INSIDE], None, _Chain(True))
-        body = _Chain(False) if isinstance(node, Hold) else node
-        self._emit(FORMAT_OF_TYPE[type(node)], node, waits[:WAITS_INSIDE], node.signal, body)
-        self.layers.append(node.layer)
-        self.units.append(node.unit)
-
-    def _emit(
-        self, form: Format, node: Instruction, waits: tuple[Wait, ...], signal: int | None, body: Any
-    ) -> None:
+        form, waits = FORMAT_OF_TYPE[type(node)], node.waits
+        if len(waits) > WAITS_INSIDE:
+            raise FieldError(len(waits), f"0 to {WAITS_INSIDE}", "waits")
         words = form.words + len(waits)
         head = {
             "engine": node.engine or ENGINES[0],
             "stage": node.stage,
             "waits": len(waits),
-            "signal": signal,
+            "signal": node.signal,
         }
-        total = form.pack(head, body, self, words)
+        total = form.pack(head, node, self, words)
         for place, wait in enumerate(waits, form.words):
             total |= pack_field(WAIT_FIELD, wait, self) << place * WORD_BITS
         self._append(total, words)
+        self.layers.append(node.layer)
+        self.units.append(node.unit)
 
     def _append(self, total: int, words: int) -> None:
         self.bytes += total.to_bytes(words * WORD_BYTES, "little")
@@ -249,6 +233,3 @@ class _Writer:
         name = FORMAT_OF_TYPE[type(node)].name
         where = f"instruction {len(self.layers)} ('{name}') of layer '{layer}'"
         return DoesNotFit(f"field {error.field}", where, str(error.value), error.allowed)
-
-
-HOLD_FORMAT = FORMAT_OF_TYPE[Hold]

@@ -7,7 +7,7 @@ words; one of 64 bits takes two whole words.  Every instruction begins with `opc
   registers is read where they stand, not where the new register is used.  They have no stage, wait for nothing and
   run in every pass of their loop.  Registers are undefined where a page begins.
 * All others have engine, stage and signal in the first word and up to two waits, one word each, at the end.
-  More waits: `wait` instructions marked `chained` before it.  `repeat` gives the length of its body, which follows.
+  More waits take `wait` instructions before it.  `repeat` gives the length of its body, which follows.
 """
 
 from __future__ import annotations
@@ -375,7 +375,7 @@ INSTRUCTION_FORMATS = (
         evicts=Mask(TABLE_ENTRIES),
     ),
     Format(18, "barrier", Barrier, _COMMON),
-    Format(19, "wait", Hold, _COMMON, chained=Flag()),
+    Format(19, "wait", Hold, _COMMON),
     Format(
         23,
         "line_buffer",

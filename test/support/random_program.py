@@ -9,7 +9,7 @@ from typing import Any
 from frustum.dialects.isa import program as p
 
 LOOP_SHARE = 0.2
-WAITS = (0, 0, 0, 1, 2, 2, 3, 7)
+WAITS = (0, 0, 0, 1, 2, 2)
 
 
 class Maker:
