@@ -52,7 +52,7 @@ from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.passes.tile.order_words import parse_order
 from frustum.passes.tile.partition import TILED, PartitionUnits
-from frustum.passes.tile.split_breadth_first import SplitBreadthFirst
+from frustum.passes.tile.split_breadth_first import ROLLING, SplitBreadthFirst
 
 Borders: TypeAlias = Literal["overlap", "exchange", "auto"]
 FLOATS: dict[str, Literal["f32", "f16", "bf16"]] = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
@@ -97,7 +97,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "typed": (*simpler, *types, FuseResidual(), ConvertAtHost(), FindShuffles(), OwnOutputs()),
         "fused": (
             FuseLayers(
-                choices.policy, choices.rules, choices.thresholds, borders=choices.kind_of_borders or "auto",
+                choices.policy, choices.rules, choices.thresholds, borders=borders_to_fuse(choices),
                 sram=choices.sram,
             ),
         ),
@@ -109,6 +109,15 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         ),
         "fixed": (Allocate(), HoistLoads(), Schedule()),
     }[stop]
+
+
+def borders_to_fuse(choices: Choices) -> Literal["overlap", "exchange", "sent", "auto"]:
+    """Of the units of policy optimal: where an order lets no rows roll, units that need no borders of each other's
+    tiles, so that none has to be split afterwards."""
+    borders = choices.kind_of_borders or "auto"
+    if borders == "exchange" and choices.order is not None and parse_order(choices.order).order not in ROLLING:
+        return "sent"
+    return borders
 
 
 def partition_passes(choices: Choices) -> Sequence[ModulePass]:

@@ -31,7 +31,8 @@ class FuseLayers(ModulePass):
     `policy` is `optimal`, a preset or `none`; or `rules` list a start rule and rules (`"S1,1,4,8-12"`); `thresholds`
     are other than the defaults (`"11=75,19=6"`); or `cuts` names the layers behind which units end, in the order of
     the network (`"Conv_3,MaxPool_5"`).  Where nothing is given, the target's options say it.
-    `borders` and `sram` (the share of SRAM that may be used) are for `optimal`.
+    `borders` and `sram` (the share of SRAM that may be used) are for `optimal`: with `exchange` nothing is computed
+    twice, with `sent` no rows roll either, so that borders go from cluster to cluster between units alone.
     Source: tfu.md, "Fusion policy: the rules" and "Beyond the rules".
     """
 
@@ -40,7 +41,7 @@ class FuseLayers(ModulePass):
     rules: str | None = None
     thresholds: str | None = None
     cuts: str | None = None
-    borders: Literal["overlap", "exchange", "auto"] = "auto"
+    borders: Literal["overlap", "exchange", "sent", "auto"] = "auto"
     sram: float = 1.0
 
     def __post_init__(self) -> None:

@@ -38,8 +38,8 @@ ALTERNATIVES = 24  # shapes of a group that are tried where the cheapest has no 
 
 @dataclass(frozen=True)
 class OptimalOptions:
-    """`borders`: overlap, exchange or auto; `sram`: share of each cluster's SRAM that may be used; `keep`: whether maps
-    between units may stay in SRAM."""
+    """`borders`: overlap, exchange, sent or auto; `sram`: share of each cluster's SRAM that may be used; `keep`:
+    whether maps between units may stay in SRAM."""
 
     borders: str = "auto"
     sram: float = 1.0

@@ -79,9 +79,9 @@ def shapes_of(dims: Extents, whole: Sequence[int], borders: str, clusters: int =
         strips = [s for s in STRIPS if s == 1 or wide >= s * FEWEST_COLUMNS]
         for rows in heights:
             for columns in [wide] if 3 in whole else sorted({over_int(wide, s) for s in strips}):
-                if rows < height and borders != "overlap" and (clusters == 1 or dealt == 3):
+                if rows < height and borders in ("auto", "exchange") and (clusters == 1 or dealt == 3):
                     found.append((ROLL, dealt, rows, columns, 1))
-                if (rows, columns) != (tall, wide) and borders != "exchange":
+                if (rows, columns) != (tall, wide) and borders in ("auto", "overlap"):
                     found.append((OVERLAP, dealt, rows, columns, 1))
     twice = [(*shape, 2) for shape in found] + [(*shape, 1) for shape in found if shape[0] != SINGLE]
     columns_of = zip(*twice, strict=True)
@@ -105,9 +105,9 @@ def by_images(
     strips = [s for s in STRIPS if s == 1 or width >= s * FEWEST_COLUMNS]
     for rows in heights:
         for columns in [width] if 3 in whole else sorted({over_int(width, s) for s in strips}):
-            if rows < height and borders != "overlap":
+            if rows < height and borders in ("auto", "exchange"):
                 found.append((ROLL, BY_IMAGES, rows, columns, 1))
-            if (rows, columns) != (height, width) and borders != "exchange":
+            if (rows, columns) != (height, width) and borders in ("auto", "overlap"):
                 found.append((OVERLAP, BY_IMAGES, rows, columns, 1))
     return found
 
@@ -209,6 +209,7 @@ class Sweep:
         self.work = np.zeros(self.size, np.int64)
         self.macs = np.zeros(self.size, np.float64)
         self.useful_macs = 0
+        self.overlaps = np.zeros(self.size, np.bool_) if borders in ("exchange", "sent") else None
         self.vector_bytes = 0
         self.weights: list[int] = []
         self.stored: dict[int, Boundary] = {}
@@ -462,6 +463,8 @@ class Sweep:
             valid = valid & (self.shapes.rows == self.dims[2]) & (self.shapes.columns == self.dims[3])
         if self.useful_macs:
             valid = valid & (self.macs <= MOST_RECOMPUTED * self.useful_macs)
+        if self.overlaps is not None:
+            valid = valid & ~self.overlaps
         rings, live = self.root_buffers(first)
         inputs, constants = [], 0
         for number, need in self.needs.items():
@@ -512,6 +515,14 @@ class Sweep:
         rows = np.where(has_rows, made, need.rows[2])
         window = rows * need.columns[2]
         plane = self.shapes.images * window
+        if self.overlaps is not None:
+            _, _, height, width = layer.out_dims
+            down = covered(*need.rows, self.shapes.tiles[0], height) > height
+            right = covered(*need.columns, self.shapes.tiles[1], width) > width
+            self.overlaps |= ~self.shapes.is_roll & (down | right)
+            if self.clusters > 1:  # what all clusters need alike, each of them makes
+                self.overlaps |= (self.shapes.dealt == 2) & (need.rows[1] == 0) & ~self.shapes.is_roll
+                self.overlaps |= (self.shapes.dealt == 3) & (need.columns[1] == 0)
         if layer.is_matrix:
             groups, kernel = cast(int, layer.params["groups"]), cast(tuple[int, int], layer.params["kernel"])
             per_group = cast(int, layer.params["channels"])

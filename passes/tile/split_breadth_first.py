@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,10 +16,12 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.graph import ConcatOp, WeightOp
 from frustum.dialects.target import Target
-from frustum.dialects.unit import UnitOp
+from frustum.dialects.tile import TILE_LOOPS
+from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
-from frustum.passes.analysis.project import UnitLayers, tile_counts, unit_layers
+from frustum.passes.analysis.project import UnitLayers, project, tile_counts, unit_layers
+from frustum.passes.analysis.traffic import loaded_elements
 from frustum.passes.fuse.wrap import wrap
 from frustum.passes.tile.forced import Asked, force
 from frustum.passes.tile.partition import realised
@@ -27,6 +30,8 @@ from frustum.passes.tile.shortage import describe
 
 ROWS, COLUMNS = 2, 3
 COLUMN_MAJOR, ROW_MAJOR = "column-major", "row-major"
+ROLLING = (COLUMN_MAJOR, ROW_MAJOR)
+"""Orders in which rows roll, the second along one column strip alone."""
 STOPPED = "layer by layer"
 
 
@@ -72,10 +77,19 @@ class SplitBreadthFirst(ModulePass):
             return False
         partition, dims = unit.partition.data, layers.out.out_dims
         if partition.borders == "overlap":
-            _, _, rows, columns = tile_counts(dims, partition, target.chip.clusters)
-            return is_several and (rows * columns > 1 or (target.chip.clusters > 1 and partition.clusters > 1))
+            return is_several and overlaps(layers, partition, target.chip.clusters)
         strips = tile_counts(dims, partition, target.chip.clusters)[COLUMNS]
         return self.order != COLUMN_MAJOR and not (self.order == ROW_MAJOR and strips == 1)
+
+
+def overlaps(layers: UnitLayers, partition: Partition, clusters: int) -> bool:
+    """Whether tiles of some layer's map overlap, or all clusters make the same of it."""
+    projection = project(layers, partition, clusters)
+    return any(
+        (clusters > 1 and not any(start.cluster for start in region.start))
+        or loaded_elements(region, layer.out_dims, projection.counts, clusters, TILE_LOOPS) > math.prod(layer.out_dims)
+        for region, layer in zip(projection.outputs, layers.layers, strict=True)
+    )
 
 
 def check_fits(unit: UnitOp, layers: UnitLayers, target: Target) -> None:

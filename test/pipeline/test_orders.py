@@ -96,6 +96,27 @@ def test_borders_are_exchanged_in_every_order_and_nothing_is_computed_twice(orde
         assert counted.dram_bytes_by_class["intermediate"] == 0
 
 
+@pytest.mark.parametrize("order", [None, "z-order"])
+def test_policy_optimal_makes_units_that_exchange_borders_without_being_split(order):
+    """Clusters send each other borders between units: nothing is computed twice, no unit is taken apart, and every map
+    between them stays in SRAM, as it does where borders may overlap."""
+    module, inputs = network(16, 16)
+    machine, moved = machine_of(16), []
+    for borders in ("auto", "exchange"):
+        choices = Choices(order=order if borders == "exchange" else None, borders=borders, policy="optimal")
+        executed = executable_of(fixed(aimed(module, machine), choices, Run()), choices)
+        runner = Machine(executed)
+        result = runner.run(inputs, mode="full", checked=True)
+        for name, array in run_module(module, inputs).items():
+            np.testing.assert_allclose(np.asarray(result.outputs[name], np.float32), array, rtol=1e-4, atol=1e-4)
+        counted = count(runner.expanded, runner.target, executed.code.page_bytes)
+        moved.append(sum(counted.dram_bytes_by_class[kind] for kind in ("input", "weight", "output", "intermediate")))
+    assert counted.recomputed_macs == 0 == sum(unit.recomputed_bytes for unit in counted.units)
+    assert not [name for name in executed.program.units if "." in name]
+    assert sum(unit.chip for unit in counted.units) > 0
+    assert moved[1] <= moved[0]
+
+
 def as_one_unit(module, machine):
     """The network at stop `fused`: all its layers in one unit."""
     module = aimed(module, machine)
