@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from frustum.backend.executable import Executable
-from frustum.dialects.isa.program import MEMORIES, Conv, External, TableLoad
+from frustum.dialects.isa.program import MEMORIES, Conv, External, Program, TableLoad
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.check import check
 from frustum.runtime.expand import DRAM, Expanded, expand
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from frustum.runtime.functional import Plan
 
 Mode: TypeAlias = Literal["full", "functional", "timing"]
-
-
-_LOADED: WeakKeyDictionary[Executable, Memories] = WeakKeyDictionary()
-"""What the host has written once for all runs: nothing on the device ever changes the weights."""
 
 
 class InputError(ValueError):
@@ -49,13 +45,14 @@ class RunResult:
     line_buffer: LineBufferCounts | None = None
 
 
-class Machine:
-    """One chip with an executable in its DRAM."""
+class _Decoded:
+    """What is worked out once for all runs of an executable: where its instructions run and on what, and the memories
+    into which the host has written the weights, which nothing on the device ever changes."""
 
-    def __init__(self, executable: Executable) -> None:
-        self.executable = executable
-        self.program = executable.program
-        self.target: Target = from_json(json.loads(self.program.target))
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.target: Target = from_json(json.loads(program.target))
+        self.memories: Memories | None = None
 
     @cached_property
     def expanded(self) -> Expanded:
@@ -73,6 +70,38 @@ class Machine:
         ends = [external.address + external.bytes for external in self.program.externals]
         dram = max(self.program.peak_bytes.get("dram", 0), *ends, 0)
         return (dram, *(self.target.memory(name).capacity_bytes for name in MEMORIES[1:]))
+
+    def new_memories(self) -> Memories:
+        clusters, cores = self.target.chip.clusters, self.target.cluster.cores
+        return Memories((1, clusters, clusters * cores, clusters * cores), self.capacities)
+
+
+_DECODED: WeakKeyDictionary[Executable, _Decoded] = WeakKeyDictionary()
+"""As long as the executable is in use."""
+
+
+class Machine:
+    """One chip with an executable in its DRAM."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.executable = executable
+        self.program = executable.program
+        self._decoded = _DECODED.get(executable) or _Decoded(self.program)
+        _DECODED[executable] = self._decoded
+        self.target = self._decoded.target
+
+    @property
+    def expanded(self) -> Expanded:
+        return self._decoded.expanded
+
+    @property
+    def plan(self) -> Plan:
+        return self._decoded.plan
+
+    @property
+    def capacities(self) -> tuple[int, ...]:
+        """Bytes of one memory of each kind; of the DRAM only what the program uses."""
+        return self._decoded.capacities
 
     def run(
         self, inputs: Mapping[str, Array], mode: Mode = "full", checked: bool = False,
@@ -114,16 +143,15 @@ class Machine:
 
     def _loaded(self, poisoned: bool) -> Memories:
         """The memories with the weights in place, which stay as long as the executable does; poisoned ones are new."""
-        memories = None if poisoned else _LOADED.get(self.executable)
+        memories = None if poisoned else self._decoded.memories
         if memories is None:
-            clusters, cores = self.target.chip.clusters, self.target.cluster.cores
-            memories = Memories((1, clusters, clusters * cores, clusters * cores), self.capacities)
+            memories = self._decoded.new_memories()
             if poisoned:
                 memories.poison()
             for address, data in self.executable.weights:
                 memories.bytes[DRAM][address : address + len(data)] = data
             if not poisoned:
-                _LOADED[self.executable] = memories
+                self._decoded.memories = memories
         return memories
 
     def _simulate(self) -> Any:

@@ -1,9 +1,12 @@
 """The machine as a whole: loading, inputs, order of execution, outputs."""
 
+import gc
+
 import numpy as np
 import pytest
 from small_network import COLUMNS, ROWS, expected, inputs, network
 
+from frustum.runtime import machine
 from frustum.runtime.machine import InputError, Machine
 
 
@@ -25,10 +28,21 @@ def test_the_host_converts_at_its_boundary(element, tolerance):
 
 
 def test_a_machine_runs_again_with_other_inputs():
-    machine = Machine(network())
+    again = Machine(network())
     for seed in range(3):
         arrays = inputs(seed)
-        np.testing.assert_array_equal(machine.run(arrays, "functional").outputs["y"], expected(arrays))
+        np.testing.assert_array_equal(again.run(arrays, "functional").outputs["y"], expected(arrays))
+
+
+def test_an_executable_is_decoded_once_and_forgotten_with_it():
+    executable = network()
+    first = Machine(executable)
+    first.run(inputs(), "functional")
+    assert Machine(executable).plan is first.plan and Machine(network()).plan is not first.plan
+    before = len(machine._DECODED)
+    del executable, first
+    gc.collect()
+    assert len(machine._DECODED) < before
 
 
 def test_progress_is_told_in_shares():
