@@ -100,11 +100,23 @@ def one_tap(source, start, step_h, step_w, columns, to, rows, width, top, bottom
             move_run(columns, to + y * width + left, source, start + y * step_h + left, right - left)
     else:
         for y in range(top, bottom):
-            for x in range(left, right):
-                columns[to + y * width + x] = source[start + y * step_h + x * step_w]
+            here = start + y * step_h + left * step_w
+            collect_run(columns, to + y * width + left, source, here, step_w, right - left)
     for y in range(top, bottom):
         clear(columns, to + y * width, left)
         clear(columns, to + y * width + right, width - right)
+
+
+@njit(cache=True, nogil=True)
+def collect_run(columns, to, source, start, step, count):
+    """Elements that lie `step` apart, one behind the other."""
+    if step == 2:  # with a step that the compiler knows, several at once
+        here, there = np.uint64(start), np.uint64(to)
+        for i in range(np.uint64(count)):
+            columns[there + i] = source[here + np.uint64(2) * i]
+    else:
+        for i in range(count):
+            columns[to + i] = source[start + i * step]
 
 
 @njit(cache=True, nogil=True)
