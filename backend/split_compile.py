@@ -45,6 +45,8 @@ SPLIT = f"{STOPS.index(TYPED) + 1:02}-split"
 """How a dump of the cut module is called: it stands beside the stops of an uncut one."""
 SMALLEST_BYTES = 256
 """The least that a target may have of a memory."""
+BUFFERS_END_AT_BYTES = 16
+"""At multiples of this; what is written in them may end before."""
 AtStop = Callable[[str, ModuleOp], None]
 
 
@@ -80,18 +82,20 @@ def compile_pieces(
     names: Iterable[str] = (),
     at_stop: Callable[[str], AtStop] = lambda piece: lambda stop, module: None,
     say: Callable[[str], None] = lambda line: None,
+    measured: Callable[[Executable], Peaks] | None = None,
 ) -> Compilation:
     """Continue a module from the stop it is at; behind stop `typed` it is one piece.
 
     `names`: of values that the module's surroundings have, so that no value that crosses a cut is called that.
     `at_stop("")` is told of the stops of the whole, `at_stop(name)` of those of a piece that is tried under this name;
-    `say` gets each line of the log at once.  Raises `DoesNotFit` where a single layer does not fit, or one piece that
-    may not be cut; `Unsupported` for layers without an engine.
+    `say` gets each line of the log at once.  `measured` gives the bytes of each memory on chip that an executable uses;
+    by default those that its buffers take, which end at multiples of 16.  Raises `DoesNotFit` where a single layer does
+    not fit, or one piece that may not be cut; `Unsupported` for layers without an engine.
     """
     started = time.perf_counter()
     if target is not None:
         module.attributes[TARGET] = to_attribute(target)
-    work = _Work(module, choices, splitting, frozenset(names), at_stop, say)
+    work = _Work(module, choices, splitting, frozenset(names), at_stop, say, measured or allocated_bytes)
     pieces = work.pieces()
     found = work.result(pieces)
     found.seconds = time.perf_counter() - started
@@ -108,6 +112,7 @@ class _Work:
     names: frozenset[str]
     at_stop: Callable[[str], AtStop]
     tell: Callable[[str], None]
+    measured: Callable[[Executable], Peaks]
     log: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     tried: dict[Range, Executable | DoesNotFit] = field(default_factory=dict)
@@ -209,10 +214,10 @@ class _Work:
                 self.say(f"split: the uncut network does not fit ({error})")
             return list(found)
         whole = self._known(self.layers.whole)
-        most: Peaks = {memory: whole.program.peak_bytes.get(memory, 0) for memory in ON_CHIP}
+        most = self.measured(whole)
         kept = []
         for piece, executable in zip(ranges, found, strict=True):
-            if not _is_within(executable, most):
+            if not self._is_within(executable, most):
                 again = self._capped(piece, most)
                 if again is None:
                     self.say(
@@ -259,7 +264,11 @@ class _Work:
             found = self._compiled(piece, _shrunk(target_of(self.module), most))
         except DoesNotFit:
             return None
-        return found if _is_within(found, most) else None
+        return found if self._is_within(found, most) else None
+
+    def _is_within(self, executable: Executable, most: Peaks) -> bool:
+        peaks = self.measured(executable)
+        return all(peaks.get(memory, 0) <= most.get(memory, 0) for memory in ON_CHIP)
 
     def _fixed(self, module: ModuleOp, stop: str, at_stop: AtStop, cap: Target | None = None) -> Executable:
         own = module.attributes[TARGET]
@@ -342,16 +351,17 @@ def _check_dram(network: NetworkOp, target: Target) -> None:
         raise DoesNotFit(what, f"network '{network.sym_name.data}'", f"{needed} B", f"{capacity} B of dram")
 
 
-def _is_within(executable: Executable, most: Peaks) -> bool:
-    peaks = executable.program.peak_bytes
-    return all(peaks.get(memory, 0) <= size for memory, size in most.items())
+def allocated_bytes(executable: Executable) -> Peaks:
+    """Of each memory on chip where its last buffer ends."""
+    return {memory: executable.program.peak_bytes.get(memory, 0) for memory in ON_CHIP}
 
 
 def _shrunk(target: Target, most: Peaks) -> Target:
     """The target with no more than so many bytes of each memory on chip."""
 
     def smaller(memory: Memory, name: MemoryName) -> Memory:
-        return replace(memory, capacity_bytes=min(memory.capacity_bytes, max(most[name], SMALLEST_BYTES)))
+        room = -(-most.get(name, 0) // BUFFERS_END_AT_BYTES) * BUFFERS_END_AT_BYTES
+        return replace(memory, capacity_bytes=min(memory.capacity_bytes, max(room, SMALLEST_BYTES)))
 
     core = target.core
     core = replace(core, nram=smaller(core.nram, "nram"), wram=smaller(core.wram, "wram"))

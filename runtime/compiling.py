@@ -13,15 +13,19 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend.compile import AtStop, executable_of
+from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, stop_of
 from frustum.backend.split_compile import Compilation, Splitting, compile_pieces, one_piece
 from frustum.dialects.graph import NetworkOp
+from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.passes.weights import write_module
+from frustum.runtime.counters import peak_bytes
 from frustum.runtime.diagnostics import Reported, operation_at_fault
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import make_folder
 from frustum.runtime.loading import Loaded
+from frustum.runtime.machine import Machine
 from frustum.runtime.progress import Progress
 
 
@@ -51,7 +55,13 @@ def compile_module(
         return told
 
     progress("compile", 0.0)
-    return compile_pieces(module, None, choices, splitting, names, at_stop)
+    return compile_pieces(module, None, choices, splitting, names, at_stop, measured=_written_bytes)
+
+
+def _written_bytes(executable: Executable) -> dict[MemoryName, int]:
+    """Of each memory on chip the highest address that is written, as reports have it."""
+    found = peak_bytes(Machine(executable).expanded)
+    return {"sram": found["sram"], "nram": found["nram"], "wram": found["wram"]}
 
 
 def _dump(folder: Path | None) -> AtStop:

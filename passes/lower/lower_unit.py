@@ -187,8 +187,9 @@ class UnitLowering:
 
     @property
     def last_layer(self) -> int:
-        """Number of the layer written last: what follows it belongs to it."""
-        return self.written
+        """Number of the layer written last: what follows it belongs to it; what comes before any (inputs joined, sent
+        or stored) to the unit's first."""
+        return max(self.written, self.first_layer)
 
     def passes_outside(self, dimension: int) -> Affine:
         """Which pass of the loops outside of a dimension's own this is; raises if others are inside."""

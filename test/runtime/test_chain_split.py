@@ -15,10 +15,12 @@ import pytest
 from chains import branching
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networks import Net
 from onnx import TensorProto, helper, numpy_helper
 from stops import run_module, target
 
 import frustum
+from frustum.dialects import graph
 from frustum.runtime import cli
 from frustum.runtime.chain import Chain
 from frustum.runtime.failures import UsageError
@@ -351,6 +353,20 @@ def copy(folder, to):
     for path in folder.iterdir():
         (to / path.name).write_bytes(path.read_bytes())
     return to
+
+
+def test_joined_inputs_that_go_to_other_clusters_before_any_layer():
+    """Found by the soak: the copies belonged to the layer before the unit's first, of which there was none."""
+    net = Net()
+    first, second = net.input(1, 4, 7, 9), net.input(1, 3, 7, 9)
+    joined = net.layer(graph.ConcatOp([first, second], 1))
+    x = net.conv(net.unary("relu", net.binary("add", joined, joined)), 5, (2, 3), strides=(3, 3), pads=(0, 1, 0, 1))
+    out = net.binary("add", x, net.binary("add", net.weight(1, 5, 2, 1), x))
+    module, given_inputs = net.module(out, net.unary("relu", second), joined)
+    expected = run_module(module, given_inputs)
+    for split in ("auto", "never"):
+        found = frustum.run(frustum.compile(module, "default", split=split), given_inputs, checked=True)
+        same(found.outputs, expected)
 
 
 # --- random graphs -----------------------------------------------------------------------------------------
