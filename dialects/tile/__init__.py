@@ -16,9 +16,10 @@ from frustum.dialects.tile.operations import ComputeOp, ConcatOp, LoadOp, MoveOp
 from frustum.dialects.tile.parameters import Plain, to_attributes, to_plain
 from frustum.dialects.tile.sub_map import MapAttr, Outer, Residency, SubMap
 from frustum.dialects.tile.tile_type import Raster, Tile, TileType, is_ring
-from frustum.dialects.tile.unit import ROLLING_LOOPS, TILE_LOOPS, UnitOp, YieldOp
+from frustum.dialects.tile.unit import IMAGE_LOOPS, ROLLING_LOOPS, TILE_LOOPS, UnitOp, YieldOp
 
 __all__ = [
+    "IMAGE_LOOPS",
     "ROLLING_LOOPS",
     "SAME",
     "TILE_LOOPS",

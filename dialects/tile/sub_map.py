@@ -20,13 +20,15 @@ Residency: TypeAlias = Literal["unit", "stream"]
 @dataclass(frozen=True, slots=True)
 class SubMap:
     """What one core computes at a time: `extent` of the piece; dimension `cores` is dealt to the cores in turn;
-    `channels` input channels at a time; which loops are outside; where weights wait."""
+    `channels` input channels at a time; which loops are outside; where weights wait; `compact`: the copy into the core
+    leaves out what a strided kernel of one tap does not read."""
 
     extent: Extents
     cores: int
     channels: int = 0
     outer: Outer = "space"
     weights: Residency = "unit"
+    compact: bool = False
 
 
 @irdl_attr_definition
@@ -51,19 +53,17 @@ class MapAttr(Data[SubMap]):
             outer = _one_of(parser, get_args(Outer))
             parser.parse_punctuation(",")
             parser.parse_keyword("weights")
-            return SubMap(
-                extent,
-                cores,
-                channels,
-                cast(Outer, outer),
-                cast(Residency, _one_of(parser, get_args(Residency))),
-            )
+            weights = cast(Residency, _one_of(parser, get_args(Residency)))
+            compact = parser.parse_optional_punctuation(",") is not None
+            if compact:
+                parser.parse_keyword("compact")
+            return SubMap(extent, cores, channels, cast(Outer, outer), weights, compact)
 
     def print_parameter(self, printer: Printer) -> None:
         m = self.data
         printer.print_string(
             f"<extent {ints(m.extent)}, cores {m.cores}, channels {m.channels}, "
-            f"outer {m.outer}, weights {m.weights}>"
+            f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}>"
         )
 
     def verify(self) -> None:

@@ -27,6 +27,8 @@ from frustum.dialects.unit import DIMENSIONS, Extents, NamedUnit, ints, parse_ex
 
 TILE_LOOPS: Extents = (1, 0, 2, 3)
 """Dimensions of the loops over tiles, from the outermost: a channel range keeps its weights while n, h and w run."""
+IMAGE_LOOPS: Extents = (1, 2, 3, 0)
+"""The same of tiles that do not depend on each other, the images innermost."""
 ROLLING_LOOPS: Extents = (1, 0, 3, 2)
 """The same where rows roll: one column strip after the other, each from top to bottom."""
 

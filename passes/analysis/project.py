@@ -162,6 +162,10 @@ class Projection:
         count = len(self.rings)
         return self.rings[number] if number < count else self.input_rings[number - count]
 
+    def is_ring(self, number: int) -> bool:
+        """Whether rows or columns of a map may go around in its buffer."""
+        return bool(self.columns) or bool(self.rings and self.ring_of(number))
+
 
 def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:
     """Regions of every map of a unit for one tile of its output; raises `Unprojectable`."""

@@ -5,6 +5,7 @@ The search works with bounds on what streams and pieces need; here `project`, `p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,11 +14,11 @@ from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import Residency, SubMap
+from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS, Residency, SubMap
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.footprint import Footprint, footprint
 from frustum.passes.analysis.project import ROWS, Projection, UnitLayers, Unprojectable, project
-from frustum.passes.analysis.traffic import traffic
+from frustum.passes.analysis.traffic import loaded_elements, traffic
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.tile.plan import LayerPlan, plan_layer, work_of
 from frustum.passes.tile.plan_unit import OVERLAPPED, TILE_OVERHEAD_CYCLES, varies, weight_bytes
@@ -77,7 +78,39 @@ def realise(
     compute = passes * (sum(p.cycles for p in plans if p is not None) + TILE_OVERHEAD_CYCLES)
     transfer = moved / target.chip.dram.port_bytes_per_cycle
     cycles = max(compute, transfer) + OVERLAPPED * (compute + transfer)
+    cycles += waits(unit, partition, projection, plans, target, kept)
     return Realised(partition, tuple(p.map if p else None for p in plans), needs, moved, cycles)
+
+
+def waits(
+    unit: UnitLayers,
+    partition: Partition,
+    projection: Projection,
+    plans: Sequence[LayerPlan | None],
+    target: Target,
+    kept: Collection[int],
+) -> float:
+    """Cycles in which the cores wait for maps: of the first and last pass of each innermost loop, and, where maps have
+    one copy, what is not loaded behind its last reader or stored before its maker in the next pass."""
+    counts, rate = projection.counts, target.chip.dram.port_bytes_per_cycle
+    rolls = partition.borders == "exchange"
+    runs = max(counts[2], 1) if rolls else max(counts[0], counts[3] if counts[3] > 1 else counts[2])
+    passes = math.prod(counts)
+    took = [0.0 if p is None else p.cycles for p in plans]
+    order = ROLLING_LOOPS if rolls else TILE_LOOPS
+    total = 0.0
+    for k, (own, region) in enumerate(zip(unit.inputs, projection.inputs, strict=True)):
+        if not own.resident:
+            moved = loaded_elements(region, own.dims, counts, target.chip.clusters, order) * own.element_bytes / rate
+            readers = [j for j, sources in enumerate(unit.sources) if any(s.input == k for s in sources)]
+            spare = passes * sum(took[max(readers, default=0) + 1 :])
+            total += moved / runs + (max(0.0, moved - spare) if partition.depth == 1 and passes > 1 else 0.0)
+    for j in unit.stored:
+        if j not in kept:
+            moved = math.prod(unit.layers[j].out_dims) * unit.layers[j].out_bytes / rate
+            spare = passes * sum(took[:j])
+            total += moved / runs + (max(0.0, moved - spare) if partition.depth == 1 and passes > 1 else 0.0)
+    return total
 
 
 def residencies(unit: UnitLayers, streamed: int) -> list[Residency]:
@@ -104,7 +137,7 @@ def plans_of(
             continue
         extent = projection.operands[j][0].extent if layer.kind == "reduce" else projection.outputs[j].extent
         machine = target if residency[j] == "unit" else with_chunks(target, chunk_bytes)
-        work = work_of(layer, extent)
+        work = work_of(layer, extent, in_ring=projection.is_ring(unit.number_of(unit.sources[j][0])))
         plan = plan_layer(replace(work, whole=(*work.whole, *whole)), machine, residency[j], loops)
         if plan is None:
             return None

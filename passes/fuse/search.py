@@ -317,6 +317,10 @@ class Ways:
         self.late, self.behind, self.work = (a[self.index] for a in (group.late, group.behind, group.work))
         self.buffers = {b.map: b.buffer[self.index] for b in (*group.inputs, *group.outputs)}
         self.moved = {b.map: b.moved[self.index] for b in (*group.inputs, *group.outputs)}
+        self.short = {b.map: b.short[self.index] for b in (*group.inputs, *group.outputs)}
+        self.spare = {b.map: b.spare[self.index] for b in (*group.inputs, *group.outputs)}
+        images, rows, columns = (count[self.index] for count in shapes.counts)
+        self.innermost = np.maximum(images, np.where(columns > 1, columns, rows))
         self.in_turn = (shapes.depth == 1)[self.index]
         self.all = np.ones(len(self.index), np.bool_)
         self.inside_form: dict[int, NDArray[np.bool_]] = {}
@@ -392,8 +396,9 @@ class Ways:
             return
         streamed = np.minimum(streamed, len(self.gain) - 1)
         moved = base.moved + (base.passes - 1) * self.streamed[streamed]
-        transfer = moved // self.rate
-        waited = self.in_turn * np.minimum(base.cycles, (base.moved - self.least) // self.rate)
+        transfer = (moved + base.short) // self.rate
+        at_ends = (base.moved + base.short - self.least) // base.runs // self.rate
+        waited = self.in_turn * np.minimum(base.cycles, base.waits) + at_ends
         cycles = np.maximum(base.cycles, transfer) + waited
         cycles = cycles + base.passes * STEP_CYCLES + ((base.cycles + transfer) * OVERLAPPED).astype(np.int64)
         cycles = self.corrected(cycles)
@@ -435,6 +440,13 @@ class Ways:
             if b.map not in inside:
                 memory, moved = memory + self.buffers[b.map], moved + self.moved[b.map]
                 late = np.maximum(late, b.late[self.index])
+        passes = np.where(self.is_roll, self.tiles * (late + self.behind), self.tiles)
+        waits = short = np.zeros(len(self.index), np.int64)
+        crossing = [b for b in group.inputs if b.map not in inside] + [b for b in group.outputs if b.map not in staying]
+        for b in crossing:
+            short = short + self.short[b.map]
+            port_cycles = (self.moved[b.map] + self.short[b.map]) // self.rate
+            waits = waits + np.maximum(port_cycles - passes * self.spare[b.map], 0)
         sends = np.zeros(len(self.index), np.int64)
         for b in group.outputs:
             if b.map not in staying:
@@ -442,9 +454,10 @@ class Ways:
             else:
                 moved = moved + self.must_store.get(b.map, 0)
                 sends = sends + sum(self.send_cycles(m) for m in stay if m >> FORM_BITS == b.map)
-        passes = np.where(self.is_roll, self.tiles * (late + self.behind), self.tiles)
+        runs = np.where(self.is_roll, late + self.behind, self.innermost)
         bus = passes * self.held_weights // self.search.target.cluster.bus.bytes_per_cycle
-        return Base(memory, moved, passes, np.maximum(passes * self.work, bus) + sends, valid & also)
+        cycles = np.maximum(passes * self.work, bus) + sends
+        return Base(memory, moved, passes, cycles, waits, runs, short, valid & also)
 
     def send_cycles(self, kept: int) -> Ints:
         """Cycles in which a cluster sends others what they hold of a map that stays, and do not make."""
@@ -464,12 +477,16 @@ class Ways:
 @dataclass(frozen=True)
 class Base:
     """A group with some maps in SRAM: bytes of SRAM with all weights, DRAM bytes with none streamed, passes, cycles of
-    the cores, and which shapes go at all."""
+    the cores, those for which they wait for a map of one copy, passes of the innermost loop, bytes that the DRAM
+    port loses with short runs, and which shapes go at all."""
 
     memory: Ints
     moved: Ints
     passes: Ints
     cycles: Ints
+    waits: Ints
+    runs: Ints
+    short: Ints
     fits: NDArray[np.bool_]
 
 

@@ -143,6 +143,10 @@ class Boundary:
     rows: tuple[Ints, Ints, Ints]
     """What one cluster makes or needs of it: a box as in `Need`."""
     columns: tuple[Ints, Ints, Ints]
+    spare: Ints
+    """Cycles of a pass in which its only copy may be loaded or stored: behind its last reader, before its maker."""
+    short: Ints
+    """Bytes that the DRAM port is busy with beyond those that it moves: of rows shorter than a whole run."""
 
 
 @dataclass
@@ -210,6 +214,8 @@ class Sweep:
         self.macs = np.zeros(self.size, np.float64)
         self.useful_macs = 0
         self.overlaps = np.zeros(self.size, np.bool_) if borders in ("exchange", "sent") else None
+        self.behind_readers: dict[int, Ints] = {}
+        self.from_maker: dict[int, Ints] = {}
         self.vector_bytes = 0
         self.weights: list[int] = []
         self.stored: dict[int, Boundary] = {}
@@ -278,7 +284,10 @@ class Sweep:
         if is_stored:
             self.behind = np.maximum(self.behind, -(-(layer.out_dims[2] - lead) // made))
         self.place(k, node, need, made, is_stored)
+        for read in node.reads:
+            self.behind_readers.setdefault(read.map, self.work)
         self.count_work(node, need, made)
+        self.from_maker[k] = self.work
         self.vector_bytes += node.vector_bytes
         if node.weight_bytes:
             insort(self.weights, node.weight_bytes)
@@ -391,7 +400,9 @@ class Sweep:
         if is_stored:
             moved = np.full(self.size, self.listing.maps[k].bytes)
             can_stay = k not in self.place_of
-            self.stored[k] = Boundary(k, size, moved, np.zeros_like(moved), can_stay, need.rows, need.columns)
+            zero = np.zeros_like(moved)
+            short = self.short(moved, need, layer.out_dims[3], layer.out_bytes)
+            self.stored[k] = Boundary(k, size, moved, zero, can_stay, need.rows, need.columns, zero, short)
         elif not shared:
             self.rings = self.rings + np.where(is_ring, size, 0)
             self.live[: self.last_use(k) - k + 1] += np.where(is_ring, 0, size)
@@ -473,8 +484,9 @@ class Sweep:
             for read in self.listing.nodes[k].reads:
                 if self.listing.maps[read.map].is_constant:
                     constants += read.bytes
+        outputs = [replace(b, spare=self.work - self.from_maker[b.map]) for b in self.stored.values()]
         return Group(
-            first, self.stop, self.shapes, valid, self.rings + rings + live, inputs, list(self.stored.values()),
+            first, self.stop, self.shapes, valid, self.rings + rings + live, inputs, outputs,
             self.late, self.behind, self.vector_bytes, tuple(self.weights), constants, self.work, self.channels,
         )  # fmt: skip
 
@@ -505,7 +517,15 @@ class Sweep:
         joins = all(
             r.joins for k in map_.users if k < self.stop for r in self.listing.nodes[k].reads if r.map == number
         )
-        return Boundary(number, size, moved, late, joins, need.rows, need.columns)
+        spare = self.behind_readers[number]
+        short = self.short(moved, need, width, read.element_bytes)
+        return Boundary(number, size, moved, late, joins, need.rows, need.columns, spare, short)
+
+    def short(self, moved: Ints, need: Need, width: int, element_bytes: int) -> Ints:
+        """What the DRAM port loses with rows of part of a map, where they are shorter than its shortest run."""
+        run = np.where(need.columns[2] < width, need.columns[2] * element_bytes, FAR)
+        least = self.target.chip.dram.minimum_run_bytes
+        return np.where(run < least, moved * (least - run) // np.maximum(run, 1), 0)
 
     def count_work(self, node: Node, need: Need, made: Ints) -> None:
         layer = node.layer
@@ -527,11 +547,12 @@ class Sweep:
             groups, kernel = cast(int, layer.params["groups"]), cast(tuple[int, int], layer.params["kernel"])
             per_group = cast(int, layer.params["channels"])
             made_per_group = layer.out_dims[1] // groups
-            by_window = over(over(window, cores), core.matrix.lines) * over_int(made_per_group, core.matrix.channels)
-            share = over_int(over_int(made_per_group, cores), core.matrix.channels)
-            passes = self.shapes.images * np.minimum(by_window, over(window, core.matrix.lines) * share)
+            passes = self.line_passes(rows, need.columns[2], made_per_group)
             steps = passes * (groups * per_group * math.prod(kernel))
-            cycles = steps * core.matrix.cycles_per_step.of(layer.maps[0].element_bytes) + LAYER_CYCLES
+            cycles = steps * core.matrix.cycles_per_step.of(layer.maps[0].element_bytes)
+            moved = layer.out_dims[1] * (layer.out_bytes + sum(m.element_bytes for m in layer.maps[1:]))
+            moved += groups * per_group * layer.maps[0].element_bytes  # about as many positions as the output has
+            cycles = np.maximum(cycles, plane * moved // (cores * core.mvdma.bytes_per_cycle)) + LAYER_CYCLES
             _, channels, height, width = layer.out_dims
             rows_all = np.where(has_rows, height, covered(*need.rows, self.shapes.tiles[0], height))
             columns_all = covered(*need.columns, self.shapes.tiles[1], width)
@@ -544,6 +565,22 @@ class Sweep:
             work = math.prod(layer.maps[0].dims[2:]) if layer.kind == "reduce" else 1
             cycles = over(plane * layer.out_dims[1] * work * passes_, rate * cores) + LAYER_CYCLES * (passes_ > 0)
         self.work = self.work + cycles
+
+
+    def line_passes(self, rows: Ints, columns: Ints, channels: int) -> Ints:
+        """Fills of the lines for all output channels of a group, on the core that has the most: rows, columns, images
+        or channels dealt to the cores, whichever takes fewest."""
+        unit, cores, images = self.target.core.matrix, self.target.cluster.cores, self.shapes.images
+        slices = over_int(channels, unit.channels)
+        share = over_int(over_int(channels, cores), unit.channels)
+        most = over(images * rows * columns, unit.lines) * share
+        for windows in (
+            images * over(rows, cores) * columns,
+            images * rows * over(columns, cores),
+            over(images, cores) * rows * columns,
+        ):
+            most = np.minimum(most, over(windows, unit.lines) * slices)
+        return most
 
 
 def by_channels(listing: Listing, target: Target, stop: int, borders: str = "auto") -> Group | None:

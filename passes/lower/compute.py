@@ -37,6 +37,7 @@ from frustum.passes.lower.instructions import COMPUTE
 from frustum.passes.lower.memory_map import Placed, aligned, byte_strides, four, offset_of, tile_bytes
 from frustum.passes.lower.nest import CHANNELS_IN, GROUP, LoopName, Nest
 from frustum.passes.lower.raster import parts_of
+from frustum.passes.lower.sampled import sampled
 from frustum.passes.lower.shuffle import SHUFFLE, load_groups
 
 Emit = Callable[[Block, int], None]
@@ -86,7 +87,7 @@ class LayerLowering:
         vectors: dict[str, Placed],
         site: Site,
     ):
-        self.op, self.tiles, self.out = op, tiles, out
+        self.op, self.tiles, self.out = op, list(tiles), out
         self.weights, self.vectors, self.site = weights, vectors, site
         self.kind = op.kind.data
         self.params: dict[str, Any] = to_plain(op.params)
@@ -95,6 +96,10 @@ class LayerLowering:
         self.reduced: Sequence[int] = self.params["axes"] if self.kind == "reduce" else ()
         if self.reduced:  # its pieces are pieces of the input
             self.access = [SAME4]
+        if self.map.compact:
+            self.tiles[0] = sampled(self.tiles[0], out, self.params["strides"])
+            self.access[0] = (*self.access[0][:2], *SAME4[2:])
+            self.params["strides"] = (1, 1)
         start, extent, bound = self.space()
         self.nest: Nest = nests.build(
             self.map,

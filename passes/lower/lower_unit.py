@@ -16,6 +16,7 @@ from frustum.dialects.graph import WeightOp
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.sweeps import Sweep
 from frustum.passes.analysis.project import ROWS
+from frustum.passes.lower import ahead
 from frustum.passes.lower.compute import LayerLowering, Site, WeightSource
 from frustum.passes.lower.declare import Window
 from frustum.passes.lower.holds import hold
@@ -107,21 +108,82 @@ class UnitLowering:
 
     def passes(self, ops: Sequence[Operation], holds: Holds) -> None:
         """The innermost body, and what it needs in those around it."""
+        layers = [op for op in ops if isinstance(op, t.ComputeOp)]
+        loads: list[tuple[ahead.Slots, list[Operation]]] = []
         for op in ops:
             if isinstance(op, t.LoadOp) and op.result not in self.tiles.fixed:
+                before = self.innermost.last_op
                 load(self, op)
-        layers = [op for op in ops if isinstance(op, t.ComputeOp)]
+                if slots := self.slots_of_load(op, layers):
+                    loads.append((slots, ahead.behind(self.innermost, before)))
         for i, op in enumerate(layers):
             if op not in holds:
                 holds[op] = hold(self, op, self.first_layer + i)
         self.stage = self.inner_stage()
+        placed = self.let_ahead(loads, holds)
         for op in layers:
             self.tiles.place(op.result, op.region.data)
+        ends: list[Operation] = []  # the last operation of each layer
         for op in ops:
+            before = self.innermost.last_op
             if isinstance(op, t.ComputeOp):
                 self.layer(op, *holds[op])
-            else:
-                self.after_layer(op)
+                self.innermost.add_ops(placed.get(len(ends), ()))
+                ends.append(one(self.innermost.last_op))
+                continue
+            self.after_layer(op)
+            if isinstance(op, t.StoreOp) and streams(holds) and (slots := self.slots_of_store(op, layers)):
+                self.let_behind(slots, ahead.behind(self.innermost, before), ends)
+
+    def slots_of_store(self, op: t.StoreOp, layers: Sequence[t.ComputeOp]) -> ahead.Slots | None:
+        """Behind which layers of the next pass a store may stand; None: it stays behind its own."""
+        home, tile = self.program.homes[op.tile], tile_of(op.tile)
+        is_inside = self.loops and home.depth == len(self.loops) and home.is_alone and not self.unit.sweeps
+        if not is_inside or home.is_resident or tile.ring or tile.raster or op.tile.owner not in layers:
+            return None
+        return ahead.store_slots(layers.index(op.tile.owner), len(layers), self.unit.depth.value.data) or None
+
+    def let_behind(self, slots: ahead.Slots, ops: Sequence[Operation], ends: Sequence[Operation]) -> None:
+        """Put a store, one pass late, behind layers that are written already, or, of several copies, are not."""
+        ahead.set_stage(ops, self.stage + 1)
+        among = ahead.Slots(slots.first, min(slots.stop, len(ends)))
+        for place, parts in ahead.spread(ops, among, in_parts=True).items():
+            for op in parts:
+                if op.parent is not None:
+                    op.detach()
+            self.innermost.insert_ops_after(parts, ends[place])
+
+    def slots_of_load(self, op: t.LoadOp, layers: Sequence[t.ComputeOp]) -> ahead.Slots | None:
+        """Behind which layers a load of the innermost body may stand; None: it stays in front of them."""
+        home, uses = self.program.homes[op.result], list(op.result.uses)
+        readers = [i for i, layer in enumerate(layers) if op.result in layer.tiles]
+        is_inside = self.loops and home.depth == len(self.loops) and home.is_alone and not self.unit.sweeps
+        if not is_inside or not readers or len(readers) != len(uses):
+            return None
+        return ahead.load_slots(readers, len(layers), self.unit.depth.value.data) or None
+
+    def let_ahead(
+        self, loads: Sequence[tuple[ahead.Slots, list[Operation]]], holds: Holds
+    ) -> dict[int, list[Operation]]:
+        """The loads of the innermost body by the layer behind which they stand, one pass ahead of all else."""
+        if not loads:
+            return {}
+        early = {op for _, ops in loads for op in ops}
+        if self.stage == 0:
+            self.stage = 1
+            ahead.set_stage([op for op in self.innermost.ops if op not in early], 1)
+        placed: dict[int, list[Operation]] = {}
+        for slots, ops in loads:
+            own = ahead.spread(ops, slots, in_parts=streams(holds))
+            for place, parts in own.items():
+                if place >= 0:
+                    for op in parts:
+                        if op.parent is not None:
+                            op.detach()
+                    placed.setdefault(place, []).extend(parts)
+                else:
+                    self.innermost.add_ops(op for op in parts if op.parent is None)
+        return placed
 
     def after_layer(self, op: Operation) -> None:
         """What is done with tiles that are there."""
@@ -226,3 +288,13 @@ class UnitLowering:
         number = self.number_of(op, "move")
         target = self.program.declared.buffers[result]
         self.innermost.add_ops(lower_move(op, source, target, self.clusters, self.tags(number)))
+
+
+def streams(holds: Holds) -> bool:
+    """Whether the weights of some layer are brought piece by piece while it computes."""
+    return any(source is not None and source.placed is None for source, _ in holds.values())
+
+
+def one(op: Operation | None) -> Operation:
+    assert op is not None
+    return op

@@ -73,6 +73,8 @@ class AssignOrder(ModulePass):
             self.assign(unit, target)
 
     def assign(self, unit: t.UnitOp, target: Target) -> None:
+        if unit.loop_order == t.IMAGE_LOOPS:  # of independent tiles: any order will do
+            del unit.properties["loops"]
         if unit.loop_order != t.TILE_LOOPS:
             self.check_rolling(unit)
             return

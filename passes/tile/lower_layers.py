@@ -129,10 +129,8 @@ def lower_layers(unit: UnitOp, target: Target, known: dict[OpResult, Resident]) 
 
 def lower_cut(unit: UnitOp, cut: Cut, results: Results, target: Target) -> t.UnitOp:
     """The loops over the tiles of a unit's layers, cut so."""
-    rolls = cut.partition.borders == "exchange"
-    loops = t.ROLLING_LOOPS if rolls else t.TILE_LOOPS
     counts, partition = cut.projection.counts, cut.partition
-    lowered = empty(unit, counts, partition.clusters, partition.depth, loops, results.types)
+    lowered = empty(unit, counts, partition.clusters, partition.depth, loops_of(cut), results.types)
     if LAYOUT in unit.attributes:  # before the stores, which ask how the results lie
         lowered.attributes[LAYOUT] = unit.attributes[LAYOUT]
     body = Body(cut, Inside(unit, lowered), target, results, lowered)
@@ -141,6 +139,20 @@ def lower_cut(unit: UnitOp, cut: Cut, results: Results, target: Target) -> t.Uni
     body.stores()
     body.inside.block.add_op(t.YieldOp([body.tiles[j] for j in results.kept]))
     return lowered
+
+
+def loops_of(cut: Cut) -> Extents:
+    """Dimensions of the loops over tiles from the outermost.  Independent tiles go through the images innermost where
+    these are more: loads run ahead and stores behind within the innermost loop only."""
+    partition, projection = cut.partition, cut.projection
+    if partition.borders == "exchange":
+        return t.ROLLING_LOOPS
+    many = {d for d in (0, 2, 3) if projection.counts[d] > 1}
+    loaded = [r for r, own in zip(projection.inputs, cut.layers.inputs, strict=True) if not own.resident]
+    move = all(any(len(s.loops) > d and s.loops[d] for s in region.start) for region in loaded for d in many)
+    images, _, rows, columns = projection.counts
+    is_longest = images > (columns if columns > 1 else rows) > 1
+    return t.IMAGE_LOOPS if partition.borders == "overlap" and move and is_longest else t.TILE_LOOPS
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ Source: tfu.md, "On-chip unit map" (splitting over H, W, Cout, Cin; halving alon
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from frustum.dialects.durations import vector_passes
 from frustum.dialects.target import Target, VectorUnit
 from frustum.dialects.tile import Access, Outer, Residency, SubMap, Whole
 from frustum.dialects.unit import Extents
-from frustum.passes.analysis.layer import Layer
+from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.tile.busy_lines import Kernel, busy_cycles, filling_heights
 
 ACCUMULATOR_BYTES = 4
@@ -54,6 +55,8 @@ class Work:
     operations: tuple[tuple[str, int], ...] = ()
     """Of the vector unit; see `operations_of`."""
     reduced: tuple[int, ...] = ()
+    may_compact: bool = False
+    """The copy into a core may leave out what the strides leave out."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,9 @@ class LayerPlan:
     """SRAM bytes for streamed weights (both copies); 0 where they stay."""
 
 
-def work_of(layer: Layer, extent: Extents) -> Work:
-    """The search's view of a layer whose region has these extents (of the input for reductions)."""
+def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True) -> Work:
+    """The search's view of a layer whose region has these extents (of the input for reductions); `in_ring`: whether
+    its operand may lie in a ring."""
     p: Mapping[str, Any] = layer.params
     accesses = tuple(m.access for m in layer.maps)
     map_bytes = tuple(m.element_bytes for m in layer.maps)
@@ -91,6 +95,7 @@ def work_of(layer: Layer, extent: Extents) -> Work:
             layer.weight_bytes,
             layer.channel_bytes,
             layer.accumulator_bytes,
+            may_compact=not in_ring and leaves_out(layer),
         )
     kernel = p.get("kernel", (1, 1))
     reduced = p.get("axes", ()) if layer.kind == "reduce" else ()
@@ -106,6 +111,15 @@ def work_of(layer: Layer, extent: Extents) -> Work:
         operations=operations_of(layer),
         reduced=reduced,
     )
+
+
+def leaves_out(layer: Layer) -> bool:
+    """Whether a convolution has a kernel of one tap that does not read every position, and no padding."""
+    operand = layer.maps[0]
+    axes = [axis for axis in operand.access[2:] if not isinstance(axis, Whole)]
+    ends = zip(axes, layer.out_dims[2:], operand.dims[2:], strict=False)
+    is_plain = len(axes) == 2 and all(a.low == 0 and a.den == 1 and (out - 1) * a.num < size for a, out, size in ends)
+    return layer.params["kernel"] == (1, 1) and layer.params["strides"] != (1, 1) and is_plain
 
 
 def operations_of(layer: Layer) -> tuple[tuple[str, int], ...]:
@@ -189,18 +203,29 @@ def needs(access: Access, extents: Sequence[Ints]) -> list[Ints]:
 
 def plan_matrix(work: Work, target: Target, residency: Residency, loops: int) -> LayerPlan | None:
     best: LayerPlan | None = None
-    for cores_dim in (1, 2, 3, 0):
-        for outer in ("space", "channels"):
-            plan = plan_matrix_with(work, target, residency, loops, cores_dim, outer)
-            if plan is not None and (best is None or plan.cycles < best.cycles):
-                best = plan
+    for cores_dim, outer, compact in itertools.product((1, 2, 3, 0), ("space", "channels"), (False, True)):
+        if compact and not work.may_compact:
+            continue
+        plan = plan_matrix_with(work, target, residency, loops, cores_dim, outer, compact=compact)
+        if plan is not None and (best is None or plan.cycles < best.cycles):
+            best = plan
     return best
 
 
 def plan_matrix_with(
-    work: Work, target: Target, residency: Residency, loops: int, cores_dim: int, outer: str
+    work: Work,
+    target: Target,
+    residency: Residency,
+    loops: int,
+    cores_dim: int,
+    outer: str,
+    *,
+    compact: bool = False,
 ) -> LayerPlan | None:
     """The best pieces when dimension `cores_dim` is dealt to the cores and the loops `outer` are outside."""
+    if compact:
+        axes = (*work.accesses[0][:2], *SAME4[2:])
+        work = replace(work, accesses=(axes, *work.accesses[1:]), strides=(1, 1))
     core, cores, e = target.core, target.cluster.cores, work.map_bytes[0]
     free = [work.extent[d] for d in range(4) if d not in work.whole]
     if cores > 1 and (cores_dim in work.whole or (work.extent[cores_dim] == 1 and max(free, default=1) > 1)):
@@ -259,21 +284,24 @@ def plan_matrix_with(
     slices = over(per_group, unit.channels) * in_groups
     matrix = n_space * n_c * slices * work.channels * busy_cycles(unit, kernel_of(work), sn, sh, sw)
     move = core.mvdma.bytes_per_cycle
-    moved = in_loads * in_bytes + n_space * n_c * out_bytes
+    sram = target.cluster.sram
+    padded = in_loads * in_bytes * (max(1, sram.minimum_run_bytes // e) if compact else 1)
+    moved = n_space * n_c * out_bytes
     bus = np.zeros_like(moved)
     if cores_dim == 1:
         moved = moved + weight_loads * weight_bytes
     else:
         bus = weight_loads * weight_bytes // target.cluster.bus.bytes_per_cycle
-    port = moved * cores // target.cluster.sram.port_bytes_per_cycle
-    cycles = np.maximum(np.maximum(matrix, np.maximum(moved // move, port)), bus)
+    copied = moved // move + np.maximum(in_loads * in_bytes // move, padded // sram.port_bytes_per_cycle)
+    port = (moved + padded) * cores // sram.port_bytes_per_cycle
+    cycles = np.maximum(np.maximum(matrix, np.maximum(copied, port)), bus)
     cycles = (
         cycles + PIECE_OVERHEAD_CYCLES * n_space * n_c * n_ci + (in_bytes + weight_bytes + out_bytes) // move
     )
     k = int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))
     chunk = int(aligned(weight_bytes[k] * (cores if cores_dim == 1 else 1)))
     piece: Extents = (int(sn[k]), int(sc[k]), int(sh[k]), int(sw[k]))
-    submap = SubMap(piece, cores_dim, int(ci[k]), cast(Outer, outer), residency)
+    submap = SubMap(piece, cores_dim, int(ci[k]), cast(Outer, outer), residency, compact)
     return LayerPlan(
         submap, float(cycles[k]), int(weight_loads[k]), 2 * chunk if residency == "stream" else 0
     )

@@ -326,7 +326,8 @@ def layer_plans(
             plans.append(LayerPlan(SubMap(projection.outputs[j].extent, 1), 0.0, 0, 0))
             continue
         extent = projection.operands[j][0].extent if layer.kind == "reduce" else projection.outputs[j].extent
-        plan = plan_layer(work_of(layer, extent), target, residency[j], loops)
+        in_ring = projection.is_ring(unit.number_of(unit.sources[j][0]))
+        plan = plan_layer(work_of(layer, extent, in_ring=in_ring), target, residency[j], loops)
         if plan is None:
             return None
         plans.append(plan)

@@ -59,11 +59,12 @@ def each_candidate(monkeypatch, call):
 def calls(work, machine, residency, loops):
     """The searches of which `plan_layer` takes the best."""
     if work.kind == "conv":
-        for cores_dim in (1, 2, 3):
+        for cores_dim in (0, 1, 2, 3):
             for outer in ("space", "channels"):
-                yield lambda c=cores_dim, o=outer: plan.plan_matrix_with(
-                    work, machine, residency, loops, c, o
-                )
+                for compact in {False, work.may_compact}:
+                    yield lambda c=cores_dim, o=outer, x=compact: plan.plan_matrix_with(
+                        work, machine, residency, loops, c, o, compact=x
+                    )
         return
     for cores_dim in (1, 2, 3, 0):
         yield lambda c=cores_dim: plan.plan_vector_with(work, machine, loops, c, False)
