@@ -90,12 +90,14 @@ def waits(
     target: Target,
     kept: Collection[int],
 ) -> float:
-    """Cycles in which the cores wait for maps: of the first and last pass of each innermost loop, and, where maps have
-    one copy, what is not loaded behind its last reader or stored before its maker in the next pass."""
+    """Cycles in which the cores wait for maps of several images: of the first and last pass of each innermost loop, and
+    of one copy what is not loaded behind its last reader, or stored before its maker in the next pass."""
     counts, rate = projection.counts, target.chip.dram.port_bytes_per_cycle
     rolls = partition.borders == "exchange"
     runs = max(counts[2], 1) if rolls else max(counts[0], counts[3] if counts[3] > 1 else counts[2])
-    passes = math.prod(counts)
+    passes, is_one = math.prod(counts), partition.depth == 1 and math.prod(counts) > 1
+    if unit.out.out_dims[0] == 1:  # bytes decide, and of equal ones the cycles of the cores
+        return 0.0
     took = [0.0 if p is None else p.cycles for p in plans]
     order = ROLLING_LOOPS if rolls else TILE_LOOPS
     total = 0.0
@@ -104,12 +106,12 @@ def waits(
             moved = loaded_elements(region, own.dims, counts, target.chip.clusters, order) * own.element_bytes / rate
             readers = [j for j, sources in enumerate(unit.sources) if any(s.input == k for s in sources)]
             spare = passes * sum(took[max(readers, default=0) + 1 :])
-            total += moved / runs + (max(0.0, moved - spare) if partition.depth == 1 and passes > 1 else 0.0)
+            total += moved / runs + is_one * max(0.0, moved - spare)
     for j in unit.stored:
         if j not in kept:
             moved = math.prod(unit.layers[j].out_dims) * unit.layers[j].out_bytes / rate
             spare = passes * sum(took[:j])
-            total += moved / runs + (max(0.0, moved - spare) if partition.depth == 1 and passes > 1 else 0.0)
+            total += moved / runs + is_one * max(0.0, moved - spare)
     return total
 
 

@@ -398,7 +398,11 @@ class Ways:
         moved = base.moved + (base.passes - 1) * self.streamed[streamed]
         transfer = (moved + base.short) // self.rate
         at_ends = (base.moved + base.short - self.least) // base.runs // self.rate
-        waited = self.in_turn * np.minimum(base.cycles, base.waits) + at_ends
+        streams = np.minimum(1.0, base.passes * self.streamed[streamed] / self.rate / np.maximum(base.cycles, 1))
+        waits = np.zeros(len(streams))
+        for b in base.waits:
+            waits = waits + np.maximum(b.port_cycles - (1.0 - streams) * b.spare_cycles, 0)
+        waited = (self.in_turn * np.minimum(base.cycles, waits)).astype(np.int64) + at_ends
         cycles = np.maximum(base.cycles, transfer) + waited
         cycles = cycles + base.passes * STEP_CYCLES + ((base.cycles + transfer) * OVERLAPPED).astype(np.int64)
         cycles = self.corrected(cycles)
@@ -441,12 +445,11 @@ class Ways:
                 memory, moved = memory + self.buffers[b.map], moved + self.moved[b.map]
                 late = np.maximum(late, b.late[self.index])
         passes = np.where(self.is_roll, self.tiles * (late + self.behind), self.tiles)
-        waits = short = np.zeros(len(self.index), np.int64)
+        short, waits = np.zeros(len(self.index), np.int64), list[Crossing]()
         crossing = [b for b in group.inputs if b.map not in inside] + [b for b in group.outputs if b.map not in staying]
         for b in crossing:
             short = short + self.short[b.map]
-            port_cycles = (self.moved[b.map] + self.short[b.map]) // self.rate
-            waits = waits + np.maximum(port_cycles - passes * self.spare[b.map], 0)
+            waits.append(Crossing((self.moved[b.map] + self.short[b.map]) // self.rate, passes * self.spare[b.map]))
         sends = np.zeros(len(self.index), np.int64)
         for b in group.outputs:
             if b.map not in staying:
@@ -475,16 +478,24 @@ class Ways:
 
 
 @dataclass(frozen=True)
+class Crossing:
+    """A map that is loaded or stored: cycles of the DRAM port, and those of the cores in which its only copy is free."""
+
+    port_cycles: Ints
+    spare_cycles: Ints
+
+
+@dataclass(frozen=True)
 class Base:
     """A group with some maps in SRAM: bytes of SRAM with all weights, DRAM bytes with none streamed, passes, cycles of
-    the cores, those for which they wait for a map of one copy, passes of the innermost loop, bytes that the DRAM
-    port loses with short runs, and which shapes go at all."""
+    the cores, maps that are loaded or stored, passes of the innermost loop, bytes that the DRAM port loses with short
+    runs, and which shapes go at all."""
 
     memory: Ints
     moved: Ints
     passes: Ints
     cycles: Ints
-    waits: Ints
+    waits: list[Crossing]
     runs: Ints
     short: Ints
     fits: NDArray[np.bool_]
