@@ -479,7 +479,7 @@ class Ways:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A map that is loaded or stored: cycles of the DRAM port, and those of the cores in which its only copy is free."""
+    """A map that is loaded or stored: cycles of the DRAM port, and of the cores while its only copy is free."""
 
     port_cycles: Ints
     spare_cycles: Ints
