@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -397,12 +398,7 @@ class Ways:
         streamed = np.minimum(streamed, len(self.gain) - 1)
         moved = base.moved + (base.passes - 1) * self.streamed[streamed]
         transfer = (moved + base.short) // self.rate
-        at_ends = (base.moved + base.short - self.least) // base.runs // self.rate
-        streams = np.minimum(1.0, base.passes * self.streamed[streamed] / self.rate / np.maximum(base.cycles, 1))
-        waits = np.zeros(len(streams))
-        for b in base.waits:
-            waits = waits + np.maximum(b.port_cycles - (1.0 - streams) * b.spare_cycles, 0)
-        waited = (self.in_turn * np.minimum(base.cycles, waits)).astype(np.int64) + at_ends
+        waited = self.waited(base, streamed)
         cycles = np.maximum(base.cycles, transfer) + waited
         cycles = cycles + base.passes * STEP_CYCLES + ((base.cycles + transfer) * OVERLAPPED).astype(np.int64)
         cycles = self.corrected(cycles)
@@ -416,6 +412,22 @@ class Ways:
                 group.first, group.stop, int(self.index[k]), count, resident, stay, int(moved[k]), int(cycles[k]),
                 int(base.memory[k] - self.gain[count]), free, int(base.passes[k]), group.shares > 1,
             )  # fmt: skip
+
+    def waited(self, base: Base, streamed: Ints) -> Ints:
+        """Cycles in which the cores wait for maps, with so many streamed weights.
+
+        Of maps of one copy, where bytes decide, as long as they are loaded and stored; where time does, in the first
+        and last pass of each innermost loop, and for what is not loaded behind its last reader or stored before its
+        maker, while the DRAM port has no weights to bring.
+        """
+        if not self.search.fastest:
+            return cast(Ints, self.in_turn * np.minimum(base.cycles, (base.moved - self.least) // self.rate))
+        streams = np.minimum(1.0, base.passes * self.streamed[streamed] / self.rate / np.maximum(base.cycles, 1))
+        waits = np.zeros(len(streams))
+        for b in base.crossing:
+            waits = waits + np.maximum(b.port_cycles - (1.0 - streams) * b.spare_cycles, 0)
+        at_ends = (base.moved + base.short - self.least) // base.runs // self.rate
+        return cast(Ints, (self.in_turn * np.minimum(base.cycles, waits)).astype(np.int64) + at_ends)
 
     def corrected(self, cycles: Ints) -> Ints:
         """Cycles, with what exact numbers have said about such shapes before."""
@@ -445,11 +457,11 @@ class Ways:
                 memory, moved = memory + self.buffers[b.map], moved + self.moved[b.map]
                 late = np.maximum(late, b.late[self.index])
         passes = np.where(self.is_roll, self.tiles * (late + self.behind), self.tiles)
-        short, waits = np.zeros(len(self.index), np.int64), list[Crossing]()
-        crossing = [b for b in group.inputs if b.map not in inside] + [b for b in group.outputs if b.map not in staying]
-        for b in crossing:
+        short, crossing = np.zeros(len(self.index), np.int64), list[Crossing]()
+        through = [b for b in group.inputs if b.map not in inside] + [b for b in group.outputs if b.map not in staying]
+        for b in through:
             short = short + self.short[b.map]
-            waits.append(Crossing((self.moved[b.map] + self.short[b.map]) // self.rate, passes * self.spare[b.map]))
+            crossing.append(Crossing((self.moved[b.map] + self.short[b.map]) // self.rate, passes * self.spare[b.map]))
         sends = np.zeros(len(self.index), np.int64)
         for b in group.outputs:
             if b.map not in staying:
@@ -460,7 +472,7 @@ class Ways:
         runs = np.where(self.is_roll, late + self.behind, self.innermost)
         bus = passes * self.held_weights // self.search.target.cluster.bus.bytes_per_cycle
         cycles = np.maximum(passes * self.work, bus) + sends
-        return Base(memory, moved, passes, cycles, waits, runs, short, valid & also)
+        return Base(memory, moved, passes, cycles, crossing, runs, short, valid & also)
 
     def send_cycles(self, kept: int) -> Ints:
         """Cycles in which a cluster sends others what they hold of a map that stays, and do not make."""
@@ -495,7 +507,7 @@ class Base:
     moved: Ints
     passes: Ints
     cycles: Ints
-    waits: list[Crossing]
+    crossing: list[Crossing]
     runs: Ints
     short: Ints
     fits: NDArray[np.bool_]

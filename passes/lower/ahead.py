@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from xdsl.dialects.builtin import IntegerAttr
+from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Block, Operation
 
 from frustum.dialects import isa
@@ -93,7 +93,7 @@ def moved(view: View, channels: int) -> View:
 def set_stage(ops: Sequence[Operation], stage: int) -> None:
     for op in ops:
         if not isinstance(op, isa.AllocOp):
-            op.properties["stage"] = IntegerAttr(stage, cast(IntegerAttr[IntegerAttr], op.properties["stage"]).type)
+            op.properties["stage"] = IntegerAttr(stage, i64)
 
 
 def behind(body: Block, before: Operation | None) -> list[Operation]:
