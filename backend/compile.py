@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
 
 from frustum.backend.encode import encode
 from frustum.backend.executable import Executable, build_executable
-from frustum.backend.pipeline import Choices, Run, stop_of, stops_after
+from frustum.backend.pipeline import Choices, Run, is_measured, stop_of, stops_after
 from frustum.backend.read_program import read_program
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import Element, Program
@@ -32,6 +32,8 @@ ACCURACY = "frustum.accuracy"
 
 SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
 """Shares of SRAM that units may use, in the order tried: buffers of one unit may leave holes."""
+MEASURED_SHARES = (1.0, 0.9)
+"""The same with weights as small as compression is expected to make them, before those with weights as they are."""
 JOINED_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
 """Shares of code and events that joined sections may take, in the order tried; 0: a section for each unit."""
 JOINED_AT_FIRST = 1.1
@@ -85,7 +87,9 @@ def fixed(module: ModuleOp, choices: Choices, run: Run, stop: str | None = None)
     before = [s for s in stops_after(stop) if s in early]
     after = [s for s in stops_after(stop) if s not in early]
     run.advance(module, before, choices)
-    shares = list(SRAM_SHARES if "tiled" in after else SRAM_SHARES[:1])
+    shares = [(share, choices.raw_sizes) for share in (SRAM_SHARES if "tiled" in after else SRAM_SHARES[:1])]
+    if "tiled" in after and is_measured(choices):
+        shares = [*((share, False) for share in MEASURED_SHARES), *((share, True) for share in SRAM_SHARES)]
     joined = [choices.joined, *(share for share in JOINED_SHARES if share < choices.joined)]
     if choices.joined == 1:
         joined.insert(0, JOINED_AT_FIRST)
@@ -95,7 +99,8 @@ def fixed(module: ModuleOp, choices: Choices, run: Run, stop: str | None = None)
         is_last = len(shares) == len(joined) == 1
         attempt = module if is_last else module.clone()
         try:
-            run.advance(attempt, after, replace(choices, sram=shares[0], joined=joined[0]))
+            share, raw_sizes = shares[0]
+            run.advance(attempt, after, replace(choices, sram=share, raw_sizes=raw_sizes, joined=joined[0]))
             if joined[0] > 1 and "fixed" in after:
                 encode(read_program(attempt), target_of(attempt).cluster.instruction_memory_bytes)
         except DoesNotFit as error:

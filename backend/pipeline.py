@@ -40,6 +40,7 @@ from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.find_shuffles import FindShuffles
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
+from frustum.passes.graph.measure_weights import MeasureWeights
 from frustum.passes.graph.own_outputs import OwnOutputs
 from frustum.passes.graph.quantise import QuantiseNetwork
 from frustum.passes.graph.split_reductions import SplitReductions
@@ -77,6 +78,8 @@ class Choices:
     """Share of code and events for joined sections."""
     compression: str = "none"
     weights: str = "replicated"
+    raw_sizes: bool = False
+    """Partitions are sized with weights as they are, though they are to be compressed."""
     order: str | None = None
     """Order of traversal, as `parse_order` reads it; None: as the planner left it."""
     borders: Borders | None = None
@@ -96,12 +99,15 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "imported": (),
         "typed": (*simpler, *types, FuseResidual(), ConvertAtHost(), FindShuffles(), OwnOutputs()),
         "fused": (
+            *measuring_passes(choices),
             FuseLayers(
                 choices.policy, choices.rules, choices.thresholds, borders=borders_to_fuse(choices),
                 sram=choices.sram,
             ),
         ),
-        "tiled": (*partition_passes(choices), ChooseLayout()),
+        "tiled": (
+            *((MeasureWeights(codec="none"),) if choices.raw_sizes else ()), *partition_passes(choices), ChooseLayout(),
+        ),
         "placed": (LowerUnits(), *order_passes(choices)),
         "lowered": (
             LowerTiles(hold=choices.weights == "shared"), ChooseLineBuffer(), *weight_passes(choices),
@@ -138,6 +144,18 @@ def order_passes(choices: Choices) -> Sequence[ModulePass]:
         return ()
     words = parse_order(choices.order)
     return (AssignOrder(order=words.order, bands=words.bands, direction=words.direction),)
+
+
+def is_measured(choices: Choices) -> bool:
+    """Whether partitions are sized with compressed weights: each cluster holds its own."""
+    return choices.compression != "none" and choices.weights == "replicated" and not choices.raw_sizes
+
+
+def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
+    if not is_measured(choices):
+        return (MeasureWeights(codec="none"),) if choices.raw_sizes else ()
+    assert choices.compression in CODECS, f"no codec is called {choices.compression}"
+    return (MeasureWeights(codec=choices.compression),)
 
 
 def weight_passes(choices: Choices) -> Sequence[ModulePass]:

@@ -30,6 +30,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-find-shuffles", "frustum.passes.graph.find_shuffles:FindShuffles"),
     ("frustum-graph-own-outputs", "frustum.passes.graph.own_outputs:OwnOutputs"),
     ("frustum-graph-split-outputs", "frustum.passes.graph.split_outputs:SplitOutputs"),
+    ("frustum-graph-measure-weights", "frustum.passes.graph.measure_weights:MeasureWeights"),
     ("frustum-fuse-layers", "frustum.passes.fuse.fuse_layers:FuseLayers"),
     ("frustum-tile-partition", "frustum.passes.tile.partition:PartitionUnits"),
     ("frustum-tile-split-breadth-first", "frustum.passes.tile.split_breadth_first:SplitBreadthFirst"),

@@ -87,12 +87,13 @@ def is_held(plan: LayerPlan | None) -> bool:
 
 
 def weight_bytes(layer: Layer, region: Region) -> int:
-    """Bytes of the weights that make a region's channels."""
+    """Bytes of the weights that make a region's channels, as they are held."""
     if not layer.is_matrix:
         return 0
     kernel, per_group = layer.params["kernel"], layer.params["channels"]
     assert isinstance(kernel, tuple) and isinstance(per_group, int)
-    return aligned(region.extent[1] * per_group * math.prod(kernel) * layer.weight_bytes)
+    held, whole = layer.held
+    return aligned(-(-region.extent[1] * per_group * math.prod(kernel) * layer.weight_bytes * held // whole))
 
 
 def vector_bytes(layer: Layer, region: Region) -> int:

@@ -12,7 +12,7 @@ from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS
 from frustum.dialects.unit import Extents, Partition
 from frustum.passes.analysis.project import Projection, Region, UnitLayers
 from frustum.passes.tile.plan import LayerPlan
-from frustum.passes.tile.plan_unit import bias_bytes, clipped, weight_bytes
+from frustum.passes.tile.plan_unit import bias_bytes, clipped, held_bytes
 
 
 def traffic(
@@ -36,7 +36,7 @@ def traffic(
     for layer, plan in zip(unit.layers, plans, strict=True):
         if plan is not None:
             times = passes if plan.map.weights == "stream" else 1
-            total += times * weight_bytes(layer, layer.out_dims[1])
+            total += times * held_bytes(layer, layer.out_dims[1])
             total += bias_bytes(layer, layer.out_dims[1])
     return total
 

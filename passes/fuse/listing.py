@@ -178,7 +178,8 @@ class _Reading:
                 whole = (Whole(dims[ROWS]), Whole(dims[COLUMNS]))
                 reads.append(Read(self.map_of(value), False, dims, element_bytes(value), *whole))
             elif k == layer.weight:
-                weights += size_of(value)
+                held, of_raw = layer.held
+                weights += -(-size_of(value) * held // of_raw)
             else:
                 vectors += size_of(value)
         for read in reads:

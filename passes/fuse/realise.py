@@ -21,7 +21,7 @@ from frustum.passes.analysis.project import ROWS, Projection, UnitLayers, Unproj
 from frustum.passes.analysis.traffic import loaded_elements, traffic
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.tile.plan import LayerPlan, plan_layer, work_of
-from frustum.passes.tile.plan_unit import OVERLAPPED, TILE_OVERHEAD_CYCLES, varies, weight_bytes
+from frustum.passes.tile.plan_unit import OVERLAPPED, TILE_OVERHEAD_CYCLES, held_bytes, varies
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def waits(
 
 def residencies(unit: UnitLayers, streamed: int) -> list[Residency]:
     """Where each layer's weights wait: the `streamed` largest are streamed, and those that another layer makes."""
-    sizes = [weight_bytes(layer, layer.out_dims[1]) for layer in unit.layers]
+    sizes = [held_bytes(layer, layer.out_dims[1]) for layer in unit.layers]
     largest = sorted((j for j in range(len(sizes)) if sizes[j]), key=lambda j: -sizes[j])[:streamed]
     return ["stream" if j in largest or varies(layer) else "unit" for j, layer in enumerate(unit.layers)]
 

@@ -251,6 +251,12 @@ def weight_bytes(layer: Layer, channels: int) -> int:
     return channels * per_group * math.prod(kernel) * layer.weight_bytes
 
 
+def held_bytes(layer: Layer, channels: int) -> int:
+    """The same as SRAM and DRAM hold them: compressed, where they are to be."""
+    held, whole = layer.held
+    return -(-weight_bytes(layer, channels) * held // whole)
+
+
 def bias_bytes(layer: Layer, channels: int) -> int:
     """Bytes of the bias, and of all else that has one number per output channel."""
     return channels * sum(layer.channel_bytes)
@@ -294,7 +300,7 @@ def fit(
     """Where each layer's weights wait so that all fits SRAM: the largest are streamed first; None if nothing helps."""
     channels = [region.extent[1] for region in projection.outputs]
     copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
-    weights = [copies * weight_bytes(layer, c) for layer, c in zip(unit.layers, channels, strict=True)]
+    weights = [copies * held_bytes(layer, c) for layer, c in zip(unit.layers, channels, strict=True)]
     used = map_bytes(unit, partition, projection) + sum(
         copies * bias_bytes(layer, c) for layer, c in zip(unit.layers, channels, strict=True)
     )
@@ -347,7 +353,7 @@ def streams_fit(
     copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
     held = sum(
         copies
-        * (bias_bytes(layer, c) + (weight_bytes(layer, c) if p.map.weights == "unit" else 0))
+        * (bias_bytes(layer, c) + (held_bytes(layer, c) if p.map.weights == "unit" else 0))
         for layer, c, p in zip(unit.layers, channels, plans, strict=True)
     )
     streams = max((p.stream_bytes for p in plans), default=0)
@@ -369,7 +375,7 @@ def dram_bytes(
             if source.layer is None:
                 total += loaded_elements(region, operand.dims, counts, clusters) * operand.element_bytes
         times = 1 if residency[j] == "unit" else counts[0] * counts[2] * counts[3]
-        total += times * weight_bytes(layer, layer.out_dims[1])
+        total += times * held_bytes(layer, layer.out_dims[1])
         total += bias_bytes(layer, layer.out_dims[1])
     return total
 

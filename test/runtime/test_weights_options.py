@@ -23,10 +23,13 @@ def ways():
     return [frustum.run(executable, {name: image}, mode="functional") for executable in executables]
 
 
-def test_outputs_are_the_same_bits(ways):
-    for way in ways[1:]:
-        for name, array in ways[0].outputs.items():
-            np.testing.assert_array_equal(way.outputs[name], array)
+def test_outputs_are_the_same(ways):
+    """To the bit where units are cut alike; compressed weights leave room for other units, which add up in another
+    order in f16 (the same bits for the same units: test/pipeline/test_compressed_weights.py)."""
+    plain, compressed, shared = ways
+    for name, array in plain.outputs.items():
+        np.testing.assert_array_equal(shared.outputs[name], array)
+        np.testing.assert_allclose(compressed.outputs[name], array, rtol=0, atol=5e-3 * np.abs(array).max())
 
 
 def test_the_report_says_what_moved_and_what_there_is(ways):

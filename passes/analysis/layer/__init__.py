@@ -8,10 +8,12 @@ One file per family of operations; this one has the tables of which builder make
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import IntegerAttr
+from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES
@@ -93,7 +95,20 @@ def sized(layer: Layer, op: Operation) -> Layer:
         maps=maps,
         out_bytes=element_bytes(op.results[0]),
         accumulator_bytes=ELEMENT_BYTES[accumulator],
+        held=(1, 1) if layer.weight is None else held_of(op.operands[layer.weight]),
     )
+
+
+HELD_BYTES = "frustum.held_bytes"
+"""Attribute of a weight: how many bytes it will take in SRAM and DRAM, where it is to be compressed."""
+
+
+def held_of(weights: SSAValue) -> tuple[int, int]:
+    """Bytes held of weights, and their own."""
+    own = weights.owner.attributes.get(HELD_BYTES) if isinstance(weights.owner, g.WeightOp) else None
+    if not isinstance(own, IntegerAttr):
+        return 1, 1
+    return own.value.data, math.prod(g.shape_of(weights)) * element_bytes(weights)
 
 
 def is_move(ops: Iterable[Operation]) -> bool:

@@ -53,6 +53,8 @@ class Layer:
     out_bytes: int = 4
     """Of an element; those of its operands are in `maps`."""
     accumulator_bytes: int = 4
+    held: tuple[int, int] = (1, 1)
+    """Bytes that SRAM and DRAM hold of so many bytes of weights: fewer where these are to be compressed."""
 
     @cached_property
     def work_dims(self) -> Extents:

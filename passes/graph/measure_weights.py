@@ -1,0 +1,102 @@
+"""The pass that measures how small weights will be compressed, for the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from xdsl.context import Context
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.passes import ModulePass
+
+from frustum.dialects import graph as g
+from frustum.dialects.isa.program import ELEMENT_BYTES
+from frustum.dialects.isa.sync import ALIGNMENT_BYTES
+from frustum.dialects.weight_codec import Codec, compress_all, in_slots
+from frustum.passes.analysis.layer import HELD_BYTES
+from frustum.passes.analysis.module import element_of, target_of
+from frustum.passes.element_types import NUMPY_BY_NAME
+from frustum.passes.weights import Array, store_of
+
+MATRIX_RANK = 2
+PIECE_BYTES = 32 << 10
+SAMPLES = 8
+"""Pieces of a tensor that are compressed: the largest says how large a slot is."""
+SPARE = 1.03
+"""Slots are so much larger than the largest of the samples."""
+
+
+@dataclass(frozen=True)
+class MeasureWeights(ModulePass):
+    """Note on weights how many bytes they will take in SRAM and DRAM once `frustum-lower-compress-weights` has run.
+
+    Before: a network, in units or not.  After: weights of products that get smaller have `frustum.held_bytes`, which
+    partitions are sized with; none has it with codec `none`.  It is an estimate: how large pieces are is not known yet,
+    and some are sampled (frustum.md, "Sizing a partition", step 1).  Where buffers do not fit in the end,
+    `backend/compile.py` plans again with weights as they are.
+    """
+
+    name = "frustum-graph-measure-weights"
+    codec: Codec | Literal["none"] = "auto"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        weights = [each for each in op.walk() if isinstance(each, g.WeightOp)]
+        for weight in weights:
+            weight.attributes.pop(HELD_BYTES, None)
+        if self.codec == "none":
+            return
+        store, most = store_of(op), min(PIECE_BYTES, target_of(op).core.wram.capacity_bytes // 4)
+        known: dict[str, int] = {}
+        for weight in weights:
+            key = weight.key.data
+            if is_of_products(weight):
+                if key not in known:
+                    kind = element_of(weight.result.type.element_type)
+                    known[key] = held_bytes(np.asarray(store[key], NUMPY_BY_NAME[kind]), most, self.codec)
+                if known[key] < raw_bytes(weight):
+                    weight.attributes[HELD_BYTES] = IntegerAttr(known[key], i64)
+
+
+def is_of_products(weight: g.WeightOp) -> bool:
+    """Whether only products read it, as their weights, all channels at once: these go from SRAM into WRAM."""
+    users = [(use.operation, use.index) for use in weight.result.uses]
+    return bool(users) and all(
+        place == 1
+        and ((isinstance(op, g.ConvOp) and op.groups == 1) or (isinstance(op, g.MatmulOp) and is_matrix(weight)))
+        for op, place in users
+    )
+
+
+def is_matrix(weight: g.WeightOp) -> bool:
+    return len(g.shape_of(weight.result)) == MATRIX_RANK
+
+
+def raw_bytes(weight: g.WeightOp) -> int:
+    kind = element_of(weight.result.type.element_type)
+    total = ELEMENT_BYTES[kind]
+    for extent in g.shape_of(weight.result):
+        total *= extent
+    return total
+
+
+def held_bytes(weights: Array, piece_bytes: int, codec: Codec) -> int:
+    """Bytes of all slots of a tensor: as many as it has pieces, each as large as the largest of some needs."""
+    pieces = list(pieces_of(weights, piece_bytes))
+    sampled = [pieces[k] for k in np.linspace(0, len(pieces) - 1, min(SAMPLES, len(pieces))).astype(int)]
+    raw, ends = np.concatenate(sampled), np.cumsum([len(piece) for piece in sampled])
+    slot = in_slots(*compress_all(raw, ends, weights.itemsize, codec), ALIGNMENT_BYTES).shape[1]
+    return int(slot * len(pieces) * SPARE)
+
+
+def pieces_of(weights: Array, piece_bytes: int) -> Iterator[Array]:
+    """The tensor in pieces of whole rows, or of parts of a row where one is larger."""
+    flat = np.ascontiguousarray(weights).reshape(-1).view(np.uint8)
+    row = max(1, len(flat) // max(1, weights.shape[0]))
+    step = row * max(1, piece_bytes // row) if row <= piece_bytes else piece_bytes // 8 * 8
+    for first in range(0, len(flat), step):
+        yield flat[first : first + step]
+
+
+__all__ = ["MeasureWeights", "held_bytes"]
