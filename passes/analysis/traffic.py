@@ -9,10 +9,11 @@ import math
 from collections.abc import Collection, Sequence
 
 from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS
-from frustum.dialects.unit import Extents, Partition
-from frustum.passes.analysis.project import Projection, Region, UnitLayers
+from frustum.dialects.unit import Partition
+from frustum.passes.analysis.loaded import loaded_elements
+from frustum.passes.analysis.project import Projection, UnitLayers
 from frustum.passes.tile.plan import LayerPlan
-from frustum.passes.tile.plan_unit import bias_bytes, clipped, held_bytes
+from frustum.passes.tile.plan_unit import bias_bytes, held_bytes
 
 
 def traffic(
@@ -38,27 +39,4 @@ def traffic(
             times = passes if plan.map.weights == "stream" else 1
             total += times * held_bytes(layer, layer.out_dims[1])
             total += bias_bytes(layer, layer.out_dims[1])
-    return total
-
-
-def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: int, order: Extents) -> int:
-    """Elements that all clusters load of a map over all tiles, whose loops are in `order` from the outermost (a load
-    that all clusters share counts once)."""
-    innermost = max(
-        (order.index(d) for d in range(4) if any(len(s.loops) > d and s.loops[d] for s in region.start)), default=-1
-    )
-    total = 0
-    dealt = range(clusters) if any(s.cluster for s in region.start) else range(1)
-    for k in dealt:
-        elements = 1
-        for position, d in enumerate(order):
-            start, size = region.start[d], dims[d]
-            step = start.loops[d] if len(start.loops) > d else 0
-            passes = counts[d] if position <= innermost else 1
-            first = start.base + k * start.cluster
-            if step:
-                elements *= clipped(first, step, passes, region.extent[d], size)
-            else:
-                elements *= passes * clipped(first, 1, 1, region.extent[d], size)
-        total += elements
     return total

@@ -17,8 +17,9 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS, Residency, SubMap
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.footprint import Footprint, footprint
+from frustum.passes.analysis.loaded import loaded_elements
 from frustum.passes.analysis.project import ROWS, Projection, UnitLayers, Unprojectable, project
-from frustum.passes.analysis.traffic import loaded_elements, traffic
+from frustum.passes.analysis.traffic import traffic
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.tile.plan import LayerPlan, plan_layer, work_of
 from frustum.passes.tile.plan_unit import OVERLAPPED, TILE_OVERHEAD_CYCLES, held_bytes, varies

@@ -11,13 +11,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import Residency, SubMap
+from frustum.dialects.tile import TILE_LOOPS, Residency, SubMap
 from frustum.dialects.unit import Extents, Partition
 from frustum.passes.analysis.layer import CONCAT, Layer
+from frustum.passes.analysis.loaded import loaded_elements
 from frustum.passes.analysis.project import (
     Projection,
     Region,
@@ -31,8 +31,6 @@ from frustum.passes.tile.search import Search, find
 
 MAPS, SRAM_BYTES = "frustum.maps", "frustum.sram_bytes"
 """Attributes of a unit: the `Budget` that it was fused for, where that is not the usual one."""
-TILE_ORDER = (1, 0, 2, 3)
-"""The tile loops from the outermost: a channel range keeps its weights while n, h and w run."""
 WIDEST = 2  # widths at which something fits, from the full row down
 LARGEST_HEIGHTS = 3  # of the tiles that fit: beyond these only the borders grow
 LOOKED_AT = 8  # candidates whose cycles are modelled, cheapest in DRAM bytes first
@@ -373,40 +371,8 @@ def dram_bytes(
     for j, layer in enumerate(unit.layers):
         for operand, region, source in zip(layer.maps, projection.operands[j], unit.sources[j], strict=True):
             if source.layer is None:
-                total += loaded_elements(region, operand.dims, counts, clusters) * operand.element_bytes
+                total += loaded_elements(region, operand.dims, counts, clusters, TILE_LOOPS) * operand.element_bytes
         times = 1 if residency[j] == "unit" else counts[0] * counts[2] * counts[3]
         total += times * held_bytes(layer, layer.out_dims[1])
         total += bias_bytes(layer, layer.out_dims[1])
     return total
-
-
-def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: int) -> int:
-    """Elements that all clusters load of a map over all tiles (a load that all clusters share counts once)."""
-    innermost = max(
-        (TILE_ORDER.index(d) for d in range(4) if any(len(s.loops) > d and s.loops[d] for s in region.start)),
-        default=-1,
-    )
-    total = 0
-    dealt = range(clusters) if any(s.cluster for s in region.start) else range(1)
-    for k in dealt:
-        elements = 1
-        for position, d in enumerate(TILE_ORDER):
-            start, size = region.start[d], dims[d]
-            step = start.loops[d] if len(start.loops) > d else 0
-            passes = counts[d] if position <= innermost else 1
-            first = start.base + k * start.cluster
-            if step:
-                elements *= clipped(first, step, passes, region.extent[d], size)
-            else:
-                elements *= passes * clipped(first, 1, 1, region.extent[d], size)
-        total += elements
-    return total
-
-
-@lru_cache(maxsize=65536)
-def clipped(start: int, step: int, passes: int, extent: int, bound: int) -> int:
-    """Positions of `passes` intervals, each clipped to the map, summed."""
-    return sum(
-        max(0, min(first + extent, bound) - max(first, 0))
-        for first in range(start, start + step * passes, step)
-    )

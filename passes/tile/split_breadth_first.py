@@ -19,9 +19,9 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import TILE_LOOPS
 from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_move
+from frustum.passes.analysis.loaded import loaded_elements
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import UnitLayers, project, tile_counts, unit_layers
-from frustum.passes.analysis.traffic import loaded_elements
 from frustum.passes.fuse.wrap import wrap
 from frustum.passes.tile.forced import Asked, force
 from frustum.passes.tile.partition import realised

@@ -12,8 +12,8 @@ from frustum.backend import targets
 from frustum.dialects import graph
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.footprint import footprint
+from frustum.passes.analysis.loaded import loaded_elements
 from frustum.passes.analysis.project import project
-from frustum.passes.analysis.traffic import loaded_elements
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.fuse.listing import listing_of, network_ops
 from frustum.passes.fuse.sweep import BY_IMAGES, OVERLAP, ROLL, Sweep, below, covered
