@@ -40,6 +40,7 @@ from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.find_shuffles import FindShuffles
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
+from frustum.passes.graph.layer_moves import LayerMoves
 from frustum.passes.graph.measure_weights import MeasureWeights
 from frustum.passes.graph.own_outputs import OwnOutputs
 from frustum.passes.graph.quantise import QuantiseNetwork
@@ -97,7 +98,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     simpler = (QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
-        "typed": (*simpler, *types, FuseResidual(), ConvertAtHost(), FindShuffles(), OwnOutputs()),
+        "typed": (*simpler, *types, FuseResidual(), ConvertAtHost(), FindShuffles(), LayerMoves(), OwnOutputs()),
         "fused": (
             *measuring_passes(choices),
             FuseLayers(

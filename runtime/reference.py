@@ -317,6 +317,8 @@ OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.ReshapeOp: lambda op, x: x.reshape(_result_shape(op)),
     graph.TransposeOp: lambda op, x: x.transpose(op.perm),
     graph.ShuffleOp: lambda op, x: kernels.shuffle(x, op.groups),
+    graph.PickOp: lambda op, x: kernels.slice_elements(x, op.starts, op.steps, _result_shape(op)),
+    graph.TurnOp: lambda op, x: x.transpose(op.perm),
     graph.InterleaveOp: lambda op, *parts: kernels.interleave(parts, op.factor),
 }
 """Operation -> function of it and its operands, as wide as it computes; `execute_op` rounds."""

@@ -251,8 +251,13 @@ def _shuffle(work: Work) -> Array:
     return kernels.shuffle(work.tiles[0].read(work.needed()), work.params["groups"])[:, start:stop]
 
 
+def _pick(work: Work) -> Array:
+    steps = tuple(slice(None, None, step) for step in work.params["steps"])
+    return work.tiles[0].read(work.needed())[steps]
+
+
 LAYERS: dict[str, Callable[[Work], Array]] = {
     "conv": _conv, "pool": _pool, "reduce": _reduce, "lrn": _lrn, "resize": _resize, "softmax": _softmax,
-    "unary": _unary, "binary": _binary, "shuffle": _shuffle,
+    "unary": _unary, "binary": _binary, "shuffle": _shuffle, "pick": _pick,
 }
 """Kind of an `ftile.compute` -> its result on the ranges of a `Work`."""

@@ -45,10 +45,12 @@ from frustum.dialects.graph.views import (
     ConcatOp,
     InterleaveOp,
     PadOp,
+    PickOp,
     ReshapeOp,
     ShuffleOp,
     SliceOp,
     TransposeOp,
+    TurnOp,
 )
 from frustum.dialects.graph.windows import LrnOp, PoolOp, ResizeOp
 
@@ -71,6 +73,7 @@ __all__ = [
     "NetworkOp",
     "OutputOp",
     "PadOp",
+    "PickOp",
     "PoolOp",
     "Pooling",
     "QuantizeOp",
@@ -85,6 +88,7 @@ __all__ = [
     "SliceOp",
     "SoftmaxOp",
     "TransposeOp",
+    "TurnOp",
     "UnaryOp",
     "WeightOp",
     "bounds",
@@ -114,6 +118,8 @@ FGraph = Dialect(
         BinaryOp,
         ConcatOp,
         ShuffleOp,
+        PickOp,
+        TurnOp,
         SliceOp,
         PadOp,
         ReshapeOp,

@@ -30,7 +30,20 @@ from frustum.dialects.graph.attributes import (
 from frustum.dialects.graph.checks import FLOAT, INT, INTS, check_elements, check_result, i64_attr, like
 from frustum.dialects.graph.scales import check_integer, is_integer
 
-__all__ = ["ConcatOp", "InterleaveOp", "PadOp", "ReshapeOp", "ShuffleOp", "SliceOp", "TransposeOp"]
+__all__ = [
+    "ConcatOp",
+    "InterleaveOp",
+    "PadOp",
+    "PickOp",
+    "ReshapeOp",
+    "ShuffleOp",
+    "SliceOp",
+    "TransposeOp",
+    "TurnOp",
+]
+
+CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+"""Transpositions of [N, C, H, W] to [N, H, W, C], and back."""
 
 
 @irdl_op_definition
@@ -204,6 +217,65 @@ class ShuffleOp(IRDLOperation):
         is_even = len(shape) == 4 and self.groups > 0 and shape[1] % self.groups == 0  # n, c, h, w
         shapes.check(is_even, f"fgraph.shuffle: {self.groups} groups of the channels of {shape}")
         check_result(self, shape)
+        check_elements(self.x, self.result)
+
+
+@irdl_op_definition
+class PickOp(IRDLOperation):
+    """A slice of a map with steps above 0: a layer among others, which a unit makes tile by tile."""
+
+    name = "fgraph.pick"
+    x = operand_def(TensorType)
+    starts_attr = prop_def(INTS, prop_name="starts")
+    steps_attr = prop_def(INTS, prop_name="steps")
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$x `starts` $starts `steps` $steps attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, x: SSAValue, starts: Ints, sizes: Ints, steps: Ints) -> None:
+        properties = {"starts": int_array(starts), "steps": int_array(steps)}
+        super().__init__(operands=[x], properties=properties, result_types=[like(x, sizes)])
+
+    @property
+    def starts(self) -> Ints:
+        return ints_of(self.starts_attr)
+
+    @property
+    def steps(self) -> Ints:
+        return ints_of(self.steps_attr)
+
+    def verify_(self) -> None:
+        shape = shape_of(self.x)
+        is_map = len(shape) == 4 and all(step > 0 for step in self.steps)  # n, c, h, w
+        shapes.check(is_map, f"fgraph.pick: steps {self.steps} of {shape}; allowed: steps above 0 of four dimensions")
+        shapes.check_slice(shape, self.starts, self.steps, shape_of(self.result))
+        check_elements(self.x, self.result)
+
+
+@irdl_op_definition
+class TurnOp(IRDLOperation):
+    """A map [N, C, H, W] with its channels last, or one of [N, H, W, C] with its channels first: a transposition that is
+    a layer among others, since it only says how one of its two tensors lies."""
+
+    name = "fgraph.turn"
+    x = operand_def(TensorType)
+    perm_attr = prop_def(INTS, prop_name="perm")
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$x `perm` $perm attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, x: SSAValue, perm: Ints) -> None:
+        shape = shapes.transpose_shape(shape_of(x), perm)
+        super().__init__(operands=[x], properties={"perm": int_array(perm)}, result_types=[like(x, shape)])
+
+    @property
+    def perm(self) -> Ints:
+        return ints_of(self.perm_attr)
+
+    def verify_(self) -> None:
+        is_turn = self.perm in (CHANNELS_LAST, CHANNELS_FIRST)
+        shapes.check(is_turn, f"fgraph.turn: perm {self.perm}; allowed: {CHANNELS_LAST}, {CHANNELS_FIRST}")
+        check_result(self, shapes.transpose_shape(shape_of(self.x), self.perm))
         check_elements(self.x, self.result)
 
 

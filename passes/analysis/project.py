@@ -193,6 +193,7 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
         layer = unit.layers[j]
         if j not in outputs:
             raise Unprojectable(f"layer {j} ({layer.kind}) is neither used nor an output")
+        outputs[j] = on_grid(layer, outputs[j], is_inside=j < last)
         check_whole(j, layer, outputs[j])
         operands[j] = needs_of(layer, outputs[j], partition, counts)
         for region, source, operand in zip(operands[j], unit.sources[j], layer.maps, strict=True):
@@ -210,6 +211,26 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
     )
 
 
+def grid_of(layer: Layer, d: int) -> int:
+    """What the starts of a layer's tiles must be multiples of along a dimension."""
+    axes = (m.access[d] for m in layer.maps)
+    return math.lcm(layer.align[d], *(axis.den for axis in axes if isinstance(axis, Axis)))
+
+
+def on_grid(layer: Layer, region: Region, *, is_inside: bool) -> Region:
+    """The region from the multiple of the layer's steps before it on, of a map inside with all channels: what is made
+    of a resized map, or of one of which channels are picked, may be more than its readers need."""
+    starts, extents = list(region.start), list(region.extent)
+    if is_inside:
+        starts[1], extents[1] = Affine(), layer.out_dims[1]
+    for d in range(len(starts)):
+        beyond = starts[d].base % grid_of(layer, d)
+        starts[d] = starts[d] + -beyond
+        extents[d] += beyond
+    n, c, h, w = extents
+    return Region(_starts(starts), (n, c, h, w))
+
+
 def check_whole(j: int, layer: Layer, region: Region) -> None:
     """Raises `Unprojectable` for a tile of a layer that cuts what must be whole, or starts between its steps."""
     for d, (start, extent) in enumerate(zip(region.start, region.extent, strict=True)):
@@ -217,8 +238,7 @@ def check_whole(j: int, layer: Layer, region: Region) -> None:
             raise Unprojectable(
                 f"layer {j} ({layer.kind}) needs all {layer.out_dims[d]} positions of d{d} at once, a tile has {extent}"
             )
-        axes = (m.access[d] for m in layer.maps)
-        step = math.lcm(layer.align[d], *(axis.den for axis in axes if isinstance(axis, Axis)))
+        step = grid_of(layer, d)
         if any(part % step for part in (start.base, start.cluster, *start.loops)):
             raise Unprojectable(
                 f"layer {j} ({layer.kind}) is made in steps of {step} along d{d}, a tile starts at {start}"

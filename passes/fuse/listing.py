@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 from xdsl.ir import Operation, SSAValue
 
@@ -20,6 +21,10 @@ from frustum.passes.analysis.layer import BUILDERS, CONCAT, JOINS, MOVES, Layer,
 from frustum.passes.analysis.module import element_bytes
 
 ROWS, COLUMNS = 2, 3
+LONGEST_CHAIN = 24
+"""Layers that are not cut apart in a large network."""
+COARSEST = 8
+"""Of the steps in which tiles of resized maps are made: the largest that is looked at."""
 PLACE = "frustum.place"
 """Of a concatenation in DRAM: parts of it may lie in other concatenations too, inside units."""
 
@@ -35,6 +40,8 @@ class Read:
     element_bytes: int
     rows: AnyAxis
     columns: AnyAxis
+    channels: tuple[int, int] = (0, 0)
+    """[first, stop) of those that are needed to make all of the result; (0, 0): all."""
     by_image: bool = False
     """Image i of the result needs image i of the map, or the map is one for all images."""
 
@@ -95,11 +102,49 @@ class Listing:
         self.compulsory_bytes += sum(m.bytes for m in self.maps if m.producer is None and m.users)
         self.compulsory_bytes += sum(m.bytes for m in self.maps if m.is_output)
 
+    @cached_property
+    def grains(self) -> tuple[int, ...]:
+        """Multiples that tiles may have to have: 1, and where maps are resized the products of its steps."""
+        axes = {(read.rows, read.columns) for node in self.nodes for read in node.reads if node.layer is not None}
+        steps = sorted({axis.den for pair in axes for axis in pair if isinstance(axis, Axis)} - {1})
+        return (1, *dict.fromkeys(step**power for step in steps for power in (1, 2) if step**power <= COARSEST))
+
+    @cached_property
+    def seams(self) -> frozenset[int]:
+        """Where cuts of a large network are looked for: not inside chains of element by element layers and what they
+        work on, of which less is left at the end than inside."""
+        found, first = {0, len(self.nodes)}, 0
+        for k, node in enumerate(self.nodes):
+            made = [read.map for read in node.reads if not self.maps[read.map].is_constant]
+            joins = all(read.joins and first <= read.map for read in node.reads if read.map in made)
+            kind = None if node.layer is None else node.layer.kind
+            if not (kind in ("unary", "binary") and made and joins and k - first < LONGEST_CHAIN):
+                found.add(k)
+                first = k
+        return frozenset(found)
+
     def is_place(self, concat: int) -> bool:
         """A concatenation in DRAM that its operands are written into: layers make them, none is an output of the
         network, none is part of another."""
         operands = [read.map for read in self.nodes[concat].reads]
         return len(set(operands)) == len(operands) and all(self.is_part(m, concat) for m in operands)
+
+    def is_row(self, concat: int) -> bool:
+        """A concatenation of any shape that its operands are written into: these lie one behind the other."""
+        op = self.nodes[concat].op
+        if not isinstance(op, g.ConcatOp) or math.prod(g.shape_of(op.result)[: op.axis]) > 1:
+            return False
+        operands = [read.map for read in self.nodes[concat].reads]
+        alone = all(
+            [k for k in self.maps[m].users if isinstance(self.nodes[k].op, g.ConcatOp)] == [concat] for m in operands
+        )
+        return alone and len(set(operands)) == len(operands) and all(self.is_free(m) for m in operands)
+
+    def is_free(self, map_: int) -> bool:
+        """A layer makes it, and it is no output of the network."""
+        producer = self.maps[map_].producer
+        is_made = producer is not None and (self.nodes[producer].layer is not None or self.is_row(producer))
+        return is_made and not self.maps[map_].is_output
 
     def is_part(self, map_: int, concat: int) -> bool:
         """Other concatenations of it lie inside units, if this one is marked as its place."""
@@ -167,7 +212,7 @@ class _Reading:
     def node(self, i: int) -> Node:
         """A layer with what it reads; its weights, unless another layer makes them."""
         op, layer = self.ops[i], self.layers[i]
-        reads = [] if layer is None else [self.read(op.operands[m.index], m) for m in layer.maps]
+        reads = [] if layer is None else [self.read(i, op.operands[m.index], m) for m in layer.maps]
         taken = set() if layer is None else {m.index for m in layer.maps}
         weights = vectors = 0
         for k, value in enumerate(op.operands):
@@ -190,7 +235,7 @@ class _Reading:
         is_batched = layer is not None and layer.is_matrix and layer.params["weight_batch"] != 0
         return Node(op, layer, tuple(reads), weights, vectors, is_batched)
 
-    def read(self, value: SSAValue, operand: MapOperand) -> Read:
+    def read(self, i: int, value: SSAValue, operand: MapOperand) -> Read:
         """How a layer reads a map: as it was made, or in another form."""
         number, dims = self.map_of(value), operand.dims
         maker = self.layers[number] if number < len(self.layers) else None
@@ -198,7 +243,17 @@ class _Reading:
         joins = joins and maker is not None and maker.out_dims == dims and alike(maker.out_view, operand.view, dims)
         rows, columns = operand.access[ROWS], operand.access[COLUMNS]
         by_image = operand.access[0] == Axis() or dims[0] == 1
-        return Read(number, joins, dims, operand.element_bytes, rows, columns, by_image)
+        channels = channels_of(operand, self.layers[i])
+        return Read(number, joins, dims, operand.element_bytes, rows, columns, channels, by_image)
+
+
+def channels_of(operand: MapOperand, layer: Layer | None) -> tuple[int, int]:
+    """The channels of an operand that all of a layer's result needs."""
+    axis, count = operand.access[1], operand.dims[1]
+    if layer is None or isinstance(axis, Whole):
+        return 0, count
+    first = max(0, axis.low)
+    return first, max(first + 1, min(axis.low + axis.extent(layer.out_dims[1]), count))
 
 
 def alike(a: TensorView, b: TensorView, dims: Extents) -> bool:

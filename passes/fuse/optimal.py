@@ -107,11 +107,19 @@ def plan_network(network: g.NetworkOp, target: Target, options: OptimalOptions =
     keep = options.keep and (target.chip.clusters == 1 or target.cluster.cdma is not None)
     listings = [listing_of(ops, network.terminator.values) for ops in orders(network)]
     fastest = is_for_time(listings[0], target)
-    searches = [Search(x, target, capacity, options.borders, keep, fastest=fastest) for x in listings]
+    is_small = len(listings[0].nodes) <= SMALL
+    searches = [
+        Search(
+            x, target, capacity, options.borders, keep, fastest=fastest, seams=None if is_small else x.seams
+        )
+        for x in listings
+    ]
     plan = best_of(searches)
+    if plan is None and not is_small:  # some chain fits in no way as a whole
+        plan = best_of([replace(search, seams=None) for search in searches])
     if not fastest or plan is None:
         return plan
-    once = best_of([replace(search, once=True, costs={}, banned=set(), slower={}) for search in searches])
+    once = best_of([replace(search, once=True, costs={}, banned={}, slower={}) for search in searches])
     is_better = once is not None and once.cycles <= ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
     return once if is_better else plan
 
@@ -122,23 +130,45 @@ def best_of(searches: Sequence[Search]) -> Plan | None:
     if len(searches[0].listing.nodes) <= SMALL:
         plans = [plan for search in searches if (plan := plan_listing(search)) is not None]
         return min(plans, key=lambda p: cost_of(p, fastest=fastest), default=None)
-    search, solution = quick(searches)
+    few = searches if len(searches[0].listing.nodes) <= LARGE else searches[:1]
+    if not fastest and (plan := near(few)) is not None:
+        return plan
+    search, solution = quick(few)
     is_near = not fastest and solution is not None and solution.bytes <= NEAR * solution.listing.compulsory_bytes
     return plan_listing(search, solution if is_near else None)
+
+
+def near(searches: Sequence[Search]) -> Plan | None:
+    """A plan that moves next to nothing more than it must, from the search of few ways and then of more; None where
+    there is none in these orders.  What moves more is left out at once, so that to find none takes little time."""
+    bound = int(NEAR * searches[0].listing.compulsory_bytes)
+    for states, length in ((QUICK_STATES, QUICK_LENGTH), width_of(searches[0].listing)):
+        plans = []
+        for search in searches:
+            bounded = replace(search, most_states=states, longest=length, bound=bound)
+            if (plan := plan_listing(bounded, relax=False)) is not None:
+                plans.append(plan)
+        if plans:
+            return min(plans, key=lambda p: cost_of(p, fastest=False))
+    return None
+
+
+def width_of(listing: Listing) -> tuple[int, int]:
+    """States of a cut and layers of a group that the full search looks at."""
+    return (MANY_STATES, MANY_LENGTH) if len(listing.nodes) <= LARGE else (LARGE_STATES, LARGE_LENGTH)
 
 
 def quick(searches: Sequence[Search]) -> tuple[Search, Solution | None]:
     """The order of the layers that is best when few ways are looked at, and what is found, which bounds all others; of
     large networks the full search looks at fewer states."""
-    most = len(searches[0].listing.nodes)
     found = []
-    for search in searches if most <= LARGE else searches[:1]:
+    for search in searches:
         solution = replace(search, most_states=QUICK_STATES, longest=QUICK_LENGTH).solve()
         cost = (HUGE, HUGE) if solution is None else cost_of(solution, fastest=search.fastest)
         found.append((cost, search, solution))
     _, search, solution = min(found, key=lambda f: f[0])
     bound = HUGE if solution is None or search.fastest else solution.bytes
-    states, length = (MANY_STATES, MANY_LENGTH) if most <= LARGE else (LARGE_STATES, LARGE_LENGTH)
+    states, length = width_of(search.listing)
     return replace(search, most_states=states, longest=length, bound=bound), solution
 
 
@@ -160,30 +190,30 @@ def cost_of(found: Plan | Solution | Realised, *, fastest: bool) -> tuple[float,
     return (found.cycles, bytes_) if fastest else (bytes_, found.cycles)
 
 
-def plan_listing(search: Search, solution: Solution | None = None) -> Plan | None:
+def plan_listing(search: Search, solution: Solution | None = None, *, relax: bool = True) -> Plan | None:
     """The best solution of which every group fits with exact numbers; `solution` is the first to try.
 
-    Where a group does not fit, the search goes on without it, over fewer ways.
+    Where a group does not fit, the search goes on from its first one without it, and where nothing is left within its
+    bound, without that (`relax`).
     """
+    after = 0
     for attempt in range(TRIES):
-        solution = solution or search.solve()
+        solution = solution or search.solve(after)
+        if solution is None and relax and search.bound < HUGE:  # what it is the bound of does not fit
+            search, after = replace(search, bound=HUGE), 0
+            continue
         if solution is None:
             return None
         units = [exact(step, search) for step in solution.steps]
         if search.fastest and attempt < CORRECTIONS and corrects(search, [u for u in units if u is not None]):
-            solution = None
+            solution, after = None, 0
             continue
-        failed = [(s.first, s.stop) for s, unit in zip(solution.steps, units, strict=True) if unit is None]
+        failed = [s for s, unit in zip(solution.steps, units, strict=True) if unit is None]
         if not failed:
             return plan_of(solution, [u for u in units if u is not None])
-        # Without its bound a full search takes too long.
-        search = replace(
-            search,
-            banned=search.banned | set(failed),
-            bound=HUGE,
-            most_states=min(search.most_states, QUICK_STATES),
-            longest=min(search.longest, QUICK_LENGTH),
-        )
+        for step in failed:
+            search.banned.setdefault((step.first, step.stop), set()).add((step.resident, step.kept))
+        after = min(len(search.states) - 1, failed[0].stop - 1)
         solution = None
     return None
 

@@ -9,8 +9,10 @@ prefix" (FFM).
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -26,6 +28,7 @@ from frustum.passes.fuse.sweep import BY_IMAGES, ROLL, STEP_CYCLES, Boundary, Gr
 from frustum.passes.tile.plan_unit import OVERLAPPED, Budget, UnitPlan, plan_unit
 
 MOST_STATES = 48
+MOST_BANNED = 4  # ways of some layers that do not fit after all, before they are no group any more
 MOST_KEPT = 3  # of the outputs of a group, any subset of so many may stay
 RESIDENT_CONCAT = False  # a buffer for the whole would be needed from the first part on, which is not modelled
 CHUNK_SHARE = 32  # a chunk of streamed weights is at most this part of SRAM, or
@@ -107,7 +110,10 @@ class Search:
     keep: bool = True
     longest: int = 96
     most_states: int = MOST_STATES
-    banned: set[tuple[int, int]] = field(default_factory=set)
+    banned: dict[tuple[int, int], set[tuple[Kept, Kept]]] = field(default_factory=dict)
+    """Of layers [first, stop): maps that they find and leave in SRAM with which they do not fit after all."""
+    seams: frozenset[int] | None = None
+    """Where cuts are looked for; None: everywhere."""
     costs: dict[int, int] = field(default_factory=dict)
     bound: int = HUGE
     """No more bytes than this: what a quick search has found."""
@@ -122,15 +128,25 @@ class Search:
     def __post_init__(self) -> None:
         self.boxes = boxes_of(self.listing, self.target.chip.clusters)
         self.rest = rest_of(self.listing)
+        self.states: list[dict[Kept, State]] = [{}]
+        self.cheapest = [0]
 
-    def solve(self) -> Solution | None:
-        """The cheapest way through all layers; None if some layer fits in no way."""
+    def solve(self, after: int = 0) -> Solution | None:
+        """The cheapest way through all layers; None if some layer fits in no way.
+
+        What was found before up to the cut `after` is taken as it is.
+        """
         count = len(self.listing.nodes)
-        self.states: list[dict[Kept, State]] = [{} for _ in range(count + 1)]
+        self.states = [*self.states[: after + 1], *(dict[Kept, State]() for _ in range(after, count))]
         self.states[0][frozenset()] = State(0, 0)
-        for stop in range(1, count + 1):
-            self.reach(stop)
-            self.thin(stop)
+        self.cheapest = [*self.cheapest[: after + 1], *[HUGE] * (count - after)]
+        for stop in range(after + 1, count + 1):
+            if self.seams is None or stop in self.seams:
+                self.reach(stop)
+                self.thin(stop)
+                self.cheapest[stop] = min((s.bytes for s in self.states[stop].values()), default=HUGE)
+                if not any(self.states[max(0, stop - self.reaching) : stop + 1]):
+                    return None
         ends = self.states[count].values()
         if not ends:
             return None
@@ -159,7 +175,11 @@ class Search:
                 return state.cycles + OVERLAPPED * to_read / rate, state.bytes + to_read
             return state.bytes + to_read, state.cycles
 
-        self.states[stop] = dict(sorted(states.items(), key=promise)[: self.most_states])
+        kept = dict(sorted(states.items(), key=promise)[: self.most_states])
+        # What stays may fit nobody behind: there is a way on from nothing staying, always.
+        if (nothing := frozenset[int]()) in states:
+            kept[nothing] = states[nothing]
+        self.states[stop] = kept
 
     # ------------------------------------------------------------ ways to a cut
 
@@ -173,20 +193,44 @@ class Search:
         if node.batched_weights:
             self.alone(stop)
             return
-        channel_wise = by_channels(self.listing, self.target, stop, self.borders)
+        channel_wise = by_channels(self.listing, self.target, stop, self.borders) if self.states[stop - 1] else None
         if channel_wise is not None:
             self.take(channel_wise)
-        for group in Sweep(self.listing, self.target, stop, self.borders).groups(self.capacity):
-            if stop - group.first > self.longest:
-                break
-            if not node.is_concat or group.first < stop - 1:  # alone it is a name for what is there
-                self.take(group)
+        farthest = self.farthest(stop)
+        beyond = stop - 1 if node.is_concat else stop  # alone it is a name for what is there
+
+        def is_wanted(first: int, weights_bytes: int) -> bool:
+            if not self.states[first] or first >= beyond or (self.seams is not None and first not in self.seams):
+                return False
+            return self.cheapest[first] + weights_bytes + self.rest[stop] <= self.bound
+
+        for group in Sweep(self.listing, self.target, stop, self.borders).groups(self.capacity, is_wanted, farthest):
+            self.take(group)
         if not node.is_concat:
             self.alone(stop)
 
+    def farthest(self, stop: int) -> int:
+        """The first layer of the longest group that is looked at: of chains that are not cut apart, each counts once."""
+        if self.seams is None:
+            return max(0, stop - self.longest)
+        cuts = self.cuts
+        return cuts[max(0, bisect_left(cuts, stop) - self.longest)]
+
+    @cached_property
+    def reaching(self) -> int:
+        """More layers than any group has."""
+        if self.seams is None:
+            return self.longest
+        gaps = [b - a for a, b in itertools.pairwise(self.cuts)]
+        return self.longest * max(gaps)
+
+    @cached_property
+    def cuts(self) -> list[int]:
+        return sorted(self.seams or ())
+
     def take(self, group: Group) -> None:
         """All ways to a cut by this group."""
-        if (group.first, group.stop) in self.banned or not self.states[group.first]:
+        if len(self.banned.get((group.first, group.stop), ())) > MOST_BANNED or not self.states[group.first]:
             return
         least = sum(group.weights) * group.shares + group.vector_bytes + group.constant_bytes + self.rest[group.stop]
         good = [(k, s) for k, s in self.states[group.first].items() if s.bytes + least <= self.bound]
@@ -217,7 +261,7 @@ class Search:
     def move(self, stop: int) -> None:
         """A layer that only moves data: from DRAM to DRAM."""
         node, maps = self.listing.nodes[stop - 1], self.listing.maps
-        moved = sum(r.bytes for r in node.reads) + maps[stop - 1].bytes
+        moved = 0 if self.listing.is_row(stop - 1) else sum(r.bytes for r in node.reads) + maps[stop - 1].bytes
         cycles = moved // self.target.chip.dram.port_bytes_per_cycle
         for kept, state in self.states[stop - 1].items():
             step = Step(stop - 1, stop, None, 0, frozenset(), frozenset(), moved, cycles, 0, self.capacity)
@@ -251,7 +295,7 @@ class Search:
         if stop not in self.costs:
             self.costs[stop] = HUGE if self.fastest else self.least_alone(stop)
         least = node.weight_bytes + node.vector_bytes + sum(r.bytes for r in node.reads) + maps[stop - 1].bytes
-        if self.costs[stop] <= least:
+        if self.costs[stop] <= least and not self.banned.get((stop - 1, stop)):
             return
         plan = plan_unit(layers_of([node.op]), self.target, Budget(self.capacity))
         if plan is not None and not (self.once and is_read_again(plan, node.layer, self.target.chip.clusters)):
@@ -278,9 +322,10 @@ class Search:
         ):
             return
         free = self.capacity - self.size(kept)
+        banned = self.banned.get((group.first, group.stop), ())
         for stay in ways.stays:
             left = free - self.size(stay)
-            if left < 0:
+            if left < 0 or (inside, stay) in banned:
                 continue
             found = ways.best(inside, stay, left)
             if found is not None:
@@ -329,6 +374,8 @@ class Ways:
         self.must_store = {b.map: maps[b.map].bytes for b in group.outputs if maps[b.map].needs_dram}
         self.known: dict[tuple[Kept, Kept, int], Step | None] = {}
         self.bases: dict[tuple[Kept, Kept], Base | None] = {}
+        self.masks: dict[tuple[Kept, bool], NDArray[np.bool_] | None] = {}
+        self.inputs, self.outputs = ({b.map: b for b in each} for each in (group.inputs, group.outputs))
         self.stays = [stay for stay in self.stays if self.allowed(stay, group.outputs) is not None]
 
     def can_stay(self, output: Boundary) -> bool:
@@ -344,17 +391,28 @@ class Ways:
 
     def allowed(self, stay: Kept, boundaries: Sequence[Boundary]) -> NDArray[np.bool_] | None:
         """In which shapes the clusters make, or need, no more of these maps than they hold; None: in none."""
-        fits = self.all
-        for b in boundaries:
-            for form in (OF_IMAGES, BY_ROWS, BY_COLUMNS):
-                if b.map << FORM_BITS | form in stay:
+        is_made = boundaries is self.group.outputs
+        key = stay, is_made
+        if key not in self.masks:
+            fits = self.all
+            several = is_made and self.search.target.chip.clusters > 1
+            for m in stay:
+                b = (self.outputs if is_made else self.inputs).get(m >> FORM_BITS)
+                form = m & ((1 << FORM_BITS) - 1)
+                if b is not None and form != WHOLE:
                     fits = fits & self.within(b, form)
-            if b.map << FORM_BITS in stay and boundaries is self.group.outputs and self.search.target.chip.clusters > 1:
-                shapes = self.group.shapes
-                once = (shapes.dealt != BY_ROWS) | (shapes.counts[1] == 1)
-                once &= (shapes.dealt != BY_COLUMNS) | (shapes.counts[2] == 1)
-                fits = fits & once[self.index]
-        return fits if fits.any() else None
+                elif b is not None and several:
+                    fits = fits & self.is_once
+            self.masks[key] = fits if fits.any() else None
+        return self.masks[key]
+
+    @cached_property
+    def is_once(self) -> NDArray[np.bool_]:
+        """A cluster's rows or columns are made in one pass, so that it can send them to the others."""
+        shapes = self.group.shapes
+        once = (shapes.dealt != BY_ROWS) | (shapes.counts[1] == 1)
+        once &= (shapes.dealt != BY_COLUMNS) | (shapes.counts[2] == 1)
+        return cast(NDArray[np.bool_], once[self.index])
 
     def within(self, b: Boundary, form: int) -> NDArray[np.bool_]:
         """A cluster's box of a map in each shape lies in what it holds of it."""
@@ -557,9 +615,13 @@ def rest_of(listing: Listing) -> list[int]:
     """For each cut, bytes that what stands behind it moves at least: weights, inputs and outputs of the network."""
     count = len(listing.nodes)
     own = [node.weight_bytes + node.vector_bytes for node in listing.nodes]
-    for map_ in listing.maps:
-        if map_.is_output and map_.producer is not None:
-            own[map_.producer] += map_.bytes
+    outputs = [map_.number for map_ in listing.maps if map_.is_output and map_.producer is not None]
+    while outputs:
+        number = outputs.pop()
+        if listing.is_row(number) or (listing.nodes[number].is_concat and listing.is_place(number)):
+            outputs += [read.map for read in listing.nodes[number].reads]  # written where its parts are made
+        else:
+            own[number] += listing.maps[number].bytes
     rest = [0] * (count + 1)
     for k in range(count - 1, -1, -1):
         rest[k] = rest[k + 1] + own[k]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from frustum.dialects.target import Target
 from frustum.dialects.tile import AnyAxis, Whole
 from frustum.dialects.unit import Borders, Extents, Partition
+from frustum.passes.analysis.layer import Layer
+from frustum.passes.analysis.project import grid_of
 from frustum.passes.fuse.listing import Listing, Node, Read
 from frustum.passes.tile.plan import halves, operations_of, over, passes_of
 
 Ints = NDArray[np.int64]
 SINGLE, OVERLAP, ROLL = 0, 1, 2
-SPATIAL = ("conv", "pool", "unary", "binary", "lrn", "resize", "concat", "shuffle")
+SPATIAL = ("conv", "pool", "unary", "binary", "lrn", "resize", "concat", "shuffle", "pick")
 BY_IMAGES, BY_ROWS, BY_COLUMNS = 0, 2, 3  # what is dealt to the clusters
 STRIPS = (1, 2, 3, 4, 6, 8, 12)
 FEWEST_COLUMNS = 8  # narrower strips read more than they save
@@ -65,20 +67,31 @@ class Shapes:
         return Partition(tile, int(self.dealt[k]), int(self.depth[k]) if many else 1, borders)
 
 
-def shapes_of(dims: Extents, whole: Sequence[int], borders: str, clusters: int = 1) -> Shapes:
+def shapes_of(
+    dims: Extents, whole: Sequence[int], borders: str, clusters: int = 1, grains: Sequence[int] = (1,)
+) -> Shapes:
     """The whole map, or each cluster's share of it; rows at a time, in column strips, rolling or overlapping; image by
-    image, or some images at a time where these are whole."""
+    image, or some images at a time where these are whole.  Shares and strips are also multiples of `grains`."""
     images, _, height, width = dims
     found = by_images(dims, whole, borders, clusters) if clusters > 1 and images > 1 and 0 not in whole else []
-    for dealt in (2, 3) if clusters > 1 and 3 not in whole and 2 not in whole else (2,):
-        tall = over_int(height, clusters) if dealt == 2 else height
-        wide = over_int(width, clusters) if dealt == 3 else width
+    dealings = [d for d in (2, 3) if d not in whole] if clusters > 1 else [2]
+    sizes = [
+        (
+            dealt,
+            rounded(over_int(height, clusters), grain) if dealt == 2 else height,
+            rounded(over_int(width, clusters), grain) if dealt == 3 else width,
+        )
+        for dealt in dealings
+        for grain in grains
+    ] or [(2, height, width)]
+    for dealt, tall, wide in dict.fromkeys(sizes):
         found.append((SINGLE, dealt, tall, wide, images))
         found += [(OVERLAP, dealt, tall, wide, some) for some in halves(images) if some < images]
         heights = [tall] if 2 in whole else sorted({*halves(tall), *(r for r in (1, 2, 4, 8) if r < tall)})
         strips = [s for s in STRIPS if s == 1 or wide >= s * FEWEST_COLUMNS]
+        widths = {rounded(over_int(wide, s), grain) for s in strips for grain in grains}
         for rows in heights:
-            for columns in [wide] if 3 in whole else sorted({over_int(wide, s) for s in strips}):
+            for columns in [wide] if 3 in whole else sorted(c for c in widths if c <= wide):
                 if rows < height and borders in ("auto", "exchange") and (clusters == 1 or dealt == 3):
                     found.append((ROLL, dealt, rows, columns, 1))
                 if (rows, columns) != (tall, wide) and borders in ("auto", "overlap"):
@@ -114,6 +127,10 @@ def by_images(
 
 def over_int(a: int, b: int) -> int:
     return -(-a // b)
+
+
+def rounded(size: int, grain: int) -> int:
+    return -(-size // grain) * grain
 
 
 @dataclass
@@ -199,10 +216,11 @@ class Sweep:
         self.dims = layer.out_dims
         self.channels = self.dims[1]
         self.clusters = clusters or target.chip.clusters
-        self.shapes = shapes_of(self.dims, [d for d in layer.axes_all if d != 1], borders, self.clusters)
+        self.shapes = shapes_of(self.dims, [d for d in layer.axes_all if d != 1], borders, self.clusters, listing.grains)
         self.size = len(self.shapes.mode)
         self.needs: dict[int, Need] = {}
         self.readers: dict[int, int] = {}
+        self.channels_of: dict[int, tuple[int, int]] = {}
         self.plain_reads: set[int] = set()
         self.parts = Parts()
         self.live = np.zeros((0, self.size), np.int64)
@@ -228,18 +246,23 @@ class Sweep:
         self.copies = np.where(is_one, 1, self.shapes.depth)
         self.only_single = False
 
-    def groups(self, most_bytes: int) -> Iterator[Group]:
-        """Groups from one layer on, until none larger can fit `most_bytes` of SRAM or be a unit at all."""
-        for k in range(self.last, -1, -1):
+    def groups(
+        self, most_bytes: int, is_wanted: Callable[[int, int], bool] | None = None, farthest: int = 0
+    ) -> Iterator[Group]:
+        """Groups from one layer on, until none larger can fit `most_bytes` of SRAM or be a unit at all, none that begins
+        before `farthest`; of those only what `is_wanted`, by its first layer and the bytes of its weights."""
+        weight_bytes = 0
+        for k in range(self.last, farthest - 1, -1):
             node = self.listing.nodes[k]
             if node.layer is None or node.batched_weights or (k in self.plain_reads):
                 return
             if not self.add(k, node):
                 return
-            group = self.group(k)
+            weight_bytes += node.weight_bytes + node.vector_bytes
             if not (self.rings + self.peak() + self.vector_bytes <= most_bytes)[self.valid].any():
                 return
-            yield group
+            if is_wanted is None or is_wanted(k, weight_bytes):
+                yield self.group(k)
 
     def rate(self, number: int, dimension: int) -> Fraction:
         """Rows (0) or columns (1) of a map for one of the last layer's output."""
@@ -278,7 +301,8 @@ class Sweep:
             self.valid &= shapes.mode == SINGLE
         if 0 in layer.axes_all or layer.out_dims[0] != self.dims[0] or not all(r.by_image for r in node.reads):
             self.valid &= shapes.dealt != BY_IMAGES
-        need = Need(lead, oldest, need.rows, need.columns)
+        rows, columns = (self.on_grid(layer, d, box) for d, box in ((2, need.rows), (3, need.columns)))
+        need = Need(lead, oldest, rows, columns)
         made = np.maximum(made, 1)
         self.late = np.maximum(self.late, -(-lead // made))
         if is_stored:
@@ -292,6 +316,16 @@ class Sweep:
         if node.weight_bytes:
             insort(self.weights, node.weight_bytes)
         return all(self.ask(k, node, read, need, made) for read in node.reads)
+
+    def on_grid(self, layer: Layer, d: int, box: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints, Ints]:
+        """A box from the multiple of the layer's steps before it on; rows that roll have steps of their own."""
+        grid = grid_of(layer, d)
+        if grid == 1:
+            return box
+        base, step, extent = box
+        self.valid &= (step % grid == 0) | (self.shapes.is_roll if d == 2 else False)
+        beyond = base % grid
+        return base - beyond, step, extent + beyond
 
     def ask(self, k: int, node: Node, read: Read, need: Need, made: Ints) -> bool:
         """Let a layer ask for one of its operands; False where the group cannot be a unit."""
@@ -365,6 +399,9 @@ class Sweep:
             self.window(read.columns, need.columns, read.dims[3]),
         )
         self.needs[number] = self.joined(self.needs.get(number), asked, read.dims)
+        first, end = read.channels if read.channels[1] else (0, read.dims[1])
+        others = self.channels_of.get(number, (first, end))
+        self.channels_of[number] = min(first, others[0]), max(end, others[1])
         self.readers[number] = max(self.readers.get(number, 0), k)
 
     def window(self, axis: AnyAxis, box: tuple[Ints, Ints, Ints], size: int) -> tuple[Ints, Ints, Ints]:
@@ -373,8 +410,6 @@ class Sweep:
         if isinstance(axis, Whole):
             zero = np.zeros_like(base)
             return zero, zero, np.full_like(base, axis.size)
-        if axis.den != 1:
-            self.valid &= self.shapes.is_roll | (step % axis.den == 0) | (step == 0)
         low = base * axis.num // axis.den + axis.low
         length = (extent - 1) * axis.num // axis.den + 1 + axis.reach
         is_fixed = step == 0
@@ -498,7 +533,9 @@ class Sweep:
         )
         made, _ = self.made(number)
         made = np.maximum(made, 1)
-        _, channels, height, width = read.dims
+        _, _, height, width = read.dims
+        first, end = self.channels_of[number]
+        channels = end - first
         moves_down = (need.rows[1] != 0) & (shapes.counts[1] > 1)
         moves_right = (need.columns[1] != 0) & (shapes.counts[2] > 1)
         is_fixed = ~moves_down & ~moves_right & (shapes.counts[0] == 1)
@@ -509,7 +546,8 @@ class Sweep:
         if number in self.place_of:
             size = np.zeros_like(size)
         columns = covered(*need.columns, shapes.tiles[1], width)
-        rows = np.where(shapes.is_roll & (need.lead > -FAR), height, covered(*need.rows, shapes.tiles[0], height))
+        rolled = np.minimum(height, need.lead + self.behind * made)  # the last rows may be needed by nobody
+        rows = np.where(shapes.is_roll & (need.lead > -FAR), rolled, covered(*need.rows, shapes.tiles[0], height))
         # tiles run row by row: strips that are all alike are loaded once for each row of tiles
         rows = np.where(~moves_down & moves_right & ~shapes.is_roll, rows * shapes.counts[1], rows)
         moved = columns * rows * channels * read.dims[0] * read.element_bytes

@@ -101,6 +101,25 @@ def unary(low: LayerLowering, common: dict[str, int]) -> Operation:
     )
 
 
+def pick(low: LayerLowering, common: dict[str, int]) -> Operation:
+    """Elements as they are: read every steps-th position along each dimension."""
+    view = low.pieces[0].own_view
+    strides = four([stride * step for stride, step in zip(view.strides, low.params["steps"], strict=True)])
+    is_integral = low.out.element not in FLOATS
+    return isa.UnaryOp(
+        "identity",
+        low.pieces[0].buffer,
+        low.out_buffer,
+        in_view=View(view.element, view.offset, strides),
+        out_view=low.out_view,
+        box=low.piece.box,
+        alpha=0.0,
+        beta=0.0,
+        scales=(Scale(), Scale()) if is_integral else None,
+        **cast(Any, common),
+    )
+
+
 def broadcast_view(low: LayerLowering, k: int) -> View:
     """The view of an operand that may have one position along a dimension of the piece."""
     view = low.pieces[k].own_view
@@ -206,6 +225,7 @@ def resize(low: LayerLowering, common: dict[str, int]) -> Operation:
     )
 
 
+FLOATS = ("f32", "f16", "bf16")
 COMPUTE: dict[str, Callable[[LayerLowering, dict[str, int]], Operation]] = {
     "conv": conv,
     "pool": pool,
@@ -215,4 +235,5 @@ COMPUTE: dict[str, Callable[[LayerLowering, dict[str, int]], Operation]] = {
     "reduce": reduce,
     "lrn": lrn,
     "resize": resize,
+    "pick": pick,
 }

@@ -10,6 +10,9 @@ from frustum.dialects import graph
 from frustum.dialects.graph import shape_of
 
 
+MORE = ("conv", "conv", "stride", "pool", "relu", "scale", "add", "concat", "whole", "resize", "pick")
+
+
 class Case:
     """A network that is shown as text."""
 
@@ -22,9 +25,7 @@ class Case:
 
 def grown(draw, net, x, maps):
     """One more layer on x, perhaps with another of the maps."""
-    kind = draw(
-        st.sampled_from(["conv", "conv", "stride", "pool", "relu", "scale", "add", "concat", "whole"])
-    )
+    kind = draw(st.sampled_from(MORE))
     side = shape_of(x)[2]
     alike = [m for m in maps if shape_of(m) == shape_of(x) and m is not x]
     beside = [
@@ -40,6 +41,12 @@ def grown(draw, net, x, maps):
         return net.pool("max", x)
     if kind == "scale":
         return net.binary("mul", x, net.weight(1, shape_of(x)[1], 1, 1))
+    if kind == "resize" and side <= 12:
+        return net.layer(
+            graph.ResizeOp("nearest", x, tuple(2 * s for s in shape_of(x)[2:]), scale=(0.5, 0.5), offset=(0.0, 0.0))
+        )
+    if kind == "pick" and side > 3:
+        return net.layer(picked(draw, x))
     if kind == "whole":
         return net.layer(graph.TransposeOp(x, (0, 1, 3, 2)))
     return (
@@ -135,3 +142,12 @@ def shrunk(draw, net, x, kind, channels, act):
         return net.pool("avg", x, 3, 1, pads=(1,) * 4)
     kernel, stride, pad = draw(st.sampled_from([(2, 2, 0), (3, 2, 1), (3, 1, 1)]))
     return net.pool("max", x, kernel, stride, pads=(pad,) * 4)
+
+
+def picked(draw, x):
+    """Some channels, or every other row and column."""
+    n, c, h, w = shape_of(x)
+    if c > 1 and draw(st.booleans()):
+        return graph.PickOp(x, (0, c // 2, 0, 0), (n, c - c // 2, h, w), (1, 1, 1, 1))
+    first = draw(st.integers(0, 1))
+    return graph.PickOp(x, (0, 0, first, first), (n, c, (h + 1 - first) // 2, (w + 1 - first) // 2), (1, 1, 2, 2))

@@ -23,10 +23,12 @@ from frustum.passes.analysis.layer.moves import (
     concat,
     interleave,
     pad,
+    pick,
     shuffle,
     side_by_side,
     slices,
     transpose,
+    turn,
 )
 from frustum.passes.analysis.layer.nest import CONCAT, RANK, SAME4, Layer, MapOperand, dense, four, refused
 from frustum.passes.analysis.layer.parameters import scales_of
@@ -66,6 +68,8 @@ BUILDERS: dict[type[Operation], Callable[..., Layer]] = {
     g.QuantizeOp: quantize,
     g.DequantizeOp: dequantize,
     g.ShuffleOp: shuffle,
+    g.PickOp: pick,
+    g.TurnOp: turn,
 }
 JOINS: dict[type[Operation], Callable[..., Layer]] = {g.ConcatOp: side_by_side}
 """What also moves data where it stands alone, and is a layer among others in a unit."""

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frustum.dialects import graph as g
-from frustum.dialects.tile import SAME, Access, TensorView, Whole
+from frustum.dialects.graph.views import CHANNELS_LAST
+from frustum.dialects.tile import SAME, Access, Axis, TensorView, Whole
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer.nest import (
     CONCAT,
     RANK,
+    SAME4,
     Layer,
     MapOperand,
     dense,
@@ -57,6 +59,25 @@ def shuffle(op: g.ShuffleOp) -> Layer:
     view = TensorView(0, four(dense(dims), 0))
     maps = (MapOperand(0, dims, view, (SAME, Whole(dims[1]), SAME, SAME)),)
     return Layer("shuffle", dims, view, maps, {"groups": op.groups}, axes_all=(1,))
+
+
+def pick(op: g.PickOp) -> Layer:
+    """Every steps-th position from starts on: pieces are read with longer strides."""
+    dims, out = four(g.shape_of(op.x), 1), four(g.shape_of(op.result), 1)
+    n, c, h, w = (Axis(step, 1, start, 0) for start, step in zip(op.starts, op.steps, strict=True))
+    maps = (MapOperand(0, dims, TensorView(0, four(dense(dims), 0)), (n, c, h, w)),)
+    return Layer("pick", out, TensorView(0, four(dense(out), 0)), maps, {"steps": op.steps})
+
+
+def turn(op: g.TurnOp) -> Layer:
+    """A copy, of which one tensor lies with the channels last."""
+    shape = g.shape_of(op.x)
+    is_outward = op.perm == CHANNELS_LAST
+    n, c, h, w = shape if is_outward else (shape[i] for i in op.perm)
+    dims = (n, c, h, w)
+    first, last = TensorView(0, four(dense(dims), 0)), TensorView(0, (h * w * c, 1, w * c, c))
+    source, target = (first, last) if is_outward else (last, first)
+    return Layer("pick", dims, target, (MapOperand(0, dims, source, SAME4),), {"steps": (1, 1, 1, 1)})
 
 
 def side_by_side(op: g.ConcatOp) -> Layer:

@@ -90,6 +90,15 @@ def shuffled(draw, net, x, maps):
     return net.layer(graph.ShuffleOp(x, groups))
 
 
+def picked(draw, net, x, maps):
+    """Every so many-th position of channels, rows and columns, from one on."""
+    shape = shape_of(x)
+    steps = (1, *(draw(st.integers(1, 2)) for _ in range(3)))
+    starts = (0, *(draw(st.integers(0, min(2, size - 1))) for size in shape[1:]))
+    sizes = tuple(-(-(n - first) // step) for n, first, step in zip(shape, starts, steps, strict=True))
+    return net.layer(graph.PickOp(x, starts, sizes, steps))
+
+
 def doubled(draw, net, x, maps):
     _, _, h, w = shape_of(x)
     mode = draw(st.sampled_from(["nearest", "linear"]))
@@ -106,7 +115,7 @@ def forked(draw, net, x, maps):
     return net.layer(graph.ConcatOp([net.conv(x, 2), y], 1)) if draw(st.booleans()) else y
 
 
-KINDS = [windowed, windowed, windowed, added, joined, joined, doubled, shuffled]
+KINDS = [windowed, windowed, windowed, added, joined, joined, doubled, shuffled, picked]
 
 
 @st.composite

@@ -1,0 +1,178 @@
+"""Write moves of maps as layers, so that they can be in units with others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from frustum.dialects.graph import ConcatOp, PickOp, ReshapeOp, SliceOp, TransposeOp, TurnOp, shape_of
+from frustum.dialects.graph.views import CHANNELS_FIRST, CHANNELS_LAST
+
+RANK = 4  # of a map: n, c, h, w
+Dims = list[tuple[int, int]]
+"""How a tensor lies in another's elements: size and stride of each dimension."""
+
+
+@dataclass(frozen=True)
+class LayerMoves(ModulePass):
+    """Slices of maps become `fgraph.pick`, transpositions of channels `fgraph.turn`.
+
+    Before: slices and transpositions, with reshapes around them.  After, where that gives the same elements:
+    1. a transposition of a concatenation is a concatenation of transpositions, if each of these is of a map;
+    2. a transposition that puts a map's channels last (behind its rows and columns, together or apart), or those of
+       [N, H, W, C] first, is a turn;
+    3. a slice with steps above 0 of a map, also behind reshapes and a transposition of its channels (a shuffle that is
+       split), is a pick.
+    """
+
+    name = "frustum-graph-layer-moves"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for each in [o for o in op.walk() if isinstance(o, TransposeOp)]:
+            if isinstance(each.x.owner, ConcatOp):
+                transpose_parts(each, each.x.owner)
+        for each in [o for o in op.walk() if isinstance(o, TransposeOp)]:
+            turned(each)
+        for cut in [o for o in op.walk() if isinstance(o, SliceOp)]:
+            picked(cut)
+
+
+def transpose_parts(op: TransposeOp, concat: ConcatOp) -> None:
+    """Transpose what is concatenated, where each part is a map whose channels are put last."""
+    if not concat.result.has_one_use() or not all(map_with_channels_last(x, op.perm) for x in concat.xs):
+        return
+    parts = [TransposeOp(x, op.perm) for x in concat.xs]
+    for part in parts:
+        part.location = op.location
+    joined = ConcatOp([part.result for part in parts], op.perm.index(concat.axis))
+    joined.location = concat.location
+    Rewriter.replace_op(op, [*parts, joined], [joined.result])
+    erase_unused(concat)
+
+
+def turned(op: TransposeOp) -> None:
+    source = map_with_channels_last(op.x, op.perm)
+    if source is not None:
+        replace(op, TurnOp(source, CHANNELS_LAST))
+    elif op.perm == CHANNELS_FIRST:
+        replace(op, TurnOp(op.x, CHANNELS_FIRST))
+
+
+def map_with_channels_last(x: SSAValue, perm: tuple[int, ...]) -> SSAValue | None:
+    """The map [N, C, H, W] of which a transposition of x puts the channels behind all else."""
+    root = root_of(x)
+    shape = shape_of(root)
+    if len(shape) != RANK:
+        return None
+    wanted = [(s, t) for s, t in reordered(dense(shape), CHANNELS_LAST) if s > 1]
+    found = [(s, t) for s, t in reordered(dense(shape_of(x)), perm) if s > 1]
+    return root if merged(wanted) == merged(found) else None
+
+
+def picked(op: SliceOp) -> None:
+    """A pick of a map instead, where the elements are every so many-th of one along each dimension."""
+    chain: list[SliceOp | ReshapeOp | TransposeOp] = [op]
+    while True:
+        x = chain[-1].x
+        if len(shape_of(x)) == RANK and (found := pick_of(x, chain)) is not None:
+            replace(op, found)
+            return
+        before = x.owner
+        if not isinstance(before, (ReshapeOp, TransposeOp)):
+            return
+        chain.append(before)
+
+
+def pick_of(x: SSAValue, chain: Sequence[SliceOp | ReshapeOp | TransposeOp]) -> PickOp | None:
+    """The pick of a map that a slice, behind what stands before it, comes to; None where it is none."""
+    shape = shape_of(x)
+    if any(step < 1 for op in chain if isinstance(op, SliceOp) for step in op.steps):
+        return None
+    places = np.arange(prod(shape)).reshape(shape)
+    whole = places
+    for op in reversed(chain):
+        places = moved(op, places)
+    along = [np.unique(index) for index in np.unravel_index(places.ravel(), shape)]
+    starts = [int(a[0]) for a in along]
+    steps = [int(a[1] - a[0]) if len(a) > 1 else 1 for a in along]
+    sizes = [len(a) for a in along]
+    cut = tuple(slice(s, s + t * (n - 1) + 1, t) for s, t, n in zip(starts, steps, sizes, strict=True))
+    same = whole[cut].size == places.size and np.array_equal(whole[cut].ravel(), places.ravel())
+    return PickOp(x, tuple(starts), tuple(sizes), tuple(steps)) if same else None
+
+
+def moved(op: SliceOp | ReshapeOp | TransposeOp, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which element is where behind a move."""
+    match op:
+        case ReshapeOp():
+            return places.reshape(shape_of(op.result))
+        case TransposeOp():
+            return places.transpose(op.perm)
+        case SliceOp():
+            each = zip(op.starts, op.steps, shape_of(op.result), strict=True)
+            return places[tuple(slice(s, s + t * (n - 1) + 1, t) for s, t, n in each)]
+
+
+def dense(shape: Sequence[int]) -> Dims:
+    strides = [1] * len(shape)
+    for i in reversed(range(len(shape) - 1)):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    return list(zip(shape, strides, strict=True))
+
+
+def reordered(dims: Dims, perm: Sequence[int]) -> Dims:
+    return [dims[p] for p in perm]
+
+
+def merged(dims: Dims) -> Dims:
+    """Neighbours that lie one behind the other as one."""
+    found: Dims = []
+    for size, stride in dims:
+        if found and found[-1][1] == size * stride:
+            found[-1] = (found[-1][0] * size, stride)
+        else:
+            found.append((size, stride))
+    return found
+
+
+def root_of(value: SSAValue) -> SSAValue:
+    """The map behind reshapes; the value itself where it is one."""
+    while len(shape_of(value)) != RANK and isinstance(value.owner, ReshapeOp):
+        value = value.owner.x
+    return value
+
+
+def replace(op: TransposeOp | SliceOp, new: PickOp | TurnOp) -> None:
+    """Put the layer, with a reshape where it has another shape, in the place of a move."""
+    new.location, before = op.location, op.x.owner
+    if shape_of(new.result) == shape_of(op.result):
+        Rewriter.replace_op(op, new)
+    else:
+        shaped = ReshapeOp(new.result, shape_of(op.result))
+        shaped.location = op.location
+        again = [u.operation for u in op.result.uses if isinstance(u.operation, ReshapeOp)]
+        Rewriter.replace_op(op, [new, shaped], [shaped.result])
+        for back in again:
+            if shape_of(back.result) == shape_of(new.result):
+                Rewriter.replace_op(back, [], [new.result])
+        erase_unused(shaped)
+    if isinstance(before, Operation):
+        erase_unused(before)
+
+def erase_unused(op: Operation) -> None:
+    """What a move was made of, if nobody needs it now."""
+    if isinstance(op, (ReshapeOp, TransposeOp, ConcatOp)) and not op.results[0].uses:
+        owners = [operand.owner for operand in op.operands]
+        Rewriter.erase_op(op)
+        for owner in owners:
+            if isinstance(owner, Operation):
+                erase_unused(owner)

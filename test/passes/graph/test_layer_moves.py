@@ -1,0 +1,106 @@
+"""Moves of maps are written as layers where they are some, and give the same elements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from networks import Net
+from stops import run_module
+from xdsl.context import Context
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.dialects import graph
+from frustum.passes.graph.layer_moves import LayerMoves
+
+
+def checked(net, *results):
+    """The kinds of moves, in order, after the pass, which changes no element."""
+    module, inputs = net.module(*results)
+    found = module.clone()
+    LayerMoves().apply(Context(), found)
+    found.verify()
+    wanted, got = run_module(module, inputs), run_module(found, inputs)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(got[name], value)
+    kinds = (graph.SliceOp, graph.PickOp, graph.TransposeOp, graph.TurnOp, graph.ConcatOp, graph.ReshapeOp)
+    return [op for op in found.walk() if isinstance(op, kinds)]
+
+
+def names(ops):
+    return [op.name.removeprefix("fgraph.") for op in ops]
+
+
+def test_a_slice_of_a_map_is_a_pick():
+    net = Net()
+    x = net.layer(graph.SliceOp(net.input(1, 6, 8, 8), (0, 2, 1, 0), (1, 3, 4, 3), (1, 1, 2, 3)))
+    (op,) = checked(net, net.unary("relu", x))
+    assert (op.name, op.starts, op.steps) == ("fgraph.pick", (0, 2, 1, 0), (1, 1, 2, 3))
+
+
+def test_backwards_is_no_pick():
+    net = Net()
+    x = net.layer(graph.SliceOp(net.input(1, 2, 4, 4), (0, 0, 3, 0), (1, 2, 4, 4), (1, 1, -1, 1)))
+    assert names(checked(net, net.unary("relu", x))) == ["slice"]
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_half_of_shuffled_channels_is_a_pick(half):
+    """As in ShuffleNet v2: [N, C/2, 2, HW] turned to two tensors, of which one is read."""
+    net = Net()
+    x = net.conv(net.input(1, 3, 4, 6), 8)
+    pairs = net.layer(graph.TransposeOp(net.layer(graph.ReshapeOp(x, (4, 2, 24))), (1, 0, 2)))
+    two = net.layer(graph.ReshapeOp(pairs, (2, 1, 4, 4, 6)))
+    one = net.layer(graph.SliceOp(two, (half, 0, 0, 0, 0), (1, 1, 4, 4, 6)))
+    ops = checked(net, net.unary("relu", net.layer(graph.ReshapeOp(one, (1, 4, 4, 6)))))
+    assert names(ops) == ["pick"]
+    assert (ops[0].starts, ops[0].steps) == ((0, half, 0, 0), (1, 2, 1, 1))
+
+
+def test_a_slice_across_channels_is_left():
+    net = Net()
+    flat = net.layer(graph.ReshapeOp(net.conv(net.input(1, 3, 4, 4), 4), (1, 64)))
+    assert "slice" in names(checked(net, net.layer(graph.SliceOp(flat, (0, 5), (1, 40)))))
+
+
+def test_channels_last_is_a_turn_also_of_positions_in_a_row():
+    net = Net()
+    x = net.conv(net.input(1, 3, 4, 6), 5)
+    y = net.layer(graph.TransposeOp(net.layer(graph.ReshapeOp(x, (1, 5, 24))), (0, 2, 1)))
+    assert names(checked(net, net.unary("relu", y))) == ["turn", "reshape"]
+
+
+def test_channels_first_is_a_turn():
+    net = Net()
+    x = net.layer(graph.TransposeOp(net.input(1, 4, 6, 3), (0, 3, 1, 2)))
+    assert names(checked(net, net.conv(x, 2))) == ["turn"]
+
+
+def test_other_transpositions_are_left():
+    net = Net()
+    x = net.layer(graph.TransposeOp(net.input(1, 4, 6, 3), (0, 1, 3, 2)))
+    assert names(checked(net, net.unary("relu", x))) == ["transpose"]
+
+
+def test_maps_of_several_scales_are_turned_before_they_are_joined():
+    net = Net()
+    x = net.input(1, 3, 8, 8)
+    maps = [net.conv(x, 5), net.conv(x, 5, strides=(2, 2))]
+    flat = [net.layer(graph.ReshapeOp(m, (1, 5, graph.shape_of(m)[2] ** 2))) for m in maps]
+    y = net.layer(graph.TransposeOp(net.layer(graph.ConcatOp(flat, 2)), (0, 2, 1)))
+    ops = checked(net, net.unary("relu", y))
+    assert sorted(names(ops)) == ["concat", "reshape", "reshape", "turn", "turn"]
+    assert next(op for op in ops if op.name == "fgraph.concat").axis == 1
+
+
+def test_steps_of_a_pick_are_above_zero():
+    net = Net()
+    op = graph.PickOp(net.input(1, 4, 2, 2), (0, 3, 0, 0), (1, 4, 2, 2), (1, -1, 1, 1))
+    with pytest.raises(VerifyException, match=r"fgraph.pick: steps \(1, -1, 1, 1\) of \(1, 4, 2, 2\); allowed: steps above 0"):
+        op.verify()
+
+
+def test_a_turn_puts_channels_last_or_first():
+    net = Net()
+    op = graph.TurnOp(net.input(1, 4, 2, 2), (0, 1, 3, 2))
+    with pytest.raises(VerifyException, match=r"fgraph.turn: perm \(0, 1, 3, 2\); allowed: \(0, 2, 3, 1\), \(0, 3, 1, 2\)"):
+        op.verify()
