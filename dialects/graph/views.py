@@ -247,15 +247,17 @@ class PickOp(IRDLOperation):
     def verify_(self) -> None:
         shape = shape_of(self.x)
         is_map = len(shape) == 4 and all(step > 0 for step in self.steps)  # n, c, h, w
-        shapes.check(is_map, f"fgraph.pick: steps {self.steps} of {shape}; allowed: steps above 0 of four dimensions")
+        shapes.check(
+            is_map, f"fgraph.pick: steps {self.steps} of {shape}; allowed: steps above 0 of four dimensions"
+        )
         shapes.check_slice(shape, self.starts, self.steps, shape_of(self.result))
         check_elements(self.x, self.result)
 
 
 @irdl_op_definition
 class TurnOp(IRDLOperation):
-    """A map [N, C, H, W] with its channels last, or one of [N, H, W, C] with its channels first: a transposition that is
-    a layer among others, since it only says how one of its two tensors lies."""
+    """A map [N, C, H, W] with its channels last, or one of [N, H, W, C] with its channels first: a transposition that
+    is a layer among others, since it only says how one of its two tensors lies."""
 
     name = "fgraph.turn"
     x = operand_def(TensorType)

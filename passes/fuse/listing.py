@@ -105,9 +105,14 @@ class Listing:
     @cached_property
     def grains(self) -> tuple[int, ...]:
         """Multiples that tiles may have to have: 1, and where maps are resized the products of its steps."""
-        axes = {(read.rows, read.columns) for node in self.nodes for read in node.reads if node.layer is not None}
+        axes = {
+            (read.rows, read.columns) for node in self.nodes for read in node.reads if node.layer is not None
+        }
         steps = sorted({axis.den for pair in axes for axis in pair if isinstance(axis, Axis)} - {1})
-        return (1, *dict.fromkeys(step**power for step in steps for power in (1, 2) if step**power <= COARSEST))
+        return (
+            1,
+            *dict.fromkeys(step**power for step in steps for power in (1, 2) if step**power <= COARSEST),
+        )
 
     @cached_property
     def seams(self) -> frozenset[int]:
@@ -136,7 +141,8 @@ class Listing:
             return False
         operands = [read.map for read in self.nodes[concat].reads]
         alone = all(
-            [k for k in self.maps[m].users if isinstance(self.nodes[k].op, g.ConcatOp)] == [concat] for m in operands
+            [k for k in self.maps[m].users if isinstance(self.nodes[k].op, g.ConcatOp)] == [concat]
+            for m in operands
         )
         return alone and len(set(operands)) == len(operands) and all(self.is_free(m) for m in operands)
 
@@ -240,7 +246,12 @@ class _Reading:
         number, dims = self.map_of(value), operand.dims
         maker = self.layers[number] if number < len(self.layers) else None
         joins = maker is not None and value == self.ops[number].results[0]
-        joins = joins and maker is not None and maker.out_dims == dims and alike(maker.out_view, operand.view, dims)
+        joins = (
+            joins
+            and maker is not None
+            and maker.out_dims == dims
+            and alike(maker.out_view, operand.view, dims)
+        )
         rows, columns = operand.access[ROWS], operand.access[COLUMNS]
         by_image = operand.access[0] == Axis() or dims[0] == 1
         channels = channels_of(operand, self.layers[i])

@@ -86,7 +86,11 @@ def with_places(
     network: g.NetworkOp, target: Target, options: OptimalOptions, plan: Plan | None
 ) -> Plan | None:
     """The plan, or a better one with units that store only the parts of concatenations that they make."""
-    if plan is None or plan.dram_bytes <= NEAR * plan.listing.compulsory_bytes or is_for_time(plan.listing, target):
+    if (
+        plan is None
+        or plan.dram_bytes <= NEAR * plan.listing.compulsory_bytes
+        or is_for_time(plan.listing, target)
+    ):
         return plan
     again: list[Again] = []
     for unit in plan.units:
@@ -100,7 +104,9 @@ def with_places(
     return plan
 
 
-def plan_network(network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions()) -> Plan | None:
+def plan_network(
+    network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions()
+) -> Plan | None:
     """The cheapest units over several orders of the layers, in DRAM bytes, then cycles, or where `is_for_time` in
     cycles, then bytes; None where some layer fits in no way."""
     capacity = int(target.cluster.sram.capacity_bytes * options.sram)
@@ -134,7 +140,9 @@ def best_of(searches: Sequence[Search]) -> Plan | None:
     if not fastest and (plan := near(few)) is not None:
         return plan
     search, solution = quick(few)
-    is_near = not fastest and solution is not None and solution.bytes <= NEAR * solution.listing.compulsory_bytes
+    is_near = (
+        not fastest and solution is not None and solution.bytes <= NEAR * solution.listing.compulsory_bytes
+    )
     return plan_listing(search, solution if is_near else None)
 
 
@@ -264,7 +272,11 @@ def exact(step: Step, search: Search) -> Unit | None:
             if made is not None:
                 found.append(Unit(other, replace(made, dram_bytes=made.dram_bytes + also)))
                 break
-    return min(found, key=lambda u: cost_of(u.realised, fastest=search.fastest) if u.realised else (0, 0), default=None)
+    return min(
+        found,
+        key=lambda u: cost_of(u.realised, fastest=search.fastest) if u.realised else (0, 0),
+        default=None,
+    )
 
 
 def group_of(step: Step, search: Search) -> Group | None:

@@ -30,7 +30,9 @@ from frustum.passes.tile.plan_unit import OVERLAPPED, Budget, UnitPlan, plan_uni
 MOST_STATES = 48
 MOST_BANNED = 4  # ways of some layers that do not fit after all, before they are no group any more
 MOST_KEPT = 3  # of the outputs of a group, any subset of so many may stay
-RESIDENT_CONCAT = False  # a buffer for the whole would be needed from the first part on, which is not modelled
+RESIDENT_CONCAT = (
+    False  # a buffer for the whole would be needed from the first part on, which is not modelled
+)
 CHUNK_SHARE = 32  # a chunk of streamed weights is at most this part of SRAM, or
 SMALLEST_CHUNK_BYTES = 2048
 CYCLE_BITS = 31
@@ -193,24 +195,32 @@ class Search:
         if node.batched_weights:
             self.alone(stop)
             return
-        channel_wise = by_channels(self.listing, self.target, stop, self.borders) if self.states[stop - 1] else None
+        channel_wise = (
+            by_channels(self.listing, self.target, stop, self.borders) if self.states[stop - 1] else None
+        )
         if channel_wise is not None:
             self.take(channel_wise)
         farthest = self.farthest(stop)
         beyond = stop - 1 if node.is_concat else stop  # alone it is a name for what is there
 
         def is_wanted(first: int, weights_bytes: int) -> bool:
-            if not self.states[first] or first >= beyond or (self.seams is not None and first not in self.seams):
+            if (
+                not self.states[first]
+                or first >= beyond
+                or (self.seams is not None and first not in self.seams)
+            ):
                 return False
             return self.cheapest[first] + weights_bytes + self.rest[stop] <= self.bound
 
-        for group in Sweep(self.listing, self.target, stop, self.borders).groups(self.capacity, is_wanted, farthest):
+        for group in Sweep(self.listing, self.target, stop, self.borders).groups(
+            self.capacity, is_wanted, farthest
+        ):
             self.take(group)
         if not node.is_concat:
             self.alone(stop)
 
     def farthest(self, stop: int) -> int:
-        """The first layer of the longest group that is looked at: of chains that are not cut apart, each counts once."""
+        """The first layer of the longest group that is looked at; chains that are not cut apart count once."""
         if self.seams is None:
             return max(0, stop - self.longest)
         cuts = self.cuts
@@ -232,7 +242,12 @@ class Search:
         """All ways to a cut by this group."""
         if len(self.banned.get((group.first, group.stop), ())) > MOST_BANNED or not self.states[group.first]:
             return
-        least = sum(group.weights) * group.shares + group.vector_bytes + group.constant_bytes + self.rest[group.stop]
+        least = (
+            sum(group.weights) * group.shares
+            + group.vector_bytes
+            + group.constant_bytes
+            + self.rest[group.stop]
+        )
         good = [(k, s) for k, s in self.states[group.first].items() if s.bytes + least <= self.bound]
         if good:
             ways = Ways(group, self)
@@ -261,7 +276,9 @@ class Search:
     def move(self, stop: int) -> None:
         """A layer that only moves data: from DRAM to DRAM."""
         node, maps = self.listing.nodes[stop - 1], self.listing.maps
-        moved = 0 if self.listing.is_row(stop - 1) else sum(r.bytes for r in node.reads) + maps[stop - 1].bytes
+        moved = (
+            0 if self.listing.is_row(stop - 1) else sum(r.bytes for r in node.reads) + maps[stop - 1].bytes
+        )
         cycles = moved // self.target.chip.dram.port_bytes_per_cycle
         for kept, state in self.states[stop - 1].items():
             step = Step(stop - 1, stop, None, 0, frozenset(), frozenset(), moved, cycles, 0, self.capacity)
@@ -276,10 +293,17 @@ class Search:
             if all(maps[m >> FORM_BITS].needs_dram for m in here):
                 moved = 0 if self.listing.is_place(stop - 1) else 2 * maps[stop - 1].bytes
                 cycles = moved // self.target.chip.dram.port_bytes_per_cycle
-                step = Step(stop - 1, stop, None, 0, frozenset(), frozenset(), moved, cycles, 0, self.capacity)
+                step = Step(
+                    stop - 1, stop, None, 0, frozenset(), frozenset(), moved, cycles, 0, self.capacity
+                )
                 self.arrive(stop, kept, state, step)
             forms = {m & 3 for m in here}
-            if RESIDENT_CONCAT and len(here) == len(operands) and len(forms) == 1 and not maps[stop - 1].needs_dram:
+            if (
+                RESIDENT_CONCAT
+                and len(here) == len(operands)
+                and len(forms) == 1
+                and not maps[stop - 1].needs_dram
+            ):
                 stay = frozenset({(stop - 1) << FORM_BITS | forms.pop()})
                 if self.size(kept | stay) - self.size(here) <= self.capacity:
                     step = Step(stop - 1, stop, None, 0, here, stay, 0, 0, 0, self.capacity)
@@ -294,11 +318,15 @@ class Search:
             return
         if stop not in self.costs:
             self.costs[stop] = HUGE if self.fastest else self.least_alone(stop)
-        least = node.weight_bytes + node.vector_bytes + sum(r.bytes for r in node.reads) + maps[stop - 1].bytes
+        least = (
+            node.weight_bytes + node.vector_bytes + sum(r.bytes for r in node.reads) + maps[stop - 1].bytes
+        )
         if self.costs[stop] <= least and not self.banned.get((stop - 1, stop)):
             return
         plan = plan_unit(layers_of([node.op]), self.target, Budget(self.capacity))
-        if plan is not None and not (self.once and is_read_again(plan, node.layer, self.target.chip.clusters)):
+        if plan is not None and not (
+            self.once and is_read_again(plan, node.layer, self.target.chip.clusters)
+        ):
             step = Step(
                 stop - 1, stop, None, 0, nothing, nothing, plan.dram_bytes, int(plan.cycles), self.capacity,
                 self.capacity,
@@ -318,7 +346,8 @@ class Search:
         known = {m >> FORM_BITS: m for m in kept}
         inside = frozenset(known[b.map] for b in group.inputs if b.map in known and b.can_stay)
         if any(
-            b.map in known and not b.can_stay and not self.listing.maps[b.map].needs_dram for b in group.inputs
+            b.map in known and not b.can_stay and not self.listing.maps[b.map].needs_dram
+            for b in group.inputs
         ):
             return
         free = self.capacity - self.size(kept)
@@ -490,7 +519,9 @@ class Ways:
     def corrected(self, cycles: Ints) -> Ints:
         """Cycles, with what exact numbers have said about such shapes before."""
         group, slower = self.group, self.search.slower
-        one, many = (slower.get((group.first, group.stop, group.shares > 1, several), 1.0) for several in (False, True))
+        one, many = (
+            slower.get((group.first, group.stop, group.shares > 1, several), 1.0) for several in (False, True)
+        )
         if one == many == 1.0:
             return cycles
         return (cycles * np.where(group.shapes.images[self.index] > 1, many, one)).astype(np.int64)

@@ -73,7 +73,9 @@ def shapes_of(
     """The whole map, or each cluster's share of it; rows at a time, in column strips, rolling or overlapping; image by
     image, or some images at a time where these are whole.  Shares and strips are also multiples of `grains`."""
     images, _, height, width = dims
-    found = by_images(dims, whole, borders, clusters) if clusters > 1 and images > 1 and 0 not in whole else []
+    found = (
+        by_images(dims, whole, borders, clusters) if clusters > 1 and images > 1 and 0 not in whole else []
+    )
     dealings = [d for d in (2, 3) if d not in whole] if clusters > 1 else [2]
     sizes = [
         (
@@ -216,7 +218,9 @@ class Sweep:
         self.dims = layer.out_dims
         self.channels = self.dims[1]
         self.clusters = clusters or target.chip.clusters
-        self.shapes = shapes_of(self.dims, [d for d in layer.axes_all if d != 1], borders, self.clusters, listing.grains)
+        self.shapes = shapes_of(
+            self.dims, [d for d in layer.axes_all if d != 1], borders, self.clusters, listing.grains
+        )
         self.size = len(self.shapes.mode)
         self.needs: dict[int, Need] = {}
         self.readers: dict[int, int] = {}
@@ -299,7 +303,11 @@ class Sweep:
         self.only_single |= layer.kind not in SPATIAL
         if self.only_single:
             self.valid &= shapes.mode == SINGLE
-        if 0 in layer.axes_all or layer.out_dims[0] != self.dims[0] or not all(r.by_image for r in node.reads):
+        if (
+            0 in layer.axes_all
+            or layer.out_dims[0] != self.dims[0]
+            or not all(r.by_image for r in node.reads)
+        ):
             self.valid &= shapes.dealt != BY_IMAGES
         rows, columns = (self.on_grid(layer, d, box) for d, box in ((2, need.rows), (3, need.columns)))
         need = Need(lead, oldest, rows, columns)
@@ -345,7 +353,9 @@ class Sweep:
         shapes = self.shapes
         zero = np.zeros(self.size, np.int64)
         is_shared = self.clusters > 1
-        rows = np.where((shapes.counts[1] > 1) | shapes.is_roll | (is_shared & (shapes.dealt == 2)), shapes.rows, 0)
+        rows = np.where(
+            (shapes.counts[1] > 1) | shapes.is_roll | (is_shared & (shapes.dealt == 2)), shapes.rows, 0
+        )
         columns = np.where((shapes.counts[2] > 1) | (is_shared & (shapes.dealt == 3)), shapes.columns, 0)
         return Need(zero, np.full_like(zero, FAR), (zero, rows, shapes.rows), (zero, columns, shapes.columns))
 
@@ -528,9 +538,7 @@ class Sweep:
     def loaded(self, number: int, need: Need) -> Boundary:
         """An input: its buffer, and the bytes of its boxes over all tiles."""
         map_, shapes = self.listing.maps[number], self.shapes
-        read = next(
-            r for r in self.listing.nodes[self.readers[number]].reads if r.map == number
-        )
+        read = next(r for r in self.listing.nodes[self.readers[number]].reads if r.map == number)
         made, _ = self.made(number)
         made = np.maximum(made, 1)
         _, _, height, width = read.dims
@@ -547,13 +555,19 @@ class Sweep:
             size = np.zeros_like(size)
         columns = covered(*need.columns, shapes.tiles[1], width)
         rolled = np.minimum(height, need.lead + self.behind * made)  # the last rows may be needed by nobody
-        rows = np.where(shapes.is_roll & (need.lead > -FAR), rolled, covered(*need.rows, shapes.tiles[0], height))
+        rows = np.where(
+            shapes.is_roll & (need.lead > -FAR), rolled, covered(*need.rows, shapes.tiles[0], height)
+        )
         # tiles run row by row: strips that are all alike are loaded once for each row of tiles
         rows = np.where(~moves_down & moves_right & ~shapes.is_roll, rows * shapes.counts[1], rows)
         moved = columns * rows * channels * read.dims[0] * read.element_bytes
         late = np.where(need.lead > -FAR, -(-need.lead // made), 0)
         joins = all(
-            r.joins for k in map_.users if k < self.stop for r in self.listing.nodes[k].reads if r.map == number
+            r.joins
+            for k in map_.users
+            if k < self.stop
+            for r in self.listing.nodes[k].reads
+            if r.map == number
         )
         spare = self.behind_readers[number]
         short = self.short(moved, need, width, read.element_bytes)
@@ -594,14 +608,18 @@ class Sweep:
             _, channels, height, width = layer.out_dims
             rows_all = np.where(has_rows, height, covered(*need.rows, self.shapes.tiles[0], height))
             columns_all = covered(*need.columns, self.shapes.tiles[1], width)
-            self.macs += rows_all * columns_all * (layer.out_dims[0] * channels * per_group * math.prod(kernel))
+            self.macs += (
+                rows_all * columns_all * (layer.out_dims[0] * channels * per_group * math.prod(kernel))
+            )
             self.useful_macs += layer.macs
         else:
             widest = max(layer.out_bytes, *(m.element_bytes for m in layer.maps))
             rate = core.vector.lanes // core.vector.cycles_per_element.of(widest)
             passes_ = passes_of(operations_of(layer), core.vector)
             work = math.prod(layer.maps[0].dims[2:]) if layer.kind == "reduce" else 1
-            cycles = over(plane * layer.out_dims[1] * work * passes_, rate * cores) + LAYER_CYCLES * (passes_ > 0)
+            cycles = over(plane * layer.out_dims[1] * work * passes_, rate * cores) + LAYER_CYCLES * (
+                passes_ > 0
+            )
         self.work = self.work + cycles
 
 
@@ -626,7 +644,13 @@ def by_channels(listing: Listing, target: Target, stop: int, borders: str = "aut
     layer reads (some images, or some rows of one at a time); None where it cannot be."""
     node, clusters = listing.nodes[stop - 1], target.chip.clusters
     layer, numbers = node.layer, [read.map for read in node.reads]
-    if layer is None or clusters == 1 or not layer.is_matrix or layer.params["groups"] != 1 or node.batched_weights:
+    if (
+        layer is None
+        or clusters == 1
+        or not layer.is_matrix
+        or layer.params["groups"] != 1
+        or node.batched_weights
+    ):
         return None
     images, channels, height, width = layer.out_dims
     if channels < clusters or len(set(numbers)) < len(numbers):

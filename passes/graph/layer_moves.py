@@ -168,6 +168,7 @@ def replace(op: TransposeOp | SliceOp, new: PickOp | TurnOp) -> None:
     if isinstance(before, Operation):
         erase_unused(before)
 
+
 def erase_unused(op: Operation) -> None:
     """What a move was made of, if nobody needs it now."""
     if isinstance(op, (ReshapeOp, TransposeOp, ConcatOp)) and not op.results[0].uses:

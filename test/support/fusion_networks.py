@@ -9,7 +9,6 @@ from random_network import Drawn
 from frustum.dialects import graph
 from frustum.dialects.graph import shape_of
 
-
 MORE = ("conv", "conv", "stride", "pool", "relu", "scale", "add", "concat", "whole", "resize", "pick")
 
 

@@ -95,12 +95,16 @@ def test_maps_of_several_scales_are_turned_before_they_are_joined():
 def test_steps_of_a_pick_are_above_zero():
     net = Net()
     op = graph.PickOp(net.input(1, 4, 2, 2), (0, 3, 0, 0), (1, 4, 2, 2), (1, -1, 1, 1))
-    with pytest.raises(VerifyException, match=r"fgraph.pick: steps \(1, -1, 1, 1\) of \(1, 4, 2, 2\); allowed: steps above 0"):
+    with pytest.raises(
+        VerifyException, match=r"fgraph.pick: steps \(1, -1, 1, 1\) of \(1, 4, 2, 2\); allowed: steps above 0"
+    ):
         op.verify()
 
 
 def test_a_turn_puts_channels_last_or_first():
     net = Net()
     op = graph.TurnOp(net.input(1, 4, 2, 2), (0, 1, 3, 2))
-    with pytest.raises(VerifyException, match=r"fgraph.turn: perm \(0, 1, 3, 2\); allowed: \(0, 2, 3, 1\), \(0, 3, 1, 2\)"):
+    with pytest.raises(
+        VerifyException, match=r"fgraph.turn: perm \(0, 1, 3, 2\); allowed: \(0, 2, 3, 1\), \(0, 3, 1, 2\)"
+    ):
         op.verify()
