@@ -139,9 +139,9 @@ def test_time_is_linear_in_layers():
     seconds = []
     for blocks in (30, 90):
         network = network_of(residual_chain(blocks))
-        started = time.perf_counter()
+        started = time.process_time()
         assert plan_network(network, target) is not None
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.process_time() - started)
     assert seconds[1] < 6 * seconds[0]
     assert seconds[1] < 40
 
