@@ -21,6 +21,8 @@ from frustum.passes.analysis.layer import BUILDERS, CONCAT, JOINS, MOVES, Layer,
 from frustum.passes.analysis.module import element_bytes
 
 ROWS, COLUMNS = 2, 3
+NEARBY = 2
+"""Layers behind one by which nothing needs what it reads any more, if it is not to be cut from them."""
 LONGEST_CHAIN = 24
 """Layers that are not cut apart in a large network."""
 COARSEST = 8
@@ -121,7 +123,11 @@ class Listing:
         found, first = {0, len(self.nodes)}, 0
         for k, node in enumerate(self.nodes):
             made = [read.map for read in node.reads if not self.maps[read.map].is_constant]
-            joins = all(read.joins and first <= read.map for read in node.reads if read.map in made)
+            joins = all(
+                read.joins and first <= read.map and self.maps[read.map].last_use <= k + NEARBY
+                for read in node.reads
+                if read.map in made
+            )
             kind = None if node.layer is None else node.layer.kind
             if not (kind in ("unary", "binary") and made and joins and k - first < LONGEST_CHAIN):
                 found.add(k)

@@ -253,8 +253,8 @@ class Sweep:
     def groups(
         self, most_bytes: int, is_wanted: Callable[[int, int], bool] | None = None, farthest: int = 0
     ) -> Iterator[Group]:
-        """Groups from one layer on, until none larger can fit `most_bytes` of SRAM or be a unit at all, or begins before
-        `farthest`; of those only what `is_wanted`, by its first layer and the bytes of its weights."""
+        """Groups from one layer on, until none larger can fit `most_bytes` of SRAM or be a unit at all, or begins
+        before `farthest`; of those only what `is_wanted`, by its first layer and the bytes of its weights."""
         weight_bytes = 0
         for k in range(self.last, farthest - 1, -1):
             node = self.listing.nodes[k]
