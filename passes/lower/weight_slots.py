@@ -225,7 +225,7 @@ class Slots:
         out = np.empty(int(ends[-1]), np.uint8)
         for slot, end, length in zip(kept.tolist(), ends.tolist(), sizes.tolist(), strict=True):
             box = tuple(slice(a, b) for a, b in zip(first[:, slot].tolist(), stop[:, slot].tolist(), strict=True))
-            out[end - length : end] = whole[box].reshape(-1).view(np.uint8)
+            out[end - length : end] = np.ascontiguousarray(whole[box]).reshape(-1).view(np.uint8)
         return out, ends
 
 

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import onnx_models
 import pytest
 
 import frustum
@@ -79,3 +80,12 @@ def test_what_is_lowered_or_compiled_is_past_it(tmp_path, capsys):
     pipeline = ["--pipeline", "frustum-graph-canonicalize"]
     assert main(["run", "zoo:squeezenet", *pipeline, "--compress-weights", "zero"]) == 2
     assert "--compress-weights is of the default pipeline" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("compress", ["zero", "huffman", "auto"])
+def test_small_weights_whose_slots_are_columns_are_compressed(compress):
+    """A slot of a matrix's column is a strided view, which has no bytes of its own."""
+    x = {"x": onnx_models.image()}
+    plain = frustum.run(frustum.compile(onnx_models.network(), "edge"), x)
+    found = frustum.run(frustum.compile(onnx_models.network(), "edge", compress_weights=compress), x)
+    assert found.outputs["y"].tobytes() == plain.outputs["y"].tobytes()
