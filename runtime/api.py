@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frustum.backend.executable import Executable
-from frustum.backend.pipeline import Borders
-from frustum.dialects.target import Target
 from frustum.runtime.arguments import (
     BORDERS,
     COMPRESSIONS,
@@ -26,19 +24,20 @@ from frustum.runtime.arguments import (
     POLICIES,
     SPLITS,
 )  # fmt: skip
-from frustum.runtime.build import build
-from frustum.runtime.calibrate import Method
 from frustum.runtime.chain import Chain, HostArray, chain_of
 from frustum.runtime.execute import execute_chain, report_of_chain
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Mode
-from frustum.runtime.request import Model, Request
 from frustum.runtime.sources import open_file, open_folder
 
 if TYPE_CHECKING:
+    from frustum.backend.pipeline import Borders
     from frustum.backend.split_compile import When
+    from frustum.dialects.target import Target
     from frustum.passes.onnx.place_host import HostMode
+    from frustum.runtime.calibrate import Method
+    from frustum.runtime.request import Model
 
 __all__ = ["Result", "compile", "run"]
 
@@ -102,6 +101,9 @@ def compile(
     check_choice("weights", weights, HOLDINGS)
     check_choice("split", split, SPLITS)
     check_choice("borders", borders, BORDERS)
+    from frustum.runtime.build import build  # running needs nothing of the compiler
+    from frustum.runtime.request import Request
+
     request = Request(
         model, target, dtype, shapes or {}, batch, policy, calibrate=calibrate, calibration=calibration,
         compress_weights=compress_weights, weights=weights,

@@ -24,13 +24,13 @@ from frustum.dialects.graph import NetworkOp
 from frustum.dialects.target import Target
 from frustum.passes.errors import Unsupported
 from frustum.passes.import_onnx import INT8, import_onnx
-from frustum.runtime.chain import Chain, DevicePiece, Fallback, HostPiece, Interface, Piece, chain_of
+from frustum.runtime.chain import Chain, DevicePiece, Fallback, HostPiece, Interface, Piece, chain_of, placed
 from frustum.runtime.compiling import compile_module, faults_shown
 from frustum.runtime.counters import peak_bytes
 from frustum.runtime.files import make_folder
 from frustum.runtime.loading import DEFAULT_TARGET, Loaded, interface_of, load, may_fall_back, name_of
 from frustum.runtime.machine import Machine
-from frustum.runtime.placement import check_placement, chips_of
+from frustum.runtime.placement import check_placement
 from frustum.runtime.progress import Progress
 from frustum.runtime.quantising import Samples, calibrate_network
 from frustum.runtime.request import (
@@ -221,15 +221,6 @@ def _network_chain(compiled: _Pieces, names: tuple[str, ...], work: _Work) -> Ch
         unsplit_peak_bytes=work.unsplit_peak_bytes,
         log=tuple(work.log),
     )
-
-
-def placed(chain: Chain, placement: str | None) -> Chain:
-    """The chain with its executables on chips; as it is where none is said.  UsageError where that cannot be."""
-    if placement is None:
-        return chain
-    chips = iter(chips_of(placement, len(chain.executables), chain.target))
-    pieces = (replace(each, chip=next(chips)) if isinstance(each, DevicePiece) else each for each in chain.pieces)
-    return replace(chain, pieces=tuple(pieces))
 
 
 def _at(progress: Progress, share: float) -> Progress:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -21,6 +21,7 @@ from frustum.runtime.failures import UsageError
 from frustum.runtime.inputs import dtype_of, in_types_of
 from frustum.runtime.machine import InputError, check_inputs
 from frustum.runtime.memory import DTYPES, host_type
+from frustum.runtime.placement import chips_of
 from frustum.runtime.random_arrays import random_array
 
 if TYPE_CHECKING:
@@ -181,6 +182,15 @@ def chain_of(executable: Executable) -> Chain:
         (piece,),
         str(manifest["options"].get("model", executable.program.name)),
     )
+
+
+def placed(chain: Chain, placement: str | None) -> Chain:
+    """The chain with its executables on chips; as it is where none is said.  UsageError where that cannot be."""
+    if placement is None:
+        return chain
+    chips = iter(chips_of(placement, len(chain.executables), chain.target))
+    pieces = (replace(each, chip=next(chips)) if isinstance(each, DevicePiece) else each for each in chain.pieces)
+    return replace(chain, pieces=tuple(pieces))
 
 
 def flattened(values: Mapping[str, HostArray]) -> dict[str, Any]:

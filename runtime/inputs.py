@@ -1,4 +1,4 @@
-"""Inputs of a run: from a file, or at random; checked against a module before it is compiled."""
+"""Inputs of a run: from a file, or at random."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 
-from frustum.dialects import graph
-from frustum.dialects.isa.program import Element, External
+from frustum.dialects.isa.program import External
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import BFLOAT16, Array, narrow
-from frustum.runtime.memory import DTYPES, host_type
+from frustum.runtime.memory import host_type
 from frustum.runtime.random_arrays import random_array
-from frustum.runtime.reference import numpy_type
 
-MODEL_DTYPES = "frustum.model_dtypes"
 TWO_BYTES = np.dtype("V2")
 """What numpy makes of bf16 numbers in a file: it does not know the type."""
 
@@ -61,19 +57,3 @@ def in_types_of(expected: Sequence[External], inputs: Mapping[str, Array]) -> di
 def dtype_of(external: External) -> np.dtype:
     """The type in which the host passes it."""
     return np.dtype(host_type(external).dtype)
-
-
-def network_inputs(module: ModuleOp) -> list[External] | None:
-    """What a network takes, as far as a machine checks it; None for a module that has no network any more."""
-    network = next((op for op in module.walk() if isinstance(op, graph.NetworkOp)), None)
-    if network is None:
-        return None
-    noted = network.attributes.get(MODEL_DTYPES)
-    dtypes = [a.data for a in noted.data if isinstance(a, StringAttr)] if isinstance(noted, ArrayAttr) else []
-    found = []
-    for index, (name, value) in enumerate(zip(network.inputs, network.body.block.args, strict=True)):
-        own = numpy_type(graph.tensor_of(value).element_type)
-        element: Element = next(element for element, dtype in DTYPES.items() if dtype == own)
-        dtype = dtypes[index] if dtypes else ""
-        found.append(External(name, "input", 0, 0, graph.shape_of(value), element, dtype))
-    return found

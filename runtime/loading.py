@@ -17,8 +17,9 @@ from frustum.passes.weights import WeightStore, attach, store_of
 from frustum.runtime.chain import Interface
 from frustum.runtime.diagnostics import Source
 from frustum.runtime.failures import UsageError
-from frustum.runtime.inputs import dtype_of, network_inputs
+from frustum.runtime.inputs import dtype_of
 from frustum.runtime.kernels import Array
+from frustum.runtime.network_inputs import network_inputs
 from frustum.runtime.request import Request
 from frustum.runtime.sources import Origin, kind_of, read_stage, read_zoo
 

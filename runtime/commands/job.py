@@ -1,4 +1,7 @@
-"""What `run` and `compile` work on: MODEL as an executable, compiled now or before."""
+"""What `run` and `compile` work on: MODEL as an executable, compiled now or before.
+
+The compiler is loaded only where something is compiled: an executable needs nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from frustum.runtime.agreement import Model
-from frustum.runtime.build import build, placed
-from frustum.runtime.chain import Chain, Interface, chain_of
+from frustum.runtime.chain import Chain, Interface, chain_of, placed
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
 from frustum.runtime.progress import Progress
 from frustum.runtime.report import Seconds
-from frustum.runtime.request import Request
 from frustum.runtime.sources import Origin, kind_of, open_file, open_folder
+
+if TYPE_CHECKING:
+    from frustum.runtime.request import Request
 
 OF_THE_COMPILER = ("target", "dtype", "calibrate", "shape", "batch", "policy", "pipeline", "dump_ir", "weights_seed",
                    "compress_weights", "weights", "host", "split", "refuse", "order", "borders")  # fmt: skip
@@ -60,6 +65,8 @@ def job_of(
         raise UsageError(
             f"{options.model}: error: a stage has no model to check against: --check needs the .onnx file or zoo:NAME"
         )
+    from frustum.runtime.build import build
+
     built = build(request_of(options, given), progress, see)
     seconds = Seconds(built.import_seconds, built.compile_seconds, None, built.passes, built.calibrate_seconds)
     return Job(built.chain, built.origin, built.original, seconds, built.chain.log)
@@ -72,6 +79,8 @@ def request_of(options: argparse.Namespace, given: Mapping[str, Array] | None = 
         if shapes.get(name, shape) != shape and name not in (given or {}):
             raise UsageError(f"error: --shape gives '{name}' twice")
         shapes[name] = shape
+    from frustum.runtime.request import Request
+
     return Request(
         options.model,
         options.target,

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -205,3 +207,21 @@ def test_any_lie_is_refused_in_one_line_or_harmless(compiled, data, lie):
     finally:
         path.write_bytes(good)
     assert code in (0, 2)
+
+
+HOWS = ("cli.main(['run', folder])", "frustum.run(folder, x)", "cli.main(['inspect', folder])")
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_folder_needs_nothing_of_the_compiler(compiled, how):
+    """It runs where there is no xDSL and none of the passes (the host's pieces need the packages onnx and
+    onnxruntime)."""
+    program = (
+        "import sys\n"
+        "for name in ('xdsl', 'frustum.passes', 'frustum.backend.pipeline'): sys.modules[name] = None\n"
+        "import numpy as np, frustum\nfrom frustum.runtime import cli\n"
+        f"folder, x = {str(compiled)!r}, {{'x': np.zeros((1, 32, 32, 32), np.float32)}}\n"
+        f"assert {how} in (0, None) or 'y' in frustum.run(folder, x).outputs\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
