@@ -484,7 +484,7 @@ def test_stages_that_are_wrong(compiled: Path, fails, tmp_path: Path) -> None:
 def crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Makes the compiler fail; where reproducers go."""
 
-    def compile_module(*_: object) -> None:
+    def compile_module(*_: object, **__: object) -> None:
         raise KeyError("surprise\nand more")
 
     (tmp_path / "tmp").mkdir()
