@@ -25,7 +25,8 @@ from frustum.passes.fuse.wrap import wrap
 TRIES = 24  # solutions looked at before groups that do not fit after all are given up
 SMALL = 24  # layers up to which every order is searched in full
 QUICK_STATES, QUICK_LENGTH = 2, 12  # of the search that finds an order and a bound
-LARGE = 120  # layers beyond which one order is searched, and less of it
+MANY = 120  # layers beyond which one order is searched
+LARGE = 200  # layers beyond which less of it is searched
 MANY_STATES, MANY_LENGTH = 12, 48
 LARGE_STATES, LARGE_LENGTH = 4, 24
 NEAR = 1.0005  # times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for
@@ -136,7 +137,7 @@ def best_of(searches: Sequence[Search]) -> Plan | None:
     if len(searches[0].listing.nodes) <= SMALL:
         plans = [plan for search in searches if (plan := plan_listing(search)) is not None]
         return min(plans, key=lambda p: cost_of(p, fastest=fastest), default=None)
-    few = searches if len(searches[0].listing.nodes) <= LARGE else searches[:1]
+    few = searches if len(searches[0].listing.nodes) <= MANY else searches[:1]
     if not fastest and (plan := near(few)) is not None:
         return plan
     search, solution = quick(few)

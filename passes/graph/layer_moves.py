@@ -16,6 +16,7 @@ from xdsl.rewriter import Rewriter
 
 from frustum.dialects.graph import ConcatOp, PickOp, ReshapeOp, SliceOp, TransposeOp, TurnOp, shape_of
 from frustum.dialects.graph.views import CHANNELS_FIRST, CHANNELS_LAST
+from frustum.passes.graph.fold_moves import fold_moves
 
 RANK = 4  # of a map: n, c, h, w
 Dims = list[tuple[int, int]]
@@ -26,7 +27,8 @@ Dims = list[tuple[int, int]]
 class LayerMoves(ModulePass):
     """Slices of maps become `fgraph.pick`, transpositions of channels `fgraph.turn`.
 
-    Before: slices and transpositions, with reshapes around them.  After, where that gives the same elements:
+    Before: slices and transpositions, with reshapes around them.  After, where that gives the same elements (and the
+    moves that `fold_moves` knows are left out):
     1. a transposition of a concatenation is a concatenation of transpositions, if each of these is of a map;
     2. a transposition that puts a map's channels last (behind its rows and columns, together or apart), or those of
        [N, H, W, C] first, is a turn;
@@ -37,6 +39,7 @@ class LayerMoves(ModulePass):
     name = "frustum-graph-layer-moves"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        fold_moves(op)
         for each in [o for o in op.walk() if isinstance(o, TransposeOp)]:
             if isinstance(each.x.owner, ConcatOp):
                 transpose_parts(each, each.x.owner)

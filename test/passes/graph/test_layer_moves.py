@@ -92,6 +92,33 @@ def test_maps_of_several_scales_are_turned_before_they_are_joined():
     assert next(op for op in ops if op.name == "fgraph.concat").axis == 1
 
 
+def padded_average(value):
+    net = Net()
+    x = net.layer(graph.PadOp(net.conv(net.input(1, 3, 6, 6), 4), (0, 0, 1, 1), (0, 0, 1, 2), value))
+    module, inputs = net.module(net.pool("avg", x, 3, 2))
+    found = module.clone()
+    LayerMoves().apply(Context(), found)
+    found.verify()
+    np.testing.assert_array_equal(run_module(found, inputs)["y0"], run_module(module, inputs)["y0"])
+    return [op for op in found.walk() if isinstance(op, (graph.PadOp, graph.PoolOp))]
+
+
+def test_a_border_of_zeros_is_in_the_average():
+    (pool,) = padded_average(0.0)
+    assert (pool.pads, pool.count_include_pad) == ((1, 1, 1, 2), True)
+
+
+def test_another_border_is_left():
+    assert names(padded_average(1.0)) == ["pad", "pool"]
+
+
+def test_a_softmax_is_where_its_axis_is():
+    net = Net()
+    x = net.layer(graph.TransposeOp(net.conv(net.input(1, 3, 4, 6), 5), (0, 2, 3, 1)))
+    y = net.layer(graph.TransposeOp(net.layer(graph.SoftmaxOp(x, 3)), (0, 3, 1, 2)))
+    assert checked(net, net.unary("relu", y)) == []
+
+
 def test_steps_of_a_pick_are_above_zero():
     net = Net()
     op = graph.PickOp(net.input(1, 4, 2, 2), (0, 3, 0, 0), (1, 4, 2, 2), (1, -1, 1, 1))
