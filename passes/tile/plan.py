@@ -57,6 +57,7 @@ class Work:
     reduced: tuple[int, ...] = ()
     may_compact: bool = False
     """The copy into a core may leave out what the strides leave out."""
+    are_outputs_apart: bool = True  # the weights of an output channel follow each other in DRAM
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True) -> Work:
             layer.channel_bytes,
             layer.accumulator_bytes,
             may_compact=not in_ring and leaves_out(layer),
+            are_outputs_apart=p["weight_strides"][1] <= p["weight_strides"][0],
         )
     kernel = p.get("kernel", (1, 1))
     reduced = p.get("axes", ()) if layer.kind == "reduce" else ()
@@ -308,6 +310,9 @@ def plan_matrix_with(
     cycles = (
         cycles + PIECE_OVERHEAD_CYCLES * n_space * n_c * n_ci + (in_bytes + weight_bytes + out_bytes) // move
     )
+    if residency == "stream":
+        run = weight_runs(work, sc * dealt[1], ci)
+        cycles = cycles + short_run_cycles(target, weight_bytes * weight_loads * dealt[1], run)
     k = int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))
     chunk = int(aligned(weight_bytes[k] * (cores if cores_dim == 1 else 1)))
     piece: Extents = (int(sn[k]), int(sc[k]), int(sh[k]), int(sw[k]))
@@ -339,6 +344,21 @@ def kernel_of(work: Work) -> Kernel:
     reach = 0 if isinstance(axis, Whole) else axis.reach
     dilation = reach // (work.kernel[1] - 1) if work.kernel[1] > 1 else 1
     return Kernel(work.kernel, work.strides, (1, dilation), work.map_bytes[0])
+
+
+def weight_runs(work: Work, outputs: Ints, inputs: Ints) -> Ints:
+    """Bytes of the contiguous runs in DRAM that hold the weights of so many output and input channels."""
+    taps = work.kernel[0] * work.kernel[1]
+    if work.are_outputs_apart:
+        return np.where(inputs < work.channels, inputs, outputs * inputs) * taps * work.weight_bytes
+    return np.where(outputs < work.group_outputs, outputs, outputs * inputs) * work.weight_bytes
+
+
+def short_run_cycles(target: Target, size_bytes: Ints, run_bytes: Ints) -> Ints:
+    """Cycles of the DRAM port beyond those for the bytes, where the runs are shorter than what it takes for one."""
+    dram = target.memory("dram")
+    more = size_bytes * np.maximum(0, dram.minimum_run_bytes - run_bytes) // run_bytes
+    return over(more, dram.port_bytes_per_cycle)
 
 
 def group_pieces(channels: int, work: Work, dealt: bool) -> list[int]:

@@ -9,10 +9,12 @@ from every_operation import NETWORKS, network
 from stops import modules_at_stops, target
 
 from frustum.backend.pipeline import Choices
+from frustum.backend.targets import load
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.tile import TensorView, Whole
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
+from frustum.passes.analysis.layer.nest import SAME
 from frustum.passes.analysis.project import project, tile_counts, unit_layers
 from frustum.passes.tile import plan, plan_unit
 
@@ -167,3 +169,20 @@ def vector_layer(kind, element_bytes, params, maps=1):
     dims, view = (1, 8, 8, 8), TensorView(0, (512, 64, 8, 1))
     operands = tuple(MapOperand(k, dims, view, SAME4, element_bytes=element_bytes) for k in range(maps))
     return Layer(kind, dims, view, operands, params, out_bytes=element_bytes)
+
+
+@pytest.mark.parametrize("are_outputs_apart", [True, False])
+def test_streamed_weights_come_in_runs_that_dram_takes_at_full_rate(are_outputs_apart):
+    """A fully connected layer whose weights are far larger than WRAM: no run is shorter than DRAM's least one."""
+    machine, size, outputs, inputs = load("edge"), 2, 4096, 9216
+    accesses = ((SAME, Whole(inputs), SAME, SAME),)
+    work = plan.Work(
+        "conv", (1, outputs, 1, 1), accesses, (size,), size, channels=inputs, group_outputs=outputs, weight_bytes=size,
+        are_outputs_apart=are_outputs_apart,
+    )  # fmt: skip
+    found = plan.plan_layer(work, machine, "stream", MAX_LOOPS)
+    assert found is not None
+    _, co, _, _ = found.map.extent
+    dealt = machine.cluster.cores if found.map.cores == 1 else 1
+    run = found.map.channels if are_outputs_apart else co * dealt
+    assert run * size >= machine.memory("dram").minimum_run_bytes
