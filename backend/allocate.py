@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 from xdsl.context import Context
@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import DenseArrayBase, DictionaryAttr, IntegerAttr, M
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
-from frustum.backend.deepen import deeper
+from frustum.backend.deep_places import DeepPlaces
 from frustum.backend.early import Want, wants_of, wishes_of
 from frustum.backend.lifetimes import life_of, meetings, outermost
 from frustum.backend.loop_tree import Path
@@ -43,7 +43,7 @@ class Allocate(ModulePass):
     would not; nothing is gained by a lower peak.)
 
     A buffer that nothing but loads from DRAM in a loop fill may have up to `copies` copies, where SRAM has room: so
-    many passes the loads may be ahead.
+    many passes the loads may be ahead (`deep_places.py`).
     """
 
     name = "frustum-allocate"
@@ -113,7 +113,10 @@ class _Placing:
         capacity = self.target.memory(memory).capacity_bytes
         peaks = [base] * len(self.code.sections)
         everything = [n for group in self._groups(memory) for n in group]
-        offsets = self._place_deeper(everything, capacity) if memory == "sram" else None
+        offsets: Sequence[int] | None = None
+        if memory == "sram":
+            deep = DeepPlaces(self.code, self.target, self.uses, self.wants, everything, self.copies)
+            offsets = deep.best()
         if offsets is None:
             offsets = self._pack_apart(everything, capacity - base)
         for group in self._groups(memory) if offsets is None else ():
@@ -142,25 +145,12 @@ class _Placing:
         if group:
             yield group
 
-    def _place_deeper(self, group: Sequence[int], capacity: int) -> Sequence[int] | None:
-        """Places in SRAM with more copies of buffers that loads fill in a loop, if there is room for that."""
-        before = list(self.code.buffers)
-        for most in (n for n in (64, 32, 16, 8, 4, 3) if n <= self.copies):
-            for section in self.code.sections:
-                for number, depth in deeper(self.code, section, self.uses, capacity, most).items():
-                    self.code.buffers[number] = replace(before[number], depth=depth)
-            offsets = self._pack_apart(group, capacity)
-            if offsets is not None:
-                return offsets
-            self.code.buffers[:] = before
-        return None
-
     def _pack_apart(self, group: Sequence[int], capacity: int) -> Sequence[int] | None:
         lives = [life_of(self.code.buffers[n], self.uses[n]) for n in group]
         met, sizes = meetings(lives), [self._size(n) for n in group]
         wishes = wishes_of([self.wants[n] for n in group], met)
         packing = pack_apart(sizes, met, wishes, [outermost(life)[0] for life in lives], capacity)
-        return None if packing is None else packing.offsets
+        return None if isinstance(packing, int) else packing.offsets
 
     def _place(self, group: Sequence[int], memory: Memory, base: int, capacity: int) -> None:
         sizes = [self._size(n) for n in group]

@@ -16,12 +16,12 @@ from frustum.dialects.isa.sync import ExternalOp
 
 
 def deeper(
-    code: Code, section: Section, uses: Sequence[Sequence[Path]], capacity: int, most: int
+    code: Code, section: Section, uses: Sequence[Sequence[Path]], capacity: int, most: int, share: float
 ) -> dict[int, int]:
     """The depths, at most `most`, of buffers of a section into which a loop loads, where they are more than now.
 
-    In each loop the buffers in turn get one copy more, as long as all buffers in use there at any time fit side by
-    side.
+    In each loop the buffers in turn get one copy more, as long as all together take at most `share` of the bytes that
+    the buffers in use there at any time leave.
     """
     passes = _streams(code, section)
     loops: dict[int, list[int]] = {}
@@ -30,7 +30,7 @@ def deeper(
     found: dict[int, int] = {}
     spare = _spare(code, section, uses, loops, capacity)
     for loop, buffers in loops.items():
-        growing, left = list(buffers), spare[loop]
+        growing, left = list(buffers), int(spare[loop] * share)
         while growing:
             buffer = min(growing, key=lambda b: found.get(b, code.buffers[b].depth))
             depth, size = found.get(buffer, code.buffers[buffer].depth), code.buffers[buffer].bytes

@@ -22,6 +22,10 @@ That is no affine value, so a `Hold` takes the wait: an instruction of y's engin
 makes its own index that of x.  It runs in each pass in which x has just run, and y follows it in its engine's order.
 Also in 1 and 4, at the start of the loop y needs the last x of the loop's previous run, `max(i - back, -1)` counted on
 across runs.  With `back` above 1 that is not affine either, so a `Hold` in front of the loop waits for that run.
+8. Stores of one engine into a tensor in DRAM: independent.
+9. A core's copy that writes no position of a copy of the buffer twice (`Access.apart`), where nothing else writes the
+   buffer but sends: what was read or sent of that copy before were other positions.  So it waits as in 3, for the
+   uses of what the copy held before.
 
 Where an index is negative, the value in `counters.py` asks for executions of earlier iterations of an outer loop: at
 least those needed, and all of them before y.  Every wait is for something earlier in the program order, and counters
@@ -30,7 +34,8 @@ never fall; so running in program order never stops, and no other order can (no 
 Left out are needs that others imply: with z later than x, and y waiting for z, y need not wait for x
 - if z and x run on one engine, whose order is that of the program,
 - or if z depends on x through the same bytes and so has waited itself (by induction over the program order).  Not
-  through a rolling buffer: there z may have waited for an execution of x `depth` iterations older only.
+  through a rolling buffer: there z may have waited for an execution of x `depth` iterations older only; and not in
+  case 9, where z has not waited.
 """
 
 from __future__ import annotations
@@ -141,6 +146,8 @@ class _Section:
     units: Units
     accesses: dict[int, list[tuple[int, Access]]] = field(default_factory=dict)
     written: set[int] = field(default_factory=set)
+    maker: dict[int, int | None] = field(default_factory=dict)
+    """Of each buffer the copy of case 9 that writes it; None where others do."""
     mixed: set[int] = field(default_factory=set)
     """Bodies whose children have several stages."""
 
@@ -151,9 +158,18 @@ class _Section:
                 self.accesses.setdefault(access.buffer, []).append((number, access))
                 if access.writes:
                     self.written.add(access.buffer)
+                    if not self._is_send(access.buffer, instruction):
+                        self._note_maker(number, access)
             for step in instruction.path[1:]:
                 if stages.setdefault(step.body, step.stage) != step.stage:
                     self.mixed.add(step.body)
+
+    def _note_maker(self, number: int, access: Access) -> None:
+        """Count one more instruction among those that write a buffer, sends left out."""
+        buffer = self.buffers[access.buffer]
+        is_apart = access.apart <= buffer.level and not access.reads and not buffer.rolling
+        alone = is_apart and access.buffer not in self.maker
+        self.maker[access.buffer] = number if alone else None
 
     def candidates(self, y: int) -> list[_Candidate]:
         """What instruction y has to wait for, without what is implied."""
@@ -205,7 +221,8 @@ class _Section:
             return None
         if other.buffer == access.buffer:
             flows = other.writes and access.reads
-            place = _in_one_buffer(producer, consumer, self.buffers[access.buffer], flows)
+            is_new = self._is_new(y, x)
+            place = _in_one_buffer(producer, consumer, self.buffers[access.buffer], flows, is_new=is_new)
         else:
             place = _in_shared_memory(producer, consumer)
         if place is None or not _ever(producer, *place):
@@ -224,8 +241,21 @@ class _Section:
 
     def _are_sends(self, buffer: int, *instructions: Instruction) -> bool:
         """Whether these are sends through a buffer that is no loop's (case 7)."""
-        return self.buffers[buffer].level == 0 and all(
-            i.engine == "cdma" and {a.buffer for a in i.accesses} == {buffer} for i in instructions
+        return all(self._is_send(buffer, i) for i in instructions)
+
+    def _is_send(self, buffer: int, i: Instruction) -> bool:
+        """Whether this is a send through a buffer that is no loop's."""
+        return (
+            self.buffers[buffer].level == 0
+            and i.engine == "cdma"
+            and {a.buffer for a in i.accesses} == {buffer}
+        )
+
+    def _is_new(self, y: int, x: tuple[int, Access]) -> bool:
+        """Whether y writes positions of a buffer that x, a reader or a send, has not used in the same copy (case 9)."""
+        number, other = x
+        return self.maker.get(other.buffer) == y and (
+            not other.writes or self._is_send(other.buffer, self.instructions[number])
         )
 
     def _reach(self, a: Access, b: Access) -> Reach:
@@ -238,7 +268,7 @@ class _Section:
     def _hides_earlier(self, c: _Candidate) -> bool:
         """Whether everything before the producer's child of their body is also before the producer."""
         body = self.instructions[c.producer].path[c.level].body
-        return c.writes and c.back == 0 and body not in self.mixed
+        return c.writes and c.back == 0 and body not in self.mixed and self.maker.get(c.held) != c.producer
 
     def _common(self, a: int, b: int) -> int:
         return common_level(self.instructions[a].path, self.instructions[b].path)
@@ -277,6 +307,8 @@ class _Section:
             return False
         if z.held == x.held and self._are_apart(z.held, *(self.instructions[c.producer] for c in (z, x))):
             return False
+        if z.held == x.held and self.maker.get(z.held) == z.producer:
+            return False
         if z.held == x.held and z.held != z.wanted:
             return self.buffers[x.held].depth == 1
         return z.held == z.wanted or x.held == x.wanted or x.held in self.sharing.get(z.held, ())
@@ -299,20 +331,22 @@ def _ever(x: Instruction, level: int, back: int, outer: int) -> bool:
 
 
 def _in_one_buffer(
-    x: Instruction, y: Instruction, buffer: Buffer, flows: bool
+    x: Instruction, y: Instruction, buffer: Buffer, flows: bool, *, is_new: bool
 ) -> tuple[int, int, int] | None:
-    """`level, back, outer` of cases 1, 2, 3, 5 and 6; `flows`: y reads what x writes."""
+    """`level, back, outer` of cases 1, 2, 3, 5, 6 and 9; `flows`: y reads what x writes; `is_new`: y writes positions
+    that x has not used in the same copy."""
     level = buffer.level
     stays = buffer.rolling and flows
     if x is not y:
         common = common_level(x.path, y.path)
-        if common > level:
-            outer = buffer.depth if common == level + 1 and not stays else 1
-            return common, iterations_back(x.path[common], y.path[common]), outer
-        if _is_first(x, y, level):
-            return level, 0, 0
-        if stays and level:
-            return level, iterations_back(x.path[level], y.path[level]), 1
+        if not is_new:
+            if common > level:
+                outer = buffer.depth if common == level + 1 and not stays else 1
+                return common, iterations_back(x.path[common], y.path[common]), outer
+            if _is_first(x, y, level):
+                return level, 0, 0
+            if stays and level:
+                return level, iterations_back(x.path[level], y.path[level]), 1
         _check_depth(x, y, buffer)
     return (level, buffer.depth, 0) if level else None
 
@@ -348,7 +382,10 @@ def _check_depth(x: Instruction, y: Instruction, buffer: Buffer) -> None:
 def _one_for_each_buffer(accesses: Iterable[Access]) -> list[Access]:
     merged: dict[int, Access] = {}
     for a in accesses:
-        b = merged.get(a.buffer, a)
+        if a.buffer not in merged:
+            merged[a.buffer] = a
+            continue
+        b = merged[a.buffer]
         both = (a.reads or b.reads) and (a.writes or b.writes)
         merged[a.buffer] = Access(a.buffer, a.writes or b.writes, a.everywhere or b.everywhere, both)
     return list(merged.values())

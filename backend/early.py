@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from frustum.backend.read_code import Code, unit_of
 from frustum.dialects.isa.program import Memory
@@ -53,19 +54,41 @@ def _is_early(code: Code, memory: Memory, source: int) -> bool:
     return memory == "wram" or (isinstance(storage, ExternalOp) and storage.class_.data != "intermediate")
 
 
-def wishes_of(wants: Sequence[Want], met: Sequence[Sequence[int]]) -> list[dict[int, float]]:
-    """For each buffer those that it should share no bytes with, though it may, and what a shared byte costs."""
+def wishes_of(
+    wants: Sequence[Want], met: Sequence[Sequence[int]], loaded: Sequence[int] = (), ahead_bytes: int = 0
+) -> list[dict[int, float]]:
+    """For each buffer those that it should share no bytes with, though it may, and what a shared byte costs.
+
+    By how many units lie between two, or with `ahead_bytes` by what these load: nothing from so much on.  `loaded`:
+    what is loaded into each buffer.
+    """
+    before = _loaded_before(wants, loaded) if ahead_bytes else []
+
+    def near_by(want: Want, other: Want) -> float:
+        units = max(0, want.first - other.last)
+        if not ahead_bytes:
+            return DISTANCE[units] if units < len(DISTANCE) else 0.0
+        between = before[want.first] - before[other.last + 1] if units > 1 else 0
+        return max(0.0, 1.0 - between / ahead_bytes)
+
     wishes: list[dict[int, float]] = [{} for _ in wants]
     order = sorted(range(len(wants)), key=lambda n: wants[n].first)
     near: list[int] = []
     for number in order:
         want = wants[number]
-        near = [n for n in near if want.first - wants[n].last < len(DISTANCE)]
+        costs = [(n, near_by(want, wants[n])) for n in near]
+        near = [n for n, cost in costs if cost]
         meets = set(met[number])
-        for other in near:
-            if other not in meets:
-                cost = DISTANCE[max(0, want.first - wants[other].last)] * want.worth
-                if cost:
-                    wishes[number][other] = wishes[other][number] = cost
+        for other, cost in costs:
+            if cost and other not in meets:
+                wishes[number][other] = wishes[other][number] = cost * want.worth
         near.append(number)
     return wishes
+
+
+def _loaded_before(wants: Sequence[Want], loaded: Sequence[int]) -> list[int]:
+    """The bytes that all units before each one load."""
+    own = [0] * (max((want.last for want in wants), default=0) + 2)
+    for want, size in zip(wants, loaded, strict=True):
+        own[want.first] += size
+    return [0, *accumulate(own)]

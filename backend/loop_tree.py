@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 from frustum.dialects.isa.program import CORE_ENGINES, Engine, Memory
 
+TOGETHER = 99
+"""Of writes that may write the same positions again: more than the level of any buffer."""
+
 
 class Step(NamedTuple):
     """The child of a body on the way to a thing; positions number all operations in textual order."""
@@ -55,12 +58,14 @@ class Buffer:
 class Access:
     """One operand of an instruction: `everywhere` if it reaches beyond the memory of the unit that executes it
     (the destination of a broadcast, a multicast or a cluster-to-cluster copy); `also_reads`: it stands for several
-    operands, of which some are read and some written."""
+    operands, of which some are read and some written; `apart`, of a copy from a core: the level from which on all
+    executions in its cluster write different positions of one copy of the buffer (`apart.py`), else `TOGETHER`."""
 
     buffer: int
     writes: bool
     everywhere: bool = False
     also_reads: bool = False
+    apart: int = TOGETHER
 
     @property
     def reads(self) -> bool:

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 ROUNDS = 200
 """Searches beyond this found nothing more on the sizes of our networks."""
 
+LEAST_BYTES = 65536
+"""Whoever waits for shared bytes holds up what is behind it: few of them cost nearly as much as many."""
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -91,8 +94,9 @@ def pack_apart(
     wishes: Sequence[Mapping[int, float]],
     starts: Sequence[int],
     capacity: int,
-) -> Packing | None:
-    """The packing of two greedy ones in which wishes cost least; None if neither stays within the capacity.
+) -> Packing | int:
+    """The packing of two greedy ones in which wishes cost least; if neither stays within the capacity, a buffer that
+    finds no place.
 
     `wishes[n]` are those that n should share no bytes with, and what each shared byte costs; both ways round.
     """
@@ -102,9 +106,11 @@ def pack_apart(
         sorted(numbers, key=lambda n: (-sizes[n], starts[n])),
     )
     found = [_place_apart(order, sizes, meets, wishes, capacity) for order in orders]
-    known = [(cost, offsets) for cost, offsets in found if offsets is not None]
+    known = [(cost, offsets) for cost, offsets in found if not isinstance(offsets, int)]
     if not known:
-        return None
+        left = found[0][1]
+        assert isinstance(left, int)
+        return left
     _, offsets = min(known, key=lambda each: each[0])
     peak = max((offset + size for offset, size in zip(offsets, sizes, strict=True)), default=0)
     return Packing(tuple(offsets), peak)
@@ -116,8 +122,9 @@ def _place_apart(
     meets: Sequence[Sequence[int]],
     wishes: Sequence[Mapping[int, float]],
     capacity: int,
-) -> tuple[float, list[int] | None]:
-    """Each buffer in turn at the place that costs least, the lowest of equal ones; with the cost."""
+) -> tuple[float, list[int] | int]:
+    """Each buffer in turn at the place that costs least, the lowest of equal ones, with the cost; or the first buffer
+    that finds no place."""
     offsets, total = [-1] * len(sizes), 0.0
     for number in order:
         size = sizes[number]
@@ -129,7 +136,7 @@ def _place_apart(
                 np.array(hard).reshape(-1, 2), np.array(soft).reshape(-1, 3), size, capacity
             )
             if free < 0:
-                return 0.0, None
+                return 0.0, number
             total += cost
         offsets[number] = free
     return total, offsets
@@ -151,6 +158,6 @@ def _cheapest(
         return 0.0, -1
     begin = places[:, None]
     shared = np.minimum(begin + size, soft[:, 1]) - np.maximum(begin, soft[:, 0])
-    costs = (np.maximum(shared, 0) * soft[:, 2]).sum(axis=1)
+    costs = (np.where(shared > 0, shared + LEAST_BYTES, 0) * soft[:, 2]).sum(axis=1)
     best = int(costs.argmin())
     return float(costs[best]), int(places[best])

@@ -8,7 +8,8 @@ from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.loop_tree import Access, Buffer, Path, Step
+from frustum.backend.apart import apart_from
+from frustum.backend.loop_tree import TOGETHER, Access, Buffer, Path, Step
 from frustum.backend.loop_tree import Instruction as Plain
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import Instruction
@@ -39,11 +40,13 @@ class Code:
     numbers: dict[SSAValue, int] = field(default_factory=dict)
     """Of each buffer value."""
     bodies: int = 0
+    cores: int | None = None
+    """Of a cluster; None where nobody asks which writes are apart."""
 
 
-def read_code(program: ProgramOp) -> Code:
-    """The code of a program, sections split at its barriers."""
-    code = Code()
+def read_code(program: ProgramOp, cores: int | None = None) -> Code:
+    """The code of a program, sections split at its barriers; with `cores`, which writes are apart."""
+    code = Code(cores=cores)
     _read_body(code, program.body.block, (), ())
     return code
 
@@ -105,16 +108,26 @@ def _read_instruction(code: Code, op: Instruction, path: Path, counts: tuple[int
     assert engine is not None
     multicast = isinstance(op, CopyOp) and op.multicast is not None
     section = code.sections[-1]
-    section.instructions.append(Plain(engine, path, counts, _accesses(code, op), multicast))
+    section.instructions.append(Plain(engine, path, counts, _accesses(code, op, counts), multicast))
     section.operations.append(op)
 
 
-def _accesses(code: Code, op: Instruction) -> tuple[Access, ...]:
+def _accesses(code: Code, op: Instruction, counts: tuple[int, ...]) -> tuple[Access, ...]:
     reaches_out = isinstance(op, CopyOp) and (op.engine.data in ("bus", "cdma") or op.multicast is not None)
     found = []
     for name, _ in op.VIEWS:
         operand = getattr(op, name)
         if operand is not None:
             writes = name in WRITTEN
-            found.append(Access(code.numbers[operand], writes, writes and reaches_out))
+            apart = _apart(op, counts, code.cores) if writes and code.cores else TOGETHER
+            found.append(Access(code.numbers[operand], writes, writes and reaches_out, apart=apart))
     return tuple(found)
+
+
+def _apart(op: Instruction, counts: tuple[int, ...], cores: int) -> int:
+    """`Access.apart` of what an instruction writes."""
+    if not isinstance(op, CopyOp) or op.engine.data != "mvdma" or op.dst_view.data.wrap is not None:
+        return TOGETHER
+    if not isinstance(op.dst.type, BufferType) or op.dst.type.memory != "sram":
+        return TOGETHER
+    return apart_from(op.box.data, counts, cores)

@@ -41,7 +41,7 @@ class Schedule(ModulePass):
         target = target_of(op)
         for program in op.walk():
             if isinstance(program, ProgramOp):
-                _schedule(read_code(program), target)
+                _schedule(read_code(program, target.cluster.cores), target)
 
 
 @dataclass(frozen=True)

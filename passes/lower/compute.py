@@ -33,9 +33,11 @@ from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.project import memory_order
 from frustum.passes.lower import nest as nests
+from frustum.passes.lower.blocks import Part
 from frustum.passes.lower.instructions import COMPUTE
 from frustum.passes.lower.memory_map import Placed, aligned, byte_strides, four, offset_of, tile_bytes
 from frustum.passes.lower.nest import CHANNELS_IN, GROUP, LoopName, Nest
+from frustum.passes.lower.piecewise import Leaving, part_of_pieces
 from frustum.passes.lower.raster import parts_of
 from frustum.passes.lower.sampled import sampled
 from frustum.passes.lower.shuffle import SHUFFLE, load_groups
@@ -113,8 +115,12 @@ class LayerLowering:
             reduced=self.reduced,
         )
         self.piece = self.nest.piece
+        self.out_depth = self.nest.depth(
+            [name for name, _ in self.nest.loops if name != CHANNELS_IN and name not in self.reduced]
+        )
         self.streams: list[Item] = []
         self.loads: list[Item] = []
+        self.leaving: list[tuple[Leaving, Part]] = []
 
     def space(self) -> tuple[tuple[Affine, ...], Four, Four]:
         """What is cut into pieces: the region of the result; of a reduction, all that goes into it."""
@@ -126,11 +132,17 @@ class LayerLowering:
         extent = [bound[d] if d in self.reduced else x for d, x in enumerate(out.extent)]
         return start, four(extent), four(bound)
 
+    def takes(self, leaving: Leaving) -> bool:
+        """Whether what is stored or sent of the result can go piece by piece, as part of this layer, and then does."""
+        if self.reduced or not self.out_depth:
+            return False
+        part = part_of_pieces(leaving, self.piece, self.out, self.site.cores)
+        if part is not None:
+            self.leaving.append((leaving, part))
+        return part is not None
+
     def emit(self, block: Block) -> None:
         """Append the whole layer to a block."""
-        self.out_depth = self.nest.depth(
-            [name for name, _ in self.nest.loops if name != CHANNELS_IN and name not in self.reduced]
-        )
         load = load_groups if self.kind == SHUFFLE else LayerLowering.load_piece
         self.pieces = [load(self, k) for k in range(len(self.tiles))]
         self.weight_piece = self.load_weights() if self.weights else None
@@ -159,6 +171,7 @@ class LayerLowering:
             block.add_op(self.compute(stage))
         if depth == self.out_depth:
             self.store(block, stage)
+            block.add_ops([leaving.copy(part, stage) for leaving, part in self.leaving])
 
     # ---------------------------------------------------------------- operands
 

@@ -22,9 +22,10 @@ from frustum.passes.lower.declare import Window
 from frustum.passes.lower.holds import hold
 from frustum.passes.lower.memory_map import Placed
 from frustum.passes.lower.moves import lower_move
+from frustum.passes.lower.piecewise import Leaving
 from frustum.passes.lower.places import tile_of
 from frustum.passes.lower.tiles import Tiles, joined, resident
-from frustum.passes.lower.transfers import load, send, store
+from frustum.passes.lower.transfers import leave, load, sent, stored
 from frustum.passes.tile.lower_units import OWN, PRODUCED
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class UnitLowering:
 
     `loops`: over tiles (the dimension, if it is one's own, and passes), the first `shared` of them around all sweeps;
     `levels`: tile indices as affines of these; `bodies`: of the loops, the program's own first; `tiles`: where they
-    lie; `tensors`: where its tensors lie; `stage`: of what is computed and stored in the innermost body.
+    lie; `tensors`: where its tensors lie; `stage`: of what is computed and stored in the innermost body; `gone`: stores
+    and sends that go piece by piece.
     """
 
     def __init__(self, program: Lowering, unit: t.UnitOp):
@@ -61,6 +63,7 @@ class UnitLowering:
         self.tensors: dict[SSAValue, Window] = {}
         self.tiles = Tiles(self, program.homes)
         self.stage = 0
+        self.gone: set[Operation] = set()
 
     def run(self) -> None:
         self.read_operands()
@@ -127,7 +130,7 @@ class UnitLowering:
         for op in ops:
             before = self.innermost.last_op
             if isinstance(op, t.ComputeOp):
-                self.layer(op, *holds[op])
+                self.layer(op, holds)
                 self.innermost.add_ops(placed.get(len(ends), ()))
                 ends.append(one(self.innermost.last_op))
                 continue
@@ -189,12 +192,15 @@ class UnitLowering:
         """What is done with tiles that are there."""
         if isinstance(op, t.ConcatOp):
             self.tiles.placed[op.result] = joined([self.tiles[operand] for operand in op.tiles])
-        elif isinstance(op, t.StoreOp):
-            store(self, op)
-        elif isinstance(op, t.SendOp):
-            send(self, op)
+        elif isinstance(op, t.StoreOp | t.SendOp):
+            if op not in self.gone:
+                leave(self, self.leaving(op))
         elif isinstance(op, t.MoveOp):
             self.move(op)
+
+    def leaving(self, op: t.StoreOp | t.SendOp) -> Leaving:
+        """What an operation takes out of a tile."""
+        return stored(self, op) if isinstance(op, t.StoreOp) else sent(self, op)
 
     def read_operands(self) -> None:
         """Where the block arguments lie: tensors in DRAM, tiles that earlier units have left in SRAM."""
@@ -268,11 +274,24 @@ class UnitLowering:
 
     # ------------------------------------------------------------ layers
 
-    def layer(self, op: t.ComputeOp, weights: WeightSource | None, vectors: dict[str, Placed]) -> None:
+    def layer(self, op: t.ComputeOp, holds: Holds) -> None:
+        """A layer, and what leaves its result piece by piece; stores do not among streamed weights: the engine that
+        loads those would wait for computing with each of them."""
         number = self.number_of(op, op.kind.data)
         site = Site(len(self.loops), self.target.cluster.cores, self.stage, self.tags(number))
         operands = [self.tiles[o] for o in op.tiles]
-        LayerLowering(op, operands, self.tiles[op.result], weights, vectors, site).emit(self.innermost)
+        layer = LayerLowering(op, operands, self.tiles[op.result], *holds[op], site)
+        self.gone -= set(self.leavers(op))
+        for user in self.leavers(op):
+            waits = isinstance(user, t.StoreOp) and (streams({op: holds[op]}) or (self.loops and streams(holds)))
+            if not waits and layer.takes(self.leaving(user)):
+                self.gone.add(user)
+        layer.emit(self.innermost)
+
+    def leavers(self, op: t.ComputeOp) -> list[t.StoreOp | t.SendOp]:
+        """What stores or sends a layer's result, in order."""
+        users = {use.operation for use in op.result.uses}
+        return [o for o in self.unit.body.block.ops if isinstance(o, t.StoreOp | t.SendOp) and o in users]
 
     def number_of(self, op: Operation, kind: str) -> int:
         """The number of a layer, which it gets the first time; it is then the one written last."""

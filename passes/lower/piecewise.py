@@ -7,38 +7,51 @@ from the region's beginning, so that clipping to the box's bound is clipping to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from xdsl.ir import Operation
 
-from frustum.dialects.isa.program import Affine, Box, Span
+from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Four, Span
 from frustum.passes.lower.blocks import Part
 from frustum.passes.lower.memory_map import Placed
 from frustum.passes.lower.nest import Piece
 from frustum.passes.lower.raster import RasterPlaced
 
-Copy = Callable[[Part, int], Operation]
-"""The copy of a part, at a stage."""
+WASTE = 2
+"""Pieces may keep the port at the destination busy so many times longer than the whole: they go while it is idle."""
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """A region of a tile (at loop levels) that is copied elsewhere, and how."""
+    """A region of a tile (at loop levels) that is copied elsewhere; `copy` makes the copy of a part at a stage.
 
+    `block`: of the channels that are together at the destination; 1: all.  `strides`: bytes, at the destination, where
+    runs shorter than `least_run_bytes` take as long.
+    """
+
+    tile: Placed
     region: Box
-    copy: Copy
+    block: int
+    strides: Four
+    least_run_bytes: int
+    copy: Callable[..., Operation]
 
 
-def part_of_pieces(leaving: Leaving, piece: Piece, made: Placed, cores: int, clusters: int) -> Part | None:
+def part_of_pieces(leaving: Leaving, piece: Piece, made: Placed, cores: int) -> Part | None:
     """What the pieces of all cores have of the region; None where it has to go as a whole.
 
     `made` is the tile of which each pass of the nest makes one piece for each core.
     """
-    if made.wrap is not None or isinstance(made, RasterPlaced):
-        return None
     region = leaving.region
+    if (
+        leaving.tile is not made
+        or made.wrap is not None
+        or isinstance(made, RasterPlaced)
+        or leaving.block > 1
+    ):
+        return None
     together = _all_cores(piece, cores)
     starts, spans = [], []
     for d, (own, wanted) in enumerate(zip(together.spans, region.spans, strict=True)):
@@ -49,12 +62,26 @@ def part_of_pieces(leaving: Leaving, piece: Piece, made: Placed, cores: int, clu
         elif wanted.start == made.start[d] and wanted.extent == made.extent[d] and wanted.limit is None:
             starts.append(own.start)
             spans.append(own)
-        elif wanted.extent > own.extent and _is_inside(region, d, clusters):
+        elif wanted.extent > own.extent and wanted.limit is None:
             starts.append(own.start)
-            spans.append(Span(own.start - wanted.start, own.extent, wanted.extent))
+            end = Affine(wanted.bound) - wanted.start if own.limit is None else own.limit - wanted.start
+            spans.append(Span(own.start - wanted.start, own.extent, wanted.extent, end))
         else:
             return None
-    return Part(tuple(starts), Box.of(*spans))
+    part = Part(tuple(starts), Box.of(*spans))
+    run, all_of_it = (run_bytes(box, leaving) for box in (part.box, region))
+    return part if WASTE * run >= min(all_of_it, leaving.least_run_bytes) else None
+
+
+def run_bytes(box: Box, leaving: Leaving) -> int:
+    """The bytes of a box that follow each other at the destination."""
+    run = ELEMENT_BYTES[leaving.tile.element]
+    for stride, extent in sorted(zip(leaving.strides, box.extent, strict=True)):
+        if extent > 1:
+            if stride != run:
+                break
+            run *= extent
+    return run
 
 
 def _all_cores(piece: Piece, cores: int) -> Box:
@@ -62,25 +89,3 @@ def _all_cores(piece: Piece, cores: int) -> Box:
     starts = [replace(start, core=0) for start in piece.start]
     extents = [e * (cores if s.core else 1) for s, e in zip(piece.start, piece.extent, strict=True)]
     return Box(cast(Any, tuple(starts)), cast(Any, tuple(extents)), piece.bound, cast(Any, piece.limit))
-
-
-def _is_inside(region: Box, d: int, clusters: int) -> bool:
-    """Whether a region, on the clusters where it is not empty, lies within its bound along a dimension as it is."""
-    span = region.spans[d]
-    if span.limit is not None or any(start.loops for start in region.start):
-        return False
-    active = [k for k in range(clusters) if all(_size(s, k) > 0 for s in region.spans)]
-    return all(0 <= span.start.at((), k) <= span.bound - span.extent for k in active)
-
-
-def _size(span: Span, cluster: int) -> int:
-    limit = span.limit
-    if limit is not None and limit.loops:
-        return 1
-    start, stop = span.clip((), cluster)
-    return stop - start
-
-
-def whole(region: Box, starts: Sequence[Affine]) -> Part:
-    """The region as one part."""
-    return Part(tuple(starts), region)

@@ -11,7 +11,8 @@ from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box
 from frustum.passes.lower.blocks import Part, by_blocks, whole_part
-from frustum.passes.lower.memory_map import Placed, at_levels, box_at_levels, dram_view, is_shared
+from frustum.passes.lower.memory_map import Placed, at_levels, box_at_levels, dram_view, four, is_shared
+from frustum.passes.lower.piecewise import Leaving
 from frustum.passes.lower.raster import parts_of
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def layer_of_load(unit: UnitLowering, op: t.LoadOp) -> int:
     return unit.first_layer + user
 
 
-def store(unit: UnitLowering, op: t.StoreOp) -> None:
+def stored(unit: UnitLowering, op: t.StoreOp) -> Leaving:
     """A tile's region to DRAM."""
     placed, region = unit.tiles[op.tile], op.region.data
     target = unit.program.declared.buffers[unit.unit.results[op.output.value.data]]
@@ -55,19 +56,19 @@ def store(unit: UnitLowering, op: t.StoreOp) -> None:
     start = box_at_levels(region, unit.levels)
     tags = cast(Any, unit.tags(unit.last_layer))
 
-    def copy(part: Part, stage: int, own: Placed) -> isa.CopyOp:
+    def copy(part: Part, stage: int, own: Placed = placed) -> isa.CopyOp:
         seen = dram_view(placed.element, view, part.start, ELEMENT_BYTES[placed.element])
         return isa.CopyOp(
             "gdma", own.buffer, target.buffer, src_view=own.view(part.start), dst_view=seen, box=part.box,
             stage=stage, **tags,
         )  # fmt: skip
 
-    whole, depth = whole_part(start, region), len(unit.loops)
-    for own, first, box in parts_of(placed, start, whole.box):
-        by_blocks(unit.innermost, partial(copy, own=own), Part(first, box), view.block, depth, unit.stage)
+    strides = four([s * ELEMENT_BYTES[placed.element] for s in view.near])
+    least = unit.target.memory("dram").minimum_run_bytes
+    return Leaving(placed, whole_part(start, region).box, view.block, strides, least, copy)
 
 
-def send(unit: UnitLowering, op: t.SendOp) -> None:
+def sent(unit: UnitLowering, op: t.SendOp) -> Leaving:
     """Part of a tile to the same place of the map in another cluster's SRAM."""
     if unit.target.chip.cluster.cdma is None:
         raise PassFailedException(
@@ -76,16 +77,21 @@ def send(unit: UnitLowering, op: t.SendOp) -> None:
     placed, region, by = unit.tiles[op.tile], op.region.data, op.by.value.data
     start = box_at_levels(region, unit.levels)
     limit = tuple(None if x is None else at_levels(x, unit.levels) for x in region.limit)
-    unit.innermost.add_op(
-        isa.CopyOp(
-            "cdma",
-            placed.buffer,
-            placed.buffer,
-            src_view=placed.view(start),
-            dst_view=placed.view(start, by),
-            box=Box(cast(Any, start), region.extent, region.bound, cast(Any, limit)),
-            peer=Affine(by, cluster=1),
-            stage=unit.stage,
-            **cast(Any, unit.tags(unit.last_layer)),
-        )
-    )
+    tags = cast(Any, unit.tags(unit.last_layer))
+
+    def copy(part: Part, stage: int, own: Placed = placed) -> isa.CopyOp:
+        return isa.CopyOp(
+            "cdma", own.buffer, own.buffer, src_view=own.view(part.start), dst_view=own.view(part.start, by),
+            box=part.box, peer=Affine(by, cluster=1), stage=stage, **tags,
+        )  # fmt: skip
+
+    box = Box(cast(Any, start), region.extent, region.bound, cast(Any, limit))
+    least = unit.target.memory("sram").minimum_run_bytes
+    return Leaving(placed, box, 1, placed.strides, least, copy)
+
+
+def leave(unit: UnitLowering, leaving: Leaving) -> None:
+    """All of a region at once, behind what has been written of the innermost body."""
+    depth, box = len(unit.loops), leaving.region
+    for own, first, part in parts_of(leaving.tile, box.start, box):
+        by_blocks(unit.innermost, partial(leaving.copy, own=own), Part(first, part), leaving.block, depth, unit.stage)

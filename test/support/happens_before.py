@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import product
 
 from frustum.dialects.isa.sync import BarrierOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.isa.transfer import CopyOp
@@ -32,6 +33,8 @@ class Touch:
     Of a rolling buffer: `slack`, and the `run` of its loop; no copies, `copy` tells iterations apart.
     `sent`: by a copy of a buffer of the program's body to itself in another cluster; a cluster sends what it made.
     `stored`: by the cluster's DMA, into a buffer of DRAM; clusters store different elements of it.
+    `made`: by a core's copy that alone writes the buffer, but for sends, and writes no element of a copy twice.
+    `elements`: of copies, the offsets of what they touch.  `is_early`: nothing has written this copy before.
     """
 
     place: tuple
@@ -43,6 +46,9 @@ class Touch:
     run: int = 0
     sent: bool = False
     stored: bool = False
+    made: bool = False
+    elements: frozenset[int] | None = None
+    is_early: bool = False
 
 
 def conflict(a: Touch, b: Touch, *, same_instruction: bool, same_unit: bool) -> bool:
@@ -53,6 +59,10 @@ def conflict(a: Touch, b: Touch, *, same_instruction: bool, same_unit: bool) -> 
         return False  # the clusters' own parts of the map are disjoint
     if a.stored and b.stored and a.copy[0] is b.copy[0] and not same_unit:
         return False  # each element of a tensor is stored once
+    if b.made and a.copy == b.copy and a.sent and a.writes:
+        return False  # what one cluster sends another does not make
+    if b.made and a.copy == b.copy and not a.writes:  # what nothing has written nobody has read
+        return not a.is_early and (a.elements is None or b.elements is None or bool(a.elements & b.elements))
     if a.slack is None or a.copy[0] is not b.copy[0]:
         # the units of one instruction have disjoint parts of a copy
         return same_unit or not same_instruction or a.copy != b.copy
@@ -61,6 +71,20 @@ def conflict(a: Touch, b: Touch, *, same_instruction: bool, same_unit: bool) -> 
         return passes >= a.slack
     return passes >= 0 if a.writes and not b.writes else passes >= a.slack
 
+
+
+def elements_of(op: CopyOp, name: str, index: tuple[int, ...], unit) -> frozenset[int] | None:
+    """Offsets in its buffer of the elements that an operand of a copy touches; None where it is a ring."""
+    view, cluster, core = getattr(op, f"{name}_view").data, unit[0], unit[1] or 0
+    if view.wrap is not None:
+        return None
+    first = view.offset.at(index, cluster, core)
+    found = {first}
+    for span, stride in zip(op.box.data.spans, view.strides, strict=True):
+        start, stop = span.clip(index, cluster, core)
+        nominal = span.start.at(index, cluster, core)
+        found = {offset + (p - nominal) * stride for offset in found for p in range(start, stop)}
+    return frozenset(found)
 
 
 def sections(program: ProgramOp) -> list[list[Instance]]:
@@ -90,6 +114,8 @@ def _run(op, index, counts, out):
 class Chip:
     def __init__(self, clusters: int, cores: int) -> None:
         self.clusters, self.cores = range(clusters), range(cores)
+        self._made: dict = {}
+        self.section: set = set()
 
     def units(self, op) -> list[tuple[int, int | None]]:
         if op.engine_of() in CORE_ENGINES:
@@ -122,8 +148,43 @@ class Chip:
             for place in self._places(op, unit, value.type.memory, name == "dst"):
                 copy, sent = (storage, iteration), is_send and level == 0
                 stored = written and isinstance(op, CopyOp) and op.engine.data == "gdma" and place == "dram"
-                found.append(Touch(place, start, start + size, written, copy, slack, run, sent, stored))
+                touch = Touch(place, start, start + size, written, copy, slack, run, sent, stored)
+                if isinstance(op, CopyOp):
+                    touch.elements = elements_of(op, name, instance.index, unit)
+                    touch.made = written and self.is_made(op, storage)
+                found.append(touch)
         return found
+
+    def is_made(self, op, storage) -> bool:
+        """Whether in its section a copy from a core alone makes what is in a buffer, each element of a copy once."""
+        if op not in self._made:
+            uses = [use.operation for use in storage.buffer.uses]
+            makers = {
+                user for user in uses for name, _ in user.VIEWS
+                if name in ("dst", "out", "acc") and getattr(user, name) is storage.buffer and user in self.section
+                and not (isinstance(user, CopyOp) and user.src is user.dst and user.engine.data == "cdma")
+            }  # fmt: skip
+            to_sram = op.engine.data == "mvdma" and storage.buffer.type.memory == "sram"
+            self._made[op] = to_sram and storage.rolling is None and makers == {op} and self.is_once(op, storage)
+        return self._made[op]
+
+    def is_once(self, op, storage) -> bool:
+        """Whether all executions for one copy of the buffer, on all cores of a cluster, write different elements."""
+        counts, block, level = [], op.parent_block(), 0
+        while not isinstance(block.parent_op(), ProgramOp):
+            counts.insert(0, block.parent_op().count.value.data)
+            level += bool(level) or block is storage.parent_block()
+            block = block.parent_op().parent_block()
+        fixed = [range(1)] * level + [range(count) for count in counts[level:]]
+        for cluster in self.clusters:
+            known: set[int] = set()
+            for index in product(*fixed):
+                for core in self.cores:
+                    mine = elements_of(op, "dst", index, (cluster, core))
+                    if mine is None or known & mine:
+                        return False
+                    known |= mine
+        return True
 
     def _places(self, op, unit, memory, is_destination):
         cluster, core = unit
@@ -200,11 +261,17 @@ def check(program: ProgramOp, clusters: int, cores: int) -> int:
     chip, pairs = Chip(clusters, cores), 0
     for instances in sections(program):
         executions, before = happens_before(chip, instances)
+        chip.section, chip._made = {instance.op for instance in instances}, {}
         places = defaultdict(list)
         for e, (n, unit) in enumerate(executions):
             for touch in chip.touches(instances[n], unit):
                 places[touch.place].append((e, n, unit, touch))
         for touches in places.values():
+            known: set = set()
+            for *_, touch in touches:
+                touch.is_early = touch.copy not in known
+                if touch.writes:
+                    known.add(touch.copy)
             for i, (e, n, unit, a) in enumerate(touches):
                 for f, m, other, b in touches[i + 1 :]:
                     same = {"same_instruction": instances[n].op is instances[m].op, "same_unit": unit == other}

@@ -1,7 +1,7 @@
 // RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-lower-tiles' | filecheck %s
 
 // Tiles of 4 rows: the loop over them loads (stage 0), computes and stores (stage 1) with two copies of what moves;
-// weights stay outside of it.  Inside, columns in pieces of 8; every core has one row of output.
+// weights stay outside of it.  Inside, columns in pieces of 8, stored as all cores have them; every core has one row of output.
 builtin.module attributes {frustum.dtype = "f32"} {
   func.func @other(%a : i32) -> i32 {
     %s = arith.addi %a, %a : i32
@@ -43,7 +43,7 @@ builtin.module attributes {frustum.dtype = "f32"} {
 // CHECK-NEXT:       [[SUM:%.*]] = fisa.alloc bytes 128 depth 2 : !fisa.buffer<nram>
 // CHECK-NEXT:       fisa.conv in [[PIECE]] {{.*}} weight [[WRAM]] {{.*}} out [[SUM]] <f32, 0, [128, 32, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 4*i0 + 1*core : 1 in 8, 8*i1 : 8 in 16> channels <0 : 2 in 2> rows <-1 + 4*i0 + 1*core : 3 in 8> cols <-1 + 8*i1 : 10 in 16> kernel [3, 3] strides [1, 1] dilations [1, 1] act <relu> {{.*}}stage 1
 // CHECK-NEXT:       fisa.copy mvdma [[SUM]] {{.*}} -> [[OUT]] {{.*}} stage 1 :
+// CHECK-NEXT:       fisa.copy gdma [[OUT]] <f32, 32*i1, [1024, 256, 64, 4]> -> [[Y]] <f32, 256*i0 + 32*i1, [2048, 512, 64, 4]> box <0 : 1 in 1, 0 : 4 in 4, 4*i0 : 4 in 8, 8*i1 : 8 in 16> stage 1 :
 // CHECK-NEXT:     }
-// CHECK-NEXT:     fisa.copy gdma [[OUT]] <f32, 0, [1024, 256, 64, 4]> -> [[Y]] <f32, 256*i0, [2048, 512, 64, 4]> box <0 : 1 in 1, 0 : 4 in 4, 4*i0 : 4 in 8, 0 : 16 in 16> stage 1 :
 // CHECK-NEXT:   }
 // CHECK-NEXT: }
