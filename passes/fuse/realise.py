@@ -21,8 +21,9 @@ from frustum.passes.analysis.loaded import loaded_elements
 from frustum.passes.analysis.project import ROWS, Projection, UnitLayers, Unprojectable, project
 from frustum.passes.analysis.traffic import traffic
 from frustum.passes.analysis.unit_layers import layers_of
+from frustum.passes.fuse.unit_cycles import compute_cycles, overlapped
 from frustum.passes.tile.plan import LayerPlan, plan_layer, work_of
-from frustum.passes.tile.plan_unit import OVERLAPPED, TILE_OVERHEAD_CYCLES, held_bytes, varies
+from frustum.passes.tile.plan_unit import OVERLAPPED, TILE_OVERHEAD_CYCLES, held_bytes, varies, weight_bytes
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,49 @@ def realise(
     compute = passes * (sum(p.cycles for p in plans if p is not None) + TILE_OVERHEAD_CYCLES)
     transfer = moved / target.chip.dram.port_bytes_per_cycle
     cycles = max(compute, transfer) + OVERLAPPED * (compute + transfer)
+    if unit.out.out_dims[0] == 1:
+        cycles = one_image_cycles(unit, partition, projection, plans, target, kept, moved)
     cycles += waits(unit, partition, projection, plans, target, kept)
     return Realised(partition, tuple(p.map if p else None for p in plans), needs, moved, cycles)
+
+
+def one_image_cycles(
+    unit: UnitLayers,
+    partition: Partition,
+    projection: Projection,
+    plans: Sequence[LayerPlan | None],
+    target: Target,
+    kept: Collection[int],
+    moved: int,
+) -> float:
+    """Cycles of a unit of one image, by the passes in which each layer has something to do."""
+    rate, passes = target.chip.dram.port_bytes_per_cycle, math.prod(projection.counts)
+    maps = traffic(unit, partition, projection, [None] * len(plans), target.chip.clusters, kept)
+    compute = compute_cycles(unit, projection, plans, target.chip.clusters)
+    held = sum(
+        weight_bytes(x, x.out_dims[1])
+        for x, p in zip(unit.layers, plans, strict=True)
+        if p is not None and p.map.weights == "unit"
+    )
+    padding = short_runs(unit, projection, target, kept)
+    waited = held / rate if passes > 1 else 0.0
+    return float(
+        overlapped(compute, (moved + padding) / rate, (maps + padding) / rate, waited, passes, partition.depth == 1)
+    )
+
+
+def short_runs(unit: UnitLayers, projection: Projection, target: Target, kept: Collection[int]) -> int:
+    """Bytes for which the DRAM port is busy in addition where boxes are so narrow that their rows are short runs."""
+    least, total = target.chip.dram.minimum_run_bytes, 0
+    inputs = zip(projection.inputs, unit.inputs, strict=True)
+    stored = zip(projection.stores, unit.stored, strict=False)
+    boxes = [(r, x.dims, x.element_bytes) for r, x in inputs if not x.resident]
+    boxes += [(r, unit.layers[j].out_dims, unit.layers[j].out_bytes) for r, j in stored if j not in kept]
+    for region, dims, element_bytes in boxes:
+        run = region.extent[3] * element_bytes
+        if region.extent[3] < dims[3] and run < least:
+            total += math.prod(dims) * element_bytes * (least - run) // run
+    return total
 
 
 def waits(

@@ -25,6 +25,7 @@ from frustum.passes.analysis.project import tile_counts
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.fuse.listing import Listing, Map
 from frustum.passes.fuse.sweep import BY_IMAGES, ROLL, STEP_CYCLES, Boundary, Group, Ints, Sweep, by_channels
+from frustum.passes.fuse.unit_cycles import overlapped
 from frustum.passes.tile.plan_unit import OVERLAPPED, Budget, UnitPlan, plan_unit
 
 MOST_STATES = 48
@@ -390,6 +391,7 @@ class Ways:
         self.is_roll = (shapes.mode == ROLL)[self.index]
         self.fixed = (group.inside + group.vector_bytes + self.held_weights)[self.index]
         self.late, self.behind, self.work = (a[self.index] for a in (group.late, group.behind, group.work))
+        self.spent = group.spent[self.index]
         self.buffers = {b.map: b.buffer[self.index] for b in (*group.inputs, *group.outputs)}
         self.moved = {b.map: b.moved[self.index] for b in (*group.inputs, *group.outputs)}
         self.short = {b.map: b.short[self.index] for b in (*group.inputs, *group.outputs)}
@@ -484,11 +486,7 @@ class Ways:
             return
         streamed = np.minimum(streamed, len(self.gain) - 1)
         moved = base.moved + (base.passes - 1) * self.streamed[streamed]
-        transfer = (moved + base.short) // self.rate
-        waited = self.waited(base, streamed)
-        cycles = np.maximum(base.cycles, transfer) + waited
-        cycles = cycles + base.passes * STEP_CYCLES + ((base.cycles + transfer) * OVERLAPPED).astype(np.int64)
-        cycles = self.corrected(cycles)
+        cycles = self.corrected(self.cycles(base, moved, streamed))
         first, then = (cycles, moved >> 4) if self.search.fastest else (moved, cycles)
         score = np.where(fits, (first << CYCLE_BITS) + np.minimum(then, (1 << CYCLE_BITS) - 1), HUGE)
         for k in [int(np.argmin(score))] if most == 1 else np.argsort(score, kind="stable")[:most].tolist():
@@ -500,15 +498,28 @@ class Ways:
                 int(base.memory[k] - self.gain[count]), free, int(base.passes[k]), group.shares > 1,
             )  # fmt: skip
 
+    def cycles(self, base: Base, moved: Ints, streamed: Ints) -> Ints:
+        """Cycles of each shape with so many streamed weights."""
+        transfer = (moved + base.short) // self.rate
+        if self.search.fastest:
+            cycles = np.maximum(base.cycles, transfer) + self.waited(base, streamed)
+            return cast(
+                Ints, cycles + base.passes * STEP_CYCLES + ((base.cycles + transfer) * OVERLAPPED).astype(np.int64)
+            )
+        # In one pass what is held comes as pieces need it; what is streamed only while its own layer is computed.
+        held = (self.total_weights - self.streamed[streamed]) * (base.passes > 1)
+        weights = (held + base.passes * self.streamed[streamed]) / self.rate
+        maps = (base.moved - self.least + base.short) / self.rate
+        return cast(
+            Ints, overlapped(base.spent, transfer, maps, weights, base.passes, self.in_turn).astype(np.int64)
+        )
+
     def waited(self, base: Base, streamed: Ints) -> Ints:
         """Cycles in which the cores wait for maps, with so many streamed weights.
 
-        Of maps of one copy, where bytes decide, as long as they are loaded and stored; where time does, in the first
-        and last pass of each innermost loop, and for what is not loaded behind its last reader or stored before its
-        maker, while the DRAM port has no weights to bring.
+        In the first and last pass of each innermost loop, and of one copy for what is not loaded behind its last reader
+        or stored before its maker, while the DRAM port has no weights to bring.
         """
-        if not self.search.fastest:
-            return cast(Ints, self.in_turn * np.minimum(base.cycles, (base.moved - self.least) // self.rate))
         streams = np.minimum(1.0, base.passes * self.streamed[streamed] / self.rate / np.maximum(base.cycles, 1))
         waits = np.zeros(len(streams))
         for b in base.crossing:
@@ -561,7 +572,8 @@ class Ways:
         runs = np.where(self.is_roll, late + self.behind, self.innermost)
         bus = passes * self.held_weights // self.search.target.cluster.bus.bytes_per_cycle
         cycles = np.maximum(passes * self.work, bus) + sends
-        return Base(memory, moved, passes, cycles, crossing, runs, short, valid & also)
+        spent = np.maximum(self.spent, bus) + sends
+        return Base(memory, moved, passes, cycles, spent, crossing, runs, short, valid & also)
 
     def send_cycles(self, kept: int) -> Ints:
         """Cycles in which a cluster sends others what they hold of a map that stays, and do not make."""
@@ -589,13 +601,14 @@ class Crossing:
 @dataclass(frozen=True)
 class Base:
     """A group with some maps in SRAM: bytes of SRAM with all weights, DRAM bytes with none streamed, passes, cycles of
-    the cores, maps that are loaded or stored, passes of the innermost loop, bytes that the DRAM port loses with short
-    runs, and which shapes go at all."""
+    the cores (as if every pass had all to do; `spent`: as it is), maps that cross, passes of the innermost
+    loop, bytes that the DRAM port loses with short runs, and which shapes go at all."""
 
     memory: Ints
     moved: Ints
     passes: Ints
     cycles: Ints
+    spent: Ints
     crossing: list[Crossing]
     runs: Ints
     short: Ints

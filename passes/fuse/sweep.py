@@ -25,7 +25,8 @@ from frustum.dialects.unit import Borders, Extents, Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import grid_of
 from frustum.passes.fuse.listing import Listing, Node, Read
-from frustum.passes.tile.plan import halves, operations_of, over, passes_of
+from frustum.passes.tile.nest_cycles import over
+from frustum.passes.tile.plan import halves, operations_of, passes_of
 
 Ints = NDArray[np.int64]
 SINGLE, OVERLAP, ROLL = 0, 1, 2
@@ -33,6 +34,7 @@ SPATIAL = ("conv", "pool", "unary", "binary", "lrn", "resize", "concat", "shuffl
 BY_IMAGES, BY_ROWS, BY_COLUMNS = 0, 2, 3  # what is dealt to the clusters
 STRIPS = (1, 2, 3, 4, 6, 8, 12)
 FEWEST_COLUMNS = 8  # narrower strips read more than they save
+PIECE_SHARE = 4  # a piece is at most this part of NRAM: two copies of what is read, and of what is made
 STEP_CYCLES = 500  # of one pass over a tile: filling and draining the pipeline
 LAYER_CYCLES = 300  # of one layer in one pass: latencies and events of its pieces
 MOST_RECOMPUTED = 2.0  # times the multiply-accumulates of the group (tfu.md, rule 11: 100 %)
@@ -200,6 +202,8 @@ class Group:
     constant_bytes: int
     work: Ints
     """Cycles of one pass."""
+    spent: Ints
+    """Cycles of all passes in which layers have something to do."""
     channels: int
     """Of a tile."""
     shares: int = 1
@@ -233,6 +237,7 @@ class Sweep:
         self.late = np.zeros(self.size, np.int64)
         self.behind = np.zeros(self.size, np.int64)
         self.work = np.zeros(self.size, np.int64)
+        self.spent = np.zeros(self.size, np.int64)
         self.macs = np.zeros(self.size, np.float64)
         self.useful_macs = 0
         self.overlaps = np.zeros(self.size, np.bool_) if borders in ("exchange", "sent") else None
@@ -532,7 +537,8 @@ class Sweep:
         outputs = [replace(b, spare=self.work - self.from_maker[b.map]) for b in self.stored.values()]
         return Group(
             first, self.stop, self.shapes, valid, self.rings + rings + live, inputs, outputs,
-            self.late, self.behind, self.vector_bytes, tuple(self.weights), constants, self.work, self.channels,
+            self.late, self.behind, self.vector_bytes, tuple(self.weights), constants, self.work, self.spent,
+            self.channels,
         )  # fmt: skip
 
     def loaded(self, number: int, need: Need) -> Boundary:
@@ -621,6 +627,29 @@ class Sweep:
                 passes_ > 0
             )
         self.work = self.work + cycles
+        has_work = layer.kind != "concat"
+        self.spent = self.spent + has_work * self.all_passes(node, need, made, rows, cycles - LAYER_CYCLES)
+
+    def all_passes(self, node: Node, need: Need, made: Ints, rows: Ints, busy: Ints) -> Ints:
+        """A layer's cycles over all passes in which it has something to do: `busy` or the copies to and from the cores,
+        and the first load and last store of each pass."""
+        layer, shapes = node.layer, self.shapes
+        assert layer is not None
+        core, cores = self.target.core, self.target.cluster.cores
+        _, channels, height, width = layer.out_dims
+        plane = shapes.images * rows * need.columns[2]
+        has_rows = shapes.is_roll & (need.lead > -FAR)
+        passes = shapes.counts[0] * shapes.counts[2] * np.where(has_rows, over(height, made), shapes.counts[1])
+        made_bytes = plane * channels * layer.out_bytes
+        read_bytes = np.zeros_like(plane)
+        for read in node.reads:
+            read_bytes = read_bytes + plane * math.prod(read.dims[1:]) // (height * width) * read.element_bytes
+        piece = core.nram.capacity_bytes // PIECE_SHARE
+        ends = np.minimum(made_bytes // cores, piece) + np.minimum(read_bytes // cores, piece)
+        moved = (made_bytes + read_bytes + node.weight_bytes) // cores
+        latency = 2 * self.target.cluster.sram.latency_cycles
+        rate = core.mvdma.bytes_per_cycle
+        return cast(Ints, passes * (np.maximum(busy, moved // rate) + ends // rate + latency))
 
 
     def line_passes(self, rows: Ints, columns: Ints, channels: int) -> Ints:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import SSAValue, Use
 from xdsl.passes import ModulePass
 
-from frustum.dialects.durations import transfer_cycles
+from frustum.dialects.durations import Mode, matrix_work, transfer_cycles
 from frustum.dialects.graph import shape_of
+from frustum.dialects.line_buffer_plan import Windows
 from frustum.dialects.target import Engine, Memory, Target
 from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import Extents, UnitOp
@@ -43,7 +44,8 @@ class ChooseLayout(ModulePass):
     1. A map has a choice if only units of layers read it, each of them as the four dimensions that it has: inputs
        and outputs of the network, what is reshaped, concatenated, sliced or used as weights stays in nchw.
     2. `auto` takes the layout with the fewest modelled cycles of the copies that write and read the map, from DRAM to
-       SRAM and from SRAM to NRAM: what differs is how long their contiguous runs are.
+       SRAM and from SRAM to NRAM: what differs is how long their contiguous runs are; and of the products that read
+       it: what differs is how many lines a write fills.
     3. Blocks of 16 channels need all tiles to begin at whole blocks; a map that stays in SRAM has none.
 
     There is no conversion pass: a copy that writes a map writes it as it is to lie, whatever it lies like on chip.
@@ -67,9 +69,11 @@ class ChooseLayout(ModulePass):
         possible = [name for name in LAYOUTS if name != "nchwc" or copies.has_blocks]
         if self.layout != "auto":
             return self.layout if self.layout in possible else "nchw"
-        cycles = {name: copies.cycles(name, target) for name in possible}
+        moved = {name: copies.cycles(name, target) for name in possible}
+        cycles = {name: moved[name] + copies.product_cycles(name, target) for name in possible}
         best = min(possible, key=lambda name: cycles[name])
-        return best if cycles[best] < GAIN * cycles["nchw"] else "nchw"
+        is_better = moved[best] < GAIN * moved["nchw"] or cycles[best] < GAIN * cycles["nchw"]
+        return best if is_better and cycles[best] < cycles["nchw"] else "nchw"
 
 
 @dataclass(frozen=True)
@@ -83,14 +87,30 @@ class Box:
 
 
 @dataclass(frozen=True)
+class Product:
+    """A convolution of pieces of the map, `times` over: extents of a piece of the result and of what it reads, input
+    and output channels of a group, groups, kernel, strides, dilations."""
+
+    made: Extents
+    read: Extents
+    channels: tuple[int, int]
+    groups: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    times: int
+
+
+@dataclass(frozen=True)
 class Copies:
-    """Everything that is copied of one map."""
+    """Everything that is copied of one map, and the convolutions that read it."""
 
     shape: Extents
     element_bytes: int
     boxes: tuple[Box, ...]
     is_kept: bool = False
     """In SRAM from unit to unit: only pieces are copied."""
+    products: tuple[Product, ...] = ()
 
     @property
     def has_blocks(self) -> bool:
@@ -107,6 +127,29 @@ class Copies:
         order = memory_order(view.near, self.shape)
         return sum(box.times * self._copy_cycles(box, view, order, target) for box in self.boxes)
 
+    def product_cycles(self, layout: LayoutName, target: Target) -> int:
+        """Of the matrix unit, for all that read the map."""
+        order = memory_order(view_in(layout, self.shape).near, self.shape)
+        return sum(p.times * self._busy_cycles(p, order, target) for p in self.products)
+
+    def _busy_cycles(self, product: Product, order: Extents, target: Target) -> int:
+        unit, (images, _, rows, columns) = target.core.matrix, product.made
+        inner = dense([product.read[d] for d in order])
+        steps = cast(Extents, tuple(inner[order.index(d)] * self.element_bytes for d in range(RANK)))
+        windows = Windows(
+            product.kernel,
+            product.strides,
+            product.dilations,
+            product.groups,
+            self.element_bytes,
+            steps,
+            product.read[3],
+        )
+        work = windows.convolution(images, rows, columns, *product.channels)
+        modes: tuple[Mode, ...] = ("channels_last",) if windows.is_channels_last else ("split", "continuous")
+        modes = modes if windows.joins else modes[:1]
+        return min(int(matrix_work(unit, work, mode).busy_cycles) for mode in modes)
+
     def _copy_cycles(self, box: Box, view: TensorView, order: Extents, target: Target) -> float:
         core, cluster = target.core, target.cluster
         extent = cast(Extents, tuple(map(min, box.region.extent, self.shape)))
@@ -122,7 +165,9 @@ def run_elements(extent: Extents, view: TensorView, shape: Extents) -> int:
     """Length of the contiguous runs of a box of a map in memory."""
     if view.block > 1:
         n, _, h, w = extent
-        return run_elements((n, view.block, h, w), TensorView(0, view.near), (shape[0], view.block, *shape[2:]))
+        return run_elements(
+            (n, view.block, h, w), TensorView(0, view.near), (shape[0], view.block, *shape[2:])
+        )
     run = 1
     for d in sorted(range(len(extent)), key=lambda d: view.strides[d]):
         if extent[d] > 1 and view.strides[d] != run:
@@ -145,7 +190,7 @@ def copies_of(unit: UnitOp, target: Target) -> Copies | None:
     if len(shape_of(result)) != RANK or not tuple(result.uses):
         return None
     n, c, h, w = shape_of(result)
-    layers, boxes = unit_layers(unit), list[Box]()
+    layers, boxes, products = unit_layers(unit), list[Box](), list[Product]()
     if not is_plain(layers.out.out_view, layers.out.out_dims, (n, c, h, w)):
         return None
     boxes.extend(_boxes(unit, layers, None, target))
@@ -154,9 +199,10 @@ def copies_of(unit: UnitOp, target: Target) -> Copies | None:
         if found is None:
             return None
         boxes.extend(found)
+        products.extend(_products(use, target))
     is_kept = 0 in unit.kept
     boxes = [box for box in boxes if box.is_piece or not is_kept]
-    return Copies((n, c, h, w), element_bytes(result), tuple(boxes), is_kept)
+    return Copies((n, c, h, w), element_bytes(result), tuple(boxes), is_kept, tuple(products))
 
 
 def is_layers(unit: UnitOp) -> bool:
@@ -211,6 +257,29 @@ def _boxes(unit: UnitOp, layers: UnitLayers, read: SSAValue | None, target: Targ
                 yield from _pieces(layers, j, layers.layers[j].maps[k], projection.outputs[j], times)
 
 
+def _products(use: Use, target: Target) -> Iterator[Product]:
+    """The convolutions of a unit that read one of its operands, piece by piece."""
+    unit = use.operation
+    assert isinstance(unit, UnitOp) and unit.partition is not None
+    layers = unit_layers(unit)
+    projection = project(layers, unit.partition.data, target.chip.clusters)
+    for j, (layer, sources) in enumerate(zip(layers.layers, layers.sources, strict=True)):
+        submap = map_of(layers.ops[j])
+        if not layer.is_matrix or submap is None or sources[0].value is not unit.body.block.args[use.index]:
+            continue
+        p: dict[str, Any] = dict(layer.params)
+        region, made = projection.outputs[j], submap.extent
+        count = math.prod(-(-e // s) for e, s in zip(region.extent, made, strict=True)) * math.prod(
+            projection.counts
+        )
+        of_group = layer.out_dims[1] // p["groups"]
+        held = max(1, made[1] // of_group) if p["groups"] > 1 else 1
+        read = needed(Region(region.start, made), layer.maps[0]).extent
+        read = (read[0], held * p["channels"] if p["groups"] > 1 else submap.channels, *read[2:])
+        channels = p["channels"], min(made[1], of_group)
+        yield Product(made, read, channels, held, p["kernel"], p["strides"], p["dilations"], count)
+
+
 def _pieces(
     layers: UnitLayers, j: int, operand: MapOperand | None, region: Region, times: int
 ) -> Sequence[Box]:
@@ -225,4 +294,4 @@ def _pieces(
     return [Box(piece, times * count, is_piece=True)]
 
 
-__all__ = ["ChooseLayout", "Copies", "copies_of", "run_elements"]
+__all__ = ["ChooseLayout", "Copies", "Product", "copies_of", "run_elements"]

@@ -8,6 +8,7 @@ Source: tfu.md, "On-chip unit map" (splitting over H, W, Cout, Cin; halving alon
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,16 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.durations import vector_passes
+from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target, VectorUnit
 from frustum.dialects.tile import Access, Outer, Residency, SubMap, Whole
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.tile.busy_lines import Kernel, busy_cycles, filling_heights
+from frustum.passes.tile.nest_cycles import clipped, copy_cycles, load_cycles, moves, nest_cycles, over
 
 ACCUMULATOR_BYTES = 4
 WIDE_BYTES = 4  # of a number that integers stand for: what is narrower and has scales is converted
 COMPACT_GAIN = 0.75  # of the cycles otherwise: short runs keep the SRAM port from weights that arrive meanwhile
-PIECE_OVERHEAD_CYCLES = 150  # latencies and events of one piece; larger pieces also emulate faster
+LATE = 0.3  # share of weights in one piece that is not loaded while the layer before is computed
+CHUNKS = 5  # the loop over input channels, the innermost of a product
 Ints = NDArray[np.int64]
 
 
@@ -184,11 +188,6 @@ def grid(*choices: Sequence[int]) -> list[Ints]:
     return [a.ravel() for a in np.meshgrid(*[np.asarray(c, np.int64) for c in choices], indexing="ij")]
 
 
-def over(a: Ints | int, b: Ints | int) -> Ints:
-    """Rounded up division."""
-    return cast(Ints, -(-a // b))
-
-
 def aligned(size: Ints) -> Ints:
     return over(size, 16) * 16
 
@@ -277,8 +276,6 @@ def plan_matrix_with(
     wram = (weight_bytes + channel_bytes) * weight_copies
     fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes) & (used_loops <= loops)
 
-    again = np.where((n_ci == 1) & (not is_grouped) & ((outer == "space") | (n_space == 1)), 1, n_c * n_ci)
-    in_loads = n_space * again
     if outer == "space":
         weight_loads = np.where(n_c * n_ci > 1, n_space, 1) * n_c * n_ci
     else:
@@ -292,27 +289,36 @@ def plan_matrix_with(
     if not fits.any():
         return None
 
-    unit = core.matrix
-    slices = over(per_group, unit.channels) * in_groups
-    matrix = n_space * n_c * slices * work.channels * busy_cycles(unit, kernel_of(work), sn, sh, sw)
-    move = core.mvdma.bytes_per_cycle
-    sram = target.cluster.sram
-    padded = in_loads * in_bytes * (max(1, sram.minimum_run_bytes // e) if compact else 1)
-    moved = n_space * n_c * out_bytes
-    bus = np.zeros_like(moved)
-    if cores_dim == 1:
-        moved = moved + weight_loads * weight_bytes
-    else:
-        bus = weight_loads * weight_bytes // target.cluster.bus.bytes_per_cycle
-    copied = moved // move + np.maximum(in_loads * in_bytes // move, padded // sram.port_bytes_per_cycle)
-    port = (moved + padded) * cores // sram.port_bytes_per_cycle
-    cycles = np.maximum(np.maximum(matrix, np.maximum(copied, port)), bus)
-    cycles = (
-        cycles + PIECE_OVERHEAD_CYCLES * n_space * n_c * n_ci + (in_bytes + weight_bytes + out_bytes) // move
+    slices = over(per_group, core.matrix.channels) * in_groups
+    compute = n_c * slices * work.channels * space_cycles(work, target, n_dim, (sn, sh, sw), dealt)
+    space, inside = [n_dim[0], n_dim[2], n_dim[3]], [n_groups, n_dim[1]]
+    counts = [*space, *inside, n_ci] if outer == "space" else [*inside, *space, n_ci]
+    of_space, of_channels = ((0, 1, 2), (3, 4)) if outer == "space" else ((2, 3, 4), (0, 1))
+    of_input = (*of_space, *(of_channels if is_grouped else ()), CHUNKS)
+    is_wide = sw >= work.extent[3]
+    in_runs, out_runs = (np.where(is_wide, a, b) for a, b in ((rows * cols * e, cols * e), (positions, sw)))
+    of_weights = weight_runs(work, sc * dealt[1], ci)
+    loads = moves(counts, of_input), copy_cycles(target, in_bytes, e if compact else in_runs, cores)
+    stores = (
+        moves(counts, (*of_space, *of_channels), is_stored=True),
+        copy_cycles(target, out_bytes, out_runs * work.out_bytes, cores),
     )
-    if residency == "stream":
-        run = weight_runs(work, sc * dealt[1], ci)
-        cycles = cycles + short_run_cycles(target, weight_bytes * weight_loads * dealt[1], run)
+    fills, moved = moves(counts, (*of_channels, CHUNKS)), [loads, stores]
+    bus = np.zeros_like(compute)
+    if cores_dim == 1 or cores == 1:
+        moved.append((fills, copy_cycles(target, weight_bytes, of_weights, cores)))
+    else:
+        bus = fills.times * over(weight_bytes, target.cluster.bus.bytes_per_cycle)
+    cycles = np.maximum(nest_cycles(target, compute, n_space * n_c * n_ci, moved), bus)
+    chunks = weight_bytes * (cores if cores_dim == 1 else 1)
+    from_dram = fills.times * load_cycles(target, chunks, of_weights)
+    # in a unit of one pass weights that are read once come as the pieces need them; else all are waited for
+    is_once, is_alone = (weight_loads == n_c * n_ci) & (n_c * n_ci > 1), loops == MAX_LOOPS
+    is_streamed = (residency == "stream") | (is_alone & is_once)
+    whole = np.asarray(work.extent[1] * work.channels * taps * work.weight_bytes)
+    cycles = cycles + is_alone * ~is_streamed * (load_cycles(target, whole, whole) * LATE).astype(np.int64)
+    padding = from_dram - fills.times * load_cycles(target, chunks, chunks)  # of the port, which others need
+    cycles = np.where(is_streamed, np.maximum(cycles, from_dram) + padding, cycles)
     k = int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))
     chunk = int(aligned(weight_bytes[k] * (cores if cores_dim == 1 else 1)))
     piece: Extents = (int(sn[k]), int(sc[k]), int(sh[k]), int(sw[k]))
@@ -320,6 +326,24 @@ def plan_matrix_with(
     return LayerPlan(
         submap, float(cycles[k]), int(weight_loads[k]), 2 * chunk if residency == "stream" else 0
     )
+
+
+def space_cycles(
+    work: Work, target: Target, counts: Sequence[Ints], piece: tuple[Ints, Ints, Ints], dealt: Sequence[int]
+) -> Ints:
+    """Cycles of the matrix unit for one input channel and one block of output channels over `counts` pieces of `piece`
+    (images, rows, columns), those at the ends as large as they are."""
+    variants = [
+        clipped(work.extent[d], x, counts[d], dealt[d]) for d, x in zip((0, 2, 3), piece, strict=True)
+    ]
+    total = np.zeros_like(piece[0])
+    for images, rows, columns in itertools.product(*variants):
+        times = images[1] * rows[1] * columns[1]
+        if times.any():
+            total = total + times * busy_cycles(
+                target.core.matrix, kernel_of(work), images[0], rows[0], columns[0]
+            )
+    return total
 
 
 def piece_extents(work: Work, target: Target, cores_dim: int) -> list[list[int]]:
@@ -352,13 +376,6 @@ def weight_runs(work: Work, outputs: Ints, inputs: Ints) -> Ints:
     if work.are_outputs_apart:
         return np.where(inputs < work.channels, inputs, outputs * inputs) * taps * work.weight_bytes
     return np.where(outputs < work.group_outputs, outputs, outputs * inputs) * work.weight_bytes
-
-
-def short_run_cycles(target: Target, size_bytes: Ints, run_bytes: Ints) -> Ints:
-    """Cycles of the DRAM port beyond those for the bytes, where the runs are shorter than what it takes for one."""
-    dram = target.memory("dram")
-    more = size_bytes * np.maximum(0, dram.minimum_run_bytes - run_bytes) // run_bytes
-    return over(more, dram.port_bytes_per_cycle)
 
 
 def group_pieces(channels: int, work: Work, dealt: bool) -> list[int]:
@@ -425,11 +442,18 @@ def plan_vector_with(
     elements = np.prod(np.stack(pieces), axis=0)
     widest = max(work.out_bytes, *work.map_bytes)
     rate = core.vector.lanes // core.vector.cycles_per_element.of(widest)
-    moved = total * (in_bytes + out_bytes)
-    passes = passes_of(work.operations, core.vector)
-    cycles = np.maximum(total * over(elements, rate) * passes, moved // core.mvdma.bytes_per_cycle)
-    cycles = np.maximum(cycles, moved * cores // target.cluster.sram.port_bytes_per_cycle)
-    cycles = cycles + PIECE_OVERHEAD_CYCLES * total + (in_bytes + out_bytes) // core.mvdma.bytes_per_cycle
+    order = [*(d for d in range(4) if d not in work.reduced), *work.reduced]
+    nest, of_result = [counts[d] for d in order], range(4 - len(work.reduced))
+    run = np.where(pieces[3] >= work.extent[3], pieces[2] * pieces[3], pieces[3])
+    moved = [
+        (moves(nest, range(4)), copy_cycles(target, x, run * each, cores))
+        for x, each in zip(ins, work.map_bytes, strict=True)
+    ]
+    moved.append(
+        (moves(nest, of_result, is_stored=True), copy_cycles(target, out_bytes, run * work.out_bytes, cores))
+    )
+    compute = total * over(elements, rate) * passes_of(work.operations, core.vector)
+    cycles = nest_cycles(target, compute, total, moved)
     k = int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))
     n, c, h, w = (int(s[k]) for s in pieces)
     return LayerPlan(SubMap((n, c, h, w), cores_dim), float(cycles[k]), 0, 0)

@@ -1,5 +1,7 @@
 """Layouts of maps between units: which maps have a choice, what it does to copies, and that numbers stay the same."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from every_operation import network
@@ -20,7 +22,7 @@ from frustum.dialects.tile import FTile, TensorView, UnitOp
 from frustum.dialects.unit import UnitOp as GraphUnit
 from frustum.passes.analysis.layouts import BLOCK, LAYOUT, LAYOUTS, view_in
 from frustum.passes.analysis.project import Region
-from frustum.passes.graph.choose_layout import Box, ChooseLayout, Copies, run_elements
+from frustum.passes.graph.choose_layout import Box, ChooseLayout, Copies, Product, run_elements
 
 NETWORKS = ("inception", "residual", "grouped", "wide")
 ZERO = (Affine(),) * 4
@@ -133,7 +135,7 @@ def test_the_boundary_stays_as_the_file_says():
 
 
 def test_auto_keeps_nchw_where_runs_are_long():
-    assert chosen(tiled(wide()[0], "default"), "auto")[1] == []
+    assert chosen(tiled(wide()[0], "df"), "auto")[1] == []
 
 
 def test_auto_takes_what_the_model_says_is_cheaper():
@@ -144,6 +146,23 @@ def test_auto_takes_what_the_model_says_is_cheaper():
     assert ChooseLayout().choose(columns, edge) == "nhwc"
     assert ChooseLayout().choose(rows, edge) == "nchw"
     assert ChooseLayout(layout="cnhw").choose(rows, edge) == "cnhw"
+
+
+def test_products_that_lines_are_filled_for_one_by_one_keep_nchw():
+    """A depthwise convolution reads one channel per pass: with the channels of a position as neighbours, a write fills
+    one line; cheaper copies do not make up for that."""
+    df, shape = targets.load("df"), (1, 512, 14, 14)
+    boxes = (
+        Box(Region(ZERO, (1, 32, 14, 14)), 16, is_piece=True),
+        Box(Region(ZERO, (1, 512, 2, 7)), 14, is_piece=True),
+    )
+    made, read, one = (1, 32, 14, 14), (1, 32, 16, 16), (1, 1)
+    depthwise = Product(made, read, (1, 1), 32, (3, 3), one, one, 16)
+    copies = Copies(shape, 1, boxes)
+    assert ChooseLayout().choose(copies, df) == "nhwc"
+    assert ChooseLayout().choose(replace(copies, products=(depthwise,)), df) == "nchw"
+    cycles = {x: replace(copies, products=(depthwise,)).product_cycles(x, df) for x in ("nchw", "nhwc")}
+    assert cycles == {"nchw": 16 * 32 * 9 * 4, "nhwc": 16 * 32 * 345}  # 4 fills of 9 taps; 345 writes
 
 
 def test_a_unit_without_a_partition_is_left_alone():
@@ -164,7 +183,9 @@ def test_run_length_by_brute_force(layout, shape, data):
     places = np.zeros(1, int)
     for d, (count, stride) in enumerate(zip(extent, view.strides, strict=True)):
         along = np.arange(count)
-        steps = along // view.block * stride + along % view.block if d == 1 and view.block > 1 else along * stride
+        steps = (
+            along // view.block * stride + along % view.block if d == 1 and view.block > 1 else along * stride
+        )
         places = np.add.outer(places, steps).ravel()
     places = np.sort(places)
     breaks = np.flatnonzero(np.diff(places) != 1)

@@ -13,7 +13,7 @@ builtin.module {
     fgraph.output %6 : tensor<1x256x8x8xf32>
   }
 }
-// WITH: funit.unit "u0" {{.*}} {stopped_by = "rule 15 store-stage: 1614592 > 524288 bytes of SRAM while a sub-map is stored with '{{[a-z]+}}'"}{{.*}}
+// WITH: funit.unit "u0" {{.*}} {stopped_by = "rule 15 store-stage: 1622784 > 524288 bytes of SRAM while a sub-map is stored with '{{[a-z]+}}'"}{{.*}}
 // WITH: fgraph.conv
 // WITH: funit.yield
 // WITH: funit.unit "u1" {{.*}} {stopped_by = "output follows"}{{.*}}

@@ -1,0 +1,90 @@
+"""What cores take for a nest of pieces: computing, copies between SRAM and the cores, and what of both shows.
+
+Copies of pieces have two buffers each, so that they overlap with computing inside a run of the loop that moves them;
+at every restart of such a loop its first load, and before it the last store of the run before, are waited for: copies
+of a core are in order.  All sizes may be numpy arrays.
+Source: machine specification, "Time" and "The matrix unit, exactly" (the sums over row pieces are bounds from above).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frustum.dialects.target import Target
+
+Ints = NDArray[np.int64]
+PIECE_CYCLES = 8  # events and latencies of one piece; larger pieces also emulate faster
+
+
+def over(a: Ints | int, b: Ints | int) -> Ints:
+    """Rounded up division."""
+    return -(-a // b)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How often something is copied, and how often nothing is computed meanwhile."""
+
+    times: Ints
+    restarts: Ints
+
+
+def moves(counts: Sequence[Ints], by: Collection[int], *, is_stored: bool = False) -> Moves:
+    """The copies of what the loops numbered `by` move; `counts` are the passes of all loops from the outermost on.
+
+    A result is stored behind all loops inside the last that moves it, and what these load waits for that.
+    """
+    before = [np.ones_like(counts[0])]
+    for count in counts:
+        before.append(before[-1] * count)
+    times = restarts = before[0]
+    found = np.zeros(len(counts[0]), np.bool_)
+    is_inside = found.copy()
+    for k in range(len(counts) - 1, -1, -1):
+        runs = counts[k] > 1
+        if k in by:
+            here = runs & ~found
+            times = np.where(here, before[k + 1], times)
+            restarts = np.where(here, np.where(is_inside & is_stored, before[k + 1], before[k]), restarts)
+            found = found | here
+        is_inside = is_inside | (runs & ~found)
+    return Moves(times, restarts)
+
+
+def copy_cycles(target: Target, size_bytes: Ints, run_bytes: Ints | int, cores: int) -> Ints:
+    """One copy between SRAM and a core, while all cores do the same."""
+    sram, engine = target.cluster.sram, target.core.mvdma
+    run = np.maximum(run_bytes, 1)
+    padded = size_bytes * np.maximum(sram.minimum_run_bytes, run) // run
+    return np.maximum(
+        over(size_bytes, engine.bytes_per_cycle), over(padded * cores, sram.port_bytes_per_cycle)
+    )
+
+
+def load_cycles(target: Target, size_bytes: Ints, run_bytes: Ints) -> Ints:
+    """One copy from DRAM to SRAM."""
+    dram, run = target.chip.dram, np.maximum(run_bytes, 1)
+    padded = size_bytes * np.maximum(dram.minimum_run_bytes, run) // run
+    engine = target.cluster.gdma.bytes_per_cycle
+    return np.maximum(over(size_bytes, engine), over(padded, dram.port_bytes_per_cycle))
+
+
+def nest_cycles(target: Target, compute: Ints, pieces: Ints, copies: Sequence[tuple[Moves, Ints]]) -> Ints:
+    """Cycles of a nest: `compute` in all and `copies` with the cycles of each, of which the longer is waited for, and
+    what does not overlap at restarts; `pieces` in all."""
+    moved = reduce(np.add, [m.times * cycles for m, cycles in copies])
+    latency = target.cluster.sram.latency_cycles + target.core.nram.latency_cycles
+    exposed = reduce(np.add, [m.restarts * (cycles + latency * (cycles > 0)) for m, cycles in copies])
+    restarts = reduce(np.maximum, [m.restarts for m, _ in copies])
+    return np.maximum(compute + exposed, moved + restarts * over(compute, pieces)) + PIECE_CYCLES * pieces
+
+
+def clipped(extent: Ints | int, piece: Ints, count: Ints, dealt: int) -> list[tuple[Ints, Ints]]:
+    """Extents of the pieces along a dimension and how many there are of each, for the core with the most work."""
+    last = extent - (count - 1) * piece if dealt == 1 else np.minimum(piece, extent)
+    return [(piece, count - 1), (np.maximum(last, 0), np.ones_like(count))]
