@@ -34,6 +34,7 @@ ONCE = 1.25  # where time comes first: so much more of it is given for weights t
 MUCH_SLOWER = 1.4  # times the cycles of the search, when exact numbers correct it
 CORRECTIONS = 4  # such searches at most
 ALIKE = 4  # shapes of a group of which the fastest is taken by exact numbers
+FEWER = 2  # streamed weights than the search thinks necessary, tried first where they are read in every pass
 ALTERNATIVES = 24  # shapes of a group that are tried where the cheapest has no pieces that fit
 
 
@@ -266,7 +267,7 @@ def exact(step: Step, search: Search) -> Unit | None:
             break
         partition = group.shapes.partition(other.shape, group.channels, other.passes)
         most = other.streamed if search.once and other.passes > 1 else len(group.weights)
-        for streamed in more(other.streamed, most):
+        for streamed in near(other.streamed, most, fewer=FEWER if other.passes > 1 else 0):
             made = realise(
                 unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
             )
@@ -288,9 +289,9 @@ def group_of(step: Step, search: Search) -> Group | None:
     return next((x for x in sweep.groups(search.capacity) if x.first == step.first), None)
 
 
-def more(streamed: int, count: int) -> list[int]:
-    """So many streamed weights, then a few more."""
-    return list(dict.fromkeys(min(count, streamed + extra) for extra in (0, 1, 2)))
+def near(streamed: int, most: int, fewer: int) -> range:
+    """About so many streamed weights: fewer, for their chunks may be smaller than the search thinks, or two more."""
+    return range(max(0, streamed - fewer), min(most, streamed + 2) + 1)
 
 
 def leaving(ops: Sequence[Operation], step: Step, listing: Listing) -> list[SSAValue]:

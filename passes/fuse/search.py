@@ -34,7 +34,7 @@ MOST_KEPT = 3  # of the outputs of a group, any subset of so many may stay
 RESIDENT_CONCAT = (
     False  # a buffer for the whole would be needed from the first part on, which is not modelled
 )
-CHUNK_SHARE = 32  # a chunk of streamed weights is at most this part of SRAM, or
+CHUNK_SHARE = 128  # a chunk of streamed weights is at most this part of SRAM: the pieces decide; or
 SMALLEST_CHUNK_BYTES = 2048
 CYCLE_BITS = 31
 HUGE = 1 << 62

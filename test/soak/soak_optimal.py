@@ -51,6 +51,16 @@ def test_clusters(case, target, kib):
     check(case.module, with_sram(target, kib))
 
 
+@settings(max_examples=60, suppress_health_check=HEALTH)
+@given(
+    fusable(7, sides=(8, 14), channels=(16, 32)),
+    st.sampled_from(["edge", "default"]),
+    st.sampled_from([16, 24, 32, 48]),
+)
+def test_weights_that_are_streamed(case, target, kib):
+    check(case.module, with_sram(target, kib))
+
+
 @settings(max_examples=40, suppress_health_check=HEALTH)
 @given(
     fusable(8, images=(2, 4, 5)), st.sampled_from(["edge", "default", "units4"]), st.sampled_from(SIZES_KIB)

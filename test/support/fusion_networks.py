@@ -73,9 +73,10 @@ SHRINKING = ("stride", "pool", "avg")
 
 
 @st.composite
-def fusable(draw, layers=8, images=(1,), sides=(8, 12, 16), most_channels=12):
+def fusable(draw, layers=8, images=(1,), sides=(8, 12, 16), channels=(4, 8)):
     """A network of what units fuse: windows, depthwise convolutions, strides, pools, residuals, branches that are
-    added or joined along channels; what nobody reads is an output, and sometimes one more map."""
+    added or joined along channels; what nobody reads is an output, and sometimes one more map.  `channels` are the
+    two numbers of them that convolutions make."""
     net = Net(draw(st.integers(0, 99)))
     sides = st.sampled_from(sides)
     maps = [
@@ -84,7 +85,7 @@ def fusable(draw, layers=8, images=(1,), sides=(8, 12, 16), most_channels=12):
     count = draw(st.integers(2, layers))
     while net.count < count:
         x = maps[-1] if draw(st.integers(0, 3)) else draw(st.sampled_from(maps))
-        maps += windowed(draw, net, x, maps, most_channels)
+        maps += windowed(draw, net, x, maps, channels)
     made = [m for m in dict.fromkeys(maps) if m.owner is not net.block]
     outputs = [m for m in made if not m.uses]
     if draw(st.integers(0, 3)) == 0:
@@ -93,29 +94,29 @@ def fusable(draw, layers=8, images=(1,), sides=(8, 12, 16), most_channels=12):
     return Drawn(module, inputs)
 
 
-def windowed(draw, net, x, maps, most_channels):
+def windowed(draw, net, x, maps, channels):
     """One more layer, or two branches of layers, on x; all maps made."""
-    kind, (_, channels, height, width) = draw(st.sampled_from(KINDS)), shape_of(x)
-    act, few = draw(st.sampled_from([None, "relu"])), draw(st.sampled_from([4, 8]))
+    kind, (height, width) = draw(st.sampled_from(KINDS)), shape_of(x)[2:]
+    act, few = draw(st.sampled_from([None, "relu"])), draw(st.sampled_from(channels))
     if kind == "branches":
-        return branches(draw, net, x, act)
+        return branches(draw, net, x, channels[0], act)
     if kind in ("add", "concat"):
-        return joined(draw, net, x, maps, most_channels, kind, act)
+        return joined(draw, net, x, maps, sum(channels), kind, act)
     if kind in SHRINKING and min(height, width) > 3:
         return [shrunk(draw, net, x, kind, few, act)]
     if kind == "depthwise":
-        return [net.conv(x, channels, draw(st.sampled_from([3, 5])), groups=channels, act=act)]
+        return [net.conv(x, shape_of(x)[1], draw(st.sampled_from([3, 5])), groups=shape_of(x)[1], act=act)]
     if kind == "scale":
-        return [net.binary("mul", x, net.weight(1, channels, 1, 1))]
+        return [net.binary("mul", x, net.weight(1, shape_of(x)[1], 1, 1))]
     if kind == "act":
         return [net.unary(draw(st.sampled_from(["relu", "sigmoid"])), x)]
     kernel = 1 if kind == "pointwise" else 3
     return [net.conv(x, few, kernel, bias=draw(st.booleans()), act=act)]
 
 
-def branches(draw, net, x, act):
-    a = net.conv(x, 4, draw(st.sampled_from([1, 3])), act=act)
-    b = net.conv(net.conv(x, 2, 1), 4, 3)
+def branches(draw, net, x, channels, act):
+    a = net.conv(x, channels, draw(st.sampled_from([1, 3])), act=act)
+    b = net.conv(net.conv(x, channels // 2, 1), channels, 3)
     return [a, b, net.layer(graph.ConcatOp([a, b], 1)) if draw(st.booleans()) else net.binary("add", a, b)]
 
 
