@@ -263,11 +263,11 @@ def exact(step: Step, search: Search) -> Unit | None:
     found: list[Unit] = []
     for other in Ways(group, search).ranked(step.resident, step.kept, step.free_bytes, ALTERNATIVES):
         assert other.shape is not None
-        if found and (len(found) == ALIKE if search.fastest else other.bytes > found[0].step.bytes):
+        if found and (len(found) == ALIKE if search.fastest else other.bytes > most_of(found)):
             break
         partition = group.shapes.partition(other.shape, group.channels, other.passes)
         most = other.streamed if search.once and other.passes > 1 else len(group.weights)
-        for streamed in near(other.streamed, most, fewer=FEWER if other.passes > 1 else 0):
+        for streamed in counts_near(other.streamed, most, fewer=FEWER if other.passes > 1 else 0):
             made = realise(
                 unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
             )
@@ -289,7 +289,14 @@ def group_of(step: Step, search: Search) -> Group | None:
     return next((x for x in sweep.groups(search.capacity) if x.first == step.first), None)
 
 
-def near(streamed: int, most: int, fewer: int) -> range:
+def most_of(found: Sequence[Unit]) -> int:
+    """Bytes beyond which no shape is looked at: what the search expects of the cheapest, or the least that was found
+    where that does not fit as the search thinks."""
+    least = min(unit.realised.dram_bytes for unit in found if unit.realised is not None)
+    return max(found[0].step.bytes, least)
+
+
+def counts_near(streamed: int, most: int, fewer: int) -> range:
     """About so many streamed weights: fewer, for their chunks may be smaller than the search thinks, or two more."""
     return range(max(0, streamed - fewer), min(most, streamed + 2) + 1)
 

@@ -32,33 +32,28 @@ def with_sram(name, kib):
 
 
 def check(module, target, borders="auto"):
+    plan = plan_network(network_of(module), target, OptimalOptions(borders))
+    assert (NEVER if plan is None else plan.dram_bytes) == least_bytes(module, target, borders)
+
+
+def check_small(module, target, borders="auto"):
+    """A drawn network, if it is not too large and bytes come first."""
     network = network_of(module)
     listing = listing_of(network_ops(network), network.terminator.values)
     assume(len(listing.nodes) <= MOST_LAYERS and not is_for_time(listing, target))
-    plan = plan_network(network, target, OptimalOptions(borders))
-    assert (NEVER if plan is None else plan.dram_bytes) == least_bytes(module, target, borders)
+    check(module, target, borders)
 
 
 @settings(max_examples=60, suppress_health_check=HEALTH)
 @given(fusable(MOST_LAYERS - 2), st.sampled_from(["edge", "df", "units4"]), st.sampled_from(SIZES_KIB))
 def test_one_cluster(case, target, kib):
-    check(case.module, with_sram(target, kib))
+    check_small(case.module, with_sram(target, kib))
 
 
 @settings(max_examples=40, suppress_health_check=HEALTH)
 @given(fusable(9), st.sampled_from(["default", "manycore"]), st.sampled_from(SIZES_KIB))
 def test_clusters(case, target, kib):
-    check(case.module, with_sram(target, kib))
-
-
-@settings(max_examples=60, suppress_health_check=HEALTH)
-@given(
-    fusable(7, sides=(8, 14), channels=(16, 32)),
-    st.sampled_from(["edge", "default"]),
-    st.sampled_from([16, 24, 32, 48]),
-)
-def test_weights_that_are_streamed(case, target, kib):
-    check(case.module, with_sram(target, kib))
+    check_small(case.module, with_sram(target, kib))
 
 
 @settings(max_examples=40, suppress_health_check=HEALTH)
@@ -66,7 +61,7 @@ def test_weights_that_are_streamed(case, target, kib):
     fusable(8, images=(2, 4, 5)), st.sampled_from(["edge", "default", "units4"]), st.sampled_from(SIZES_KIB)
 )
 def test_several_images(case, target, kib):
-    check(case.module, with_sram(target, kib))
+    check_small(case.module, with_sram(target, kib))
 
 
 @settings(max_examples=40, suppress_health_check=HEALTH)
@@ -77,7 +72,7 @@ def test_several_images(case, target, kib):
     st.sampled_from(["overlap", "exchange"]),
 )
 def test_one_kind_of_borders(case, target, kib, borders):
-    check(case.module, with_sram(target, kib), borders)
+    check_small(case.module, with_sram(target, kib), borders)
 
 
 def residual(net, x):
