@@ -521,7 +521,7 @@ def test_debugging_shows_the_traceback(
 
 
 def test_interrupted(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("frustum.runtime.compiling.compile_pieces", interrupt)

@@ -9,7 +9,7 @@ import onnx_models
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-import agreement
+import agreement_table as agreement
 
 
 def test_networks_are_named_with_their_type_and_batch() -> None:

@@ -1,7 +1,7 @@
 """Runs networks with `frustum run --check` and prints how far they are from onnxruntime, and what they cost, as a
 Markdown table.
 
-    python benchmarks/agreement.py [NETWORK ...] [--folder DIR] [--targets default edge] [--seed 0]
+    python benchmarks/agreement_table.py [NETWORK ...] [--folder DIR] [--targets default edge] [--seed 0]
 
 NETWORK is what `frustum run` takes, then as far as wanted `:TYPE` and `xBATCH`, as in `zoo:resnet50:f16` and
 `zoo:alexnet:f32x4`; without any all of the zoo in f32, ResNet-50, SqueezeNet and DenseNet in f16 and bf16, and two
