@@ -64,6 +64,8 @@ class Partition:
     """Columns of the output in a band, each of which is made from top to bottom before the next (0: one band)."""
     again: tuple[int, ...] = ()
     """Layers, by number, of which no rows are kept: each step makes again those that it needs of the steps before."""
+    shared: bool = False
+    """Inputs are loaded with all rows and columns, once for all clusters, each of which reads its part."""
 
 
 @irdl_attr_definition
@@ -94,6 +96,7 @@ class PartitionAttr(Data[Partition]):
         borders += ", trimmed" if p.trimmed else ""
         borders += f", bands {p.bands}" if p.bands else ""
         borders += f", again {ints(p.again)}" if p.again else ""
+        borders += ", shared" if p.shared else ""
         printer.print_string(f"<tile {ints(p.tile)}, clusters {p.clusters}, depth {p.depth}{borders}>")
 
     def verify(self) -> None:
@@ -111,7 +114,7 @@ class PartitionAttr(Data[Partition]):
             )
 
 
-OPTIONS = ("borders", "trimmed", "bands", "again")
+OPTIONS = ("borders", "trimmed", "bands", "again", "shared")
 
 
 def parse_option(parser: AttrParser, found: Partition) -> Partition:
@@ -119,6 +122,8 @@ def parse_option(parser: AttrParser, found: Partition) -> Partition:
     word = parser.parse_identifier()
     if word == "trimmed":
         return replace(found, trimmed=True)
+    if word == "shared":
+        return replace(found, shared=True)
     if word == "bands":
         return replace(found, bands=parser.parse_integer())
     if word == "again":

@@ -178,6 +178,8 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
         raise Unprojectable(f"it goes in bands of {partition.bands} columns, each of which projects by itself")
     if partition.again and partition.borders == "overlap":
         raise Unprojectable("with borders overlap all layers are made again: none is named")
+    if partition.shared and partition.borders != "overlap":
+        raise Unprojectable(f"with borders {partition.borders} inputs are loaded as they are needed, not whole")
     if partition.borders == "raster":
         return project_raster(unit, partition, clusters)
     if partition.borders == "exchange":
@@ -200,6 +202,8 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
             known, number = (outputs, source.layer) if source.layer is not None else (inputs, source.input)
             assert number is not None
             known[number] = hull(known[number], region, operand.dims) if number in known else region
+    if partition.shared:
+        inputs = {k: whole_input(unit, k, region) for k, region in inputs.items()}
     return Projection(
         tuple(outputs[j] for j in range(last + 1)),
         tuple(operands[j] for j in range(last + 1)),
@@ -209,6 +213,19 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
         (0,) * len(inputs),
         tuple(stores[j] for j in unit.stored),
     )
+
+
+def whole_input(unit: UnitLayers, k: int, region: Region) -> Region:
+    """The region of input k with all rows and columns, so that one load serves all clusters; a map in SRAM stays as it
+    is there."""
+    own = unit.inputs[k]
+    if own.resident:
+        return region
+    if unit.root(len(unit.layers) + k) != len(unit.layers) + k:
+        raise Unprojectable(f"input {k} is part of a concatenation: it is not loaded whole")
+    n, c, _, _ = region.start
+    images, channels, _, _ = region.extent
+    return Region((n, c, Affine(), Affine()), (images, channels, own.dims[ROWS], own.dims[COLUMNS]))
 
 
 def grid_of(layer: Layer, d: int) -> int:

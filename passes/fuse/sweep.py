@@ -57,6 +57,8 @@ class Shapes:
     """Tiles along rows and columns, of all clusters together."""
     depth: Ints
     """Copies of what is loaded and stored: 1 where load, computation and store of tiles follow each other."""
+    shared: NDArray[np.bool_]
+    """Inputs are loaded with all rows and columns, once for all clusters: borders are not read again."""
 
     @property
     def is_roll(self) -> NDArray[np.bool_]:
@@ -66,7 +68,8 @@ class Shapes:
         tile: Extents = (int(self.images[k]), channels, int(self.rows[k]), int(self.columns[k]))
         many = steps * int(self.counts[0][k]) * int(self.counts[2][k]) > 1
         borders: Borders = "exchange" if self.mode[k] == ROLL else "overlap"
-        return Partition(tile, int(self.dealt[k]), int(self.depth[k]) if many else 1, borders)
+        depth = int(self.depth[k]) if many else 1
+        return Partition(tile, int(self.dealt[k]), depth, borders, shared=bool(self.shared[k]))
 
 
 def shapes_of(
@@ -100,15 +103,17 @@ def shapes_of(
                     found.append((ROLL, dealt, rows, columns, 1))
                 if (rows, columns) != (tall, wide) and borders in ("auto", "overlap"):
                     found.append((OVERLAP, dealt, rows, columns, 1))
-    twice = [(*shape, 2) for shape in found] + [(*shape, 1) for shape in found if shape[0] != SINGLE]
+    twice = [(*shape, 2, 0) for shape in found] + [(*shape, 1, 0) for shape in found if shape[0] != SINGLE]
+    if clusters > 1:
+        twice += [(*shape, 2, 1) for shape in found if shape[0] == SINGLE and shape[1] != BY_IMAGES]
     columns_of = zip(*twice, strict=True)
-    mode, dealt_, rows_, columns_, images_, depth = (np.array(values, np.int64) for values in columns_of)
+    mode, dealt_, rows_, columns_, images_, depth, shared = (np.array(values, np.int64) for values in columns_of)
     tiles = np.where(mode == ROLL, 1, over(np.full_like(rows_, height), rows_)), over(width, columns_)
     in_turn = (over(images, images_), *tiles)
     share = [np.where(dealt_ == d, clusters, 1) for d in (0, 2, 3)]
     one, down, right = (over(t, by) for t, by in zip(in_turn, share, strict=True))
     tiles = down * share[1], right * share[2]  # a cluster without work loads its borders too
-    return Shapes(mode, dealt_, rows_, columns_, images_, (one, down, right), tiles, depth)
+    return Shapes(mode, dealt_, rows_, columns_, images_, (one, down, right), tiles, depth, shared > 0)
 
 
 def by_images(
@@ -530,6 +535,8 @@ class Sweep:
         inputs, constants = [], 0
         for number, need in self.needs.items():
             inputs.append(self.loaded(number, need))
+            if number in self.place_of:
+                valid = valid & ~self.shapes.shared
         for k in range(first, self.stop):
             for read in self.listing.nodes[k].reads:
                 if self.listing.maps[read.map].is_constant:
@@ -548,6 +555,8 @@ class Sweep:
         made, _ = self.made(number)
         made = np.maximum(made, 1)
         _, _, height, width = read.dims
+        rows_here, columns_here = need.rows, need.columns  # of a map in SRAM
+        need = whole_where(shapes.shared, need, height, width)
         first, end = self.channels_of[number]
         channels = end - first
         moves_down = (need.rows[1] != 0) & (shapes.counts[1] > 1)
@@ -577,7 +586,7 @@ class Sweep:
         )
         spare = self.behind_readers[number]
         short = self.short(moved, need, width, read.element_bytes)
-        return Boundary(number, size, moved, late, joins, need.rows, need.columns, spare, short)
+        return Boundary(number, size, moved, late, joins, rows_here, columns_here, spare, short)
 
     def short(self, moved: Ints, need: Need, width: int, element_bytes: int) -> Ints:
         """What the DRAM port loses with rows of part of a map, where they are shorter than its shortest run."""
@@ -700,6 +709,15 @@ def by_channels(listing: Listing, target: Target, stop: int, borders: str = "aut
     shapes = replace(group.shapes, dealt=np.ones_like(group.shapes.dealt))
     weights = (aligned(over_int(node.weight_bytes, clusters)),)
     return replace(group, shapes=shapes, inputs=inputs, weights=weights, shares=clusters)
+
+
+def whole_where(shared: NDArray[np.bool_], need: Need, height: int, width: int) -> Need:
+    """What is loaded of an input: all rows and columns in shapes that share it."""
+    rows, columns = (
+        cast("tuple[Ints, Ints, Ints]", tuple(np.where(shared, all_, own) for all_, own in zip((0, 0, size), box, strict=True)))
+        for box, size in ((need.rows, height), (need.columns, width))
+    )
+    return replace(need, rows=rows, columns=columns)
 
 
 def aligned(size: int) -> int:

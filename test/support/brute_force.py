@@ -93,7 +93,8 @@ class Interval:
             tile = tuple(int(x) for x in (shapes.images[k], dims[1], shapes.rows[k], shapes.columns[k]))
             kind = "exchange" if shapes.mode[k] == ROLL else "overlap"
             is_whole = tile[2:] == dims[2:]
-            yield Partition(tile, int(shapes.dealt[k]), int(shapes.depth[k]), kind), is_whole
+            shared = bool(shapes.shared[k])
+            yield Partition(tile, int(shapes.dealt[k]), int(shapes.depth[k]), kind, shared=shared), is_whole
         if len(self.layers) == 1 and clusters > 1 and self.may_share_channels(layer, clusters):
             shapes = shapes_of(dims, whole, borders, 1)
             for k in range(len(shapes.mode)):

@@ -16,7 +16,7 @@ from frustum.passes.analysis.loaded import loaded_elements
 from frustum.passes.analysis.project import project
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.fuse.listing import listing_of, network_ops
-from frustum.passes.fuse.sweep import BY_IMAGES, OVERLAP, ROLL, Sweep, below, covered
+from frustum.passes.fuse.sweep import BY_IMAGES, OVERLAP, ROLL, SINGLE, Sweep, below, covered
 from frustum.passes.tile.plan_unit import bias_bytes, weight_bytes
 from frustum.runtime.reference import network_of
 
@@ -188,3 +188,32 @@ def test_each_cluster_has_images_that_follow_each_other():
     unit = layers_of([listing.nodes[0].op], [listing.nodes[0].op.results[0]])
     (region,) = project(unit, Partition((1, 4, 16, 16), 0, 2, "overlap"), 4).outputs
     assert (region.start[0].cluster, region.start[0].loops[0]) == (2, 1)
+
+
+def test_clusters_that_share_an_input_read_it_once():
+    """Rows of a 3x3 window over 16 x 16: boxes with borders on four clusters, or the whole map once."""
+    net = Net()
+    listing = listed(net.module(net.conv(net.input(1, 4, 16, 16), 8))[0])
+    (group,) = Sweep(listing, DEFAULT, 1).groups(UNBOUNDED)
+    shapes, own = group.shapes, group.inputs[0]
+    by_rows = group.valid & (shapes.mode == SINGLE) & (shapes.dealt == 2)
+    (boxes,), (whole,) = np.flatnonzero(by_rows & ~shapes.shared), np.flatnonzero(by_rows & shapes.shared)
+    row = 4 * 16 * 4
+    assert (own.moved[boxes], own.buffer[boxes]) == ((5 + 6 + 6 + 5) * row, 6 * row)
+    assert (own.moved[whole], own.buffer[whole]) == (16 * row, 16 * row)
+    assert shapes.partition(whole, 8, 1).shared
+    check(listing, group, int(whole), 8, DEFAULT.chip.clusters)
+
+
+def test_parts_of_a_concatenation_are_not_shared():
+    net = Net()
+    x, y = net.input(1, 4, 16, 16), net.input(1, 4, 16, 16)
+    listing = listed(net.module(net.conv(net.layer(graph.ConcatOp([x, y], 1)), 4))[0])
+    group = list(Sweep(listing, DEFAULT, len(listing.nodes)).groups(UNBOUNDED))[-1]
+    assert group.first == 0 and group.valid.any() and not (group.valid & group.shapes.shared).any()
+
+
+def test_one_cluster_has_nothing_to_share():
+    net = Net()
+    listing = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
+    assert not Sweep(listing, EDGE, 1).shapes.shared.any()
