@@ -169,17 +169,7 @@ class Projection:
 
 def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:
     """Regions of every map of a unit for one tile of its output; raises `Unprojectable`."""
-    if unit.other_form is not None:
-        j, i = unit.other_form
-        raise Unprojectable(
-            f"layer {j} ({unit.layers[j].kind}) sees the map of layer {i} ({unit.layers[i].kind}) in another form"
-        )
-    if partition.bands:
-        raise Unprojectable(f"it goes in bands of {partition.bands} columns, each of which projects by itself")
-    if partition.again and partition.borders == "overlap":
-        raise Unprojectable("with borders overlap all layers are made again: none is named")
-    if partition.shared and partition.borders != "overlap":
-        raise Unprojectable(f"with borders {partition.borders} inputs are loaded as they are needed, not whole")
+    check_options(unit, partition)
     if partition.borders == "raster":
         return project_raster(unit, partition, clusters)
     if partition.borders == "exchange":
@@ -213,6 +203,23 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
         (0,) * len(inputs),
         tuple(stores[j] for j in unit.stored),
     )
+
+
+def check_options(unit: UnitLayers, partition: Partition) -> None:
+    """Raises `Unprojectable` for a unit that has no regions, and for options that do not go together."""
+    if unit.other_form is not None:
+        j, i = unit.other_form
+        raise Unprojectable(
+            f"layer {j} ({unit.layers[j].kind}) sees the map of layer {i} ({unit.layers[i].kind}) in another form"
+        )
+    if partition.bands:
+        raise Unprojectable(f"it goes in bands of {partition.bands} columns, each of which projects by itself")
+    if partition.again and partition.borders == "overlap":
+        raise Unprojectable("with borders overlap all layers are made again: none is named")
+    if partition.shared and partition.borders != "overlap":
+        raise Unprojectable(
+            f"with borders {partition.borders} inputs are loaded as they are needed, not whole"
+        )
 
 
 def whole_input(unit: UnitLayers, k: int, region: Region) -> Region:

@@ -107,7 +107,9 @@ def shapes_of(
     if clusters > 1:
         twice += [(*shape, 2, 1) for shape in found if shape[0] == SINGLE and shape[1] != BY_IMAGES]
     columns_of = zip(*twice, strict=True)
-    mode, dealt_, rows_, columns_, images_, depth, shared = (np.array(values, np.int64) for values in columns_of)
+    mode, dealt_, rows_, columns_, images_, depth, shared = (
+        np.array(values, np.int64) for values in columns_of
+    )
     tiles = np.where(mode == ROLL, 1, over(np.full_like(rows_, height), rows_)), over(width, columns_)
     in_turn = (over(images, images_), *tiles)
     share = [np.where(dealt_ == d, clusters, 1) for d in (0, 2, 3)]
@@ -714,8 +716,8 @@ def by_channels(listing: Listing, target: Target, stop: int, borders: str = "aut
 def whole_where(shared: NDArray[np.bool_], need: Need, height: int, width: int) -> Need:
     """What is loaded of an input: all rows and columns in shapes that share it."""
     rows, columns = (
-        cast("tuple[Ints, Ints, Ints]", tuple(np.where(shared, all_, own) for all_, own in zip((0, 0, size), box, strict=True)))
-        for box, size in ((need.rows, height), (need.columns, width))
+        (np.where(shared, 0, base), np.where(shared, 0, step), np.where(shared, size, extent))
+        for (base, step, extent), size in ((need.rows, height), (need.columns, width))
     )
     return replace(need, rows=rows, columns=columns)
 

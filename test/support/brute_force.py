@@ -84,7 +84,8 @@ class Interval:
         layer, clusters = self.layers[-1], self.brute.target.chip.clusters
         whole = [d for d in layer.axes_all if d != 1]
         dims, borders = layer.out_dims, self.brute.borders
-        shapes = shapes_of(dims, whole, borders, clusters)
+        grains = self.brute.listing.grains
+        shapes = shapes_of(dims, whole, borders, clusters, grains)
         for k in range(len(shapes.mode)):
             if shapes.mode[k] != SINGLE and any(x.kind not in SPATIAL for x in self.layers):
                 continue
@@ -96,7 +97,7 @@ class Interval:
             shared = bool(shapes.shared[k])
             yield Partition(tile, int(shapes.dealt[k]), int(shapes.depth[k]), kind, shared=shared), is_whole
         if len(self.layers) == 1 and clusters > 1 and self.may_share_channels(layer, clusters):
-            shapes = shapes_of(dims, whole, borders, 1)
+            shapes = shapes_of(dims, whole, borders, 1, grains)
             for k in range(len(shapes.mode)):
                 tile = (shapes.images[k], -(-dims[1] // clusters), shapes.rows[k], shapes.columns[k])
                 kind = "exchange" if shapes.mode[k] == ROLL else "overlap"
