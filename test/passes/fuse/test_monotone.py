@@ -1,6 +1,6 @@
-"""More SRAM never costs more DRAM bytes in the model; of equal bytes, at most 1 % more cycles.
+"""More SRAM never costs more DRAM bytes, modelled and counted; of equal bytes, at most 1 % more modelled cycles.
 
-Cycles may rise where bytes fall: policy optimal buys bytes with cycles.
+Cycles may rise where bytes fall: policy optimal buys bytes with cycles.  Known networks: test/soak/soak_ladder.py.
 """
 
 from dataclasses import replace
@@ -8,7 +8,9 @@ from itertools import pairwise
 
 import pytest
 from networks import Net
+from policies import moved
 from stops import aimed
+from stops import target as load
 
 from frustum.dialects import graph
 from frustum.passes.analysis.module import target_of
@@ -51,3 +53,37 @@ def test_more_sram_never_costs_more(build, target_name):
         assert more.dram_bytes <= less.dram_bytes
         assert more.dram_bytes >= more.listing.compulsory_bytes
         assert more.cycles <= 1.01 * less.cycles or more.dram_bytes < less.dram_bytes
+
+
+COUNTED_KIB = (16, 64, 8192)
+
+
+def bottlenecks(net):
+    x = net.conv(net.input(1, 8, 40, 40), 16)
+    for _ in range(2):
+        y = net.conv(net.conv(x, 32, 1, act="relu"), 32, groups=32, act="relu")
+        x = net.binary("add", x, net.conv(y, 16, 1))
+    return net.conv(x, 24, strides=(2, 2))
+
+
+def branches(net):
+    x = net.conv(net.input(1, 3, 40, 40), 16, strides=(2, 2))
+    y = net.layer(graph.ConcatOp([net.conv(x, 16, 1), net.conv(net.conv(x, 8, 1), 16)], 1))
+    return net.pool("avg", net.conv(y, 32, act="relu"))
+
+
+@pytest.mark.parametrize("build", [bottlenecks, branches])
+@pytest.mark.parametrize("name", ["edge", "default"])
+def test_counted_bytes_lie_between_compulsory_and_none_and_fall(build, name):
+    net = Net()
+    module = net.module(build(net))[0]
+    least = plan_network(network_of(module), load(name)).listing.compulsory_bytes
+    counted = []
+    for kib in COUNTED_KIB:
+        aim = with_sram(load(name), kib)
+        modelled, found = moved(module, aim, "optimal")
+        assert modelled == found
+        assert least <= found <= moved(module, aim, "none")[1]
+        counted.append(found)
+    assert counted == sorted(counted, reverse=True)
+    assert counted[0] > counted[-1]
