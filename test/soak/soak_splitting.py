@@ -60,7 +60,9 @@ def test_any_chain_is_the_network(drawn, name, placement, refuse, policy, split)
     assert found.outputs.keys() == expected.keys()
     for key, array in expected.items():
         atol = 1e-5 * max(np.abs(array).max(initial=0), 1e-30)
-        np.testing.assert_allclose(np.asarray(found.outputs[key], np.float32), array, rtol=0, atol=atol, err_msg=key)
+        np.testing.assert_allclose(
+            np.asarray(found.outputs[key], np.float32), array, rtol=0, atol=atol, err_msg=key
+        )
     report = found.report
     for memory, peak in (report["unsplit_peak_bytes"] or {}).items():
         assert report["peak_bytes"][memory] <= peak, memory
