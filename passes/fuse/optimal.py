@@ -30,6 +30,7 @@ LARGE = 200  # layers beyond which less of it is searched
 MANY_STATES, MANY_LENGTH = 12, 48
 LARGE_STATES, LARGE_LENGTH = 4, 24
 NEAR = 1.0005  # times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for
+NEARLY = 1.001  # times the compulsory bytes: enough where only the search of more ways finds it
 ONCE = 1.25  # where time comes first: so much more of it is given for weights that are read once, and fewer bytes
 MUCH_SLOWER = 1.4  # times the cycles of the search, when exact numbers correct it
 CORRECTIONS = 4  # such searches at most
@@ -151,15 +152,18 @@ def best_of(searches: Sequence[Search]) -> Plan | None:
 def near(searches: Sequence[Search]) -> Plan | None:
     """A plan that moves next to nothing more than it must, from the search of few ways and then of more; None where
     there is none in these orders.  What moves more is left out at once, so that to find none takes little time."""
-    bound = int(NEAR * searches[0].listing.compulsory_bytes)
-    for states, length in ((QUICK_STATES, QUICK_LENGTH), width_of(searches[0].listing)):
-        plans = []
+    compulsory_bytes = searches[0].listing.compulsory_bytes
+    few, many = (QUICK_STATES, QUICK_LENGTH, NEAR), (*width_of(searches[0].listing), NEARLY)
+    for states, length, share in (few, many):
+        best, bound = None, int(share * compulsory_bytes)
         for search in searches:
-            bounded = replace(search, most_states=states, longest=length, bound=bound)
-            if (plan := plan_listing(bounded, relax=False)) is not None:
-                plans.append(plan)
-        if plans:
-            return min(plans, key=lambda p: cost_of(p, fastest=False))
+            plan = plan_listing(replace(search, most_states=states, longest=length, bound=bound), relax=False)
+            if plan is not None and plan.dram_bytes <= NEAR * compulsory_bytes:
+                return plan
+            if plan is not None and (best is None or plan.dram_bytes < best.dram_bytes):
+                best, bound = plan, plan.dram_bytes - 1
+        if best is not None:
+            return best
     return None
 
 
