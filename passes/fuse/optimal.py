@@ -173,8 +173,11 @@ def width_of(listing: Listing) -> tuple[int, int]:
 
 
 def quick(searches: Sequence[Search]) -> tuple[Search, Solution | None]:
-    """The order of the layers that is best when few ways are looked at, and what is found, which bounds all others; of
-    large networks the full search looks at fewer states."""
+    """The order of the layers that is best when few ways are looked at, and what is found, which bounds all others; a
+    single order is searched in full at once.  Of large networks the full search looks at fewer states."""
+    if len(searches) == 1:
+        states, length = width_of(searches[0].listing)
+        return replace(searches[0], most_states=states, longest=length), None
     found = []
     for search in searches:
         solution = replace(search, most_states=QUICK_STATES, longest=QUICK_LENGTH).solve()
