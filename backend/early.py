@@ -16,7 +16,7 @@ from frustum.dialects.isa.sync import ExternalOp
 
 EARLY, LATE = 4.0, 1.0
 """Worth of a byte, of buffers that could be filled early and of others."""
-DISTANCE = (1.0, 1.0, 0.5, 0.25)
+DISTANCE = (1.0, 1.0, 0.5, 0.4, 0.3)
 """Worth by how many units lie between two buffers; 0 beyond."""
 
 
