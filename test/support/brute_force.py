@@ -165,7 +165,7 @@ class Interval:
         return sorted(found, key=lambda cut: cut.dram_bytes)
 
 
-SPATIAL = ("conv", "pool", "unary", "binary", "lrn", "resize", "concat", "shuffle")
+SPATIAL = ("conv", "pool", "unary", "binary", "lrn", "resize", "concat", "shuffle", "pick")
 
 
 class Brute:
