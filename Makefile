@@ -6,7 +6,7 @@ CODE   := dialects passes backend runtime
 SOAK   ?= $(wildcard test/soak/soak_*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench conformance soak docs
+.PHONY: help run test check bench compat conformance soak docs
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -21,6 +21,10 @@ check: $(VENV)/installed-dev ## Run the linter, the type checker and the import 
 	$(BIN)/ruff check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -k mypy test/test_packaging.py
+
+compat: ## Run the quick tests with the least and the newest packages, and with every Python that is here
+	$(PYTHON) test/compat.py $(COMPAT_ARGS)
 
 bench: $(VENV)/installed ## Measure whole runs (BENCH_ARGS="resnet50 --runs 1" for less)
 	$(BIN)/python benchmarks/measure.py $(BENCH_ARGS)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from frustum.runtime.arguments import parse_arguments
+from frustum.runtime.compatibility import warn_outside_range
 from frustum.runtime.failures import (
     GOOD,
     INTERNAL_ERROR,
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = parse_arguments(words)
+    warn_outside_range()
     try:
         code: int = import_module(f"frustum.runtime.commands.{options.command}").main(options)
         sys.stdout.flush()

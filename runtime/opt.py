@@ -7,6 +7,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from io import BytesIO
 from typing import IO
 
@@ -16,6 +17,7 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError, ShrinkException
 from xdsl.xdsl_opt_main import xDSLOptMain
 
+from frustum.runtime import compatibility
 from frustum.runtime.diagnostics import Reported, Source, debugging, located_errors
 from frustum.runtime.pipeline_text import PipelineError, parse_passes
 
@@ -26,6 +28,7 @@ BANNER = "// -----// IR Dump {when} {cls} ({name}) //----- //"
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the tool; the exit code."""
+    compatibility.warn_outside_range()
     try:
         return FrustumOpt("Run passes over MLIR text: Frustum's, and every one that xDSL knows.", args).run()
     except BrokenPipeError:  # `frustum-opt ... | head` is no error; keep Python from flushing again
@@ -41,12 +44,13 @@ def main(args: Sequence[str] | None = None) -> int:
 class FrustumOpt(xDSLOptMain):
     """The driver.  What it adds to xDSL's: where errors are, dumps between passes, every chunk tried."""
 
-    version_format = "frustum-opt on xDSL {xdsl_version}"
     source: Source
     doing = ""  # what an error of this moment is put down to
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
         super().register_all_arguments(arg_parser)
+        own = arg_parser.add_argument_group(conflict_handler="resolve")  # in place of xDSL's
+        own.add_argument("--version", action="version", version=f"frustum-opt on xDSL {version('xdsl')}")
         for when in ("after", "before"):
             arg_parser.add_argument(
                 f"--print-ir-{when}-all",
@@ -79,9 +83,10 @@ class FrustumOpt(xDSLOptMain):
     def get_input_stream(self) -> tuple[IO[bytes], str]:
         if self.args.input_file == "-":
             self.args.input_file = None
-        stream, extension = super().get_input_stream()
+        extension = (self.args.input_file or "").rpartition(".")[2]
         # Like mlir-opt, take any file name for MLIR text.
-        return stream, extension if extension in self.available_frontends else "mlir"
+        kind = extension if extension in self.available_frontends else "mlir"
+        return compatibility.input_stream(self.args.input_file), kind
 
     def run(self) -> int:
         """Process every chunk of the input; the exit code."""
@@ -111,7 +116,7 @@ class FrustumOpt(xDSLOptMain):
         try:
             with chunk:
                 # Line numbers are those of the file: the lines before the chunk become empty ones.
-                module = self.parse_chunk(BytesIO(b"\n" * offset + chunk.read()), extension)
+                module = self.parse_chunk(BytesIO(b"\n" * offset + compatibility.bytes_of(chunk)), extension)
             assert module is not None
             self.doing = ""
             with located_errors(self.source, lambda: self.doing):

@@ -1,0 +1,114 @@
+"""What people get who install Frustum: the files of a wheel and of a source package, and versions that are known."""
+
+import ast
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+
+from frustum.runtime.compatibility import BEYOND_ALL, outside_range, range_of, version_of
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FOLDERS = ("dialects", "passes", "backend", "runtime")
+WARNING = r"warning: numpy [\d.]+ was not tried with this Frustum, which wants .*"
+TYPED = """
+import frustum
+from frustum.onnx_backend import prepare
+executable = frustum.compile("model.onnx", target="edge")
+reveal_type(frustum.run(executable, {}))
+frustum.compile(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    (path,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    return zipfile.ZipFile(path)
+
+
+def test_a_wheel_holds_all_modules_and_says_that_they_are_typed(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    assert {"frustum/__init__.py", "frustum/onnx_backend.py", "frustum/py.typed"} <= names
+    for folder in FOLDERS:
+        here = {f"frustum/{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
+        assert here <= names
+
+
+def test_a_source_package_holds_what_its_tests_and_pages_need(tmp_path: Path) -> None:
+    (path,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"examples/stops.py", "test/conftest.py", "Makefile", "README.md", "LICENSE"} <= names
+    assert ".dev/frustum/py.typed" in names
+
+
+def test_mypy_sees_types_through_the_wheel(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    pytest.importorskip("mypy", reason="mypy is not installed; make check runs this test")
+    # As pip installs it, outside of everything that this checkout tells mypy.
+    site = tmp_path / "env" / "lib" / "python" / "site-packages"
+    wheel.extractall(site)
+    script = tmp_path / "script.py"
+    script.write_text(TYPED)
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from mypy import main; main.main(args=sys.argv[2:])"
+    flags = ["--ignore-missing-imports", "--follow-imports=silent", "--config-file=", "--no-incremental"]
+    path = f"MYPYPATH={site}"
+    command = ["env", path, sys.executable, "-c", code, str(site), *flags, str(script)]
+    text = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert "py.typed" not in text
+    assert 'Revealed type is "frustum.runtime.api.Result' in text
+    assert 'error: Argument 1 to "compile" has incompatible type "int"' in text
+
+
+def test_every_dependency_has_both_ends() -> None:
+    for requirement in PROJECT["dependencies"]:
+        name, least, beyond = range_of(requirement)
+        assert () < least < beyond < BEYOND_ALL, requirement
+        assert version_of(metadata.version(name)) >= least, requirement
+
+
+def test_every_import_is_declared() -> None:
+    """A package that only comes along with another one is gone with that one's next version."""
+    declared = {range_of(each)[0].split(".")[0] for each in PROJECT["dependencies"]}
+    with_onnx = {"google"}  # protobuf: onnx's own objects and errors are of it
+    found = {name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") for name in _imported(path)}
+    assert found - {"frustum"} - set(sys.stdlib_module_names) - with_onnx == declared
+
+
+def _imported(path: Path) -> set[str]:
+    """First names of all modules that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("requirement", "lines"),
+    [
+        ("numpy>=1.0,<99", 0),
+        ("numpy<99,>=1.0", 0),
+        ("numpy>=98,<99", 1),
+        ("numpy>=1.0,<1.1", 1),
+        ("nobody-has-this>=1,<2", 0),
+        ("numpy>=98,<99; extra == 'test'", 0),
+        ("numpy>=98", 1),
+        ("numpy", 0),
+    ],
+)
+def test_a_version_that_was_not_tried_is_one_line(requirement: str, lines: int) -> None:
+    found = outside_range([requirement])
+    assert len(found) == lines
+    assert all(re.fullmatch(WARNING, line) for line in found)
