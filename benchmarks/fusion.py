@@ -89,12 +89,22 @@ class Measured:
 
 
 def measure(
-    model: str | onnx.ModelProto, target: Target, dtype: str, policy: str | None, batch: int | None = None
+    model: str | onnx.ModelProto,
+    target: Target,
+    dtype: str,
+    policy: str | None,
+    batch: int | None = None,
+    compress: str = "none",
 ) -> Measured:
-    """Compile and time a network (int8: its ranges from one random input, for bytes and cycles depend on none)."""
+    """Compile and time a network (int8: its ranges from one random input, for bytes and cycles depend on none).
+
+    Weights are as they are unless `compress` says otherwise: the figures asked are of raw bytes.
+    """
     started = time.perf_counter()
     images = [sample(model)] if dtype == "int8" and not isinstance(model, str) else []
-    executable = frustum.compile(model, target, dtype, policy, batch=batch, calibration=images)
+    executable = frustum.compile(
+        model, target, dtype, policy, batch=batch, calibration=images, compress_weights=compress
+    )
     seconds = time.perf_counter() - started
     return Measured(frustum.run(executable, {}, mode="timing").report, seconds)
 

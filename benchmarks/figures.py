@@ -1,0 +1,237 @@
+"""Measures the figures that README and docs print, keeps them in `figures.json`, and writes them into the pages.
+
+    python benchmarks/figures.py [SECTION ...] [--all] [--pages]
+
+Without sections: those of README and docs (`make figures`); `--all`: those of benchmarks/README.md too
+(`make figures-all`); `--pages`: measure nothing, write the pages from `figures.json`.  Each section says at which
+commit and on which day it was measured.  A page shows a section between two lines, which stay as they are:
+
+    <!-- figures NAME -->
+    <!-- /figures -->
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import agreement_table
+import fusion
+import measure
+
+import frustum
+from frustum.backend.targets import load
+from frustum.passes.zoo import ZOO
+from frustum.runtime.build import build
+from frustum.runtime.request import Request
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = ROOT / "benchmarks" / "figures.json"
+PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")), "benchmarks/README.md")
+PART = re.compile(r"(<!-- figures ([\w-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
+MAIN_JOB = ("run", "zoo:resnet50", "--check")
+"""What README shows: `make run`."""
+MIB = 1 << 20
+Rows = Iterator[list[str]]
+Figure = dict[str, Any]
+"""`commit`, `date`, and either `text` (what a command printed) or `head` and `rows` (a table)."""
+
+
+# --- sections ----------------------------------------------------------------------------------------------
+
+
+def main_job() -> str:
+    """The terminal's text of the main job."""
+    script = "import sys; from frustum.runtime.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", script, *MAIN_JOB], capture_output=True, text=True, check=True)
+    return done.stdout.strip("\n")
+
+
+POLICIES = ("none", "pyramid", "template", "greedy", "optimal")
+
+
+def policies() -> Rows:
+    """DRAM bytes of every policy in multiples of the compulsory ones."""
+    yield ["network", "target", *POLICIES]
+    for name in ZOO:
+        for target in ("default", "edge"):
+            found = [fusion.measure(f"zoo:{name}", load(target), "f16", policy, compress="none") for policy in POLICIES]
+            yield [name, target, *(f"{each.ratio:.3f}" for each in found)]
+
+
+SEARCHES = ("all", "fixed", "exhaust", "shrinking", "small-to-large")
+
+
+def searches() -> Rows:
+    """Counted DRAM bytes and cycles of the units of policy `pyramid`, by how their unit maps are searched."""
+    yield ["network, target", *SEARCHES]
+    for name in ("squeezenet", "resnet50", "vgg19"):
+        for target in ("default", "edge"):
+            reports = [timed(name, target, "policy=pyramid", f"search={search}") for search in SEARCHES]
+            yield [f"{name}, {target}", *(megabytes_and_cycles(report) for report in reports)]
+
+
+def timed(name: str, target: str, fuse: str, partition: str) -> dict[str, Any]:
+    """The report of a zoo network in f16, with options of the two passes that plan."""
+    head, tail = fusion.HEAD, fusion.TAIL
+    pipeline = f"{head},frustum-fuse-layers{{{fuse}}},frustum-tile-partition{{{partition}}},{tail}"
+    built = build(Request(f"zoo:{name}", load(target), "f16", pipeline=pipeline))
+    return dict(frustum.run(built.chain, {}, mode="timing").report)
+
+
+def megabytes_and_cycles(report: dict[str, Any]) -> str:
+    dram = report["dram"]
+    megabytes = (dram["total_bytes"] - dram["other_bytes"]) / fusion.MB
+    return f"{megabytes:.2f} MB, {report['cycles']['total'] / fusion.MB:.2f} M"
+
+
+def compressed() -> Rows:
+    """The default against weights as they are."""
+    yield ["network", "target", "DRAM MB raw", "compressed", "share", "cycles raw", "compressed"]
+    for name in ("squeezenet", "resnet50", "shufflenet"):
+        for target in ("default", "edge"):
+            raw, small = (
+                fusion.measure(f"zoo:{name}", load(target), "f16", None, compress=way).report for way in ("none", "auto")
+            )
+            bytes_ = [each["dram"]["total_bytes"] for each in (raw, small)]
+            cycles = [each["cycles"]["total"] for each in (raw, small)]
+            yield [
+                name, target, *(f"{each / fusion.MB:.2f}" for each in bytes_), f"{bytes_[1] / bytes_[0]:.3f}",
+                *(f"{each:,}" for each in cycles),
+            ]  # fmt: skip
+
+
+def whole_runs() -> Rows:
+    """Seconds of whole runs, one process each."""
+    yield list(measure.HEAD)
+    for name in ("resnet50", "squeezenet"):
+        runs = [measure.run(name, "default") for _ in range(3)]
+        yield measure.row(name, runs, *measure.side_by_side(name, "default", 5))
+
+
+def agreement() -> Rows:
+    """How far the zoo's outputs are from onnxruntime's."""
+    yield list(agreement_table.HEAD)
+    jobs = [agreement_table.job_of(f"zoo:{name}") for name in ZOO]
+    jobs += [agreement_table.job_of(text) for text in (*agreement_table.NARROW, *agreement_table.BATCHES)]
+    for target in ("default", "edge"):
+        for job in jobs:
+            yield agreement_table.row(job, target, *agreement_table.run(job, target, 0))
+
+
+def line_buffer() -> Rows:
+    """Busy cycles of the matrix units of ResNet-50, f16, by how line buffers are written."""
+    yield ["target", "split", "continuous", "auto", "saving over split"]
+    for target in ("line64", "default"):
+        busy = []
+        for mode in ("split", "continuous", "auto"):
+            tail = fusion.TAIL.replace("choose-line-buffer", f"choose-line-buffer{{mode={mode}}}")
+            pipeline = f"{fusion.HEAD},frustum-fuse-layers,frustum-tile-partition,{tail}"
+            built = build(Request("zoo:resnet50", load(target), "f16", pipeline=pipeline))
+            engines = frustum.run(built.chain, {}, mode="timing").report["engines"]
+            busy.append(sum(each["busy"] for name, each in engines.items() if "matrix" in name))
+        yield [target, *(f"{each:,}" for each in busy), f"{100 * (1 - busy[2] / busy[0]):.1f} %"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What measures it; `heavy`: with `--all` only."""
+
+    measure: Callable[[], str | Rows]
+    heavy: bool = False
+
+
+def _of_fusion(name: str) -> Section:
+    return Section(lambda: fusion.SECTIONS[name](None), heavy=True)
+
+
+SECTIONS: dict[str, Section] = {
+    "main-job": Section(main_job),
+    "compressed": Section(compressed),
+    "searches": Section(searches),
+    "policies": Section(policies),
+    "whole-runs": Section(whole_runs, heavy=True),
+    "agreement": Section(agreement, heavy=True),
+    "line-buffer": Section(line_buffer, heavy=True),
+    **{name: _of_fusion(name) for name in fusion.SECTIONS},
+}
+
+
+# --- kept figures ------------------------------------------------------------------------------------------
+
+
+def figure_of(section: Section) -> Figure:
+    """A section measured now."""
+    stamp = {"commit": commit(), "date": str(datetime.now(UTC).date())}
+    found = section.measure()
+    if isinstance(found, str):
+        return {**stamp, "text": found}
+    head, *rows = found
+    return {**stamp, "head": head, "rows": rows}
+
+
+def commit() -> str:
+    """The commit that is checked out; with `+` where product code differs from it."""
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "dialects", "passes", "backend", "runtime")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+def kept() -> dict[str, Figure]:
+    found: dict[str, Figure] = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
+    return found
+
+
+def keep(figures: dict[str, Figure]) -> None:
+    KEPT.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+# --- pages -------------------------------------------------------------------------------------------------
+
+
+def written(page: str, figures: dict[str, Figure]) -> str:
+    """The text of a page with its sections as they are in `figures`; KeyError for a section that was never measured."""
+    return PART.sub(lambda part: f"{part[1]}{rendered(figures[part[2]])}{part[3]}", page)
+
+
+def rendered(figure: Figure) -> str:
+    """Markdown of a section."""
+    stamp = f"Measured on {figure['date']} at commit {figure['commit']}.\n"
+    if "text" in figure:
+        return f"```\n{figure['text']}\n```\n{stamp}"
+    lines = [figure["head"], ["---"] * len(figure["head"]), *figure["rows"]]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + f"\n{stamp}"
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Measure the figures that the pages print.")
+    parser.add_argument("sections", nargs="*", metavar="SECTION", choices=[*SECTIONS, []], help=", ".join(SECTIONS))
+    parser.add_argument("--all", action="store_true", help="those of benchmarks/README.md too")
+    parser.add_argument("--pages", action="store_true", help="only write the pages from figures.json")
+    options = parser.parse_args(args)
+    names = options.sections or [name for name, section in SECTIONS.items() if options.all or not section.heavy]
+    for name in [] if options.pages else names:
+        started = time.perf_counter()
+        figures = {**kept(), name: figure_of(SECTIONS[name])}
+        keep(figures)
+        print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+    figures = kept()
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(written(path.read_text(), figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
