@@ -6,10 +6,10 @@ CODE   := dialects passes backend runtime
 SOAK   ?= $(wildcard test/soak/soak_*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench compat conformance soak docs
+.PHONY: help run test check bench compat conformance soak docs figures figures-all
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 run: $(VENV)/installed ## Compile ResNet-50, run it on the emulated machine, compare it with onnxruntime
 	$(BIN)/frustum run zoo:resnet50 --check
@@ -35,9 +35,17 @@ conformance: $(VENV)/installed-test ## Run the ONNX backend suite, all 2033 case
 soak: $(VENV)/installed-test ## Run the wide comparisons, an hour (SOAK=test: all tests with 40 times the random examples)
 	$(BIN)/python -m pytest -n auto -rP --hypothesis-profile=soak $(PYTEST_ARGS) $(SOAK)
 
-docs: $(VENV)/installed ## Write docs/operations.md and docs/stops.md anew
+docs: $(VENV)/installed ## Write docs/operations.md, docs/stops.md and the tables of docs/targets.md anew
 	$(BIN)/python -m frustum.runtime.op_table docs/operations.md
 	$(BIN)/python examples/stops.py > docs/stops.md
+	$(BIN)/python -m frustum.backend.targets docs/targets.md
+
+figures: $(VENV)/installed ## Measure the figures of README and docs, and write them there (under 20 minutes)
+	$(BIN)/python benchmarks/figures.py $(FIGURES_ARGS)
+
+figures-all: $(VENV)/installed-test ## Measure those of benchmarks/README.md and docs/conformance.md too
+	$(BIN)/python benchmarks/figures.py --all
+	$(BIN)/python benchmarks/conformance.py --docs
 
 # One stamp per set of packages: pip runs again only when pyproject.toml changes.
 $(VENV)/bin/python:
