@@ -9,7 +9,7 @@ SOAK   ?= $(wildcard test/soak/soak_*.py)
 .PHONY: help run test check bench compat conformance soak docs figures figures-all
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 run: $(VENV)/installed ## Compile ResNet-50, run it on the emulated machine, compare it with onnxruntime
 	$(BIN)/frustum run zoo:resnet50 --check

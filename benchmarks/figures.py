@@ -36,7 +36,8 @@ from frustum.runtime.request import Request
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "benchmarks" / "figures.json"
-PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")), "benchmarks/README.md")
+DOCS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))
+PAGES = ("README.md", *DOCS, "benchmarks/README.md")
 PART = re.compile(r"(<!-- figures ([\w-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 MAIN_JOB = ("run", "zoo:resnet50", "--check")
 """What README shows: `make run`."""
@@ -99,8 +100,9 @@ def compressed() -> Rows:
     yield ["network", "target", "DRAM MB raw", "compressed", "share", "cycles raw", "compressed"]
     for name in ("squeezenet", "resnet50", "shufflenet"):
         for target in ("default", "edge"):
+            machine = load(target)
             raw, small = (
-                fusion.measure(f"zoo:{name}", load(target), "f16", None, compress=way).report for way in ("none", "auto")
+                fusion.measure(f"zoo:{name}", machine, "f16", None, compress=way).report for way in ("none", "auto")
             )
             bytes_ = [each["dram"]["total_bytes"] for each in (raw, small)]
             cycles = [each["cycles"]["total"] for each in (raw, small)]

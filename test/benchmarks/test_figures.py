@@ -5,6 +5,7 @@ from pathlib import Path
 
 import figures
 import pytest
+
 from frustum.runtime import cli
 
 README = figures.ROOT / "README.md"
