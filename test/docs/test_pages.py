@@ -1,0 +1,30 @@
+"""What pages and comments point to is there: files, sections of pages, and nothing outside of the repository."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
+CODE = [path for folder in ("dialects", "passes", "backend", "runtime") for path in (ROOT / folder).rglob("*.py")]
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+PAGE = re.compile(r"\b((?:[\w-]+/)*[\w-]+\.md)\b(?:,? \"([^\"]+)\")?")
+
+
+def headings(page: Path) -> set[str]:
+    return {line.lstrip("#").strip().replace("`", "") for line in page.read_text().splitlines() if line.startswith("#")}
+
+
+def test_links_lead_somewhere() -> None:
+    links = [(page, link) for page in PAGES for link in LINK.findall(page.read_text()) if "://" not in link]
+    assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_pages_that_code_cites_exist() -> None:
+    """A page is cited by its path from the root, with the heading in quotes if one is named."""
+    wrong = []
+    for file in CODE:
+        for name, heading in PAGE.findall(re.sub(r"\s+", " ", file.read_text())):
+            page = ROOT / name
+            if not page.is_file() or (heading and heading not in headings(page)):
+                wrong.append(f"{file.relative_to(ROOT)}: {name} {heading}")
+    assert wrong == []
