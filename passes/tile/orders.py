@@ -199,12 +199,19 @@ def nests_of(ways: list[list[Position]], grid: Grid, most_loops: int) -> list[Ne
     """The ways of all owners as few nests of at most `most_loops` loops, one after the other.
 
     Where the owners keep one distance from each other in each step, they have nests together; otherwise, or if that
-    takes fewer nests, each has its own, in which the others leave the grid.
+    takes fewer nests, each has its own, in which the others leave the grid.  An owner can leave a grid of one row or
+    column along the other dimension only: along the one there is no index that would tell its places from the tile.
     """
-    together = in_step(ways)
+    together = None if any(is_hidden(p, grid) for way in ways for p in way) else in_step(ways)
     joint = [] if together is None else [Nest(p, loops, d) for (p, d), loops in folded(together, most_loops)]
     apart = nests_apart(ways, grid, most_loops) if grid.owners > 1 else []
     return apart if not joint or (len(apart) < len(joint) and apart) else joint
+
+
+def is_hidden(position: Position, grid: Grid) -> bool:
+    """Whether a position lies beyond the grid, but only along a dimension that has one tile."""
+    beyond = [count for place, count in zip(position, (grid.rows, grid.columns), strict=True) if not 0 <= place < count]
+    return bool(beyond) and all(count == 1 for count in beyond)
 
 
 def nests_apart(ways: list[list[Position]], grid: Grid, most_loops: int) -> list[Nest]:
