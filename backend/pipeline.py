@@ -134,7 +134,7 @@ def partition_passes(choices: Choices) -> Sequence[ModulePass]:
     words = None if choices.order is None else parse_order(choices.order)
     if words is None and borders != "exchange":
         return cut
-    split = SplitBreadthFirst(borders=borders or "auto")
+    split = SplitBreadthFirst(borders="auto" if choices.borders == "auto" else borders or "overlap")
     if words is not None:
         split = replace(split, order=words.order, depth=words.depth)  # type: ignore[arg-type]  # checked words
     return [*cut, split, PartitionUnits(sram=choices.sram)]

@@ -25,7 +25,7 @@ from frustum.backend.compile import executable_of, fixed
 from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.graph import NetworkOp, shape_of
 from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.target import ATTRIBUTE as TARGET
@@ -174,7 +174,7 @@ class _Work:
                 done.append(piece)
                 continue
             cuts = cuts_within(self.layers.series, piece)
-            if self.splitting.when != "auto" or cuts is None:
+            if self.splitting.when != "auto" or cuts is None or isinstance(error, OrderDoesNotFit):
                 raise self._blamed(error, piece)
             self._say_cut(piece, cuts, error)
             waiting.extendleft(reversed(pieces_of(piece, cuts)))
@@ -187,7 +187,7 @@ class _Work:
         op = self.layers.ops[piece[0]]
         name = f"node '{self.layers.series.names[piece[0]]}' ({op.name})"
         where = error.where if name in error.where else f"{name}, alone in its network: {error.where}"
-        return DoesNotFit(error.what, where, error.needed, error.available)
+        return type(error)(error.what, where, error.needed, error.available)
 
     def _fused_again(self, ranges: Sequence[Range], refusal: Refusal) -> list[Range]:
         def union(group: Range) -> Range:

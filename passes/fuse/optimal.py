@@ -67,12 +67,25 @@ class Plan:
     dram_bytes: int
     cycles: int
 
+    @property
+    def between_bytes(self) -> int:
+        """Of the maps that units leave in DRAM for others."""
+        left = 0
+        for unit in self.units:
+            kept = {m >> FORM_BITS for m in unit.step.kept}
+            maps = self.listing.maps[unit.step.first : unit.step.stop]
+            left += sum(
+                m.bytes for m in maps if m.last_use >= unit.step.stop and (m.number not in kept or m.needs_dram)
+            )
+        return left
+
 
 def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions()) -> None:
     """Put all layers of a network into the units of `plan_network`.
 
     Raises `DoesNotFit` later, in `frustum-tile-partition`, for a layer that fits in no way.
     """
+    options = replace(options, borders=borders_of(network, target, options))
     plan = with_places(network, target, options, plan_network(network, target, options))
     if plan is None:
         for number, op in enumerate(orders(network)[0]):
@@ -83,6 +96,17 @@ def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions =
         if not weight.result.uses:
             weight.detach()
             weight.erase()
+
+
+def borders_of(network: g.NetworkOp, target: Target, options: OptimalOptions) -> str:
+    """`exchange` instead of `sent` where units without borders of their own leave more maps in DRAM: its units are run
+    layer by layer afterwards, or refused (`frustum-tile-split-breadth-first`)."""
+    if options.borders != "sent":
+        return options.borders
+    sent, exchange = (plan_network(network, target, replace(options, borders=b)) for b in ("sent", "exchange"))
+    if sent is None or exchange is None:
+        return "sent" if exchange is None else "exchange"
+    return "sent" if sent.between_bytes <= exchange.between_bytes else "exchange"
 
 
 def with_places(
