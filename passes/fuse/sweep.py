@@ -631,12 +631,11 @@ class Sweep:
             self.useful_macs += layer.macs
         else:
             widest = max(layer.out_bytes, *(m.element_bytes for m in layer.maps))
-            rate = core.vector.lanes // core.vector.cycles_per_element.of(widest)
+            each = core.vector.cycles_per_element.of(widest)
             passes_ = passes_of(operations_of(layer), core.vector)
             work = math.prod(layer.maps[0].dims[2:]) if layer.kind == "reduce" else 1
-            cycles = over(plane * layer.out_dims[1] * work * passes_, rate * cores) + LAYER_CYCLES * (
-                passes_ > 0
-            )
+            steps = plane * layer.out_dims[1] * work * passes_ * each
+            cycles = over(steps, core.vector.lanes * cores) + LAYER_CYCLES * (passes_ > 0)
         self.work = self.work + cycles
         has_work = layer.kind != "concat"
         self.spent = self.spent + has_work * self.all_passes(node, need, made, rows, cycles - LAYER_CYCLES)
