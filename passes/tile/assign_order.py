@@ -45,7 +45,7 @@ class AssignOrder(ModulePass):
     each cluster goes through its own tiles in the order.  `bands` is how many tiles deep a band is, `direction` where
     it goes.  Units whose rows roll have an order of their own: strip by strip, each from top to bottom.
     Raises `PassFailedException` for an unknown order, and for one that a rolling unit does not have.
-    Source: frustum.md, "Order of traversal".
+    Source: docs/techniques/frustum.md, "Orders".
     """
 
     name = "frustum-tile-assign-order"

@@ -2,7 +2,7 @@
 
 An owner is what makes tiles on its own: a cluster.  `tiles_of` gives each owner's tiles in its order, every tile of the
 grid once; `steps_of` the same before it is cut to the grid, so that owners stay in step with each other.
-Source: frustum.md, "Order of traversal"; z-order: Morton 1966.
+Source: docs/techniques/frustum.md, "Orders"; z-order: Morton 1966.
 """
 
 from __future__ import annotations

@@ -5,26 +5,28 @@ test/soak/soak_orders.py has every size, and more chains.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from networks import Net
+from onnx import helper, numpy_helper
 from owners import idle_work, times_stored
-from stops import aimed, run_module, target
+from stops import executable, run_module, target
 from units import Group, as_units, layers_in, placed
-from window_chains import BORDERS, MACHINES, ORDERED, POLICIES, QUANTUM, WORDS, chains, first_broad, machine
+from window_chains import BORDERS, MACHINES, ORDERED, POLICIES, WORDS, chains, check, machine
 from xdsl.context import Context
 
 import frustum
 from frustum.backend import targets
 from frustum.backend.pipeline import Choices, Run
+from frustum.dialects import graph
 from frustum.dialects import tile as t
-from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.unit import Partition
-from frustum.passes.import_onnx import import_onnx
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.order_words import parse_order
-from frustum.runtime.oracle import oracle_outputs
+from frustum.runtime.machine import Machine
 
 HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 SIZES = ((1, 7), (6, 1), (3, 5))
@@ -84,25 +86,47 @@ def test_every_order_runs_on_every_machine(name, words):
             assert found.report["dram"]["output_bytes"] == array.nbytes
 
 
-def check(chain, machine, **options):
-    """A chain in checked mode against onnxruntime, and of integers, bit for bit, against the network whose layers
-    compute in integers."""
-    try:
-        executable = frustum.compile(chain.model, machine, split="never", **options)
-    except DoesNotFit:
-        return
-    found = frustum.run(executable, {"x": chain.x}, checked=True).outputs["y"]
-    wanted = oracle_outputs(chain.model, {"x": chain.x})["y"]
-    if chain.is_quantised:  # products are rounded to 24 bits there: now and then to the other side of a half
-        np.testing.assert_allclose(found, wanted, atol=2.01 * QUANTUM)
-        module = aimed(import_onnx(chain.model, name="chain"), machine)
-        Run().advance(module, ["typed"], Choices())
-        np.testing.assert_array_equal(found, run_module(module, {"x": chain.x})["y"])
-    else:
-        np.testing.assert_allclose(found, wanted, atol=1e-4 * max(1e-3, np.abs(wanted).max()))
-
-
 @settings(suppress_health_check=HEALTH)
 @given(chains(), MACHINES, ORDERED, BORDERS, POLICIES)
 def test_chains_of_windows_on_small_maps(chain, machine, order, borders, policy):
     check(chain, machine, order=order, borders=borders, policy=policy)
+
+
+def one_node(operator, shape, weights=(), **attributes):
+    """A model of one node from `x` to `y`."""
+    arrays = [numpy_helper.from_array(np.asarray(array, np.float32), f"w{k}") for k, array in enumerate(weights)]
+    node = helper.make_node(operator, ["x", *(array.name for array in arrays)], ["y"], **attributes)
+    ends = [helper.make_tensor_value_info(name, 1, extents) for name, extents in (("x", shape), ("y", None))]
+    made = helper.make_graph([node], "one", ends[:1], ends[1:], arrays)
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_a_mean_before_a_window_is_stored_where_a_window_begins_before_the_map():
+    """A map of one row, dealt by rows to five clusters: the region of the first begins at row -1."""
+    whole = machine(5, 4, 7, dram=64, channels=1)
+    net = Net(5)
+    mean = net.layer(graph.ReduceOp("mean", net.input(1, 3, 13, 16), (2, 3)))
+    y = net.pool("max", net.unary("relu", mean), 3, 1, pads=(1, 1, 1, 1))
+    module, inputs = net.module(y)
+    cut = Group(tuple(range(len(layers_in(module)))), Partition((1, 3, 1, 1), 2, 1))
+    tiles = placed(as_units(module, whole, [cut]))
+    Run().advance(tiles, ["lowered"], Choices())
+    found = Machine(executable(tiles)).run(inputs, mode="full", checked=True)
+    for name, array in run_module(module, inputs).items():
+        np.testing.assert_allclose(np.asarray(found.outputs[name], np.float32), array, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("nram", [2992, 2997, 3000, 3008])
+def test_buffers_at_the_end_of_a_memory_are_aligned(nram):
+    """A power is computed in NRAM beside what it reads; only some sizes of NRAM are multiples of 16."""
+    frustum.compile(one_node("Pow", [17, 300, 1, 1], [1.0]), machine(1, 1, sram=4096, nram=nram))
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_vector_unit_may_have_fewer_lanes_than_an_element_takes_cycles(lanes):
+    whole = machine(1, 1)
+    core = replace(whole.core, vector=replace(whole.core.vector, lanes=lanes))
+    cluster = replace(whole.cluster, core=core)
+    whole = replace(whole, chip=replace(whole.chip, cluster=cluster))
+    made = frustum.compile(one_node("Sigmoid", [1, 2, 5, 7]), whole)
+    assert frustum.run(made, {}, mode="timing").report["cycles"]["total"] > 70 * 2 * 4 // lanes

@@ -8,9 +8,14 @@ import numpy as np
 import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from stops import target
+from stops import aimed, run_module, target
 
+import frustum
+from frustum.backend.pipeline import Choices, Run
+from frustum.dialects.fit import DoesNotFit
+from frustum.passes.import_onnx import import_onnx
 from frustum.passes.tile.orders import DIRECTIONS, ORDERS
+from frustum.runtime.oracle import oracle_outputs
 
 KINDS = ("conv", "conv", "depthwise", "max", "mean", "relu", "whole", "add")
 WORDS = tuple(order for order in ORDERS if order != "bands") + tuple(
@@ -171,4 +176,24 @@ BORDERS = st.sampled_from([None, None, "overlap", "exchange", "auto"])
 POLICIES = st.sampled_from(["optimal", "optimal", "pyramid", "none", "greedy", "template"])
 
 
-__all__ = ["BORDERS", "MACHINES", "ORDERED", "POLICIES", "QUANTUM", "WORDS", "Chain", "chains", "first_broad", "machine"]
+def check(chain, machine, **options):
+    """A chain in checked mode against onnxruntime, and of integers, bit for bit, against the network whose layers
+    compute in integers."""
+    try:
+        made = frustum.compile(chain.model, machine, split="never", **options)
+    except DoesNotFit:
+        return
+    found = frustum.run(made, {"x": chain.x}, checked=True).outputs["y"]
+    wanted = oracle_outputs(chain.model, {"x": chain.x})["y"]
+    if chain.is_quantised:  # products are rounded to 24 bits there: now and then to the other side of a half
+        np.testing.assert_allclose(found, wanted, atol=2.01 * QUANTUM)
+        module = aimed(import_onnx(chain.model, name="chain"), machine)
+        Run().advance(module, ["typed"], Choices())
+        np.testing.assert_array_equal(found, run_module(module, {"x": chain.x})["y"])
+    else:
+        np.testing.assert_allclose(found, wanted, atol=1e-4 * max(1e-3, np.abs(wanted).max()))
+
+
+__all__ = [
+    "BORDERS", "MACHINES", "ORDERED", "POLICIES", "QUANTUM", "WORDS", "Chain", "chains", "check", "first_broad", "machine",
+]  # fmt: skip
