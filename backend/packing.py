@@ -105,8 +105,8 @@ def pack_apart(
     """The packing of two greedy ones in which wishes cost least; if neither stays within the capacity, a buffer that
     finds no place.
 
-    `wishes[n]` are those that n should share no bytes with, and what each shared byte costs; both ways round.  Sizes and
-    capacity are multiples of the alignment, and so are the offsets.
+    `wishes[n]` are those that n should share no bytes with, and what each shared byte costs; both ways round.  Sizes
+    and capacity are multiples of the alignment, and so are the offsets.
     """
     numbers = range(len(sizes))
     orders = (

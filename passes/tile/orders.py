@@ -203,8 +203,8 @@ def nests_of(
     Where the owners keep one distance from each other in each step, they have nests together; otherwise, or if that
     takes fewer nests, each has its own, in which the others leave the grid.  An owner can leave a grid of one row or
     column along the other dimension only: along the one there is no index that would tell its places from the tile.
-    `reach`: so many tiles beyond the grid, along rows and columns, some map still has a part of what a tile there needs.
-    An owner without a tile of its own has to be further away.
+    `reach`: so many tiles beyond the grid, along rows and columns, some map still has a part of what a tile there
+    needs.  An owner without a tile of its own has to be further away.
     """
     first = next((i for i, places in enumerate(zip_longest(*ways)) if not is_alike(places, grid, reach)), None)
     together = in_step([way[:first] for way in ways])

@@ -451,7 +451,7 @@ def plan_vector_with(
     moved.append(
         (moves(nest, of_result, is_stored=True), copy_cycles(target, out_bytes, run * work.out_bytes, cores))
     )
-    busy = over(elements * core.vector.cycles_per_element.of(widest), core.vector.lanes)  # lanes may be fewer than these
+    busy = over(elements * core.vector.cycles_per_element.of(widest), core.vector.lanes)
     compute = total * busy * passes_of(work.operations, core.vector)
     cycles = nest_cycles(target, compute, total, moved)
     k = int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))

@@ -1,4 +1,4 @@
-"""Who makes what, counted on the tile level: of every unit the elements that each cluster stores, and what it works on."""
+"""Who makes what, counted on the tile level: how often each element is stored, and what idle clusters work on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random ONNX chains of windows on maps of few rows and columns, in f32 and as QDQ int8, and small machines for them."""
+"""Random ONNX chains of windows on maps of few rows and columns, f32 and QDQ int8, and small machines for them."""
 
 from __future__ import annotations
 
@@ -195,5 +195,6 @@ def check(chain, machine, **options):
 
 
 __all__ = [
-    "BORDERS", "MACHINES", "ORDERED", "POLICIES", "QUANTUM", "WORDS", "Chain", "chains", "check", "first_broad", "machine",
+    "BORDERS", "MACHINES", "ORDERED", "POLICIES", "QUANTUM", "WORDS", "Chain", "chains", "check", "first_broad",
+    "machine",
 ]  # fmt: skip
