@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, DictionaryAttr, Mod
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.format import WAITS_INSIDE
@@ -83,8 +84,9 @@ def read_program(module: ModuleOp) -> p.Program:
 
 
 def read_nodes(program: ProgramOp) -> tuple[p.Node, ...]:
-    """The text of a program alone; VerifyException where a buffer has no address."""
-    return _Reader().body(program.body.block, 0)
+    """The text of a program alone, without operations of other dialects; VerifyException where a buffer has no
+    address."""
+    return _Reader(skips_others=True).body(program.body.block, 0)
 
 
 def slots_of(instructions: Iterable[p.Instruction]) -> tuple[int, int]:
@@ -120,7 +122,8 @@ def with_holds(instruction: p.Instruction) -> list[p.Instruction]:
 class _Reader:
     """Reads bodies; knows where every buffer lies."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, skips_others: bool = False) -> None:
+        self.skips_others = skips_others
         self.externals: list[p.External] = []
         self.peak_bytes: dict[p.Memory, int] = {}
         self.places: dict[SSAValue, tuple[p.Memory, int, p.Ring | None]] = {}
@@ -138,8 +141,10 @@ class _Reader:
                 self._place(op, ring.depth, ring if depth and ring.depth > 1 else None)
             elif isinstance(op, ExternalOp):
                 self._external(op)
+            elif is_foreign(op) and self.skips_others:
+                continue
             else:
-                raise VerifyException(f"'{op.name}' is no operation of a program")
+                raise VerifyException(f"'{name_of(op)}' is no operation of a program: the device cannot run it")
         return tuple(nodes)
 
     def _external(self, op: ExternalOp) -> None:

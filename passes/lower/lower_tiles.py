@@ -18,6 +18,7 @@ from frustum.passes.lower.declare import Declarations
 from frustum.passes.lower.lower_unit import UnitLowering
 from frustum.passes.lower.memory_map import Placed
 from frustum.passes.lower.names import Names
+from frustum.passes.lower.others import Others
 from frustum.passes.lower.places import find_homes
 
 
@@ -26,7 +27,8 @@ class LowerTiles(ModulePass):
     """Write units as instructions.
 
     Before: one network of `ftile.unit`, weights and reshapes.  After: one `fisa.program`; a barrier stands between
-    units, and the page of the program after next is fetched in each.
+    units, and the page of the program after next is fetched in each.  Operations of other dialects keep their order and
+    stand behind the units that they stood behind (`others.py`).
 
     `hold`: weights that the plan holds in SRAM are held even where each piece is used once, as `ShareWeights` needs;
     otherwise such weights come piece by piece.
@@ -67,12 +69,14 @@ class Lowering:
     def run(self) -> Lowered:
         self.declared.declare()
         units = [op for op in self.network.body.block.ops if isinstance(op, t.UnitOp)]
+        others = Others(self.network, self.declared.buffers)
         self.body.add_op(isa.FetchOp(0))
         for page in range(len(units) + 1):
             if page < len(units):
                 self.body.add_op(isa.FetchOp(page + 1))
             if page:
                 UnitLowering(self, units[page - 1]).run()
+            self.body.add_ops(others.behind(page))
             if page < len(units):
                 self.body.add_op(isa.BarrierOp())
         return Lowered(isa.ProgramOp(self.network.sym_name.data, Region(self.body)), self.names)
