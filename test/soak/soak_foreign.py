@@ -19,7 +19,7 @@ PLAIN = (
     Choices(compression="huffman"),
     Choices(compression="zero"),
 )
-VARIANTS = {"tiny": PLAIN, "edge": (*PLAIN, Choices(weights="shared"))}
+VARIANTS = {"tiny": PLAIN, "default": (*PLAIN, Choices(weights="shared"))}
 EACH = 125
 
 
