@@ -195,13 +195,17 @@ class Run:
     at_stop: Callable[[str, ModuleOp], None] = lambda stop, module: None
     seconds: dict[str, float] = field(default_factory=dict)
 
+    def apply(self, step: ModulePass, context: Context, module: ModuleOp) -> None:
+        """Run one pass."""
+        step.apply(context, module)
+
     def advance(self, module: ModuleOp, stops: Sequence[str], choices: Choices) -> None:
         """Run the passes up to each of the stops in turn; the module is verified at each."""
         context = Context()
         for stop in stops:
             for step in passes_to(stop, choices):
                 started = time.perf_counter()
-                step.apply(context, module)
+                self.apply(step, context, module)
                 self.seconds[step.name] = self.seconds.get(step.name, 0.0) + time.perf_counter() - started
             module.verify()
             self.at_stop(stop, module)
