@@ -30,6 +30,7 @@ from frustum.dialects.graph import NetworkOp, shape_of
 from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Memory, Target, to_attribute
+from frustum.passes.analysis.foreign import others_in
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Cuts, Range, at_outputs, cuts_within, pieces_of
 from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
@@ -143,7 +144,7 @@ class _Work:
     def _first_pieces(self) -> list[Range] | None:
         """Where the network is cut at first; None where a module may not be cut any more."""
         several = len(networks_of(self.module)) > 1
-        if not several and stop_of(self.module) != STOPS[0]:
+        if not several and (stop_of(self.module) != STOPS[0] or self._has_others()):
             return None
         if several:
             whole, pieces = joined(self.module)
@@ -159,6 +160,10 @@ class _Work:
         if cuts:
             self._say_cut(self.layers.whole, cuts)
         return pieces_of(self.layers.whole, cuts)
+
+    def _has_others(self) -> bool:
+        """Whether operations of other dialects stand in the network: they have a place in one network alone."""
+        return any(others_in(network.body.block) for network in networks_of(self.module))
 
     def _advance(self) -> None:
         run = Run(self.at_stop(""), self.seconds)

@@ -116,6 +116,8 @@ def faults_shown(
             raise
         if loaded.text is not None and isinstance(error, DiagnosticException):
             raise Reported(loaded.text.error_in(operation_at_fault(error), one_line(error))) from error
+        if loaded.original is None and isinstance(error, DiagnosticException):
+            raise UsageError(f"module: error: {one_line(error)}") from error
         raise CompilerFault(kept or read_stage(text_of(loaded).file)[0], choices, passes) from error
 
 

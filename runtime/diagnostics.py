@@ -92,6 +92,14 @@ class Source:
         assert span is not None
         return self.error_at(span, message)
 
+    def place_of(self, op: Operation) -> str:
+        """`FILE:LINE:COL` of an operation of this text; the file alone where it is not of it."""
+        span = self._place(op)
+        if span is None:
+            return self.file
+        place = span.get_location()
+        return f"{self.file}:{place.line}:{place.col}"
+
     def _place(self, op: Operation) -> Span | None:
         return self.places.get(op, self.places.get(op.location))
 
