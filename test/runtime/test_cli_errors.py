@@ -477,6 +477,54 @@ def test_stages_that_are_wrong(compiled: Path, fails, tmp_path: Path) -> None:
     assert "02-fused.safetensors: error: cannot read the weights: No such file" in fails("run", stage)
 
 
+STRAY = """func.func @main(%x : tensor<1x4x8x8xf32>) -> tensor<1x4x8x8xf32> {
+  %r = fgraph.unary <relu> %x : tensor<1x4x8x8xf32>
+  %s = fgraph.unary <exp> %r : tensor<1x4x8x8xf32> loc("exponent")
+  func.return %s : tensor<1x4x8x8xf32>
+}
+"""
+ALONE = "stands in no network and is not compiled: frustum-graph-outline makes networks of such layers"
+
+
+def test_layers_in_no_network_are_named_one_by_one(fails, tmp_path: Path) -> None:
+    stage = tmp_path / "host.mlir"
+    stage.write_text(STRAY)
+    assert fails("run", stage, lines=3).splitlines() == [
+        f"{stage}:2:8: warning: 'fgraph.unary' op {ALONE}",
+        f"{stage}:3:8: warning: 'fgraph.unary' op (\"exponent\") {ALONE}",
+        f"{stage}: error: there is not exactly one network in it (2 layers stand in none: frustum-graph-outline makes "
+        "networks of such layers)",
+    ]
+
+
+def test_layers_in_no_network_do_not_keep_a_network_from_running(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = tmp_path / "host.mlir"
+    network = """fgraph.network @n (%x : tensor<1x4x8x8xf32>) inputs ["x"] outputs ["y"] {
+      %y = fgraph.unary <relu> %x : tensor<1x4x8x8xf32>
+      fgraph.output %y : tensor<1x4x8x8xf32>
+    }
+    """
+    stage.write_text(STRAY + network)
+    assert cli.main(["run", str(stage), "--target", "edge", "--mode", "timing"]) == 0
+    assert [line.partition(" op")[0] for line in capsys.readouterr().err.splitlines()] == [
+        f"{stage}:{line}:8: warning: 'fgraph.unary'" for line in (2, 3)
+    ]
+
+
+def test_outlined_layers_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from frustum.runtime import opt
+
+    stage, outlined = tmp_path / "host.mlir", tmp_path / "outlined.mlir"
+    stage.write_text(STRAY)
+    assert opt.main([str(stage), "-p", "frustum-graph-outline", "-o", str(outlined)]) == 0
+    assert cli.main(["run", str(outlined), "--target", "edge"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("main_0 on edge, f32")
+    assert err == ""
+
+
 # --- our own mistakes --------------------------------------------------------------------------------------
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pytest
 from dominance import check_dominance
-from foreign import WithOthers, mixed_modules, others
+from foreign import WithOthers, mixed_modules, others, unregistered
 from hypothesis import given, settings
 from networks import Net
+from stops import target
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.ir import Region
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.dialects import graph
+from frustum.backend.pipeline import STOPS, Choices, passes_to
+from frustum.dialects import graph, isa
 from frustum.dialects.foreign import is_foreign
+from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.target import to_attribute
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.weights import attach, store_of
 from frustum.runtime.reference import network_of
@@ -77,6 +81,29 @@ def test_an_outlined_function_computes_the_same(mixed):
     pairs = list(zip(found[0], expected[0], strict=True))
     pairs += [pair for n in expected[1] for pair in zip(found[1][n], expected[1][n], strict=True)]
     assert all((a == b).all() for a, b in pairs), "the same layers on the same values"
+
+
+def test_every_outlined_network_becomes_a_program():
+    net = Net()
+    x = net.conv(net.input(1, 3, 12, 12), 8, act="relu")
+    y = net.builder.insert(unregistered("acme.magic", [x], [x.type])).results[0]
+    z = net.builder.insert(unregistered("acme.magic", [net.pool("max", net.unary("exp", y))], [])).operands[0]
+    module = as_function(net.module(net.conv(z, 4))[0])
+    attach(module, net.store)
+    module.attributes[TARGET] = to_attribute(target("edge"))
+    theirs = others(module)
+    OutlineNetworks().apply(Context(), module)
+    for stop in STOPS[1:]:
+        for step in passes_to(stop, Choices()):
+            step.apply(Context(), module)
+            module.verify()
+            assert others(module) == theirs, step.name
+    programs = [op for op in module.walk() if isinstance(op, isa.ProgramOp)]
+    assert [op.sym_name.data for op in programs] == ["main_0", "main_1"]
+    names = [name.data for name in module.attributes["frustum.layers"]]
+    assert names == ["conv_1", "unary_2", "pool_3", "conv_4"], "layers of all programs are numbered together"
+    numbers = [{op.layer.value.data for op in p.walk() if isinstance(op, isa.ConvOp)} for p in programs]
+    assert numbers == [{0}, {3}]
 
 
 def called(*types):
