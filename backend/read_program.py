@@ -86,8 +86,10 @@ def read_program(module: ModuleOp) -> p.Program:
 
 
 def check_alone(program: ProgramOp) -> None:
-    """Raise `VerifyException` where operations of other dialects stand in a program, which the device cannot run, unless
-    nobody would notice: they have no effect but results, which no instruction reads."""
+    """Raise `VerifyException` where operations of other dialects stand in a program: the device cannot run them.
+
+    It leaves out those that nobody misses: they have no effect but results, which no instruction reads.
+    """
     for op in program.body.block.ops:
         if is_foreign(op) and not is_side_effect_free(op):
             raise VerifyException(

@@ -1,7 +1,7 @@
 """frustum-opt: xDSL's driver with MLIR's diagnostics and dumps.
 
-Exit codes are those of `frustum`: 0 good, 1 internal error, 2 the command line or the IR is wrong, or a pass refuses it,
-4 it does not fit the target.  Into a file (`-o`) locations are printed where the input has some.
+Exit codes are those of `frustum`: 0 good, 1 internal error, 2 the command line or the IR is wrong, or a pass refuses
+it, 4 it does not fit the target.  Into a file (`-o`) locations are printed where the input has some.
 """
 
 import argparse

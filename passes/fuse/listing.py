@@ -168,9 +168,11 @@ class Listing:
         return map_is_made and not users
 
     def number_of(self, value: SSAValue) -> int | None:
-        """Of the map that a layer makes, if it is no output of the network."""
+        """Of the map that a layer makes, if it is no output of the network and no other dialect reads it."""
         is_output = any(isinstance(use.operation, g.OutputOp) for use in value.uses)
-        return None if is_output or is_read_by_others(value) else next((k for k, n in enumerate(self.nodes) if n.op is value.owner), None)
+        if is_output or is_read_by_others(value):
+            return None
+        return next((k for k, n in enumerate(self.nodes) if n.op is value.owner), None)
 
 
 def network_ops(network: g.NetworkOp) -> list[Operation]:

@@ -406,7 +406,7 @@ def in_order(block: Block, ops: Sequence[Operation], section: Operation | None =
     def place(op: Operation) -> None:
         waiting.discard(op)
         for operand in op.operands:
-            if operand.owner in waiting:
+            if isinstance(operand.owner, Operation) and operand.owner in waiting:
                 place(operand.owner)
         op.detach()
         block.insert_op_before(op, end)

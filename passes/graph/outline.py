@@ -25,8 +25,8 @@ class OutlineNetworks(ModulePass):
 
     1. the layers of a block are gathered in sections between the operations of other dialects, which do not move
        (`analysis/foreign.py`): a layer moves up behind the last of those that it depends on
-    2. every section with a layer becomes a network `FUNCTION_0`, `FUNCTION_1`, ..., in front of the function: inputs are
-       what it reads (constants go with it), outputs what is read behind it
+    2. every section with a layer becomes a network `FUNCTION_0`, `FUNCTION_1`, ..., in front of the function: inputs
+       are what it reads (constants go with it), outputs what is read behind it
     3. a `fgraph.call` of the network stands where the section stood
 
     Inputs are called as the values are in the text, outputs as their layers; names are unique in a network.

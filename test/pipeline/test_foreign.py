@@ -60,7 +60,7 @@ def test_what_nobody_would_notice_does_not_keep_a_network_from_running():
 
 def test_what_the_device_cannot_run_is_named():
     module, _, _ = network_with(look)
-    with pytest.raises(UsageError, match="module: error: 'acme.look' is no operation of a program, and the device"):
+    with pytest.raises(UsageError, match=r"module: error: 'acme.look' is no operation of a program, and the device"):
         frustum.compile(module, "edge")
 
 
@@ -76,7 +76,7 @@ def test_a_program_does_not_read_what_others_make_in_between():
 
 def test_an_element_type_is_not_changed_beside_others():
     module, _, _ = network_with(look)
-    with pytest.raises(UsageError, match="it contains acme.look, whose types are not ours to change"):
+    with pytest.raises(UsageError, match=r"it contains acme.look, whose types are not ours to change"):
         frustum.compile(module, "edge", dtype="f16")
 
 
@@ -86,7 +86,7 @@ def test_the_verifier_finds_a_use_before_its_definition():
     (op,) = (op for op in block.ops if is_foreign(op))
     op.detach()
     block.insert_op_before(op, block.first_op)
-    with pytest.raises(VerifyException, match="'acme.look': operand 0 is used before it is defined"):
+    with pytest.raises(VerifyException, match=r"'acme.look': operand 0 is used before it is defined"):
         module.verify()
 
 
@@ -102,5 +102,5 @@ def test_the_verifier_looks_into_regions_of_others():
     module.verify()
     wrong = Region(Block([test.TestOp([y]), test.TestTermOp()]))
     block.insert_op_before(test.TestOp(regions=[wrong]), block.first_op)
-    with pytest.raises(VerifyException, match="'test.op': a value is used inside before it is defined"):
+    with pytest.raises(VerifyException, match=r"'test.op': a value is used inside before it is defined"):
         module.verify()

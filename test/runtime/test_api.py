@@ -123,7 +123,8 @@ def test_errors_are_those_of_the_command_line(tmp_path: Path) -> None:
 
 def own_module(element: str, other: str) -> ModuleOp:
     """A module as somebody else's compiler may make it: it says nothing of types."""
-    text = """fgraph.network @own (%x : tensor<1x4x8x8xKIND>, %o : tensor<4xOTHER>) inputs ["x", "o"] outputs ["y", "z"] {
+    text = """fgraph.network @own (%x : tensor<1x4x8x8xKIND>, %o : tensor<4xOTHER>)
+      inputs ["x", "o"] outputs ["y", "z"] {
       %y = fgraph.unary <relu> %x : tensor<1x4x8x8xKIND>
       %z = fgraph.unary <relu> %o : tensor<4xOTHER>
       fgraph.output %y, %z : tensor<1x4x8x8xKIND>, tensor<4xOTHER>
@@ -145,7 +146,7 @@ def test_the_element_type_of_a_module_is_that_of_its_tensors(element: str) -> No
 
 
 def test_an_element_type_that_tensors_do_not_tell() -> None:
-    message = "module: error: the module has no frustum.dtype, and its tensors, of bf16 and f16, do not tell it"
+    message = r"module: error: the module has no frustum.dtype, and its tensors, of bf16 and f16, do not tell it"
     with pytest.raises(UsageError, match=message):
         frustum.compile(own_module("f16", "bf16"), "edge")
     with pytest.raises(UsageError, match="error: input 'o' has elements of f64, which no engine of the device"):

@@ -1,4 +1,4 @@
-"""500 random networks among operations of other dialects, with every policy: `test/pipeline/test_foreign.py` for longer.
+"""500 random networks among operations of other dialects, with every policy: as `test/pipeline/test_foreign.py`.
 
 python -m pytest -n 0 test/soak/soak_foreign.py
 """

@@ -131,5 +131,5 @@ def test_a_call_needs_its_network():
     module, _ = called()
     network = network_of(module)
     network.detach()
-    with pytest.raises(VerifyException, match="'fgraph.call': no network is called @net"):
+    with pytest.raises(VerifyException, match=r"'fgraph.call': no network is called @net"):
         module.verify()
