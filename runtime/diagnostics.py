@@ -34,6 +34,7 @@ from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRLexer
 
 from frustum.dialects.diagnostic import did_you_mean, render
+from frustum.dialects.foreign import name_of
 
 AttributeT = TypeVar("AttributeT", bound=Attribute)
 
@@ -266,9 +267,9 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 def _say(op: Operation | None, error: Exception, doing: str) -> str:
     message = _one_line(str(error)) if isinstance(error, DiagnosticException) else str(error)
-    if op is not None and not isinstance(op, ModuleOp) and op.name not in message:
+    if op is not None and not isinstance(op, ModuleOp) and name_of(op) not in message:
         node = node_name(op.location)
-        message = f"'{op.name}' op" + (f' ("{node}")' if node else "") + f": {message}"
+        message = f"'{name_of(op)}' op" + (f' ("{node}")' if node else "") + f": {message}"
     return f"{doing}: {message}" if doing else message
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from foreign import POLICIES, check_all, mixed_modules, unregistered
+from foreign import POLICIES, assert_programs_write_first, check_all, mixed_modules, unregistered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Net
+from stops import target
+from xdsl.context import Context
 from xdsl.dialects import arith, test
 from xdsl.dialects.builtin import IntegerAttr, i32
 from xdsl.ir import Block, Region
 from xdsl.utils.exceptions import VerifyException
 
 import frustum
-from frustum.backend.pipeline import Choices
+from frustum.backend.pipeline import STOPS, Choices, passes_to
+from frustum.dialects import isa, tile
 from frustum.dialects.foreign import is_foreign
+from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.target import to_attribute
+from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.runtime.failures import UsageError
 from frustum.runtime.reference import network_of
 
@@ -72,6 +78,30 @@ def test_a_program_does_not_read_what_others_make_in_between():
     module, _, _ = network_with(magic)
     with pytest.raises(UsageError, match=r"'acme.magic': unit u\d reads its result, but a program reads only"):
         frustum.compile(module, "edge")
+
+
+def test_others_stay_behind_the_unit_that_they_stand_behind():
+    module, _, _ = network_with(look)
+    module.attributes[TARGET] = to_attribute(target("edge"))
+    for stop in STOPS[1 : STOPS.index("placed") + 1]:
+        for step in passes_to(stop, Choices(policy="none")):
+            step.apply(Context(), module)
+    block = network_of(module).body.block
+    (op,) = (op for op in block.ops if is_foreign(op))
+    units = [op for op in block.ops if isinstance(op, tile.UnitOp)]
+    assert op.operands[0].owner is units[1]
+    op.detach()
+    block.insert_op_after(op, units[1])  # conv, pool, look, sigmoid
+    LowerTiles().apply(Context(), module)
+    (program,) = (op for op in module.ops if isinstance(op, isa.ProgramOp))
+    children = list(program.body.block.ops)
+    numbers = [
+        {inner.unit.value.data for inner in child.walk() if isinstance(inner, isa.CopyOp)} for child in children
+    ]
+    place = children.index(op)
+    assert set().union(*numbers[:place]) == {0, 1}
+    assert set().union(*numbers[place:]) == {2}
+    assert_programs_write_first(module)
 
 
 def test_an_element_type_is_not_changed_beside_others():
