@@ -14,12 +14,13 @@ from frustum.backend.pipeline import Choices
 
 PLAIN = (
     Choices(),
-    *(Choices(order=order) for order in ("serpentine", "row-major{depth=breadth-first}", "z-order")),
+    *(Choices(order=order) for order in ("serpentine", "z-order")),
     Choices(borders="exchange"),
     Choices(compression="huffman"),
     Choices(compression="zero"),
 )
-VARIANTS = {"tiny": PLAIN, "default": (*PLAIN, Choices(weights="shared"))}
+WITH_CDMA = (Choices(weights="shared"), Choices(order="row-major{depth=breadth-first}"))
+VARIANTS = {"tiny": PLAIN, "default": (*PLAIN, *WITH_CDMA)}
 EACH = 125
 
 
