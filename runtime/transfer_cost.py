@@ -105,7 +105,7 @@ def _fetch_cycles(machine: MachineMap, size_bytes: Ints) -> tuple[Ints, Ints, In
     full = machine.target.transfers.chunk_bytes + 0 * rest
     engine, dram = machine.mover("fetch"), machine.memory(DRAM)
     pairs = [
-        transfer_chunk_cycles(engine, dram, dram, size, size, size)
+        transfer_chunk_cycles(engine, dram, dram, size, size_bytes, size_bytes)
         for size in (full, np.where(rest > 0, rest, full))
     ]
     busy = np.stack([pair.engine for pair in pairs], axis=-1) * (size_bytes > 0)[..., None]

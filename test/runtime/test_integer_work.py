@@ -52,6 +52,32 @@ def test_what_goes_out_with_a_product_takes_no_cycles_and_counts_its_bytes():
     assert full.written_bytes[4, 0] == SIZE**2 and plain.written_bytes[4, 0] == 4 * SIZE**2
 
 
+@pytest.mark.parametrize("accumulate", [None, 0])
+def test_a_residual_lies_like_the_output_not_like_the_input(accumulate):
+    """Extents all differ: 3 channels of 2 x 5 x 7 positions become 11 channels of 2 x 4 x 3; the residual is one
+    row of them, which is broadcast along the images."""
+    box = Box.of(*(Span(Affine(), n, n) for n in (2, 11, 4, 3)))
+    conv = p.Conv(
+        in_view=View("f16", Affine(), (1000, 300, 14, 2), "nram"),
+        weight_view=View("f16", Affine(), (18, 6, 6, 2), "wram"),
+        out_view=View("f16", Affine(), (264, 24, 6, 2), "nram"), bias_view=View("f32", Affine(), (0, 4, 0, 0), "wram"),
+        acc_view=View("f32", Affine(), (528, 48, 12, 4), "nram"),
+        residual_view=View("f16", Affine(), (0, 24, 6, 2), "nram"), box=box, channels=Span(Affine(), 3, 3),
+        rows=Span(Affine(), 5, 5), cols=Span(Affine(), 7, 7), kernel=(2, 3), strides=(1, 2), dilations=(1, 1),
+        accumulate=accumulate,
+    )  # fmt: skip
+    expanded = expand(p.Program((p.Repeat(2, (conv,)),), layers=("layer",)), 1, 1)
+    found = work(expanded, expanded.core, DEFAULT)
+    box_elements, last = 2 * 11 * 4 * 3, 1
+    assert found.read_bytes[7, last] == 2 * 11 * 4 * 3
+    assert found.read_bytes[2, last] == 4 * 11
+    assert found.read_bytes[0, last] == 2 * (2 * 3 * 5 * 7)
+    assert found.read_bytes[1, last] == 2 * (11 * 3 * 2 * 3)
+    assert found.read_bytes[3].tolist() == ([0, 0] if accumulate is None else [0, 4 * box_elements])
+    assert found.written_bytes[3].tolist() == ([0, 0] if accumulate is None else [4 * box_elements, 0])
+    assert found.read_bytes[7, 0] == (2 * 11 * 4 * 3 if accumulate is None else 0)
+
+
 @pytest.mark.parametrize(("element", "each_pj"), [("i8", 0.2), ("i16", 0.8), ("f32", 3.0)])
 def test_energy_of_products_by_type(element, each_pj):
     expanded, _ = done(product(element))

@@ -220,6 +220,14 @@ def test_the_first_page_is_fetched_before_anything_starts():
     assert of_engine(line, "gdma")[1] == (250, 291, 491)
 
 
+@pytest.mark.parametrize(("size", "cycles"), [(4096 + 10, 82 + 1), (10, 2), (60, 2), (4096 + 60, 82 + 2)])
+def test_the_last_piece_of_a_long_fetch_is_part_of_a_long_run(size, cycles):
+    """At 50 B/cycle 64 B take 2 cycles; what is left of a run longer than that takes its own bytes' time."""
+    slow = replace(DEFAULT.chip.dram, port_bytes_per_cycle=50)
+    target = replace(DEFAULT, chip=replace(DEFAULT.chip, dram=slow))
+    assert of_engine(timeline(pages=[size], target=target), "fetch") == [(0, cycles, cycles + 200)]
+
+
 def test_code_that_no_instruction_fetches_is_there_from_the_start():
     line = timeline(p.Barrier(), p.Fetch(page=1), p.Barrier(), pages=[50, 102, 70])
     assert of_engine(line, "fetch")[0] == (0, 2, 202)
