@@ -150,8 +150,10 @@ class _Dram:
 
     def _class(self, rows: Rows, slot: int, chosen: Ints, *, writes: bool) -> Ints:
         """The class of the buffer in which the first unit that moves something does so: all move in the same."""
-        unit = rows.active[chosen].argmax(axis=1)
-        address = rows.address[slot, chosen, unit]
+        moves = rows.active[chosen]
+        if not writes:  # padding alone is filled in without reading
+            moves = moves & (rows.read[:, chosen] > 0).all(axis=0)
+        address = rows.address[slot, chosen, moves.argmax(axis=1)]
         starts = np.array([each.address for each in self.externals], np.int64)
         stops = np.array([each.address + each.bytes for each in self.externals] + [0], np.int64)
         classes = np.array(

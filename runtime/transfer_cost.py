@@ -180,7 +180,7 @@ class _Table:
         self.chunks[chosen, 0] = whole + (rest > 0)
         self.busy[chosen, 0] = busy
         self.port_busy[chosen, 0, SOURCE] = port
-        self.latency[chosen, 0] = self.machine.memory(DRAM).latency_cycles
+        self.latency[chosen, 0] = self.machine.memory(DRAM).latency_cycles * (size_bytes > 0)
         self.route[chosen, 0] = len(self.route_ports)
         self.route_ports.append([0])
         self.route_sides.append([SOURCE])

@@ -283,13 +283,16 @@ def _set_transfers(result: Work, expanded: Expanded, rows: Rows) -> None:
 
 
 def _by_stride(instructions: Sequence[Instruction], slot: int) -> tuple[Ints, Ints, Ints]:
-    """Of each copy: strides in growing order, the dimensions they belong to, bytes of an element."""
+    """Of each copy: strides without sign in growing order, the dimensions they belong to, bytes of an element.
+
+    A run that is walked backwards is as contiguous as another.
+    """
     strides = np.zeros((len(instructions), 4), np.int64)
     element = np.ones(len(instructions), np.int64)
     for number, instruction in enumerate(instructions):
         if isinstance(instruction, Copy):
             view = (instruction.src_view, instruction.dst_view)[slot]
-            strides[number], element[number] = view.strides, ELEMENT_BYTES[view.element]
+            strides[number], element[number] = np.abs(view.strides), ELEMENT_BYTES[view.element]
             if slot == 0 and instruction.expand is not None:
                 element[number] = instruction.expand
     dims = np.argsort(strides, axis=1, kind="stable")
