@@ -21,8 +21,8 @@ from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, LineBuffer, Node, 
 from frustum.dialects.line_buffer_plan import Run, column_pieces, fills, kept, run_of, writes
 from frustum.dialects.target import MatrixUnit
 from frustum.runtime.effects import Work
-from frustum.runtime.kernels import Array, widen
 from frustum.runtime.form import groups_of
+from frustum.runtime.kernels import Array, widen
 from frustum.runtime.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, convolve, way_out
 from frustum.runtime.order import Ints
 from frustum.runtime.work import windows_of

@@ -71,7 +71,7 @@ class SubgraphRun:
     executable_bytes: int = 0
     chip: int = 0
     passed: frozenset[str] = frozenset()
-    """Inputs and outputs that another sub-graph on the device gives or takes, and that are not the network's."""
+    """Inputs and outputs that are not the network's: another sub-graph, or the host in the run, gives or takes them."""
     start_cycle: int = 0
     """When it starts, counted from the start of the first."""
     handed: tuple[str, ...] = ()
@@ -91,15 +91,31 @@ class Splitting:
 
 
 @dataclass(frozen=True)
+class HostedPiece:
+    """A piece of the model: its name, its kind (`device`, `host`), and when it runs, in cycles."""
+
+    name: str
+    where: str
+    start_cycle: int
+    stop_cycle: int
+
+
+@dataclass(frozen=True)
 class HostRun:
     """What the host did besides feeding the device."""
 
     mode: str
     """never, auto, only"""
-    pieces: Sequence[tuple[str, str]]
-    """Name and kind (`device`, `host`), in order."""
-    moved_bytes: int
-    """Over the host link, for layers on the host; network inputs and outputs, which cross anyway, are not in it."""
+    pieces: Sequence[HostedPiece]
+    """In order."""
+    to_host_bytes: int
+    """Over the host link during the run, from the device's DRAM; what the host reads after the run is not in it."""
+    from_host_bytes: int
+    """Over the host link during the run; what the host writes before the run is not in it."""
+    link_cycles: int | None
+    """How long the link is busy; None where nothing was timed."""
+    port_cycles: int | None
+    """How long the DRAM port is held meanwhile."""
     seconds: float
 
 
@@ -159,7 +175,9 @@ def make_report(
 ) -> Report:
     """The report of a job whose sub-graphs ran one after the other, or as `splitting` says."""
     splitting = splitting or _one_after_the_other(runs)
-    dram = _dram(runs, splitting.moved_bytes)
+    to_host, from_host = (host.to_host_bytes, host.from_host_bytes) if host else (0, 0)
+    passing = _Passing(splitting.moved_bytes + to_host, splitting.moved_bytes + from_host)
+    dram = _dram(runs, passing)
     return Report(
         {
             "schema": SCHEMA,
@@ -179,7 +197,7 @@ def make_report(
                 name: max((run.counters.peak_bytes[name] for run in runs), default=0)
                 for name in ("sram", "nram", "wram")
             },
-            "energy_pj": _energy(runs, target, splitting.moved_bytes),
+            "energy_pj": _energy(runs, target, passing),
             "line_buffer": {
                 "writes": sum(run.counters.line_writes for run in runs),
                 "writes_split": sum(run.counters.line_writes_split for run in runs),
@@ -235,12 +253,24 @@ def _unsplit(splitting: Splitting) -> dict[str, int] | None:
     return None if peaks is None else {name: peaks[name] for name in ("sram", "nram", "wram")}
 
 
-def _dram(runs: Sequence[SubgraphRun], moved_bytes: int) -> dict[str, Any]:
-    """Sums over sub-graphs and chips; what moves between chips is read at one port and written at another."""
-    read = sum(run.counters.dram_read_bytes for run in runs) + moved_bytes
-    write = sum(run.counters.dram_write_bytes for run in runs) + moved_bytes
+@dataclass(frozen=True)
+class _Passing:
+    """Bytes at DRAM ports beside those of the programs: from chip to chip (at both ports), to and from the host."""
+
+    read_bytes: int
+    written_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+
+def _dram(runs: Sequence[SubgraphRun], passing: _Passing) -> dict[str, Any]:
+    """Sums over sub-graphs and chips."""
+    read = sum(run.counters.dram_read_bytes for run in runs) + passing.read_bytes
+    write = sum(run.counters.dram_write_bytes for run in runs) + passing.written_bytes
     by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in CLASSES}
-    by_class["intermediate"] += 2 * moved_bytes
+    by_class["intermediate"] += passing.bytes
     compulsory = compulsory_bytes(_network_externals(runs))
     ratio = (read + write - by_class["other"]) / compulsory if compulsory else None
     return {
@@ -304,9 +334,13 @@ def _host(host: HostRun | None, layers: Sequence[LayerInfo]) -> dict[str, Any] |
         return None
     return {
         "mode": host.mode,
-        "moved_bytes": host.moved_bytes,
+        "moved_bytes": host.to_host_bytes + host.from_host_bytes,
+        "to_host_bytes": host.to_host_bytes,
+        "from_host_bytes": host.from_host_bytes,
+        "link_cycles": host.link_cycles,
+        "port_cycles": host.port_cycles,
         "seconds": host.seconds,
-        "pieces": [{"name": name, "where": kind} for name, kind in host.pieces],
+        "pieces": [_piece(each, host.link_cycles is not None) for each in host.pieces],
         "layers": [
             {"name": layer.name, "op": layer.op, "reason": layer.reason}
             for layer in layers
@@ -315,13 +349,19 @@ def _host(host: HostRun | None, layers: Sequence[LayerInfo]) -> dict[str, Any] |
     }
 
 
-def _energy(runs: Sequence[SubgraphRun], target: Target, moved_bytes: int) -> dict[str, float]:
+def _piece(piece: HostedPiece, is_timed: bool) -> dict[str, Any]:
+    """Those of the host take 0 cycles: only what crosses the link for them takes time."""
+    cycles = (piece.start_cycle, piece.stop_cycle) if is_timed else (None, None)
+    return {"name": piece.name, "where": piece.where, "start_cycle": cycles[0], "stop_cycle": cycles[1]}
+
+
+def _energy(runs: Sequence[SubgraphRun], target: Target, passing: _Passing) -> dict[str, float]:
     total: dict[str, float] = {"total": 0.0}
     for run in runs:
         for name, energy in run.counters.energy_pj.items():
             total[name] = total.get(name, 0.0) + energy
-    if moved_bytes:
-        moved = float(byte_energy_pj(target.memory("dram"), 2 * moved_bytes))
+    if passing.bytes:
+        moved = float(byte_energy_pj(target.memory("dram"), passing.bytes))
         total["dram"] = total.get("dram", 0.0) + moved
         total["total"] += moved
     return total

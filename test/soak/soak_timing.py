@@ -1,4 +1,4 @@
-"""200 programs take what the second model of time says, in every figure.
+"""1000 programs take what the second model of time says, in every figure.
 
 python -m pytest -n 0 -s test/soak/soak_timing.py
 """
@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from timing_cases import COMPILED, check_equal, check_hand_made, compiled
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(25))
 def test_hand_made_programs(block):
     finished = sum(check_hand_made(seed) for seed in range(1000 + 20 * block, 1020 + 20 * block))
     assert finished >= 10
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(COMPILED)
 def test_compiled_networks(case):
     made = compiled(case)

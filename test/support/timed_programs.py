@@ -56,7 +56,8 @@ class TimedPrograms:
 
     def instruction(self, depth, stage):
         random = self.random
-        make = random.choice((self.copy, self.copy, self.copy, self.conv, self.conv, self.vector, self.vector, self.rest))
+        makers = self.copy, self.conv, self.vector, self.rest
+        (make,) = random.choices(makers, (3, 2, 2, 1))
         made = make(depth, {"stage": stage, "signal": random.choice((None, *range(SLOTS)))})
         on_core = made.engine in p.CORE_ENGINES
         if self.signalled and random.random() < 0.4:
@@ -102,7 +103,8 @@ class TimedPrograms:
         starts = [self.affine(depth, random.randint(-2, 3), 3) for _ in range(4)]
         starts[1] = p.Affine(per_group * random.randint(0, 2), (per_group * random.randint(0, 2),) if depth else ())
         extent = random.randint(1, 2), groups * per_group, random.randint(1, 6), random.randint(1, 40)
-        bound = random.randint(1, 3), per_group * random.randint(1, 3 * groups), random.randint(2, 9), random.randint(5, 60)
+        outputs = per_group * random.randint(1, 3 * groups)
+        bound = random.randint(1, 3), outputs, random.randint(2, 9), random.randint(5, 60)
         box = p.Box(tuple(starts), extent, bound)
         mode = random.choice(p.LINE_MODES)
         kernel, strides, dilations = ((random.randint(1, most), random.randint(1, most)) for most in (5, 3, 2))

@@ -101,7 +101,8 @@ def check_hand_made(seed):
 
 
 WAYS = st.builds(
-    Choices, dtype=st.sampled_from(["f32", "f16", "bf16"]), policy=st.sampled_from(["pyramid", "greedy", "template", "none"]),
+    Choices, dtype=st.sampled_from(["f32", "f16", "bf16"]),
+    policy=st.sampled_from(["pyramid", "greedy", "template", "none"]),
     compression=st.sampled_from(["none", "none", "zero", "huffman"]), weights=st.sampled_from(["replicated", "shared"]),
 )  # fmt: skip
 COMPILED = st.tuples(networks(), st.one_of(st.sampled_from(SHIPPED), st.integers(0, 999)), WAYS)

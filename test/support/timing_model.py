@@ -1,9 +1,9 @@
-"""A second model of time, bytes and energy, in plain Python: what docs/targets.md and docs/ir-isa.md say of the machine.
+"""A second model of time, bytes and energy, in plain Python.
 
-Written apart from `frustum.runtime`, of which it imports nothing: from the machine's description alone.  It reads the
-dataclasses of a decoded program and the plain numbers of a target.  One execution of one instruction on one unit is
-looked at at a time, one window of the line buffer, one chunk of a transfer; nothing is vectorised, nothing in closed
-form.  `model(program, target, page_bytes)` gives the figures that `Timeline` and `Counters` must have.
+Written apart from `frustum.runtime`, of which it imports nothing: from what docs/targets.md and docs/ir-isa.md say of
+the machine, alone.  It reads the dataclasses of a decoded program and the plain numbers of a target.  One execution of
+one instruction on one unit is looked at at a time, one window of the line buffer, one chunk of a transfer; nothing is
+vectorised, nothing in closed form.  `model(program, target, page_bytes)` gives the figures that the emulator must have.
 
 Source: docs/techniques/machine.md.
 """
@@ -362,7 +362,8 @@ class _Unit:
     def conv(self, done, box, extent):
         conv, figures, unit = self.instruction, self.machine.figures, self.target.chip.cluster.core.matrix
         images, outputs, rows, columns = extent
-        channels = [max(0, stop - start) for start, stop in (self.clip(conv.channels),)][0]
+        low, high = self.clip(conv.channels)
+        channels = max(0, high - low)
         per_group = conv.box.extent[1] // conv.groups if conv.groups > 1 else outputs
         groups = up(outputs, per_group)
         seen = _Windows(
@@ -380,7 +381,7 @@ class _Unit:
         figures.macs[conv.in_view.element] += images * outputs * rows * columns * taps
         step = unit.cycles_per_step
         each = {1: step.int8, 2: step.sixteen_bit, 4: step.f32}[p.ELEMENT_BYTES[conv.in_view.element]]
-        done.cycles = max(writes * slices, steps * each)
+        done.cycles = max(writes * slices, steps * each)  # and address cycles, on machines that have any
         self.conv_operands(box, extent, channels, groups)
 
     def conv_operands(self, box, extent, channels, groups):
@@ -604,90 +605,111 @@ class _Engine:
 
 
 def _simulate(machine):
+    """Run all queues to their ends; AssertionError where engines wait for ever."""
+    clock = _Clock(machine)
+    while clock.events:
+        clock.happen(*heapq.heappop(clock.events))
+    stuck = [engine.name for engine in clock.engines if engine.at < len(engine.queue)]
+    assert not stuck, f"deadlock: {stuck}"
+
+
+class _Clock:
     """Events by time; at one time signals, then engines, then barriers, then requests by engine number."""
-    engines = [_Engine(k, name, machine.queues[name]) for k, name in enumerate(machine.engines)]
-    figures, most = machine.figures, machine.target.transfers.in_flight
-    counters, sleepers, port_free = defaultdict(int), defaultdict(list), defaultdict(int)
-    events = [(0, TRY, engine.number, None) for engine in engines]
-    heapq.heapify(events)
-    order = 0
-    reached = []
 
-    def push(time, kind, who, what=None):
-        nonlocal order
-        order += 1
-        heapq.heappush(events, (time, kind, who if kind != SIGNAL else order, what))
+    def __init__(self, machine):
+        self.figures, self.most_in_flight = machine.figures, machine.target.transfers.in_flight
+        self.engines = [_Engine(k, name, machine.queues[name]) for k, name in enumerate(machine.engines)]
+        self.counters, self.sleepers, self.port_free = defaultdict(int), defaultdict(list), defaultdict(int)
+        self.events = [(0, TRY, engine.number, None) for engine in self.engines]
+        self.signals, self.at_barrier = 0, []
 
-    def finish(engine, done, stop):
-        completion = stop + done.latency
-        figures.total = max(figures.total, completion)
-        for counter, delay in done.signals:
-            figures.total = max(figures.total, completion + delay)
-            push(completion + delay, SIGNAL, 0, counter)
-        engine.free_at, engine.at = stop, engine.at + 1
-        return completion
+    def happen(self, now, kind, who, counter):
+        if kind == SIGNAL:
+            self.counters[counter] += 1
+            for engine in self.sleepers.pop(counter, []):
+                self.advance(engine, now)
+        elif kind == TRY:
+            self.advance(self.engines[who], now)
+        elif kind == REQUEST:
+            self.serve(self.engines[who], now)
+        else:
+            self.release(now)
 
-    def advance(engine, now):
-        """All that takes no time; then a start, or a reason to wait."""
+    def push(self, time, kind, who, counter=None):
+        heapq.heappush(self.events, (time, kind, who, counter))
+
+    def advance(self, engine, now):
+        """All that takes no time; then something that does, or a reason to wait."""
         while engine.at < len(engine.queue):
             done = engine.queue[engine.at]
             if done.is_barrier:
-                reached.append(engine)
-                if len(reached) == len(engines):
-                    push(max(now, figures.total), RELEASE, 0)
+                self.at_barrier.append(engine)
+                if len(self.at_barrier) == len(self.engines):
+                    self.push(max(now, self.figures.total), RELEASE, 0)
                 return
-            for watched, value in done.waits:
-                for counter in watched:
-                    if counters[counter] < value:
-                        sleepers[counter].append(engine)
-                        return
-            if done.chunks:
-                engine.in_flight = [at for at in engine.in_flight if at > now]
-                if len(engine.in_flight) >= most:
-                    push(min(engine.in_flight), TRY, engine.number)
-                    return
-            figures.stalled[engine.name] += now - engine.free_at
+            if self.sleeps(engine, done) or self.is_full(engine, done, now):
+                return
+            self.figures.stalled[engine.name] += now - engine.free_at
             if done.chunks:
                 engine.chunk = 0
-                push(now, REQUEST, engine.number)
+                self.push(now, REQUEST, engine.number)
                 return
-            figures.busy[engine.name] += done.cycles
-            finish(engine, done, now + done.cycles)
+            self.figures.busy[engine.name] += done.cycles
+            self.finish(engine, done, now + done.cycles)
             if done.cycles:
-                push(now + done.cycles, TRY, engine.number)
+                self.push(now + done.cycles, TRY, engine.number)
                 return
 
-    def serve(engine, now):
+    def sleeps(self, engine, done):
+        """Until some counter that is too low now is higher."""
+        for watched, value in done.waits:
+            for counter in watched:
+                if self.counters[counter] < value:
+                    self.sleepers[counter].append(engine)
+                    return True
+        return False
+
+    def is_full(self, engine, done, now):
+        """Whether a transfer has to wait until one of those in flight has arrived."""
+        if not done.chunks:
+            return False
+        engine.in_flight = [at for at in engine.in_flight if at > now]
+        if len(engine.in_flight) < self.most_in_flight:
+            return False
+        self.push(min(engine.in_flight), TRY, engine.number)
+        return True
+
+    def serve(self, engine, now):
         """First come, first served: a chunk takes its ports as soon as all are free of what came before."""
         done = engine.queue[engine.at]
         busy, ports = done.chunks[engine.chunk]
-        start = max(now, *(port_free[port] for port in ports))
+        start = max(now, *(self.port_free[port] for port in ports))
         for port, cycles in ports.items():
-            port_free[port] = start + cycles
-        figures.stalled[engine.name] += start - now
-        figures.busy[engine.name] += busy
+            self.port_free[port] = start + cycles
+        self.figures.stalled[engine.name] += start - now
+        self.figures.busy[engine.name] += busy
         engine.chunk += 1
         if engine.chunk < len(done.chunks):
-            push(start + busy, REQUEST, engine.number)
+            self.push(start + busy, REQUEST, engine.number)
             return
-        engine.in_flight.append(finish(engine, done, start + busy))
-        push(start + busy, TRY, engine.number)
+        engine.in_flight.append(self.finish(engine, done, start + busy))
+        self.push(start + busy, TRY, engine.number)
 
-    while events:
-        now, kind, who, what = heapq.heappop(events)
-        if kind == SIGNAL:
-            counters[what] += 1
-            for engine in sleepers.pop(what, []):
-                advance(engine, now)
-        elif kind == TRY:
-            advance(engines[who], now)
-        elif kind == REQUEST:
-            serve(engines[who], now)
-        else:
-            counters.clear()
-            for engine in reached:
-                engine.free_at, engine.at = now, engine.at + 1
-                push(now, TRY, engine.number)
-            reached.clear()
-    stuck = [engine.name for engine in engines if engine.at < len(engine.queue)]
-    assert not stuck, f"deadlock: {stuck}"
+    def finish(self, engine, done, stop):
+        """The cycle of the completion; the signals come then, or later."""
+        completion = stop + done.latency
+        self.figures.total = max(self.figures.total, completion)
+        for counter, delay in done.signals:
+            self.figures.total = max(self.figures.total, completion + delay)
+            self.signals += 1
+            self.push(completion + delay, SIGNAL, self.signals, counter)
+        engine.free_at, engine.at = stop, engine.at + 1
+        return completion
+
+    def release(self, now):
+        """All engines are at a barrier and every effect has arrived."""
+        self.counters.clear()
+        for engine in self.at_barrier:
+            engine.free_at, engine.at = now, engine.at + 1
+            self.push(now, TRY, engine.number)
+        self.at_barrier.clear()
