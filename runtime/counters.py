@@ -10,8 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from frustum.runtime.code_bytes import fetched_bytes, start_bytes
 from frustum.runtime.exchange import UnitExchange, exchanges
 from frustum.runtime.expand import DRAM, OPERANDS, SIDES, Expanded, Rows
 from frustum.runtime.order import Ints
+from frustum.runtime.reads import Reads, raw_bytes, reads, size_bytes
 from frustum.runtime.table import count_tables
 from frustum.runtime.work import Work, work
 
@@ -47,6 +47,8 @@ class Counters:
     peak_bytes: dict[str, int]
     energy_pj: dict[str, float]
     address_cache: dict[str, int]
+    read: Reads = field(default_factory=dict)
+    """What is read of inputs and weights, however often."""
     units: tuple[UnitExchange, ...] = ()
     """What each unit of the program computes again, and what its tiles hand to each other."""
 
@@ -91,14 +93,16 @@ def count(
         peak_bytes=peak_bytes(expanded),
         energy_pj=_energy(expanded, target, traffic, core, done),
         address_cache=count_tables(expanded),
-        units=exchanges(expanded, tables, layer_macs),
+        read=reads(expanded),
+        units=exchanges(expanded, tables, layer_macs, target.cluster.sram.capacity_bytes),
     )
 
 
-def compulsory_bytes(externals: Sequence[External]) -> int:
-    """Every network input, weight and output moved once, in the device's types."""
-    kept = [each for each in externals if each.class_ in ("input", "weight", "output")]
-    return sum(prod(each.shape) * ELEMENT_BYTES[each.element] for each in kept)
+def compulsory_bytes(externals: Sequence[External], read: Reads) -> int:
+    """What is read of the network's inputs and weights, and its outputs, moved once, in the device's types."""
+    outputs = sum(raw_bytes(each) for each in externals if each.class_ == "output")
+    found = (read.get((each.class_, each.name)) for each in externals if each.class_ in ("input", "weight"))
+    return outputs + sum(size_bytes(ranges) for ranges in found if ranges is not None)
 
 
 def roofline_cycles(target: Target, program: Program, compulsory: int) -> float:

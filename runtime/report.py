@@ -19,6 +19,7 @@ from frustum.dialects.durations import byte_energy_pj
 from frustum.dialects.isa.program import External, Program
 from frustum.dialects.target import Target
 from frustum.runtime.counters import CLASSES, Counters, compulsory_bytes, roofline_cycles
+from frustum.runtime.reads import together
 from frustum.runtime.timeline import Timeline
 
 SCHEMA = 1
@@ -271,7 +272,7 @@ def _dram(runs: Sequence[SubgraphRun], passing: _Passing) -> dict[str, Any]:
     write = sum(run.counters.dram_write_bytes for run in runs) + passing.written_bytes
     by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in CLASSES}
     by_class["intermediate"] += passing.bytes
-    compulsory = compulsory_bytes(_network_externals(runs))
+    compulsory = compulsory_bytes(_network_externals(runs), together(run.counters.read for run in runs))
     ratio = (read + write - by_class["other"]) / compulsory if compulsory else None
     return {
         "read_bytes": read,

@@ -50,7 +50,7 @@ class _Chip:
 
 def _everywhere(instruction, indices, counts, chip):
     name = type(instruction).__name__.lower()
-    if name in ("fetch", "barrier", "hold"):
+    if name in ("fetch", "barrier", "hold", "tableload", "linebuffer"):
         return
     on_core = instruction.engine in CORE_ENGINES
     for cluster, core in product(range(chip.clusters), range(chip.cores if on_core else 1)):
