@@ -107,10 +107,9 @@ def _boxes(expanded: Expanded, rows: Rows, slot: int, wanted: Ints, sram_bytes: 
     address, place = rows.address[slot, row, unit], rows.place[slot, row, unit]
     low, high = _ends(extent, strides, facts[:, 7], split, facts[:, 8])
     inside = (address + low >= 0) & (address + high + facts[:, 2] <= sram_bytes)
-    boxes = np.column_stack(
-        [address + place * sram_bytes, writer if slot == DESTINATION else taker, facts[:, 1:3], extent, strides,
-         facts[:, 7], split, facts[:, 8]]
-    )  # fmt: skip
+    tag = writer if slot == DESTINATION else taker
+    runs = _runs(facts[:, 2], extent, strides, facts[:, 7], split)
+    boxes = np.column_stack([address + place * sram_bytes, tag, facts[:, 1], *runs, split, facts[:, 8]])
     copies = expanded.copies[static, slot] if slot == DESTINATION else np.ones(len(static), np.int64)
     box = np.repeat(np.arange(len(boxes)), copies * inside)  # a multicast writes the SRAMs of several clusters
     boxes, first = boxes[box], np.flatnonzero(np.diff(box, prepend=-1))
@@ -126,6 +125,19 @@ def _facts(each: Instruction, slot: int) -> tuple[int, ...]:
     view = each.dst_view if slot == DESTINATION else each.src_view
     around = (0, 0) if view.wrap is None else (view.wrap.dim, view.wrap.size * view.strides[view.wrap.dim])
     return each.engine in CORE_ENGINES, each.unit, ELEMENT_BYTES[view.element], *view.strides, *around
+
+
+def _runs(run: Ints, extent: Ints, strides: Ints, dim: Ints, split: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Bytes of runs that are one in memory, extents and strides by falling stride, the dimension with the ring."""
+    order = np.argsort(-np.abs(strides), axis=1, kind="stable")
+    extent, strides = np.take_along_axis(extent, order, axis=1), np.take_along_axis(strides, order, axis=1)
+    dim = (order == dim[:, None]).argmax(axis=1)
+    for d in (3, 2, 1, 0):
+        joins = (strides[:, d] == run) & ~((split > 0) & (dim == d)) | (extent[:, d] == 1)
+        joins &= (extent[:, d + 1 :] == 1).all(axis=1)
+        run = np.where(joins, run * extent[:, d], run)
+        extent[:, d] = np.where(joins, 1, extent[:, d])
+    return run, extent, strides, dim
 
 
 def _ends(extent: Ints, strides: Ints, dim: Ints, split: Ints, ring: Ints) -> tuple[Ints, Ints]:
