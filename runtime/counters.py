@@ -20,6 +20,7 @@ from frustum.dialects.target import Target
 from frustum.runtime.code_bytes import fetched_bytes, start_bytes
 from frustum.runtime.exchange import UnitExchange, exchanges
 from frustum.runtime.expand import DRAM, OPERANDS, SIDES, Expanded, Rows
+from frustum.runtime.flows import Flows, flows
 from frustum.runtime.order import Ints
 from frustum.runtime.reads import Reads, raw_bytes, reads, size_bytes
 from frustum.runtime.table import count_tables
@@ -49,6 +50,8 @@ class Counters:
     address_cache: dict[str, int]
     read: Reads = field(default_factory=dict)
     """What is read of inputs and weights, however often."""
+    flows: Flows = field(default_factory=dict)
+    """What each engine reads and writes, by memory."""
     units: tuple[UnitExchange, ...] = ()
     """What each unit of the program computes again, and what its tiles hand to each other."""
 
@@ -94,6 +97,7 @@ def count(
         energy_pj=_energy(expanded, target, traffic, core, done),
         address_cache=count_tables(expanded),
         read=reads(expanded),
+        flows=flows(expanded, tables, fetched),
         units=exchanges(expanded, tables, layer_macs, target.cluster.sram.capacity_bytes),
     )
 

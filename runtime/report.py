@@ -19,6 +19,7 @@ from frustum.dialects.durations import byte_energy_pj
 from frustum.dialects.isa.program import External, Program
 from frustum.dialects.target import Target
 from frustum.runtime.counters import CLASSES, Counters, compulsory_bytes, roofline_cycles
+from frustum.runtime.flows import added, figures
 from frustum.runtime.reads import together
 from frustum.runtime.timeline import Timeline
 
@@ -192,8 +193,10 @@ def make_report(
             "macs": {
                 "useful": sum(run.counters.useful_macs for run in runs),
                 "recomputed": sum(run.counters.recomputed_macs for run in runs),
+                "executed": sum(int(run.counters.layer_macs.sum()) for run in runs),
             },
             "engines": _engines(runs),
+            "flows": figures(added(run.counters.flows for run in runs)),
             "peak_bytes": {
                 name: max((run.counters.peak_bytes[name] for run in runs), default=0)
                 for name in ("sram", "nram", "wram")
