@@ -163,6 +163,15 @@ def test_peak_bytes_are_the_highest_addresses_written():
     assert found.peak_bytes == {"sram": 2100 + 400, "nram": 2048 + 3 * 32 + 8 * 4, "wram": 64 + 512 + 80}
 
 
+@pytest.mark.parametrize(("before_end", "peak"), [(0, 100 + 3 * 16), (1, 100 + 4 * 16), (2, 100 + 4 * 16)])
+def test_a_ring_is_written_up_to_its_end_and_no_further(before_end, peak):
+    """Three rows of 16 B in a ring of four: from its start on, or with one or two of them before its end."""
+    ring = p.View("f32", A(100), (0, 0, 16, 4), "sram", wrap=p.Wrap(2, 4, A((4 - before_end) % 4)))
+    rows = p.Box((A(),) * 4, (1, 1, 3, 4), (1, 1, 3, 4))
+    found = counted(p.Copy(engine="gdma", src_view=view("dram", strides=(0, 0, 16, 4)), dst_view=ring, box=rows))
+    assert found.peak_bytes["sram"] == peak
+
+
 def compulsory(*body, **more):
     return compulsory_bytes(EXTERNALS, counted(*body, **more).read)
 

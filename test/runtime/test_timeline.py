@@ -65,6 +65,14 @@ def test_a_chunk_takes_what_its_slowest_part_takes_and_completes_a_latency_later
     assert of_engine(timeline(copy("gdma", "dram", "sram")), "gdma") == [(0, 41, 241)]
 
 
+@pytest.mark.parametrize("elements", [1, 32, 64])
+def test_computing_of_a_single_cycle_completes_a_latency_later_too(elements):
+    """64 lanes; NRAM answers 4 cycles later."""
+    ones = p.Unary(kind="relu", in_view=view("nram"), out_view=view("nram"), box=box(elements))
+    line = timeline(ones)
+    assert of_engine(line, "vector", core=0) == [(0, 1, 5)] and line.total_cycles == 5
+
+
 def test_the_last_chunk_is_as_short_as_it_is():
     """Two chunks of ceil(4096 / 64) = 64 cycles and one of ceil(100 / 64) = 2."""
     line = timeline(copy("mvdma", "sram", "nram", 8292))

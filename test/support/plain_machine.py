@@ -1,7 +1,7 @@
 """The contract of docs/ir-isa.md, executed in the plainest way: one unit, one position, one element at a time.
 
-Written apart from the runtime, of which it takes types and the memory of an element alone, to test it: `run(program, memories, clusters, cores)` changes `memories`, a
-dictionary of lists of uint8 arrays by memory name.
+Written apart from the runtime, of which it takes the types of elements alone, to test it.
+`run(program, memories, clusters, cores)` changes `memories`, a dictionary of lists of uint8 arrays by memory name.
 """
 
 from __future__ import annotations
@@ -283,73 +283,73 @@ def nearest(rounding, place):
 def activated(kind, x, alpha=0.0, beta=0.0):
     """One number; what is larger than a float holds is infinite, what has no value is not a number."""
     try:
-        return _activated(kind, x, float(np.float32(alpha)), float(np.float32(beta)))
+        return ACTIVATIONS[kind](x, float(np.float32(alpha)), float(np.float32(beta)))
     except OverflowError:
         return math.inf
     except ValueError:
         return math.nan
 
 
-def _activated(kind, x, alpha, beta):
-    match kind:
-        case "identity":
-            return x
-        case "relu":
-            return x if x > 0 else 0.0
-        case "leaky_relu":
-            return alpha * x if x < 0 else x
-        case "clip":
-            return beta if x > beta else alpha if x < alpha else x
-        case "sigmoid":
-            return logistic(x)
-        case "hard_sigmoid":
-            return min(1.0, max(0.0, alpha * x + beta))
-        case "hard_swish":
-            return x * min(1.0, max(0.0, x / 6 + 0.5))
-        case "tanh":
-            return math.tanh(x)
-        case "elu":
-            return alpha * (math.exp(x) - 1) if x < 0 else x
-        case "gelu":
-            return x * (1 + math.erf(x / math.sqrt(2))) / 2
-        case "gelu_tanh":
-            return x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
-        case "softplus":
-            return x if x > 40 else math.log(1 + math.exp(x))
-        case "log":
-            return -math.inf if x == 0 else math.log(x)
-        case "reciprocal":
-            return math.copysign(math.inf, x) if x == 0 else 1 / x
-        case "round":
-            return float(round(x))  # to even
-        case "floor" | "ceil":
-            return float(getattr(math, kind)(x))
-        case "neg" | "abs":
-            return -x if kind == "neg" or x < 0 else x
-    return {"exp": math.exp, "sqrt": math.sqrt, "erf": math.erf}[kind](x)
-
-
 def logistic(x):
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
+ACTIVATIONS = {
+    "identity": lambda x, a, b: x,
+    "relu": lambda x, a, b: x if x > 0 else 0.0,
+    "leaky_relu": lambda x, a, b: a * x if x < 0 else x,
+    "clip": lambda x, a, b: b if x > b else a if x < a else x,
+    "sigmoid": lambda x, a, b: logistic(x),
+    "hard_sigmoid": lambda x, a, b: min(1.0, max(0.0, a * x + b)),
+    "hard_swish": lambda x, a, b: x * min(1.0, max(0.0, x / 6 + 0.5)),
+    "tanh": lambda x, a, b: math.tanh(x),
+    "elu": lambda x, a, b: a * (math.exp(x) - 1) if x < 0 else x,
+    "gelu": lambda x, a, b: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x, a, b: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "exp": lambda x, a, b: math.exp(x),
+    "log": lambda x, a, b: math.log(x) if x else -math.inf,
+    "sqrt": lambda x, a, b: math.sqrt(x),
+    "reciprocal": lambda x, a, b: 1 / x if x else math.copysign(math.inf, x),
+    "neg": lambda x, a, b: -x,
+    "abs": lambda x, a, b: -x if x < 0 else x,
+    "floor": lambda x, a, b: float(math.floor(x)),
+    "ceil": lambda x, a, b: float(math.ceil(x)),
+    "round": lambda x, a, b: float(round(x)),  # to even
+    "erf": lambda x, a, b: math.erf(x),
+    "softplus": lambda x, a, b: x if x > 40 else math.log(1 + math.exp(x)),
+}
+
+
 def combined(kind, a, b):
     """Two numbers, as `activated`."""
-    match kind:
-        case "add" | "sub":
-            return a + b if kind == "add" else a - b
-        case "mul":
-            return a * b
-        case "div":
-            return a / b if b else math.nan if a == 0 else math.copysign(math.inf, a) * math.copysign(1, b)
-        case "max" | "min":
-            return max(a, b) if kind == "max" else min(a, b)
-        case "prelu":
-            return a * b if a < 0 else a
     try:
-        return a**b if a > 0 or b == int(b) else 0.0 if a == 0 and b > 0 else math.nan
-    except ZeroDivisionError:
+        return COMBINATIONS[kind](a, b)
+    except OverflowError:
         return math.inf
+
+
+def quotient(a, b):
+    if b:
+        return a / b
+    return math.copysign(math.inf, a) * math.copysign(1, b) if a else math.nan
+
+
+def power(a, b):
+    if a == 0:
+        return 1.0 if b == 0 else 0.0 if b > 0 else math.inf
+    return a**b if a > 0 or b == int(b) else math.nan
+
+
+COMBINATIONS = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": quotient,
+    "max": max,
+    "min": min,
+    "pow": power,
+    "prelu": lambda a, b: a * b if a < 0 else a,
+}
 
 
 def _between(read, row, col):
