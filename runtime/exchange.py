@@ -54,12 +54,12 @@ def exchanges(
         np.add.at(written, rows.static, done.written_bytes[DESTINATION] * expanded.copies[rows.static, DESTINATION])
     again = _macs_again(expanded, layer_macs, count)
     results = _results_again(expanded, written, count)
-    taken = _taken(expanded, count, sram_bytes)
+    own, of_others = _taken(expanded, count, sram_bytes).T.tolist()
     sent = np.zeros(count, np.int64)
     for each, size in zip(expanded.instructions, written.tolist(), strict=True):
         if isinstance(each, Copy) and each.engine == "cdma" and each.unit < count:
             sent[each.unit] += size
-    return tuple(UnitExchange(again[u], results[u], *taken[u].tolist(), int(sent[u])) for u in range(count))
+    return tuple(UnitExchange(again[u], results[u], own[u], of_others[u], int(sent[u])) for u in range(count))
 
 
 # --- who made what cores take ------------------------------------------------------------------------------

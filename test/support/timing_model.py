@@ -53,9 +53,12 @@ class Figures:
         return energy | {"total": sum(energy.values())}
 
 
-def model(program, target, page_bytes=()):
-    """Run a program on all clusters of one chip."""
-    machine = _Machine(program, target, page_bytes)
+def model(program, target, page_bytes=(), parts=None):
+    """Run a program on all clusters of one chip.
+
+    `parts`: images, rows, columns, input channels that the address table at an address of DRAM describes.
+    """
+    machine = _Machine(program, target, page_bytes, parts or {})
     machine.fetch_at_start()
     machine.walk(program.body, (), (), 1, top=True)
     _simulate(machine)
@@ -87,8 +90,9 @@ class Execution:
 class _Machine:
     """Walks a program in its order and puts what each engine has to do into its queue."""
 
-    def __init__(self, program, target, page_bytes):
-        self.program, self.target, self.page_bytes = program, target, page_bytes
+    def __init__(self, program, target, page_bytes, parts):
+        self.program, self.target, self.page_bytes, self.parts = program, target, page_bytes, parts
+        self.cached = {}  # of each entry of the address caches, where its table came from
         self.clusters, self.cores = target.chip.clusters, target.chip.cluster.cores
         self.engines = [
             (cluster, core, kind)
@@ -240,6 +244,7 @@ class _Unit:
             return
         if isinstance(instruction, p.TableLoad):
             self.machine.fetch(done, instruction.bytes)
+            self.machine.cached[instruction.entry] = self.at(instruction.src_view.offset)
             return
         filled = isinstance(instruction, p.Copy) and instruction.fill is not None
         box = [self.fill(span) if filled else self.clip(span) for span in instruction.box.spans]
@@ -381,8 +386,24 @@ class _Unit:
         figures.macs[conv.in_view.element] += images * outputs * rows * columns * taps
         step = unit.cycles_per_step
         each = {1: step.int8, 2: step.sixteen_bit, 4: step.f32}[p.ELEMENT_BYTES[conv.in_view.element]]
-        done.cycles = max(writes * slices, steps * each)  # and address cycles, on machines that have any
+        found = self.addresses((images, rows, columns, channels), groups)
+        done.cycles = max(writes * slices, steps * each, found)
         self.conv_operands(box, extent, channels, groups)
+
+    def addresses(self, box, groups):
+        """Cycles in which the unit finds addresses, on machines where that takes any: from the pieces of a table, four
+        entries at a time, or one by one."""
+        conv, unit = self.instruction, self.target.chip.cluster.core.matrix
+        each = getattr(unit, "address_cycles", None)
+        if each is None or 0 in box:
+            return 0
+        taps = conv.kernel[0] * conv.kernel[1]
+        if conv.table is None:
+            return groups * (box[0] * box[1] * box[2] + box[3] * taps) * each
+        part = self.machine.parts[self.machine.cached[conv.table]]
+        walked = groups * math.prod(up(n, its) for n, its in zip(box, part, strict=True))
+        images, rows, columns, channels = map(min, box, part)
+        return walked * up(images * rows * columns + channels * taps, 4) + (walked - 1) * each
 
     def conv_operands(self, box, extent, channels, groups):
         conv, (first, last) = self.instruction, self.ends()
