@@ -63,7 +63,7 @@ def added(parts: Iterable[Flows]) -> Flows:
     return found.flows
 
 
-def figures(found: Flows) -> list[dict[str, Any]]:
+def listed(found: Flows) -> list[dict[str, Any]]:
     """As the report has them; what nothing goes through is left out."""
     return [
         {"engine": engine, "from": source or None, "to": target or None, **vars(flow)}

@@ -19,7 +19,7 @@ from frustum.dialects.durations import byte_energy_pj
 from frustum.dialects.isa.program import External, Program
 from frustum.dialects.target import Target
 from frustum.runtime.counters import CLASSES, Counters, compulsory_bytes, roofline_cycles
-from frustum.runtime.flows import added, figures
+from frustum.runtime.flows import added, listed
 from frustum.runtime.reads import together
 from frustum.runtime.timeline import Timeline
 
@@ -196,7 +196,7 @@ def make_report(
                 "executed": sum(int(run.counters.layer_macs.sum()) for run in runs),
             },
             "engines": _engines(runs),
-            "flows": figures(added(run.counters.flows for run in runs)),
+            "flows": listed(added(run.counters.flows for run in runs)),
             "peak_bytes": {
                 name: max((run.counters.peak_bytes[name] for run in runs), default=0)
                 for name in ("sram", "nram", "wram")
@@ -304,9 +304,9 @@ def _cycles(
     timelines = [run.timeline for run in runs if run.timeline is not None]
     if not runs or len(timelines) < len(runs):
         return None
-    whole = Program(
-        (), useful_macs=tuple(n for run in runs for n in run.program.useful_macs), dtype=_dtype(runs)
-    )
+    # of the network's products those that anybody needs: a fused layer makes no edge that nobody reads
+    needed = tuple(int(run.counters.layer_macs.sum()) - run.counters.recomputed_macs for run in runs)
+    whole = Program((), useful_macs=needed, dtype=_dtype(runs))
     roofline = roofline_cycles(target, whole, compulsory)
     return {"total": total, "roofline": roofline, "ratio": total / roofline if roofline else None}
 

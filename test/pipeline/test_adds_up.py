@@ -8,8 +8,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from networks import Net
+from stops import aimed
 from timing_cases import COMPILED, compiled
 
+from frustum.backend.compile import executable_of, fixed
+from frustum.backend.pipeline import Choices, Run
+from frustum.dialects import graph
 from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES
 from frustum.runtime.execute import execute, report_of
 
@@ -119,3 +124,37 @@ def test_reports_of_random_networks_add_up(case, mode):
             again = report_of(executable, execute(executable, {} if other == "timing" else network.inputs, other)).data
             for part in ("dram", "flows", "macs", "energy_pj", "line_buffer", "peak_bytes", "units"):
                 assert again[part] == report[part], part
+
+
+def report_on(build, target, **choices):
+    net = Net()
+    module, _ = net.module(build(net))
+    made = executable_of(fixed(aimed(module, target), Choices(**choices), Run()), Choices(**choices))
+    return report_of(made, execute(made, {}, "timing")).data
+
+
+def test_products_that_nobody_needs_do_not_make_the_roofline_higher():
+    """Of the convolution a third of the rows and columns is read on."""
+    report = report_on(
+        lambda net: net.pool("max", net.conv(net.input(1, 64, 48, 48), 64, 3), 1, 3), "edge",
+        policy="pyramid",
+    )  # fmt: skip
+    assert report["macs"]["executed"] < report["macs"]["useful"] / 2
+    assert 1 <= report["cycles"]["ratio"] < 3
+
+
+@pytest.mark.parametrize("policy", ["none", "pyramid"])
+def test_of_an_input_that_is_cut_the_cut_is_compulsory(policy):
+    """A quarter of the rows of 8 maps of 32 x 32, every other column of them backwards."""
+
+    def build(net):
+        x, unread = net.input(1, 8, 32, 32), net.input(1, 5, 9, 9)
+        cut = net.layer(graph.SliceOp(x, (0, 0, 4, 31), (1, 8, 8, 16), (1, 1, 1, -2)))
+        assert not unread.uses
+        return net.unary("relu", cut)
+
+    report = report_on(build, "edge", policy=policy)
+    size = 4 * 8 * 8 * 16
+    assert report["dram"]["compulsory_bytes"] == 2 * size
+    assert report["dram"]["input_bytes"] == report["dram"]["output_bytes"] == size
+    assert report["cycles"]["ratio"] >= 1
