@@ -195,7 +195,7 @@ def make_report(
                 "recomputed": sum(run.counters.recomputed_macs for run in runs),
                 "executed": sum(int(run.counters.layer_macs.sum()) for run in runs),
             },
-            "engines": _engines(runs),
+            "engines": _engines(runs, splitting.total_cycles),
             "flows": listed(added(run.counters.flows for run in runs)),
             "peak_bytes": {
                 name: max((run.counters.peak_bytes[name] for run in runs), default=0)
@@ -315,20 +315,25 @@ def _dtype(runs: Sequence[SubgraphRun]) -> str:
     return runs[0].program.dtype
 
 
-def _engines(runs: Sequence[SubgraphRun]) -> dict[str, dict[str, int]] | None:
+def _engines(runs: Sequence[SubgraphRun], total_cycles: int) -> dict[str, dict[str, int]] | None:
+    """Those of the same name on all chips together.  Whoever is neither busy nor stalled is idle: also while another
+    chip runs, or a value is on its way between chips or to the host."""
     if not runs or any(run.timeline is None for run in runs):
         return None
     totals: dict[str, dict[str, int]] = {}
     for run in runs:
         assert run.timeline is not None
         times = run.timeline.times
-        columns = times.busy, times.stalled, times.idle, run.timeline.engine_bytes
+        columns = times.busy, times.stalled, run.timeline.engine_bytes
         for name, *figures in zip(
             run.timeline.engines, *(column.tolist() for column in columns), strict=True
         ):
             total = totals.setdefault(str(name), {"busy": 0, "stalled": 0, "idle": 0, "bytes": 0})
-            for key, figure in zip(total, figures, strict=True):
+            for key, figure in zip(("busy", "stalled", "bytes"), figures, strict=True):
                 total[key] += figure
+    chips = len({run.chip for run in runs})
+    for total in totals.values():
+        total["idle"] = chips * total_cycles - total["busy"] - total["stalled"]
     return totals
 
 

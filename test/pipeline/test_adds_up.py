@@ -5,17 +5,22 @@ The sums are formed here from the report and the target alone.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from mixed_models import sandwich
 from networks import Net
 from stops import aimed
 from timing_cases import COMPILED, compiled
 
+import frustum
 from frustum.backend.compile import executable_of, fixed
 from frustum.backend.pipeline import Choices, Run
+from frustum.backend.targets import load
 from frustum.dialects import graph
 from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES
+from frustum.runtime.chain import placed
 from frustum.runtime.execute import execute, report_of
 
 MODES = ("timing", "functional", "full")
@@ -42,10 +47,16 @@ def check_flows(report):
             assert (flow["to"] is None) == (flow["written_bytes"] == 0)
 
 
+def passing(report):
+    """Bytes that are read and written at DRAM ports for the host and for other chips."""
+    host, moved = report["host"], report["moved_between_chips_bytes"]
+    return moved + host["to_host_bytes"], moved + host["from_host_bytes"]
+
+
 def check_dram(report):
-    dram = report["dram"]
-    read = sum(flow["read_bytes"] for flow in report["flows"] if flow["from"] == "dram")
-    written = sum(flow["written_bytes"] for flow in report["flows"] if flow["to"] == "dram")
+    dram, (given, taken) = report["dram"], passing(report)
+    read = given + sum(flow["read_bytes"] for flow in report["flows"] if flow["from"] == "dram")
+    written = taken + sum(flow["written_bytes"] for flow in report["flows"] if flow["to"] == "dram")
     assert (dram["read_bytes"], dram["write_bytes"]) == (read, written)
     classes = ("weight", "input", "output", "intermediate", "other")
     assert dram["total_bytes"] == read + written == sum(dram[f"{name}_bytes"] for name in classes)
@@ -55,13 +66,15 @@ def check_dram(report):
 
 
 def check_engines(report):
-    """Each engine is busy, stalled or idle in every cycle, and moved what its flows say."""
+    """Each engine is busy, stalled or idle in every cycle, and moved what its flows say; those of a name on several
+    chips count together."""
+    chips = len({each["chip"] for each in report["subgraphs"]})
     if report["engines"] is None:
         assert report["cycles"] is None
         return
     moved = {}
     for name, engine in report["engines"].items():
-        assert engine["busy"] + engine["stalled"] + engine["idle"] == report["cycles"]["total"], name
+        assert engine["busy"] + engine["stalled"] + engine["idle"] == chips * report["cycles"]["total"], name
         assert min(engine.values()) >= 0, name
         kind = name.rsplit(".", 1)[-1]
         moved[kind] = moved.get(kind, 0) + engine["bytes"]
@@ -79,6 +92,7 @@ def check_energy(report, target):
     for memory in MEMORIES:
         size = sum(flow["read_bytes"] for flow in report["flows"] if flow["from"] == memory)
         size += sum(flow["written_bytes"] for flow in report["flows"] if flow["to"] == memory)
+        size += sum(passing(report)) if memory == "dram" else 0
         assert energy[memory] == pytest.approx(size * price_of(target, memory))
     price = target.chip.cluster.core.matrix.energy_pj_per_mac
     prices = {1: price.int8, 2: price.sixteen_bit, 4: price.f32}
@@ -124,6 +138,16 @@ def test_reports_of_random_networks_add_up(case, mode):
             again = report_of(executable, execute(executable, {} if other == "timing" else network.inputs, other)).data
             for part in ("dram", "flows", "macs", "energy_pj", "line_buffer", "peak_bytes", "units"):
                 assert again[part] == report[part], part
+
+
+@pytest.mark.parametrize("placement", [None, "0,1"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_report_with_pieces_on_the_host_and_on_several_chips_adds_up(mode, placement):
+    chain = placed(frustum.compile(sandwich(), target="manycore", policy="none", compress_weights="none"), placement)
+    x = np.random.default_rng(3).standard_normal((1, 32, 32, 32)).astype(np.float32)
+    report = frustum.run(chain, {} if mode == "timing" else {"x": x}, mode=mode).report
+    assert report["host"]["moved_bytes"] == 2 * x.nbytes
+    check(report, load("manycore"), Choices(policy="none"))
 
 
 def report_on(build, target, **choices):
