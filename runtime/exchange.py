@@ -87,8 +87,12 @@ def _taken(expanded: Expanded, count: int, sram_bytes: int) -> Ints:
     ]
     seq, boxes = (np.concatenate(part) for part in zip(*parts, strict=True))
     boxes = np.ascontiguousarray(boxes[np.argsort(seq, kind="stable")])
-    owner_loop.run(np.zeros(sram_bytes * expanded.clusters, np.int16), boxes, expanded.cores, taken)
-    return taken
+    # as many bytes have a tag together as all boxes move together
+    places = boxes[:, owner_loop.PLACES]
+    together = int(np.gcd.reduce(places, axis=None, initial=sram_bytes))
+    boxes[:, owner_loop.PLACES] = places // together
+    owner_loop.run(np.zeros(sram_bytes * expanded.clusters // together, np.int16), boxes, expanded.cores, taken)
+    return taken * together
 
 
 def _boxes(expanded: Expanded, rows: Rows, slot: int, wanted: Ints, sram_bytes: int) -> tuple[Ints, Ints]:

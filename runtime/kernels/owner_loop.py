@@ -10,7 +10,8 @@ BASE, TAG, UNIT, RUN, EXTENT, STRIDE, DIM, SPLIT, RING = 0, 1, 2, 3, 4, 8, 12, 1
 """First byte of the box in all SRAMs together; what it writes (`TAG` >= 0), or who takes it (see below); the program's
 unit; bytes of an element, or of a run that is one in memory; positions and bytes from one to the next; the dimension
 with the ring, its positions before the end (0: in one piece), the bytes of the ring."""
-MOVES = 15
+PLACES = (BASE, RUN, *range(STRIDE, STRIDE + 4), RING)
+"""The columns that count bytes; all may count larger units, if tags do."""
 ALL_TAKE, FIRST_TAKER = -1, -2
 """`TAG` where all cores take it; of what core k takes: FIRST_TAKER - k."""
 OTHERS = 0
