@@ -229,7 +229,7 @@ def make_report(
             ],
             "unsplit_peak_bytes": _unsplit(splitting),
             "moved_between_chips_bytes": splitting.moved_bytes,
-            "host": _host(host, layers),
+            "host": _host(host, layers, target),
             "check": asdict(check) if check else None,
             "seconds": _seconds(seconds or Seconds()),
         }
@@ -337,17 +337,19 @@ def _engines(runs: Sequence[SubgraphRun], total_cycles: int) -> dict[str, dict[s
     return totals
 
 
-def _host(host: HostRun | None, layers: Sequence[LayerInfo]) -> dict[str, Any] | None:
+def _host(host: HostRun | None, layers: Sequence[LayerInfo], target: Target) -> dict[str, Any] | None:
     """What fell back to the host, why, and what it cost; null where nobody asked."""
     if host is None:
         return None
+    moved = host.to_host_bytes + host.from_host_bytes
     return {
         "mode": host.mode,
-        "moved_bytes": host.to_host_bytes + host.from_host_bytes,
+        "moved_bytes": moved,
         "to_host_bytes": host.to_host_bytes,
         "from_host_bytes": host.from_host_bytes,
         "link_cycles": host.link_cycles,
         "port_cycles": host.port_cycles,
+        "dram_energy_pj": float(byte_energy_pj(target.memory("dram"), moved)),
         "seconds": host.seconds,
         "pieces": [_piece(each, host.link_cycles is not None) for each in host.pieces],
         "layers": [

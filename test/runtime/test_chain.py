@@ -106,6 +106,7 @@ def test_a_detour_over_the_host_costs_the_link_and_the_port_and_never_makes_a_ra
     # read by the host and written by it, beside what the convolutions write and read
     assert hosted["dram"]["intermediate_bytes"] == 4 * size
     assert hosted["energy_pj"]["dram"] == 160 * hosted["dram"]["total_bytes"]
+    assert hosted["host"]["dram_energy_pj"] == 160 * 2 * size
     assert plain["dram"]["intermediate_bytes"] <= 4 * size and hosted["dram"]["ratio"] >= plain["dram"]["ratio"]
 
 
