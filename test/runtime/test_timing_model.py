@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from timing_cases import COMPILED, check_equal, check_hand_made, compiled
+from timing_cases import COMPILED, check_executable, check_hand_made, compiled
 
 SETTINGS = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 BLOCK = 20
@@ -35,4 +35,4 @@ def check_compiled(case):
     made = compiled(case)
     assume(made is not None)
     executable, target = made
-    check_equal(executable.program, target, executable.code.page_bytes)
+    check_executable(executable, target)

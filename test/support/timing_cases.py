@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from random_network import networks
@@ -16,15 +17,18 @@ from frustum.backend.compile import executable_of, fixed
 from frustum.backend.pipeline import Choices, Run
 from frustum.backend.targets import load
 from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.isa.program import TableLoad, instructions
+from frustum.dialects.stored_table import read_table
 from frustum.runtime.counters import CLASSES, count
 from frustum.runtime.engine import DeadlockError
 from frustum.runtime.expand import expand
+from frustum.runtime.machine import Machine
 from frustum.runtime.timeline import simulate
 
 
-def emulated(program, target, pages):
+def emulated(program, target, pages, expanded=None):
     """Figures of the emulator, under the names of the model's."""
-    expanded = expand(program, target.chip.clusters, target.chip.cluster.cores)
+    expanded = expanded or expand(program, target.chip.clusters, target.chip.cluster.cores)
     line = simulate(expanded, target, pages)
     counted = count(expanded, target, pages, line.tables)
     energy = {name: pj for name, pj in counted.energy_pj.items() if name != "total"}
@@ -51,8 +55,8 @@ def by_engine(line, values):
     }
 
 
-def modelled(program, target, pages):
-    found = model(program, target, pages)
+def modelled(program, target, pages, parts=None):
+    found = model(program, target, pages, parts)
     energy = found.energy_pj(target)
     del energy["total"]
     return {
@@ -70,8 +74,30 @@ def modelled(program, target, pages):
     }
 
 
+def check_executable(executable, target):
+    """With the address tables that the host writes into DRAM."""
+    parts = {}
+    for each in instructions(executable.program.body):
+        if isinstance(each, TableLoad):
+            address = each.src_view.offset.base
+            table = read_table(_image(executable, address, each.bytes))
+            extents = table.images, table.rows, table.columns, table.channels
+            parts[address] = *extents, getattr(table, "groups", 1) > 1
+    program, pages = executable.program, executable.code.page_bytes
+    compare(modelled(program, target, pages, parts), emulated(program, target, pages, Machine(executable).expanded))
+
+
+def _image(executable, address, size):
+    """Bytes that the host writes into DRAM."""
+    start, piece = max((start, number) for number, (start, _) in enumerate(executable.weights) if start <= address)
+    return np.frombuffer(executable.weights[piece][1], np.uint8)[address - start :][:size]
+
+
 def check_equal(program, target, pages):
-    mine, theirs = modelled(program, target, pages), emulated(program, target, pages)
+    compare(modelled(program, target, pages), emulated(program, target, pages))
+
+
+def compare(mine, theirs):
     for name in mine:
         if name == "energy":
             assert mine[name] == pytest.approx(theirs[name], rel=1e-12), name

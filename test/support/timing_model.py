@@ -56,7 +56,8 @@ class Figures:
 def model(program, target, page_bytes=(), parts=None):
     """Run a program on all clusters of one chip.
 
-    `parts`: images, rows, columns, input channels that the address table at an address of DRAM describes.
+    `parts`: images, rows, columns, input channels that the address table at an address of DRAM describes, and whether
+    it has the bases of every group.
     """
     machine = _Machine(program, target, page_bytes, parts or {})
     machine.fetch_at_start()
@@ -400,10 +401,11 @@ class _Unit:
         taps = conv.kernel[0] * conv.kernel[1]
         if conv.table is None:
             return groups * (box[0] * box[1] * box[2] + box[3] * taps) * each
-        part = self.machine.parts[self.machine.cached[conv.table]]
+        *part, has_all_groups = self.machine.parts[self.machine.cached[conv.table]]
         walked = groups * math.prod(up(n, its) for n, its in zip(box, part, strict=True))
         images, rows, columns, channels = map(min, box, part)
-        return walked * up(images * rows * columns + channels * taps, 4) + (walked - 1) * each
+        steps = 0 if has_all_groups else walked - 1
+        return walked * up(images * rows * columns + channels * taps, 4) + steps * each
 
     def conv_operands(self, box, extent, channels, groups):
         conv, (first, last) = self.instruction, self.ends()
