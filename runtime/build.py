@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from frustum.backend import targets
 from frustum.backend.executable import Executable
 from frustum.backend.split_compile import Splitting
 from frustum.dialects.graph import NetworkOp
+from frustum.dialects.loops import clock
 from frustum.dialects.target import Target
 from frustum.passes.errors import Unsupported
 from frustum.passes.import_onnx import INT8, import_onnx
@@ -95,9 +95,9 @@ def build(
     seconds = [0.0, 0.0, 0.0]
     while True:
         progress("import", 0.0)
-        started = time.perf_counter()
+        started = clock()
         loaded = load(request, target, refused)
-        imported = time.perf_counter()
+        imported = clock()
         seconds[0] += imported - started
         see(interface_of(loaded))
         work = _Work(request, target, passes, splitting, progress)
@@ -110,7 +110,7 @@ def build(
             refused |= found
             continue
         finally:
-            seconds[1] += time.perf_counter() - imported
+            seconds[1] += clock() - imported
             seconds[2] += work.calibrate_seconds
         importing, compiling, calibrating = seconds
         return Built(
@@ -139,12 +139,12 @@ class _Work:
     @contextmanager
     def calibrating(self) -> Iterator[None]:
         """Wall time inside is the calibration's."""
-        started = time.perf_counter()
+        started = clock()
         try:
             yield
         finally:
             if self.request.dtype == INT8:
-                self.calibrate_seconds += time.perf_counter() - started
+                self.calibrate_seconds += clock() - started
 
     @property
     def unsplit_peak_bytes(self) -> Mapping[str, int] | None:

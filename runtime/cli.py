@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
+from frustum.dialects.loops import TIMES
 from frustum.runtime.arguments import parse_arguments
 from frustum.runtime.compatibility import warn_outside_range
 from frustum.runtime.failures import (
@@ -32,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(words)
     warn_outside_range()
     try:
-        code: int = import_module(f"frustum.runtime.commands.{options.command}").main(options)
+        TIMES.announce = say
+        name = options.command.replace("-", "_")
+        code: int = import_module(f"frustum.runtime.commands.{name}").main(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `frustum inspect ... | head` is no error; keep Python from flushing again

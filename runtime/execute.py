@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from frustum.backend.executable import Executable
+from frustum.dialects.loops import TIMES, clock
 from frustum.runtime.chain import Chain, DevicePiece, HostArray, chain_of, checked_values
 from frustum.runtime.counters import Counters, count
 from frustum.runtime.kernels import Array
@@ -50,6 +51,8 @@ class RanChain:
     """By piece."""
     host_seconds: float = 0.0
     seconds: float = 0.0
+    """Without making the machine code of loops, which took `loop_seconds`."""
+    loop_seconds: float = 0.0
 
 
 def execute(
@@ -61,12 +64,12 @@ def execute(
     passed: frozenset[str] = frozenset(),
 ) -> Ran:
     """Decode, run, count; `InputError` if the inputs are not the network's.  `passed` as `count` takes it."""
-    started = time.perf_counter()
+    started = clock()
     machine = Machine(executable)
     result = machine.run(inputs, mode, checked, progress)
     tables = result.timeline.tables if result.timeline else None
     counters = count(machine.expanded, machine.target, executable.code.page_bytes, tables, passed)
-    return Ran(machine, result.outputs, result.timeline, counters, time.perf_counter() - started)
+    return Ran(machine, result.outputs, result.timeline, counters, clock() - started)
 
 
 def execute_chain(
@@ -81,7 +84,7 @@ def execute_chain(
 
     `hand` gets each output of the whole as soon as the piece that makes it has run.
     """
-    started = time.perf_counter()
+    started, loops_before = clock(), TIMES.seconds
     values: dict[str, HostArray] = {} if mode == "timing" else checked_values(chain.inputs, inputs)
     runs: dict[str, Ran] = {}
     host_seconds = 0.0
@@ -100,7 +103,7 @@ def execute_chain(
             if name in given and name in chain.outputs:
                 hand(name, given[name])
     outputs = {} if mode == "timing" else {name: values[name] for name in chain.outputs}
-    return RanChain(outputs, runs, host_seconds, time.perf_counter() - started)
+    return RanChain(outputs, runs, host_seconds, clock() - started, TIMES.seconds - loops_before)
 
 
 def report_of(
@@ -155,7 +158,7 @@ def report_of_chain(
         layers=layers,
         units=units,
         check=check,
-        seconds=replace(seconds, emulate=ran.seconds),
+        seconds=replace(seconds, emulate=ran.seconds, loops=(seconds.loops or 0.0) + ran.loop_seconds),
         host=_host_run(chain, ran, times),
         splitting=_splitting(chain, ran, times),
     )

@@ -131,6 +131,8 @@ class Seconds:
     passes: Mapping[str, float] = field(default_factory=dict)
     calibrate: float | None = None
     """Of the compiling, what the calibration took."""
+    loops: float | None = None
+    """Making the machine code of loops, or loading it; in none of the others."""
 
 
 @dataclass(frozen=True)
@@ -428,5 +430,6 @@ def _seconds(seconds: Seconds) -> dict[str, Any]:
         "compile": seconds.compile,
         "emulate": seconds.emulate,
         "calibrate": seconds.calibrate,
+        "loops": seconds.loops,
         "passes": dict(seconds.passes),
     }

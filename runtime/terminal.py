@@ -177,7 +177,7 @@ def _check(check: Mapping[str, Any]) -> list[str]:
 def _seconds(seconds: Mapping[str, Any]) -> list[str]:
     parts = [
         f"{name} {seconds[name]:.2f} s" + (_calibration(seconds) if name == "compile" else "")
-        for name in ("import", "compile", "emulate")
+        for name in ("import", "compile", "emulate", "loops")
         if seconds[name] is not None
     ]
     return ["Wall time", _INDENT + ", ".join(parts)] if parts else []
