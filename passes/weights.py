@@ -116,7 +116,7 @@ def save(module: ModuleOp, path: Path | str, keys: Iterable[str] | None = None) 
 
 
 def write_module(module: ModuleOp, path: Path | str) -> None:
-    """Writes `NAME.mlir` and beside it `NAME.safetensors`; the module itself stays as it is.
+    """Writes `NAME.mlir` and beside it `NAME.safetensors`, each whole or not at all; the module stays as it is.
 
     The text says nothing of the file that the module was read from: a reader looks for the weights beside the new one.
     """
@@ -126,12 +126,15 @@ def write_module(module: ModuleOp, path: Path | str) -> None:
     own, place = module.attributes.get(ATTRIBUTE), module.location
     module.attributes[ATTRIBUTE] = StringAttr(weights.name)
     module.location = UnknownLoc()
+    partial = path.with_name(path.name + ".partial")
     try:
-        with path.open("w") as file:
+        with partial.open("w", encoding="utf-8") as file:
             Printer(file, print_debuginfo=True).print_op(module)
             file.write("\n")
+        partial.replace(path)
     finally:
         module.location = place
+        partial.unlink(missing_ok=True)
         if own is not None:
             module.attributes[ATTRIBUTE] = own
 

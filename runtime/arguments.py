@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from frustum.runtime.failures import BAD_INPUT
+from frustum.runtime.terminal import show
 
 DTYPES = ("f32", "f16", "bf16", "int8", "model")
 METHODS = ("minmax", "percentile")
@@ -192,5 +192,5 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
 
-        sys.stdout.write(f"frustum {version('frustum')}, xDSL {version('xdsl')}, onnx {version('onnx')}\n")
+        show(f"frustum {version('frustum')}, xDSL {version('xdsl')}, onnx {version('onnx')}\n")
         parser.exit()

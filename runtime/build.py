@@ -39,6 +39,7 @@ from frustum.runtime.request import (
     given_target,
     passes_of,
     splitting_of,
+    target_file,
     with_stored_dtype,
 )
 from frustum.runtime.settling import settle, with_own_types, with_weights
@@ -102,7 +103,7 @@ def build(
         see(interface_of(loaded))
         work = _Work(request, target, passes, splitting, progress)
         try:
-            chain = placed(_chain(loaded, work), request.placement)
+            chain = replace(placed(_chain(loaded, work), request.placement), target_file=target_file(request))
         except Unsupported as error:
             found = {problem.node: problem.message for problem in error.problems if problem.node}
             if not may_fall_back(loaded, request) or not found.keys() - refused.keys():

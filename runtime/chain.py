@@ -115,6 +115,8 @@ class Chain:
     """Of each memory on chip the peak of the network in one piece, where it is cut and would fit uncut."""
     log: tuple[str, ...] = ()
     """What was cut, fused again and refused, and why."""
+    target_file: str | None = None
+    """Where the machine was read, as it was named; None for a shipped one, and where nobody knows."""
 
     @property
     def executables(self) -> tuple[Executable, ...]:

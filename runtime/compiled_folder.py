@@ -5,6 +5,7 @@
 | `schema` | 3; any other is refused |
 | `model`, `dtype`, `policy`, `host` | as in the report |
 | `target`, `machine` | the machine's name, and all of it as executables have it |
+| `target_file`, `target_sha256` | where it was read (null: shipped), and the checksum of all that it says |
 | `origin` | where the model is (a path or zoo: name, and the seed of its weights), or null: for `--check` |
 | `inputs`, `outputs` | name, type and shape of each; null where only a run knows |
 | `pieces` | in the order in which they run: `name`, `kind`, `file`, `bytes`, `inputs`, `outputs` |
@@ -33,7 +34,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from frustum.backend.executable import fingerprint, write_executable
-from frustum.dialects.target import from_json, to_json
+from frustum.dialects.target import digest, from_json, to_json
 from frustum.runtime.chain import Chain, DevicePiece, Fallback, HostPiece, Interface, Piece
 from frustum.runtime.failures import UsageError
 
@@ -59,6 +60,8 @@ def write_chain(folder: Path, chain: Chain, origin: Json | None) -> None:
         "schema": SCHEMA,
         "model": chain.model,
         "target": chain.target.name,
+        "target_file": chain.target_file,
+        "target_sha256": digest(chain.target),
         "machine": to_json(chain.target),
         "dtype": chain.dtype,
         "policy": chain.policy,
@@ -119,6 +122,7 @@ def open_chain(folder: Path, manifest: Json) -> Chain:
             str(manifest["model"]),
             _peaks(manifest["unsplit_peak_bytes"]),
             tuple(map(str, manifest["log"])),
+            None if (file := manifest.get("target_file")) is None else str(file),
         )
     except FAILURES as error:
         words = (str(error).splitlines() or [""])[0]

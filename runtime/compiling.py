@@ -23,7 +23,7 @@ from frustum.passes.weights import write_module
 from frustum.runtime.counters import peak_bytes
 from frustum.runtime.diagnostics import Reported, Source, operation_at_fault
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
-from frustum.runtime.files import make_folder
+from frustum.runtime.files import cannot_write, make_folder
 from frustum.runtime.loading import Loaded
 from frustum.runtime.machine import Machine
 from frustum.runtime.progress import Progress
@@ -72,7 +72,9 @@ def _dump(folder: Path | None) -> AtStop:
 
     def write(stop: str, module: ModuleOp) -> None:
         make_folder(folder)
-        write_module(module, folder / (f"{STOPS.index(stop):02}-{stop}.mlir" if stop in STOPS else f"{stop}.mlir"))
+        name = f"{STOPS.index(stop):02}-{stop}.mlir" if stop in STOPS else f"{stop}.mlir"
+        with cannot_write(folder / name):
+            write_module(module, folder / name)
 
     return write
 
@@ -93,7 +95,9 @@ def _run_passes(
             raise UsageError(f"error: after pass '{each.name}': {one_line(error)}") from error
         seconds[each.name] = seconds.get(each.name, 0.0) + time.perf_counter() - began
         if folder:
-            write_module(module, folder / f"{number + 1:02}-{each.name}.mlir")
+            path = folder / f"{number + 1:02}-{each.name}.mlir"
+            with cannot_write(path):
+                write_module(module, path)
     if (count := sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk())) != 1:
         raise UsageError(f"error: --pipeline makes one executable, and after it the module has {count} networks")
     if (stop := stop_of(module)) != STOPS[-1]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from frustum.backend.executable import Executable
 from frustum.dialects.loops import TIMES, clock
+from frustum.dialects.target import digest
 from frustum.runtime.chain import Chain, DevicePiece, HostArray, chain_of, checked_values
 from frustum.runtime.counters import Counters, count
 from frustum.runtime.kernels import Array
@@ -162,6 +163,7 @@ def report_of_chain(
         host=_host_run(chain, ran, times),
         splitting=_splitting(chain, ran, times),
     )
+    report.data.update(target_file=chain.target_file, target_sha256=digest(chain.target))
     report.data.update(accuracy_of(each.manifest for each in chain.executables))
     report.data.update(weights_held(each.manifest for each in chain.executables))
     return report

@@ -60,6 +60,9 @@ class Check:
     reference: str
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of each output `max_abs_error` and `max_rel_error`."""
+    nan_in_both: int = 0
+    """Of the `numbers` of all outputs; they agree, but say nothing."""
+    numbers: int = 0
 
 
 @dataclass(frozen=True)

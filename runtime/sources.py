@@ -11,12 +11,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.runtime.failures import UsageError
+from frustum.runtime.files import recover
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -58,6 +60,11 @@ def kind_of(text: str) -> Kind:
     if kind in ("zoo", "folder"):
         return kind
     path = Path(text)
+    if not path.exists():
+        with suppress(OSError):
+            recover(path)
+        if path.is_dir():
+            return "folder"
     if path.exists() and not path.is_file():  # a pipe would be waited for, and is read twice
         raise UsageError(f"{text}: error: cannot be read: it is neither a file nor a folder")
     try:

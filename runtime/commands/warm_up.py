@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from importlib import import_module
 
 from frustum.dialects.loops import TIMES, cache_folders, compile_entries
 from frustum.runtime.failures import GOOD
 from frustum.runtime.progress import TerminalProgress
+from frustum.runtime.terminal import show
 
 LOOPS = (
     "frustum.dialects.weight_codec_loops",
@@ -26,7 +26,7 @@ def main(options: argparse.Namespace) -> int:
             import_module(module)
         compile_entries(lambda share: progress("loops", share))
     kept = ", ".join(cache_folders()) or "nowhere, for no folder can be written: each run compiles them anew"
-    sys.stdout.write(
+    show(
         f"loops: {len(TIMES.compiled)} functions compiled, {len(TIMES.loaded)} found compiled,"
         f" {TIMES.seconds:.2f} s; kept in {kept}\n"
     )

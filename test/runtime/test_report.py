@@ -108,16 +108,19 @@ def test_the_report_has_every_key_of_schema_1():
     assert data["unsplit_peak_bytes"] == data["peak_bytes"] and data["moved_between_chips_bytes"] == 0
     assert data["check"] == {
         "max_abs_error": 1e-6, "max_rel_error": 2e-6, "reference": "onnxruntime 1.31", "outputs": {},
+        "nan_in_both": 0, "numbers": 0,
     }  # fmt: skip
     assert data["seconds"] == {
-        "import": 0.1, "compile": 0.2, "emulate": 0.3, "calibrate": 0.15, "passes": {"fuse": 0.05},
+        "import": 0.1, "compile": 0.2, "emulate": 0.3, "calibrate": 0.15, "loops": None,
+        "passes": {"fuse": 0.05},
     }  # fmt: skip
 
 
 def test_what_a_run_does_not_have_is_null():
     data = report([subgraph(timed=False)]).data
     assert data["cycles"] is data["engines"] is data["check"] is None
-    assert data["seconds"] == {"import": None, "compile": None, "emulate": None, "calibrate": None, "passes": {}}
+    assert data["seconds"] == {"import": None, "compile": None, "emulate": None, "calibrate": None, "loops": None,
+                               "passes": {}}  # fmt: skip
     assert [layer["cycles"] for layer in data["layers"]] == [None, None]
     assert [layer["unit"] for layer in data["layers"]] == ["u0", "u1"]
     assert "Time" not in Report(data).text()
