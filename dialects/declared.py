@@ -164,7 +164,8 @@ def _value(field: Declared, data: object, path: Path) -> tuple[Any, list[Problem
         return build(field.kind, data, path)
     value = _READ[field.kind](field, data)
     if value is None:
-        return None, [Problem(path, f"{_where(path)}: found {_found(data)}, allowed {field.allowed}{_hint(field, data)}")]
+        allowed = f"{field.allowed}{_hint(field, data)}"
+        return None, [Problem(path, f"{_where(path)}: found {_found(data)}, allowed {allowed}")]
     return value, []
 
 

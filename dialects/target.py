@@ -206,7 +206,9 @@ class Options:
     """What the command line takes for this target when it is not told otherwise."""
 
     dtype: Annotated[str | None, Parameter("value of --dtype", choices=DTYPES)] = None
-    policy: Annotated[str | None, Parameter("value of --policy; `custom`: the rules beside it", choices=POLICIES)] = None
+    policy: Annotated[
+        str | None, Parameter("value of --policy; `custom`: the rules beside it", choices=POLICIES)
+    ] = None
     rules: Annotated[str | None, Parameter("instead of a policy its rules, as in S1,1,4,8-12")] = None
     thresholds: Annotated[str | None, Parameter("of rules, as in 11=75,19=6")] = None
 

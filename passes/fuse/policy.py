@@ -73,7 +73,8 @@ def problems_of(options: Mapping[str, Any]) -> list[Problem]:
     except PolicyError as error:
         problems.append(Problem(("options", "rules"), f"options.rules: {error}"))
     if isinstance(rules, str) and policy in POLICIES:
-        problems.append(Problem(("options", "rules"), f"options.rules: policy '{policy}' has its own rules: one of both"))
+        message = f"options.rules: policy '{policy}' has its own rules: one of both"
+        problems.append(Problem(("options", "rules"), message))
     if isinstance(thresholds, str):
         try:
             if text is None:

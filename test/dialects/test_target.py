@@ -423,7 +423,7 @@ def test_the_policies_of_options_are_those_that_there_are() -> None:
     from frustum.passes.fuse import policy
     from frustum.runtime import arguments
 
-    assert target.POLICIES == (*policy.POLICIES, policy.CUSTOM)
+    assert (*policy.POLICIES, policy.CUSTOM) == target.POLICIES
     assert arguments.POLICIES == policy.POLICIES
 
 
@@ -446,7 +446,7 @@ def test_a_text_that_is_too_much_is_refused(text: str, message: str) -> None:
 def test_a_file_that_is_no_description_by_its_size_alone(tmp_path: Path) -> None:
     file = tmp_path / "big.yaml"
     file.write_text(" " * (1 << 20) + " ")
-    with pytest.raises(TargetError, match="big.yaml: error: 1048577 bytes long, more than any target"):
+    with pytest.raises(TargetError, match=r"big\.yaml: error: 1048577 bytes long, more than any target"):
         targets.load(file)
 
 

@@ -29,7 +29,8 @@ def write(folder, text):
 def what_is_there():
     if not place.exists():
         return "nothing"
-    return {"old" if (place / name).read_text() == content + "old" else "new" if (place / name).read_text() == content + "new" else "damaged" for name, content in CONTENT.items()}
+    return {next((end for end in ("old", "new") if (place / name).read_text() == content + end), "damaged")
+            for name, content in CONTENT.items()}
 
 ends, seen = 0, set()
 while True:
