@@ -176,7 +176,7 @@ def _chain(loaded: Loaded, work: _Work) -> Chain:
         if part.kind == "host":
             from frustum.runtime.host import HostModel
 
-            model = HostModel(part.model.proto, part.model.folder, part.model.file)
+            model = HostModel(part.model.with_data(), part.model.file)
             pieces.append(HostPiece(name, model, tuple(Fallback(f.name, f.op, f.reason) for f in part.fallbacks)))
             with work.calibrating():
                 samples.through_host(model)
