@@ -13,7 +13,6 @@ being copied: the weights are mapped.  How sections are stored and checked: `con
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.backend.check_manifest import ManifestError, check_manifest
+from frustum.backend.check_program import ProgramError, check_program
 from frustum.backend.container import (
     ALIGNMENT_BYTES,
     HEADER,
@@ -36,7 +36,7 @@ from frustum.backend.container import (
 )
 from frustum.backend.decode import CodeError, decode
 from frustum.backend.encode import Code, encode
-from frustum.backend.manifest import Json, manifest_of, program_of, to_bytes
+from frustum.backend.manifest import Json, manifest_of, program_of, read_json, to_bytes
 from frustum.dialects.isa.program import IMAGE_CLASSES, Program
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -121,15 +121,16 @@ def open_executable(path: str | Path) -> Executable:
     path = Path(path)
     stored = read_container(path, SECTIONS)
     try:
-        manifest = json.loads(read_section(path, stored["manifest"]))
+        manifest = read_json(read_section(path, stored["manifest"]))
         layers, units = _read_debug(read_section(path, stored["debug"]))
         code_bytes = read_section(path, stored["code"])
         check_manifest(manifest, len(code_bytes))
         program = program_of(manifest, decode(code_bytes, layers, units))
         code = Code(code_bytes, tuple(map(int, manifest["page_bytes"])), layers, units)
+        check_program(program, code.page_bytes)
     except ManifestError as error:
         raise ExecutableError(f"{path}: damaged manifest: {error}") from error
-    except CodeError as error:
+    except (CodeError, ProgramError) as error:
         raise ExecutableError(f"{path}: damaged code: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ExecutableError(f"{path}: damaged manifest: {type(error).__name__} {error}") from error

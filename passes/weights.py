@@ -31,6 +31,17 @@ TOKEN = "memory:"
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
+class NoSuchWeight(ModelError, KeyError):
+    """An operation names weights that are not in the store of its module."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"the weights of the module have no '{self.key}'"
+
+
 class WeightStore(Mapping[str, Array]):
     """Named arrays. An entry is an array (perhaps mapped from a file) or is computed when first asked for."""
 
@@ -38,7 +49,10 @@ class WeightStore(Mapping[str, Array]):
         self._entries: dict[str, Array | Callable[[], Array]] = dict(arrays or {})
 
     def __getitem__(self, key: str) -> Array:
-        entry = self._entries[key]
+        try:
+            entry = self._entries[key]
+        except KeyError:
+            raise NoSuchWeight(key) from None
         if callable(entry):
             entry = self._entries[key] = entry()
         return entry

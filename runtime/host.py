@@ -96,6 +96,16 @@ class HostModel:
         constants = {tensor.name for tensor in self.proto.graph.initializer}
         return [value.name for value in self.proto.graph.input if value.name not in constants]
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the inputs whose shape is not open."""
+        found = {}
+        for value in self.proto.graph.input:
+            extents = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+            if value.type.tensor_type.HasField("shape") and all(extents):
+                found[value.name] = extents
+        return found
+
     @cached_property
     def outputs(self) -> list[str]:
         return [value.name for value in self.proto.graph.output]

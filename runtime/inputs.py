@@ -62,7 +62,8 @@ def _check_sizes(file: BinaryIO) -> None:
             with archive.open(member) as content:
                 needed = _needed_bytes(content)
                 if needed > member.file_size:
-                    raise ValueError(f"'{member.filename}' says that it has {needed:,} bytes, it has {member.file_size:,}")
+                    found = f"says that it has {needed:,} bytes, it has {member.file_size:,}"
+                    raise ValueError(f"'{member.filename}' {found}")
 
 
 def _needed_bytes(content: IO[bytes]) -> int:

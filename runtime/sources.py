@@ -109,7 +109,25 @@ def read_stage(path: str) -> tuple[ModuleOp, Text]:
     with located_errors(text):
         module = text.parse(context)
         module.verify()
+        _check_order(module)
     return module, text
+
+
+def _check_order(module: ModuleOp) -> None:
+    """VerifyException where an operation of ours uses what only a later one makes: they run one after the other."""
+    from xdsl.ir import Operation
+    from xdsl.utils.exceptions import VerifyException
+
+    from frustum.runtime.universe import DIALECTS
+
+    ours = {name for name, _ in DIALECTS}
+    seen: set[Operation] = set()
+    for op in module.walk():
+        if op.dialect_name() in ours:
+            for number, operand in enumerate(op.operands):
+                if isinstance(operand.owner, Operation) and operand.owner not in seen:
+                    raise VerifyException(f"'{op.name}': operand {number} is made behind it, by '{operand.owner.name}'")
+        seen.add(op)
 
 
 def open_folder(folder: Path) -> tuple[Chain, Origin | None]:

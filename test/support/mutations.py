@@ -5,7 +5,6 @@ Each kind has `make(random, folder)`: it writes a damaged input there and gives 
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
@@ -30,8 +29,8 @@ from frustum.backend import container, targets
 from frustum.backend.executable import PAGE_BYTES, SECTIONS
 from frustum.passes.fuse.policy import problems_of
 from frustum.runtime import cli, compiled_folder
-from frustum.runtime.check import AccessError, RaceError
 from frustum.runtime.chain import random_values
+from frustum.runtime.check import AccessError, RaceError
 from frustum.runtime.engine import DeadlockError
 from frustum.runtime.execute import execute_chain, report_of_chain
 from frustum.runtime.failures import exit_code_of
@@ -43,7 +42,7 @@ SECONDS = 20
 BYTES = 1 << 30
 """Of memory beyond what the process has."""
 STOPPED = (DeadlockError, AccessError, RaceError)
-"""How the machine stops a program that is none: only where somebody made its checksums right."""
+"""How the machine stops a program that is none: only where somebody wrote it, or made its checksums right."""
 NUMBERS = (0, 1, -1, 2, 3, 7, 255, 256, 1 << 15, 1 << 31, (1 << 31) - 1, -(1 << 31), 1 << 62, -(1 << 63), (1 << 63) - 1)
 
 Use = Callable[[], object]
@@ -74,7 +73,8 @@ def fault_of(kind: str, seed: int, folder: Path) -> Fault | None:
     except Exception as error:
         cause = error.__cause__ if type(error).__name__ == "CompilerFault" and error.__cause__ else error
         if isinstance(cause, MemoryError) or exit_code_of(error) is None:
-            return None if kind == "sealed" and isinstance(cause, STOPPED) else Fault(kind, seed, cause)
+            is_stopped = kind in ("sealed", "stage_text") and isinstance(cause, STOPPED)
+            return None if is_stopped else Fault(kind, seed, cause)
         assert str(error).strip(), "an error without a word"
     except TooLong as error:
         return Fault(kind, seed, error)
@@ -213,7 +213,7 @@ def messages(message: object) -> Iterator[object]:
 
 
 def isinstance_of_list(value: object) -> bool:
-    return hasattr(value, "__len__") and hasattr(value, "append") or hasattr(value, "add")
+    return (hasattr(value, "__len__") and hasattr(value, "append")) or hasattr(value, "add")
 
 
 def change_field(rng: random.Random, message: object) -> None:
@@ -459,4 +459,3 @@ KINDS: dict[str, Callable[[random.Random, Path], Use]] = {
     "sealed": sealed,
     "arrays": arrays,
 }
-assert io
