@@ -19,6 +19,7 @@ from frustum.dialects.target import Target, from_attribute, to_attribute
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.fuse.policy import CUTS, PolicyError, chosen, parse_policy
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
+from frustum.passes.graph.map_sizes import check_maps_fit
 from frustum.passes.graph.split_outputs import CHAIN_INPUTS, CHAIN_OUTPUTS
 from frustum.passes.import_onnx import DTYPE, INT8
 from frustum.runtime.diagnostics import node_name
@@ -54,6 +55,8 @@ def settle(
         raise UsageError(f"{name}: error: several networks are continued as they were cut, not at stop '{stop}'")
     is_fused = STOPS.index(stop) >= STOPS.index("fused")
     _set_target(module, target, name, stop if is_fused else None)
+    if not is_fused:
+        check_maps_fit(module, from_attribute(module.attributes[TARGET]))  # type: ignore[arg-type]
     dtype = None if request.dtype == "model" else request.dtype
     _refuse_types(module, request, name)
     noted = words_of(module)

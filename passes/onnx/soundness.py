@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from math import prod
 
 import onnx
 
+from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.target import Target
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.element_types import element_name
 from frustum.passes.onnx.loading import LoadedModel
 from frustum.passes.onnx.parts import Part, operator_of
 from frustum.passes.onnx.walk import free_names
 
-__all__ = ["check_made_once", "check_names", "check_tensors", "check_types", "unknown_operators", "unmade_values"]
+__all__ = [
+    "check_inputs_fit",
+    "check_made_once",
+    "check_names",
+    "check_tensors",
+    "check_types",
+    "unknown_operators",
+    "unmade_values",
+]
 
 
 def check_names(model: LoadedModel) -> None:
@@ -31,15 +42,27 @@ def check_names(model: LoadedModel) -> None:
 
 
 def check_types(model: LoadedModel) -> None:
-    """Unsupported for a damaged file, in which an input has elements of a type that ONNX does not have."""
-    inputs = ((value.name, value.type.tensor_type.elem_type) for value in model.proto.graph.input)
+    """Unsupported for a damaged file, in which a value has elements of a type that ONNX does not have."""
+    graph = model.proto.graph
+    kinds = (("input", graph.input), ("output", graph.output), ("value", graph.value_info))
     problems = [
-        Problem(model.file, f"input '{name}' has elements of {element_name(element)}")
-        for name, element in inputs
-        if element not in onnx.TensorProto.DataType.values()
+        Problem(model.file, f"{kind} '{value.name}' has elements of {element_name(value.type.tensor_type.elem_type)}")
+        for kind, values in kinds
+        for value in values
+        if value.type.tensor_type.elem_type not in onnx.TensorProto.DataType.values()
     ]
     if problems:
         raise Unsupported(problems)
+
+
+def check_inputs_fit(model: LoadedModel, target: Target) -> None:
+    """DoesNotFit where an input is larger than a chip's DRAM: nobody asks for so much memory, the host neither."""
+    available = target.chip.dram.capacity_bytes
+    for value in model.proto.graph.input:
+        needed = prod(dim.dim_value for dim in value.type.tensor_type.shape.dim if dim.dim_value > 0)
+        if needed > available:
+            where = f"{model.file}: input '{value.name}'"
+            raise DoesNotFit("an input", where, f"{needed:,} elements", f"{available:,} B of DRAM")
 
 
 def check_made_once(model: LoadedModel) -> None:

@@ -231,8 +231,8 @@ def change_field(rng: random.Random, message: object) -> None:
     field, value = rng.choice(fields)
     kind = field.cpp_type
     if kind in (field.CPPTYPE_INT32, field.CPPTYPE_INT64, field.CPPTYPE_UINT64, field.CPPTYPE_ENUM):
-        low, high = (-(1 << 31), (1 << 31) - 1) if kind in (field.CPPTYPE_INT32, field.CPPTYPE_ENUM) else (-(1 << 63), (1 << 63) - 1)
-        new: object = rng.choice([n for n in (*NUMBERS, 4, 5, 9, 16, 23, 1000) if low <= n <= high])
+        most = (1 << (31 if kind in (field.CPPTYPE_INT32, field.CPPTYPE_ENUM) else 63)) - 1
+        new: object = rng.choice([n for n in (*NUMBERS, 4, 5, 9, 16, 23, 1000) if -most - 1 <= n <= most])
         if kind == field.CPPTYPE_UINT64:
             new = abs(int(str(new)))
     elif kind in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
@@ -251,17 +251,25 @@ def change_field(rng: random.Random, message: object) -> None:
         return  # not a value of this field
 
 
+PLACES = ("a\0b", "a" * 5000, "../x", "/etc/passwd", "", ".", "weights/", "weights/x", "m.onnx", "\ud7ff")
+VALUES = ("0", "-1", "1", "17", "3", ".nan", "1e9", "[" * 3000, "&a [*a]", "x" * 3000, "9" * 6000, "{}", "null",
+          "!!python/object x")  # fmt: skip
+JSON = (*NUMBERS, None, True, "", "x", "../x", "a\0b", [], {}, [1, 2], 0.5, float("nan"), float("inf"), 1e300, 10**400)
+SHAPES = ("(1, 3, 8, 8)", "(1073741824,)", "(4294967296, 4)", "(-1,)", "()", "(2, 'x')", "(9" + "9" * 5000 + ",)")
+DTYPES = ("'<f4'", "'|O'", "'<f8'", "'V2'", "'x'", "[('a', '<f4')]", "'<U100000000'", "'<f4', 'x': 1")
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
+
+
 def external_data(rng: random.Random, folder: Path) -> Use:
     model = onnx.load(originals() / "external.onnx", load_external_data=False)
     (folder / "weights").write_bytes((originals() / "weights").read_bytes())
     tensor = rng.choice(model.graph.initializer)
-    texts = ("x", "", "-1", "1e3", "0x10", " 5", "١", "99999999999999999999", "9" * 5000, str(1 << 62), "17", "+3", "1_0")
+    texts = ("x", "", "-1", "1e3", "0x10", " 5", "\u0661", "9" * 20, "9" * 5000, str(1 << 62), "17", "+3", "1_0")
     for _ in range(rng.choice((1, 1, 2))):
         match rng.randrange(6):
             case 0:
                 entry = rng.choice(tensor.external_data)
-                places = ("a\0b", "a" * 5000, "../x", "/etc/passwd", "", ".", "weights/", "weights/x", "m.onnx", "\ud7ff")
-                entry.value = rng.choice(places if entry.key == "location" else texts)
+                entry.value = rng.choice(PLACES if entry.key == "location" else texts)
             case 1:
                 entry = tensor.external_data.add()
                 entry.key, entry.value = rng.choice(("offset", "length", "checksum", "key", "")), rng.choice(texts)
@@ -291,9 +299,9 @@ def target_text(rng: random.Random, folder: Path) -> Use:
     lines = text.splitlines()
     for _ in range(rng.choice((1, 1, 2))):
         at = rng.randrange(len(lines))
-        key, colon, rest = lines[at].partition(":")
-        numbers = ("0", "-1", "1", "17", "3", ".nan", "1e9", "[" * 3000, "&a [*a]", "x" * 3000, "9" * 6000, "{}", "null", "!!python/object x")
-        lines[at] = f"{key}{colon} {rng.choice(numbers)}" if colon and rng.random() < 0.7 else changed_text(rng, lines[at])
+        key, colon, _ = lines[at].partition(":")
+        is_value = colon and rng.random() < 0.7
+        lines[at] = f"{key}: {rng.choice(VALUES)}" if is_value else changed_text(rng, lines[at])
     file = folder / "t.yaml"
     file.write_bytes("\n".join(lines).encode(errors="replace"))
     is_run = rng.random() < 0.3
@@ -424,12 +432,11 @@ def change_json(rng: random.Random, data: object) -> None:
     walk(data)
     for _ in range(rng.choice((1, 1, 2))):
         holder, key = rng.choice(places)
-        values = (*NUMBERS, None, True, "", "x", "../x", "a\0b", [], {}, [1, 2], 0.5, float("nan"), float("inf"), 1e300, 10**400)
         if rng.random() < 0.1 and isinstance(holder, dict):
             holder.pop(key, None)
         else:
             try:
-                holder[key] = rng.choice(values)  # type: ignore[index]
+                holder[key] = rng.choice(JSON)  # type: ignore[index]
             except (KeyError, IndexError):
                 continue
 
@@ -440,11 +447,11 @@ def arrays(rng: random.Random, folder: Path) -> Use:
     if rng.random() < 0.5:
         file.write_bytes(changed_bytes(rng, data))
     else:  # a header that declares something else, in a file that is whole
-        shape = rng.choice(("(1, 3, 8, 8)", "(1073741824,)", "(4294967296, 4)", "(-1,)", "()", "(2, 'x')", "(9" + "9" * 5000 + ",)"))
-        descr = rng.choice(("'<f4'", "'|O'", "'<f8'", "'V2'", "'x'", "[('a', '<f4')]", "'<U100000000'", "'<f4', 'x': 1"))
-        head = f"{{'descr': {descr}, 'fortran_order': {rng.choice(('False', 'True', '3'))}, 'shape': {shape}, }}".encode()
-        body = b"\x93NUMPY" + bytes([rng.choice((1, 1, 2, 3, 9)), 0]) + struct.pack("<H", len(head) % 65536) + head + bytes(64)
-        with zipfile.ZipFile(file, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2))) as archive:
+        order = rng.choice(("False", "True", "3"))
+        words = f"{{'descr': {rng.choice(DTYPES)}, 'fortran_order': {order}, 'shape': {rng.choice(SHAPES)}, }}"
+        size = struct.pack("<H", len(words) % 65536)
+        body = b"\x93NUMPY" + bytes([rng.choice((1, 1, 2, 3, 9)), 0]) + size + words.encode() + bytes(64)
+        with zipfile.ZipFile(file, "w", rng.choice(PACKINGS)) as archive:
             archive.writestr("x.npy", body)
     return lambda: read_inputs(file)
 
