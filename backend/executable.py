@@ -39,6 +39,22 @@ from frustum.backend.encode import Code, encode
 from frustum.backend.manifest import Json, manifest_of, program_of, read_json, to_bytes
 from frustum.dialects.isa.program import IMAGE_CLASSES, Program
 
+__all__ = [
+    "DIGEST_BYTES",
+    "INDEX",
+    "PAGE_BYTES",
+    "SECTIONS",
+    "Bytes",
+    "Executable",
+    "ExecutableError",
+    "build_executable",
+    "fingerprint",
+    "open_executable",
+    "read_json",
+    "weights_range",
+    "write_executable",
+]
+
 Bytes: TypeAlias = NDArray[np.uint8]
 """One-dimensional."""
 

@@ -38,12 +38,12 @@ from frustum.dialects.loops import TIMES
 
 DIGEST_BYTES = 32
 SUFFIX = ".loop"
-_DISPATCHERS: list[Dispatcher] = []
+_DISPATCHERS: list[Any] = []
 
 
-def dispatcher(function: Callable[..., Any]) -> Dispatcher:
+def dispatcher(function: Callable[..., Any]) -> Any:
     """What numba calls a compiled function: it takes its machine code from the cache here."""
-    found = njit(nogil=True)(function)
+    found: Any = njit(nogil=True)(function)
     found._cache = LoopCache(function)  # what `enable_caching` does, with numba's cache
     _DISPATCHERS.append(found)
     return found
@@ -161,7 +161,7 @@ def private_folder() -> Path | None:
 class _LoopFiles(CompileResultCacheImpl):
     """numba's names of files and its folders, and one folder more."""
 
-    _locator_classes = (*CompileResultCacheImpl._locator_classes, _LastLocator)
+    _locator_classes: list[type[object]] = [*CompileResultCacheImpl._locator_classes, _LastLocator]  # noqa: RUF012
 
 
 LoopCache._impl_class = _LoopFiles

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 from frustum.backend.executable import Executable
@@ -67,10 +68,26 @@ def execute(
     """Decode, run, count; `InputError` if the inputs are not the network's.  `passed` as `count` takes it."""
     started = clock()
     machine = Machine(executable)
+    if progress is not None:
+        _prepare(machine, mode, progress)
     result = machine.run(inputs, mode, checked, progress)
     tables = result.timeline.tables if result.timeline else None
     counters = count(machine.expanded, machine.target, executable.code.page_bytes, tables, passed)
     return Ran(machine, result.outputs, result.timeline, counters, clock() - started)
+
+
+def _prepare(machine: Machine, mode: Mode, progress: Progress) -> None:
+    """What a run would do before its first step, told as what it is: load the loops, decode the instructions."""
+    progress("load", 0.0)
+    if mode != "timing":
+        import_module("frustum.runtime.functional")
+    if mode != "functional":
+        import_module("frustum.runtime.event_loop")
+    progress("decode", 0.0)
+    _ = machine.expanded
+    if mode != "timing":
+        progress("decode", 0.5)
+        _ = machine.plan
 
 
 def execute_chain(

@@ -20,8 +20,8 @@ LOOPS = (
 
 
 def main(options: argparse.Namespace) -> int:
-    TIMES.announce = None  # it is what was asked for
     with TerminalProgress() as progress:
+        TIMES.announce = None  # it is what was asked for
         for module in LOOPS:
             import_module(module)
         compile_entries(lambda share: progress("loops", share))
