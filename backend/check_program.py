@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from typing import NoReturn
 
+from frustum.backend.container import ExecutableError
 from frustum.dialects.isa.program import (
     Conv,
     Fetch,
@@ -28,26 +30,26 @@ MOST_EXECUTIONS = 1 << 24
 """Of all instructions of a program together.  Each costs about a hundred bytes; ResNet-50 has 20,000 to 630,000."""
 
 
-class ProgramError(ValueError):
-    """Names the instruction, and what it says."""
-
-
 def check_program(program: Program, page_bytes: Sequence[int]) -> None:
-    """ProgramError unless the program runs in bounded memory, and numbers are those of things that there are."""
+    """ExecutableError unless a run takes bounded memory, and numbers are those of things that there are."""
     count = executions(program.body)
     if count > MOST_EXECUTIONS:
-        raise ProgramError(f"its loops run {count:,} instructions, at most {MOST_EXECUTIONS:,} are run")
-    if len(program.useful_macs) > len(program.layers):
-        raise ProgramError(f"useful_macs of {len(program.useful_macs)} layers, there are {len(program.layers)}")
+        _refuse(program, f"its loops run {count:,} instructions, at most {MOST_EXECUTIONS:,} are run")
+    if program.layers and len(program.useful_macs) > len(program.layers):
+        _refuse(program, f"useful_macs of {len(program.useful_macs)} layers, there are {len(program.layers)}")
     has_cdma = from_json(json.loads(program.target)).cluster.cdma is not None
     for number, (instruction, loops) in enumerate(_with_loops(program.body)):
         if instruction.engine == "cdma" and not has_cdma:
-            raise ProgramError(f"instruction {number}: the target has no cdma")
+            _refuse(program, f"instruction {number}: the target has no cdma")
         checked = (*_numbers(instruction, program, page_bytes), *_numbers_of_views(instruction, loops))
         for what, found, least, most in checked:
             if not least <= found <= most:
                 name = type(instruction).__name__.lower()
-                raise ProgramError(f"instruction {number} ({name}): {what}: found {found}, allowed {least} to {most}")
+                _refuse(program, f"instruction {number} ({name}): {what}: found {found}, allowed {least} to {most}")
+
+
+def _refuse(program: Program, why: str) -> NoReturn:
+    raise ExecutableError(f"program '{program.name}' is damaged: {why}")
 
 
 def executions(body: Sequence[Node]) -> int:
@@ -75,8 +77,8 @@ def _numbers(
     instruction: Instruction, program: Program, page_bytes: Sequence[int]
 ) -> Iterator[tuple[str, int, int, int]]:
     """What is checked of an instruction: what it is, the number, the least and the most that is allowed."""
-    yield "layer", instruction.layer, 0, max(0, len(program.layers) - 1)
-    yield "unit", instruction.unit, 0, max(0, len(program.units) - 1)
+    yield "layer", instruction.layer, 0, len(program.layers) + MOST_UNNAMED
+    yield "unit", instruction.unit, 0, len(program.units) + MOST_UNNAMED
     match instruction:
         case Fetch():
             yield "page", instruction.page, 0, len(page_bytes) - 1
@@ -107,5 +109,7 @@ def _numbers_of_views(instruction: Instruction, loops: int) -> Iterator[tuple[st
                 yield f"{name}: positions that wrap", view.wrap.size, 1, MOST
 
 
+MOST_UNNAMED = 1 << 10
+"""Layers without a name, in programs that no compiler made."""
 MOST = (1 << 31) - 1
 """Where only the least is in question."""

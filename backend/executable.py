@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.backend.check_manifest import ManifestError, check_manifest
-from frustum.backend.check_program import ProgramError, check_program
+from frustum.backend.check_program import check_program
 from frustum.backend.container import (
     ALIGNMENT_BYTES,
     HEADER,
@@ -48,6 +48,7 @@ __all__ = [
     "Executable",
     "ExecutableError",
     "build_executable",
+    "check_program",
     "fingerprint",
     "open_executable",
     "read_json",
@@ -143,10 +144,9 @@ def open_executable(path: str | Path) -> Executable:
         check_manifest(manifest, len(code_bytes))
         program = program_of(manifest, decode(code_bytes, layers, units))
         code = Code(code_bytes, tuple(map(int, manifest["page_bytes"])), layers, units)
-        check_program(program, code.page_bytes)
     except ManifestError as error:
         raise ExecutableError(f"{path}: damaged manifest: {error}") from error
-    except (CodeError, ProgramError) as error:
+    except CodeError as error:
         raise ExecutableError(f"{path}: damaged code: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ExecutableError(f"{path}: damaged manifest: {type(error).__name__} {error}") from error

@@ -201,7 +201,7 @@ def random_values(inputs: Sequence[Interface], seed: int) -> dict[str, HostArray
             )
         try:
             found[each.name] = random_array(seed, index, external.shape, dtype_of(external))
-        except MemoryError as error:
+        except (MemoryError, ValueError) as error:  # numpy: of more bytes than there are addresses
             raise UsageError(f"error: input '{each.name}' is too large for this computer: {error}") from error
     return found
 

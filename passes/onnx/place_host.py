@@ -35,7 +35,6 @@ from frustum.passes.onnx.node import Network, Value
 from frustum.passes.onnx.opset import Unified, unify
 from frustum.passes.onnx.parts import Fallback, Part, operator_of, parts_of
 from frustum.passes.onnx.soundness import (
-    check_inputs_fit,
     check_made_once,
     check_names,
     check_tensors,
@@ -105,7 +104,6 @@ def import_or_place(
     check_types(model)
     check_made_once(model)
     model = with_constants(model, constants or {})
-    check_inputs_fit(model, target)
     if mode == "only":
         check_tensors(model)
         return _known(whole_on_host(model, "the host was asked for", batch, shapes))

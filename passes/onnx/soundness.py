@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from math import prod
 
 import onnx
 
-from frustum.dialects.fit import DoesNotFit
-from frustum.dialects.target import Target
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.element_types import element_name
 from frustum.passes.onnx.loading import LoadedModel
@@ -17,7 +14,6 @@ from frustum.passes.onnx.parts import Part, operator_of
 from frustum.passes.onnx.walk import free_names
 
 __all__ = [
-    "check_inputs_fit",
     "check_made_once",
     "check_names",
     "check_tensors",
@@ -53,16 +49,6 @@ def check_types(model: LoadedModel) -> None:
     ]
     if problems:
         raise Unsupported(problems)
-
-
-def check_inputs_fit(model: LoadedModel, target: Target) -> None:
-    """DoesNotFit where an input is larger than a chip's DRAM: nobody asks for so much memory, the host neither."""
-    available = target.chip.dram.capacity_bytes
-    for value in model.proto.graph.input:
-        needed = prod(dim.dim_value for dim in value.type.tensor_type.shape.dim if dim.dim_value > 0)
-        if needed > available:
-            where = f"{model.file}: input '{value.name}'"
-            raise DoesNotFit("an input", where, f"{needed:,} elements", f"{available:,} B of DRAM")
 
 
 def check_made_once(model: LoadedModel) -> None:
