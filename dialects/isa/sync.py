@@ -152,7 +152,7 @@ class ExternalOp(IRDLOperation):
         if min(shape, default=0) < 0 or (self.class_.data in ("input", "output") and needed != size):
             text = "x".join(map(str, shape))
             raise VerifyException(f"'{self.name}': shape {text} of {self.element.data} in {size} bytes")
-        if self.model_dtype is not None:
+        if self.model_dtype is not None and self.model_dtype.data:  # empty: the type of the element
             try:
                 host = HostType.parse(self.model_dtype.data)
             except ValueError as error:
