@@ -14,6 +14,7 @@ LOOPS = (
     "frustum.dialects.weight_codec_loops",
     "frustum.runtime.event_loop",
     "frustum.runtime.kernels.copy_loop",
+    "frustum.runtime.kernels.owner_loop",
     "frustum.runtime.kernels.product_loop",
 )
 """Modules with compiled loops."""
