@@ -84,7 +84,7 @@ class DryRun(Walk):
             try:
                 results = self._placed(proto, own, opset, types)
             except (Refused, VerifyException, ModelError) as error:
-                operands = self._open_operands(proto, error)
+                operands = self._open_operands(proto, opset, error)
                 self.steps.append(Step(proto, own, "host", _one_line(error), open_operands=operands))
                 results = [self._from_host(types.get(output), own) for output in proto.output]  # type: ignore[misc]
             else:
@@ -100,10 +100,10 @@ class DryRun(Walk):
         element = type_.tensor_type.elem_type
         return math.prod(shape) * (onnx.helper.tensor_dtype_to_np_dtype(element).itemsize if element else 0)
 
-    def _open_operands(self, proto: onnx.NodeProto, error: Exception) -> tuple[str, ...]:
+    def _open_operands(self, proto: onnx.NodeProto, opset: int, error: Exception) -> tuple[str, ...]:
         if isinstance(error, NotConstant):
             return (error.operand,)
-        if not is_known(proto):
+        if not is_known(proto, opset):
             return ()
         values = {name: self.values.get(name) for name in proto.input if name}
         on_host = tuple(name for name, value in values.items() if isinstance(value, HostValue))
@@ -121,7 +121,8 @@ class DryRun(Walk):
         for operand in free_names(proto):
             value = self.values.get(operand)
             if isinstance(value, HostValue):
-                raise Refused(f"'{operand}' {value.why}" if is_known(proto) else "this operator is not supported")
+                known = is_known(proto, opset)
+                raise Refused(f"'{operand}' {value.why}" if known else "this operator is not supported")
             if self.exact and _element(self.types.get(operand)) == DOUBLE and not isinstance(value, np.ndarray):
                 raise Refused(f"'{operand}' has elements of DOUBLE, which the device would round to f32")
         results = self._results(proto, name, opset)

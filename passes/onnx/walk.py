@@ -58,7 +58,7 @@ class Walk:
         found = [self._operand(input) for input in proto.input]
         operands = [operand for operand in found if not isinstance(operand, Unavailable)]
         if len(operands) < len(found):
-            if is_known(proto):
+            if is_known(proto, opset):
                 return ()
             raise Refused("this operator is not supported")
         node = Node(proto, operands, self.network, opset, name)
@@ -67,7 +67,7 @@ class Walk:
             return folded
         if proto.op_type == "If" and node.is_constant(0):
             return self._branch(node)
-        if not is_known(proto):
+        if not is_known(proto, opset):
             raise Refused("this operator is not supported")
         converter = _converter(proto)
         if converter is None:
@@ -113,9 +113,9 @@ class Walk:
         return value
 
 
-def is_known(proto: onnx.NodeProto) -> bool:
+def is_known(proto: onnx.NodeProto, opset: int) -> bool:
     """Whether there is a converter for the operator, or a function of others."""
-    return _converter(proto) is not None or (proto.domain in DEFAULT_DOMAINS and has_body(proto.op_type))
+    return _converter(proto) is not None or (proto.domain in DEFAULT_DOMAINS and has_body(proto.op_type, opset))
 
 
 def _converter(proto: onnx.NodeProto) -> Converter | None:
