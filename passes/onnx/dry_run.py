@@ -20,12 +20,16 @@ from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.graph import ConvOp, MatmulOp, shape_of, tensor_of, tensor_type
 from frustum.passes.element_types import numpy_of
-from frustum.passes.errors import ModelError
+from frustum.passes.errors import ModelError, Problem
 from frustum.passes.onnx.binding import MOST_DIMENSIONS
 from frustum.passes.onnx.element_types import DEVICE_TYPES, INTEGERS, UNSIGNED, element_name
 from frustum.passes.onnx.folding import FAILURES
-from frustum.passes.onnx.node import Network, NotConstant, Refused, Value
-from frustum.passes.onnx.walk import Unavailable, Walk, free_names, is_known
+from frustum.passes.onnx.host_images import HostOperand, axis_on_host
+from frustum.passes.onnx.images import Images
+from frustum.passes.onnx.node import Network, Value
+from frustum.passes.onnx.refusals import MixesImages, NotConstant, Refused
+from frustum.passes.onnx.walk import UNAVAILABLE, Unavailable, Walk, free_names, is_known
+from frustum.passes.weights import Array
 
 __all__ = ["DryRun", "HostValue", "Step", "device_tensor", "no_tensor", "static_shape", "type_name"]
 
@@ -39,8 +43,9 @@ ERRORS = (*FAILURES, shape_inference.InferenceError, onnx.defs.SchemaError, onnx
 class HostValue(Unavailable):
     """A value that only the host can hold; `shape` is None where it is known at run time only."""
 
-    def __init__(self, why: str, shape: tuple[int, ...] | None = None) -> None:
-        self.why, self.shape = why, shape
+    def __init__(self, why: str, shape: tuple[int, ...] | None = None, axis: int | None = None) -> None:
+        """`axis`: of the images of a changed batch, where it holds them."""
+        self.why, self.shape, self.axis = why, shape, axis
 
 
 @dataclass(frozen=True)
@@ -77,19 +82,71 @@ class DryRun(Walk):
     def run(self, nodes: Sequence[onnx.NodeProto], opset: int, name: str = "") -> None:
         """Every node becomes a step."""
         self.fixed.update(key for key, value in self.values.items() if isinstance(value, np.ndarray))
-        for proto in nodes:
-            own = name or proto.name or next(filter(None, proto.output), proto.op_type)
+        for given in nodes:
+            own = name or given.name or next(filter(None, given.output), given.op_type)
             first = self.network.block.last_op
-            types = self._types_of(proto)
+            proto, types = given, {}
             try:
+                proto = self.for_all_images(given)
+                types = self._types_of(proto)
                 results = self._placed(proto, own, opset, types)
+            except MixesImages as error:
+                results = self._mixes(given, own, error)
             except (Refused, VerifyException, ModelError) as error:
-                operands = self._open_operands(proto, opset, error)
-                self.steps.append(Step(proto, own, "host", _one_line(error), open_operands=operands))
-                results = [self._from_host(types.get(output), own) for output in proto.output]  # type: ignore[misc]
+                results = self._on_host(proto, own, opset, types, error)
             else:
                 self.steps.append(Step(proto, own, self._kind(proto, results), macs=_macs(self._after(first))))
             self._note(proto, results, types)
+
+    def images_in(self, name: str) -> tuple[tuple[int, ...] | None, int | None]:
+        value = self.values.get(name)
+        return (value.shape, value.axis) if isinstance(value, HostValue) else super().images_in(name)
+
+    def know(self, name: str, array: Array) -> None:
+        super().know(name, array)
+        self.fixed.add(name)
+        self.types[name] = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, array.shape)
+
+    def _mixes(self, proto: onnx.NodeProto, name: str, error: MixesImages) -> Sequence[Value | None]:
+        """A node that no side can run with a changed batch is a problem of the model."""
+        self.steps.append(Step(proto, name, "host", str(error)))
+        self.problems.append(Problem(self.file, str(error), name, self.steps[-1].operator))
+        return [UNAVAILABLE for _ in proto.output]  # type: ignore[misc]
+
+    def _on_host(
+        self, proto: onnx.NodeProto, name: str, opset: int, types: Mapping[str, onnx.TypeProto], error: Exception
+    ) -> Sequence[Value | None]:
+        """What a node gives that cannot be a layer because of the error."""
+        if any(self.values.get(each) is UNAVAILABLE for each in free_names(proto)):
+            self.steps.append(Step(proto, name, "host", _one_line(error)))
+            return [UNAVAILABLE for _ in proto.output]  # type: ignore[misc]
+        try:
+            axis = self._axis_on_host(proto, _one_line(error))
+        except MixesImages as mixes:
+            return self._mixes(proto, name, mixes)
+        operands = self._open_operands(proto, opset, error)
+        self.steps.append(Step(proto, name, "host", _one_line(error), open_operands=operands))
+        return [self._from_host(types.get(output), name, axis) for output in proto.output]  # type: ignore[misc]
+
+    def _axis_on_host(self, proto: onnx.NodeProto, why: str) -> int | None:
+        """Where the images of a changed batch lie in what a node on the host gives."""
+        images = self.network.images
+        if images is None:
+            return None
+        inner = free_names(proto).keys() - set(proto.input)
+        operands = [self._host_operand(images, each) for each in (*filter(None, proto.input), *inner)]
+        return axis_on_host(images, proto, operands, why)
+
+    def _host_operand(self, images: Images, name: str) -> HostOperand:
+        value = self.values.get(name)
+        if isinstance(value, HostValue):
+            return HostOperand(value.shape, value.axis)
+        if isinstance(value, np.ndarray):
+            is_blocks = images.depends(value) and images.axis_of(value) is not None
+            return HostOperand(value.shape, images.axis_of(value) if is_blocks else None, value)
+        if isinstance(value, SSAValue):
+            return HostOperand(shape_of(value), images.axes.get(value))
+        return HostOperand((), None)
 
     def size_bytes(self, name: str) -> int:
         """Of a value, as the model has it; 0 where nobody knows."""
@@ -138,10 +195,10 @@ class DryRun(Walk):
         value = self.values.get(proto.input[0]) if proto.input else None
         if proto.op_type not in ("Shape", "Size") or not isinstance(value, HostValue) or value.shape is None:
             return None
-        if proto.op_type == "Size":
-            return np.asarray(math.prod(value.shape), np.int64)
-        limits = {attribute.name: attribute.i for attribute in proto.attribute}
-        return np.asarray(value.shape[limits.get("start", 0) : limits.get("end", len(value.shape))], np.int64)
+        found = _shape_or_size(proto, value.shape)
+        if self.network.images is not None:
+            self.network.images.keep(found, _shape_or_size(proto, self.network.images.divided(value.shape, value.axis)))
+        return found
 
     def _kind(self, proto: onnx.NodeProto, results: Sequence[Value | None]) -> Kind:
         if not any(isinstance(result, SSAValue) for result in results):
@@ -170,13 +227,13 @@ class DryRun(Walk):
             if found is not None:
                 self.types[output] = found
 
-    def _from_host(self, type_: onnx.TypeProto | None, node: str) -> Value | HostValue:
+    def _from_host(self, type_: onnx.TypeProto | None, node: str, axis: int | None) -> Value | HostValue:
         """What a node on the host gives: an input of the network where the device has such tensors."""
         why = no_tensor(type_)
         if why:
-            return HostValue(f"{why} (node '{node}' gives it on the host)", static_shape(type_))
+            return HostValue(f"{why} (node '{node}' gives it on the host)", static_shape(type_), axis)
         assert type_ is not None
-        return device_tensor(self.network, type_)
+        return device_tensor(self.network, type_, axis)
 
     def _types_of(self, proto: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
         """What ONNX says of the node's results, as far as it can."""
@@ -209,13 +266,22 @@ class DryRun(Walk):
         return onnx.numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
 
 
-def device_tensor(network: Network, type_: onnx.TypeProto) -> SSAValue:
-    """A new input of the network for a tensor of this type."""
+def _shape_or_size(proto: onnx.NodeProto, shape: tuple[int, ...]) -> np.ndarray:
+    if proto.op_type == "Size":
+        return np.asarray(math.prod(shape), np.int64)
+    limits = {attribute.name: attribute.i for attribute in proto.attribute}
+    return np.asarray(shape[limits.get("start", 0) : limits.get("end", len(shape))], np.int64)
+
+
+def device_tensor(network: Network, type_: onnx.TypeProto, axis: int | None = None) -> SSAValue:
+    """A new input of the network for a tensor of this type, with the images of a changed batch along an axis."""
     element: int = type_.tensor_type.elem_type
     own = INTEGERS.get(element, network.element)
     argument = network.block.insert_arg(tensor_type(own, static_shape(type_) or ()), len(network.block.args))
     if element in UNSIGNED:
         network.unsigned.add(argument)
+    if axis is not None and network.images is not None:
+        network.images.axes[argument] = axis
     return argument
 
 

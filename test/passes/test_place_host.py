@@ -148,12 +148,10 @@ def test_never_is_the_import_alone_and_only_is_none_of_it() -> None:
     assert set(reasons(whole).values()) == {"the host was asked for"}
 
 
-def test_a_changed_batch_is_refused_for_reshapes_on_the_host() -> None:
-    nodes = [node("Hardmax", ["x"], ["h"]), node("Reshape", ["h", "to"], ["y"])]
-    proto = model(nodes, {"x": (1, 8)}, ["y"], {"to": np.array([1, 2, 4])})
-    with pytest.raises(Unsupported, match=r"node 'y' \(Reshape\): error: --batch cannot change it on the host"):
-        placed(proto, batch=3)
-    with pytest.raises(Unsupported, match="what runs on the host keeps its batch of 1"):
+def test_a_model_on_the_host_as_a_whole_keeps_its_batch() -> None:
+    proto = model([node("Hardmax", ["x"], ["h"])], {"x": (1, 8)}, ["h"])
+    words = r"--batch \(or --shape\) cannot change the batch of 1 of what runs on the host as a whole, because asked; run the"
+    with pytest.raises(Unsupported, match=words):
         whole_on_host(load_model(proto), "asked", batch=3)
 
 
