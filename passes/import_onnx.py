@@ -88,7 +88,7 @@ def _import(
     operation = NetworkOp(re.sub(r"\W", "_", name), signature, [value.name for value in graph.output])
     images = Images(bound.rebatched) if bound.rebatched > 1 else None
     network = Network(operation.body.block, WeightStore(), element, images)
-    walk = Walk(model.file, network, _constants(model, unified.tensors, nodes, graph))
+    walk = Walk(model.file, network, _constants(model, unified.tensors, nodes, graph), kept=unified.kept)
     for value, argument in zip(inputs, operation.body.block.args, strict=True):
         walk.values[value.name] = argument
         if images is not None and value.name in bound.batched:

@@ -35,6 +35,17 @@ __all__ = ["DryRun", "HostValue", "Step", "device_tensor", "no_tensor", "static_
 
 Kind = Literal["constant", "shared", "device", "host"]
 DOUBLE = onnx.TensorProto.DOUBLE
+SILENT = 4
+"""onnxruntime's log level of fatal errors."""
+IR_VERSION = 8
+ELEMENTS = {
+    "tensor(float)": onnx.TensorProto.FLOAT, "tensor(float16)": onnx.TensorProto.FLOAT16,
+    "tensor(double)": DOUBLE, "tensor(int8)": onnx.TensorProto.INT8, "tensor(uint8)": onnx.TensorProto.UINT8,
+    "tensor(int16)": onnx.TensorProto.INT16, "tensor(uint16)": onnx.TensorProto.UINT16,
+    "tensor(int32)": onnx.TensorProto.INT32, "tensor(int64)": onnx.TensorProto.INT64,
+    "tensor(bool)": onnx.TensorProto.BOOL,
+}  # fmt: skip
+"""Element types as onnxruntime calls them."""
 MOST_PROPAGATED = 256
 """Larger constants are not given to shape inference, which needs those that say shapes, axes, sizes."""
 ERRORS = (*FAILURES, shape_inference.InferenceError, onnx.defs.SchemaError, onnx.checker.ValidationError)
@@ -172,6 +183,8 @@ class DryRun(Walk):
     ) -> Sequence[Value | None]:
         if name in self.refused:
             raise Refused(self.refused[name])
+        if self.kept is not None and (why := self.kept.why(proto)):
+            raise Refused(f"it {why}")
         known = self._shape_of_host_value(proto)
         if known is not None:
             return [known]
@@ -181,11 +194,11 @@ class DryRun(Walk):
                 known = is_known(proto, opset)
                 raise Refused(f"'{operand}' {value.why}" if known else "this operator is not supported")
             if self.exact and _element(self.types.get(operand)) == DOUBLE and not isinstance(value, np.ndarray):
-                raise Refused(f"'{operand}' has elements of DOUBLE, which the device would round to f32")
+                raise Refused(f"'{operand}' has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)")
         results = self._results(proto, name, opset)
         for output, value in zip(proto.output, results, strict=False):
             if isinstance(value, SSAValue) and self.exact and _element(types.get(output)) == DOUBLE:
-                raise Refused(f"'{output}' has elements of DOUBLE, which the device would round to f32")
+                raise Refused(f"'{output}' has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)")
             if isinstance(value, SSAValue) and not _fits(shape_of(value)):
                 raise Refused(f"'{output}' is {_text(shape_of(value))}, which is no tensor of the device")
         return results
@@ -238,13 +251,16 @@ class DryRun(Walk):
     def _types_of(self, proto: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
         """What ONNX says of the node's results, as far as it can."""
         found = {name: self.types[name] for name in proto.output if name in self.types}
+        types = {name: self.types.get(name, onnx.TypeProto()) for name in free_names(proto)}
+        opsets = [onnx.helper.make_opsetid(o.domain, self._version(proto, o.domain)) for o in self.opsets]
+        inferred: Mapping[str, onnx.TypeProto]
         try:
-            schema = onnx.defs.get_schema(proto.op_type, self._version(proto.domain), proto.domain)
-            types = {name: self.types.get(name, onnx.TypeProto()) for name in free_names(proto)}
+            version = next((o.version for o in opsets if o.domain == proto.domain.replace("ai.onnx", "", 1)), 1)
+            schema = onnx.defs.get_schema(proto.op_type, version, proto.domain)
             data = {name: self._data(name) for name in proto.input if self._is_small(name)}
-            inferred = shape_inference.infer_node_outputs(
-                schema, proto, types, data, opset_imports=list(self.opsets)
-            )
+            inferred = shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=opsets)
+        except onnx.defs.SchemaError:
+            inferred = types_by_onnxruntime(proto, types, opsets)
         except ERRORS:
             return found
         for name, type_ in inferred.items():
@@ -252,9 +268,11 @@ class DryRun(Walk):
                 found[name] = type_
         return found
 
-    def _version(self, domain: str) -> int:
-        return next((o.version for o in self.opsets if (o.domain or "") == domain.replace("ai.onnx", "", 1)
-                     or o.domain == domain), 1)  # fmt: skip
+    def _version(self, proto: onnx.NodeProto, domain: str) -> int:
+        """The opset of a domain for a node: that of the model before it was converted, for those that were not."""
+        if self.kept is not None and not domain and self.kept.why(proto):
+            return self.kept.opset
+        return next(o.version for o in self.opsets if o.domain == domain)
 
     def _is_small(self, name: str) -> bool:
         value = self.values.get(name)
@@ -271,6 +289,37 @@ def _shape_or_size(proto: onnx.NodeProto, shape: tuple[int, ...]) -> np.ndarray:
         return np.asarray(math.prod(shape), np.int64)
     limits = {attribute.name: attribute.i for attribute in proto.attribute}
     return np.asarray(shape[limits.get("start", 0) : limits.get("end", len(shape))], np.int64)
+
+
+def types_by_onnxruntime(
+    proto: onnx.NodeProto, types: Mapping[str, onnx.TypeProto], opsets: Sequence[onnx.OperatorSetIdProto]
+) -> dict[str, onnx.TypeProto]:
+    """What onnxruntime says of the results of a node that ONNX does not know (any more); nothing where it does not."""
+    import onnxruntime as ort
+
+    if any(static_shape(type_) is None for type_ in types.values()):
+        return {}
+    graph = onnx.helper.make_graph(
+        [proto],
+        "node",
+        [onnx.helper.make_value_info(name, type_) for name, type_ in types.items()],
+        [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in proto.output if name],
+    )
+    options = ort.SessionOptions()
+    options.log_severity_level = SILENT
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    model = onnx.helper.make_model(graph, opset_imports=list(opsets), ir_version=IR_VERSION)
+    try:
+        results = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"]).get_outputs()
+    except Exception:  # whatever it says: nothing is known then
+        return {}
+    found = {}
+    for each in results:
+        element = ELEMENTS.get(each.type)
+        if element is not None and all(isinstance(extent, int) and extent >= 0 for extent in each.shape):
+            found[each.name] = onnx.helper.make_tensor_type_proto(element, each.shape)
+    return found
 
 
 def device_tensor(network: Network, type_: onnx.TypeProto, axis: int | None = None) -> SSAValue:

@@ -18,7 +18,7 @@ from frustum.passes.onnx.node import Node, Refused, Value
 from frustum.passes.onnx.targets import reshape_target
 from frustum.passes.weights import Array
 
-__all__ = ["fold"]
+__all__ = ["computed", "fold"]
 
 Fold = Callable[[Node, Sequence[Array]], "Array | Sequence[Array]"]
 
@@ -43,10 +43,10 @@ def fold(node: Node) -> Sequence[Value] | None:
         return results
     if node.op_type in NOT_FOLDED or not _all_constant(node):
         return None
-    results = _computed(node)
+    results = computed(node)
     if images is not None and any(images.depends(operand) for operand in node.operands):
         alone = [images.alone(each) if isinstance(each, np.ndarray) else None for each in node.operands]
-        for found, of_one in zip(results, _computed(replace(node, operands=alone)), strict=True):
+        for found, of_one in zip(results, computed(replace(node, operands=alone)), strict=True):
             images.keep(found, of_one)
     return results
 
@@ -57,7 +57,7 @@ def _shape_or_size(node: Node, shape: Sequence[int]) -> Array:
     return np.asarray(shape[node.get("start", 0) : node.get("end", len(shape))], np.int64)
 
 
-def _computed(node: Node) -> list[Array]:
+def computed(node: Node) -> list[Array]:
     """The outputs of a node of constants."""
     arrays = [operand for operand in node.operands if isinstance(operand, np.ndarray)]
     frequent = FREQUENT.get(node.op_type)

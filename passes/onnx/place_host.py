@@ -250,7 +250,7 @@ def _dry_run(
         name: model.array(tensor) for name, tensor in unified.tensors.items() if name in names
     }
     opsets = [onnx.helper.make_opsetid("", unified.opset), *(o for o in model.proto.opset_import if o.domain)]
-    run = DryRun(model.file, network, constants, refused=refused, exact=exact, opsets=opsets)
+    run = DryRun(model.file, network, constants, kept=unified.kept, refused=refused, exact=exact, opsets=opsets)
     if bound.rebatched == 1:
         run.types.update((value.name, value.type) for value in (*graph.value_info, *graph.output))
     for name, array in constants.items():

@@ -18,6 +18,7 @@ from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS
 from frustum.passes.onnx.node import Converter, Network, Node, Refused, Value
 from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT
+from frustum.passes.onnx.opset import Kept
 from frustum.passes.onnx.refusals import MixesImages
 from frustum.passes.onnx.targets import TARGETS
 from frustum.passes.weights import Array
@@ -53,6 +54,8 @@ class Walk:
     network: Network
     values: dict[str, Value | Unavailable | None]
     problems: list[Problem] = field(default_factory=list)
+    kept: Kept | None = None
+    """The nodes that are of another opset than the rest."""
 
     def run(self, nodes: Sequence[onnx.NodeProto], opset: int, name: str = "") -> None:
         """Imports nodes in order, under `name` or their own; what follows from a problem is not reported."""
@@ -68,6 +71,8 @@ class Walk:
                 self.values[output] = results[index] if index < len(results) else UNAVAILABLE
 
     def _results(self, proto: onnx.NodeProto, name: str, opset: int) -> Sequence[Value | None]:
+        if self.kept is not None and (why := self.kept.why(proto)):
+            raise Refused(f"it {why}")
         found = [self._operand(input) for input in proto.input]
         operands = [operand for operand in found if not isinstance(operand, Unavailable)]
         if len(operands) < len(found):

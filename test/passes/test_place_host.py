@@ -102,7 +102,7 @@ def test_doubles_stay_exact() -> None:
     proto = model([node("Exp", ["x"], ["y"])], inputs, ["y"])
     found = import_or_place(proto, DEFAULT, "auto")
     assert isinstance(found, Placement)
-    assert reasons(found) == {"y": "'x' has elements of DOUBLE, which the device would round to f32"}
+    assert reasons(found) == {"y": "'x' has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)"}
     assert not isinstance(import_or_place(proto, DEFAULT, "auto", exact=False), Placement)
     assert not isinstance(import_or_place(proto, DEFAULT, "never"), Placement)
 
