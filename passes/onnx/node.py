@@ -189,7 +189,7 @@ class Node:
         return self.network.weight(array, f"{self.name}/{suffix}")
 
     def scalar(self, number: float, suffix: str) -> SSAValue:
-        return self.weight(np.full((1,), number, np.float64), suffix)
+        return self.weight(np.full((), number, np.float64), suffix)
 
     def ones(self, shape: Ints, like: Sequence[SSAValue] = ()) -> SSAValue:
         """Ones to broadcast by; those of extents that are more only for a batch are as the operands `like` them."""
