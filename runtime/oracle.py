@@ -66,6 +66,12 @@ class Agreement:
     numbers: int = 0
 
 
+def check_loads(model: Source) -> None:
+    """OracleError where the oracle does not load the model."""
+    with _Session(model, oracle=True):
+        pass
+
+
 def oracle_outputs(
     model: Source,
     inputs: Mapping[str, Array],

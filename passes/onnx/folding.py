@@ -79,11 +79,14 @@ def _plain(array: Array) -> Array:
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
+MOST_COMPUTED = 1 << 31
+"""Elements of a range that is computed."""
 FAILURES = (
     ArithmeticError,
     AttributeError,
     ImportError,
     LookupError,
+    MemoryError,
     NotImplementedError,
     RuntimeError,
     TypeError,
@@ -153,6 +156,12 @@ def _cast(node: Node, arrays: Sequence[Array]) -> Array:
     return arrays[0].astype(onnx.helper.tensor_dtype_to_np_dtype(node.get("to")))
 
 
+def _range(start: Array, stop: Array, step: Array) -> Array:
+    if (stop.item() - start.item()) / step.item() > MOST_COMPUTED:
+        raise Refused(f"a range from {start.item()} to {stop.item()} by {step.item()} is too long")
+    return np.arange(start.item(), stop.item(), step.item(), dtype=start.dtype)
+
+
 def _divide(_: Node, arrays: Sequence[Array]) -> Array:
     a, b = arrays
     if a.dtype.kind not in "iu":
@@ -180,7 +189,7 @@ FREQUENT: dict[str, Fold] = {
     "Expand": lambda _, arrays: np.broadcast_to(
         arrays[0], np.broadcast_shapes(arrays[0].shape, tuple(int(extent) for extent in arrays[1]))
     ),
-    "Range": lambda _, arrays: np.arange(*(array.item() for array in arrays), dtype=arrays[0].dtype),
+    "Range": lambda _, arrays: _range(*arrays),
     "Where": lambda _, arrays: np.where(*arrays),
     "Add": _ufunc(np.add),
     "Sub": _ufunc(np.subtract),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr, f32
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.irdl import IRDLOperation
 
+from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.graph import (
     BinaryOp,
     ReshapeOp,
@@ -32,6 +34,8 @@ from frustum.passes.weights import Array, WeightStore
 __all__ = ["Converter", "Network", "Node", "NotConstant", "Refused", "Result", "Value"]
 
 CHOOSE = ("reshape", "transpose", "slice", "concat", "pad", "interleave", "pool", "resize")
+MOST_ELEMENTS = 1 << 33
+"""Of a tensor: more bytes than a machine of today has for one."""
 MOVES = {f"fgraph.{name}" for name in CHOOSE}
 """Operations whose integers are those of their operands."""
 
@@ -58,6 +62,8 @@ class Network:
     def emit(self, op: IRDLOperation, name: str) -> SSAValue:
         """Appends an operation that stands for the node `name`; returns its result."""
         op.location = NameLoc(StringAttr(name), NoneAttr())
+        for result in op.results:
+            _check_size(f"node '{name}'", shape_of(result))
         self.block.add_op(op)
         op.verify_()
         if self.images is not None:
@@ -68,6 +74,7 @@ class Network:
 
     def weight(self, array: Array, key: str) -> SSAValue:
         """A constant in the network's element type; one operation per array."""
+        _check_size(f"the constant '{key}'", array.shape)
         known = self.weights.get(id(array))
         if known and tensor_of(known[1]).element_type == self.element:
             return known[1]
@@ -98,6 +105,12 @@ class Network:
             self.images.axes[value] = axis
         self.weights[id(array)] = (array, value)
         return value
+
+
+def _check_size(where: str, shape: Ints) -> None:
+    """DoesNotFit for a tensor that no machine holds, before memory is asked for it."""
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise DoesNotFit(f"a tensor of {'x'.join(map(str, shape))}", where, f"{math.prod(shape)} elements", MOST_ELEMENTS)
 
 
 @dataclass
