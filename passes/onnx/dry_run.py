@@ -35,6 +35,7 @@ __all__ = ["DryRun", "HostValue", "Step", "device_tensor", "no_tensor", "static_
 
 Kind = Literal["constant", "shared", "device", "host"]
 DOUBLE = onnx.TensorProto.DOUBLE
+ROUNDED = "has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)"
 SILENT = 4
 """onnxruntime's log level of fatal errors."""
 IR_VERSION = 8
@@ -194,11 +195,11 @@ class DryRun(Walk):
                 known = is_known(proto, opset)
                 raise Refused(f"'{operand}' {value.why}" if known else "this operator is not supported")
             if self.exact and _element(self.types.get(operand)) == DOUBLE and not isinstance(value, np.ndarray):
-                raise Refused(f"'{operand}' has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)")
+                raise Refused(f"'{operand}' {ROUNDED}")
         results = self._results(proto, name, opset)
         for output, value in zip(proto.output, results, strict=False):
             if isinstance(value, SSAValue) and self.exact and _element(types.get(output)) == DOUBLE:
-                raise Refused(f"'{output}' has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)")
+                raise Refused(f"'{output}' {ROUNDED}")
             if isinstance(value, SSAValue) and not _fits(shape_of(value)):
                 raise Refused(f"'{output}' is {_text(shape_of(value))}, which is no tensor of the device")
         return results

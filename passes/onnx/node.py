@@ -109,8 +109,9 @@ class Network:
 
 def _check_size(where: str, shape: Ints) -> None:
     """DoesNotFit for a tensor that no machine holds, before memory is asked for it."""
-    if math.prod(shape) > MOST_ELEMENTS:
-        raise DoesNotFit(f"a tensor of {'x'.join(map(str, shape))}", where, f"{math.prod(shape)} elements", MOST_ELEMENTS)
+    count = math.prod(shape)
+    if count > MOST_ELEMENTS:
+        raise DoesNotFit(f"a tensor of {'x'.join(map(str, shape))}", where, f"{count} elements", MOST_ELEMENTS)
 
 
 @dataclass

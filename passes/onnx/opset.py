@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import onnx
@@ -156,7 +157,8 @@ def _refused(light: onnx.ModelProto, opset: int) -> dict[str, str]:
             [onnx.helper.make_value_info(name, types.get(name, onnx.TypeProto())) for name in set(node.input) if name],
             [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name],
         )
-        alone = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=light.ir_version)
+        own = [onnx.helper.make_opsetid("", opset)]
+        alone = onnx.helper.make_model(graph, opset_imports=own, ir_version=light.ir_version)
         try:
             version_converter.convert_version(alone, OPSET)
         except FAILURES as error:
@@ -168,10 +170,8 @@ def _refused(light: onnx.ModelProto, opset: int) -> dict[str, str]:
 
 
 def _known_types(light: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    try:
+    with suppress(FAILURES):  # then what the file itself says is left
         light = shape_inference.infer_shapes(light)
-    except FAILURES:
-        pass  # what the file itself says is left
     graph = light.graph
     types = {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
     for tensor in graph.initializer:

@@ -43,7 +43,11 @@ def reduction(opset):
 
 
 def clipped(opset):
-    return ([r(3, 4)], [np.float32(-0.5), np.float32(1)], {}) if opset >= 11 else ([r(3, 4)], [], {"min": -0.5, "max": 1.0})
+    return (
+        ([r(3, 4)], [np.float32(-0.5), np.float32(1)], {})
+        if opset >= 11
+        else ([r(3, 4)], [], {"min": -0.5, "max": 1.0})
+    )
 
 
 def group_normalization(opset):
@@ -59,7 +63,11 @@ OPERATORS = {
     "Celu": one(alpha=0.7),
     "CenterCropPad": lambda opset: ([r(5, 4, 3)], [i64(3, 6)], {"axes": [0, 2]}),
     "Clip": clipped,
-    "DepthToSpace": lambda opset: ([r(1, 8, 2, 3)], [], {"blocksize": 2, **({"mode": "CRD"} if opset >= 11 else {})}),
+    "DepthToSpace": lambda opset: (
+        [r(1, 8, 2, 3)],
+        [],
+        {"blocksize": 2, **({"mode": "CRD"} if opset >= 11 else {})},
+    ),
     "Elu": one(alpha=0.7),
     "Gelu": one(approximate="tanh"),
     "GroupNormalization": group_normalization,
@@ -90,15 +98,21 @@ OPERATORS = {
 """Operands of the network, constants, attributes, by opset."""
 NOT_OF_THE_DEVICE = {
     "Bernoulli": "random",
-    "BlackmanWindow": "a constant", "HammingWindow": "a constant", "HannWindow": "a constant",
-    "AffineGrid": "needs If", "LinearAttention": "needs Scan", "NegativeLogLikelihoodLoss": "needs GatherElements",
+    "BlackmanWindow": "a constant",
+    "HammingWindow": "a constant",
+    "HannWindow": "a constant",
+    "AffineGrid": "needs If",
+    "LinearAttention": "needs Scan",
+    "NegativeLogLikelihoodLoss": "needs GatherElements",
     "SoftmaxCrossEntropyLoss": "needs GatherElements",
-    "Shrink": "needs a comparison", "ThresholdedRelu": "needs a comparison",
+    "Shrink": "needs a comparison",
+    "ThresholdedRelu": "needs a comparison",
     "Range": "its result has no floats, or is constant",
     "DynamicQuantizeLinear": "its scale depends on the numbers",
-    "GreaterOrEqual": "gives booleans", "LessOrEqual": "gives booleans",
+    "GreaterOrEqual": "gives booleans",
+    "LessOrEqual": "gives booleans",
     "SequenceMap": "takes sequences",
-}  # fmt: skip
+}
 """Operators of the host, and why."""
 
 
@@ -107,7 +121,9 @@ def versions(operator):
     """The opsets from 7 on at which the operator changes."""
     every = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == "" and s.name == operator]
     since = sorted({s.since_version for s in every})
-    return sorted({max(FIRST, version) for version in since if not any(FIRST >= later > version for later in since)})
+    return sorted(
+        {max(FIRST, version) for version in since if not any(FIRST >= later > version for later in since)}
+    )
 
 
 def opsets(operator):
@@ -132,7 +148,10 @@ def model_of(operator, opset):
     graph = helper.make_graph(
         [helper.make_node(operator, [*names[0], *names[1]], ["y"], "node", **attributes)],
         "function",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, x.shape) for n, x in zip(names[0], xs, strict=True)],
+        [
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, x.shape)
+            for n, x in zip(names[0], xs, strict=True)
+        ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.asarray(c), n) for n, c in zip(names[1], constants, strict=True)],
     )
@@ -149,14 +168,18 @@ def expected_of(model, inputs, opset):
     options.intra_op_num_threads = 1
     if opset <= NEWEST_OPSET:
         try:
-            session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, ["CPUExecutionProvider"]
+            )
             return session.run(None, inputs)[0]
         except Exception:  # it lacks this operator or version of it
             pass
     return np.asarray(ReferenceEvaluator(model).run(None, inputs)[0])
 
 
-@pytest.mark.parametrize(("operator", "opset"), [(name, opset) for name in OPERATORS for opset in opsets(name)])
+@pytest.mark.parametrize(
+    ("operator", "opset"), [(name, opset) for name in OPERATORS for opset in opsets(name)]
+)
 def test_a_function_means_what_it_meant_in_its_opset(operator, opset):
     model, inputs = model_of(operator, opset)
     expected = expected_of(model, inputs, opset)

@@ -32,11 +32,15 @@ def compared(drawn: Drawn, found: dict[str, np.ndarray], compiled: object) -> st
     dtype = chain.dtype if chain.dtype != "int8" else "f32"  # scales are powers of two: as exact as f32
     _, checked = agreement(drawn.model, drawn.inputs, found, dtype)
     if not checked.good:
-        return f"output '{checked.worst}' is {checked.max_rel_error:.3g} off, {checked.tolerance:g} is allowed"
+        return (
+            f"output '{checked.worst}' is {checked.max_rel_error:.3g} off, {checked.tolerance:g} is allowed"
+        )
     expected = oracle_outputs(drawn.model, drawn.inputs) if drawn.element == "f32" else {}
     for name, array in expected.items():
         if found[name].dtype != array.dtype or found[name].shape != array.shape:
-            return f"output '{name}' is {found[name].dtype}{found[name].shape}, not {array.dtype}{array.shape}"
+            return (
+                f"output '{name}' is {found[name].dtype}{found[name].shape}, not {array.dtype}{array.shape}"
+            )
         if array.dtype.kind in "iub" and not np.array_equal(found[name], array):
             return f"the integers of output '{name}' differ"
     return ""
@@ -49,10 +53,11 @@ def images_of(seed: int, count: int) -> str:
     drawn = random_onnx(seed, images=True, blocks=5)
     rng = np.random.default_rng(seed)
     more = {
-        name: np.concatenate([array, *(np.round(rng.standard_normal((count - 1, *array.shape)) * 16) / 16)])
-        .astype(array.dtype)
+        name: np.concatenate(
+            [array, *(np.round(rng.standard_normal((count - 1, *array.shape)) * 16) / 16)]
+        ).astype(array.dtype)
         for name, array in drawn.inputs.items()
-    }  # fmt: skip
+    }
     try:
         together = frustum.compile(drawn.model, "edge", batch=count, policy="none")
     except Unsupported as error:
@@ -60,7 +65,9 @@ def images_of(seed: int, count: int) -> str:
     alone = frustum.compile(drawn.model, "edge", policy="none")
     found = frustum.run(together, more, mode="functional").outputs
     each = [
-        frustum.run(alone, {name: array[n : n + 1] for name, array in more.items()}, mode="functional").outputs
+        frustum.run(
+            alone, {name: array[n : n + 1] for name, array in more.items()}, mode="functional"
+        ).outputs
         for n in range(count)
     ]
     for name, array in found.items():

@@ -34,13 +34,19 @@ def random_machine(rng: np.random.Generator) -> Target:
     matrix = replace(core.matrix, channels=int(rng.integers(1, 20)), line_buffer=buffer)
     core = replace(
         core,
-        nram=memory(core.nram, 512, 4096), wram=memory(core.wram, 512, 4096), matrix=matrix,
+        nram=memory(core.nram, 512, 4096),
+        wram=memory(core.wram, 512, 4096),
+        matrix=matrix,
         vector=replace(core.vector, lanes=int(rng.integers(1, 40))),
-        mvdma=Engine(int(rng.integers(3, 40))), iodma=Engine(int(rng.integers(3, 40))),
-    )  # fmt: skip
+        mvdma=Engine(int(rng.integers(3, 40))),
+        iodma=Engine(int(rng.integers(3, 40))),
+    )
     cluster = replace(
         cluster,
-        cores=int(rng.integers(1, 6)), core=core, sram=memory(cluster.sram, 4096, 32768),
-        gdma=Engine(int(rng.integers(4, 40))), cdma=Engine(int(rng.integers(4, 40))) if rng.random() < 0.7 else None,
-    )  # fmt: skip
+        cores=int(rng.integers(1, 6)),
+        core=core,
+        sram=memory(cluster.sram, 4096, 32768),
+        gdma=Engine(int(rng.integers(4, 40))),
+        cdma=Engine(int(rng.integers(4, 40))) if rng.random() < 0.7 else None,
+    )
     return replace(whole, name="drawn", chip=replace(whole.chip, clusters=clusters, cluster=cluster))

@@ -83,7 +83,9 @@ class Graph:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng((self.seed, self.images))
-        self.opset = int(self.rng.choice([7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26]))
+        self.opset = int(
+            self.rng.choice([7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26])
+        )
         self.element = T.FLOAT16 if self.rng.random() < 0.12 else T.FLOAT
         self.dtype = FLOATS[self.element]
 
@@ -126,18 +128,32 @@ class Graph:
     def ints(self, *values: int) -> Value:
         return self.constant(np.asarray(values, np.int64))
 
-    def node(self, op: str, operands: Sequence[Value | None], outputs: int = 1, exact: bool = False,
-             bound: float | None = None, **attributes: object) -> list[Value]:
+    def node(
+        self,
+        op: str,
+        operands: Sequence[Value | None],
+        outputs: int = 1,
+        exact: bool = False,
+        bound: float | None = None,
+        **attributes: object,
+    ) -> list[Value]:
         """Results of a new node; `exact`: if its operands are."""
         schema = self.schema(op)
         names = [f"v{len(self.nodes)}_{index}" for index in range(outputs)]
-        proto = helper.make_node(op, ["" if o is None else o.name for o in operands], names, f"{op}_{len(self.nodes)}",
-                                 **attributes)  # fmt: skip
+        proto = helper.make_node(
+            op,
+            ["" if o is None else o.name for o in operands],
+            names,
+            f"{op}_{len(self.nodes)}",
+            **attributes,
+        )
         types = {o.name: helper.make_tensor_type_proto(o.type, o.shape) for o in operands if o is not None}
         data = {t.name: t for t in self.tensors if t.name in types and math.prod(t.dims) <= 64}
         opsets = [helper.make_opsetid("", self.opset)]
         try:
-            found = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=opsets, ir_version=10)
+            found = onnx.shape_inference.infer_node_outputs(
+                schema, proto, types, data, opset_imports=opsets, ir_version=10
+            )
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
             raise Impossible(str(error)) from error
         given = [o for o in operands if o is not None]
@@ -186,6 +202,7 @@ class Graph:
 
     def partner(self, x: Value) -> Value:
         """An operand that is broadcast with x: another value, of any rank, or a constant."""
+
         def goes(y: Value) -> bool:
             pairs = zip(reversed(x.shape), reversed(y.shape), strict=False)
             return y.type == x.type and y.bound < 64 and all(a == b or 1 in (a, b) for a, b in pairs)
@@ -205,8 +222,29 @@ class Graph:
 
 Block = Callable[[Graph, Value], object]
 
-CONTINUOUS = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Abs", "Neg", "Elu", "Selu", "Softplus", "Softsign", "HardSigmoid",
-              "HardSwish", "Gelu", "Mish", "Erf", "Celu", "Sin", "Cos", "Identity", "Atan", "Asinh")  # fmt: skip
+CONTINUOUS = (
+    "Relu",
+    "LeakyRelu",
+    "Sigmoid",
+    "Tanh",
+    "Abs",
+    "Neg",
+    "Elu",
+    "Selu",
+    "Softplus",
+    "Softsign",
+    "HardSigmoid",
+    "HardSwish",
+    "Gelu",
+    "Mish",
+    "Erf",
+    "Celu",
+    "Sin",
+    "Cos",
+    "Identity",
+    "Atan",
+    "Asinh",
+)
 EXACT = {"Relu", "Abs", "Neg", "Identity", "Floor", "Ceil", "Round", "Sign"}
 
 
@@ -303,7 +341,10 @@ def pool(g: Graph, x: Value):
     op = g.among("MaxPool", "AveragePool", "LpPool")
     g.need(op != "LpPool" or x.rank == 4)
     kernel = [g.between(1, min(3, extent)) for extent in x.shape[2:]]
-    options = {"strides": [g.between(1, 2) for _ in kernel], "pads": [g.between(0, (k - 1) // 2) for k in kernel] * 2}
+    options = {
+        "strides": [g.between(1, 2) for _ in kernel],
+        "pads": [g.between(0, (k - 1) // 2) for k in kernel] * 2,
+    }
     if op == "AveragePool" and g.often():
         options["count_include_pad"] = 1
     if op == "MaxPool" and g.opset >= 10 and g.often(0.3):
@@ -321,11 +362,22 @@ def global_pool(g: Graph, x: Value):
 
 def normalization(g: Graph, x: Value):
     g.need(x.is_float and x.rank > 1 and all(x.shape) and x.bound < 64)
-    op, channels = g.among("BatchNormalization", "InstanceNormalization", "LRN", "LayerNormalization",
-                           "GroupNormalization", "RMSNormalization"), x.shape[1]  # fmt: skip
+    op, channels = (
+        g.among(
+            "BatchNormalization",
+            "InstanceNormalization",
+            "LRN",
+            "LayerNormalization",
+            "GroupNormalization",
+            "RMSNormalization",
+        ),
+        x.shape[1],
+    )
     varied = math.prod(x.shape[2:]) > 3 and x.exact  # of what is all but constant a normalisation is noise
     if op == "BatchNormalization":
-        return g.one(op, x, g.positive(channels), g.weight(channels), g.weight(channels), g.positive(channels))
+        return g.one(
+            op, x, g.positive(channels), g.weight(channels), g.weight(channels), g.positive(channels)
+        )
     if op == "LRN":
         g.need(x.rank == 4)
         return g.one(op, x, size=g.among(1, 3, 5), alpha=0.1)
@@ -363,7 +415,9 @@ def reduction(g: Graph, x: Value):
         axes = [axis - rank for axis in axes] if g.opset >= 11 else axes
     options = {"keepdims": int(g.often())}
     count = math.prod(x.shape[axis] for axis in axes)
-    options["bound"] = x.bound * count if kind in ("Sum", "L1") else x.bound**2 * count if kind == "SumSquare" else x.bound
+    options["bound"] = (
+        x.bound * count if kind in ("Sum", "L1") else x.bound**2 * count if kind == "SumSquare" else x.bound
+    )
     if kind == "Prod":
         g.need(count <= 4)
         options["bound"] = x.bound**count
@@ -473,7 +527,15 @@ def slice_(g: Graph, x: Value):
         start, end, step = extent - 1, -extent - 1, -g.between(1, 2)
     else:
         step = g.between(1, 2)
-    return g.one("Slice", x, g.ints(start), g.ints(end), g.ints(axis - x.rank if g.often() else axis), g.ints(step), exact=True)
+    return g.one(
+        "Slice",
+        x,
+        g.ints(start),
+        g.ints(end),
+        g.ints(axis - x.rank if g.often() else axis),
+        g.ints(step),
+        exact=True,
+    )
 
 
 def split(g: Graph, x: Value):
@@ -497,7 +559,9 @@ def concat(g: Graph, x: Value):
 
     fitting = [y for y in g.values if y.rank == x.rank and goes(y)]
     operands = [x, *(g.among(*fitting) for _ in range(g.between(1, 2)))]
-    return g.node("Concat", operands, exact=True, axis=axis - x.rank if g.often(0.3) and g.opset >= 11 else axis)
+    return g.node(
+        "Concat", operands, exact=True, axis=axis - x.rank if g.often(0.3) and g.opset >= 11 else axis
+    )
 
 
 def gather(g: Graph, x: Value):
@@ -542,8 +606,11 @@ def resize(g: Graph, x: Value):
     if g.opset < 11:
         op = "Upsample" if g.opset == 9 else "Resize"
         return g.one(op, x, g.constant(scales), mode=mode, exact=mode == "nearest")
-    options = {"mode": mode, "exact": mode == "nearest",
-               "coordinate_transformation_mode": g.among("half_pixel", "asymmetric", "pytorch_half_pixel")}  # fmt: skip
+    options = {
+        "mode": mode,
+        "exact": mode == "nearest",
+        "coordinate_transformation_mode": g.among("half_pixel", "asymmetric", "pytorch_half_pixel"),
+    }
     if mode == "nearest":
         options |= {"nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
     if g.opset >= 13 and g.often():
@@ -556,7 +623,13 @@ def resize(g: Graph, x: Value):
 def space(g: Graph, x: Value):
     g.need(x.is_float and x.rank == 4 and x.size > 0)
     if x.shape[1] % 4 == 0:
-        return g.one("DepthToSpace", x, blocksize=2, exact=True, **({"mode": g.among("DCR", "CRD")} if g.opset >= 11 else {}))
+        return g.one(
+            "DepthToSpace",
+            x,
+            blocksize=2,
+            exact=True,
+            **({"mode": g.among("DCR", "CRD")} if g.opset >= 11 else {}),
+        )
     g.need(x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0)
     return g.one("SpaceToDepth", x, blocksize=2, exact=True)
 
@@ -586,7 +659,9 @@ def quantised_conv(g: Graph, x: Value):
     a = g.one("DequantizeLinear", g.one("QuantizeLinear", x, *scale, exact=True), *scale, exact=True)
     outputs, kernel = g.between(1, 5), [g.between(1, min(3, extent)) for extent in x.shape[2:]]
     w = g.constant(g.rng.integers(-20, 21, (outputs, x.shape[1], *kernel)).astype(np.int8))
-    w = g.one("DequantizeLinear", w, g.constant(np.asarray(2.0**-5, np.float32)), g.constant(np.asarray(0, np.int8)))
+    w = g.one(
+        "DequantizeLinear", w, g.constant(np.asarray(2.0**-5, np.float32)), g.constant(np.asarray(0, np.int8))
+    )
     y = g.one("Conv", a, replace(w, exact=True), kernel_shape=kernel)
     end = [g.constant(np.asarray(2.0**-3, np.float32)), g.constant(np.asarray(0, np.int8))]
     q = g.one("QuantizeLinear", replace(y, exact=True), *end)
@@ -599,7 +674,12 @@ def whole_numbers(g: Graph, x: Value):
     kind = g.among(T.INT32, T.INT64)
     y = g.one("Cast", x, to=kind, exact=True)
     if g.often():
-        y = g.one(g.among("Add", "Mul", "Sub"), y, g.constant(np.asarray(g.between(1, 5), helper.tensor_dtype_to_np_dtype(kind))), exact=True)
+        y = g.one(
+            g.among("Add", "Mul", "Sub"),
+            y,
+            g.constant(np.asarray(g.between(1, 5), helper.tensor_dtype_to_np_dtype(kind))),
+            exact=True,
+        )
     if g.often(0.3):
         return y
     return g.one("Cast", y, to=g.element, exact=True, bound=64)
@@ -630,15 +710,16 @@ def sorted_out(g: Graph, x: Value):
     if op == "Hardmax":
         return g.one(op, x, axis=-1, exact=True)
     if op == "TopK":
-        values = g.node(op, [x, g.ints(g.between(1, x.shape[axis]))], 2, exact=True, axis=axis)
-        return values
+        return g.node(op, [x, g.ints(g.between(1, x.shape[axis]))], 2, exact=True, axis=axis)
     return g.one(op, x, axis=axis, keepdims=int(g.often()), exact=True)
 
 
 def of_the_host(g: Graph, x: Value):
     """What the device has not."""
     g.need(x.is_float and x.size > 0)
-    op = g.among("LpNormalization", "Trilu", "GatherElements", "ReduceProd", "Sinh", "IsNaN", "Det", "Einsum", "Mod")
+    op = g.among(
+        "LpNormalization", "Trilu", "GatherElements", "ReduceProd", "Sinh", "IsNaN", "Det", "Einsum", "Mod"
+    )
     if op == "LpNormalization":
         g.need(x.rank > 1)
         return g.one(op, g.one("Add", g.one("Abs", x), g.number(1.0)), axis=-1, bound=1)
@@ -665,8 +746,11 @@ def empty(g: Graph, x: Value):
     """An operand of extent 0 that is joined on."""
     g.need(x.is_float and x.rank > 0)
     axis = g.between(0, x.rank - 1)
-    nothing = g.input((*x.shape[:axis], 0, *x.shape[axis + 1 :])) if not g.images else g.constant(
-        np.zeros((*x.shape[:axis], 0, *x.shape[axis + 1 :]), g.dtype))  # fmt: skip
+    nothing = (
+        g.input((*x.shape[:axis], 0, *x.shape[axis + 1 :]))
+        if not g.images
+        else g.constant(np.zeros((*x.shape[:axis], 0, *x.shape[axis + 1 :]), g.dtype))
+    )
     return g.node("Concat", [x, nothing], exact=True, axis=axis)
 
 
@@ -681,19 +765,55 @@ def filled(g: Graph, x: Value):
     shape = g.one("Shape", x, exact=True)
     value = numpy_helper.from_array(np.asarray([0.5], g.dtype))
     name = f"v{len(g.nodes)}_0"
-    g.nodes.append(helper.make_node("ConstantOfShape", [shape.name], [name], f"Fill_{len(g.nodes)}", value=value))
+    g.nodes.append(
+        helper.make_node("ConstantOfShape", [shape.name], [name], f"Fill_{len(g.nodes)}", value=value)
+    )
     g.read.add(shape.name)
     return g.one("Add", x, g._kept(Value(name, x.shape, g.element, True)))
 
 
 BLOCKS: tuple[tuple[Block, int], ...] = (
-    (unary, 6), (rounded, 1), (positive, 1), (exponential, 1), (clip, 1), (binary, 6), (quotient, 1), (power, 1),
-    (prelu, 1), (conv, 6), (transposed, 1), (pool, 3), (global_pool, 1), (normalization, 3), (softmax, 2),
-    (reduction, 3), (gemm, 2), (product, 2), (attention, 2), (residual, 2), (transpose, 3), (reshape, 5), (slice_, 2),
-    (split, 2), (concat, 3), (gather, 2), (expand, 1), (tile, 1), (pad, 2), (resize, 2), (space, 1), (quantised, 2),
-    (quantised_conv, 2), (whole_numbers, 1), (masked, 2), (sorted_out, 1), (of_the_host, 1), (empty, 1), (dropout, 1),
+    (unary, 6),
+    (rounded, 1),
+    (positive, 1),
+    (exponential, 1),
+    (clip, 1),
+    (binary, 6),
+    (quotient, 1),
+    (power, 1),
+    (prelu, 1),
+    (conv, 6),
+    (transposed, 1),
+    (pool, 3),
+    (global_pool, 1),
+    (normalization, 3),
+    (softmax, 2),
+    (reduction, 3),
+    (gemm, 2),
+    (product, 2),
+    (attention, 2),
+    (residual, 2),
+    (transpose, 3),
+    (reshape, 5),
+    (slice_, 2),
+    (split, 2),
+    (concat, 3),
+    (gather, 2),
+    (expand, 1),
+    (tile, 1),
+    (pad, 2),
+    (resize, 2),
+    (space, 1),
+    (quantised, 2),
+    (quantised_conv, 2),
+    (whole_numbers, 1),
+    (masked, 2),
+    (sorted_out, 1),
+    (of_the_host, 1),
+    (empty, 1),
+    (dropout, 1),
     (filled, 1),
-)  # fmt: skip
+)
 SHARES = np.asarray([share for _, share in BLOCKS]) / sum(share for _, share in BLOCKS)
 
 
@@ -701,7 +821,11 @@ def random_onnx(seed: int, *, images: bool = False, blocks: int = 9) -> Drawn:
     """The model of a seed, with inputs; `images`: every input is a batch of 1."""
     g = Graph(seed, images)
     rank = g.among(1, 2, 3, 4, 4, 4, 5)
-    shape = [g.among(1, 1, 2, 3), g.among(1, 2, 3, 4, 6), *(g.between(1, 7 if rank < 5 else 4) for _ in range(3))][:rank]
+    shape = [
+        g.among(1, 1, 2, 3),
+        g.among(1, 2, 3, 4, 6),
+        *(g.between(1, 7 if rank < 5 else 4) for _ in range(3)),
+    ][:rank]
     if images:
         shape = [1, *shape[1:]] if rank > 1 else [1, g.between(1, 6)]
     g.input(shape)
@@ -735,10 +859,15 @@ def _drawn(g: Graph) -> Drawn:
     if not outputs:
         outputs = [g.one("Identity", g.values[0])]
     graph = helper.make_graph(
-        g.nodes, f"seed{g.seed}", g.inputs,
-        [helper.make_tensor_value_info(v.name, v.type, v.shape) for v in outputs], g.tensors,
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", g.opset)], ir_version=8 if g.opset < 21 else 10)
+        g.nodes,
+        f"seed{g.seed}",
+        g.inputs,
+        [helper.make_tensor_value_info(v.name, v.type, v.shape) for v in outputs],
+        g.tensors,
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", g.opset)], ir_version=8 if g.opset < 21 else 10
+    )
     names = {value.name for value in g.inputs}
     inputs = {name: array for name, array in g.arrays.items() if name in names}
     return Drawn(model, inputs, "f16" if g.element == T.FLOAT16 else "f32", tuple(n.op_type for n in g.nodes))

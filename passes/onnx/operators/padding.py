@@ -53,8 +53,9 @@ def _extended(node: Node, x: SSAValue, axis: int, before: int, after: int, mode:
     extent = shape_of(x)[axis]
     if mode == "reflect" and extent == 1:
         raise Refused("reflect needs more than one element to reflect")
-    if extent + before + after > MOST_EXTENT:
-        raise Refused(f"mode '{mode}' would make an extent of {extent + before + after}: at most {MOST_EXTENT} is supported")
+    total = extent + before + after
+    if total > MOST_EXTENT:
+        raise Refused(f"mode '{mode}' would make an extent of {total}: at most {MOST_EXTENT} is supported")
     positions = [POSITIONS[mode](index, extent) for index in range(-before, extent + after)]
     pieces = runs(positions)
     if len(pieces) > MOST_PIECES:
