@@ -153,7 +153,7 @@ def test_never_is_the_import_alone_and_only_is_none_of_it() -> None:
 
 def test_a_model_on_the_host_as_a_whole_keeps_its_batch() -> None:
     proto = model([node("Hardmax", ["x"], ["h"])], {"x": (1, 8)}, ["h"])
-    words = r"--batch \(or --shape\) cannot change the batch of 1 of what runs on the host as a whole, because asked; run"
+    words = r"--batch \(or --shape\) cannot change the batch of 1 of what runs on the host as a whole, because asked"
     with pytest.raises(Unsupported, match=words):
         whole_on_host(load_model(proto), "asked", batch=3)
 
