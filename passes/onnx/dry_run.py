@@ -192,8 +192,8 @@ class DryRun(Walk):
         for operand in free_names(proto):
             value = self.values.get(operand)
             if isinstance(value, HostValue):
-                known = is_known(proto, opset)
-                raise Refused(f"'{operand}' {value.why}" if known else "this operator is not supported")
+                is_ours = is_known(proto, opset)
+                raise Refused(f"'{operand}' {value.why}" if is_ours else "this operator is not supported")
             if self.exact and _element(self.types.get(operand)) == DOUBLE and not isinstance(value, np.ndarray):
                 raise Refused(f"'{operand}' {ROUNDED}")
         results = self._results(proto, name, opset)

@@ -39,7 +39,9 @@ def fold(node: Node) -> Sequence[Value] | None:
     if node.op_type in ("Shape", "Size") and node.has(0):
         results = [_shape_or_size(node, node.shape(0))]
         if images is not None:
-            images.keep(results[0], _shape_or_size(node, images.shape_alone(node.operands[0])))
+            operand = node.operands[0]
+            assert operand is not None
+            images.keep(results[0], _shape_or_size(node, images.shape_alone(operand)))
         return results
     if node.op_type in NOT_FOLDED or not _all_constant(node):
         return None

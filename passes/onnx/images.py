@@ -150,6 +150,7 @@ class Images:
         """The shape that a node of TARGETS, or an Expand, has for all images, from what it says of one; `given` is
         its second operand, `shape` its first one's.  None where it does not fit for one image either."""
         alone = self.divided(shape, axis)
+        numbers: list[int] | None
         if isinstance(given, np.ndarray):
             numbers = [int(each) for each in self.alone(given).reshape(-1)]
         else:

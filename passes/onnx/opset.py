@@ -147,7 +147,7 @@ def _convert(light: onnx.ModelProto, model: LoadedModel) -> tuple[onnx.ModelProt
 def _refused(light: onnx.ModelProto, opset: int) -> dict[str, str]:
     """The results of the nodes that the converter does not take alone, and its reason."""
     types = _known_types(light)
-    found = {}
+    found: dict[str, str] = {}
     for node in light.graph.node:
         if node.domain not in DEFAULT_DOMAINS:
             continue
@@ -170,7 +170,7 @@ def _refused(light: onnx.ModelProto, opset: int) -> dict[str, str]:
 
 
 def _known_types(light: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    with suppress(FAILURES):  # then what the file itself says is left
+    with suppress(*FAILURES):  # then what the file itself says is left
         light = shape_inference.infer_shapes(light)
     graph = light.graph
     types = {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}

@@ -31,7 +31,7 @@ def log_sum_exp(node: Node) -> Result:
     if not axes:
         return x
     largest = node.emit(ReduceOp("max", x, axes, True))
-    end = LARGEST.get(node.network.element, LARGEST_OF_OTHERS)
+    end = LARGEST_F16 if node.network.element == f16 else LARGEST
     finite = node.unary("clip", largest, -end, end)
     total = node.emit(ReduceOp("sum", node.unary("exp", node.binary("sub", x, finite)), axes, True))
     result = node.binary("add", node.unary("log", total), finite)
@@ -49,9 +49,8 @@ def _axes(node: Node) -> Ints:
     return tuple(range(rank)) if not axes and not node.get("noop_with_empty_axes", 0) else axes
 
 
-LARGEST = {f16: 65504.0}
-"""The largest number of an element type, where it is not about that of f32."""
-LARGEST_OF_OTHERS = 3.3e38
+LARGEST, LARGEST_F16 = 3.3e38, 65504.0
+"""Numbers that f32 and bf16, and that f16 just hold."""
 
 CONVERTERS: dict[str, Converter] = {
     "ReduceMean": reduction("mean"),
