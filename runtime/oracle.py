@@ -232,7 +232,8 @@ class _Session:
             )
         except Exception as error:
             self.__exit__()
-            raise OracleError(f"onnxruntime does not load the model: {error}") from error
+            reason = " ".join(str(error).split())
+            raise OracleError(f"onnxruntime does not load the model: {reason}") from error
 
     def __enter__(self) -> _Session:
         return self
