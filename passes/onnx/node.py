@@ -31,7 +31,7 @@ from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.refusals import NotConstant, Refused
 from frustum.passes.weights import Array, WeightStore
 
-__all__ = ["Converter", "Network", "Node", "NotConstant", "Refused", "Result", "Value"]
+__all__ = ["Converter", "Network", "Node", "NotConstant", "Refused", "Result", "Value", "check_size"]
 
 CHOOSE = ("reshape", "transpose", "slice", "concat", "pad", "interleave", "pool", "resize")
 MOST_ELEMENTS = 1 << 33
@@ -62,8 +62,6 @@ class Network:
     def emit(self, op: IRDLOperation, name: str) -> SSAValue:
         """Appends an operation that stands for the node `name`; returns its result."""
         op.location = NameLoc(StringAttr(name), NoneAttr())
-        for result in op.results:
-            _check_size(f"node '{name}'", shape_of(result))
         self.block.add_op(op)
         op.verify_()
         if self.images is not None:
@@ -74,7 +72,7 @@ class Network:
 
     def weight(self, array: Array, key: str) -> SSAValue:
         """A constant in the network's element type; one operation per array."""
-        _check_size(f"the constant '{key}'", array.shape)
+        check_size(f"the constant '{key}'", array.shape)
         known = self.weights.get(id(array))
         if known and tensor_of(known[1]).element_type == self.element:
             return known[1]
@@ -107,7 +105,7 @@ class Network:
         return value
 
 
-def _check_size(where: str, shape: Ints) -> None:
+def check_size(where: str, shape: Ints) -> None:
     """DoesNotFit for a tensor that no machine holds, before memory is asked for it."""
     count = math.prod(shape)
     if count > MOST_ELEMENTS:

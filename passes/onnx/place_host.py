@@ -147,7 +147,8 @@ def place(
     bound = _bind(model, unified.graph, unified.tensors, batch, shapes)
     run = _dry_run(model, unified, bound, refused or {}, exact)
     _check_images(run, unified)
-    steps = settled(run, unified, target)
+    # with a changed batch nodes were shown to be right where they are, as layers
+    steps = settled(run, unified, target) if run.network.images is None else run.steps
     return Placement(
         tuple(parts_of(model, unified, run, steps)),
         tuple(_interface(value, run) for value in _inputs(unified.graph, unified.tensors)),

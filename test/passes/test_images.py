@@ -227,6 +227,16 @@ KEPT = {
         ["y"],
         {"i": i64(1, 2, 6, 8)},
     ),
+    "empty operands": model(
+        [
+            node("Sin", ["x"], ["s"]),
+            node("Concat", ["s", "e"], ["c"], axis=0),
+            node("Concat", ["c", "f"], ["y"], axis=2),
+        ],
+        X,
+        ["y"],
+        {"e": np.zeros((0, 5, 12), "f4"), "f": np.zeros((1, 5, 0), "f4")},
+    ),
     "shuffled channels": model(
         [
             node("Reshape", ["x", "i"], ["r"]),
