@@ -99,7 +99,8 @@ def in_sram(unit: UnitOp, operands: list[SSAValue]) -> t.ConcatOp:
 def is_free(operand: SSAValue, concat: g.ConcatOp, operands: list[SSAValue]) -> bool:
     """Whether a map can be written into a concatenation in DRAM: a unit's, and neither an output nor in another place.
 
-    Nor is it one that a product takes as its second factor: weights are read from a buffer of their own.  Where images lie between its parts, it must be plain to write.
+    Nor is it one that a product takes as its second factor: weights are read from a buffer of their own.  Where
+    images lie between its parts, it must be plain to write.
     """
     root = operand
     while isinstance(root.owner, g.ReshapeOp):
