@@ -17,6 +17,7 @@ from frustum.dialects.isa.sync import ExternalOp, ProgramOp
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, from_attribute, to_attribute
 from frustum.passes.fuse.fuse_layers import FuseLayers
+from frustum.passes.fuse.policy import ATTRIBUTE as POLICY
 from frustum.passes.fuse.policy import CUTS, PolicyError, chosen, parse_policy
 from frustum.passes.graph.map_sizes import check_dram
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
@@ -26,9 +27,6 @@ from frustum.runtime.diagnostics import node_name
 from frustum.runtime.failures import UsageError, say
 from frustum.runtime.loading import DEFAULT_TARGET, Loaded, name_of, words_of
 from frustum.runtime.request import Request
-
-POLICY = "frustum.policy"
-"""Module attribute: how layers were, or will be, fused; so that a continued stage says the same."""
 
 INTEGERS = frozenset({"i8", "i16"})
 OUTLINED = "frustum-graph-outline makes networks of such layers"
