@@ -30,8 +30,8 @@ from frustum.passes.analysis.project import (
 from frustum.passes.tile.plan import LayerPlan, halves, plan_layer, work_of
 from frustum.passes.tile.search import SEARCHES, Search, find
 
-MAPS, SRAM_BYTES = "frustum.maps", "frustum.sram_bytes"
-"""Attributes of a unit: the `Budget` that it was fused for, where that is not the usual one."""
+MAPS = "frustum.maps"
+"""Attribute of a unit: the images at a time that it was fused for, where these are not all that fit."""
 WIDEST = 2  # widths at which something fits, from the full row down
 LARGEST_HEIGHTS = 3  # of the tiles that fit: beyond these only the borders grow
 LOOKED_AT = 8  # candidates whose cycles are modelled, cheapest in DRAM bytes first

@@ -25,7 +25,7 @@ from frustum.passes.analysis.project import UnitLayers, project, tile_counts, un
 from frustum.passes.fuse.wrap import wrap
 from frustum.passes.tile.forced import Asked, force
 from frustum.passes.tile.partition import realised
-from frustum.passes.tile.plan_unit import MAPS, SRAM_BYTES
+from frustum.passes.tile.plan_unit import MAPS
 from frustum.passes.tile.shortage import describe
 
 ROWS, COLUMNS = 2, 3
@@ -157,7 +157,7 @@ def split(unit: UnitOp, layers: UnitLayers, target: Target) -> None:
     block = unit.parent
     end = unit.body.block.last_op
     assert block is not None and end is not None
-    attributes = {name: unit.attributes[name] for name in (MAPS, SRAM_BYTES) if name in unit.attributes}
+    attributes = {MAPS: unit.attributes[MAPS]} if MAPS in unit.attributes else {}
     keeps = kept_in(layers, end)
     unroll(unit, end)
     for j, op in enumerate(layers.ops):
