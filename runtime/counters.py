@@ -47,6 +47,10 @@ class Counters:
     peak_bytes: dict[str, int]
     energy_pj: dict[str, float]
     address_cache: dict[str, int]
+    address_cycles: int
+    """In which the matrix units found addresses, overlapped or not."""
+    address_cycles_without_tables: int
+    """In which they would have, had no instruction named a table."""
     units: tuple[UnitExchange, ...] = ()
     """What each unit of the program computes again, and what its tiles hand to each other."""
 
@@ -91,6 +95,8 @@ def count(
         peak_bytes=peak_bytes(expanded),
         energy_pj=_energy(expanded, target, traffic, core, done),
         address_cache=count_tables(expanded),
+        address_cycles=int(done.address_cycles.sum()),
+        address_cycles_without_tables=int(done.address_cycles_without_tables.sum()),
         units=exchanges(expanded, tables, layer_macs),
     )
 

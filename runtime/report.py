@@ -274,7 +274,13 @@ def _cycles(
         (), useful_macs=tuple(n for run in runs for n in run.program.useful_macs), dtype=_dtype(runs)
     )
     roofline = roofline_cycles(target, whole, compulsory)
-    return {"total": total, "roofline": roofline, "ratio": total / roofline if roofline else None}
+    return {
+        "total": total,
+        "roofline": roofline,
+        "ratio": total / roofline if roofline else None,
+        "address": sum(run.counters.address_cycles for run in runs),
+        "address_without_tables": sum(run.counters.address_cycles_without_tables for run in runs),
+    }
 
 
 def _dtype(runs: Sequence[SubgraphRun]) -> str:
