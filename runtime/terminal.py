@@ -108,12 +108,18 @@ def _engines(engines: Mapping[str, Mapping[str, int]]) -> list[str]:
 def _computing(data: Mapping[str, Any]) -> list[str]:
     macs, lines = data["macs"], data["line_buffer"]
     again = f", {macs['recomputed']:,} more computed again" if macs["recomputed"] else ", none computed again"
-    return [
+    text = [
         "Computing",
         f"{_INDENT}{macs['useful']:,} useful MACs{again}",
         f"{_INDENT}line buffer: {lines['writes']:,} writes, {lines['compute_steps']:,} steps,"
         f" {lines['discarded']:,} windows discarded",
     ]
+    cycles = data["cycles"]
+    if cycles and cycles["address_without_tables"]:
+        text.append(
+            f"{_INDENT}addresses: {cycles['address']:,} cycles, {cycles['address_without_tables']:,} without tables"
+        )
+    return text
 
 
 def _energy(energy: Mapping[str, float]) -> list[str]:

@@ -81,6 +81,7 @@ def test_the_report_has_every_key_of_schema_1():
     fetch, load, store = 7 + 200, 40 + 200, 40 + 200
     assert data["cycles"] == {
         "total": fetch + load + store, "roofline": 8000 / 102, "ratio": (fetch + load + store) / (8000 / 102),
+        "address": 0, "address_without_tables": 0,
     }  # fmt: skip
     assert data["macs"] == {"useful": 0, "recomputed": 0}
     assert data["engines"]["cluster0.gdma"] == {"busy": 80, "stalled": 207 + 200, "idle": 200, "bytes": 8000}

@@ -36,6 +36,13 @@ def machine_of(cores):
     return replace(whole, chip=replace(whole.chip, clusters=clusters, cluster=cluster))
 
 
+def free_addresses(machine):
+    """The target with addresses that cost nothing to compute, for what is not about them."""
+    core = machine.core
+    cluster = replace(machine.cluster, core=replace(core, matrix=replace(core.matrix, address_cycles=0)))
+    return replace(machine, chip=replace(machine.chip, cluster=cluster))
+
+
 def aimed(module, target_name):
     """A copy of the module for a target."""
     module = module.clone()
@@ -71,4 +78,4 @@ def executable(module, choices=Choices()):  # noqa: B008  # frozen
     return executable_of(module, choices)
 
 
-__all__ = ["CORES", "aimed", "executable", "machine_of", "modules_at_stops", "run_module", "target"]
+__all__ = ["CORES", "aimed", "executable", "free_addresses", "machine_of", "modules_at_stops", "run_module", "target"]
