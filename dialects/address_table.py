@@ -78,7 +78,8 @@ def nchwc(c: int, h: int, w: int, block: int) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What a table depends on: output positions, channels of a group, the kernel's form [v, u], the layout."""
+    """What a table depends on: output positions, channels of a group, the kernel's form [v, u], the layout; of more
+    groups than one the table has the bases of each, one group after the other."""
 
     images: int
     rows: int
@@ -88,6 +89,7 @@ class Geometry:
     strides: Pair
     dilations: Pair
     layout: Layout
+    groups: int = 1
 
     @property
     def threads(self) -> int:
@@ -124,6 +126,11 @@ def base(g: Geometry, group: int = 0, order: Order = "channel-major", element_by
         "x": [x * su * layout.w for x in range(g.columns)],
     }
     return [element_bytes * (start + o) for o in _sums(offsets, AXES[order][0])]
+
+
+def bases(g: Geometry, order: Order = "channel-major") -> list[int]:
+    """Those of all groups that the table has."""
+    return [value for group in range(g.groups) for value in base(g, group, order)]
 
 
 def rel(g: Geometry, phase: int = 0, order: Order = "channel-major", element_bytes: int = 1) -> list[int]:
@@ -224,7 +231,7 @@ def entries_bytes(g: Geometry, order: Order) -> int:
 
 
 def base_bytes(g: Geometry, order: Order) -> int:
-    return g.threads * encoding(base(g, 0, order))[1]
+    return g.groups * g.threads * encoding(bases(g, order))[1]
 
 
 def rel_bytes(g: Geometry, order: Order) -> int:
@@ -232,15 +239,12 @@ def rel_bytes(g: Geometry, order: Order) -> int:
 
 
 def parts_of(g: Geometry, order: Order = "channel-major") -> Iterator[Geometry]:
-    """The whole piece, then ever smaller parts of it, the last one of a single thread and channel.
+    """The whole piece of one group, then ever smaller parts of it, the last one of a single thread and channel.
 
     All threads and channels of a strided layout are alike but for where they start, so that one part's table serves
     the whole piece: the unit walks it.  Split are the channels while there are more offsets than bases, then images,
     rows and columns.
     """
-    if g.channels > MOST_EXTENT:
-        g = replace(g, channels=-(-g.channels // -(-g.channels // MOST_EXTENT)))
-    g = replace(g, images=min(g.images, MOST_EXTENT), rows=min(g.rows, MOST_EXTENT), columns=min(g.columns, MOST_EXTENT))
     yield g
     while g.channels > 1 or g.threads > 1:
         if g.channels > 1 and (rel_bytes(g, order) >= base_bytes(g, order) or g.threads == 1):
@@ -256,7 +260,9 @@ def parts_of(g: Geometry, order: Order = "channel-major") -> Iterator[Geometry]:
 
 def walk_of(part: Geometry, whole: Geometry, group_channels: int | None = None) -> Walk:
     """The steps by which the table of a part serves all of a piece; groups, if there are several, lie
-    `group_channels` channels apart."""
+    `group_channels` channels apart.  A table of more groups than one is not walked."""
+    if part.groups > 1:
+        return STILL
     layout, (sv, su) = whole.layout, whole.strides
     return Walk(
         part.images * layout.n if part.images < whole.images else None,

@@ -192,17 +192,21 @@ def address_cycles(
     box: tuple[Int, Int, Int, Int],
     taps: int,
     groups: Int = 1,
-    part: tuple[int, int, int, int] | None = None,
+    part: tuple[Int, Int, Int, Int] | None = None,
+    *,
+    has_groups: bool = False,
 ) -> Int:
     """Cycles in which the matrix unit finds where its operands are, once per execution however many passes it makes.
 
     `box`: images, rows and columns of the output as clipping leaves it (no windows that are discarded), input channels
-    of a group; `part`: the same of the table that the instruction names, None where it names none.  With the part
-    clipped to the box, `T = images x rows x columns` threads and `K = channels x taps` products:
+    of a group; `part`: the same of the table that the instruction names, None where it names none; `has_groups`: the
+    table has the bases of every group.  With the part clipped to the box, `T = images x rows x columns` threads and
+    `K = channels x taps` products:
 
     - without a table `groups x (T + K) x address_cycles`, T and K of the box;
     - with one, `p x ceil((t + k) / 4) + (p - 1) x address_cycles`, t and k of the part, which is walked over
-      `p = groups x ceil(box / part)` pieces; those at the ends count whole.  With p = 1 that is a full table.
+      `p = groups x ceil(box / part)` pieces; those at the ends count whole.  With p = 1 that is a full table;
+    - with a full one of every group `groups x ceil((T + K) / 4)`: nothing is walked.
 
     The unit is busy for the greatest of this, its writes, and its steps.
     Source: docs/techniques/address-tables.md, "What addresses cost".
@@ -216,7 +220,8 @@ def address_cycles(
         pieces = pieces * ceil_div(extent, its)
     images, rows, columns, channels = (smaller(extent, its) for extent, its in zip(box, part, strict=True))
     entries = images * rows * columns + channels * taps
-    return pieces * ceil_div(entries, ENTRIES_PER_CYCLE) + larger(pieces - 1, 0) * unit.address_cycles
+    walked = larger(pieces - 1, 0) * (not has_groups)
+    return pieces * ceil_div(entries, ENTRIES_PER_CYCLE) + walked * unit.address_cycles
 
 
 def straddling_windows(

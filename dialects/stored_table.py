@@ -2,7 +2,7 @@
 
 | part | bytes |
 |---|---|
-| images, rows, columns, channels, kernel height, kernel width of the part that the table describes | 2 each |
+| groups, images, rows, columns, channels, kernel height, kernel width of the part that the table describes | 2 each |
 | order of threads and products | 1 |
 | encoding of the bases, of the offsets: width in bytes, + 16 for running differences | 1 each |
 | bytes of an element | 1 |
@@ -36,7 +36,7 @@ from frustum.dialects.address_table import (
     Geometry,
     Order,
     Walk,
-    base,
+    bases,
     differences,
     encoding,
     entries_bytes,
@@ -45,7 +45,7 @@ from frustum.dialects.address_table import (
 )
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv
 
-HEAD = struct.Struct("<6H6B")
+HEAD = struct.Struct("<7H6B")
 CHECKSUM = struct.Struct("<H")
 RUNNING = 16
 ALIGNMENT_BYTES = 16
@@ -66,6 +66,7 @@ class TableError(ValueError):
 class StoredTable:
     """What the bytes of a table say; `base`, `rel` and `walk` are in elements."""
 
+    groups: int
     images: int
     rows: int
     columns: int
@@ -79,7 +80,7 @@ class StoredTable:
 
     @property
     def part(self) -> tuple[int, int, int, int]:
-        """Images, rows, columns, channels."""
+        """Images, rows, columns, channels; of one group."""
         return self.images, self.rows, self.columns, self.channels
 
 
@@ -93,12 +94,12 @@ def stored_bytes(part: Geometry, order: Order, walk: Walk = STILL) -> int:
 def write_table(part: Geometry, order: Order, element_bytes: int, walk: Walk = STILL) -> Bytes:
     """The table of a part of a piece, and how it is walked, as bytes."""
     pieces, codes = [], []
-    for values in (base(part, 0, order), rel(part, 0, order)):
+    for values in (bases(part, order), rel(part, 0, order)):
         is_running, width = encoding(values)
         entries = differences(values) if is_running else values
         pieces.append(np.array(entries, f"<u{width}").tobytes())
         codes.append(width + RUNNING * is_running)
-    extents = part.images, part.rows, part.columns, part.channels, *part.kernel
+    extents = part.groups, part.images, part.rows, part.columns, part.channels, *part.kernel
     steps = [step for step in walk if step is not None]
     walked = sum(1 << place for place, step in enumerate(walk) if step is not None)
     width = _width(steps) if steps else 0
@@ -119,30 +120,30 @@ def read_table(data: Bytes) -> StoredTable:
     text = data.tobytes()
     if len(text) < HEAD.size + CHECKSUM.size:
         raise TableError(f"{len(text)} bytes long, shorter than a head")
-    images, rows, columns, channels, high, wide, order, *codes, size, walked, width = HEAD.unpack_from(text)
+    groups, images, rows, columns, channels, high, wide, order, *codes, size, walked, width = HEAD.unpack_from(text)
     end = HEAD.size + CHECKSUM.size + walked.bit_count() * width
     (checksum,) = CHECKSUM.unpack_from(text, HEAD.size)
     if checksum != crc_hqx(text[: HEAD.size] + text[HEAD.size + CHECKSUM.size : end], 0):
         raise TableError("the checksum of its head does not match")
     of_base, of_rel = codes
-    _check("extents", min(images, rows, columns, channels, high, wide), range(1, MOST_EXTENT + 1))
+    _check("extents", min(groups, images, rows, columns, channels, high, wide), range(1, MOST_EXTENT + 1))
     _check("order", order, range(len(ORDERS)))
     for code in codes:
         _check("encoding", code, [kind + each for kind in (0, RUNNING) for each in WIDTHS])
     _check("element size", size, ELEMENT_SIZES)
     _check("steps", walked, range(1 << len(STEPS)))
     _check("width of steps", width, WIDTHS if walked else (0,))
-    threads, products = images * rows * columns, channels * high * wide
+    threads, products = groups * images * rows * columns, channels * high * wide
     used = end + threads * (of_base % RUNNING) + products * (of_rel % RUNNING)
     if len(text) != -(-used // ALIGNMENT_BYTES) * ALIGNMENT_BYTES:
         raise TableError(f"{len(text)} bytes long, its head says {used} and filling")
     if any(text[used:]):
         raise TableError("its filling is not 0")
-    bases, end_of_bases = _entries(text, end, threads, of_base)
+    its_bases, end_of_bases = _entries(text, end, threads, of_base)
     rels, _ = _entries(text, end_of_bases, products, of_rel)
     walk = _walk(text[HEAD.size + CHECKSUM.size : end], walked, width)
-    part = images, rows, columns, channels
-    return StoredTable(*part, (high, wide), ORDERS[order], size, walk, bases, rels)
+    part = groups, images, rows, columns, channels
+    return StoredTable(*part, (high, wide), ORDERS[order], size, walk, its_bases, rels)
 
 
 def find_table(image: Sequence[tuple[int, Bytes]], address: int, size: int) -> StoredTable:
@@ -178,7 +179,9 @@ def check_use(table: StoredTable, conv: Conv) -> None:
     for what, has, most in zip(STEPS, table.part, (images, rows, columns, conv.channels.extent), strict=False):
         if has > most:
             raise TableError(f"it describes {has} {what}s, the convolution has {most}")
-    if conv.groups > 1 and table.walk.group is None:
+    if table.groups not in (1, conv.groups) or (table.groups > 1 and table.walk != STILL):
+        raise TableError(f"it describes {table.groups} groups, the convolution has {conv.groups}")
+    if conv.groups > table.groups and table.walk.group is None:
         raise TableError(f"it has no step from group to group, the convolution has {conv.groups} groups")
 
 

@@ -47,21 +47,24 @@ class Addresses:
     stored: StoredTable
     strides: Strides | None
 
-    def threads(self, images: int, rows: int, columns: int) -> Ints:
-        """Elements from the buffer's begin to the first operand of each thread, `[images, rows, columns]`."""
+    def threads(self, groups: int, images: int, rows: int, columns: int) -> Ints:
+        """Elements from the buffer's begin to the first operand of each thread, `[groups, images, rows, columns]`."""
         own, walk = self.stored, self.stored.walk
-        base = _by_axes(own.base, AXES[own.order][0], "nyx", {"n": own.images, "y": own.rows, "x": own.columns})
-        extents, steps = (images, rows, columns), (walk.image, walk.row, walk.column)
-        pieces = [_pieces(extent, part, step) for extent, part, step in zip(extents, own.part, steps, strict=False)]
+        extents = {"n": own.images, "y": own.rows, "x": own.columns}
+        of_groups = [
+            _by_axes(base, AXES[own.order][0], "nyx", extents) for base in own.base.reshape(own.groups, -1)
+        ]
+        counts, parts = (groups, images, rows, columns), (own.groups, *own.part[:3])
+        steps = walk.group, walk.image, walk.row, walk.column
+        pieces = [_pieces(count, part, step) for count, part, step in zip(counts, parts, steps, strict=True)]
         places, moves = zip(*pieces, strict=True)
-        found: Ints = base[np.ix_(*places)] + _sums(moves)
+        found: Ints = np.stack(of_groups)[np.ix_(*places)] + _sums(moves)
         return found
 
     def ends(self, most: Four, groups: int) -> tuple[int, int]:
         """The lowest and the highest address of an execution of this size, from the buffer's begin on."""
-        threads, products = self.threads(*most[:3]), self.products(most[3])
-        last = (groups - 1) * (self.stored.walk.group or 0)
-        return int(threads.min() + products.min()), int(threads.max() + products.max()) + last
+        threads, products = self.threads(groups, *most[:3]), self.products(most[3])
+        return int(threads.min() + products.min()), int(threads.max() + products.max())
 
     def products(self, channels: int) -> Ints:
         """Elements from a thread's first operand to each of its operands, `[channels, kernel rows, columns]`."""
@@ -120,14 +123,13 @@ def _recognised(plain: Addresses, conv: Conv, most: Four) -> Strides | None:
     images, rows, columns, channels = most
     if 0 in most:
         return None
-    threads, products = plain.threads(images, rows, columns), plain.products(channels)
-    along = [*(_first_step(threads, axis) for axis in range(3)), *(_first_step(products, axis) for axis in range(3))]
-    n, y, x, c, v, u = along
+    threads, products = plain.threads(conv.groups, images, rows, columns), plain.products(channels)
+    group, n, y, x = (_first_step(threads, axis) for axis in range(4))
+    c, v, u = (_first_step(products, axis) for axis in range(3))
     (sv, su), (dv, du) = conv.strides, conv.dilations
     h, w = y // sv if rows > 1 else v // dv, x // su if columns > 1 else u // du
-    if not (_is_sum(threads, (n, h * sv, w * su)) and _is_sum(products, (c, h * dv, w * du))):
+    if not (_is_sum(threads, (group, n, h * sv, w * su)) and _is_sum(products, (c, h * dv, w * du))):
         return None
-    group = plain.stored.walk.group if conv.groups > 1 and plain.stored.walk.group is not None else 0
     found = Strides(n, c, h, w, group)
     return found if _keeps_to(found, conv, most) else None
 

@@ -116,15 +116,14 @@ def gathered(conv: Conv, work: Work) -> Array:
     channels, groups = work.read[1], groups_of(conv, outputs)
     if channels == 0:
         return _no_products(conv, work)
-    threads = work.addresses.threads(images, rows, columns).reshape(-1)
+    threads = work.addresses.threads(groups, images, rows, columns).reshape(groups, -1)
     rel = work.addresses.products(channels).reshape(-1)
     memory, weights = _buffer(conv, work, groups), _weights(conv, work, groups)
     units, per_group = len(memory), outputs // groups
-    sums = np.zeros((units, groups, len(threads), per_group), memory.dtype)
+    sums = np.zeros((units, groups, threads.shape[1], per_group), memory.dtype)
     most = max(1, GATHERED_ELEMENTS // (units * len(rel)))
     for group in range(groups):
-        start = group * (work.addresses.stored.walk.group or 0)
-        gather(memory, threads + start, rel, weights[:, group], sums[:, group], most)
+        gather(memory, threads[group], rel, weights[:, group], sums[:, group], most)
     lead = work.view(OUT, conv.out_view, work.extent).shape[:-4]
     apart = sums.reshape(*lead, groups, images, rows, columns, per_group)
     made = np.moveaxis(apart, (-5, -1), (-4, -3))  # images, groups, outputs of each, rows, columns

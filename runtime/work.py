@@ -24,7 +24,6 @@ from frustum.dialects.isa.program import (
     Conv,
     Copy,
     Element,
-    Four,
     Instruction,
     Lrn,
     Pool,
@@ -35,6 +34,7 @@ from frustum.dialects.isa.program import (
     Unary,
 )
 from frustum.dialects.line_buffer_plan import Windows
+from frustum.dialects.stored_table import StoredTable
 from frustum.dialects.target import Target, VectorUnit
 from frustum.runtime.expand import OPERANDS, Expanded, Rows
 from frustum.runtime.form import Form
@@ -356,23 +356,25 @@ def _set_addresses(result: Work, expanded: Expanded, rows: Rows, target: Target)
         unit, taps = target.core.matrix, prod(conv.kernel)
         computed = address_cycles(unit, box, taps, groups)
         found = np.array(computed)
-        for its, part in _parts(expanded, conv, mine):
+        for its, stored in _tables(expanded, conv, mine):
             of_it = groups if conv.groups == 1 else groups[its]
             n, h, w, channels = (each[its] for each in box)
-            found[its] = address_cycles(unit, (n, h, w, channels), taps, of_it, part)
+            found[its] = address_cycles(
+                unit, (n, h, w, channels), taps, of_it, stored.part, has_groups=stored.groups > 1
+            )
         result.cycles[mine] = np.maximum(result.cycles[mine], found)
         result.address_cycles[mine] = found.sum(axis=1)
         result.address_cycles_without_tables[mine] = computed.sum(axis=1)
 
 
-def _parts(expanded: Expanded, conv: Conv, mine: Ints) -> Iterator[tuple[Ints, Four]]:
-    """The parts that the tables of some rows of a convolution describe, each with the numbers of its rows in `mine`."""
+def _tables(expanded: Expanded, conv: Conv, mine: Ints) -> Iterator[tuple[Ints, StoredTable]]:
+    """The tables that some rows of a convolution name, each with the numbers of its rows in `mine`."""
     if conv.table is None:
         return
     assert expanded.tables is not None, "tables are read before they are counted"
     number = expanded.tables.number[mine]
     for table in np.unique(number).tolist():
-        yield np.flatnonzero(number == table), expanded.tables.stored[table].part
+        yield np.flatnonzero(number == table), expanded.tables.stored[table]
 
 
 def _distinct(counts: Ints) -> tuple[Ints, Ints]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from frustum.dialects.address_table import ORDERS, Geometry, Layout, parts_of, walk_of
+from frustum.dialects.address_table import MOST_EXTENT, ORDERS, Geometry, Layout, parts_of, walk_of
 from frustum.dialects.durations import address_cycles, matrix_work
 from frustum.dialects.isa.instruction import value_of
 from frustum.dialects.isa.matrix import ConvOp
@@ -19,11 +20,12 @@ from frustum.passes.lower.choose_line_buffer import Ints, Sizes, sizes_of, windo
 
 
 class Asked(NamedTuple):
-    """What the table of an instruction depends on: the whole piece, an element's bytes, and from group to group the
-    channels between them (None: one group)."""
+    """What the table of an instruction depends on: the whole piece of a group, an element's bytes, how many groups,
+    and the channels from one to the next (None: one group)."""
 
     whole: Geometry
     element_bytes: int
+    groups: int
     group_channels: int | None
 
 
@@ -34,14 +36,15 @@ class Demand:
     asked: Asked
     sizes: Sizes
     busy_cycles: Ints
-    groups: int
 
     def cycles(self, unit: MatrixUnit, part: Geometry | None) -> int:
         """Of the matrix unit, over all executions, with the table of a part, or without one."""
         images, rows, columns, channels, _ = self.sizes.counts
         taps = self.asked.whole.kernel[0] * self.asked.whole.kernel[1]
         its = None if part is None else (part.images, part.rows, part.columns, part.channels)
-        found = address_cycles(unit, (images, rows, columns, channels), taps, self.groups, its)
+        has_groups = part is not None and part.groups > 1
+        box = images, rows, columns, channels
+        found = address_cycles(unit, box, taps, self.asked.groups, its, has_groups=has_groups)
         return int((np.maximum(self.busy_cycles, found) * self.sizes.times).sum())
 
 
@@ -67,7 +70,7 @@ def demand_of(conv: ConvOp, target: Target) -> Demand | None:
     mode = "split" if conv.line_mode is None else conv.line_mode.data
     busy = matrix_work(target.core.matrix, work, mode).busy_cycles
     group_channels = conv.channels.data.extent if groups > 1 else None
-    return Demand(Asked(whole, size, group_channels), sizes, busy, groups)
+    return Demand(Asked(whole, size, groups, group_channels), sizes, busy)
 
 
 def _is_bordered(conv: ConvOp, sizes: Sizes) -> bool:
@@ -102,8 +105,11 @@ def options_of(demands: Sequence[Demand], unit: MatrixUnit, most_bytes: int) -> 
 
 def _parts(asked: Asked, most_bytes: int) -> Iterator[tuple[Geometry, int]]:
     """The parts whose tables are small enough, in whatever order they are numbered, and the bytes of these."""
-    for part in parts_of(asked.whole):
-        if part.threads + part.products > most_bytes:
+    has_all = asked.groups > 1 and asked.group_channels == asked.whole.channels
+    of_all_groups = [replace(asked.whole, groups=asked.groups)] if has_all else []
+    for part in chain(of_all_groups, parts_of(asked.whole)):
+        largest = max(part.groups, part.images, part.rows, part.columns, part.channels)
+        if part.groups * part.threads + part.products > most_bytes or largest > MOST_EXTENT:
             continue
         walk = walk_of(part, asked.whole, asked.group_channels)
         size = max(stored_bytes(part, order, walk) for order in ORDERS)
