@@ -36,10 +36,10 @@ def machine_of(cores):
     return replace(whole, chip=replace(whole.chip, clusters=clusters, cluster=cluster))
 
 
-def free_addresses(machine):
-    """The target with addresses that cost nothing to compute, for what is not about them."""
+def free_addresses(machine, cycles=0):
+    """The target with addresses that cost nothing to compute, for what is not about them, or so many cycles."""
     core = machine.core
-    cluster = replace(machine.cluster, core=replace(core, matrix=replace(core.matrix, address_cycles=0)))
+    cluster = replace(machine.cluster, core=replace(core, matrix=replace(core.matrix, address_cycles=cycles)))
     return replace(machine, chip=replace(machine.chip, cluster=cluster))
 
 

@@ -1,12 +1,11 @@
 """Tables of whole networks: who shares them, when they are loaded, and that the machine can live by them alone."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from address_tables import convolutions, small_cache
 from every_operation import network
 from networks import Net
-from stops import executable, modules_at_stops, target
+from stops import executable, modules_at_stops
 from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices
@@ -15,8 +14,6 @@ from frustum.dialects.isa.instruction import value_of
 from frustum.dialects.isa.program import IMAGE_CLASSES
 from frustum.dialects.isa.table import TableOp
 from frustum.dialects.stored_table import KEY, read_table
-from frustum.dialects.target import ATTRIBUTE as TARGET
-from frustum.dialects.target import to_attribute
 from frustum.passes.lower.make_address_tables import MakeAddressTables, forget
 from frustum.passes.weights import store_of
 from frustum.runtime.execute import execute
@@ -27,15 +24,6 @@ NETWORKS = ("inception", "residual", "long_kernel")
 
 def lowered(module, name="tiny", **choices):
     return modules_at_stops(module, name, Choices(**choices))["lowered"]
-
-
-def convolutions(outputs, kernel=3, **rest):
-    """A chain of equal convolutions."""
-    net = Net()
-    x = net.input(1, outputs[0], 12, 12)
-    for count in outputs:
-        x = net.conv(x, count, kernel, **rest)
-    return net.module(x)
 
 
 def ops(module, kind):
@@ -126,15 +114,6 @@ def test_small_parts_are_walked_to_the_same_numbers():
         found += [machine.run(inputs, "functional", detailed_tables=way).outputs["y0"] for way in (False, True)]
     for each in found[1:]:
         np.testing.assert_allclose(found[0], each, rtol=1e-4, atol=1e-5)
-
-
-def small_cache(module, size):
-    """The module for a machine with this address cache."""
-    machine = target("tiny")
-    core = replace(machine.core, address_cache_bytes=size)
-    cluster = replace(machine.cluster, core=core)
-    module.attributes[TARGET] = to_attribute(replace(machine, chip=replace(machine.chip, cluster=cluster)))
-    return module
 
 
 def test_a_full_cache_gives_up_the_least_recently_used_and_loads_it_again():
