@@ -22,8 +22,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.backend.check_tables import check_tables
 from frustum.backend.check_manifest import ManifestError, check_manifest
+from frustum.backend.check_tables import check_tables
 from frustum.backend.container import (
     ALIGNMENT_BYTES,
     HEADER,

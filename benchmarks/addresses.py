@@ -25,7 +25,8 @@ from frustum.runtime.chain import Chain, chain_of
 from frustum.runtime.machine import Machine
 
 NETWORKS = (
-    "squeezenet", "shufflenet", "resnet50", "alexnet", "densenet121", "inception_v1", "inception_v2", "vgg19", "zfnet512",
+    "squeezenet", "shufflenet", "resnet50", "alexnet", "densenet121", "inception_v1", "inception_v2", "vgg19",
+    "zfnet512",
 )  # fmt: skip
 TARGETS = ("default", "edge")
 TABLES_SHARE, SLOWER, OTHER_SHARE, OTHER_BYTES = 0.9, 1.01, 0.02, 256 << 10
@@ -95,8 +96,8 @@ def with_core(target: Target, core: Any) -> Target:
 
 def rows(networks: Sequence[str], names: Sequence[str], dtype: str) -> Iterator[list[str]]:
     yield [
-        "network", "target", "with table", "cycles", "free addresses", "ratio", "without tables", "ratio", "matrix busy",
-        "without", "more", "address", "without", "other KiB", "at most", "tables", "loads",
+        "network", "target", "with table", "cycles", "free addresses", "ratio", "without tables", "ratio",
+        "matrix busy", "without", "more", "address", "without", "other KiB", "at most", "tables", "loads",
     ]  # fmt: skip
     for network in networks:
         for name in names:
@@ -109,7 +110,8 @@ def rows(networks: Sequence[str], names: Sequence[str], dtype: str) -> Iterator[
                 f"{least.cycles:,}", f"{above:.4f}{missed(above > SLOWER)}", f"{most.cycles:,}",
                 f"{most.cycles / found.cycles:.3f}{missed(most.cycles < found.cycles)}", f"{found.busy:,}",
                 f"{most.busy:,}", f"{100 * (most.busy / found.busy - 1):.1f} %", f"{cycles['address']:,}",
-                f"{cycles['address_without_tables']:,}", f"{found.other / 1024:.1f}{missed(found.other > found.most_other)}",
+                f"{cycles['address_without_tables']:,}",
+                f"{found.other / 1024:.1f}{missed(found.other > found.most_other)}",
                 f"{found.most_other / 1024:.0f}", str(cache["tables"]), str(cache["loads"]),
             ]  # fmt: skip
 

@@ -116,7 +116,8 @@ class MatrixUnit:
     cycles_per_step: Annotated[CyclesByWidth, Parameter("P x Q multiply-accumulates")]
     energy_pj_per_mac: Annotated[EnergyByWidth, Parameter("one multiply-accumulate")]
     address_cycles: Annotated[
-        int, Parameter("an address that no table holds, or the step to a table's next piece; 8 if not given", 0, 1024, "cycles")
+        int,
+        Parameter("an address that no table holds, or a step to a table's next piece; 8 if absent", 0, 1024, "cycles"),
     ] = 8
 
     @property

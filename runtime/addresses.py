@@ -194,7 +194,7 @@ def _check_execution(expanded: Expanded, conv: Conv, use: Addresses, row: int, u
     box, read, low, high = (part[:, row, unit].tolist() for part in (rows.extent, rows.read, rows.low, rows.high))
     lowest, highest = use.ends((box[0], box[2], box[3], read[1]), groups_of(conv, box[1]))
     elements = buffer_elements(conv, box, read, low, high)
-    if 0 <= lowest and highest < elements:
+    if lowest >= 0 and highest < elements:
         return
     begin = int(rows.address[0, row, unit]) - low[2] * conv.in_view.strides[2] - low[3] * conv.in_view.strides[3]
     wrong = lowest if lowest < 0 else highest

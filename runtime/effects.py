@@ -36,8 +36,8 @@ class Work:
     `addresses`: of the address table that a convolution names."""
 
     __slots__ = (
-        "_base", "_kinds", "_lead", "_memories", "_steps", "addresses", "copies", "extent", "high", "is_first", "is_last",
-        "low", "lower", "origin", "read",
+        "_base", "_kinds", "_lead", "_memories", "_steps", "addresses", "copies", "extent", "high", "is_first",
+        "is_last", "low", "lower", "origin", "read",
     )  # fmt: skip
 
     def __init__(

@@ -15,16 +15,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from frustum.backend.executable import Executable
-from frustum.dialects.isa.program import MEMORIES, Conv, External, Program
+from frustum.dialects.isa.program import MEMORIES, Conv, External
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.addresses import check_reach
 from frustum.runtime.check import check
 from frustum.runtime.expand import DRAM, Expanded, expand
 from frustum.runtime.kernels import Array, integer, narrow
 from frustum.runtime.line_buffer import LineBufferCounts, LineBuffers
+from frustum.runtime.matrix import convolve_by_address
 from frustum.runtime.memory import DTYPES, Memories, host_type
 from frustum.runtime.progress import Progress
-from frustum.runtime.matrix import convolve_by_address
 from frustum.runtime.table import check_tables, with_tables
 
 if TYPE_CHECKING:

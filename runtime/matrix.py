@@ -152,8 +152,9 @@ def _weights(conv: Conv, work: Work, groups: int) -> Array:
     shape = (outputs, channels, *conv.kernel)
     lead = work.view(OUT, conv.out_view, work.extent).shape[:-4]
     zeros: Array | int = 0
-    if conv.weight_zero_view is not None:
-        zeros = work.view(WEIGHT_ZERO, conv.weight_zero_view, (outputs, 1, 1, 1), (conv.weight_zero_view.strides[1], 0, 0, 0))
+    its = conv.weight_zero_view
+    if its is not None:
+        zeros = work.view(WEIGHT_ZERO, its, (outputs, 1, 1, 1), (its.strides[1], 0, 0, 0))
     given = np.broadcast_to(_wide(work.view(WEIGHT, conv.weight_view, shape), zeros), (*lead, *shape))
     return given.reshape(-1, groups, outputs // groups, math.prod(shape[1:])).swapaxes(2, 3)
 

@@ -19,7 +19,7 @@ from frustum.dialects.address_cache import AddressCache, Load
 from frustum.dialects.address_table import Geometry, Order, best_order, walk_of
 from frustum.dialects.isa.instruction import Instruction, integer, value_of
 from frustum.dialects.isa.matrix import ConvOp
-from frustum.dialects.isa.program import ELEMENT_BYTES, TABLE_ENTRIES, ZERO, View
+from frustum.dialects.isa.program import ELEMENT_BYTES, TABLE_ENTRIES, ZERO, Element, View
 from frustum.dialects.isa.sync import BarrierOp, ExternalOp, FetchOp, ProgramOp, RepeatOp
 from frustum.dialects.isa.table import TableOp
 from frustum.dialects.stored_table import KEY, key_of, write_table
@@ -177,11 +177,11 @@ class _Tables:
     def room(self) -> int:
         """Bytes that tables may take."""
         compulsory = sum(
-            math.prod(value_of(op.shape)) * ELEMENT_BYTES[op.element.data]
+            math.prod(value_of(op.shape)) * ELEMENT_BYTES[cast(Element, op.element.data)]
             for op in self.program.walk()
             if isinstance(op, ExternalOp) and op.class_.data in ("weight", "input", "output")
         )
-        code = INSTRUCTION_BYTES * sum(isinstance(op, Instruction | RepeatOp) for op in self.program.walk())
+        code = INSTRUCTION_BYTES * len([op for op in self.program.walk() if isinstance(op, Instruction | RepeatOp)])
         return max(int(OTHER_SHARE * compulsory), OTHER_BYTES) - code
 
     def loaded_bytes(self, sections: Sequence[_Section]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -13,10 +13,11 @@ from frustum.dialects.address_table import MOST_EXTENT, ORDERS, Geometry, Layout
 from frustum.dialects.durations import address_cycles, matrix_work
 from frustum.dialects.isa.instruction import value_of
 from frustum.dialects.isa.matrix import ConvOp
-from frustum.dialects.isa.program import ELEMENT_BYTES
+from frustum.dialects.isa.program import ELEMENT_BYTES, LineMode
 from frustum.dialects.stored_table import stored_bytes
 from frustum.dialects.target import MatrixUnit, Target
-from frustum.passes.lower.choose_line_buffer import Ints, Sizes, sizes_of, windows_of
+from frustum.passes.lower.choose_line_buffer import Sizes, sizes_of, windows_of
+from frustum.passes.lower.executions import Ints
 
 
 class Asked(NamedTuple):
@@ -67,7 +68,7 @@ def demand_of(conv: ConvOp, target: Target) -> Demand | None:
     layout = Layout(*(stride // size for stride in view.strides))
     whole = Geometry(images, rows, columns, channels, kernel, strides, dilations, layout)
     work = windows_of(conv).convolution(*sizes.counts)
-    mode = "split" if conv.line_mode is None else conv.line_mode.data
+    mode = cast(LineMode, "split" if conv.line_mode is None else conv.line_mode.data)
     busy = matrix_work(target.core.matrix, work, mode).busy_cycles
     group_channels = conv.channels.data.extent if groups > 1 else None
     return Demand(Asked(whole, size, groups, group_channels), sizes, busy)

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from mixed_models import sandwich
 
 import frustum
-from frustum.runtime import cli
 from frustum.backend.container import ENTRY, HEADER
+from frustum.runtime import cli
 from frustum.runtime.compiled_folder import MANIFEST, _sealed
 from frustum.runtime.failures import UsageError
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from stops import free_addresses
 
 from frustum.dialects.isa import program as p

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -51,11 +52,12 @@ def test_options_are_cycles_against_bytes(rest):
         *tables, none = options
         assert none.part is None and none.size_bytes == 0 and none.cycles == demand.cycles(UNIT, None)
         assert tables and all(option.cycles <= none.cycles for option in tables)
-        for fast, small in zip(tables, tables[1:], strict=False):
+        for fast, small in itertools.pairwise(tables):
             assert fast.cycles < small.cycles and fast.size_bytes > small.size_bytes
-        full = (demand.asked.whole.images, demand.asked.whole.rows, demand.asked.whole.columns, demand.asked.whole.channels)
+        whole = demand.asked.whole
+        full = whole.images, whole.rows, whole.columns, whole.channels
         images, rows, columns, channels, _ = demand.sizes.counts
-        taps = int(np.prod(demand.asked.whole.kernel))
+        taps = int(np.prod(whole.kernel))
         best = address_cycles(UNIT, (images, rows, columns, channels), taps, demand.asked.groups, full, has_groups=True)
         least = int((np.maximum(demand.busy_cycles, best) * demand.sizes.times).sum())
         assert options[0].cycles == least
@@ -113,7 +115,10 @@ def test_none_means_none():
 
 def test_where_every_cycle_counts_a_table_has_the_bases_of_every_group():
     """Steps from group to group would cost; where other work hides them, the smaller table of one group is taken."""
-    (demand, *_) = demands(groups=8)
+    (demand, *_) = demands()
+    whole = replace(demand.asked.whole, channels=1)
+    demand = replace(demand, asked=demand.asked._replace(whole=whole, groups=8, group_channels=1))
+    demand.sizes.counts[3] = 1
     options = options_of([replace(demand, busy_cycles=0 * demand.busy_cycles)], UNIT, 1 << 20)
     assert options[0].part.groups == 8 and options[1].part.groups == 1
     assert options_of([demand], UNIT, 1 << 20)[0].part.groups == 1
