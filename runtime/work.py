@@ -352,15 +352,14 @@ def _set_addresses(result: Work, expanded: Expanded, rows: Rows, target: Target)
         assert isinstance(conv, Conv)
         images, outputs, height, width = rows.extent[:, mine] * rows.active[mine]
         box = images, height, width, rows.read[1, mine] * rows.active[mine]
-        groups = outputs // (conv.box.extent[1] // conv.groups) if conv.groups > 1 else 1
+        groups = np.where(conv.groups > 1, outputs // max(1, conv.box.extent[1] // conv.groups), 1)
         unit, taps = target.core.matrix, prod(conv.kernel)
         computed = address_cycles(unit, box, taps, groups)
         found = np.array(computed)
         for its, stored in _tables(expanded, conv, mine):
-            of_it = groups if conv.groups == 1 else groups[its]
             n, h, w, channels = (each[its] for each in box)
             found[its] = address_cycles(
-                unit, (n, h, w, channels), taps, of_it, stored.part, has_groups=stored.groups > 1
+                unit, (n, h, w, channels), taps, groups[its], stored.part, has_groups=stored.groups > 1
             )
         result.cycles[mine] = np.maximum(result.cycles[mine], found)
         result.address_cycles[mine] = found.sum(axis=1)
