@@ -134,7 +134,7 @@ def partition_passes(choices: Choices) -> Sequence[ModulePass]:
     words = None if choices.order is None else parse_order(choices.order)
     if words is None and borders != "exchange":
         return cut
-    split = SplitBreadthFirst(borders=borders or "auto")
+    split = SplitBreadthFirst(borders="auto" if choices.borders == "auto" else borders or "overlap")
     if words is not None:
         split = replace(split, order=words.order, depth=words.depth)  # type: ignore[arg-type]  # checked words
     return [*cut, split, PartitionUnits(sram=choices.sram)]
@@ -195,13 +195,17 @@ class Run:
     at_stop: Callable[[str, ModuleOp], None] = lambda stop, module: None
     seconds: dict[str, float] = field(default_factory=dict)
 
+    def apply(self, step: ModulePass, context: Context, module: ModuleOp) -> None:
+        """Run one pass."""
+        step.apply(context, module)
+
     def advance(self, module: ModuleOp, stops: Sequence[str], choices: Choices) -> None:
         """Run the passes up to each of the stops in turn; the module is verified at each."""
         context = Context()
         for stop in stops:
             for step in passes_to(stop, choices):
                 started = time.perf_counter()
-                step.apply(context, module)
+                self.apply(step, context, module)
                 self.seconds[step.name] = self.seconds.get(step.name, 0.0) + time.perf_counter() - started
             module.verify()
             self.at_stop(stop, module)

@@ -12,7 +12,6 @@ Every cut, fusion and refusal is a line of the log.  Source: output-split.md.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -25,13 +24,14 @@ from frustum.backend.compile import executable_of, fixed
 from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal
-from frustum.dialects.fit import DoesNotFit
-from frustum.dialects.graph import NetworkOp, shape_of
+from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Memory, Target, to_attribute
+from frustum.passes.analysis.foreign import others_in
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Cuts, Range, at_outputs, cuts_within, pieces_of
+from frustum.passes.graph.map_sizes import check_dram
 from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
 from frustum.passes.weights import attach, store_of
 
@@ -143,7 +143,7 @@ class _Work:
     def _first_pieces(self) -> list[Range] | None:
         """Where the network is cut at first; None where a module may not be cut any more."""
         several = len(networks_of(self.module)) > 1
-        if not several and stop_of(self.module) != STOPS[0]:
+        if not several and (stop_of(self.module) != STOPS[0] or self._has_others()):
             return None
         if several:
             whole, pieces = joined(self.module)
@@ -160,6 +160,10 @@ class _Work:
             self._say_cut(self.layers.whole, cuts)
         return pieces_of(self.layers.whole, cuts)
 
+    def _has_others(self) -> bool:
+        """Whether operations of other dialects stand in the network: they have a place in one network alone."""
+        return any(others_in(network.body.block) for network in networks_of(self.module))
+
     def _advance(self) -> None:
         run = Run(self.at_stop(""), self.seconds)
         run.advance(self.module, STOPS[1 : STOPS.index(TYPED) + 1], self.choices)
@@ -174,7 +178,7 @@ class _Work:
                 done.append(piece)
                 continue
             cuts = cuts_within(self.layers.series, piece)
-            if self.splitting.when != "auto" or cuts is None:
+            if self.splitting.when != "auto" or cuts is None or isinstance(error, OrderDoesNotFit):
                 raise self._blamed(error, piece)
             self._say_cut(piece, cuts, error)
             waiting.extendleft(reversed(pieces_of(piece, cuts)))
@@ -187,7 +191,7 @@ class _Work:
         op = self.layers.ops[piece[0]]
         name = f"node '{self.layers.series.names[piece[0]]}' ({op.name})"
         where = error.where if name in error.where else f"{name}, alone in its network: {error.where}"
-        return DoesNotFit(error.what, where, error.needed, error.available)
+        return type(error)(error.what, where, error.needed, error.available)
 
     def _fused_again(self, ranges: Sequence[Range], refusal: Refusal) -> list[Range]:
         def union(group: Range) -> Range:
@@ -248,11 +252,11 @@ class _Work:
 
     def _compiled(self, piece: Range, cap: Target | None = None) -> Executable:
         if piece == self.layers.whole:
-            _check_dram(self.layers.network, target_of(self.module))
+            check_dram(self.layers.network, target_of(self.module))
             return self._fixed(self.module.clone(), self.stop, self.at_stop(""), cap)
         name = self._trial(piece)
         network = self.layers.extract(piece, name)
-        _check_dram(network, target_of(self.module))
+        check_dram(network, target_of(self.module))
         return self._fixed(_module_of(network, self.module), self.stop, self.at_stop(name), cap)
 
     def _trial(self, piece: Range) -> str:
@@ -337,18 +341,6 @@ def _module_of(network: object, like: ModuleOp) -> ModuleOp:
     module.location = like.location
     attach(module, store_of(like))
     return module
-
-
-def _check_dram(network: NetworkOp, target: Target) -> None:
-    """DoesNotFit where inputs and outputs alone, of a byte for each element at least, are more than DRAM holds: no plan
-    of maps of 2^60 elements is worth the time."""
-    given = (argument for argument in network.body.block.args if argument.uses)
-    values = dict.fromkeys((*given, *network.terminator.values))
-    needed, capacity = sum(math.prod(shape_of(value)) for value in values), target.chip.dram.capacity_bytes
-    if needed > capacity:
-        largest = max(values, key=lambda value: math.prod(shape_of(value)))
-        what = f"the sum of inputs and outputs, the largest {'x'.join(map(str, shape_of(largest)))},"
-        raise DoesNotFit(what, f"network '{network.sym_name.data}'", f"{needed} B", f"{capacity} B of dram")
 
 
 def allocated_bytes(executable: Executable) -> Peaks:

@@ -4,8 +4,9 @@ Importing this module imports numba, so it is imported only where there is somet
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from frustum.dialects.loops import compiled, entry
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -20,7 +21,7 @@ RUNS, CODES = 1, 2
 MOST_ZEROS = 255
 
 
-@njit(cache=True, nogil=True)
+@entry("void(uint8[::1], int64[::1], int64, int64[::1], uint8[::1], uint8[::1], int64[::1])")
 def compress_all(
     raw: Bytes, ends: Ints, width: int, methods: Ints, stream: Bytes, out: Bytes, out_ends: Ints
 ) -> None:
@@ -63,7 +64,7 @@ def compress_all(
 # --- zero runs ---------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def write_runs(raw: Bytes, width: int, out: Bytes) -> int:
     """Tokens of the elements; how many bytes they take."""
     position, zeros = 0, 0
@@ -83,7 +84,7 @@ def write_runs(raw: Bytes, width: int, out: Bytes) -> int:
     return position
 
 
-@njit(cache=True, nogil=True)
+@entry("(uint8[::1], int64, uint8[::1])")
 def expand_runs(stream: Bytes, width: int, out: Bytes) -> bool:
     """The elements that tokens stand for; false where these are not as many as there should be."""
     position = 0
@@ -103,7 +104,7 @@ def expand_runs(stream: Bytes, width: int, out: Bytes) -> bool:
 # --- Huffman codes -----------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def frequencies(data: Bytes, period: int) -> Ints:
     """How often each symbol occurs at each place: `[period, 256]`."""
     count = np.zeros((period, SYMBOLS), np.int64)
@@ -113,7 +114,7 @@ def frequencies(data: Bytes, period: int) -> Ints:
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def code_lengths(frequency: Ints) -> Ints:
     """Bits of each symbol's code, 0 where it does not occur (or is the only one).
 
@@ -150,7 +151,7 @@ def code_lengths(frequency: Ints) -> Ints:
         weights = (weights + 1) // 2
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def reversed_codes(lengths: Ints) -> Ints:
     """Canonical codes, their highest bit lowest: shorter ones first, those of one length by symbol."""
     codes = np.zeros(SYMBOLS, np.int64)
@@ -167,13 +168,13 @@ def reversed_codes(lengths: Ints) -> Ints:
     return codes
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def table_bytes(used: int) -> int:
     """What naming the code of so many symbols takes."""
     return 1 + (used if used < LISTED else SYMBOLS // 8) + (used + 1) // 2
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def plan(count: Ints) -> tuple[Ints, int]:
     """Lengths of the codes of each place, and the bytes of everything; -1 where bytes are their own codes."""
     lengths = np.empty(count.shape, np.int64)
@@ -196,13 +197,13 @@ def plan(count: Ints) -> tuple[Ints, int]:
     return lengths, size + (bits + 7) // 8
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def code_bytes(data: Bytes, period: int) -> int:
     """Bytes that `write_codes` writes."""
     return plan(frequencies(data, period))[1]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def write_codes(data: Bytes, period: int, out: Bytes) -> None:
     """The codes of all places, then the data in them."""
     count = frequencies(data, period)
@@ -232,7 +233,7 @@ def write_codes(data: Bytes, period: int, out: Bytes) -> None:
         out[position] = held
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def write_table(count: Ints, lengths: Ints, out: Bytes, position: int) -> int:
     """Which symbols have codes, and how long these are; the position behind it."""
     used = np.flatnonzero(count)
@@ -254,7 +255,7 @@ def write_table(count: Ints, lengths: Ints, out: Bytes, position: int) -> int:
     return position
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def read_lengths(block: Bytes, position: int, lengths: Ints) -> tuple[int, int]:
     """Set the lengths of the codes that stand at `position`: the position behind them, -1 where that is too far, and
     the only symbol, -1 where there are several."""
@@ -283,7 +284,7 @@ def read_lengths(block: Bytes, position: int, lengths: Ints) -> tuple[int, int]:
     return end, int(used[0]) if len(used) == 1 else -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def read_table(block: Bytes, position: int, entries: NDArray[np.uint16]) -> int:
     """Fill `entries`: for the next 12 bits the symbol, and from bit 8 on its length; the position behind the code's
     text, -1 where that is damaged."""
@@ -306,7 +307,7 @@ def read_table(block: Bytes, position: int, entries: NDArray[np.uint16]) -> int:
     return position
 
 
-@njit(cache=True, nogil=True)
+@entry("(uint8[::1], int64, uint8[::1])")
 def decode_bytes(block: Bytes, period: int, out: Bytes) -> bool:
     """What the codes stand for; false where the block is damaged."""
     entries = np.empty((period, 1 << LONGEST), np.uint16)

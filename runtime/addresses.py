@@ -22,6 +22,7 @@ from frustum.dialects.isa.program import ELEMENT_BYTES, Conv
 from frustum.dialects.stored_table import STEPS, StoredTable, TableError, check_use
 from frustum.runtime.check import AccessError, beyond
 from frustum.runtime.expand import Expanded
+from frustum.runtime.form import groups_of
 from frustum.runtime.order import Ints
 
 if TYPE_CHECKING:
@@ -207,10 +208,3 @@ def buffer_elements(conv: Conv, box: list[int], read: list[int], low: list[int],
     channels = (groups_of(conv, box[1]) - 1) * conv.channels.extent + read[1]
     extents, size = (box[0], channels, rows, columns), ELEMENT_BYTES[conv.in_view.element]
     return 1 + sum((n - 1) * stride // size for n, stride in zip(extents, conv.in_view.strides, strict=True))
-
-
-def groups_of(conv: Conv, outputs: int) -> int:
-    """How many groups a clipped box still has."""
-    per_group = conv.box.extent[1] // conv.groups
-    assert conv.groups == 1 or outputs % per_group == 0, "groups are cut whole"
-    return 1 if conv.groups == 1 else outputs // per_group

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from frustum.backend.executable import Executable
+from frustum.backend.executable import Executable, check_program
 from frustum.dialects.isa.program import MEMORIES, Conv, External
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.addresses import check_reach
@@ -53,11 +53,13 @@ class _Decoded:
 
     def __init__(self, executable: Executable) -> None:
         self.program, self._image = executable.program, executable.weights
+        self.page_bytes = executable.code.page_bytes
         self.target: Target = from_json(json.loads(self.program.target))
         self.memories: Memories | None = None
 
     @cached_property
     def expanded(self) -> Expanded:
+        check_program(self.program, self.page_bytes)
         expanded = expand(self.program, self.target.chip.clusters, self.target.cluster.cores)
         return with_tables(expanded, self._image)
 

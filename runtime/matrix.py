@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, View
-from frustum.runtime.addresses import buffer_elements, groups_of, input_strides
+from frustum.runtime.addresses import buffer_elements, input_strides
 from frustum.runtime.effects import Work, effect, store
+from frustum.runtime.form import groups_of
 from frustum.runtime.gather import gather
 from frustum.runtime.kernels import Array, conv, integer, unary, widen
 from frustum.runtime.memory import DTYPES
