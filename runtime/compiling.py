@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,20 +14,25 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend.compile import AtStop, executable_of
+from frustum.backend.cost import Cost
 from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, stop_of
 from frustum.backend.split_compile import Compilation, Splitting, compile_pieces, one_piece
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.program import Memory as MemoryName
+from frustum.dialects.isa.program import Program
 from frustum.dialects.isa.sync import ProgramOp
+from frustum.dialects.target import from_json
 from frustum.passes.weights import write_module
-from frustum.runtime.counters import peak_bytes
+from frustum.runtime.counters import count, peak_bytes
 from frustum.runtime.diagnostics import Reported, operation_at_fault
+from frustum.runtime.expand import expand
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import make_folder
 from frustum.runtime.loading import Loaded
 from frustum.runtime.machine import Machine
 from frustum.runtime.progress import Progress
+from frustum.runtime.timeline import simulate
 
 
 def compile_module(
@@ -55,7 +61,18 @@ def compile_module(
         return told
 
     progress("compile", 0.0)
-    return compile_pieces(module, None, choices, splitting, names, at_stop, measured=_written_bytes)
+    return compile_pieces(
+        module, None, choices, splitting, names, at_stop, measured=_written_bytes, cost_of=_cost_of
+    )
+
+
+def _cost_of(program: Program, page_bytes: Sequence[int]) -> Cost:
+    """What the emulator counts in mode timing."""
+    target = from_json(json.loads(program.target))
+    expanded = expand(program, target.chip.clusters, target.cluster.cores)
+    timeline = simulate(expanded, target, page_bytes)
+    counted = count(expanded, target, page_bytes, timeline.tables)
+    return Cost(timeline.total_cycles, counted.dram_read_bytes + counted.dram_write_bytes)
 
 
 def _written_bytes(executable: Executable) -> dict[MemoryName, int]:

@@ -1,0 +1,45 @@
+"""What candidates are compared by: cycles and bytes of DRAM, counted for programs that are really there.
+
+Who counts is passed in: the compiler does not know the machine that runs its programs.
+Source: docs/techniques/output-split.md, "When".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from frustum.dialects.isa.program import Program
+
+__all__ = ["Cost", "CostOf", "total"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run, or of several one after the other."""
+
+    cycles: int
+    dram_bytes: int
+    """At the port: weights, maps, code and tables."""
+
+    def is_within(self, other: Cost) -> bool:
+        """Neither more cycles nor more bytes."""
+        return self.cycles <= other.cycles and self.dram_bytes <= other.dram_bytes
+
+    def is_better(self, other: Cost) -> bool:
+        """Neither more cycles nor more bytes, and fewer of one."""
+        return self.is_within(other) and self != other
+
+    def __str__(self) -> str:
+        return f"{self.cycles:,} cycles and {self.dram_bytes:,} bytes of DRAM"
+
+
+CostOf: TypeAlias = Callable[[Program, Sequence[int]], Cost]
+"""Of a program whose code has pages of so many bytes."""
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """Of programs that run one after the other."""
+    known = list(costs)
+    return Cost(sum(each.cycles for each in known), sum(each.dram_bytes for each in known))
