@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
-from frustum.backend.cost import Cost, CostOf
+from frustum.backend.cost import Count, CountRun
 from frustum.backend.encode import Code, encode
 from frustum.backend.executable import Executable, build_executable
 from frustum.backend.pipeline import (
@@ -93,10 +93,10 @@ def compile_module(
 
 @dataclass(frozen=True)
 class Built:
-    """An executable, and what a run of it costs where that was counted."""
+    """An executable, and what a run of it costs if that was counted."""
 
     executable: Executable
-    cost: Cost | None
+    count: Count | None
 
 
 def built(
@@ -104,14 +104,14 @@ def built(
     choices: Choices,
     run: Run,
     stop: str | None = None,
-    cost_of: CostOf | None = None,
+    count_run: CountRun | None = None,
     machine: Attribute | None = None,
 ) -> Built:
     """The executable of a module.
 
     With `choices.if_better` that of two with fewer bytes of DRAM in no more cycles: one with weights as they are, and
     one that differs from it in compressed weights alone.  They are one module up to where weights are held.  Without
-    `cost_of` nobody can compare them, and weights stay as they are.  `machine`: the target that it is for, where the
+    `count_run` nobody can compare them, and weights stay as they are.  `machine`: the target that it is for, where the
     module is planned for a smaller one.  Source: docs/techniques/output-split.md, "When".
     """
     work = _Encoder(run, machine)
@@ -120,21 +120,21 @@ def built(
     raw_choices, kept = replace(choices, compression="none"), list[tuple[ModuleOp, Choices]]()
 
     def keep(choices: Choices, module: ModuleOp) -> None:
-        kept[:] = [(module.clone(), choices)] if cost_of is not None else []
+        kept[:] = [(module.clone(), choices)] if count_run is not None else []
 
     raw = work.encoded(fixed(module, raw_choices, run, stop, keep), raw_choices)
-    if cost_of is None:
+    if count_run is None:
         return Built(raw.executable(), None)
     ((before, own),) = kept
     smaller = _compressed(before.clone(), replace(own, compression=choices.compression), work)
     if smaller is None:
         return Built(raw.executable(), None)
     with run.timed("count"):
-        cost, smaller_cost = (cost_of(each.program, each.code.page_bytes) for each in (raw, smaller))
-    if smaller_cost.dram_bytes < cost.dram_bytes and smaller_cost.cycles <= cost.cycles:
-        return Built(smaller.executable(), smaller_cost)
+        plain, less = (count_run(each.program, each.code.page_bytes) for each in (raw, smaller))
+    if less.cost.is_within(plain.cost) and less.cost.dram_bytes < plain.cost.dram_bytes:
+        return Built(smaller.executable(), less)
     _hold(before, own, run)  # so that who is shown the stops has seen those of the executable last
-    return Built(raw.executable(), cost)
+    return Built(raw.executable(), plain)
 
 
 def _compressed(module: ModuleOp, choices: Choices, work: _Encoder) -> _Encoded | None:

@@ -6,13 +6,13 @@ Source: docs/techniques/output-split.md, "When".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from frustum.dialects.isa.program import Program
 
-__all__ = ["Cost", "CostOf", "total"]
+__all__ = ["Cost", "Count", "CountRun", "total"]
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,21 @@ class Cost:
         return f"{self.cycles:,} cycles and {self.dram_bytes:,} bytes of DRAM"
 
 
-CostOf: TypeAlias = Callable[[Program, Sequence[int]], Cost]
-"""Of a program whose code has pages of so many bytes."""
+@dataclass(frozen=True)
+class Count:
+    """What a run of a program costs, and the parts of it that belong to layers: no code, and not the time before the
+    first of them."""
+
+    cost: Cost
+    layers: Mapping[str, Cost]
+
+    def of(self, layers: Iterable[str]) -> Cost:
+        """The share of some layers; what is none of the program's has none."""
+        return total(self.layers[name] for name in layers if name in self.layers)
+
+
+CountRun: TypeAlias = Callable[[Program, Sequence[int]], Count]
+"""Counts a run of a program whose code has pages of so many bytes."""
 
 
 def total(costs: Iterable[Cost]) -> Cost:

@@ -27,7 +27,7 @@ from typing import Literal, TypeAlias
 from xdsl.dialects.builtin import ModuleOp
 
 from frustum.backend.compile import built
-from frustum.backend.cost import Cost, CostOf, total
+from frustum.backend.cost import Cost, Count, CountRun, total
 from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal, Strategy
@@ -38,6 +38,7 @@ from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Memory, Target, to_attribute
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Cuts, Range, at_outputs, cuts_within, pieces_of
+from frustum.passes.fuse.optimal import LARGE, MANY, SMALL
 from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
 from frustum.passes.weights import attach, store_of
 
@@ -48,6 +49,8 @@ Peaks: TypeAlias = dict[MemoryName, int]
 ON_CHIP: tuple[MemoryName, ...] = ("sram", "nram", "wram")
 SETTLED_BY: tuple[Strategy, ...] = ("forward", "pairs")
 """How `auto` fuses pieces again, in turn."""
+QUICK_SHARE = 4
+"""A piece of at most one in so many layers is planned quickly."""
 TYPED = "typed"
 SPLIT = f"{STOPS.index(TYPED) + 1:02}-split"
 """How a dump of the cut module is called: it stands beside the stops of an uncut one."""
@@ -91,21 +94,23 @@ def compile_pieces(
     at_stop: Callable[[str], AtStop] = lambda piece: lambda stop, module: None,
     say: Callable[[str], None] = lambda line: None,
     measured: Callable[[Executable], Peaks] | None = None,
-    cost_of: CostOf | None = None,
+    count_run: CountRun | None = None,
+    results: frozenset[str] | None = None,
 ) -> Compilation:
     """Continue a module from the stop it is at; behind stop `typed` it is one piece.
 
     `names`: of values that the module's surroundings have, so that no value that crosses a cut is called that.
     `at_stop("")` is told of the stops of the whole, `at_stop(name)` of those of a piece that is tried under this name;
     `say` gets each line of the log at once.  `measured` gives the bytes of each memory on chip that an executable uses;
-    by default those that its buffers take, which end at multiples of 16.  `cost_of` counts what a run costs; without it
-    nothing can be compared, and what fits is neither cut nor fused again by itself.  Raises `DoesNotFit` where a single layer does
+    by default those that its buffers take, which end at multiples of 16.  `count_run` counts what a run costs; without it
+    nothing can be compared, and what fits is neither cut nor fused again by itself.  `results`: the outputs that are the
+    whole model's, if not all are: those for the host alone are no reason to cut.  Raises `DoesNotFit` where a single layer does
     not fit, or one piece that may not be cut; `Unsupported` for layers without an engine.
     """
     started = time.perf_counter()
     if target is not None:
         module.attributes[TARGET] = to_attribute(target)
-    work = _Work(module, choices, splitting, frozenset(names), at_stop, say, measured or allocated_bytes, cost_of)
+    work = _Work(module, choices, splitting, frozenset(names), at_stop, say, measured or allocated_bytes, count_run, results)
     pieces = work.pieces()
     found = work.result(pieces)
     found.seconds = time.perf_counter() - started
@@ -123,11 +128,12 @@ class _Work:
     at_stop: Callable[[str], AtStop]
     tell: Callable[[str], None]
     measured: Callable[[Executable], Peaks]
-    cost_of: CostOf | None
+    count_run: CountRun | None
+    results: frozenset[str] | None
     log: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     tried: dict[Range, Executable | DoesNotFit] = field(default_factory=dict)
-    costs: dict[Executable, Cost] = field(default_factory=dict)
+    counts: dict[Executable, Count] = field(default_factory=dict)
     stop: str = TYPED
     """Where the network is that is cut."""
 
@@ -157,11 +163,11 @@ class _Work:
         if several:
             whole, pieces = joined(self.module)
             self.module = _module_of(whole, self.module)
-            self.layers = Layers(whole, self.names)
+            self.layers = Layers(whole, self.names, self.results)
             self.stop = STOPS[0]  # nobody says that each network was simplified
             return pieces
         self._advance()
-        self.layers = Layers(networks_of(self.module)[0], self.names)
+        self.layers = Layers(networks_of(self.module)[0], self.names, self.results)
         if self.splitting.when != "outputs":
             return [self.layers.whole]
         cuts = at_outputs(self.layers.series, self.layers.whole)
@@ -195,7 +201,7 @@ class _Work:
         """The whole, which fits, or the pieces between its output branches, fused again, where they cost less."""
         whole = self.layers.whole
         cuts = at_outputs(self.layers.series, whole)
-        if cuts is None or self.cost_of is None:
+        if cuts is None or self.count_run is None:
             return [whole]
         self._say_cut(whole, cuts, verdict="tried")
         ranges, own = pieces_of(whole, cuts), self._cost(whole)
@@ -206,10 +212,12 @@ class _Work:
                 " it stays whole"
             )
             return [whole]
-        for piece in ranges:
-            if (error := self._error(piece)) is not None:
-                self.say(f"split: {self._describe(piece)} does not fit ({error}), the whole does: it stays whole")
-                return [whole]
+        by_size = sorted(ranges, key=_layers)
+        if not _is_quick(_layers(by_size[0]), _layers(whole)):
+            self.say(f"split: to plan {self._describe(by_size[0])} for itself takes too long: it stays whole")
+            return [whole]
+        if not all(self._is_worth(piece) for piece in by_size):
+            return [whole]
         ranges = self._fused_again(ranges)
         if len(ranges) == 1:
             return ranges
@@ -222,6 +230,19 @@ class _Work:
         self.say(f"split: the {len(ranges)} pieces take {cost}, the whole {own}{why}: {verdict}")
         return list(ranges) if is_better else [whole]
 
+    def _is_worth(self, piece: Range) -> bool:
+        """Whether a piece fits, and alone costs no more than its layers do in the whole: as soon as one does, time is
+        better spent than on the others."""
+        if (error := self._error(piece)) is not None:
+            self.say(f"split: {self._describe(piece)} does not fit ({error}), the whole does: it stays whole")
+            return False
+        found, names = self._count(piece), self._known(piece).program.layers
+        alone, inside = Cost(found.cost.cycles, found.of(names).dram_bytes), self._count(self.layers.whole).of(names)
+        if alone.is_within(inside):
+            return True
+        self.say(f"split: {self._describe(piece)} takes {alone} alone, {inside} in the whole: it stays whole")
+        return False
+
     def _least_bytes(self, ranges: Sequence[Range]) -> int:
         """Of DRAM that pieces move at least: weights as the whole holds them, the outputs, and what pieces read."""
         externals = self._known(self.layers.whole).program.externals
@@ -229,11 +250,14 @@ class _Work:
         return weights + sum(map(self.layers.least_bytes, ranges))
 
     def _cost(self, piece: Range) -> Cost:
+        return self._count(piece).cost
+
+    def _count(self, piece: Range) -> Count:
         executable = self._known(piece)
-        if executable not in self.costs:
-            assert self.cost_of is not None
-            self.costs[executable] = self.cost_of(executable.program, executable.code.page_bytes)
-        return self.costs[executable]
+        if executable not in self.counts:
+            assert self.count_run is not None
+            self.counts[executable] = self.count_run(executable.program, executable.code.page_bytes)
+        return self.counts[executable]
 
     def _advance(self) -> None:
         run = Run(self.at_stop(""), self.seconds)
@@ -269,7 +293,7 @@ class _Work:
         `pairs`, where neither cycles nor bytes rise."""
         if self.splitting.refusal is not None:
             return self._grouped(ranges, self.splitting.refusal, self._fits)
-        if self.splitting.when == "auto" and self.cost_of is not None and self.stop == TYPED:
+        if self.splitting.when == "auto" and self.count_run is not None and self.stop == TYPED:
             for strategy in SETTLED_BY:
                 ranges = self._grouped(ranges, Refusal(strategy), self._is_no_worse)
         return list(ranges)
@@ -372,9 +396,9 @@ class _Work:
         own = module.attributes[TARGET]
         if cap is not None:
             module.attributes[TARGET] = to_attribute(cap)
-        done = built(module, self.choices, Run(at_stop, self.seconds), stop, self.cost_of, own)
-        if done.cost is not None:
-            self.costs[done.executable] = done.cost
+        done = built(module, self.choices, Run(at_stop, self.seconds), stop, self.count_run, own)
+        if done.count is not None:
+            self.counts[done.executable] = done.count
         return done.executable
 
     # --- the end -------------------------------------------------------------------------------------------
@@ -412,6 +436,19 @@ class _Work:
         if stop - start == 1:
             return f"layer '{names[start]}'"
         return f"'{names[start]}' to '{names[stop - 1]}' ({stop - start} layers)"
+
+
+def _layers(piece: Range) -> int:
+    return piece[1] - piece[0]
+
+
+def _is_quick(piece: int, whole: int) -> bool:
+    """Whether a piece of so many layers is planned in little of the time of the whole: of fewer layers the planner
+    looks at more orders and states (`passes/fuse/optimal.py`)."""
+    if whole <= SMALL or piece <= SMALL // 2:
+        return True
+    is_wider = any(piece <= most < whole for most in (SMALL, MANY, LARGE))
+    return piece * QUICK_SHARE <= whole and not is_wider
 
 
 def _union(parts: Sequence[Range]) -> Range:

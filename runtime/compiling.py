@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend.compile import AtStop, executable_of
-from frustum.backend.cost import Cost
+from frustum.backend.cost import Cost, Count
 from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, stop_of
 from frustum.backend.split_compile import Compilation, Splitting, compile_pieces, one_piece
@@ -42,9 +42,11 @@ def compile_module(
     passes: Sequence[ModulePass] | None,
     splitting: Splitting,
     names: frozenset[str],
+    results: frozenset[str] | None,
     progress: Progress,
 ) -> Compilation:
-    """The module's executables; `names` are those of values between pieces, whose names cuts do not take."""
+    """The module's executables; `names` are those of values between pieces, whose names cuts do not take, `results`
+    the model's outputs, where the module has others too."""
     dump = _dump(folder)
     if stop_of(module) == "imported":
         dump(STOPS[0], module)
@@ -62,17 +64,22 @@ def compile_module(
 
     progress("compile", 0.0)
     return compile_pieces(
-        module, None, choices, splitting, names, at_stop, measured=_written_bytes, cost_of=_cost_of
-    )
+        module, None, choices, splitting, names, at_stop, measured=_written_bytes, count_run=_count_run,
+        results=results,
+    )  # fmt: skip
 
 
-def _cost_of(program: Program, page_bytes: Sequence[int]) -> Cost:
+def _count_run(program: Program, page_bytes: Sequence[int]) -> Count:
     """What the emulator counts in mode timing."""
     target = from_json(json.loads(program.target))
     expanded = expand(program, target.chip.clusters, target.cluster.cores)
     timeline = simulate(expanded, target, page_bytes)
     counted = count(expanded, target, page_bytes, timeline.tables)
-    return Cost(timeline.total_cycles, counted.dram_read_bytes + counted.dram_write_bytes)
+    layers = zip(program.layers, timeline.layer_cycles.tolist(), counted.layer_dram_bytes.tolist(), strict=False)
+    return Count(
+        Cost(timeline.total_cycles, counted.dram_read_bytes + counted.dram_write_bytes),
+        {name: Cost(cycles, dram_bytes) for name, cycles, dram_bytes in layers},
+    )
 
 
 def _written_bytes(executable: Executable) -> dict[MemoryName, int]:

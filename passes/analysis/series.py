@@ -38,7 +38,7 @@ class Series:
     reads: Sequence[Sequence[int]]
     """The earlier layers whose results each one reads."""
     outputs: frozenset[int]
-    """The layers whose result is an output of the network."""
+    """The layers whose result is an output of the network, and is not only for the host between two pieces of it."""
     result_bytes: Sequence[int]
     weight_bytes: Sequence[int]
     cost: Sequence[int]

@@ -78,6 +78,8 @@ class Layers:
     network: g.NetworkOp
     others: frozenset[str] = frozenset()
     """Names of values that something else in the chain has."""
+    results: frozenset[str] | None = None
+    """The outputs that leave the chain: all, or these; others are for the host between pieces of the device."""
 
     @cached_property
     def ops(self) -> list[Operation]:
@@ -94,7 +96,9 @@ class Layers:
 
     @cached_property
     def series(self) -> Series:
-        outputs = (self.position_of(value) for value in self.network.terminator.values)
+        pairs = zip(self.network.outputs, self.network.terminator.values, strict=True)
+        handed = (value for name, value in pairs if self.results is None or name in self.results)
+        outputs = (self.position_of(value) for value in handed)
         return Series(
             names=[name_of(op) for op in self.ops],
             reads=[self._reads(op) for op in self.ops],

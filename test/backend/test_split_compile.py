@@ -20,6 +20,7 @@ from frustum.dialects.fit import DoesNotFit
 
 POLICIES = ("none", "pyramid")
 ON_CHIP = ("sram", "nram", "wram")
+OUTPUTS = Splitting("outputs")
 
 
 def smaller(name, **changes):
@@ -57,7 +58,7 @@ def assert_agree(found, expected):
 def test_a_network_is_cut_at_its_output_branches():
     module, inputs = chain(outputs=(1, 3))
     expected = run_module(module, inputs)
-    found = compile_pieces(module, target("edge"), Choices())
+    found = compile_pieces(module, target("edge"), Choices(), OUTPUTS)
     assert [e.program.name for e in found.executables] == ["net_0", "net_1", "net_2"]
     assert [e.program.layers for e in found.executables] == [
         ("conv_1", "conv_2"), ("conv_3", "conv_4"), ("conv_5", "conv_6"),
@@ -105,7 +106,7 @@ def test_a_single_layer_that_does_not_fit_is_named_with_the_bytes():
 def test_outputs_alone_are_not_cut_again():
     module, _ = chain(8, outputs=(3,))
     with pytest.raises(DoesNotFit):
-        compile_pieces(module, smaller("edge", dram_bytes=10 << 10), Choices(), Splitting("outputs"))
+        compile_pieces(module, smaller("edge", dram_bytes=10 << 10), Choices(), OUTPUTS)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -113,7 +114,7 @@ def test_fused_again_it_gives_the_same(strategy):
     module, inputs = chain(6, outputs=(0, 1, 2, 3, 4))
     expected = run_module(module, inputs)
     refusal = Refusal(strategy, Limits(nodes=(0, 4)))
-    found = compile_pieces(module, target("edge"), Choices(), Splitting(refusal=refusal))
+    found = compile_pieces(module, target("edge"), Choices(), Splitting("outputs", refusal))
     counts = {"conditions": [4, 2], "pairs": [2, 2, 2], "forward": [2, 2, 2], "bidirectional": [2, 2, 2]}
     assert [len(e.program.layers) for e in found.executables] == counts[strategy]
     assert f"refuse {strategy}: 'conv_1' to" in found.log[1] and found.log[1].endswith("fits")
@@ -135,7 +136,7 @@ def test_chains_give_what_the_network_gives(drawn, target_name, policy, strategy
     refusal = Refusal(strategy, Limits(nodes=(0, 3))) if strategy else None
     expected = run_module(drawn.module, drawn.inputs)
     found = compile_pieces(
-        drawn.module.clone(), target(target_name), Choices(policy=policy), Splitting(refusal=refusal)
+        drawn.module.clone(), target(target_name), Choices(policy=policy), Splitting("outputs", refusal)
     )
     assert_agree(run_pieces(found.executables, drawn.inputs, found.outputs), expected)
     if found.whole is not None:
