@@ -256,9 +256,12 @@ def executable_of(
     target = target_of(module)
     options: dict[str, Any] = {
         "policy": chosen(choices.policy, choices.rules, choices.thresholds, target.options)[0],
+        "compress_weights": choices.asked_compression,
         "layers": layer_facts(module),
         "units": unit_facts(module),
     }
+    if choices.split is not None:
+        options["split"] = choices.split
     if isinstance(model := module.attributes.get(MODEL), StringAttr):
         options["model"] = model.data
     if isinstance(accuracy := module.attributes.get(ACCURACY), StringAttr):

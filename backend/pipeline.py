@@ -90,6 +90,14 @@ class Choices:
     borders: Borders | None = None
     """What happens at borders of tiles; None: `auto` for policy optimal, `overlap` for others."""
 
+    split: str | None = None
+    """Where the network may be cut, for the manifest."""
+
+    @property
+    def asked_compression(self) -> str:
+        """What was asked of weights, whatever became of it."""
+        return "auto" if self.if_better else self.compression
+
     @property
     def kind_of_borders(self) -> Borders | None:
         """With an order borders overlap if nothing else is said: rolling rows have an order of their own."""

@@ -110,6 +110,7 @@ def compile_pieces(
     started = time.perf_counter()
     if target is not None:
         module.attributes[TARGET] = to_attribute(target)
+    choices = replace(choices, split=splitting.when)
     work = _Work(module, choices, splitting, frozenset(names), at_stop, say, measured or allocated_bytes, count_run, results)
     pieces = work.pieces()
     found = work.result(pieces)

@@ -101,6 +101,12 @@ def compulsory_bytes(externals: Sequence[External]) -> int:
     return sum(prod(each.shape) * ELEMENT_BYTES[each.element] for each in kept)
 
 
+def compression_bytes(externals: Sequence[External]) -> int:
+    """How many bytes fewer the weights have in DRAM than as tensors."""
+    weights = [each for each in externals if each.class_ == "weight"]
+    return compulsory_bytes(weights) - sum(each.bytes for each in weights)
+
+
 def roofline_cycles(target: Target, program: Program, compulsory: int) -> float:
     """The least cycles that the whole chip's multipliers and DRAM allow."""
     width = ELEMENT_BYTES[_element(program.dtype)]

@@ -17,7 +17,7 @@ SQUEEZENET = ("zoo:squeezenet", "default", "f16")
 
 @pytest.fixture(scope="module")
 def ways():
-    options = ({}, {"compress_weights": "huffman"}, {"compress_weights": "none", "weights": "shared"})
+    options = ({"compress_weights": "none"}, {"compress_weights": "huffman"}, {"compress_weights": "none", "weights": "shared"})
     executables = [frustum.compile(*SQUEEZENET, **each) for each in options]
     (name,) = (e.name for e in executables[0].program.externals if e.class_ == "input")
     image = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
