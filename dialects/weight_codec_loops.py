@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
+Words = NDArray[np.uint32]
 
 SYMBOLS = 256
 LONGEST = 12
@@ -18,28 +19,39 @@ LISTED = 31
 HEADER_BYTES = 8
 RUNS, CODES = 1, 2
 MOST_ZEROS = 255
+LENGTH_AT = 16
+"""Codes of at most 12 bits lie with their lengths in one number."""
+LENGTH_SHIFT, CODE_MASK = np.uint64(LENGTH_AT), np.uint64((1 << LENGTH_AT) - 1)
+WORD_BITS, WORD_MASK = np.uint64(32), np.uint64((1 << 32) - 1)
 
 
 @njit(cache=True, nogil=True)
 def compress_all(
-    raw: Bytes, ends: Ints, width: int, methods: Ints, stream: Bytes, out: Bytes, out_ends: Ints
+    raw: Bytes, ends: Ints, width: int, methods: Ints, stream: Bytes, words: Words, out: Bytes, out_ends: Ints
 ) -> None:
-    """Every block by the method that makes it smallest; `stream` has room for the zero runs of the largest."""
+    """Every block by the method that makes it smallest; `stream` has room for the zero runs of the largest, `words` for
+    its codes."""
     start, position = 0, 0
     for k in range(len(ends)):
         block = raw[start : ends[k]]
         start = ends[k]
         best, method, length = len(block), 0, len(block)
         runs = 0
+        lengths, count = np.empty((0, 0), np.int64), np.empty((0, 0), np.int64)
         for each in methods:
-            if each & RUNS and runs == 0:
+            if each & RUNS and runs == 0 and (each == RUNS or has_zeros(block, width)):
                 runs = write_runs(block, width, stream)
+            if each & RUNS and runs == 0:
+                continue  # without zeros each element has a token of its own: no codes for them are shorter
             size = runs if each & RUNS else len(block)
-            bits = size
             if each & CODES:
-                bits = code_bytes(stream[:runs], width + 1) if each & RUNS else code_bytes(block, width)
-            if bits < best:
-                best, method, length = bits, each, size
+                period = width + 1 if each & RUNS else width
+                found = frequencies(stream[:runs] if each & RUNS else block, period)
+                planned, size_bytes = plan(found)
+                if size_bytes < best:
+                    best, method, length, lengths, count = size_bytes, each, size, planned, found
+            elif size < best:
+                best, method, length = size, each, size
         out[position] = method
         out[position + 1] = width
         out[position + 2] = 0
@@ -52,15 +64,34 @@ def compress_all(
             target[:] = block
         elif method == RUNS:
             target[:] = stream[:runs]
-        elif method == CODES:
-            write_codes(block, width, target)
         else:
-            write_codes(stream[:runs], width + 1, target)
+            write_codes(stream[:runs] if method & RUNS else block, count, lengths, words, target)
         position += best
         out_ends[k] = position
 
 
+@njit(cache=True, nogil=True)
+def fill_slots(data: Bytes, ends: Ints, slots: Bytes) -> None:
+    """Blocks into slots `[blocks, slot]` of zeros, each at the start of its own."""
+    start = 0
+    for k in range(len(ends)):
+        slots[k, : ends[k] - start] = data[start : ends[k]]
+        start = ends[k]
+
+
 # --- zero runs ---------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def has_zeros(raw: Bytes, width: int) -> bool:
+    """Whether any element has no bit."""
+    for element in range(0, len(raw), width):
+        bits = 0
+        for byte in range(width):
+            bits |= raw[element + byte]
+        if bits == 0:
+            return True
+    return False
 
 
 @njit(cache=True, nogil=True)
@@ -106,11 +137,13 @@ def expand_runs(stream: Bytes, width: int, out: Bytes) -> bool:
 @njit(cache=True, nogil=True)
 def frequencies(data: Bytes, period: int) -> Ints:
     """How often each symbol occurs at each place: `[period, 256]`."""
-    count = np.zeros((period, SYMBOLS), np.int64)
+    count = np.zeros((2, period, SYMBOLS), np.int64)  # by turns: a counter that was just written is slow to read
+    turn = 0
     for start in range(0, len(data), period):
         for place in range(period):
-            count[place, data[start + place]] += 1
-    return count
+            count[turn, place, data[start + place]] += 1
+        turn = 1 - turn
+    return count[0] + count[1]
 
 
 @njit(cache=True, nogil=True)
@@ -197,39 +230,36 @@ def plan(count: Ints) -> tuple[Ints, int]:
 
 
 @njit(cache=True, nogil=True)
-def code_bytes(data: Bytes, period: int) -> int:
-    """Bytes that `write_codes` writes."""
-    return plan(frequencies(data, period))[1]
-
-
-@njit(cache=True, nogil=True)
-def write_codes(data: Bytes, period: int, out: Bytes) -> None:
-    """The codes of all places, then the data in them."""
-    count = frequencies(data, period)
-    lengths, _ = plan(count)
-    codes = np.empty((period, SYMBOLS), np.int64)
+def write_codes(data: Bytes, count: Ints, lengths: Ints, words: Words, out: Bytes) -> None:
+    """The codes of all places, as `plan` has found them, then the data in them; through `words`, 32 bits at a time."""
+    period = len(lengths)
+    codes = np.empty((period, SYMBOLS), np.uint64)
     position = 0
     for place in range(period):
-        if lengths[place, 0] < 0:
-            lengths[place] = 8
+        own = lengths[place].copy()
+        if own[0] < 0:
+            own[:] = 8
             out[position] = 0
             position += 1
         else:
-            position = write_table(count[place], lengths[place], out, position)
-        codes[place] = reversed_codes(lengths[place])
-    held, bits = 0, 0
+            position = write_table(count[place], own, out, position)
+        turned = reversed_codes(own)
+        for symbol in range(SYMBOLS):
+            codes[place, symbol] = turned[symbol] | own[symbol] << LENGTH_AT
+    held, bits, number = np.uint64(0), np.uint64(0), 0
     for start in range(0, len(data), period):
         for place in range(period):
-            symbol = data[start + place]
-            held |= codes[place, symbol] << bits
-            bits += lengths[place, symbol]
-            while bits >= 8:
-                out[position] = held & 255
-                position += 1
-                held >>= 8
-                bits -= 8
-    if bits:
-        out[position] = held
+            code = codes[place, data[start + place]]
+            held |= (code & CODE_MASK) << bits
+            bits += code >> LENGTH_SHIFT
+            if bits >= WORD_BITS:
+                words[number] = held & WORD_MASK
+                number += 1
+                held >>= WORD_BITS
+                bits -= WORD_BITS
+    words[number] = held & WORD_MASK
+    left = len(out) - position
+    out[position:] = words[: number + 1].view(np.uint8)[:left]
 
 
 @njit(cache=True, nogil=True)
