@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint32]
+Codes = NDArray[np.uint64]
 
 SYMBOLS = 256
 LONGEST = 12
@@ -19,6 +20,8 @@ LISTED = 31
 HEADER_BYTES = 8
 RUNS, CODES = 1, 2
 MOST_ZEROS = 255
+PAIR = 2
+"""Bytes of elements that have loops of their own."""
 LENGTH_AT = 16
 """Codes of at most 12 bits lie with their lengths in one number."""
 LENGTH_SHIFT, CODE_MASK = np.uint64(LENGTH_AT), np.uint64((1 << LENGTH_AT) - 1)
@@ -36,13 +39,13 @@ def compress_all(
         block = raw[start : ends[k]]
         start = ends[k]
         best, method, length = len(block), 0, len(block)
-        runs = 0
+        runs = 0  # bytes
         lengths, count = np.empty((0, 0), np.int64), np.empty((0, 0), np.int64)
+        if len(methods) and methods[0] & RUNS and has_zeros(block, width):
+            runs = write_runs(block, width, stream)
         for each in methods:
-            if each & RUNS and runs == 0 and (each == RUNS or has_zeros(block, width)):
-                runs = write_runs(block, width, stream)
             if each & RUNS and runs == 0:
-                continue  # without zeros each element has a token of its own: no codes for them are shorter
+                continue  # without zeros each element has a token of its own: neither they nor their codes are shorter
             size = runs if each & RUNS else len(block)
             if each & CODES:
                 period = width + 1 if each & RUNS else width
@@ -137,13 +140,38 @@ def expand_runs(stream: Bytes, width: int, out: Bytes) -> bool:
 @njit(cache=True, nogil=True)
 def frequencies(data: Bytes, period: int) -> Ints:
     """How often each symbol occurs at each place: `[period, 256]`."""
-    count = np.zeros((2, period, SYMBOLS), np.int64)  # by turns: a counter that was just written is slow to read
-    turn = 0
+    if period == PAIR:
+        return pair_frequencies(data)
+    count = np.zeros((period, SYMBOLS), np.int64)
     for start in range(0, len(data), period):
         for place in range(period):
-            count[turn, place, data[start + place]] += 1
-        turn = 1 - turn
-    return count[0] + count[1]
+            count[place, data[start + place]] += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def pair_frequencies(data: Bytes) -> Ints:
+    """The same of elements of two bytes, of which most are; neighbours have counters of their own, for one that was just
+    written is slow to read."""
+    first, second, third, fourth = (
+        np.zeros(SYMBOLS, np.int64),
+        np.zeros(SYMBOLS, np.int64),
+        np.zeros(SYMBOLS, np.int64),
+        np.zeros(SYMBOLS, np.int64),
+    )
+    even = len(data) // (2 * PAIR) * (2 * PAIR)
+    for start in range(0, even, 2 * PAIR):
+        first[data[start]] += 1
+        second[data[start + 1]] += 1
+        third[data[start + 2]] += 1
+        fourth[data[start + 3]] += 1
+    if even < len(data):
+        first[data[even]] += 1
+        second[data[even + 1]] += 1
+    count = np.empty((PAIR, SYMBOLS), np.int64)
+    count[0] = first + third
+    count[1] = second + fourth
+    return count
 
 
 @njit(cache=True, nogil=True)
@@ -246,9 +274,18 @@ def write_codes(data: Bytes, count: Ints, lengths: Ints, words: Words, out: Byte
         turned = reversed_codes(own)
         for symbol in range(SYMBOLS):
             codes[place, symbol] = turned[symbol] | own[symbol] << LENGTH_AT
+    held, bits, number = pack_pairs(data, codes, words) if period == PAIR else pack(data, codes, words)
+    words[number] = held & WORD_MASK
+    left = len(out) - position
+    out[position:] = words[: number + 1].view(np.uint8)[:left]
+
+
+@njit(cache=True, nogil=True)
+def pack(data: Bytes, codes: Codes, words: Words) -> tuple[int, int, int]:
+    """The data in these codes as words; what is held behind them, how many bits, and the number of words."""
     held, bits, number = np.uint64(0), np.uint64(0), 0
-    for start in range(0, len(data), period):
-        for place in range(period):
+    for start in range(0, len(data), len(codes)):
+        for place in range(len(codes)):
             code = codes[place, data[start + place]]
             held |= (code & CODE_MASK) << bits
             bits += code >> LENGTH_SHIFT
@@ -257,9 +294,27 @@ def write_codes(data: Bytes, count: Ints, lengths: Ints, words: Words, out: Byte
                 number += 1
                 held >>= WORD_BITS
                 bits -= WORD_BITS
-    words[number] = held & WORD_MASK
-    left = len(out) - position
-    out[position:] = words[: number + 1].view(np.uint8)[:left]
+    return held, bits, number
+
+
+@njit(cache=True, nogil=True)
+def pack_pairs(data: Bytes, codes: Codes, words: Words) -> tuple[int, int, int]:
+    """The same of elements of two bytes: less than a word is held before each, and two codes are no more than 24 bits."""
+    low, high = codes[0], codes[1]
+    held, bits, number = np.uint64(0), np.uint64(0), 0
+    for start in range(0, len(data), PAIR):
+        code = low[data[start]]
+        held |= (code & CODE_MASK) << bits
+        bits += code >> LENGTH_SHIFT
+        code = high[data[start + 1]]
+        held |= (code & CODE_MASK) << bits
+        bits += code >> LENGTH_SHIFT
+        if bits >= WORD_BITS:
+            words[number] = held & WORD_MASK
+            number += 1
+            held >>= WORD_BITS
+            bits -= WORD_BITS
+    return held, bits, number
 
 
 @njit(cache=True, nogil=True)
