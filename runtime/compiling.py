@@ -64,12 +64,12 @@ def compile_module(
 
     progress("compile", 0.0)
     return compile_pieces(
-        module, None, choices, splitting, names, at_stop, measured=_written_bytes, count_run=_count_run,
+        module, None, choices, splitting, names, at_stop, measured=written_bytes, count_run=count_run,
         results=results,
     )  # fmt: skip
 
 
-def _count_run(program: Program, page_bytes: Sequence[int]) -> Count:
+def count_run(program: Program, page_bytes: Sequence[int]) -> Count:
     """What the emulator counts in mode timing."""
     target = from_json(json.loads(program.target))
     expanded = expand(program, target.chip.clusters, target.cluster.cores)
@@ -82,7 +82,7 @@ def _count_run(program: Program, page_bytes: Sequence[int]) -> Count:
     )
 
 
-def _written_bytes(executable: Executable) -> dict[MemoryName, int]:
+def written_bytes(executable: Executable) -> dict[MemoryName, int]:
     """Of each memory on chip the highest address that is written, as reports have it."""
     found = peak_bytes(Machine(executable).expanded)
     return {"sram": found["sram"], "nram": found["nram"], "wram": found["wram"]}
