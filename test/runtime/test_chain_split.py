@@ -200,6 +200,35 @@ def test_pieces_with_the_host_between_them(tmp_path):
     assert data["moved_between_chips_bytes"] == 2 * 4 * 4 * 12 * 12 and data["unsplit_peak_bytes"]["sram"] > 0
 
 
+@pytest.mark.parametrize("split", ["auto", "outputs"])
+def test_what_only_the_host_reads_cuts_nothing(split, tmp_path):
+    """Four results in the middle go to the host alone: one executable, whatever is cut at output branches."""
+    made = model(outputs=())
+    for number in range(4):
+        made.graph.node.append(helper.make_node("Hardmax", [f"v{number}"], [f"h{number}"], axis=1, name=f"Host_{number}"))
+        made.graph.output.append(helper.make_tensor_value_info(f"h{number}", TensorProto.FLOAT, [1, 4, 12, 12]))
+    path, report = tmp_path / "net.onnx", tmp_path / "report.json"
+    onnx.save(made, path)
+    assert cli.main(["run", str(path), "--target", "edge", "--split", split, "--check", "--report", str(report)]) == 0
+    data = json.loads(report.read_text())
+    assert [each["where"] for each in data["host"]["pieces"]] == ["device", "host"]
+    assert len(data["check"]["outputs"]) == 5
+
+
+def test_auto_keeps_the_worked_chain_whole_and_says_why(file, tmp_path, capsys):
+    reports = []
+    for split in ("auto", "never"):
+        report = tmp_path / f"{split}.json"
+        command = ["run", str(file), "--target", "edge", "--split", split, "--mode", "timing", "--report", str(report)]
+        assert cli.main(command) == 0
+        reports.append(json.loads(report.read_text()))
+    auto, never = reports
+    assert auto["cycles"] == never["cycles"] and auto["dram"] == never["dram"] and len(auto["subgraphs"]) == 1
+    log = capsys.readouterr().err
+    assert "tried at output branches, after 'Conv_1', 'Conv_3'" in log and log.endswith(": it stays whole\n")
+    assert frustum.compile(str(file), "edge").manifest["options"]["split"] == "auto"
+
+
 def test_chips_that_are_not_there_are_refused():
     with pytest.raises(UsageError, match="manycore has chips 0 to 3"):
         frustum.compile(model(), "manycore", placement="0,1,4", split="outputs")
@@ -248,7 +277,8 @@ def test_a_single_operator_that_does_not_fit_is_4_and_named(tmp_path, capsys):
 
 def test_a_compiled_folder_has_a_file_for_every_piece(file, tmp_path, capsys):
     folder = tmp_path / "out"
-    assert cli.main(["compile", str(file), "-o", str(folder), "--target", "manycore", "--split", "outputs", "--placement", "0,1,1"]) == 0
+    options = ["--target", "manycore", *CUT, "--placement", "0,1,1"]
+    assert cli.main(["compile", str(file), "-o", str(folder), *options]) == 0
     names = {"manifest.json", "net_0.frustum", "net_1.frustum", "net_2.frustum"}
     assert {path.name for path in folder.iterdir()} == names
     assert capsys.readouterr().err.startswith("split: 'Conv_0' to 'Conv_5' (6 layers) cut at output branches")
@@ -344,7 +374,8 @@ def test_a_piece_of_another_model_is_refused(compiled, tmp_path):
     folder = copy(compiled, tmp_path / "out")
     other = model(size=8)
     onnx.save(other, tmp_path / "net.onnx")
-    assert cli.main(["compile", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "other"), "--target", "edge", *CUT]) == 0
+    options = ["--target", "edge", *CUT]
+    assert cli.main(["compile", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "other"), *options]) == 0
     (folder / "net_1.frustum").write_bytes((tmp_path / "other" / "net_1.frustum").read_bytes())
     assert "net_1.frustum: error: damaged: it is not the file that manifest.json lists" in refused(folder)
 
