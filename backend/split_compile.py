@@ -102,16 +102,19 @@ def compile_pieces(
     `names`: of values that the module's surroundings have, so that no value that crosses a cut is called that.
     `at_stop("")` is told of the stops of the whole, `at_stop(name)` of those of a piece that is tried under this name;
     `say` gets each line of the log at once.  `measured` gives the bytes of each memory on chip that an executable uses;
-    by default those that its buffers take, which end at multiples of 16.  `count_run` counts what a run costs; without it
-    nothing can be compared, and what fits is neither cut nor fused again by itself.  `results`: the outputs that are the
-    whole model's, if not all are: those for the host alone are no reason to cut.  Raises `DoesNotFit` where a single layer does
-    not fit, or one piece that may not be cut; `Unsupported` for layers without an engine.
+    by default those that its buffers take, which end at multiples of 16.  `count_run` counts what a run costs; without
+    it nothing can be compared, and what fits is neither cut nor fused again by itself.  `results`: the outputs that are
+    the whole model's, if not all are: those for the host alone are no reason to cut.
+
+    Raises `DoesNotFit` where a single layer does not fit, or one piece that may not be cut; `Unsupported` for layers
+    without an engine.
     """
     started = time.perf_counter()
     if target is not None:
         module.attributes[TARGET] = to_attribute(target)
     choices = replace(choices, split=splitting.when)
-    work = _Work(module, choices, splitting, frozenset(names), at_stop, say, measured or allocated_bytes, count_run, results)
+    measured = measured or allocated_bytes
+    work = _Work(module, choices, splitting, frozenset(names), at_stop, say, measured, count_run, results)
     pieces = work.pieces()
     found = work.result(pieces)
     found.seconds = time.perf_counter() - started
@@ -190,10 +193,8 @@ class _Work:
     def _whole_or_better(self) -> list[Executable]:
         """The whole, or pieces: where it does not fit, or where they are better."""
         whole = self.layers.whole
-        if self._error(whole) is None:
-            ranges = self._better_pieces()
-        else:
-            ranges = self._fused_again(self._all_fit([whole]))
+        fits = self._error(whole) is None
+        ranges = self._better_pieces() if fits else self._fused_again(self._all_fit([whole]))
         if len(ranges) > 1:
             self._dump(ranges)
         return [self._known(piece) for piece in ranges]

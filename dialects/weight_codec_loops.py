@@ -55,13 +55,7 @@ def compress_all(
                     best, method, length, lengths, count = size_bytes, each, size, planned, found
             elif size < best:
                 best, method, length = size, each, size
-        out[position] = method
-        out[position + 1] = width
-        out[position + 2] = 0
-        out[position + 3] = 0
-        for byte in range(4):
-            out[position + 4 + byte] = length >> 8 * byte & 255
-        position += HEADER_BYTES
+        position = write_header(method, width, length, out, position)
         target = out[position : position + best]
         if method == 0:
             target[:] = block
@@ -71,6 +65,18 @@ def compress_all(
             write_codes(stream[:runs] if method & RUNS else block, count, lengths, words, target)
         position += best
         out_ends[k] = position
+
+
+@njit(cache=True, nogil=True)
+def write_header(method: int, width: int, length: int, out: Bytes, position: int) -> int:
+    """What a block begins with; the position behind it."""
+    out[position] = method
+    out[position + 1] = width
+    out[position + 2] = 0
+    out[position + 3] = 0
+    for byte in range(4):
+        out[position + 4 + byte] = length >> 8 * byte & 255
+    return position + HEADER_BYTES
 
 
 @njit(cache=True, nogil=True)
@@ -151,8 +157,8 @@ def frequencies(data: Bytes, period: int) -> Ints:
 
 @njit(cache=True, nogil=True)
 def pair_frequencies(data: Bytes) -> Ints:
-    """The same of elements of two bytes, of which most are; neighbours have counters of their own, for one that was just
-    written is slow to read."""
+    """The same of elements of two bytes, of which most are; neighbours have counters of their own, for one that was
+    just written is slow to read."""
     first, second, third, fourth = (
         np.zeros(SYMBOLS, np.int64),
         np.zeros(SYMBOLS, np.int64),
@@ -274,15 +280,15 @@ def write_codes(data: Bytes, count: Ints, lengths: Ints, words: Words, out: Byte
         turned = reversed_codes(own)
         for symbol in range(SYMBOLS):
             codes[place, symbol] = turned[symbol] | own[symbol] << LENGTH_AT
-    held, bits, number = pack_pairs(data, codes, words) if period == PAIR else pack(data, codes, words)
+    held, number = pack_pairs(data, codes, words) if period == PAIR else pack(data, codes, words)
     words[number] = held & WORD_MASK
     left = len(out) - position
     out[position:] = words[: number + 1].view(np.uint8)[:left]
 
 
 @njit(cache=True, nogil=True)
-def pack(data: Bytes, codes: Codes, words: Words) -> tuple[int, int, int]:
-    """The data in these codes as words; what is held behind them, how many bits, and the number of words."""
+def pack(data: Bytes, codes: Codes, words: Words) -> tuple[np.uint64, int]:
+    """The data in these codes as words; what is held behind them, and the number of words."""
     held, bits, number = np.uint64(0), np.uint64(0), 0
     for start in range(0, len(data), len(codes)):
         for place in range(len(codes)):
@@ -294,12 +300,12 @@ def pack(data: Bytes, codes: Codes, words: Words) -> tuple[int, int, int]:
                 number += 1
                 held >>= WORD_BITS
                 bits -= WORD_BITS
-    return held, bits, number
+    return held, number
 
 
 @njit(cache=True, nogil=True)
-def pack_pairs(data: Bytes, codes: Codes, words: Words) -> tuple[int, int, int]:
-    """The same of elements of two bytes: less than a word is held before each, and two codes are no more than 24 bits."""
+def pack_pairs(data: Bytes, codes: Codes, words: Words) -> tuple[np.uint64, int]:
+    """The same of elements of two bytes: less than a word is held before each, two codes are no more than 24 bits."""
     low, high = codes[0], codes[1]
     held, bits, number = np.uint64(0), np.uint64(0), 0
     for start in range(0, len(data), PAIR):
@@ -314,7 +320,7 @@ def pack_pairs(data: Bytes, codes: Codes, words: Words) -> tuple[int, int, int]:
             number += 1
             held >>= WORD_BITS
             bits -= WORD_BITS
-    return held, bits, number
+    return held, number
 
 
 @njit(cache=True, nogil=True)

@@ -84,10 +84,11 @@ def compile(
     not worth moving), `only`.  `constants`: values of inputs that are really constants (weights, shapes, axes), which
     are inputs no more.
 
-    `split`: `auto` (the default) cuts what does not fit, and networks at output branches where that takes neither more
-    cycles nor more bytes; `outputs` at output branches; `never`.  `refuse`: fuse the pieces again, by `conditions` (with limits:
-    `conditions{nodes=2..9,weight_bytes=..65536}`), `pairs`, `forward` or `bidirectional`.  `placement`: the chip of
-    each executable: `one` (the default: chip 0), `each` on the next, or as listed, as in `0,0,1`.
+    `split`: `auto` (the default) cuts what does not fit, and networks at output branches where that takes neither
+    more cycles nor more bytes; `outputs` at output branches; `never`.  `refuse`: fuse the pieces again, by
+    `conditions` (with limits: `conditions{nodes=2..9,weight_bytes=..65536}`), `pairs`, `forward` or `bidirectional`.
+    `placement`: the chip of each executable: `one` (the default: chip 0), `each` on the next, or as listed, as in
+    `0,0,1`.
 
     `order` of tiles: `row-major`, `column-major`, `bands{bands=2,direction=top-down}`, `serpentine`, `z-order`,
     `quadrants`, `checkerboard`, `mirrored`, any with `{depth=breadth-first}`; None is what the planner finds cheapest.

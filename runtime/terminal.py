@@ -60,8 +60,9 @@ def _dram(dram: Mapping[str, Any]) -> list[str]:
         form = "" if dram["compulsory_bytes"] == dram["compressed_compulsory_bytes"] else " with raw weights"
         lines.append(f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}{form}, code and tables aside")
         if form:
-            least = f"{bytes_text(dram['compressed_compulsory_bytes'])} ({dram['compressed_compulsory_bytes']:,} B)"
-            lines.append(f"{_INDENT}{dram['ratio_to_compressed']:.3f} times the {least} with weights as they are stored")
+            stored = dram["compressed_compulsory_bytes"]
+            least = f"{bytes_text(stored)} ({stored:,} B) with weights as they are stored"
+            lines.append(f"{_INDENT}{dram['ratio_to_compressed']:.3f} times the {least}")
     return lines
 
 

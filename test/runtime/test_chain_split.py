@@ -205,7 +205,8 @@ def test_what_only_the_host_reads_cuts_nothing(split, tmp_path):
     """Four results in the middle go to the host alone: one executable, whatever is cut at output branches."""
     made = model(outputs=())
     for number in range(4):
-        made.graph.node.append(helper.make_node("Hardmax", [f"v{number}"], [f"h{number}"], axis=1, name=f"Host_{number}"))
+        host = helper.make_node("Hardmax", [f"v{number}"], [f"h{number}"], axis=1, name=f"Host_{number}")
+        made.graph.node.append(host)
         made.graph.output.append(helper.make_tensor_value_info(f"h{number}", TensorProto.FLOAT, [1, 4, 12, 12]))
     path, report = tmp_path / "net.onnx", tmp_path / "report.json"
     onnx.save(made, path)

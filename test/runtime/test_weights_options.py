@@ -21,7 +21,8 @@ MOST_RATIO = 0.86
 
 @pytest.fixture(scope="module")
 def ways():
-    options = ({"compress_weights": "none"}, {"compress_weights": "huffman"}, {"compress_weights": "none", "weights": "shared"})
+    raw = {"compress_weights": "none"}
+    options = (raw, {"compress_weights": "huffman"}, raw | {"weights": "shared"})
     executables = [frustum.compile(*SQUEEZENET, **each) for each in options]
     (name,) = (e.name for e in executables[0].program.externals if e.class_ == "input")
     image = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
