@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,14 +30,17 @@ from frustum.backend.pipeline import (
     weight_passes,
 )
 from frustum.backend.read_program import read_program
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
+from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import Element, Program
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, to_attribute
-from frustum.passes.analysis.module import target_of
+from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.fuse.policy import chosen
 from frustum.passes.import_onnx import MODEL
 from frustum.passes.lower.weight_blocks import COMPRESSION
+from frustum.passes.tile.order_words import parse_order
 from frustum.passes.weights import WeightStore, store_of
 
 ACCURACY = "frustum.accuracy"
@@ -148,13 +152,13 @@ def _compressed(module: ModuleOp, choices: Choices, work: _Encoder) -> _Encoded 
 
 def _hold(module: ModuleOp, choices: Choices, run: Run) -> bool:
     """Go on to `fixed`; false, and no further, where weights were to be compressed and none gets smaller."""
-    run.apply(module, weight_passes(choices))
+    run.apply_all(module, weight_passes(choices))
     noted = module.attributes.get(COMPRESSION)
     if choices.compression != "none":
         assert isinstance(noted, StringAttr)
         if not json.loads(noted.data)["compressed_tensors"]:
             return False
-    run.apply(module, section_passes(choices))
+    run.apply_all(module, section_passes(choices))
     run.reached(LOWERED, module)
     run.advance(module, stops_after(LOWERED), choices)
     return True
@@ -218,23 +222,61 @@ def fixed(
         joined.insert(0, JOINED_AT_FIRST)
     joined = joined if "lowered" in after else [choices.joined]
     first: DoesNotFit | None = None
+    most: int | None = None  # bytes between units, in DRAM, when all of SRAM may be used
+    cut = stops_to(after, "tiled")
     while True:
         is_last = len(shares) == len(joined) == 1
         attempt = module if is_last else module.clone()
         try:
             share, raw_sizes = shares[0]
             own = replace(choices, sram=share, raw_sizes=raw_sizes, joined=joined[0])
-            run.advance(attempt, after, own, partial(keep, own))
+            run.advance(attempt, cut, own)
+            if first is not None and is_bound(choices) and most is not None and between_bytes(attempt) > most:
+                raise OrderDoesNotFit(first.what, first.where, first.needed, first.available)
+            most = between_bytes(attempt) if most is None else most
+            run.advance(attempt, after[len(cut) :], own, partial(keep, own))
             if joined[0] > 1 and "fixed" in after:
                 encode(read_program(attempt), _code_memory_bytes(attempt))
+        except OrderDoesNotFit as error:
+            raise error.under(traversal(choices)) from None
         except DoesNotFit as error:
             first = first or error
             tried = shares if "sram" in str(error).lower() else joined if is_of_sections(error) else [None]
             if len(tried) < 2:
-                raise first from None
+                raise (first.under(traversal(choices)) if is_bound(choices) else first) from None
             tried.pop(0)
             continue
         return attempt
+
+
+def stops_to(stops: Sequence[str], last: str) -> Sequence[str]:
+    """The stops up to this one; all of them, if it is not among them."""
+    return stops[: stops.index(last) + 1] if last in stops else stops
+
+
+def is_bound(choices: Choices) -> bool:
+    """Whether an order was asked for that may run layer by layer: no map may move to DRAM for its sake."""
+    if choices.order is None:
+        return False
+    return choices.borders == "exchange" or parse_order(choices.order).depth == "breadth-first"
+
+
+def between_bytes(module: ModuleOp) -> int:
+    """Of the maps that units leave in DRAM for other units."""
+    return sum(
+        math.prod(shape_of(result)) * element_bytes(result)
+        for unit in module.walk()
+        if isinstance(unit, UnitOp)
+        for number, result in enumerate(unit.results)
+        if number not in unit.kept and any(isinstance(use.operation, UnitOp) for use in result.uses)
+    )
+
+
+def traversal(choices: Choices) -> str:
+    """The order and the borders that were asked for, in the words of the options."""
+    order = [] if choices.order is None else [f"order {choices.order}"]
+    borders = [] if choices.borders is None else [f"borders {choices.borders}"]
+    return " with ".join(order + borders)
 
 
 def is_of_sections(error: DoesNotFit) -> bool:

@@ -143,7 +143,7 @@ def partition_passes(choices: Choices) -> Sequence[ModulePass]:
     words = None if choices.order is None else parse_order(choices.order)
     if words is None and borders != "exchange":
         return cut
-    split = SplitBreadthFirst(borders=borders or "auto")
+    split = SplitBreadthFirst(borders="auto" if choices.borders == "auto" else borders or "overlap")
     if words is not None:
         split = replace(split, order=words.order, depth=words.depth)  # type: ignore[arg-type]  # checked words
     return [*cut, split, PartitionUnits(sram=choices.sram)]
@@ -227,18 +227,22 @@ class Run:
         """
         for stop in stops:
             if stop == LOWERED:
-                self.apply(module, raw_passes(choices))
+                self.apply_all(module, raw_passes(choices))
                 before_weights(module)
-                self.apply(module, (*weight_passes(choices), *section_passes(choices)))
+                self.apply_all(module, (*weight_passes(choices), *section_passes(choices)))
             else:
-                self.apply(module, passes_to(stop, choices))
+                self.apply_all(module, passes_to(stop, choices))
             self.reached(stop, module)
 
-    def apply(self, module: ModuleOp, passes: Sequence[ModulePass]) -> None:
+    def apply(self, step: ModulePass, context: Context, module: ModuleOp) -> None:
+        """Run one pass."""
+        step.apply(context, module)
+
+    def apply_all(self, module: ModuleOp, passes: Sequence[ModulePass]) -> None:
         context = Context()
         for step in passes:
             with self.timed(step.name):
-                step.apply(context, module)
+                self.apply(step, context, module)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:

@@ -31,11 +31,12 @@ from frustum.backend.cost import Cost, Count, CountRun, total
 from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal, Strategy
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.graph import NetworkOp, shape_of
 from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Memory, Target, to_attribute
+from frustum.passes.analysis.foreign import others_in
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Cuts, Range, at_outputs, cuts_within, pieces_of
 from frustum.passes.fuse.optimal import LARGE, MANY, SMALL
@@ -162,7 +163,7 @@ class _Work:
     def _first_pieces(self) -> list[Range] | None:
         """Where the network is cut without conditions; None where a module may not be cut any more."""
         several = len(networks_of(self.module)) > 1
-        if not several and stop_of(self.module) != STOPS[0]:
+        if not several and (stop_of(self.module) != STOPS[0] or self._has_others()):
             return None
         if several:
             whole, pieces = joined(self.module)
@@ -187,6 +188,10 @@ class _Work:
         if len(found) > 1:
             found = self._within(ranges, found)
         return dict(zip(ranges if len(found) > 1 else [self.layers.whole], found, strict=True))
+
+    def _has_others(self) -> bool:
+        """Whether operations of other dialects stand in the network: they have a place in one network alone."""
+        return any(others_in(network.body.block) for network in networks_of(self.module))
 
     # --- auto ----------------------------------------------------------------------------------------------
 
@@ -275,7 +280,7 @@ class _Work:
                 done.append(piece)
                 continue
             cuts = cuts_within(self.layers.series, piece)
-            if self.splitting.when != "auto" or cuts is None:
+            if self.splitting.when != "auto" or cuts is None or isinstance(error, OrderDoesNotFit):
                 raise self._blamed(error, piece)
             self._say_cut(piece, cuts, error)
             waiting.extendleft(reversed(pieces_of(piece, cuts)))
@@ -288,7 +293,7 @@ class _Work:
         op = self.layers.ops[piece[0]]
         name = f"node '{self.layers.series.names[piece[0]]}' ({op.name})"
         where = error.where if name in error.where else f"{name}, alone in its network: {error.where}"
-        return DoesNotFit(error.what, where, error.needed, error.available)
+        return type(error)(error.what, where, error.needed, error.available)
 
     def _fused_again(self, ranges: Sequence[Range]) -> list[Range]:
         """Neighbours fused by the strategy asked for, where they fit; with `auto`, where none is, by `forward` and then

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from xdsl.dialects.builtin import DictionaryAttr, FileLineColLoc, ModuleOp, StringAttr
+from xdsl.dialects.builtin import DictionaryAttr, FileLineColLoc, ModuleOp, StringAttr, UnknownLoc
 from xdsl.ir import Operation
 from xdsl.printer import Printer
 
@@ -116,17 +116,22 @@ def save(module: ModuleOp, path: Path | str, keys: Iterable[str] | None = None) 
 
 
 def write_module(module: ModuleOp, path: Path | str) -> None:
-    """Writes `NAME.mlir` and beside it `NAME.safetensors`; the module itself stays as it is."""
+    """Writes `NAME.mlir` and beside it `NAME.safetensors`; the module itself stays as it is.
+
+    The text says nothing of the file that the module was read from: a reader looks for the weights beside the new one.
+    """
     path = Path(path)
     weights = path.with_suffix(".safetensors")
     save(module, weights)
-    own = module.attributes.get(ATTRIBUTE)
+    own, place = module.attributes.get(ATTRIBUTE), module.location
     module.attributes[ATTRIBUTE] = StringAttr(weights.name)
+    module.location = UnknownLoc()
     try:
         with path.open("w") as file:
             Printer(file, print_debuginfo=True).print_op(module)
             file.write("\n")
     finally:
+        module.location = place
         if own is not None:
             module.attributes[ATTRIBUTE] = own
 

@@ -250,7 +250,7 @@ def _pieces_of(
         with work.calibrating():
             calibrate_network(module, request, progress)
     kept = module.clone() if loaded.text is None else None  # a stage is a file already
-    with faults_shown(loaded, kept):
+    with faults_shown(loaded, kept, choices, work.passes):
         compiled = compile_module(
             module, request.dump_ir, choices, work.passes, work.splitting, work.names, work.results, progress
         )

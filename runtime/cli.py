@@ -53,10 +53,10 @@ def _failed(error: Exception, words: Sequence[str], subject: str) -> int:
     if code is not None:
         say(message_of(error, subject))
         return code
-    module = error.module if isinstance(error, CompilerFault) else None
-    if isinstance(error, CompilerFault) and isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    kept = write_reproducer(error, words, module)
+    fault = error if isinstance(error, CompilerFault) else None
+    if fault is not None and isinstance(fault.__cause__, Exception):
+        error = fault.__cause__
+    kept = write_reproducer(error, words, fault)
     where = f"a reproducer is in {kept}" if kept else "no reproducer could be written"
     first_line = (str(error).splitlines() or [""])[0]
     say(

@@ -25,13 +25,14 @@ from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.target import from_json
 from frustum.passes.weights import write_module
 from frustum.runtime.counters import count, peak_bytes
-from frustum.runtime.diagnostics import Reported, operation_at_fault
+from frustum.runtime.diagnostics import Reported, Source, operation_at_fault
 from frustum.runtime.expand import expand
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import make_folder
 from frustum.runtime.loading import Loaded
 from frustum.runtime.machine import Machine
 from frustum.runtime.progress import Progress
+from frustum.runtime.sources import read_stage
 from frustum.runtime.timeline import simulate
 
 
@@ -127,8 +128,11 @@ def _run_passes(
 
 
 @contextmanager
-def faults_shown(loaded: Loaded, kept: ModuleOp | None) -> Iterator[None]:
-    """Errors of MLIR text are shown in it; what speaks to the user passes; all else comes with the module."""
+def faults_shown(
+    loaded: Loaded, kept: ModuleOp | None, choices: Choices, passes: Sequence[ModulePass] | None
+) -> Iterator[None]:
+    """Errors of MLIR text are shown in it; what speaks to the user passes; all else comes with the module that was to
+    be compiled with these choices or passes: `kept`, or else what the text says."""
     try:
         yield
     except Exception as error:
@@ -136,7 +140,14 @@ def faults_shown(loaded: Loaded, kept: ModuleOp | None) -> Iterator[None]:
             raise
         if loaded.text is not None and isinstance(error, DiagnosticException):
             raise Reported(loaded.text.error_in(operation_at_fault(error), one_line(error))) from error
-        raise CompilerFault(kept) from error
+        if loaded.original is None and isinstance(error, DiagnosticException):
+            raise UsageError(f"module: error: {one_line(error)}") from error
+        raise CompilerFault(kept or read_stage(text_of(loaded).file)[0], choices, passes) from error
+
+
+def text_of(loaded: Loaded) -> Source:
+    assert loaded.text is not None, "what does not come from text is kept"
+    return loaded.text
 
 
 def one_line(error: BaseException) -> str:

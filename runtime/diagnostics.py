@@ -34,6 +34,7 @@ from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRLexer
 
 from frustum.dialects.diagnostic import did_you_mean, render
+from frustum.dialects.foreign import name_of
 
 AttributeT = TypeVar("AttributeT", bound=Attribute)
 
@@ -49,6 +50,8 @@ class Source:
     file: str
     text: str
     places: dict[Operation | LocationAttr, Span] = field(default_factory=dict)
+    has_locations: bool = False
+    """Whether the text gives locations itself."""
 
     @classmethod
     def read(cls, file: str, data: bytes) -> Self:
@@ -90,6 +93,14 @@ class Source:
         assert span is not None
         return self.error_at(span, message)
 
+    def place_of(self, op: Operation) -> str:
+        """`FILE:LINE:COL` of an operation of this text; the file alone where it is not of it."""
+        span = self._place(op)
+        if span is None:
+            return self.file
+        place = span.get_location()
+        return f"{self.file}:{place.line}:{place.col}"
+
     def _place(self, op: Operation) -> Span | None:
         return self.places.get(op, self.places.get(op.location))
 
@@ -103,6 +114,7 @@ class LocParser(Parser):
         self._source = source
         self._names: list[Span] = []
         self._first_uses: dict[str, Span] = {}
+        self.attribute_aliases: _Aliases = _Aliases(self._parse_alias_at, source.text)
 
     @property
     def here(self) -> Span:
@@ -133,15 +145,59 @@ class LocParser(Parser):
             known = [op.name for op in self.ctx.loaded_ops] + sorted(self.ctx.registered_dialect_names)
             raise ParseError(self._names[-1], error.msg + did_you_mean(name, known)) from None
 
+    def _parse_alias_def(self) -> None:
+        self.attribute_aliases.forget(self._current_token.text)
+        super()._parse_alias_def()
+
+    def _parse_alias_at(self, start: int) -> Attribute:
+        """The attribute that is defined behind the `=` of an alias, out of turn."""
+        token = self._current_token
+        self._resume_from(start)
+        try:
+            return self.parse_attribute()
+        finally:
+            self._resume_from(token.span.start)
+
     def parse_operation(self) -> Operation:
         op = super().parse_operation()
         name = self._names.pop()
         if isinstance(op.location, UnknownLoc):
             place = name.get_location()
             op.location = FileLineColLoc(StringAttr(place.file), IntAttr(place.line), IntAttr(place.col))
+        else:
+            self._source.has_locations = True
         self._source.places[op] = name
         self._source.places.setdefault(op.location, name)
         return op
+
+
+class _Aliases(dict[str, Attribute]):
+    """Aliases of attributes, also those that are defined behind their first use: MLIR writes those of locations at the
+    end of the file."""
+
+    DEFINITION = re.compile(r"^(#[\w$.-]+)\s*=", re.MULTILINE)
+
+    def __init__(self, parse_at: Callable[[int], Attribute], text: str) -> None:
+        super().__init__()
+        self._parse_at = parse_at
+        self._behind: dict[str, int] = {}
+        for found in self.DEFINITION.finditer(text):
+            self._behind.setdefault(found[1], found.end())
+        self._early: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name) and name in self._behind:
+            assert isinstance(name, str)
+            self._early.add(name)
+            self[name] = self._parse_at(self._behind.pop(name))
+        return super().__contains__(name)
+
+    def forget(self, name: str) -> None:
+        """The definition comes now: what was read of it early is no other definition of the same name."""
+        self._behind.pop(name, None)
+        if name in self._early:
+            self._early.remove(name)
+            del self[name]
 
 
 class _Lexer(MLIRLexer):
@@ -211,9 +267,9 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 def _say(op: Operation | None, error: Exception, doing: str) -> str:
     message = _one_line(str(error)) if isinstance(error, DiagnosticException) else str(error)
-    if op is not None and not isinstance(op, ModuleOp) and op.name not in message:
+    if op is not None and not isinstance(op, ModuleOp) and name_of(op) not in message:
         node = node_name(op.location)
-        message = f"'{op.name}' op" + (f' ("{node}")' if node else "") + f": {message}"
+        message = f"'{name_of(op)}' op" + (f' ("{node}")' if node else "") + f": {message}"
     return f"{doing}: {message}" if doing else message
 
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from frustum.backend import targets
-from frustum.backend.pipeline import STOPS, Choices, stop_of
+from frustum.backend.pipeline import FLOATS, STOPS, Choices, stop_of
+from frustum.dialects.foreign import is_foreign
 from frustum.dialects.graph import NetworkOp
-from frustum.dialects.isa.sync import ProgramOp
+from frustum.dialects.isa.sync import ExternalOp, ProgramOp
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, from_attribute, to_attribute
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.fuse.policy import CUTS, PolicyError, chosen, parse_policy
+from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.graph.split_outputs import CHAIN_INPUTS, CHAIN_OUTPUTS
 from frustum.passes.import_onnx import DTYPE, INT8
-from frustum.runtime.failures import UsageError
+from frustum.runtime.diagnostics import node_name
+from frustum.runtime.failures import UsageError, say
 from frustum.runtime.loading import DEFAULT_TARGET, Loaded, name_of, words_of
 from frustum.runtime.request import Request
 
@@ -26,6 +30,9 @@ AUTO = "auto"
 """Of `--compress-weights`: where it is better."""
 POLICY = "frustum.policy"
 """Module attribute: how layers were, or will be, fused; so that a continued stage says the same."""
+
+INTEGERS = frozenset({"i8", "i16"})
+OUTLINED = "frustum-graph-outline makes networks of such layers"
 
 
 def settle(
@@ -38,8 +45,12 @@ def settle(
     """Give the module its target and policy; UsageError where it is past the stop that an option is for."""
     name = name_of(loaded, request)
     is_cut = CHAIN_INPUTS in module.attributes and CHAIN_OUTPUTS in module.attributes
-    if not is_cut and sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk()) != 1:
-        raise UsageError(f"{name}: error: there is not exactly one network in it")
+    if not any(isinstance(each, OutlineNetworks) for each in passes or ()):
+        outside = warn_of_layers_outside(loaded, module, name)
+        if not is_cut and sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk()) != 1:
+            hint = f" ({outside} layers stand in none: {OUTLINED})" if outside else ""
+            raise UsageError(f"{name}: error: there is not exactly one network in it{hint}")
+    note_dtype(module, name)
     stop = stop_of(module)
     if is_cut and stop != STOPS[0]:
         raise UsageError(f"{name}: error: several networks are continued as they were cut, not at stop '{stop}'")
@@ -62,6 +73,47 @@ def settle(
         policy = _fusion(module, request.policy or noted.get(POLICY), None, None)
     module.attributes[POLICY] = StringAttr(policy[0])
     return Choices(dtype or noted.get(DTYPE), *policy)
+
+
+def warn_of_layers_outside(loaded: Loaded, module: ModuleOp, name: str) -> int:
+    """Say of each layer that is in no network, and so is not compiled, where it stands; how many they are."""
+    outside = [] if loaded.original is not None else list(layers_outside(module))
+    for op in outside:
+        node = node_name(op.location)
+        what = f"'{op.name}' op" + (f' ("{node}")' if node else "")
+        place = loaded.text.place_of(op) if loaded.text is not None else name
+        say(f"{place}: warning: {what} stands in no network and is not compiled: {OUTLINED}")
+    return len(outside)
+
+
+def note_dtype(module: ModuleOp, name: str) -> None:
+    """Give a module that does not say it its element type on the device, that of its tensors (biases may be f32)."""
+    if isinstance(module.attributes.get(DTYPE), StringAttr):
+        return
+    found = {element for op in module.walk() for element in elements_of(op)}
+    floats = sorted(found & FLOATS.keys() - {"f32"})
+    if found & INTEGERS:
+        own = INT8
+    elif len(floats) < 2 and found & FLOATS.keys():
+        (own,) = floats or ["f32"]
+    else:
+        kinds = " and ".join(floats) or "no floating-point type"
+        raise UsageError(
+            f"{name}: error: the module has no {DTYPE}, and its tensors, of {kinds}, do not tell it: allowed are "
+            f"{', '.join((*FLOATS, INT8))}"
+        )
+    module.attributes[DTYPE] = StringAttr(own)
+
+
+def elements_of(op: Operation) -> set[str]:
+    """The element types of what an operation of ours gives, as they are called on the device."""
+    if isinstance(op, ExternalOp):
+        return {op.element.data}
+    if is_foreign(op):
+        return set()
+    arguments = op.body.block.args if isinstance(op, NetworkOp) else ()
+    types = [value.type for value in (*arguments, *op.results)]
+    return {str(kind.element_type) for kind in types if isinstance(kind, TensorType)}
 
 
 def with_own_types(request: Request, loaded: Loaded, module: ModuleOp) -> Request:

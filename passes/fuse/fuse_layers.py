@@ -11,6 +11,7 @@ from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
 from frustum.dialects.target import Options, Target
+from frustum.passes.analysis.foreign import gather
 from frustum.passes.analysis.module import target_of
 from frustum.passes.fuse.cuts import cut_units
 from frustum.passes.fuse.grow import Grown, grow_units
@@ -24,8 +25,9 @@ from frustum.passes.tile.plan_unit import MAPS, SRAM_BYTES
 class FuseLayers(ModulePass):
     """Put every layer into a unit.
 
-    Before: a network of graph operations.  After: `funit.unit` operations, reshapes, and nothing else of ours; each
-    unit says why it ends, and `frustum.maps`, `frustum.sram_bytes` where it was planned within less than the usual
+    Before: a network of graph operations.  After: `funit.unit` operations, reshapes, and nothing else of ours;
+    operations of others stay, and units stand behind those that they depend on (`analysis/foreign.py`).  Each unit
+    says why it ends, and `frustum.maps`, `frustum.sram_bytes` where it was planned within less than the usual
     limits.  With `optimal` the units of several layers have their partition and maps already.
 
     `policy` is `optimal`, a preset or `none`; or `rules` list a start rule and rules (`"S1,1,4,8-12"`); `thresholds`
@@ -67,6 +69,7 @@ class FuseLayers(ModulePass):
             if words[0] == OPTIMAL:
                 fuse_optimal(network, target, OptimalOptions(borders=self.borders, sram=self.sram))
             else:
+                gather(network.body.block)
                 fuse_network(network, self.units(network, target, words))
 
     def units(

@@ -16,6 +16,7 @@ from xdsl.ir import Operation, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.passes.analysis.blocks import Flow
+from frustum.passes.analysis.foreign import sections_of
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.project import layers_of
 from frustum.passes.fuse.candidate import Candidate, Limits
@@ -58,6 +59,7 @@ class LayerGraph:
             key for op in block.ops for key in {o.owner.key.data for o in op.operands if is_weight(o)}
         )
         self.weight_users: dict[str, int] = dict(uses)
+        self.section_of = sections_of(block)
 
     def _reads(self, node: Operation | SSAValue) -> set[int]:
         if not isinstance(node, Operation):
@@ -204,6 +206,8 @@ class Growth:
                 return f"{what} follows" if step.is_forward else f"{what} comes before"
             if i in self.fused:
                 return f"{name_of(node)} is fused already"
+        if len({self.graph.section_of[op] for op in self.graph.ops(together)}) > 1:
+            return "operations of other dialects stand between"
         return seam(layers_of(self.graph.ops(together)))
 
     def _with_one_output(self, unit: Sequence[int], step: Step) -> tuple[int, ...] | None:

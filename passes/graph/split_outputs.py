@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAVal
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
+from frustum.passes.analysis.foreign import others_in
 from frustum.passes.analysis.module import element_bytes
 from frustum.passes.analysis.series import Range, Series, at_outputs, pieces_of
 from frustum.passes.graph.own_outputs import own_outputs, root_of
@@ -37,7 +38,8 @@ class SplitOutputs(ModulePass):
        handed out by the first network
 
     Before: one network.  After: networks `NAME_0`, `NAME_1`, ... in order, each with buffers of its own for its outputs
-    (`own_outputs`); the module says the inputs and outputs of the whole.  A network without targets stays as it is.
+    (`own_outputs`); the module says the inputs and outputs of the whole.  A network without targets stays as it is, and
+    so does one with operations of other dialects, which have a place in one network alone.
     Source: docs/techniques/output-split.md, "Where it is cut".
     """
 
@@ -45,7 +47,7 @@ class SplitOutputs(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         networks = networks_of(op)
-        if len(networks) != 1:
+        if len(networks) != 1 or others_in(networks[0].body.block):
             return  # nothing of ours, or split already
         layers = Layers(networks[0])
         pieces = pieces_of(layers.whole, at_outputs(layers.series, layers.whole))

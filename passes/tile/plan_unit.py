@@ -222,7 +222,8 @@ def candidates(unit: UnitLayers, clusters: int, maps: int = 1) -> Iterator[Parti
     whole = {d for d in range(4) if dims[d] == 1 or d in unit.out.axes_all}
     if not splits_channels(unit):
         whole.add(1)
-    dealt_over = [d for d in (2, 1, 3, 0) if d not in whole] or [2]
+    across = (3, 1, 2, 0) if dims[3] > dims[2] else (2, 1, 3, 0)  # of equal ones the first: along most positions
+    dealt_over = [d for d in across if d not in whole] or [2]
     for cluster_dim in dealt_over if clusters > 1 else dealt_over[:1]:
         choices = []
         for d in range(4):

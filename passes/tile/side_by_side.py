@@ -16,6 +16,7 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects import graph as g
 from frustum.dialects import tile as t
 from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.foreign import is_read_by_others
 from frustum.passes.analysis.layer import RANK, dense
 
 
@@ -124,7 +125,10 @@ def root_of(value: SSAValue) -> SSAValue:
 
 
 def has_place(value: SSAValue) -> bool:
-    """Whether a map, perhaps reshaped, is an output of the network or part of a concatenation."""
+    """Whether a map, perhaps reshaped, is an output of the network, part of a concatenation, or read by operations of
+    other dialects, for which it lies alone."""
+    if is_read_by_others(value):
+        return True
     for use in value.uses:
         if isinstance(use.operation, (g.OutputOp, g.ConcatOp)):
             return True
