@@ -181,10 +181,11 @@ def advance(
             return
         if not waits_hold(ops, waits, groups, members, engines, counters, engine, op):
             return
-        oldest = engines[engine, oldest_in_flight(engines, engine)]
-        if oldest > time:
-            set_alarm(alarms, engine, event(oldest, FREE, engine))
-            return
+        if ops[op, TYPE] == TRANSFER:
+            oldest = engines[engine, oldest_in_flight(engines, engine)]
+            if oldest > time:
+                set_alarm(alarms, engine, event(oldest, FREE, engine))
+                return
         engines[engine, STALLED_CYCLES] += time - engines[engine, FREE_AT]
         times[op, START] = time
         if ops[op, TYPE] == TRANSFER:
@@ -206,7 +207,7 @@ def finish(ops, signals, engines, times, heap, clock, engine, op, stop):
     times[op, STOP] = stop
     times[op, COMPLETION] = completion
     clock[LAST_EFFECT] = max(clock[LAST_EFFECT], completion)
-    if engines[engine, DEPTH] > 0:
+    if ops[op, TYPE] == TRANSFER and engines[engine, DEPTH] > 0:
         engines[engine, oldest_in_flight(engines, engine)] = completion
     for place in range(ops[op, SIGNAL_AT], ops[op, SIGNAL_END]):
         at = completion + signals[place, 1]

@@ -21,8 +21,9 @@ from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, LineBuffer, Node, 
 from frustum.dialects.line_buffer_plan import Run, column_pieces, fills, kept, run_of, writes
 from frustum.dialects.target import MatrixUnit
 from frustum.runtime.effects import Work
+from frustum.runtime.form import groups_of
 from frustum.runtime.kernels import Array, widen
-from frustum.runtime.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, convolve, groups_of, way_out
+from frustum.runtime.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, convolve, way_out
 from frustum.runtime.order import Ints
 from frustum.runtime.work import windows_of
 
@@ -79,7 +80,8 @@ class LineBuffers:
         if self._set_ups.get(id(conv)) is not None:
             raise SetUpError("a channels_last convolution with a line_buffer instruction before it")
         images, outputs, rows, columns = work.extent
-        sizes = images, rows, columns, work.read[1], outputs // conv.groups
+        groups = groups_of(conv, outputs)
+        sizes = images, rows, columns, work.read[1], outputs // groups, groups
         done = matrix_work(self.unit, windows_of(conv).convolution(*sizes), conv.line_mode)
         self._count(LineBufferCounts(done.writes, done.steps), _units(conv, work)[1])
 

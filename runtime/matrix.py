@@ -6,6 +6,7 @@ import numpy as np
 
 from frustum.dialects.isa.program import Conv, View
 from frustum.runtime.effects import Work, effect, store
+from frustum.runtime.form import groups_of
 from frustum.runtime.kernels import Array, conv, integer, unary
 from frustum.runtime.memory import DTYPES
 from frustum.runtime.vector import store_real
@@ -87,13 +88,6 @@ def _products(instruction: Conv, work: Work) -> Array:
         _input(instruction, work, groups), weight, strides=instruction.strides, pads=pads,
         dilations=instruction.dilations, groups=groups,
     )  # fmt: skip
-
-
-def groups_of(instruction: Conv, outputs: int) -> int:
-    """How many groups a clipped box still has."""
-    per_group = instruction.box.extent[1] // instruction.groups
-    assert instruction.groups == 1 or outputs % per_group == 0, "groups are cut whole"
-    return 1 if instruction.groups == 1 else outputs // per_group
 
 
 def _input(instruction: Conv, work: Work, groups: int) -> Array:

@@ -16,9 +16,10 @@ from frustum.dialects.stored_table import StoredTable, read_table
 from frustum.runtime.check import AccessError
 from frustum.runtime.effects import Work
 from frustum.runtime.expand import Expanded
+from frustum.runtime.form import groups_of
 from frustum.runtime.gather import Steps, Table, gather
 from frustum.runtime.kernels import Array, widen
-from frustum.runtime.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, groups_of, way_out
+from frustum.runtime.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, way_out
 
 
 @dataclass

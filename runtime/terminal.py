@@ -93,8 +93,12 @@ def _host(host: Mapping[str, Any]) -> list[str]:
     if not reasons:
         return []
     rows = [(f"{len(names)} x {op}", names[0], why) for (op, why), names in reasons.items()]
-    moved = f"{_INDENT}{bytes_text(host['moved_bytes'])} ({host['moved_bytes']:,} B) moved for them"
-    return ["On the host", *table(rows), moved]
+    moved = f"{host['to_host_bytes']:,} B go to the host during the run, {host['from_host_bytes']:,} B come back"
+    lines = [f"{_INDENT}{moved}"]
+    if host["link_cycles"] is not None:
+        busy = f"{host['link_cycles']:,} cycles on the host link, {host['port_cycles']:,} at the DRAM port"
+        lines.append(f"{_INDENT}{busy}; computing on the host takes 0 cycles")
+    return ["On the host", *table(rows), *lines]
 
 
 def _engines(engines: Mapping[str, Mapping[str, int]]) -> list[str]:

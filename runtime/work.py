@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from frustum.dialects.durations import matrix_work, vector_cycles, vector_passes
+from frustum.dialects.durations import larger, matrix_work, vector_cycles, vector_passes
 from frustum.dialects.isa.program import (
     ELEMENT_BYTES,
     Binary,
@@ -36,7 +36,7 @@ from frustum.dialects.isa.program import (
 from frustum.dialects.line_buffer_plan import Windows
 from frustum.dialects.target import Target, VectorUnit
 from frustum.runtime.expand import OPERANDS, Expanded, Rows
-from frustum.runtime.form import Form
+from frustum.runtime.form import Form, groups_of
 from frustum.runtime.order import Ints
 
 Mask = tuple[bool, ...]
@@ -106,6 +106,8 @@ class _Size:
     factor: int
     by_box: Mask
     by_read: Mask
+    outputs_per_group: int = 0
+    """Not 0: times the groups of so many output channels that the box has."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ def _sizes(instruction: Instruction, form: Form) -> tuple[_Size | None, ...]:
             sizes.append(_Size(instruction.expand, still, still))
             continue
         moves = tuple(isinstance(instruction, Copy) or stride != 0 for stride in operand.view.strides)
-        sizes.append(_Size(element, *((moves, still) if operand.is_written else (still, moves))))
+        lies_like_the_box = operand.is_written or isinstance(instruction, Conv)
+        sizes.append(_Size(element, *((moves, still) if lies_like_the_box else (still, moves))))
     return tuple(sizes)
 
 
@@ -170,7 +173,7 @@ def _conv_size(conv: Conv, slot: int, element: int) -> _Size:
     """Input, weights, or one number for each output channel."""
     channel, still = (False, True, False, False), (False,) * 4
     if slot == 0:
-        return _Size(element * conv.groups, still, (True,) * 4)
+        return _Size(element, still, (True,) * 4, 0 if conv.groups == 1 else conv.box.extent[1] // conv.groups)
     if slot == 1:
         return _Size(element * prod(conv.kernel), channel, channel)
     return _Size(element, channel, still)
@@ -184,7 +187,8 @@ def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
             mode = instruction.line_mode
             rows = None if mode == "split" else windows_of(instruction)
             width = instruction.kernel, instruction.strides[1], instruction.dilations[1]
-            parameters = *width, instruction.groups, mode, rows
+            per_group = 0 if instruction.groups == 1 else instruction.box.extent[1] // instruction.groups
+            parameters = *width, instruction.groups, per_group, mode, rows
         case Pool():
             parameters = prod(instruction.kernel), instruction.act and instruction.act.kind
         case Binary():
@@ -217,6 +221,8 @@ def _set_bytes(result: Work, rows: Rows, chosen: Ints, alike: _Alike) -> None:
                 each = each * extent[d]
             if size.by_read[d]:
                 each = each * read[d]
+        if size.outputs_per_group:
+            each = each * (extent[1] // size.outputs_per_group)
         reads, writes = _happens(alike.instruction, slot, rows, chosen)
         total = each.sum(axis=1)
         if operand.is_read:
@@ -277,13 +283,16 @@ def _set_transfers(result: Work, expanded: Expanded, rows: Rows) -> None:
 
 
 def _by_stride(instructions: Sequence[Instruction], slot: int) -> tuple[Ints, Ints, Ints]:
-    """Of each copy: strides in growing order, the dimensions they belong to, bytes of an element."""
+    """Of each copy: strides without sign in growing order, the dimensions they belong to, bytes of an element.
+
+    A run that is walked backwards is as contiguous as another.
+    """
     strides = np.zeros((len(instructions), 4), np.int64)
     element = np.ones(len(instructions), np.int64)
     for number, instruction in enumerate(instructions):
         if isinstance(instruction, Copy):
             view = (instruction.src_view, instruction.dst_view)[slot]
-            strides[number], element[number] = view.strides, ELEMENT_BYTES[view.element]
+            strides[number], element[number] = np.abs(view.strides), ELEMENT_BYTES[view.element]
             if slot == 0 and instruction.expand is not None:
                 element[number] = instruction.expand
     dims = np.argsort(strides, axis=1, kind="stable")
@@ -323,7 +332,8 @@ def windows_of(conv: Conv) -> Windows:
 def _set_matrix(result: Work, rows: Rows, chosen: Ints, conv: Conv, target: Target) -> None:
     """Equal extents are worked out once."""
     images, outputs, height, width = rows.extent[:, chosen]
-    counts = np.stack([images, height, width, rows.read[1, chosen], outputs // conv.groups])
+    groups = groups_of(conv, outputs)
+    counts = np.stack([images, height, width, rows.read[1, chosen], outputs // larger(groups, 1), groups])
     which, distinct = _distinct(counts * rows.active[chosen])
     action = windows_of(conv).convolution(*distinct)
     done = matrix_work(target.core.matrix, action, conv.line_mode)
@@ -338,7 +348,7 @@ def _set_matrix(result: Work, rows: Rows, chosen: Ints, conv: Conv, target: Targ
 
 
 def _distinct(counts: Ints) -> tuple[Ints, Ints]:
-    """Number of each column's distinct value, and the distinct columns: counts are `[4, ...]`, at least 0."""
+    """Number of each column's distinct value, and the distinct columns: counts are `[facts, ...]`, at least 0."""
     key = np.zeros(counts.shape[1:], np.int64)
     for count in counts:
         key = key * (int(count.max(initial=0)) + 1) + count

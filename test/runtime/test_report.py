@@ -83,7 +83,7 @@ def test_the_report_has_every_key_of_schema_1():
     assert data["cycles"] == {
         "total": fetch + load + store, "roofline": 8000 / 102, "ratio": (fetch + load + store) / (8000 / 102),
     }  # fmt: skip
-    assert data["macs"] == {"useful": 0, "recomputed": 0}
+    assert data["macs"] == {"useful": 0, "recomputed": 0, "executed": 0}
     assert data["engines"]["cluster0.gdma"] == {"busy": 80, "stalled": 207 + 200, "idle": 200, "bytes": 8000}
     assert data["engines"]["cluster0.fetch"]["bytes"] == 640
     assert data["peak_bytes"] == {"sram": 4000, "nram": 0, "wram": 0}

@@ -65,6 +65,14 @@ def test_a_chunk_takes_what_its_slowest_part_takes_and_completes_a_latency_later
     assert of_engine(timeline(copy("gdma", "dram", "sram")), "gdma") == [(0, 41, 241)]
 
 
+@pytest.mark.parametrize("elements", [1, 32, 64])
+def test_computing_of_a_single_cycle_completes_a_latency_later_too(elements):
+    """64 lanes; NRAM answers 4 cycles later."""
+    ones = p.Unary(kind="relu", in_view=view("nram"), out_view=view("nram"), box=box(elements))
+    line = timeline(ones)
+    assert of_engine(line, "vector", core=0) == [(0, 1, 5)] and line.total_cycles == 5
+
+
 def test_the_last_chunk_is_as_short_as_it_is():
     """Two chunks of ceil(4096 / 64) = 64 cycles and one of ceil(100 / 64) = 2."""
     line = timeline(copy("mvdma", "sram", "nram", 8292))
@@ -218,6 +226,14 @@ def test_the_first_page_is_fetched_before_anything_starts():
     line = timeline(copy("gdma", "dram", "sram"), pages=[5000])
     assert of_engine(line, "fetch") == [(0, 41 + 9, 250)]
     assert of_engine(line, "gdma")[1] == (250, 291, 491)
+
+
+@pytest.mark.parametrize(("size", "cycles"), [(4096 + 10, 82 + 1), (10, 2), (60, 2), (4096 + 60, 82 + 2)])
+def test_the_last_piece_of_a_long_fetch_is_part_of_a_long_run(size, cycles):
+    """At 50 B/cycle 64 B take 2 cycles; what is left of a run longer than that takes its own bytes' time."""
+    slow = replace(DEFAULT.chip.dram, port_bytes_per_cycle=50)
+    target = replace(DEFAULT, chip=replace(DEFAULT.chip, dram=slow))
+    assert of_engine(timeline(pages=[size], target=target), "fetch") == [(0, cycles, cycles + 200)]
 
 
 def test_code_that_no_instruction_fetches_is_there_from_the_start():
