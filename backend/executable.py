@@ -13,7 +13,6 @@ being copied: the weights are mapped.  How sections are stored and checked: `con
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.backend.check_manifest import ManifestError, check_manifest
+from frustum.backend.check_program import check_program
 from frustum.backend.container import (
     ALIGNMENT_BYTES,
     HEADER,
@@ -36,8 +36,25 @@ from frustum.backend.container import (
 )
 from frustum.backend.decode import CodeError, decode
 from frustum.backend.encode import Code, encode
-from frustum.backend.manifest import Json, manifest_of, program_of, to_bytes
+from frustum.backend.manifest import Json, manifest_of, program_of, read_json, to_bytes
 from frustum.dialects.isa.program import IMAGE_CLASSES, Program
+
+__all__ = [
+    "DIGEST_BYTES",
+    "INDEX",
+    "PAGE_BYTES",
+    "SECTIONS",
+    "Bytes",
+    "Executable",
+    "ExecutableError",
+    "build_executable",
+    "check_program",
+    "fingerprint",
+    "open_executable",
+    "read_json",
+    "weights_range",
+    "write_executable",
+]
 
 Bytes: TypeAlias = NDArray[np.uint8]
 """One-dimensional."""
@@ -122,7 +139,7 @@ def open_executable(path: str | Path) -> Executable:
     path = Path(path)
     stored = read_container(path, SECTIONS)
     try:
-        manifest = json.loads(read_section(path, stored["manifest"]))
+        manifest = read_json(read_section(path, stored["manifest"]))
         layers, units = _read_debug(read_section(path, stored["debug"]))
         code_bytes = read_section(path, stored["code"])
         check_manifest(manifest, len(code_bytes))

@@ -119,6 +119,8 @@ def _accesses(code: Code, op: Instruction, counts: tuple[int, ...]) -> tuple[Acc
     for name, _ in op.VIEWS:
         operand = getattr(op, name)
         if operand is not None:
+            if operand not in code.numbers:
+                raise VerifyException(f"'{op.name}': {name} is a buffer that is made behind it")
             writes = name in WRITTEN
             apart = _apart(op, counts, code.cores) if writes and code.cores else TOGETHER
             found.append(Access(code.numbers[operand], writes, writes and reaches_out, apart=apart))

@@ -183,6 +183,8 @@ class _Reader:
         for operand, view in op.VIEWS:
             buffer = getattr(op, operand)
             if buffer is not None:
+                if buffer not in self.places:
+                    raise VerifyException(f"'{op.name}': {operand} is a buffer that is made behind it")
                 memory, address, ring = self.places[buffer]
                 relative: p.View = values[view]
                 if relative.wrap is not None and ring is not None:

@@ -17,7 +17,6 @@ Every cut, fusion and refusal is a line of the log.  Source: docs/techniques/out
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +31,6 @@ from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal, Strategy
 from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
-from frustum.dialects.graph import NetworkOp, shape_of
 from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Memory, Target, to_attribute
@@ -40,6 +38,7 @@ from frustum.passes.analysis.foreign import others_in
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Cuts, Range, at_outputs, cuts_within, pieces_of
 from frustum.passes.fuse.optimal import LARGE, MANY, SMALL
+from frustum.passes.graph.map_sizes import check_dram
 from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
 from frustum.passes.weights import attach, store_of
 
@@ -377,11 +376,11 @@ class _Work:
 
     def _compiled(self, piece: Range, cap: Target | None = None) -> Executable:
         if piece == self.layers.whole:
-            _check_dram(self.layers.network, target_of(self.module))
+            check_dram(self.layers.network, target_of(self.module))
             return self._fixed(self.module.clone(), self.stop, self.at_stop(""), cap)
         name = self._trial(piece)
         network = self.layers.extract(piece, name)
-        _check_dram(network, target_of(self.module))
+        check_dram(network, target_of(self.module))
         return self._fixed(_module_of(network, self.module), self.stop, self.at_stop(name), cap)
 
     def _trial(self, piece: Range) -> str:
@@ -483,18 +482,6 @@ def _module_of(network: object, like: ModuleOp) -> ModuleOp:
     module.location = like.location
     attach(module, store_of(like))
     return module
-
-
-def _check_dram(network: NetworkOp, target: Target) -> None:
-    """DoesNotFit where inputs and outputs alone, of a byte for each element at least, are more than DRAM holds: no plan
-    of maps of 2^60 elements is worth the time."""
-    given = (argument for argument in network.body.block.args if argument.uses)
-    values = dict.fromkeys((*given, *network.terminator.values))
-    needed, capacity = sum(math.prod(shape_of(value)) for value in values), target.chip.dram.capacity_bytes
-    if needed > capacity:
-        largest = max(values, key=lambda value: math.prod(shape_of(value)))
-        what = f"the sum of inputs and outputs, the largest {'x'.join(map(str, shape_of(largest)))},"
-        raise DoesNotFit(what, f"network '{network.sym_name.data}'", f"{needed} B", f"{capacity} B of dram")
 
 
 def allocated_bytes(executable: Executable) -> Peaks:

@@ -88,7 +88,7 @@ def expand(block: Bytes, size_bytes: int) -> Bytes:
         return out
     from frustum.dialects import weight_codec_loops as loops
 
-    stream = np.ascontiguousarray(block[HEADER_BYTES:])
+    stream = np.array(block[HEADER_BYTES:])  # not read-only: one kind of machine code is enough
     period = width + 1 if method & ZERO_RUNS else width
     if length % period or size_bytes % width:
         raise CodecError(f"a stream of {length} bytes for {size_bytes} in elements of {width}")

@@ -4,8 +4,9 @@ Importing this module imports numba, so it is imported only where there is somet
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from frustum.dialects.loops import compiled, entry
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -28,7 +29,7 @@ LENGTH_SHIFT, CODE_MASK = np.uint64(LENGTH_AT), np.uint64((1 << LENGTH_AT) - 1)
 WORD_BITS, WORD_MASK = np.uint64(32), np.uint64((1 << 32) - 1)
 
 
-@njit(cache=True, nogil=True)
+@entry("void(uint8[::1], int64[::1], int64, int64[::1], uint8[::1], uint32[::1], uint8[::1], int64[::1])")
 def compress_all(
     raw: Bytes, ends: Ints, width: int, methods: Ints, stream: Bytes, words: Words, out: Bytes, out_ends: Ints
 ) -> None:
@@ -67,7 +68,7 @@ def compress_all(
         out_ends[k] = position
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def write_header(method: int, width: int, length: int, out: Bytes, position: int) -> int:
     """What a block begins with; the position behind it."""
     out[position] = method
@@ -79,7 +80,7 @@ def write_header(method: int, width: int, length: int, out: Bytes, position: int
     return position + HEADER_BYTES
 
 
-@njit(cache=True, nogil=True)
+@entry("void(uint8[::1], int64[::1], uint8[:, ::1])")
 def fill_slots(data: Bytes, ends: Ints, slots: Bytes) -> None:
     """Blocks into slots `[blocks, slot]` of zeros, each at the start of its own."""
     start = 0
@@ -91,7 +92,7 @@ def fill_slots(data: Bytes, ends: Ints, slots: Bytes) -> None:
 # --- zero runs ---------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def has_zeros(raw: Bytes, width: int) -> bool:
     """Whether any element has no bit."""
     for element in range(0, len(raw), width):
@@ -103,7 +104,7 @@ def has_zeros(raw: Bytes, width: int) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def write_runs(raw: Bytes, width: int, out: Bytes) -> int:
     """Tokens of the elements; how many bytes they take."""
     position, zeros = 0, 0
@@ -123,7 +124,7 @@ def write_runs(raw: Bytes, width: int, out: Bytes) -> int:
     return position
 
 
-@njit(cache=True, nogil=True)
+@entry("(uint8[::1], int64, uint8[::1])")
 def expand_runs(stream: Bytes, width: int, out: Bytes) -> bool:
     """The elements that tokens stand for; false where these are not as many as there should be."""
     position = 0
@@ -143,7 +144,7 @@ def expand_runs(stream: Bytes, width: int, out: Bytes) -> bool:
 # --- Huffman codes -----------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def frequencies(data: Bytes, period: int) -> Ints:
     """How often each symbol occurs at each place: `[period, 256]`."""
     if period == PAIR:
@@ -155,7 +156,7 @@ def frequencies(data: Bytes, period: int) -> Ints:
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pair_frequencies(data: Bytes) -> Ints:
     """The same of elements of two bytes, of which most are; neighbours have counters of their own, for one that was
     just written is slow to read."""
@@ -180,7 +181,7 @@ def pair_frequencies(data: Bytes) -> Ints:
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def code_lengths(frequency: Ints) -> Ints:
     """Bits of each symbol's code, 0 where it does not occur (or is the only one).
 
@@ -217,7 +218,7 @@ def code_lengths(frequency: Ints) -> Ints:
         weights = (weights + 1) // 2
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def reversed_codes(lengths: Ints) -> Ints:
     """Canonical codes, their highest bit lowest: shorter ones first, those of one length by symbol."""
     codes = np.zeros(SYMBOLS, np.int64)
@@ -234,13 +235,13 @@ def reversed_codes(lengths: Ints) -> Ints:
     return codes
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def table_bytes(used: int) -> int:
     """What naming the code of so many symbols takes."""
     return 1 + (used if used < LISTED else SYMBOLS // 8) + (used + 1) // 2
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def plan(count: Ints) -> tuple[Ints, int]:
     """Lengths of the codes of each place, and the bytes of everything; -1 where bytes are their own codes."""
     lengths = np.empty(count.shape, np.int64)
@@ -263,7 +264,7 @@ def plan(count: Ints) -> tuple[Ints, int]:
     return lengths, size + (bits + 7) // 8
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def write_codes(data: Bytes, count: Ints, lengths: Ints, words: Words, out: Bytes) -> None:
     """The codes of all places, as `plan` has found them, then the data in them; through `words`, 32 bits at a time."""
     period = len(lengths)
@@ -286,7 +287,7 @@ def write_codes(data: Bytes, count: Ints, lengths: Ints, words: Words, out: Byte
     out[position:] = words[: number + 1].view(np.uint8)[:left]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pack(data: Bytes, codes: Codes, words: Words) -> tuple[np.uint64, int]:
     """The data in these codes as words; what is held behind them, and the number of words."""
     held, bits, number = np.uint64(0), np.uint64(0), 0
@@ -303,7 +304,7 @@ def pack(data: Bytes, codes: Codes, words: Words) -> tuple[np.uint64, int]:
     return held, number
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pack_pairs(data: Bytes, codes: Codes, words: Words) -> tuple[np.uint64, int]:
     """The same of elements of two bytes: less than a word is held before each, two codes are no more than 24 bits."""
     low, high = codes[0], codes[1]
@@ -323,7 +324,7 @@ def pack_pairs(data: Bytes, codes: Codes, words: Words) -> tuple[np.uint64, int]
     return held, number
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def write_table(count: Ints, lengths: Ints, out: Bytes, position: int) -> int:
     """Which symbols have codes, and how long these are; the position behind it."""
     used = np.flatnonzero(count)
@@ -345,7 +346,7 @@ def write_table(count: Ints, lengths: Ints, out: Bytes, position: int) -> int:
     return position
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def read_lengths(block: Bytes, position: int, lengths: Ints) -> tuple[int, int]:
     """Set the lengths of the codes that stand at `position`: the position behind them, -1 where that is too far, and
     the only symbol, -1 where there are several."""
@@ -374,7 +375,7 @@ def read_lengths(block: Bytes, position: int, lengths: Ints) -> tuple[int, int]:
     return end, int(used[0]) if len(used) == 1 else -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def read_table(block: Bytes, position: int, entries: NDArray[np.uint16]) -> int:
     """Fill `entries`: for the next 12 bits the symbol, and from bit 8 on its length; the position behind the code's
     text, -1 where that is damaged."""
@@ -397,7 +398,7 @@ def read_table(block: Bytes, position: int, entries: NDArray[np.uint16]) -> int:
     return position
 
 
-@njit(cache=True, nogil=True)
+@entry("(uint8[::1], int64, uint8[::1])")
 def decode_bytes(block: Bytes, period: int, out: Bytes) -> bool:
     """What the codes stand for; false where the block is damaged."""
     entries = np.empty((period, 1 << LONGEST), np.uint16)

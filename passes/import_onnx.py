@@ -23,6 +23,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, f32
 from xdsl.ir import Attribute, SSAValue
 
 from frustum.dialects.graph import NetworkOp, OutputOp, is_integer, tensor_of, tensor_type
+from frustum.dialects.host_type import MODEL_DTYPE
 from frustum.passes.element_types import numpy_of
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.weights import WeightStore, attach
@@ -94,7 +95,7 @@ def _import(
         raise Unsupported(walk.problems)
     operation.body.block.add_op(OutputOp(outputs))
     ends = [*operation.body.block.args, *outputs]
-    operation.attributes[MODEL_DTYPES] = _host_types([*inputs, *graph.output], ends, network)
+    operation.attributes[MODEL_DTYPES] = _host_types(model.file, [*inputs, *graph.output], ends, network)
     dtype = INT8 if has_integers(operation) else str(element)
     attributes = {MODEL: StringAttr(model.file), DTYPE: StringAttr(dtype)}
     module = ModuleOp([operation], dict(attributes))
@@ -138,15 +139,21 @@ def _device_type(value: onnx.ValueInfoProto, element: Attribute) -> Attribute:
 
 
 def _host_types(
-    values: Sequence[onnx.ValueInfoProto], found: Sequence[SSAValue], network: Network
+    file: str, values: Sequence[onnx.ValueInfoProto], found: Sequence[SSAValue], network: Network
 ) -> ArrayAttr[StringAttr]:
-    """The numpy types of inputs and outputs, those of the device where the file does not tell."""
+    """The numpy types of inputs and outputs, those of the device where the file does not tell.
+
+    Unsupported for types that are not exchanged with the device.
+    """
     from onnx.helper import tensor_dtype_to_np_dtype
 
     names = []
     for value, own in zip(values, found, strict=True):
         declared = value.type.tensor_type.elem_type
         dtype = tensor_dtype_to_np_dtype(declared) if declared else numpy_of(tensor_of(own).element_type)
+        if not MODEL_DTYPE.fullmatch(dtype.name):
+            message = f"'{value.name}' has elements of {dtype.name}, which the device does not exchange"
+            raise Unsupported([Problem(file, message)])
         names.append(f"u{dtype.name}" if not declared and own in network.unsigned else dtype.name)
     return ArrayAttr([StringAttr(name) for name in names])
 

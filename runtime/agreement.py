@@ -37,7 +37,10 @@ def agreement(
     expected = flattened(oracle_outputs(model, inputs, changed_batch(model, inputs)))
     found = compare(outputs, expected, dtype, resolutions(model))
     each = {name: {"max_abs_error": abs_, "max_rel_error": rel} for name, (abs_, rel) in found.outputs.items()}
-    return Check(found.max_abs_error, found.max_rel_error, oracle_name(), each), found
+    check = Check(
+        found.max_abs_error, found.max_rel_error, oracle_name(), each, found.nan_in_both, found.numbers
+    )
+    return check, found
 
 
 def changed_batch(model: Model, inputs: Mapping[str, Array]) -> int:

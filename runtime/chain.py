@@ -115,6 +115,8 @@ class Chain:
     """Of each memory on chip the peak of the network in one piece, where it is cut and would fit uncut."""
     log: tuple[str, ...] = ()
     """What was cut, fused again and refused, and why."""
+    target_file: str | None = None
+    """Where the machine was read, as it was named; None for a shipped one, and where nobody knows."""
 
     @property
     def executables(self) -> tuple[Executable, ...]:
@@ -199,7 +201,7 @@ def random_values(inputs: Sequence[Interface], seed: int) -> dict[str, HostArray
             )
         try:
             found[each.name] = random_array(seed, index, external.shape, dtype_of(external))
-        except MemoryError as error:
+        except (MemoryError, ValueError) as error:  # numpy: of more bytes than there are addresses
             raise UsageError(f"error: input '{each.name}' is too large for this computer: {error}") from error
     return found
 

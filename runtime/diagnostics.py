@@ -27,7 +27,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
     UnknownLoc,
 )
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.parser import Parser, ParserState, UnresolvedOperand
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input, Span
@@ -69,7 +69,9 @@ class Source:
         """The module; every operation has a location (its own, or its place in the text)."""
         parser = LocParser(ctx, self)
         try:
-            return parser.parse_module(implicit_module)
+            module = parser.parse_module(implicit_module)
+            parser.check_definitions(module)
+            return module
         except ParseError as error:
             raise parser.sharpened(error) from None
         except RecursionError:
@@ -87,7 +89,7 @@ class Source:
         """The message at the operation, or at the nearest one around it that came from this text."""
         around = op
         while around is not None and (span := self._place(around)) is None:
-            around = around.parent_op()
+            around = around.parent_op() if hasattr(around, "parent") else None  # without, it is not complete
         if around is None:
             return render(self.file, self.text, 1, 1, message)
         assert span is not None
@@ -102,7 +104,7 @@ class Source:
         return f"{self.file}:{place.line}:{place.col}"
 
     def _place(self, op: Operation) -> Span | None:
-        return self.places.get(op, self.places.get(op.location))
+        return self.places.get(op, self.places.get(getattr(op, "location", None)))  # type: ignore[arg-type]
 
 
 class LocParser(Parser):
@@ -127,6 +129,14 @@ class LocParser(Parser):
             return error
         name = next(iter(self.forward_ssa_references))
         return ParseError(self._first_uses[name], f"value %{name} is not defined")
+
+    def check_definitions(self, module: ModuleOp) -> None:
+        """ParseError where an operand is no value of the module: xDSL leaves those of some regions open."""
+        for op in module.walk():
+            for operand in op.operands:
+                if not isinstance(operand, OpResult | BlockArgument):
+                    name = operand.name_hint or ""
+                    raise ParseError(self._first_uses.get(name, self.here), f"value %{name} is not defined")
 
     def resolve_operand(self, operand: UnresolvedOperand, type: AttributeT) -> SSAValue[AttributeT]:
         value = super().resolve_operand(operand, type)

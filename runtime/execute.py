@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 from frustum.backend.executable import Executable
+from frustum.dialects.loops import TIMES, clock
+from frustum.dialects.target import digest
 from frustum.runtime.chain import Chain, DevicePiece, HostArray, chain_of, checked_values
 from frustum.runtime.counters import Counters, count
 from frustum.runtime.kernels import Array
@@ -50,6 +53,8 @@ class RanChain:
     """By piece."""
     host_seconds: float = 0.0
     seconds: float = 0.0
+    """Without making the machine code of loops, which took `loop_seconds`."""
+    loop_seconds: float = 0.0
 
 
 def execute(
@@ -61,12 +66,28 @@ def execute(
     passed: frozenset[str] = frozenset(),
 ) -> Ran:
     """Decode, run, count; `InputError` if the inputs are not the network's.  `passed` as `count` takes it."""
-    started = time.perf_counter()
+    started = clock()
     machine = Machine(executable)
+    if progress is not None:
+        _prepare(machine, mode, progress)
     result = machine.run(inputs, mode, checked, progress)
     tables = result.timeline.tables if result.timeline else None
     counters = count(machine.expanded, machine.target, executable.code.page_bytes, tables, passed)
-    return Ran(machine, result.outputs, result.timeline, counters, time.perf_counter() - started)
+    return Ran(machine, result.outputs, result.timeline, counters, clock() - started)
+
+
+def _prepare(machine: Machine, mode: Mode, progress: Progress) -> None:
+    """What a run would do before its first step, told as what it is: load the loops, decode the instructions."""
+    progress("load", 0.0)
+    if mode != "timing":
+        import_module("frustum.runtime.functional")
+    if mode != "functional":
+        import_module("frustum.runtime.event_loop")
+    progress("decode", 0.0)
+    _ = machine.expanded
+    if mode != "timing":
+        progress("decode", 0.5)
+        _ = machine.plan
 
 
 def execute_chain(
@@ -81,7 +102,7 @@ def execute_chain(
 
     `hand` gets each output of the whole as soon as the piece that makes it has run.
     """
-    started = time.perf_counter()
+    started, loops_before = clock(), TIMES.seconds
     values: dict[str, HostArray] = {} if mode == "timing" else checked_values(chain.inputs, inputs)
     runs: dict[str, Ran] = {}
     host_seconds = 0.0
@@ -100,7 +121,7 @@ def execute_chain(
             if name in given and name in chain.outputs:
                 hand(name, given[name])
     outputs = {} if mode == "timing" else {name: values[name] for name in chain.outputs}
-    return RanChain(outputs, runs, host_seconds, time.perf_counter() - started)
+    return RanChain(outputs, runs, host_seconds, clock() - started, TIMES.seconds - loops_before)
 
 
 def report_of(
@@ -155,10 +176,11 @@ def report_of_chain(
         layers=layers,
         units=units,
         check=check,
-        seconds=replace(seconds, emulate=ran.seconds),
+        seconds=replace(seconds, emulate=ran.seconds, loops=(seconds.loops or 0.0) + ran.loop_seconds),
         host=_host_run(chain, ran, times),
         splitting=_splitting(chain, ran, times),
     )
+    report.data.update(target_file=chain.target_file, target_sha256=digest(chain.target))
     report.data.update(accuracy_of(each.manifest for each in chain.executables))
     report.data.update(weights_held(each.manifest for each in chain.executables))
     return report

@@ -6,7 +6,7 @@ The host's part is here too: inputs are converted to the device's type before a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from frustum.backend.executable import Executable
+from frustum.backend.executable import Executable, check_program
 from frustum.dialects.isa.program import MEMORIES, Conv, External, Program, TableLoad
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.check import check
@@ -49,13 +49,14 @@ class _Decoded:
     """What is worked out once for all runs of an executable: where its instructions run and on what, and the memories
     into which the host has written the weights, which nothing on the device ever changes."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, page_bytes: Sequence[int]) -> None:
+        self.program, self.page_bytes = program, page_bytes
         self.target: Target = from_json(json.loads(program.target))
         self.memories: Memories | None = None
 
     @cached_property
     def expanded(self) -> Expanded:
+        check_program(self.program, self.page_bytes)
         return expand(self.program, self.target.chip.clusters, self.target.cluster.cores)
 
     @cached_property
@@ -86,7 +87,7 @@ class Machine:
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
         self.program = executable.program
-        self._decoded = _DECODED.get(executable) or _Decoded(self.program)
+        self._decoded = _DECODED.get(executable) or _Decoded(self.program, executable.code.page_bytes)
         _DECODED[executable] = self._decoded
         self.target = self._decoded.target
 

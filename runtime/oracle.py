@@ -61,6 +61,9 @@ class Agreement:
     good: bool
     outputs: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Largest absolute and relative error of each."""
+    nan_in_both: int = 0
+    """How many of the `numbers` are NaN here and there, and so agree without a word about what they should be."""
+    numbers: int = 0
 
 
 def oracle_outputs(model: Source, inputs: Mapping[str, Array], batch: int = 1) -> Outputs:
@@ -119,7 +122,15 @@ def compare(
         worst=worst,
         good=all(_agrees(outputs[name], expected[name], errors[name][1], tolerance) for name in expected),
         outputs=errors,
+        nan_in_both=sum(_nan_in_both(outputs[name], expected[name]) for name in expected),
+        numbers=sum(array.size for array in expected.values()),
     )
+
+
+def _nan_in_both(found: Array, expected: Array) -> int:
+    if expected.dtype.kind in "OUS" or found.shape != expected.shape:
+        return 0
+    return int((np.isnan(found.astype(np.float64)) & np.isnan(expected.astype(np.float64))).sum())
 
 
 def _agrees(found: Array, expected: Array, relative_error: float, tolerance: float) -> bool:

@@ -60,6 +60,9 @@ class Check:
     reference: str
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of each output `max_abs_error` and `max_rel_error`."""
+    nan_in_both: int = 0
+    """Of the `numbers` of all outputs; they agree, but say nothing."""
+    numbers: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ class Seconds:
     passes: Mapping[str, float] = field(default_factory=dict)
     calibrate: float | None = None
     """Of the compiling, what the calibration took."""
+    loops: float | None = None
+    """Making the machine code of loops, or loading it; in none of the others."""
 
 
 @dataclass(frozen=True)
@@ -432,5 +437,6 @@ def _seconds(seconds: Seconds) -> dict[str, Any]:
         "compile": seconds.compile,
         "emulate": seconds.emulate,
         "calibrate": seconds.calibrate,
+        "loops": seconds.loops,
         "passes": dict(seconds.passes),
     }

@@ -18,6 +18,7 @@ from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, from_attribute, to_attribute
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.fuse.policy import CUTS, PolicyError, chosen, parse_policy
+from frustum.passes.graph.map_sizes import check_dram
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.graph.split_outputs import CHAIN_INPUTS, CHAIN_OUTPUTS
 from frustum.passes.import_onnx import DTYPE, INT8
@@ -56,6 +57,8 @@ def settle(
         raise UsageError(f"{name}: error: several networks are continued as they were cut, not at stop '{stop}'")
     is_fused = STOPS.index(stop) >= STOPS.index("fused")
     _set_target(module, target, name, stop if is_fused else None)
+    if not is_fused:
+        _check_dram(module)
     dtype = None if request.dtype == "model" else request.dtype
     _refuse_types(module, request, name)
     noted = words_of(module)
@@ -73,6 +76,13 @@ def settle(
         policy = _fusion(module, request.policy or noted.get(POLICY), None, None)
     module.attributes[POLICY] = StringAttr(policy[0])
     return Choices(dtype or noted.get(DTYPE), *policy)
+
+
+def _check_dram(module: ModuleOp) -> None:
+    own = from_attribute(module.attributes[TARGET])  # type: ignore[arg-type]
+    for network in module.walk():
+        if isinstance(network, NetworkOp):
+            check_dram(network, own)
 
 
 def warn_of_layers_outside(loaded: Loaded, module: ModuleOp, name: str) -> int:

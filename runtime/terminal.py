@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from frustum.runtime.failures import UsageError
 
 WIDTH = 100
 _INDENT = "  "
 _KINDS = ("gdma", "cdma", "bus", "fetch", "iodma", "mvdma", "matrix", "vector")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def show(text: str) -> None:
+    """Write to stdout; UsageError where that is full.  A reader that is gone is the caller's."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left at its end
+        raise UsageError(f"error: stdout cannot be written: {error.strerror}") from error
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -33,7 +49,8 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def _title(data: Mapping[str, Any]) -> list[str]:
-    title = f"{data['model']} on {data['target']}, {data['dtype']}, policy {data['policy']}"
+    machine = data.get("target_file") or data["target"]
+    title = f"{data['model']} on {machine}, {data['dtype']}, policy {data['policy']}"
     units, layers = len(data["units"]), len(data["layers"])
     host = sum(layer["where"] == "host" for layer in data["layers"])
     counts = [f"{layers} layers", f"{units} units" if units else "", f"{host} on the host" if host else ""]
@@ -176,13 +193,20 @@ def _check(check: Mapping[str, Any]) -> list[str]:
     if len(outputs) > 1:
         worst = max(outputs, key=lambda name: outputs[name]["max_rel_error"])
         lines.append(f"{_INDENT}{len(outputs)} outputs compared, the worst is {worst}")
+    if check["nan_in_both"]:
+        lines.append(f"{_INDENT}{nan_text(check)}")
     return lines
+
+
+def nan_text(check: Mapping[str, Any]) -> str:
+    """What to think of a comparison of what is not a number."""
+    return f"{check['nan_in_both']:,} of {check['numbers']:,} outputs are NaN in both"
 
 
 def _seconds(seconds: Mapping[str, Any]) -> list[str]:
     parts = [
         f"{name} {seconds[name]:.2f} s" + (_calibration(seconds) if name == "compile" else "")
-        for name in ("import", "compile", "emulate")
+        for name in ("import", "compile", "emulate", "loops")
         if seconds[name] is not None
     ]
     return ["Wall time", _INDENT + ", ".join(parts)] if parts else []

@@ -43,7 +43,8 @@ def fold(node: Node) -> Sequence[Value] | None:
             quick = frequent is not None and len(arrays) == len(node.operands)
             result = frequent(node, arrays) if frequent and quick else _by_reference(node)
     except FAILURES as error:
-        raise Refused(f"its value cannot be computed: {str(error).splitlines()[0]}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Refused(f"its value cannot be computed: {reason}") from error
     results = result if isinstance(result, list | tuple) else [result]
     return [_plain(np.asarray(array)) for array in results]
 

@@ -101,7 +101,7 @@ def import_or_place(
     model.file = name or model.file
     if mode != "never":
         check_names(model)
-        check_types(model)
+    check_types(model)
     check_made_once(model)
     model = with_constants(model, constants or {})
     if mode == "only":

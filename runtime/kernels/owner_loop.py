@@ -3,7 +3,7 @@
 Importing this module imports numba.  (All constants are here: see `copy_loop.py`.)
 """
 
-from numba import njit
+from frustum.dialects.loops import compiled, entry
 
 # Columns of a row of `moves`, a box: its four dimensions by falling stride, of which one may go around a ring.
 BASE, TAG, UNIT, RUN, EXTENT, STRIDE, DIM, SPLIT, RING = 0, 1, 2, 3, 4, 8, 12, 13, 14
@@ -19,7 +19,7 @@ OTHERS = 0
 OWN, OF_ANOTHER = range(2)
 
 
-@njit(cache=True, nogil=True)
+@entry("void(int16[::1], int64[:, ::1], int64, int64[:, ::1])")
 def run(tags, moves, cores, taken):
     """Follow all moves; `taken` `[units, 2]` grows by the bytes that cores take of what they or others gave."""
     for number in range(moves.shape[0]):
@@ -35,13 +35,13 @@ def run(tags, moves, cores, taken):
                         touch(tags, move, cores, taken, place)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def behind(move, dim, index):
     """The bytes of the ring where this position of this dimension lies behind its end."""
     return move[RING] if move[SPLIT] > 0 and move[DIM] == dim and index >= move[SPLIT] else 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def touch(tags, move, cores, taken, place):
     """One run of bytes."""
     part, tag = tags[place : place + move[RUN]], move[TAG]

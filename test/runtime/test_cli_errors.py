@@ -1,13 +1,17 @@
 """frustum: what goes wrong, in which words, with which exit code; nothing half-written is left behind."""
 
+import errno
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_models
 import pytest
+from xdsl.dialects.builtin import ModuleOp
 
 from frustum.runtime import cli
 
@@ -626,3 +630,55 @@ def test_interrupted(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr("frustum.runtime.compiling.compile_pieces", interrupt)
     assert cli.main(["run", model]) == 130
     assert capsys.readouterr().err == "frustum: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "options", "file"),
+    [
+        (0, [], "00-imported"),
+        (1, [], "01-typed"),
+        (1, ["--pipeline", "frustum-graph-canonicalize"], "01-frustum-graph-canonicalize"),
+    ],
+)
+def test_a_disk_that_fills_while_stages_are_dumped_is_no_internal_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    written: int,
+    options: list[str],
+    file: str,
+) -> None:
+    """Whole files of stops before it stay, and weights that are whole."""
+    from frustum.passes import weights
+
+    left = [written]
+
+    class FullDisk(weights.Printer):
+        def print_op(self, op: object) -> None:
+            if isinstance(op, ModuleOp):
+                if left[0] == 0:
+                    self.print_string("half of")
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                left[0] -= 1
+            super().print_op(op)
+
+    monkeypatch.setattr(weights, "Printer", FullDisk)
+    dump, model = tmp_path / "dump", onnx_models.save(tmp_path)
+    assert cli.main(["compile", model, "-o", str(tmp_path / "out"), "--dump-ir", str(dump), *options]) == 2
+    assert capsys.readouterr().err == f"{dump / file}.mlir: error: cannot be written: No space left on device\n"
+    assert sorted(each.suffix for each in dump.iterdir()) == [".mlir"] * written + [".safetensors"] * (written + 1)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["targets"], ["targets", "edge"], ["--help"], ["--version"], ["inspect", "MODEL"], ["run", "MODEL"]]
+)
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_stdout_is_no_internal_error(model: str, command: list[str]) -> None:
+    words = [model if word == "MODEL" else word for word in command]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "frustum.runtime.cli", *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.stderr == "frustum: error: stdout cannot be written: No space left on device\n"
+    assert done.returncode == 2

@@ -158,7 +158,7 @@ def test_files_of_any_length_are_not_read_to_be_refused(folder):
         (lambda data: data["pieces"].pop(1), "piece 'net_2' reads 'h', which nothing gives"),
         (lambda data: data["pieces"].reverse(), "piece 'net_2' reads 'r1', which nothing gives|reads 'h'"),
         (lambda data: data["pieces"][0].update(chip=9), "piece 'net_0' is on chip 9"),
-        (lambda data: data["pieces"][0].update(chip=float("inf")), "OverflowError"),
+        (lambda data: data["pieces"][0].update(chip=float("inf")), "Infinity is no number of JSON"),
         (lambda data: data["pieces"][0].update(kind="cloud"), "a piece of kind 'cloud'"),
         (
             lambda data: data["pieces"][0].update(bytes=1),
