@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, f32
 from xdsl.ir import Attribute, SSAValue
 
@@ -31,11 +32,12 @@ from frustum.passes.weights import WeightStore, attach
 if TYPE_CHECKING:
     import onnx
 
+    from frustum.passes.onnx.images import Images
     from frustum.passes.onnx.loading import LoadedModel
     from frustum.passes.onnx.node import Network, Value
     from frustum.passes.onnx.walk import Unavailable, Walk
 
-__all__ = ["DTYPE", "MODEL", "MODEL_DTYPES", "import_onnx"]
+__all__ = ["DTYPE", "MODEL", "MODEL_DTYPES", "import_onnx", "output_problems"]
 
 MODEL = "frustum.model"
 INT8 = "int8"
@@ -71,6 +73,7 @@ def _import(
 ) -> ModuleOp:
     from frustum.passes.onnx.binding import bind_inputs
     from frustum.passes.onnx.element_types import UNSIGNED
+    from frustum.passes.onnx.images import Images
     from frustum.passes.onnx.node import Network
     from frustum.passes.onnx.opset import unify
     from frustum.passes.onnx.walk import Walk, needed_nodes
@@ -83,10 +86,13 @@ def _import(
     element = _element_type(model.file, inputs, unified.tensors.values(), nodes)
     signature = [(value.name, tensor_type(_device_type(value, element), bound.shapes[value.name])) for value in inputs]
     operation = NetworkOp(re.sub(r"\W", "_", name), signature, [value.name for value in graph.output])
-    network = Network(operation.body.block, WeightStore(), element, bound.rebatched)
-    walk = Walk(model.file, network, _constants(model, unified.tensors, nodes, graph))
+    images = Images(bound.rebatched) if bound.rebatched > 1 else None
+    network = Network(operation.body.block, WeightStore(), element, images)
+    walk = Walk(model.file, network, _constants(model, unified.tensors, nodes, graph), kept=unified.kept)
     for value, argument in zip(inputs, operation.body.block.args, strict=True):
         walk.values[value.name] = argument
+        if images is not None and value.name in bound.batched:
+            images.axes[argument] = 0
         if value.type.tensor_type.elem_type in UNSIGNED:
             network.unsigned.add(argument)
     walk.run(nodes, unified.opset)
@@ -171,6 +177,23 @@ def _constants(
     return {name: model.array(tensor) for name, tensor in tensors.items() if name in used}
 
 
+def output_problems(
+    file: str, images: Images | None, name: str, value: Value | None, axis: int | None = None
+) -> list[Problem]:
+    """What is wrong with an output of a changed batch: its images do not lie one after the other along axis 0."""
+    from frustum.passes.onnx.refusals import MixesImages
+
+    if images is None:
+        return []
+    try:
+        axis = images.axis_of(value) if axis is None else axis
+    except MixesImages as error:
+        return [Problem(file, f"output '{name}': {error}")]
+    if not axis:
+        return []
+    return [Problem(file, f"output '{name}': {images.refuse(f'has the images along axis {axis}, not along axis 0')}")]
+
+
 def _outputs(walk: Walk, graph: onnx.GraphProto) -> list[SSAValue]:
     """The network's results; a constant one becomes a weight."""
     from frustum.passes.onnx.walk import Unavailable
@@ -178,6 +201,8 @@ def _outputs(walk: Walk, graph: onnx.GraphProto) -> list[SSAValue]:
     outputs: list[SSAValue] = []
     for output in graph.output:
         value = walk.values.get(output.name)
+        if isinstance(value, SSAValue | np.ndarray):
+            walk.problems += output_problems(walk.file, walk.network.images, output.name, value)
         if isinstance(value, SSAValue):
             outputs.append(value)
         elif isinstance(value, Unavailable):

@@ -316,18 +316,21 @@ def known_to_onnxruntime(proto: ModelProto) -> ModelProto:
     copy = ModelProto()
     copy.CopyFrom(proto)
     copy.ir_version = min(copy.ir_version, NEWEST_IR)
-    if all(_is_older(node) for node in _all_nodes(proto.graph)):
+    if all(_is_older(node, newest) for node in _all_nodes(proto.graph)):
         for opset in copy.opset_import:
             if opset.domain in DEFAULT_DOMAINS:
                 opset.version = min(opset.version, NEWEST_OPSET)
     return copy
 
 
-def _is_older(node: NodeProto) -> bool:
-    """Whether the newest form of its operator is one that onnxruntime's newest opset has."""
-    if node.domain not in DEFAULT_DOMAINS or not onnx.defs.has(node.op_type):
+def _is_older(node: NodeProto, opset: int) -> bool:
+    """Whether the form that its operator has in the opset is one that onnxruntime's newest opset has."""
+    if node.domain not in DEFAULT_DOMAINS:
         return True
-    return onnx.defs.get_schema(node.op_type).since_version <= NEWEST_OPSET
+    try:
+        return onnx.defs.get_schema(node.op_type, opset).since_version <= NEWEST_OPSET
+    except onnx.defs.SchemaError:  # none of ONNX, or none any more
+        return True
 
 
 def _all_nodes(graph: onnx.GraphProto) -> list[NodeProto]:

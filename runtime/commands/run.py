@@ -20,6 +20,7 @@ from frustum.runtime.inputs import read_inputs
 from frustum.runtime.kernels import BFLOAT16, Array
 from frustum.runtime.machine import InputError
 from frustum.runtime.progress import Progress, TerminalProgress
+from frustum.runtime.sources import kind_of
 from frustum.runtime.terminal import nan_text, show
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def main(options: argparse.Namespace) -> int:
             check_writable_file(Path(path))
     given = read_inputs(Path(options.input)) if options.input else None
     with TerminalProgress() as progress:
-        job = job_of(options, given, lambda inputs: _check_inputs(options, inputs, given), progress)
+        job = job_of(options, given, lambda inputs: _check_before(options, inputs, given), progress)
         model = job.model_for_check(options.model) if options.check else None
         inputs = _inputs(options, job, given)
         ran = execute_chain(job.chain, inputs, options.mode, options.checked, progress)
@@ -70,6 +71,17 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
             raise UsageError(
                 f"error: {name} needs --mode full or functional: mode timing computes no numbers"
             )
+
+
+def _check_before(
+    options: argparse.Namespace, inputs: Sequence[Interface] | None, given: Mapping[str, Array] | None
+) -> None:
+    """What is found before anything is compiled: wrong arrays, and with --check a file that onnxruntime rejects."""
+    _check_inputs(options, inputs, given)
+    if options.check and kind_of(options.model) == "onnx":
+        from frustum.runtime.oracle import check_loads
+
+        check_loads(Path(options.model))
 
 
 def _check_inputs(

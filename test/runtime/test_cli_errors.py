@@ -682,3 +682,13 @@ def test_a_full_stdout_is_no_internal_error(model: str, command: list[str]) -> N
         )
     assert done.stderr == "frustum: error: stdout cannot be written: No space left on device\n"
     assert done.returncode == 2
+
+
+def test_a_file_that_onnxruntime_rejects_is_not_compiled_for_a_check(tmp_path: Path, fails, monkeypatch) -> None:
+    """SwiGLU is an operator of ONNX and of the device, but not of onnxruntime."""
+    node = onnx.helper.make_node("SwiGLU", ["y", "y"], ["z"], "swish")
+    path = onnx_models.save(tmp_path, onnx_models.network(opset=28, extra=(node,)))
+    compiled = []
+    monkeypatch.setattr("frustum.runtime.build._chain", lambda *_: compiled.append("too early"))
+    assert "onnxruntime does not load the model: " in fails("run", path, "--check")
+    assert not compiled
