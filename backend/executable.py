@@ -111,14 +111,15 @@ def build_executable(
     weights: Sequence[tuple[int, NDArray[Any]]],
     options: Mapping[str, Any] | None = None,
     instruction_memory_bytes: int | None = None,
+    code: Code | None = None,
 ) -> Executable:
-    """The executable of a program.
+    """The executable of a program, whose `code` may be there already.
 
     `weights`: DRAM address and data, already of the device's type, of every weight and table; not copied.
     `options`: what else the manifest should tell, as JSON values.  DoesNotFit as `encode` raises it; TableError for an
     address table that its instructions cannot use.
     """
-    code = encode(program, instruction_memory_bytes)
+    code = code or encode(program, instruction_memory_bytes)
     manifest = manifest_of(program, code.page_bytes, options or {})
     data = tuple(sorted(((a, _flat_bytes(array)) for a, array in weights), key=lambda pair: pair[0]))
     _check_weights(program, data)

@@ -115,6 +115,12 @@ def compulsory_bytes(externals: Sequence[External], read: Reads) -> int:
     return outputs + sum(size_bytes(ranges) for ranges in found if ranges is not None)
 
 
+def compression_bytes(externals: Sequence[External]) -> int:
+    """How many bytes fewer the weights have in DRAM than as tensors."""
+    weights = [each for each in externals if each.class_ == "weight"]
+    return sum(raw_bytes(each) - each.bytes for each in weights)
+
+
 def roofline_cycles(target: Target, program: Program, compulsory: int) -> float:
     """The least cycles that the whole chip's multipliers and DRAM allow."""
     width = ELEMENT_BYTES[_element(program.dtype)]

@@ -74,7 +74,12 @@ def _dram(dram: Mapping[str, Any]) -> list[str]:
     lines.append(f"{_INDENT}read {bytes_text(dram['read_bytes'])}, written {bytes_text(dram['write_bytes'])}")
     if dram["ratio"] is not None:
         least = f"{bytes_text(dram['compulsory_bytes'])} ({dram['compulsory_bytes']:,} B)"
-        lines.append(f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}, code and tables aside")
+        form = "" if dram["compulsory_bytes"] == dram["compressed_compulsory_bytes"] else " with raw weights"
+        lines.append(f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}{form}, code and tables aside")
+        if form:
+            stored = dram["compressed_compulsory_bytes"]
+            least = f"{bytes_text(stored)} ({stored:,} B) with weights as they are stored"
+            lines.append(f"{_INDENT}{dram['ratio_to_compressed']:.3f} times the {least}")
     return lines
 
 
