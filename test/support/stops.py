@@ -11,7 +11,7 @@ from frustum.backend import targets
 from frustum.backend.compile import executable_of, fixed
 from frustum.backend.pipeline import Choices, Run, stop_of
 from frustum.dialects.target import ATTRIBUTE as TARGET
-from frustum.dialects.target import Target, to_attribute
+from frustum.dialects.target import Engine, Target, to_attribute
 from frustum.passes.weights import store_of
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference import ReferenceExecutor
@@ -26,6 +26,13 @@ def target(name):
     if isinstance(name, Target):
         return name
     return targets.load(TINY if name == "tiny" else name)
+
+
+def sending(name):
+    """A target whose clusters can send each other what they have."""
+    whole = target(name)
+    cluster = replace(whole.cluster, cdma=Engine(bytes_per_cycle=8))
+    return replace(whole, chip=replace(whole.chip, cluster=cluster))
 
 
 def machine_of(cores):
