@@ -119,6 +119,10 @@ class MatrixUnit:
     line_buffer: Annotated[LineBuffer, Parameter("what feeds it; its lines are P")]
     cycles_per_step: Annotated[CyclesByWidth, Parameter("P x Q multiply-accumulates")]
     energy_pj_per_mac: Annotated[EnergyByWidth, Parameter("one multiply-accumulate")]
+    address_cycles: Annotated[
+        int,
+        Parameter("an address that no table holds, or a step to a table's next piece; 8 if absent", 0, 1024, "cycles"),
+    ] = 8
 
     @property
     def lines(self) -> int:

@@ -14,7 +14,7 @@ METHODS = ("minmax", "percentile")
 """Of calibration."""
 POLICIES = ("none", "pyramid", "template", "greedy", "optimal")
 MODES = ("full", "functional", "timing")
-COMPRESSIONS = ("none", "zero", "huffman", "auto")
+COMPRESSIONS = ("auto", "none", "zero", "huffman")
 """Of weights."""
 HOLDINGS = ("replicated", "shared")
 """Of weights that all clusters need."""
@@ -139,8 +139,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--host", choices=HOSTS, help="layers on the host: none, what the device lacks (`auto`, the default), all"
     )
     parser.add_argument(
-        "--split", choices=SPLITS, help="networks cut at output branches, and (`auto`, the default) what does not fit"
-    )
+        "--split", choices=SPLITS,
+        help="networks cut where they do not fit or it is better (`auto`, the default), at output branches, or not",
+    )  # fmt: skip
     parser.add_argument(
         "--refuse", metavar="STRATEGY",
         help="fuse pieces again: conditions{nodes=2..9,weight_bytes=..N,compute=..N}, pairs, forward, bidirectional",
@@ -150,8 +151,8 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--compress-weights", metavar="MODE", choices=COMPRESSIONS,
-        help="weights stay compressed up to WRAM: by `zero` runs, `huffman` codes, or what is smallest (`auto`);"
-        " default `none`",
+        help="weights stay compressed up to WRAM: where it is better (`auto`, the default), never (`none`), always,"
+        " by `zero` runs or `huffman` codes",
     )  # fmt: skip
     parser.add_argument(
         "--weights", choices=HOLDINGS, help="what all clusters need lies in each (`replicated`), or once on the chip"

@@ -130,6 +130,8 @@ class _Work:
     progress: Progress
     names: frozenset[str] = frozenset()
     """Of the values between the pieces of a placement."""
+    results: frozenset[str] | None = None
+    """The outputs of a placement: its pieces have others too."""
     passes_seconds: dict[str, float] = field(default_factory=dict)
     calibrate_seconds: float = 0.0
     log: list[str] = field(default_factory=list)
@@ -167,6 +169,7 @@ def _chain(loaded: Loaded, work: _Work) -> Chain:
     placement, request = loaded.placement, work.request
     parts = placement.parts
     work.names = frozenset(name for part in parts for name in (*part.inputs, *part.outputs))
+    work.results = frozenset(placement.outputs)
     file = parts[0].model.file if parts else name_of(loaded, request)
     samples = Samples(request, interface_of(loaded) or ())
     pieces: list[Piece] = []
@@ -250,7 +253,7 @@ def _pieces_of(
     kept = module.clone() if loaded.text is None else None  # a stage is a file already
     with faults_shown(loaded, kept, choices, work.passes):
         compiled = compile_module(
-            module, request.dump_ir, choices, work.passes, work.splitting, work.names, progress
+            module, request.dump_ir, choices, work.passes, work.splitting, work.names, work.results, progress
         )
     for name, seconds in compiled.passes.items():
         work.passes_seconds[name] = work.passes_seconds.get(name, 0.0) + seconds

@@ -3,6 +3,7 @@
 | key of the manifest | holds |
 |---|---|
 | `schema` | 3; any other is refused |
+| `format` | of the executables, 2; older folders, which lack it, have 1 and are refused |
 | `model`, `dtype`, `policy`, `host` | as in the report |
 | `target`, `machine` | the machine's name, and all of it as executables have it |
 | `target_file`, `target_sha256` | where it was read (null: shipped), and the checksum of all that it says |
@@ -34,7 +35,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from frustum.backend.executable import fingerprint, read_json, write_executable
+from frustum.backend.executable import FORMAT_VERSION, fingerprint, read_json, write_executable
 from frustum.dialects.target import digest, from_json, to_json
 from frustum.runtime.chain import Chain, DevicePiece, Fallback, HostPiece, Interface, Piece
 from frustum.runtime.failures import UsageError
@@ -59,6 +60,7 @@ def write_chain(folder: Path, chain: Chain, origin: Json | None) -> None:
     pieces = [_write_piece(folder, piece) for piece in chain.pieces]
     manifest = {
         "schema": SCHEMA,
+        "format": FORMAT_VERSION,
         "model": chain.model,
         "target": chain.target.name,
         "target_file": chain.target_file,
@@ -102,10 +104,18 @@ def read_manifest(folder: Path) -> Json:
         raise UsageError(
             f"{path}: error: not the manifest of a compiled folder, or of another version of Frustum"
         )
+    version = data.get("format", 1)
+    if version != FORMAT_VERSION:
+        raise UsageError(f"{path}: error: has format version {version}; {_remedy(version)}")
     rest = text[: -len(SEAL % bytes(DIGEST_LETTERS))]
     if text != rest + SEAL % hashlib.sha256(rest).hexdigest().encode():
         raise UsageError(f"{path}: error: damaged: its checksum does not match")
     return data
+
+
+def _remedy(version: object) -> str:
+    is_older = isinstance(version, int) and version < FORMAT_VERSION
+    return "compile it again" if is_older else f"this Frustum reads version {FORMAT_VERSION}"
 
 
 def open_chain(folder: Path, manifest: Json) -> Chain:

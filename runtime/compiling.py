@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,22 +14,27 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend.compile import AtStop, executable_of
+from frustum.backend.cost import Cost, Count
 from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, stop_of
 from frustum.backend.split_compile import Compilation, Splitting, compile_pieces, one_piece
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.program import Memory as MemoryName
+from frustum.dialects.isa.program import Program
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.share_done import listening
+from frustum.dialects.target import from_json
 from frustum.passes.weights import write_module
-from frustum.runtime.counters import peak_bytes
+from frustum.runtime.counters import count, peak_bytes
 from frustum.runtime.diagnostics import Reported, Source, operation_at_fault
+from frustum.runtime.expand import expand
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import cannot_write, make_folder
 from frustum.runtime.loading import Loaded
 from frustum.runtime.machine import Machine
 from frustum.runtime.progress import Progress
 from frustum.runtime.sources import read_stage
+from frustum.runtime.timeline import simulate
 
 
 def compile_module(
@@ -38,9 +44,11 @@ def compile_module(
     passes: Sequence[ModulePass] | None,
     splitting: Splitting,
     names: frozenset[str],
+    results: frozenset[str] | None,
     progress: Progress,
 ) -> Compilation:
-    """The module's executables; `names` are those of values between pieces, whose names cuts do not take."""
+    """The module's executables; `names` are those of values between pieces, whose names cuts do not take, `results`
+    the model's outputs, where the module has others too."""
     dump = _dump(folder)
     if stop_of(module) == "imported":
         dump(STOPS[0], module)
@@ -61,14 +69,30 @@ def compile_module(
 
     progress("compile", 0.0)
     with listening(told_by_pass):
-        return compile_pieces(module, None, choices, splitting, names, at_stop, measured=_written_bytes)
+        return compile_pieces(
+            module, None, choices, splitting, names, at_stop, measured=written_bytes, count_run=count_run,
+            results=results,
+        )  # fmt: skip
 
 
 SHARES = {"imported": 0.0, "typed": 0.03, "fused": 0.85, "tiled": 0.87, "placed": 0.9, "lowered": 0.96, "fixed": 0.98}
 """Of the time of compiling, what is over at each stop (squeezenet and resnet50 on `edge`); the rest is encoding."""
 
 
-def _written_bytes(executable: Executable) -> dict[MemoryName, int]:
+def count_run(program: Program, page_bytes: Sequence[int]) -> Count:
+    """What the emulator counts in mode timing."""
+    target = from_json(json.loads(program.target))
+    expanded = expand(program, target.chip.clusters, target.cluster.cores)
+    timeline = simulate(expanded, target, page_bytes)
+    counted = count(expanded, target, page_bytes, timeline.tables)
+    layers = zip(program.layers, timeline.layer_cycles.tolist(), counted.layer_dram_bytes.tolist(), strict=False)
+    return Count(
+        Cost(timeline.total_cycles, counted.dram_read_bytes + counted.dram_write_bytes),
+        {name: Cost(cycles, dram_bytes) for name, cycles, dram_bytes in layers},
+    )
+
+
+def written_bytes(executable: Executable) -> dict[MemoryName, int]:
     """Of each memory on chip the highest address that is written, as reports have it."""
     found = peak_bytes(Machine(executable).expanded)
     return {"sram": found["sram"], "nram": found["nram"], "wram": found["wram"]}

@@ -48,6 +48,10 @@ class Counters:
     peak_bytes: dict[str, int]
     energy_pj: dict[str, float]
     address_cache: dict[str, int]
+    address_cycles: int
+    """In which the matrix units found addresses, overlapped or not."""
+    address_cycles_without_tables: int
+    """In which they would have, had no instruction named a table."""
     read: Reads = field(default_factory=dict)
     """What is read of inputs and weights, however often."""
     flows: Flows = field(default_factory=dict)
@@ -96,6 +100,8 @@ def count(
         peak_bytes=peak_bytes(expanded),
         energy_pj=_energy(expanded, target, traffic, core, done),
         address_cache=count_tables(expanded),
+        address_cycles=int(done.address_cycles.sum()),
+        address_cycles_without_tables=int(done.address_cycles_without_tables.sum()),
         read=reads(expanded),
         flows=flows(expanded, tables, fetched),
         units=exchanges(expanded, tables, layer_macs, target.cluster.sram.capacity_bytes),
@@ -107,6 +113,12 @@ def compulsory_bytes(externals: Sequence[External], read: Reads) -> int:
     outputs = sum(raw_bytes(each) for each in externals if each.class_ == "output")
     found = (read.get((each.class_, each.name)) for each in externals if each.class_ in ("input", "weight"))
     return outputs + sum(size_bytes(ranges) for ranges in found if ranges is not None)
+
+
+def compression_bytes(externals: Sequence[External]) -> int:
+    """How many bytes fewer the weights have in DRAM than as tensors."""
+    weights = [each for each in externals if each.class_ == "weight"]
+    return sum(raw_bytes(each) - each.bytes for each in weights)
 
 
 def roofline_cycles(target: Target, program: Program, compulsory: int) -> float:

@@ -32,6 +32,7 @@ CODES = {
     "frustum.runtime.host:HostError": BAD_INPUT,
     "frustum.runtime.oracle:OracleError": BAD_INPUT,
     "frustum.runtime.pipeline_text:PipelineError": BAD_INPUT,
+    "frustum.dialects.stored_table:TableError": BAD_INPUT,
     "frustum.runtime.diagnostics:Reported": BAD_INPUT,
     "frustum.dialects.fit:DoesNotFit": DOES_NOT_FIT,
     "builtins:MemoryError": BAD_INPUT,

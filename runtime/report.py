@@ -18,7 +18,7 @@ import numpy as np
 from frustum.dialects.durations import byte_energy_pj
 from frustum.dialects.isa.program import External, Program
 from frustum.dialects.target import Target
-from frustum.runtime.counters import CLASSES, Counters, compulsory_bytes, roofline_cycles
+from frustum.runtime.counters import CLASSES, Counters, compression_bytes, compulsory_bytes, roofline_cycles
 from frustum.runtime.flows import added, listed
 from frustum.runtime.reads import together
 from frustum.runtime.timeline import Timeline
@@ -194,7 +194,7 @@ def make_report(
             "policy": policy,
             "clock_hz": target.clock_hz,
             "dram": dram,
-            "cycles": _cycles(runs, target, dram["compulsory_bytes"], splitting.total_cycles),
+            "cycles": _cycles(runs, target, dram["compressed_compulsory_bytes"], splitting.total_cycles),
             "macs": {
                 "useful": sum(run.counters.useful_macs for run in runs),
                 "recomputed": sum(run.counters.recomputed_macs for run in runs),
@@ -280,15 +280,19 @@ def _dram(runs: Sequence[SubgraphRun], passing: _Passing) -> dict[str, Any]:
     write = sum(run.counters.dram_write_bytes for run in runs) + passing.written_bytes
     by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in CLASSES}
     by_class["intermediate"] += passing.bytes
-    compulsory = compulsory_bytes(_network_externals(runs), together(run.counters.read for run in runs))
-    ratio = (read + write - by_class["other"]) / compulsory if compulsory else None
+    externals = _network_externals(runs)
+    compulsory = compulsory_bytes(externals, together(run.counters.read for run in runs))
+    compressed = compulsory - compression_bytes(externals)
+    moved = read + write - by_class["other"]
     return {
         "read_bytes": read,
         "write_bytes": write,
         "total_bytes": read + write,
         **{f"{name}_bytes": size for name, size in by_class.items()},
         "compulsory_bytes": compulsory,
-        "ratio": ratio,
+        "ratio": moved / compulsory if compulsory else None,
+        "compressed_compulsory_bytes": compressed,
+        "ratio_to_compressed": moved / compressed if compressed else None,
     }
 
 
@@ -313,7 +317,13 @@ def _cycles(
     needed = tuple(int(run.counters.layer_macs.sum()) - run.counters.recomputed_macs for run in runs)
     whole = Program((), useful_macs=needed, dtype=_dtype(runs))
     roofline = roofline_cycles(target, whole, compulsory)
-    return {"total": total, "roofline": roofline, "ratio": total / roofline if roofline else None}
+    return {
+        "total": total,
+        "roofline": roofline,
+        "ratio": total / roofline if roofline else None,
+        "address": sum(run.counters.address_cycles for run in runs),
+        "address_without_tables": sum(run.counters.address_cycles_without_tables for run in runs),
+    }
 
 
 def _dtype(runs: Sequence[SubgraphRun]) -> str:

@@ -53,7 +53,7 @@ class Request:
     host: HostMode | None = None
     """What may run on the host; auto if it is not said."""
     compress_weights: str | None = None
-    """How weights are compressed; not at all if it is not said."""
+    """How weights are compressed; where it is better if that is not said."""
     weights: str | None = None
     """How weights that all clusters need are held; replicated if it is not said."""
     constants: Mapping[str, Array] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Request:
     split: When | None = None
     """Where networks are cut; auto if it is not said."""
     refuse: str | None = None
-    """How pieces are fused again; not at all if it is not said."""
+    """How pieces are fused again; with `auto`, where it is no worse, if that is not said."""
     placement: str | None = None
     """The chip of each executable, as `chips_of` reads it; all on one if it is not said."""
     order: str | None = None

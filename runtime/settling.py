@@ -28,6 +28,8 @@ from frustum.runtime.failures import UsageError, say
 from frustum.runtime.loading import DEFAULT_TARGET, Loaded, name_of, words_of
 from frustum.runtime.request import Request
 
+AUTO = "auto"
+"""Of `--compress-weights`: where it is better."""
 INTEGERS = frozenset({"i8", "i16"})
 OUTLINED = "frustum-graph-outline makes networks of such layers"
 
@@ -138,8 +140,11 @@ def with_weights(choices: Choices, loaded: Loaded, module: ModuleOp, request: Re
     for option, value in (("--order", request.order), ("--borders", request.borders)):
         if value is not None and STOPS.index(stop) >= STOPS.index("tiled"):
             raise UsageError(f"{name_of(loaded, request)}: error: {option} {value} has no effect at stop '{stop}'")
+    compression = request.compress_weights or AUTO
+    if compression == AUTO and choices.policy == "none":
+        compression = "none"  # the reference to beat has everything as it is
     return replace(
-        choices, compression=request.compress_weights or "none", weights=request.weights or "replicated",
+        choices, compression=compression, if_better=compression == AUTO, weights=request.weights or "replicated",
         order=request.order, borders=request.borders,
     )  # fmt: skip
 

@@ -74,7 +74,12 @@ def _dram(dram: Mapping[str, Any]) -> list[str]:
     lines.append(f"{_INDENT}read {bytes_text(dram['read_bytes'])}, written {bytes_text(dram['write_bytes'])}")
     if dram["ratio"] is not None:
         least = f"{bytes_text(dram['compulsory_bytes'])} ({dram['compulsory_bytes']:,} B)"
-        lines.append(f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}, code and tables aside")
+        form = "" if dram["compulsory_bytes"] == dram["compressed_compulsory_bytes"] else " with raw weights"
+        lines.append(f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}{form}, code and tables aside")
+        if form:
+            stored = dram["compressed_compulsory_bytes"]
+            least = f"{bytes_text(stored)} ({stored:,} B) with weights as they are stored"
+            lines.append(f"{_INDENT}{dram['ratio_to_compressed']:.3f} times the {least}")
     return lines
 
 
@@ -129,12 +134,18 @@ def _engines(engines: Mapping[str, Mapping[str, int]]) -> list[str]:
 def _computing(data: Mapping[str, Any]) -> list[str]:
     macs, lines = data["macs"], data["line_buffer"]
     again = f", {macs['recomputed']:,} more computed again" if macs["recomputed"] else ", none computed again"
-    return [
+    text = [
         "Computing",
         f"{_INDENT}{macs['useful']:,} useful MACs{again}",
         f"{_INDENT}line buffer: {lines['writes']:,} writes, {lines['compute_steps']:,} steps,"
         f" {lines['discarded']:,} windows discarded",
     ]
+    cycles = data["cycles"]
+    if cycles and cycles["address_without_tables"]:
+        text.append(
+            f"{_INDENT}addresses: {cycles['address']:,} cycles, {cycles['address_without_tables']:,} without tables"
+        )
+    return text
 
 
 def _energy(energy: Mapping[str, float]) -> list[str]:

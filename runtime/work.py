@@ -11,13 +11,13 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from frustum.dialects.durations import larger, matrix_work, vector_cycles, vector_passes
+from frustum.dialects.durations import address_cycles, larger, matrix_work, vector_cycles, vector_passes
 from frustum.dialects.isa.program import (
     ELEMENT_BYTES,
     Binary,
@@ -34,6 +34,7 @@ from frustum.dialects.isa.program import (
     Unary,
 )
 from frustum.dialects.line_buffer_plan import Windows
+from frustum.dialects.stored_table import StoredTable
 from frustum.dialects.target import Target, VectorUnit
 from frustum.runtime.expand import OPERANDS, Expanded, Rows
 from frustum.runtime.form import Form, groups_of
@@ -55,11 +56,13 @@ class Work:
     moved_bytes: Ints  # rows, units: size of a transfer, or operands and results of computing
     read_bytes: Ints  # OPERANDS, rows: over all units
     written_bytes: Ints  # OPERANDS, rows: into one of the memories, if there are several
-    macs: Ints  # rows: over all units; so are the four below
+    macs: Ints  # rows: over all units; so are the six below
     line_writes: Ints
     line_writes_split: Ints  # what `split` mode would have written, where it exists
     steps: Ints
     discarded: Ints
+    address_cycles: Ints  # in which the matrix unit finds addresses, overlapped or not
+    address_cycles_without_tables: Ints
 
 
 def work(expanded: Expanded, rows: Rows, target: Target) -> Work:
@@ -71,6 +74,7 @@ def work(expanded: Expanded, rows: Rows, target: Target) -> Work:
             _set_matrix(result, rows, chosen, alike.instruction, target)
         elif not isinstance(alike.instruction, Copy | TableLoad):
             _set_vector(result, rows, chosen, alike, target.core.vector)
+    _set_addresses(result, expanded, rows, target)
     _set_transfers(result, expanded, rows)
     return result
 
@@ -93,6 +97,8 @@ def _nothing(rows: int, units: int) -> Work:
         line_writes_split=zeros(rows),
         steps=zeros(rows),
         discarded=zeros(rows),
+        address_cycles=zeros(rows),
+        address_cycles_without_tables=zeros(rows),
     )
 
 
@@ -345,6 +351,39 @@ def _set_matrix(result: Work, rows: Rows, chosen: Ints, conv: Conv, target: Targ
     )  # fmt: skip
     for total, each in totals:
         total[chosen] = each[which].sum(axis=1)
+
+
+def _set_addresses(result: Work, expanded: Expanded, rows: Rows, target: Target) -> None:
+    """What finding the operands of convolutions takes, by the tables that they really name; the matrix unit is busy
+    for at least that long."""
+    is_conv = np.array([isinstance(each, Conv) for each in expanded.instructions], bool)
+    for number in np.unique(rows.static[is_conv[rows.static]]).tolist():
+        conv, mine = expanded.instructions[number], rows.of(number)
+        assert isinstance(conv, Conv)
+        images, outputs, height, width = rows.extent[:, mine] * rows.active[mine]
+        box = images, height, width, rows.read[1, mine] * rows.active[mine]
+        groups = groups_of(conv, outputs)
+        unit, taps = target.core.matrix, prod(conv.kernel)
+        computed = address_cycles(unit, box, taps, groups)
+        found = np.array(computed)
+        for its, stored in _tables(expanded, conv, mine):
+            n, h, w, channels = (each[its] for each in box)
+            found[its] = address_cycles(
+                unit, (n, h, w, channels), taps, groups[its], stored.part, has_groups=stored.groups > 1
+            )
+        result.cycles[mine] = np.maximum(result.cycles[mine], found)
+        result.address_cycles[mine] = found.sum(axis=1)
+        result.address_cycles_without_tables[mine] = computed.sum(axis=1)
+
+
+def _tables(expanded: Expanded, conv: Conv, mine: Ints) -> Iterator[tuple[Ints, StoredTable]]:
+    """The tables that some rows of a convolution name, each with the numbers of its rows in `mine`."""
+    if conv.table is None:
+        return
+    assert expanded.tables is not None, "tables are read before they are counted"
+    number = expanded.tables.number[mine]
+    for table in np.unique(number).tolist():
+        yield np.flatnonzero(number == table), expanded.tables.stored[table]
 
 
 def _distinct(counts: Ints) -> tuple[Ints, Ints]:

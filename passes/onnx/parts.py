@@ -101,17 +101,36 @@ def _outer(name: str) -> str:
 
 
 def _levels(steps: Sequence[Step]) -> list[list[Step]]:
-    """Even levels are the device's, odd ones the host's; every node as early as it can."""
+    """Even levels are the device's, odd ones the host's; every node as early as it can, but nodes of the host that no
+    later node of the device needs at the end.
+
+    So a piece of the device ends only where later ones wait for the host.
+    Source: docs/techniques/output-split.md, "The host".
+    """
     level: dict[str, int] = {}
-    groups: dict[int, list[Step]] = {}
+    own: list[int] = []
     for step in steps:
-        if step.kind not in ("device", "host"):
+        least = max((level[name] for name in free_names(step.node) if name in level), default=0)
+        own.append(least + ((least % 2 == 1) != (step.kind == "host")))
+        if _is_placed(step):
+            level.update(dict.fromkeys(filter(None, step.node.output), own[-1]))
+    last = max((number for number, step in zip(own, steps, strict=True) if _is_placed(step)), default=0)
+    last += last % 2 == 0
+    needed: set[str] = set()
+    """By nodes of the device, also through the host."""
+    groups: dict[int, list[Step]] = {}
+    for number, step in zip(reversed(own), reversed(steps), strict=True):
+        if not _is_placed(step):
             continue
-        own = max((level[name] for name in free_names(step.node) if name in level), default=0)
-        own += (own % 2 == 1) != (step.kind == "host")
-        level.update(dict.fromkeys(filter(None, step.node.output), own))
-        groups.setdefault(own, []).append(step)
-    return [groups[number] for number in sorted(groups)]
+        is_needed = step.kind == "device" or not needed.isdisjoint(step.node.output)
+        if is_needed:
+            needed.update(free_names(step.node))
+        groups.setdefault(number if is_needed else last, []).append(step)
+    return [groups[number][::-1] for number in sorted(groups)]
+
+
+def _is_placed(step: Step) -> bool:
+    return step.kind in ("device", "host")
 
 
 def _of_one_opset(group: Sequence[Step], kept: Kept | None) -> list[list[Step]]:

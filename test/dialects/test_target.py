@@ -61,6 +61,7 @@ TABLE = {
     "chip.dram.capacity_bytes": (16 * GIB, GIB, GIB, GIB, 4 * GIB, GIB),
     "chip.cluster.instruction_memory_bytes": (64 * KIB, *[32 * KIB] * 5),
     "chip.cluster.event_slots": (256, 64, 64, 64, 64, 64),
+    "chip.cluster.core.matrix.address_cycles": (4, 8, 8, 8, 8, 8),
     "clock_hz": (10**9, 500 * 10**6, 500 * 10**6, 500 * 10**6, 800 * 10**6, 200 * 10**6),
     "chip.dram.latency_cycles": (200, 100, 100, 100, 200, 100),
     "chip.cluster.sram.latency_cycles": (20, 10, 10, 10, 10, 4),

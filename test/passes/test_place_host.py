@@ -52,6 +52,43 @@ def test_a_small_island_is_not_worth_its_moves() -> None:
     assert reasons(found)["b"].startswith("on the device it would move 8,000 bytes and take ")
 
 
+def convs(*links, outputs):
+    """Convolutions of 32 channels, `(from, to)`, between nodes that only the host has, `(from, to, operator)`."""
+    weight = np.random.default_rng(0).standard_normal((32, 32, 3, 3)).astype(np.float32) / 17
+    nodes = [
+        node(link[2], [link[0]], [link[1]]) if len(link) > 2 else node("Conv", [link[0], "w"], [link[1]], pads=[1] * 4)
+        for link in links
+    ]
+    return model(nodes, {"x": (1, 32, 32, 32)}, outputs, {"w": weight})
+
+
+def test_what_the_device_does_not_need_of_the_host_runs_at_the_end() -> None:
+    """One piece of the device, though three nodes in the middle of it feed the host."""
+    found = placed(
+        convs(
+            ("x", "a"), ("a", "h1", "Hardmax"), ("a", "b"), ("b", "h2", "Hardmax"), ("b", "c"), ("h2", "h3", "Hardmax"),
+            outputs=["h1", "h3", "c"],
+        )
+    )  # fmt: skip
+    assert operators(found) == [("device", ["Conv"] * 3), ("host", ["Hardmax"] * 3)]
+    assert sorted(found.parts[0].outputs) == ["a", "b", "c"] and sorted(found.parts[1].outputs) == ["h1", "h3"]
+
+
+def test_independent_islands_of_the_host_end_one_piece_of_the_device() -> None:
+    """Two results of the host are needed, of different depth; the one that is not needed does not come before them."""
+    found = placed(
+        convs(
+            ("x", "a"), ("a", "idle", "Hardmax"), ("a", "h1", "Hardmax"), ("a", "b"), ("b", "h2", "Hardmax"),
+            ("h1", "c"), ("h2", "d"), ("b", "e"),
+            outputs=["idle", "c", "d", "e"],
+        )
+    )  # fmt: skip
+    assert [(kind, len(names)) for kind, names in operators(found)] == [
+        ("device", 3), ("host", 2), ("device", 2), ("host", 1),
+    ]  # fmt: skip
+    assert found.parts[1].outputs == ["h1", "h2"] and found.parts[3].outputs == ["idle"]
+
+
 def test_without_a_node_on_the_host_there_is_nothing_to_weigh() -> None:
     found = placed(model([node("Relu", ["x"], ["y"])], {"x": (1, 4)}, ["y"]))
     assert operators(found) == [("device", ["Relu"])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stops import free_addresses
 
 from frustum.backend import targets
 from frustum.dialects.isa import program as p
@@ -11,7 +12,7 @@ from frustum.runtime.counters import count
 from frustum.runtime.expand import expand
 from frustum.runtime.work import work
 
-DEFAULT = targets.load("default")
+DEFAULT = free_addresses(targets.load("default"))
 OUTPUTS, POSITIONS, CHANNELS = 64, 48, 24
 """Of a product: all different, so that none can stand for another."""
 ONE = Span(Affine(), 1, 1)

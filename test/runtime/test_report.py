@@ -78,10 +78,12 @@ def test_the_report_has_every_key_of_schema_1():
     assert data["dram"] == {
         "read_bytes": 4640, "write_bytes": 4000, "total_bytes": 8640, "weight_bytes": 0, "input_bytes": 4000,
         "output_bytes": 4000, "intermediate_bytes": 0, "other_bytes": 640, "compulsory_bytes": 8000, "ratio": 1.0,
+        "compressed_compulsory_bytes": 8000, "ratio_to_compressed": 1.0,
     }  # fmt: skip
     fetch, load, store = 7 + 200, 40 + 200, 40 + 200
     assert data["cycles"] == {
         "total": fetch + load + store, "roofline": 8000 / 102, "ratio": (fetch + load + store) / (8000 / 102),
+        "address": 0, "address_without_tables": 0,
     }  # fmt: skip
     assert data["macs"] == {"useful": 0, "recomputed": 0, "executed": 0}
     assert data["engines"]["cluster0.gdma"] == {"busy": 80, "stalled": 207 + 200, "idle": 200, "bytes": 8000}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stops import free_addresses
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import Target, read_target
@@ -167,10 +168,17 @@ def conv(positions=64, channels=3, outputs=64, kernel=(1, 1), **more):
 
 def test_the_matrix_unit_overlaps_writes_and_steps_and_completes_after_the_latency_of_nram():
     """64 positions x 64 channels of 16-bit elements: 3 steps of 2 cycles; 2 writes of 32 elements for each of 3."""
-    line = timeline(conv(element="f16"))
+    line = timeline(conv(element="f16"), target=free_addresses(DEFAULT))
     assert of_engine(line, "matrix", core=0) == [(0, 6, 10)]
     work = line.core_work
     assert (work.steps.item(), work.line_writes.item(), work.macs.item()) == (3, 6, 64 * 64 * 3)
+
+
+def test_the_matrix_unit_computes_addresses_where_no_table_has_them():
+    """(64 positions + 3 products) x 4 cycles, which is more than its steps and writes."""
+    line = timeline(conv(element="f16"))
+    assert of_engine(line, "matrix", core=0) == [(0, 268, 272)]
+    assert line.core_work.address_cycles.item() == line.core_work.address_cycles_without_tables.item() == 268
 
 
 def test_the_vector_unit_adds_the_passes_of_its_parts():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stops import free_addresses
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import read_target
@@ -13,7 +14,7 @@ from frustum.runtime.expand import expand
 from frustum.runtime.work import contiguous_bytes, work
 
 FILE = Path(__file__).parents[2] / "backend" / "targets" / "default.yaml"
-DEFAULT = read_target(FILE.read_text(), str(FILE))
+DEFAULT = free_addresses(read_target(FILE.read_text(), str(FILE)))
 A = p.Affine
 CLUSTERS, CORES, PASSES = 2, 3, 3
 
