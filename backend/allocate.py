@@ -15,7 +15,7 @@ from frustum.backend.deep_places import DeepPlaces
 from frustum.backend.early import Want, wants_of, wishes_of
 from frustum.backend.lifetimes import life_of, meetings, outermost
 from frustum.backend.loop_tree import Path
-from frustum.backend.packing import pack, pack_apart
+from frustum.backend.packing import pack, pack_apart, usable
 from frustum.backend.read_code import Code, layer_of, read_code, target_of
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import IMAGE_CLASSES, MEMORIES, Memory
@@ -118,7 +118,7 @@ class _Placing:
             deep = DeepPlaces(self.code, self.target, self.uses, self.wants, everything, self.copies)
             offsets = deep.best()
         if offsets is None:
-            offsets = self._pack_apart(everything, capacity - base)
+            offsets = self._pack_apart(everything, usable(capacity) - base)
         for group in self._groups(memory) if offsets is None else ():
             self._place(group, memory, base, capacity)
         for number, offset in zip(everything, offsets or (), strict=offsets is not None):
@@ -162,13 +162,13 @@ class _Placing:
             self.addresses[number] = offset
 
     def _pack(self, group: Sequence[int], memory: Memory, base: int, capacity: int) -> list[int]:
-        apart = self._pack_apart(group, capacity - base)
+        apart = self._pack_apart(group, usable(capacity) - base)
         if apart is not None:
             return [base + offset for offset in apart]
         sizes = [self._size(n) for n in group]
         lives = [life_of(self.code.buffers[n], self.uses[n]) for n in group]
         met = meetings(lives)
-        packing = pack(sizes, met, [life.start for life in lives], capacity - base)
+        packing = pack(sizes, met, [life.start for life in lives], usable(capacity) - base)
         if base + packing.peak > capacity:
             end = base + packing.peak
             placed = zip(group, packing.offsets, sizes, strict=True)

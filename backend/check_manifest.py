@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import PurePath
 from typing import Any
 
-from frustum.dialects.host_type import HostType
+from frustum.dialects.host_type import MODEL_DTYPE, HostType
 from frustum.dialects.isa.program import ELEMENT_BYTES, EXTERNAL_CLASSES, MEMORIES
 from frustum.dialects.target import Target, TargetError, from_json
 
 MOST_SLOTS = 2048
 """What the instructions can name."""
-LONGEST = 1 << 63
-MODEL_DTYPE = re.compile(r"(u?int|float)(8|16|32|64)|bfloat16|bool")
-"""Numpy's names of what hosts pass."""
+LONGEST = (1 << 63) - 1
+MOST_DIMS = 32
+"""Of an array in numpy 1; later ones have more."""
 SHOWN = 80
 """Letters of what is found, in messages."""
 
@@ -79,10 +78,13 @@ def _check_external(external: Mapping[str, Any], capacity_bytes: int) -> None:
     _check(_is_size(size, capacity_bytes), where, f"{size} bytes")
     _check(_is_size(address, capacity_bytes - size), where, f"address {address}")
     shape = _list(external, "shape", int)
-    _check(all(_is_size(extent, LONGEST) for extent in shape), where, shape)
+    is_shape = all(_is_size(extent, capacity_bytes) for extent in shape) and len(shape) <= MOST_DIMS
+    _check(is_shape, where, f"shape {shape}")
+    least = math.prod(extent for extent in shape if extent) * ELEMENT_BYTES[element]
+    _check(least <= capacity_bytes, where, f"shape {shape}")
     if external["class"] in ("input", "output"):
         needed = math.prod(shape) * ELEMENT_BYTES[element]
-        _check(needed <= size, where, f"shape {shape} in {size} bytes")
+        _check(needed == size, where, f"shape {shape} in {size} bytes")
     dtype = _get(external, "model_dtype", str)
     _check(not dtype or _is_host_type(dtype), where, dtype)
 

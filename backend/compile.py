@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
+from xdsl.ir import Attribute
 
-from frustum.backend.encode import encode
+from frustum.backend.cost import Count, CountRun
+from frustum.backend.encode import Code, encode
 from frustum.backend.executable import Executable, build_executable
-from frustum.backend.pipeline import Choices, Run, is_measured, stop_of, stops_after
+from frustum.backend.pipeline import (
+    LOWERED,
+    Choices,
+    Run,
+    is_measured,
+    section_passes,
+    stop_of,
+    stops_after,
+    weight_passes,
+)
 from frustum.backend.read_program import read_program
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
+from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import Element, Program
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, to_attribute
-from frustum.passes.analysis.module import target_of
+from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.fuse.policy import chosen
 from frustum.passes.import_onnx import MODEL
 from frustum.passes.lower.weight_blocks import COMPRESSION
+from frustum.passes.tile.order_words import parse_order
 from frustum.passes.weights import WeightStore, store_of
 
 ACCURACY = "frustum.accuracy"
@@ -79,9 +95,120 @@ def compile_module(
     return Compiled(executable, time.perf_counter() - started, run.seconds)
 
 
-def fixed(module: ModuleOp, choices: Choices, run: Run, stop: str | None = None) -> ModuleOp:
+@dataclass(frozen=True)
+class Built:
+    """An executable, and what a run of it costs if that was counted."""
+
+    executable: Executable
+    count: Count | None
+
+
+def built(
+    module: ModuleOp,
+    choices: Choices,
+    run: Run,
+    stop: str | None = None,
+    count_run: CountRun | None = None,
+    machine: Attribute | None = None,
+) -> Built:
+    """The executable of a module.
+
+    With `choices.if_better` that of two with fewer bytes of DRAM in no more cycles: one with weights as they are, and
+    one that differs from it in compressed weights alone.  They are one module up to where weights are held.  Without
+    `count_run` nobody can compare them, and weights stay as they are.  `machine`: the target that it is for, where the
+    module is planned for a smaller one.  Source: docs/techniques/output-split.md, "When".
+    """
+    work = _Encoder(run, machine)
+    if not choices.if_better or LOWERED not in stops_after(stop or stop_of(module)):
+        return Built(work.encoded(fixed(module, choices, run, stop), choices).executable(), None)
+    raw_choices, kept = replace(choices, compression="none"), list[tuple[ModuleOp, Choices]]()
+
+    def keep(choices: Choices, module: ModuleOp) -> None:
+        kept[:] = [(module.clone(), choices)] if count_run is not None else []
+
+    raw = work.encoded(fixed(module, raw_choices, run, stop, keep), raw_choices)
+    if count_run is None:
+        return Built(raw.executable(), None)
+    ((before, own),) = kept
+    smaller = _compressed(before.clone(), replace(own, compression=choices.compression), work)
+    if smaller is None:
+        return Built(raw.executable(), None)
+    with run.timed("count"):
+        plain, less = (count_run(each.program, each.code.page_bytes) for each in (raw, smaller))
+    if less.cost.is_within(plain.cost) and less.cost.dram_bytes < plain.cost.dram_bytes:
+        return Built(smaller.executable(), less)
+    _hold(before, own, run)  # so that who is shown the stops has seen those of the executable last
+    return Built(raw.executable(), plain)
+
+
+def _compressed(module: ModuleOp, choices: Choices, work: _Encoder) -> _Encoded | None:
+    """A module from where weights lie as they are to code with compressed ones; None where none gets smaller, or what
+    comes of it does not fit."""
+    try:
+        return work.encoded(module, choices) if _hold(module, choices, work.run) else None
+    except DoesNotFit:
+        return None
+
+
+def _hold(module: ModuleOp, choices: Choices, run: Run) -> bool:
+    """Go on to `fixed`; false, and no further, where weights were to be compressed and none gets smaller."""
+    run.apply_all(module, weight_passes(choices))
+    noted = module.attributes.get(COMPRESSION)
+    if choices.compression != "none":
+        assert isinstance(noted, StringAttr)
+        if not json.loads(noted.data)["compressed_tensors"]:
+            return False
+    run.apply_all(module, section_passes(choices))
+    run.reached(LOWERED, module)
+    run.advance(module, stops_after(LOWERED), choices)
+    return True
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """Code of fixed modules, for `machine` where that is not the one they were planned for."""
+
+    run: Run
+    machine: Attribute | None
+
+    def encoded(self, module: ModuleOp, choices: Choices) -> _Encoded:
+        if self.machine is not None:
+            module.attributes[TARGET] = self.machine
+        with self.run.timed("encode"):
+            program = read_program(module)
+            code = encode(program, _code_memory_bytes(module))
+        return _Encoded(module, program, code, choices, self.run)
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A fixed module with its program and code; its weights are not touched yet."""
+
+    module: ModuleOp
+    program: Program
+    code: Code
+    choices: Choices
+    run: Run
+
+    def executable(self) -> Executable:
+        with self.run.timed("encode"):
+            return executable_of(self.module, self.choices, self.program, self.code)
+
+
+def _code_memory_bytes(module: ModuleOp) -> int:
+    return target_of(module).cluster.instruction_memory_bytes
+
+
+def fixed(
+    module: ModuleOp,
+    choices: Choices,
+    run: Run,
+    stop: str | None = None,
+    keep: Callable[[Choices, ModuleOp], None] = lambda choices, module: None,
+) -> ModuleOp:
     """The module at stop `fixed`; partitions are made smaller until the allocator finds room for all buffers, and
-    sections shorter until the address tables of each have room.  `stop`: where it is, if it does not show."""
+    sections shorter until the address tables of each have room.  `stop`: where it is, if it does not show.
+    `keep` is shown each attempt, with its choices, while its weights lie as they are; the last is the one that fits."""
     stop = stop or stop_of(module)
     early = ("typed",) if is_cut_by_fusion(module, choices) else ("typed", "fused")
     before = [s for s in stops_after(stop) if s in early]
@@ -95,22 +222,61 @@ def fixed(module: ModuleOp, choices: Choices, run: Run, stop: str | None = None)
         joined.insert(0, JOINED_AT_FIRST)
     joined = joined if "lowered" in after else [choices.joined]
     first: DoesNotFit | None = None
+    most: int | None = None  # bytes between units, in DRAM, when all of SRAM may be used
+    cut = stops_to(after, "tiled")
     while True:
         is_last = len(shares) == len(joined) == 1
         attempt = module if is_last else module.clone()
         try:
             share, raw_sizes = shares[0]
-            run.advance(attempt, after, replace(choices, sram=share, raw_sizes=raw_sizes, joined=joined[0]))
+            own = replace(choices, sram=share, raw_sizes=raw_sizes, joined=joined[0])
+            run.advance(attempt, cut, own)
+            if first is not None and is_bound(choices) and most is not None and between_bytes(attempt) > most:
+                raise OrderDoesNotFit(first.what, first.where, first.needed, first.available)
+            most = between_bytes(attempt) if most is None else most
+            run.advance(attempt, after[len(cut) :], own, partial(keep, own))
             if joined[0] > 1 and "fixed" in after:
-                encode(read_program(attempt), target_of(attempt).cluster.instruction_memory_bytes)
+                encode(read_program(attempt), _code_memory_bytes(attempt))
+        except OrderDoesNotFit as error:
+            raise error.under(traversal(choices)) from None
         except DoesNotFit as error:
             first = first or error
             tried = shares if "sram" in str(error).lower() else joined if is_of_sections(error) else [None]
             if len(tried) < 2:
-                raise first from None
+                raise (first.under(traversal(choices)) if is_bound(choices) else first) from None
             tried.pop(0)
             continue
         return attempt
+
+
+def stops_to(stops: Sequence[str], last: str) -> Sequence[str]:
+    """The stops up to this one; all of them, if it is not among them."""
+    return stops[: stops.index(last) + 1] if last in stops else stops
+
+
+def is_bound(choices: Choices) -> bool:
+    """Whether an order was asked for that may run layer by layer: no map may move to DRAM for its sake."""
+    if choices.order is None:
+        return False
+    return choices.borders == "exchange" or parse_order(choices.order).depth == "breadth-first"
+
+
+def between_bytes(module: ModuleOp) -> int:
+    """Of the maps that units leave in DRAM for other units."""
+    return sum(
+        math.prod(shape_of(result)) * element_bytes(result)
+        for unit in module.walk()
+        if isinstance(unit, UnitOp)
+        for number, result in enumerate(unit.results)
+        if number not in unit.kept and any(isinstance(use.operation, UnitOp) for use in result.uses)
+    )
+
+
+def traversal(choices: Choices) -> str:
+    """The order and the borders that were asked for, in the words of the options."""
+    order = [] if choices.order is None else [f"order {choices.order}"]
+    borders = [] if choices.borders is None else [f"borders {choices.borders}"]
+    return " with ".join(order + borders)
 
 
 def is_of_sections(error: DoesNotFit) -> bool:
@@ -124,24 +290,28 @@ def is_cut_by_fusion(module: ModuleOp, choices: Choices) -> bool:
     return policy == "optimal"
 
 
-def executable_of(module: ModuleOp, choices: Choices) -> Executable:
-    """Encode a fixed module and join its weights."""
-    program = read_program(module)
+def executable_of(
+    module: ModuleOp, choices: Choices, program: Program | None = None, code: Code | None = None
+) -> Executable:
+    """Encode a fixed module and join its weights; `program` and `code` where they are there already."""
+    program = program or read_program(module)
     target = target_of(module)
     options: dict[str, Any] = {
         "policy": chosen(choices.policy, choices.rules, choices.thresholds, target.options)[0],
+        "compress_weights": choices.asked_compression,
         "layers": layer_facts(module),
         "units": unit_facts(module),
     }
+    if choices.split is not None:
+        options["split"] = choices.split
     if isinstance(model := module.attributes.get(MODEL), StringAttr):
         options["model"] = model.data
     if isinstance(accuracy := module.attributes.get(ACCURACY), StringAttr):
         options["accuracy"] = json.loads(accuracy.data)
     if isinstance(compression := module.attributes.get(COMPRESSION), StringAttr):
         options["weights"] = json.loads(compression.data)
-    return build_executable(
-        program, weights_of(program, store_of(module)), options, target.cluster.instruction_memory_bytes
-    )
+    weights = weights_of(program, store_of(module))
+    return build_executable(program, weights, options, target.cluster.instruction_memory_bytes, code)
 
 
 def weights_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[Any]]]:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 MAGIC = b"\x89FRU\r\n\x1a\n"  # not text; shows a transfer that changed line ends
-VERSION = 1
+VERSION = 2
+"""2: address tables are what convolutions are computed from, and have heads with a checksum."""
 HEADER = struct.Struct("<8sIIQ8x32s")
 ENTRY = struct.Struct("<16sQQ32s")
 ALIGNMENT_BYTES = 64
@@ -154,6 +155,8 @@ def _read(file: BinaryIO, path: Path, names: Sequence[str]) -> dict[str, Stored]
     if len(header) < HEADER.size:
         raise ExecutableError(f"{path}: damaged: the header is cut off")
     _, version, count, length, _ = HEADER.unpack(header)
+    if version < VERSION:
+        raise ExecutableError(f"{path}: has format version {version}; compile it again")
     if version != VERSION:
         raise ExecutableError(f"{path}: has format version {version}; this Frustum reads version {VERSION}")
     if length != size:

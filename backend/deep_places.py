@@ -16,7 +16,7 @@ from frustum.backend.early import Want, wishes_of
 from frustum.backend.forecast import Forecast
 from frustum.backend.lifetimes import Life, life_of, meetings, outermost
 from frustum.backend.loop_tree import Buffer, Path
-from frustum.backend.packing import pack_apart
+from frustum.backend.packing import pack_apart, usable
 from frustum.backend.read_code import Code
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES
 from frustum.dialects.target import Target
@@ -45,7 +45,7 @@ class DeepPlaces:
 
     def __post_init__(self) -> None:
         self.before: list[Buffer] = list(self.code.buffers)
-        self.capacity = self.target.memory("sram").capacity_bytes
+        self.capacity = usable(self.target.memory("sram").capacity_bytes)
 
     def best(self) -> Sequence[int] | None:
         """The offsets in the way that takes least; the code's buffers then have its depths.  None if none fits."""

@@ -13,7 +13,6 @@ being copied: the weights are mapped.  How sections are stored and checked: `con
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.backend.check_manifest import ManifestError, check_manifest
+from frustum.backend.check_program import check_program
+from frustum.backend.check_tables import check_tables
 from frustum.backend.container import (
     ALIGNMENT_BYTES,
     HEADER,
+    VERSION,
     ExecutableError,
     Section,
     Stored,
@@ -36,8 +38,27 @@ from frustum.backend.container import (
 )
 from frustum.backend.decode import CodeError, decode
 from frustum.backend.encode import Code, encode
-from frustum.backend.manifest import Json, manifest_of, program_of, to_bytes
+from frustum.backend.manifest import Json, manifest_of, program_of, read_json, to_bytes
 from frustum.dialects.isa.program import IMAGE_CLASSES, Program
+from frustum.dialects.stored_table import TableError
+
+__all__ = [
+    "DIGEST_BYTES",
+    "FORMAT_VERSION",
+    "INDEX",
+    "PAGE_BYTES",
+    "SECTIONS",
+    "Bytes",
+    "Executable",
+    "ExecutableError",
+    "build_executable",
+    "check_program",
+    "fingerprint",
+    "open_executable",
+    "read_json",
+    "weights_range",
+    "write_executable",
+]
 
 Bytes: TypeAlias = NDArray[np.uint8]
 """One-dimensional."""
@@ -47,6 +68,8 @@ PAGE_BYTES = 4096
 SECTIONS = ("manifest", "code", "debug", "weights")
 INDEX = np.dtype("<u4")
 DIGEST_BYTES = 32
+FORMAT_VERSION = VERSION
+"""Of the file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,16 +111,19 @@ def build_executable(
     weights: Sequence[tuple[int, NDArray[Any]]],
     options: Mapping[str, Any] | None = None,
     instruction_memory_bytes: int | None = None,
+    code: Code | None = None,
 ) -> Executable:
-    """The executable of a program.
+    """The executable of a program, whose `code` may be there already.
 
     `weights`: DRAM address and data, already of the device's type, of every weight and table; not copied.
-    `options`: what else the manifest should tell, as JSON values.  DoesNotFit as `encode` raises it.
+    `options`: what else the manifest should tell, as JSON values.  DoesNotFit as `encode` raises it; TableError for an
+    address table that its instructions cannot use.
     """
-    code = encode(program, instruction_memory_bytes)
+    code = code or encode(program, instruction_memory_bytes)
     manifest = manifest_of(program, code.page_bytes, options or {})
     data = tuple(sorted(((a, _flat_bytes(array)) for a, array in weights), key=lambda pair: pair[0]))
     _check_weights(program, data)
+    check_tables(program, data)
     return Executable(program, code, manifest, data)
 
 
@@ -121,7 +147,7 @@ def open_executable(path: str | Path) -> Executable:
     path = Path(path)
     stored = read_container(path, SECTIONS)
     try:
-        manifest = json.loads(read_section(path, stored["manifest"]))
+        manifest = read_json(read_section(path, stored["manifest"]))
         layers, units = _read_debug(read_section(path, stored["debug"]))
         code_bytes = read_section(path, stored["code"])
         check_manifest(manifest, len(code_bytes))
@@ -138,6 +164,10 @@ def open_executable(path: str | Path) -> Executable:
         length = stored["weights"].length
         raise ExecutableError(f"{path}: damaged: {length} bytes of weights, the manifest says {stop - start}")
     weights = ((start, _map(path, stored["weights"])),) if stop > start else ()
+    try:
+        check_tables(program, weights)
+    except TableError as error:
+        raise ExecutableError(f"{path}: damaged: {error}") from error
     return Executable(program, code, manifest, weights, path)
 
 

@@ -53,6 +53,18 @@ def program_of(manifest: Json, body: tuple[Node, ...]) -> Program:
     )
 
 
+def read_json(data: bytes) -> Any:
+    """The value that JSON text gives; ValueError also for numbers that are none, which JSON has no word for."""
+    return json.loads(data, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number of JSON")
+    return number
+
+
 def to_bytes(manifest: Json) -> bytes:
     """Canonical: equal manifests give equal bytes."""
     text = json.dumps(manifest, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)

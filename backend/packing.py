@@ -13,11 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from frustum.dialects.isa.sync import ALIGNMENT_BYTES
+
 ROUNDS = 200
 """Searches beyond this found nothing more on the sizes of our networks."""
 
 LEAST_BYTES = 65536
 """Whoever waits for shared bytes holds up what is behind it: few of them cost nearly as much as many."""
+
+
+def usable(capacity_bytes: int) -> int:
+    """What aligned buffers can take of a memory: what is placed from its end on begins at a multiple too."""
+    return capacity_bytes // ALIGNMENT_BYTES * ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ def pack(
 ) -> Packing:
     """The lowest packing found; `meets[n]` are those that must not share bytes with n, `starts` their textual order.
 
-    Sizes are multiples of the alignment.  The result may exceed the capacity.
+    Sizes and capacity are multiples of the alignment.  The result may exceed the capacity.
     """
     numbers = range(len(sizes))
     keys: tuple[Callable[[int], tuple[int, ...]], ...] = (
@@ -98,7 +105,8 @@ def pack_apart(
     """The packing of two greedy ones in which wishes cost least; if neither stays within the capacity, a buffer that
     finds no place.
 
-    `wishes[n]` are those that n should share no bytes with, and what each shared byte costs; both ways round.
+    `wishes[n]` are those that n should share no bytes with, and what each shared byte costs; both ways round.  Sizes
+    and capacity are multiples of the alignment, and so are the offsets.
     """
     numbers = range(len(sizes))
     orders = (

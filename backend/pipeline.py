@@ -16,7 +16,8 @@ A module of any stop can be printed, read again and continued: `stop_of` recogni
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -59,7 +60,8 @@ from frustum.passes.tile.split_breadth_first import ROLLING, SplitBreadthFirst
 Borders: TypeAlias = Literal["overlap", "exchange", "auto"]
 FLOATS: dict[str, Literal["f32", "f16", "bf16"]] = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
 """Element types a network can be converted to."""
-STOPS = ("imported", "typed", "fused", "tiled", "placed", "lowered", "fixed")
+LOWERED = "lowered"
+STOPS = ("imported", "typed", "fused", "tiled", "placed", LOWERED, "fixed")
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Choices:
 
     The fusion policy is a name, or rules with thresholds; where none is given, what the target's options say.
     `compression` of weights is `none` or a codec; `weights` are `replicated` in all clusters, or `shared`.
+    With `if_better` they are compressed only where fewer bytes of DRAM move in no more cycles, as the emulator counts.
     """
 
     dtype: str | None = None
@@ -78,6 +81,7 @@ class Choices:
     joined: float = 1.0
     """Share of code and events for joined sections."""
     compression: str = "none"
+    if_better: bool = False
     weights: str = "replicated"
     raw_sizes: bool = False
     """Partitions are sized with weights as they are, though they are to be compressed."""
@@ -85,6 +89,14 @@ class Choices:
     """Order of traversal, as `parse_order` reads it; None: as the planner left it."""
     borders: Borders | None = None
     """What happens at borders of tiles; None: `auto` for policy optimal, `overlap` for others."""
+
+    split: str | None = None
+    """Where the network may be cut, for the manifest."""
+
+    @property
+    def asked_compression(self) -> str:
+        """What was asked of weights, whatever became of it."""
+        return "auto" if self.if_better else self.compression
 
     @property
     def kind_of_borders(self) -> Borders | None:
@@ -110,10 +122,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
             *((MeasureWeights(codec="none"),) if choices.raw_sizes else ()), *partition_passes(choices), ChooseLayout(),
         ),
         "placed": (LowerUnits(), *order_passes(choices)),
-        "lowered": (
-            LowerTiles(hold=choices.weights == "shared"), ChooseLineBuffer(), *weight_passes(choices),
-            JoinSections(share=choices.joined), MakeAddressTables(),
-        ),
+        "lowered": (*raw_passes(choices), *weight_passes(choices), *section_passes(choices)),
         "fixed": (Allocate(), HoistLoads(), Schedule()),
     }[stop]
 
@@ -134,7 +143,7 @@ def partition_passes(choices: Choices) -> Sequence[ModulePass]:
     words = None if choices.order is None else parse_order(choices.order)
     if words is None and borders != "exchange":
         return cut
-    split = SplitBreadthFirst(borders=borders or "auto")
+    split = SplitBreadthFirst(borders="auto" if choices.borders == "auto" else borders or "overlap")
     if words is not None:
         split = replace(split, order=words.order, depth=words.depth)  # type: ignore[arg-type]  # checked words
     return [*cut, split, PartitionUnits(sram=choices.sram)]
@@ -149,7 +158,8 @@ def order_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def is_measured(choices: Choices) -> bool:
     """Whether partitions are sized with compressed weights: each cluster holds its own."""
-    return choices.compression != "none" and choices.weights == "replicated" and not choices.raw_sizes
+    is_sure = choices.compression != "none" and not choices.if_better
+    return is_sure and choices.weights == "replicated" and not choices.raw_sizes
 
 
 def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
@@ -157,6 +167,15 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
         return (MeasureWeights(codec="none"),) if choices.raw_sizes else ()
     assert choices.compression in CODECS, f"no codec is called {choices.compression}"
     return (MeasureWeights(codec=choices.compression),)
+
+
+def raw_passes(choices: Choices) -> Sequence[ModulePass]:
+    """To instructions whose weights lie in DRAM as they are."""
+    return LowerTiles(hold=choices.weights == "shared"), ChooseLineBuffer()
+
+
+def section_passes(choices: Choices) -> Sequence[ModulePass]:
+    return JoinSections(share=choices.joined), MakeAddressTables()
 
 
 def weight_passes(choices: Choices) -> Sequence[ModulePass]:
@@ -195,16 +214,49 @@ class Run:
     at_stop: Callable[[str, ModuleOp], None] = lambda stop, module: None
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def advance(self, module: ModuleOp, stops: Sequence[str], choices: Choices) -> None:
-        """Run the passes up to each of the stops in turn; the module is verified at each."""
-        context = Context()
+    def advance(
+        self,
+        module: ModuleOp,
+        stops: Sequence[str],
+        choices: Choices,
+        before_weights: Callable[[ModuleOp], None] = lambda module: None,
+    ) -> None:
+        """Run the passes up to each of the stops in turn; the module is verified at each.
+
+        `before_weights` is shown the module on the way to `lowered`, while weights lie as they are.
+        """
         for stop in stops:
-            for step in passes_to(stop, choices):
-                started = time.perf_counter()
-                step.apply(context, module)
-                self.seconds[step.name] = self.seconds.get(step.name, 0.0) + time.perf_counter() - started
-            module.verify()
-            self.at_stop(stop, module)
+            if stop == LOWERED:
+                self.apply_all(module, raw_passes(choices))
+                before_weights(module)
+                self.apply_all(module, (*weight_passes(choices), *section_passes(choices)))
+            else:
+                self.apply_all(module, passes_to(stop, choices))
+            self.reached(stop, module)
+
+    def apply(self, step: ModulePass, context: Context, module: ModuleOp) -> None:
+        """Run one pass."""
+        step.apply(context, module)
+
+    def apply_all(self, module: ModuleOp, passes: Sequence[ModulePass]) -> None:
+        context = Context()
+        for step in passes:
+            with self.timed(step.name):
+                self.apply(step, context, module)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """What is done inside is counted under this name."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+    def reached(self, stop: str, module: ModuleOp) -> None:
+        """The module is at a stop: it is verified, and shown."""
+        module.verify()
+        self.at_stop(stop, module)
 
 
 def stops_after(stop: str) -> Sequence[str]:

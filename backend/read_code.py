@@ -11,6 +11,7 @@ from xdsl.utils.exceptions import VerifyException
 from frustum.backend.apart import apart_from
 from frustum.backend.loop_tree import TOGETHER, Access, Buffer, Path, Step
 from frustum.backend.loop_tree import Instruction as Plain
+from frustum.dialects.foreign import is_foreign
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
@@ -87,7 +88,7 @@ def _read_body(code: Code, block: Block, path: Path, counts: tuple[int, ...]) ->
             _add_buffer(code, op, depth.value.data, (*path, Step(body, position, 0)), op.rolling is not None)
         elif isinstance(op, ExternalOp):
             _add_buffer(code, op, 1, (Step(0, position, 0),))
-        else:
+        elif not is_foreign(op):  # what other dialects do in between takes no part
             raise VerifyException(f"'{op.name}': no operation of a program")
 
 
@@ -118,6 +119,8 @@ def _accesses(code: Code, op: Instruction, counts: tuple[int, ...]) -> tuple[Acc
     for name, _ in op.VIEWS:
         operand = getattr(op, name)
         if operand is not None:
+            if operand not in code.numbers:
+                raise VerifyException(f"'{op.name}': {name} is a buffer that is made behind it")
             writes = name in WRITTEN
             apart = _apart(op, counts, code.cores) if writes and code.cores else TOGETHER
             found.append(Access(code.numbers[operand], writes, writes and reaches_out, apart=apart))

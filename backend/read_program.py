@@ -9,8 +9,10 @@ from typing import Any
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.traits import is_side_effect_free
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.format import WAITS_INSIDE
@@ -63,6 +65,7 @@ def read_program(module: ModuleOp) -> p.Program:
     programs = [op for op in module.ops if isinstance(op, ProgramOp)]
     if len(programs) != 1:
         raise VerifyException(f"expected one 'fisa.program' in the module, found {len(programs)}")
+    check_alone(programs[0])
     reader = _Reader()
     body = reader.body(programs[0].body.block, 0)
     core_slots, cluster_slots = slots_of(p.instructions(body))
@@ -82,8 +85,22 @@ def read_program(module: ModuleOp) -> p.Program:
     )
 
 
+def check_alone(program: ProgramOp) -> None:
+    """Raise `VerifyException` where operations of other dialects stand in a program: the device cannot run them.
+
+    It leaves out those that nobody misses: they have no effect but results, which no instruction reads.
+    """
+    for op in program.body.block.ops:
+        if is_foreign(op) and not is_side_effect_free(op):
+            raise VerifyException(
+                f"'{name_of(op)}' is no operation of a program, and the device cannot run it: an executable is made of "
+                "a network without operations of other dialects"
+            )
+
+
 def read_nodes(program: ProgramOp) -> tuple[p.Node, ...]:
-    """The text of a program alone; VerifyException where a buffer has no address."""
+    """The text of a program alone, without operations of other dialects; VerifyException where a buffer has no
+    address."""
     return _Reader().body(program.body.block, 0)
 
 
@@ -138,8 +155,8 @@ class _Reader:
                 self._place(op, ring.depth, ring if depth and ring.depth > 1 else None)
             elif isinstance(op, ExternalOp):
                 self._external(op)
-            else:
-                raise VerifyException(f"'{op.name}' is no operation of a program")
+            elif not is_foreign(op):
+                raise VerifyException(f"'{name_of(op)}' is no operation of a program")
         return tuple(nodes)
 
     def _external(self, op: ExternalOp) -> None:
@@ -166,6 +183,8 @@ class _Reader:
         for operand, view in op.VIEWS:
             buffer = getattr(op, operand)
             if buffer is not None:
+                if buffer not in self.places:
+                    raise VerifyException(f"'{op.name}': {operand} is a buffer that is made behind it")
                 memory, address, ring = self.places[buffer]
                 relative: p.View = values[view]
                 if relative.wrap is not None and ring is not None:

@@ -2,7 +2,7 @@
 
 Pieces are numbered; a group is a range [start, stop) of them.  Each strategy takes the number of pieces and `fuses`,
 which really compiles a candidate group and tells whether that worked, and gives the groups in order.
-Source: output-split.md, step 5.
+Source: docs/techniques/output-split.md, "Fused again".
 """
 
 from __future__ import annotations

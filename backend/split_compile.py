@@ -1,18 +1,22 @@
 """A network to one executable or to several that run one after the other: cut, compiled, cut again, fused again.
 
-1. cut at output branches (`passes/graph/split_outputs.py`)
-2. compile the pieces in order; one that does not fit is cut again (`passes/analysis/series.py`: at output branches
-   inside it, else at an articulation point, else where the fewest bytes cross) and its parts take its place
-3. fuse neighbours again (`refuse.py`), each candidate really compiled
-4. no piece may use more of any memory on chip than the uncut network: one that does is compiled once more with so
-   much memory only; where that does not go, the network stays uncut
+With `auto` the whole is compiled first:
 
-Every cut, fusion and refusal is a line of the log.  Source: output-split.md.
+1. where it does not fit, it is cut (`passes/analysis/series.py`: at output branches, else at an articulation point,
+   else where the fewest bytes cross) and its parts take its place, which may be cut again
+2. where it fits and has output branches, it is cut there only if the pieces have neither more cycles nor more bytes of
+   DRAM than the whole, and fewer of one; where what must cross the cuts is too much already, nobody compiles them
+3. neighbours are fused again (`refuse.py`) as long as neither cycles nor bytes rise, each candidate really compiled
+
+With `outputs` it is cut at output branches, without conditions, and nowhere else; a piece that uses more of any memory
+on chip than the uncut network is compiled once more with so much memory only; where that does not go, the network
+stays uncut.
+
+Every cut, fusion and refusal is a line of the log.  Source: docs/techniques/output-split.md.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -21,17 +25,20 @@ from typing import Literal, TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
 
-from frustum.backend.compile import executable_of, fixed
+from frustum.backend.compile import built
+from frustum.backend.cost import Cost, Count, CountRun, total
 from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
-from frustum.backend.refuse import Load, Refusal
-from frustum.dialects.fit import DoesNotFit
-from frustum.dialects.graph import NetworkOp, shape_of
+from frustum.backend.refuse import Load, Refusal, Strategy
+from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Memory, Target, to_attribute
+from frustum.passes.analysis.foreign import others_in
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Cuts, Range, at_outputs, cuts_within, pieces_of
+from frustum.passes.fuse.optimal import LARGE, MANY, SMALL
+from frustum.passes.graph.map_sizes import check_dram
 from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
 from frustum.passes.weights import attach, store_of
 
@@ -40,6 +47,10 @@ __all__ = ["Compilation", "Splitting", "When", "compile_pieces", "one_piece"]
 When: TypeAlias = Literal["auto", "outputs", "never"]
 Peaks: TypeAlias = dict[MemoryName, int]
 ON_CHIP: tuple[MemoryName, ...] = ("sram", "nram", "wram")
+SETTLED_BY: tuple[Strategy, ...] = ("forward", "pairs")
+"""How `auto` fuses pieces again, in turn."""
+QUICK_SHARE = 4
+"""A piece of at most one in so many layers is planned quickly."""
 TYPED = "typed"
 SPLIT = f"{STOPS.index(TYPED) + 1:02}-split"
 """How a dump of the cut module is called: it stands beside the stops of an uncut one."""
@@ -52,8 +63,8 @@ AtStop = Callable[[str, ModuleOp], None]
 
 @dataclass(frozen=True)
 class Splitting:
-    """Where networks are cut: `auto` at output branches and where they do not fit, `outputs` at output branches alone,
-    `never`; and how pieces are fused again."""
+    """Where networks are cut: `auto` where they do not fit, and at output branches where that is better; `outputs` at
+    output branches; `never`.  And how pieces are fused again: where that is not said, `auto` does what is better."""
 
     when: When = "auto"
     refusal: Refusal | None = None
@@ -83,19 +94,27 @@ def compile_pieces(
     at_stop: Callable[[str], AtStop] = lambda piece: lambda stop, module: None,
     say: Callable[[str], None] = lambda line: None,
     measured: Callable[[Executable], Peaks] | None = None,
+    count_run: CountRun | None = None,
+    results: frozenset[str] | None = None,
 ) -> Compilation:
     """Continue a module from the stop it is at; behind stop `typed` it is one piece.
 
     `names`: of values that the module's surroundings have, so that no value that crosses a cut is called that.
     `at_stop("")` is told of the stops of the whole, `at_stop(name)` of those of a piece that is tried under this name;
     `say` gets each line of the log at once.  `measured` gives the bytes of each memory on chip that an executable uses;
-    by default those that its buffers take, which end at multiples of 16.  Raises `DoesNotFit` where a single layer does
-    not fit, or one piece that may not be cut; `Unsupported` for layers without an engine.
+    by default those that its buffers take, which end at multiples of 16.  `count_run` counts what a run costs; without
+    it nothing can be compared, and what fits is neither cut nor fused again by itself.  `results`: the outputs that are
+    the whole model's, if not all are: those for the host alone are no reason to cut.
+
+    Raises `DoesNotFit` where a single layer does not fit, or one piece that may not be cut; `Unsupported` for layers
+    without an engine.
     """
     started = time.perf_counter()
     if target is not None:
         module.attributes[TARGET] = to_attribute(target)
-    work = _Work(module, choices, splitting, frozenset(names), at_stop, say, measured or allocated_bytes)
+    choices = replace(choices, split=splitting.when)
+    measured = measured or allocated_bytes
+    work = _Work(module, choices, splitting, frozenset(names), at_stop, say, measured, count_run, results)
     pieces = work.pieces()
     found = work.result(pieces)
     found.seconds = time.perf_counter() - started
@@ -113,9 +132,12 @@ class _Work:
     at_stop: Callable[[str], AtStop]
     tell: Callable[[str], None]
     measured: Callable[[Executable], Peaks]
+    count_run: CountRun | None
+    results: frozenset[str] | None
     log: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     tried: dict[Range, Executable | DoesNotFit] = field(default_factory=dict)
+    counts: dict[Executable, Count] = field(default_factory=dict)
     stop: str = TYPED
     """Where the network is that is cut."""
 
@@ -130,35 +152,118 @@ class _Work:
         ranges = self._first_pieces()
         if ranges is None:
             return [self._fixed(self.module, stop_of(self.module), self.at_stop(""))]
-        ranges = self._all_fit(ranges)
-        if self.splitting.refusal is not None and len(ranges) > 1:
-            ranges = self._fused_again(ranges, self.splitting.refusal)
-        found = [self._known(piece) for piece in ranges]
+        if ranges == [self.layers.whole] and self.splitting.when == "auto":
+            return self._whole_or_better()
+        found = self._compiled_pieces(self._all_fit(ranges))
         if len(found) > 1:
-            found = self._within(ranges, found)
-        if len(found) > 1:
-            self._dump(ranges)
-        return found
+            self._dump(list(found))
+        return list(found.values())
 
     def _first_pieces(self) -> list[Range] | None:
-        """Where the network is cut at first; None where a module may not be cut any more."""
+        """Where the network is cut without conditions; None where a module may not be cut any more."""
         several = len(networks_of(self.module)) > 1
-        if not several and stop_of(self.module) != STOPS[0]:
+        if not several and (stop_of(self.module) != STOPS[0] or self._has_others()):
             return None
         if several:
             whole, pieces = joined(self.module)
             self.module = _module_of(whole, self.module)
-            self.layers = Layers(whole, self.names)
+            self.layers = Layers(whole, self.names, self.results)
             self.stop = STOPS[0]  # nobody says that each network was simplified
             return pieces
         self._advance()
-        self.layers = Layers(networks_of(self.module)[0], self.names)
-        if self.splitting.when == "never":
+        self.layers = Layers(networks_of(self.module)[0], self.names, self.results)
+        if self.splitting.when != "outputs":
             return [self.layers.whole]
         cuts = at_outputs(self.layers.series, self.layers.whole)
         if cuts:
             self._say_cut(self.layers.whole, cuts)
         return pieces_of(self.layers.whole, cuts)
+
+    def _compiled_pieces(self, ranges: Sequence[Range]) -> dict[Range, Executable]:
+        """Pieces that fit, fused again as asked, within the memory of the whole."""
+        if len(ranges) > 1:
+            ranges = self._fused_again(ranges)
+        found = [self._known(piece) for piece in ranges]
+        if len(found) > 1:
+            found = self._within(ranges, found)
+        return dict(zip(ranges if len(found) > 1 else [self.layers.whole], found, strict=True))
+
+    def _has_others(self) -> bool:
+        """Whether operations of other dialects stand in the network: they have a place in one network alone."""
+        return any(others_in(network.body.block) for network in networks_of(self.module))
+
+    # --- auto ----------------------------------------------------------------------------------------------
+
+    def _whole_or_better(self) -> list[Executable]:
+        """The whole, or pieces: where it does not fit, or where they are better."""
+        whole = self.layers.whole
+        fits = self._error(whole) is None
+        ranges = self._better_pieces() if fits else self._fused_again(self._all_fit([whole]))
+        if len(ranges) > 1:
+            self._dump(ranges)
+        return [self._known(piece) for piece in ranges]
+
+    def _better_pieces(self) -> list[Range]:
+        """The whole, which fits, or the pieces between its output branches, fused again, where they cost less."""
+        whole = self.layers.whole
+        cuts = at_outputs(self.layers.series, whole)
+        if cuts is None or self.count_run is None:
+            return [whole]
+        self._say_cut(whole, cuts, verdict="tried")
+        ranges, own = pieces_of(whole, cuts), self._cost(whole)
+        least = self._least_bytes(ranges)
+        if least >= own.dram_bytes:
+            self.say(
+                f"split: the {len(ranges)} pieces would move at least {least:,} bytes of DRAM, the whole takes {own}:"
+                " it stays whole"
+            )
+            return [whole]
+        by_size = sorted(ranges, key=_layers)
+        if not _is_quick(_layers(by_size[0]), _layers(whole)):
+            self.say(f"split: to plan {self._describe(by_size[0])} for itself takes too long: it stays whole")
+            return [whole]
+        if not all(self._is_worth(piece) for piece in by_size):
+            return [whole]
+        ranges = self._fused_again(ranges)
+        if len(ranges) == 1:
+            return ranges
+        cost = total(map(self._cost, ranges))
+        most = self.measured(self._known(whole))
+        above = [piece for piece in ranges if not self._is_within(self._known(piece), most)]
+        is_better = cost.is_better(own) and not above
+        verdict = "it is cut" if is_better else "it stays whole"
+        why = f", and {self._describe(above[0])} needs more on chip" if above else ""
+        self.say(f"split: the {len(ranges)} pieces take {cost}, the whole {own}{why}: {verdict}")
+        return list(ranges) if is_better else [whole]
+
+    def _is_worth(self, piece: Range) -> bool:
+        """Whether a piece fits, and alone costs no more than its layers do in the whole: as soon as one does, time is
+        better spent than on the others."""
+        if (error := self._error(piece)) is not None:
+            self.say(f"split: {self._describe(piece)} does not fit ({error}), the whole does: it stays whole")
+            return False
+        found, names = self._count(piece), self._known(piece).program.layers
+        alone, inside = Cost(found.cost.cycles, found.of(names).dram_bytes), self._count(self.layers.whole).of(names)
+        if alone.is_within(inside):
+            return True
+        self.say(f"split: {self._describe(piece)} takes {alone} alone, {inside} in the whole: it stays whole")
+        return False
+
+    def _least_bytes(self, ranges: Sequence[Range]) -> int:
+        """Of DRAM that pieces move at least: weights as the whole holds them, the outputs, and what pieces read."""
+        externals = self._known(self.layers.whole).program.externals
+        weights = sum(each.bytes for each in externals if each.class_ == "weight")
+        return weights + sum(map(self.layers.least_bytes, ranges))
+
+    def _cost(self, piece: Range) -> Cost:
+        return self._count(piece).cost
+
+    def _count(self, piece: Range) -> Count:
+        executable = self._known(piece)
+        if executable not in self.counts:
+            assert self.count_run is not None
+            self.counts[executable] = self.count_run(executable.program, executable.code.page_bytes)
+        return self.counts[executable]
 
     def _advance(self) -> None:
         run = Run(self.at_stop(""), self.seconds)
@@ -174,7 +279,7 @@ class _Work:
                 done.append(piece)
                 continue
             cuts = cuts_within(self.layers.series, piece)
-            if self.splitting.when != "auto" or cuts is None:
+            if self.splitting.when != "auto" or cuts is None or isinstance(error, OrderDoesNotFit):
                 raise self._blamed(error, piece)
             self._say_cut(piece, cuts, error)
             waiting.extendleft(reversed(pieces_of(piece, cuts)))
@@ -187,19 +292,42 @@ class _Work:
         op = self.layers.ops[piece[0]]
         name = f"node '{self.layers.series.names[piece[0]]}' ({op.name})"
         where = error.where if name in error.where else f"{name}, alone in its network: {error.where}"
-        return DoesNotFit(error.what, where, error.needed, error.available)
+        return type(error)(error.what, where, error.needed, error.available)
 
-    def _fused_again(self, ranges: Sequence[Range], refusal: Refusal) -> list[Range]:
-        def union(group: Range) -> Range:
-            return ranges[group[0]][0], ranges[group[1] - 1][1]
+    def _fused_again(self, ranges: Sequence[Range]) -> list[Range]:
+        """Neighbours fused by the strategy asked for, where they fit; with `auto`, where none is, by `forward` and then
+        `pairs`, where neither cycles nor bytes rise."""
+        if self.splitting.refusal is not None:
+            return self._grouped(ranges, self.splitting.refusal, self._fits)
+        if self.splitting.when == "auto" and self.count_run is not None and self.stop == TYPED:
+            for strategy in SETTLED_BY:
+                ranges = self._grouped(ranges, Refusal(strategy), self._is_no_worse)
+        return list(ranges)
 
-        def fuses(group: Range) -> bool:
-            error = self._error(union(group))
-            result = "fits" if error is None else f"does not fit ({error})"
-            self.say(f"refuse {refusal.strategy}: {self._describe(union(group))}: {result}")
-            return error is None
+    def _grouped(
+        self, ranges: Sequence[Range], refusal: Refusal, fuses: Callable[[str, Sequence[Range]], bool]
+    ) -> list[Range]:
+        def is_fused(group: Range) -> bool:
+            return fuses(refusal.strategy, ranges[group[0] : group[1]])
 
-        return [union(group) for group in refusal.groups([self._load(r) for r in ranges], fuses)]
+        return [_union(ranges[start:stop]) for start, stop in refusal.groups([self._load(r) for r in ranges], is_fused)]
+
+    def _fits(self, strategy: str, parts: Sequence[Range]) -> bool:
+        error = self._error(_union(parts))
+        result = "fits" if error is None else f"does not fit ({error})"
+        self.say(f"refuse {strategy}: {self._describe(_union(parts))}: {result}")
+        return error is None
+
+    def _is_no_worse(self, strategy: str, parts: Sequence[Range]) -> bool:
+        """Whether pieces as one have neither more cycles nor more bytes than apart."""
+        fused, apart = _union(parts), total(map(self._cost, parts))
+        if (error := self._error(fused)) is not None:
+            self.say(f"refuse {strategy}: {self._describe(fused)}: does not fit ({error})")
+            return False
+        cost = self._cost(fused)
+        verdict = "fused" if cost.is_within(apart) else "apart"
+        self.say(f"refuse {strategy}: {self._describe(fused)}: {cost}, apart {apart}: {verdict}")
+        return cost.is_within(apart)
 
     def _load(self, piece: Range) -> Load:
         series, (start, stop) = self.layers.series, piece
@@ -248,11 +376,11 @@ class _Work:
 
     def _compiled(self, piece: Range, cap: Target | None = None) -> Executable:
         if piece == self.layers.whole:
-            _check_dram(self.layers.network, target_of(self.module))
+            check_dram(self.layers.network, target_of(self.module))
             return self._fixed(self.module.clone(), self.stop, self.at_stop(""), cap)
         name = self._trial(piece)
         network = self.layers.extract(piece, name)
-        _check_dram(network, target_of(self.module))
+        check_dram(network, target_of(self.module))
         return self._fixed(_module_of(network, self.module), self.stop, self.at_stop(name), cap)
 
     def _trial(self, piece: Range) -> str:
@@ -274,12 +402,10 @@ class _Work:
         own = module.attributes[TARGET]
         if cap is not None:
             module.attributes[TARGET] = to_attribute(cap)
-        done = fixed(module, self.choices, Run(at_stop, self.seconds), stop)
-        done.attributes[TARGET] = own
-        began = time.perf_counter()
-        executable = executable_of(done, self.choices)
-        self.seconds["encode"] = self.seconds.get("encode", 0.0) + time.perf_counter() - began
-        return executable
+        done = built(module, self.choices, Run(at_stop, self.seconds), stop, self.count_run, own)
+        if done.count is not None:
+            self.counts[done.executable] = done.count
+        return done.executable
 
     # --- the end -------------------------------------------------------------------------------------------
 
@@ -303,17 +429,36 @@ class _Work:
 
     # --- words ---------------------------------------------------------------------------------------------
 
-    def _say_cut(self, piece: Range, cuts: Cuts, error: DoesNotFit | None = None) -> None:
+    def _say_cut(
+        self, piece: Range, cuts: Cuts, error: DoesNotFit | None = None, verdict: str = "cut"
+    ) -> None:
         names = self.layers.series.names
         after = ", ".join(f"'{names[position - 1]}'" for position in cuts.positions)
         why = f" does not fit ({error});" if error else ""
-        self.say(f"split: {self._describe(piece)}{why} cut {cuts.reason}, after {after}")
+        self.say(f"split: {self._describe(piece)}{why} {verdict} {cuts.reason}, after {after}")
 
     def _describe(self, piece: Range) -> str:
         names, (start, stop) = self.layers.series.names, piece
         if stop - start == 1:
             return f"layer '{names[start]}'"
         return f"'{names[start]}' to '{names[stop - 1]}' ({stop - start} layers)"
+
+
+def _layers(piece: Range) -> int:
+    return piece[1] - piece[0]
+
+
+def _is_quick(piece: int, whole: int) -> bool:
+    """Whether a piece of so many layers is planned in little of the time of the whole: of fewer layers the planner
+    looks at more orders and states (`passes/fuse/optimal.py`)."""
+    if whole <= SMALL or piece <= SMALL // 2:
+        return True
+    is_wider = any(piece <= most < whole for most in (SMALL, MANY, LARGE))
+    return piece * QUICK_SHARE <= whole and not is_wider
+
+
+def _union(parts: Sequence[Range]) -> Range:
+    return parts[0][0], parts[-1][1]
 
 
 def one_piece(executable: Executable, seconds: float, passes: dict[str, float]) -> Compilation:
@@ -337,18 +482,6 @@ def _module_of(network: object, like: ModuleOp) -> ModuleOp:
     module.location = like.location
     attach(module, store_of(like))
     return module
-
-
-def _check_dram(network: NetworkOp, target: Target) -> None:
-    """DoesNotFit where inputs and outputs alone, of a byte for each element at least, are more than DRAM holds: no plan
-    of maps of 2^60 elements is worth the time."""
-    given = (argument for argument in network.body.block.args if argument.uses)
-    values = dict.fromkeys((*given, *network.terminator.values))
-    needed, capacity = sum(math.prod(shape_of(value)) for value in values), target.chip.dram.capacity_bytes
-    if needed > capacity:
-        largest = max(values, key=lambda value: math.prod(shape_of(value)))
-        what = f"the sum of inputs and outputs, the largest {'x'.join(map(str, shape_of(largest)))},"
-        raise DoesNotFit(what, f"network '{network.sym_name.data}'", f"{needed} B", f"{capacity} B of dram")
 
 
 def allocated_bytes(executable: Executable) -> Peaks:

@@ -3,16 +3,16 @@
 Thread t (one output position of one image) finds its k-th operand at `base[t] + rel[k]`; the matching weight is the
 k-th.  A matrix product is a convolution with a 1 x 1 kernel.  All numbers are Python integers.
 
-Source: address-tables.md, "Table".
+Source: docs/techniques/address-tables.md, "The table".
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 Pair: TypeAlias = tuple[int, int]
 Order: TypeAlias = Literal["channel-major", "tap-major", "pixel-major"]
@@ -24,6 +24,24 @@ AXES: dict[Order, tuple[str, str]] = {
 }
 """In which order threads (image n, row y, column x) and products (channel c, tap v, u) are numbered, slowest first."""
 WIDTHS = (1, 2, 4, 8)
+MOST_EXTENT = (1 << 16) - 1
+"""Of a part, in any dimension: what its stored form can say."""
+
+
+class Walk(NamedTuple):
+    """Elements from a piece to the next where the part that a table describes is walked; None where it is not.
+
+    `row` and `column` are those of the output: of a part of three rows the step is three vertical strides.
+    """
+
+    image: int | None = None
+    row: int | None = None
+    column: int | None = None
+    channel: int | None = None
+    group: int | None = None
+
+
+STILL = Walk()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +78,8 @@ def nchwc(c: int, h: int, w: int, block: int) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What a table depends on: output positions, channels of a group, the kernel's form [v, u], the layout."""
+    """What a table depends on: output positions, channels of a group, the kernel's form [v, u], the layout; of more
+    groups than one the table has the bases of each, one group after the other."""
 
     images: int
     rows: int
@@ -70,6 +89,7 @@ class Geometry:
     strides: Pair
     dilations: Pair
     layout: Layout
+    groups: int = 1
 
     @property
     def threads(self) -> int:
@@ -106,6 +126,11 @@ def base(g: Geometry, group: int = 0, order: Order = "channel-major", element_by
         "x": [x * su * layout.w for x in range(g.columns)],
     }
     return [element_bytes * (start + o) for o in _sums(offsets, AXES[order][0])]
+
+
+def bases(g: Geometry, order: Order = "channel-major") -> list[int]:
+    """Those of all groups that the table has."""
+    return [value for group in range(g.groups) for value in base(g, group, order)]
 
 
 def rel(g: Geometry, phase: int = 0, order: Order = "channel-major", element_bytes: int = 1) -> list[int]:
@@ -206,22 +231,22 @@ def entries_bytes(g: Geometry, order: Order) -> int:
 
 
 def base_bytes(g: Geometry, order: Order) -> int:
-    return g.threads * encoding(base(g, 0, order))[1]
+    return g.groups * g.threads * encoding(bases(g, order))[1]
 
 
 def rel_bytes(g: Geometry, order: Order) -> int:
     return g.products * encoding(rel(g, 0, order))[1]
 
 
-@lru_cache(maxsize=4096)
-def part_of(g: Geometry, most_bytes: int, order: Order = "channel-major") -> Geometry:
-    """The part of a piece whose table has at most `most_bytes`, or the smallest part that there is.
+def parts_of(g: Geometry, order: Order = "channel-major") -> Iterator[Geometry]:
+    """The whole piece of one group, then ever smaller parts of it, the last one of a single thread and channel.
 
     All threads and channels of a strided layout are alike but for where they start, so that one part's table serves
-    the whole piece: the unit walks it, the start moving on.  Split are the channels while `rel` is the larger table,
-    then images, rows and columns.
+    the whole piece: the unit walks it.  Split are the channels while there are more offsets than bases, then images,
+    rows and columns.
     """
-    while entries_bytes(g, order) > most_bytes and (g.channels > 1 or g.threads > 1):
+    yield g
+    while g.channels > 1 or g.threads > 1:
         if g.channels > 1 and (rel_bytes(g, order) >= base_bytes(g, order) or g.threads == 1):
             g = replace(g, channels=_half(g.channels))
         elif g.images > 1:
@@ -230,7 +255,22 @@ def part_of(g: Geometry, most_bytes: int, order: Order = "channel-major") -> Geo
             g = replace(g, rows=_half(g.rows))
         else:
             g = replace(g, columns=_half(g.columns))
-    return g
+        yield g
+
+
+def walk_of(part: Geometry, whole: Geometry, group_channels: int | None = None) -> Walk:
+    """The steps by which the table of a part serves all of a piece; groups, if there are several, lie
+    `group_channels` channels apart.  A table of more groups than one is not walked."""
+    if part.groups > 1:
+        return STILL
+    layout, (sv, su) = whole.layout, whole.strides
+    return Walk(
+        part.images * layout.n if part.images < whole.images else None,
+        part.rows * sv * layout.h if part.rows < whole.rows else None,
+        part.columns * su * layout.w if part.columns < whole.columns else None,
+        layout.channel(part.channels) if part.channels < whole.channels else None,
+        None if group_channels is None else layout.channel(group_channels),
+    )
 
 
 def _half(extent: int) -> int:

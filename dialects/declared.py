@@ -25,6 +25,11 @@ MULTIPLES = {  # what may stand behind a number instead of writing it out
     "Hz": {"kHz": 10**3, "MHz": 10**6, "GHz": 10**9},
 }
 
+SHOWN = 80
+"""Letters of what is found, in messages."""
+MOST_DIGITS = 20
+"""No whole number that is allowed anywhere has more."""
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -159,8 +164,16 @@ def _value(field: Declared, data: object, path: Path) -> tuple[Any, list[Problem
         return build(field.kind, data, path)
     value = _READ[field.kind](field, data)
     if value is None:
-        return None, [Problem(path, f"{_where(path)}: found {_found(data)}, allowed {field.allowed}")]
+        allowed = f"{field.allowed}{_hint(field, data)}"
+        return None, [Problem(path, f"{_where(path)}: found {_found(data)}, allowed {allowed}")]
     return value, []
+
+
+def _hint(field: Declared, data: object) -> str:
+    """What may have been meant: a choice of nearly this name, a number with another multiple."""
+    if isinstance(data, str) and field.kind is int and field.parameter.unit in MULTIPLES:
+        return f" (with {', '.join(MULTIPLES[field.parameter.unit])})"
+    return did_you_mean(data, list(field.parameter.choices)) if isinstance(data, str) else ""
 
 
 def _read_text(field: Declared, data: object) -> str | None:
@@ -197,7 +210,8 @@ def _in_range(field: Declared, value: float) -> bool:
 
 def _with_multiple(text: str, multiples: Mapping[str, int]) -> int | None:
     number, _, multiple = text.strip().rpartition(" ")
-    if multiple in multiples and number.strip().isascii() and number.strip().isdigit():
+    is_number = number.strip().isascii() and number.strip().isdigit() and len(number) <= MOST_DIGITS
+    if multiple in multiples and is_number:
         return int(number) * multiples[multiple]
     return None
 
@@ -211,7 +225,10 @@ def _found(data: object) -> str:
         return "a section"
     if isinstance(data, list):
         return "a list"
-    return "nothing" if data is None else repr(data)
+    if isinstance(data, int) and abs(data) >= 10**MOST_DIGITS:
+        return f"a number of more than {MOST_DIGITS} digits"
+    shown = "nothing" if data is None else repr(data)
+    return shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
 
 
 def _range(parameter: Parameter) -> str:

@@ -140,7 +140,8 @@ class Convolution:
 
 @dataclass(frozen=True)
 class MatrixWork:
-    """What one matrix instruction does; `busy_cycles` is `max(writes, steps x cycles per step)`."""
+    """What one matrix instruction does; `busy_cycles` is `max(writes, steps x cycles per step)`: it may take longer to
+    find the addresses (`address_cycles`)."""
 
     windows: Int  # output positions computed, discarded ones included
     discarded: Int
@@ -180,6 +181,47 @@ def matrix_work(unit: MatrixUnit, work: Convolution, mode: Mode = "split") -> Ma
     taps = work.channels_in * work.kernel_h * work.kernel_w
     useful = (windows - discarded) * work.channels_out * work.groups * taps
     return MatrixWork(windows, discarded, passes, steps, writes, busy, useful)
+
+
+ENTRIES_PER_CYCLE = 4
+"""Of an address table, read from the address cache."""
+
+
+def address_cycles(
+    unit: MatrixUnit,
+    box: tuple[Int, Int, Int, Int],
+    taps: int,
+    groups: Int = 1,
+    part: tuple[Int, Int, Int, Int] | None = None,
+    *,
+    has_groups: bool = False,
+) -> Int:
+    """Cycles in which the matrix unit finds where its operands are, once per execution however many passes it makes.
+
+    `box`: images, rows and columns of the output as clipping leaves it (no windows that are discarded), input channels
+    of a group; `part`: the same of the table that the instruction names, None where it names none; `has_groups`: the
+    table has the bases of every group.  With the part clipped to the box, `T = images x rows x columns` threads and
+    `K = channels x taps` products:
+
+    - without a table `groups x (T + K) x address_cycles`, T and K of the box;
+    - with one, `p x ceil((t + k) / 4) + (p - 1) x address_cycles`, t and k of the part, which is walked over
+      `p = groups x ceil(box / part)` pieces; those at the ends count whole.  With p = 1 that is a full table;
+    - with a full one of every group `groups x ceil((T + K) / 4)`: nothing is walked.
+
+    The unit is busy for the greatest of this, its writes, and its steps.
+    Source: docs/techniques/address-tables.md, "What addresses cost".
+    """
+    images, rows, columns, channels = box
+    exists = images * rows * columns * channels * groups > 0
+    if part is None:
+        return exists * groups * (images * rows * columns + channels * taps) * unit.address_cycles
+    pieces = exists * groups
+    for extent, its in zip(box, part, strict=True):
+        pieces = pieces * ceil_div(extent, its)
+    images, rows, columns, channels = (smaller(extent, its) for extent, its in zip(box, part, strict=True))
+    entries = images * rows * columns + channels * taps
+    walked = larger(pieces - 1, 0) * (not has_groups)
+    return pieces * ceil_div(entries, ENTRIES_PER_CYCLE) + walked * unit.address_cycles
 
 
 def straddling_windows(

@@ -23,3 +23,12 @@ class DoesNotFit(Exception):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} does not fit: needed {self.needed}, available {self.available}"
+
+    def under(self, options: str) -> DoesNotFit:
+        """The same error that says first with which options the machine was to do it."""
+        return type(self)(self.what, f"{options}: {self.where}", self.needed, self.available)
+
+
+class OrderDoesNotFit(DoesNotFit):
+    """An order of traversal that could only be carried out through DRAM: no smaller tile and no cut of the network
+    makes it fit, for each of them would move more maps through DRAM."""

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 TEXT = re.compile(r"([a-z][a-z0-9_]*)(?:<([0-9.e+-]+), (-?[0-9]+)>)?")
 
+MODEL_DTYPE = re.compile(r"(u?int|float)(8|16|32|64)|bfloat16|bool")
+"""numpy's names of what hosts pass."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostType:

@@ -90,16 +90,19 @@ class Windows:
         return images - (images - 1) * follows
 
     def convolution(
-        self, images: Int, rows: Int, columns: Int, channels_in: Int, channels_out: Int
+        self, images: Int, rows: Int, columns: Int, channels_in: Int, channels_out: Int, groups: Int | None = None
     ) -> Convolution:
-        """What one instruction does, for `durations.matrix_work`; channels are those of one group."""
+        """What one instruction does, for `durations.matrix_work`; channels are those of one group.
+
+        `groups`: those that clipping left, where not all are there.
+        """
         return Convolution(
             rows=images * rows,
             columns=columns,
             channels_in=channels_in,
             channels_out=channels_out,
             element_bytes=self.element_bytes,
-            groups=self.groups,
+            groups=self.groups if groups is None else groups,
             kernel_h=self.kernel[0],
             kernel_w=self.kernel[1],
             stride_w=self.stride[1],

@@ -36,6 +36,8 @@ class Document:
     keys: dict[Path, Mark] = field(default_factory=dict)
     values: dict[Path, Mark] = field(default_factory=dict)
     second_keys: list[tuple[Problem, Mark]] = field(default_factory=list)
+    nodes: int = 0
+    """Looked at so far."""
 
     def report(self, problems: list[Problem]) -> str:
         """One diagnostic for each problem, in the order of the text."""
@@ -62,20 +64,34 @@ def read(text: str, file: str) -> Document:
     document = Document(file, text)
     try:
         root = YAML(typ="safe", pure=True).compose(text)
+        document.data = _plain(document, root, (), ())
+    except RecursionError:
+        document.problems.append(Problem((), "not YAML that is read here: sections are nested too deeply"))
+    except TooLarge:
+        document.problems.append(Problem((), f"not YAML that is read here: more than {MOST_NODES} values"))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         document.values[()] = Mark(mark.line + 1, mark.column + 1) if mark else Mark(1, 1)
         document.problems.append(Problem((), f"not YAML: {_one_line(error.problem or error.context)}"))
     except YAMLError as error:
         document.problems.append(Problem((), f"not YAML: {_one_line(str(error))}"))
-    else:
-        document.data = _plain(document, root, (), ())
     return document
+
+
+MOST_NODES = 100_000
+"""An alias stands for all that it names, so a short text can say more than any memory holds."""
+
+
+class TooLarge(Exception):
+    """There is more in a text than is read."""
 
 
 def _plain(document: Document, node: Any, path: Path, above: tuple[Any, ...]) -> Any:
     if node is None:
         return None
+    document.nodes += 1
+    if document.nodes > MOST_NODES:
+        raise TooLarge
     if any(node is outer for outer in above):
         document.problems.append(Problem(path, f"{'.'.join(path)} is an alias of what it stands in"))
         return None

@@ -8,17 +8,21 @@ What single actions take in cycles and energy is computed in `durations.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from frustum.dialects.declared import Parameter, build, declared, plain
+from frustum.dialects.declared import Parameter, Problem, build, declared, plain
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import DictionaryAttr
 
 ATTRIBUTE = "frustum.target"  # the module attribute's name
 DTYPES = ("f32", "f16", "bf16", "int8", "model")
+POLICIES = ("none", "pyramid", "template", "greedy", "optimal", "custom")
+"""Of fusion; `custom` is that of the rules beside it."""
 
 _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
 
@@ -115,6 +119,10 @@ class MatrixUnit:
     line_buffer: Annotated[LineBuffer, Parameter("what feeds it; its lines are P")]
     cycles_per_step: Annotated[CyclesByWidth, Parameter("P x Q multiply-accumulates")]
     energy_pj_per_mac: Annotated[EnergyByWidth, Parameter("one multiply-accumulate")]
+    address_cycles: Annotated[
+        int,
+        Parameter("an address that no table holds, or a step to a table's next piece; 8 if absent", 0, 1024, "cycles"),
+    ] = 8
 
     @property
     def lines(self) -> int:
@@ -202,7 +210,9 @@ class Options:
     """What the command line takes for this target when it is not told otherwise."""
 
     dtype: Annotated[str | None, Parameter("value of --dtype", choices=DTYPES)] = None
-    policy: Annotated[str | None, Parameter("value of --policy")] = None
+    policy: Annotated[
+        str | None, Parameter("value of --policy; `custom`: the rules beside it", choices=POLICIES)
+    ] = None
     rules: Annotated[str | None, Parameter("instead of a policy its rules, as in S1,1,4,8-12")] = None
     thresholds: Annotated[str | None, Parameter("of rules, as in 11=75,19=6")] = None
 
@@ -251,14 +261,23 @@ class Target:
         return memories[name]
 
 
-def read_target(text: str, file: str) -> Target:
-    """The target that a YAML text describes; `TargetError` names every problem with its line and column."""
+def read_target(
+    text: str, file: str, check_options: Callable[[Mapping[str, Any]], list[Problem]] = lambda options: []
+) -> Target:
+    """The target that a YAML text describes; `TargetError` names every problem with its line and column.
+
+    `check_options` finds what only those know who heed the options: what it says is reported with all else.
+    """
     from frustum.dialects import strict_yaml
 
     document = strict_yaml.read(text, file)
     target, problems = (None, document.problems)
     if not problems:
         target, problems = build(Target, document.data)
+        options = document.data.get("options") if isinstance(document.data, dict) else None
+        if isinstance(options, dict):
+            problems = [*problems, *check_options(options)]
+            target = None if problems else target
     if target is None or document.second_keys:
         raise TargetError(document.report(problems))
     return target
@@ -268,6 +287,12 @@ def to_json(target: Target) -> dict[str, Any]:
     """The target as nested dictionaries of numbers and text."""
     result: dict[str, Any] = plain(target)
     return result
+
+
+def digest(target: Target) -> str:
+    """SHA-256 of all that the target says, in hexadecimal: equal only for equal machines."""
+    text = json.dumps(to_json(target), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def from_json(data: object) -> Target:

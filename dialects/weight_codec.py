@@ -44,6 +44,7 @@ METHODS: dict[Codec | Literal["raw"], tuple[int, ...]] = {
 """What is tried; a block for which none is smaller stays raw."""
 NAMES = {RAW: "raw", ZERO_RUNS: "zero-run-length", HUFFMAN: "huffman", ZERO_RUNS | HUFFMAN: "zero-run-length+huffman"}
 WIDTHS = (1, 2, 4, 8)
+WORD_BYTES = 4
 
 
 class CodecError(ValueError):
@@ -71,7 +72,8 @@ def compress_all(raw: Bytes, ends: Ints, width: int, codec: Codec | Literal["raw
     out = np.empty(len(raw) + HEADER_BYTES * len(ends), np.uint8)
     out_ends = np.empty(len(ends), np.int64)
     methods = np.array(METHODS[codec], np.int64)
-    loops.compress_all(raw, ends.astype(np.int64), width, methods, stream, out, out_ends)
+    words = np.empty(len(stream) // WORD_BYTES + 2, np.uint32)
+    loops.compress_all(raw, ends.astype(np.int64), width, methods, stream, words, out, out_ends)
     return out[: int(out_ends[-1]) if len(ends) else 0], out_ends
 
 
@@ -86,7 +88,7 @@ def expand(block: Bytes, size_bytes: int) -> Bytes:
         return out
     from frustum.dialects import weight_codec_loops as loops
 
-    stream = np.ascontiguousarray(block[HEADER_BYTES:])
+    stream = np.array(block[HEADER_BYTES:])  # not read-only: one kind of machine code is enough
     period = width + 1 if method & ZERO_RUNS else width
     if length % period or size_bytes % width:
         raise CodecError(f"a stream of {length} bytes for {size_bytes} in elements of {width}")
@@ -120,5 +122,7 @@ def in_slots(data: Bytes, ends: Ints, alignment_bytes: int) -> Bytes:
     sizes = np.diff(ends, prepend=0)
     slot = -(-int(sizes.max(initial=1)) // alignment_bytes) * alignment_bytes
     slots: Any = np.zeros((len(ends), slot), np.uint8)
-    slots[np.arange(slot) < sizes[:, None]] = data
+    from frustum.dialects import weight_codec_loops as loops
+
+    loops.fill_slots(data, ends, slots)
     return slots

@@ -4,11 +4,14 @@ Importing this module imports numba, so it is imported only where there is somet
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from frustum.dialects.loops import compiled, entry
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
+Words = NDArray[np.uint32]
+Codes = NDArray[np.uint64]
 
 SYMBOLS = 256
 LONGEST = 12
@@ -18,52 +21,90 @@ LISTED = 31
 HEADER_BYTES = 8
 RUNS, CODES = 1, 2
 MOST_ZEROS = 255
+PAIR = 2
+"""Bytes of elements that have loops of their own."""
+LENGTH_AT = 16
+"""Codes of at most 12 bits lie with their lengths in one number."""
+LENGTH_SHIFT, CODE_MASK = np.uint64(LENGTH_AT), np.uint64((1 << LENGTH_AT) - 1)
+WORD_BITS, WORD_MASK = np.uint64(32), np.uint64((1 << 32) - 1)
 
 
-@njit(cache=True, nogil=True)
+@entry("void(uint8[::1], int64[::1], int64, int64[::1], uint8[::1], uint32[::1], uint8[::1], int64[::1])")
 def compress_all(
-    raw: Bytes, ends: Ints, width: int, methods: Ints, stream: Bytes, out: Bytes, out_ends: Ints
+    raw: Bytes, ends: Ints, width: int, methods: Ints, stream: Bytes, words: Words, out: Bytes, out_ends: Ints
 ) -> None:
-    """Every block by the method that makes it smallest; `stream` has room for the zero runs of the largest."""
+    """Every block by the method that makes it smallest; `stream` has room for the zero runs of the largest, `words` for
+    its codes."""
     start, position = 0, 0
     for k in range(len(ends)):
         block = raw[start : ends[k]]
         start = ends[k]
         best, method, length = len(block), 0, len(block)
-        runs = 0
+        runs = 0  # bytes
+        lengths, count = np.empty((0, 0), np.int64), np.empty((0, 0), np.int64)
+        if len(methods) and methods[0] & RUNS and has_zeros(block, width):
+            runs = write_runs(block, width, stream)
         for each in methods:
             if each & RUNS and runs == 0:
-                runs = write_runs(block, width, stream)
+                continue  # without zeros each element has a token of its own: neither they nor their codes are shorter
             size = runs if each & RUNS else len(block)
-            bits = size
             if each & CODES:
-                bits = code_bytes(stream[:runs], width + 1) if each & RUNS else code_bytes(block, width)
-            if bits < best:
-                best, method, length = bits, each, size
-        out[position] = method
-        out[position + 1] = width
-        out[position + 2] = 0
-        out[position + 3] = 0
-        for byte in range(4):
-            out[position + 4 + byte] = length >> 8 * byte & 255
-        position += HEADER_BYTES
+                period = width + 1 if each & RUNS else width
+                found = frequencies(stream[:runs] if each & RUNS else block, period)
+                planned, size_bytes = plan(found)
+                if size_bytes < best:
+                    best, method, length, lengths, count = size_bytes, each, size, planned, found
+            elif size < best:
+                best, method, length = size, each, size
+        position = write_header(method, width, length, out, position)
         target = out[position : position + best]
         if method == 0:
             target[:] = block
         elif method == RUNS:
             target[:] = stream[:runs]
-        elif method == CODES:
-            write_codes(block, width, target)
         else:
-            write_codes(stream[:runs], width + 1, target)
+            write_codes(stream[:runs] if method & RUNS else block, count, lengths, words, target)
         position += best
         out_ends[k] = position
+
+
+@compiled
+def write_header(method: int, width: int, length: int, out: Bytes, position: int) -> int:
+    """What a block begins with; the position behind it."""
+    out[position] = method
+    out[position + 1] = width
+    out[position + 2] = 0
+    out[position + 3] = 0
+    for byte in range(4):
+        out[position + 4 + byte] = length >> 8 * byte & 255
+    return position + HEADER_BYTES
+
+
+@entry("void(uint8[::1], int64[::1], uint8[:, ::1])")
+def fill_slots(data: Bytes, ends: Ints, slots: Bytes) -> None:
+    """Blocks into slots `[blocks, slot]` of zeros, each at the start of its own."""
+    start = 0
+    for k in range(len(ends)):
+        slots[k, : ends[k] - start] = data[start : ends[k]]
+        start = ends[k]
 
 
 # --- zero runs ---------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@compiled
+def has_zeros(raw: Bytes, width: int) -> bool:
+    """Whether any element has no bit."""
+    for element in range(0, len(raw), width):
+        bits = 0
+        for byte in range(width):
+            bits |= raw[element + byte]
+        if bits == 0:
+            return True
+    return False
+
+
+@compiled
 def write_runs(raw: Bytes, width: int, out: Bytes) -> int:
     """Tokens of the elements; how many bytes they take."""
     position, zeros = 0, 0
@@ -83,7 +124,7 @@ def write_runs(raw: Bytes, width: int, out: Bytes) -> int:
     return position
 
 
-@njit(cache=True, nogil=True)
+@entry("(uint8[::1], int64, uint8[::1])")
 def expand_runs(stream: Bytes, width: int, out: Bytes) -> bool:
     """The elements that tokens stand for; false where these are not as many as there should be."""
     position = 0
@@ -103,9 +144,11 @@ def expand_runs(stream: Bytes, width: int, out: Bytes) -> bool:
 # --- Huffman codes -----------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def frequencies(data: Bytes, period: int) -> Ints:
     """How often each symbol occurs at each place: `[period, 256]`."""
+    if period == PAIR:
+        return pair_frequencies(data)
     count = np.zeros((period, SYMBOLS), np.int64)
     for start in range(0, len(data), period):
         for place in range(period):
@@ -113,7 +156,32 @@ def frequencies(data: Bytes, period: int) -> Ints:
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
+def pair_frequencies(data: Bytes) -> Ints:
+    """The same of elements of two bytes, of which most are; neighbours have counters of their own, for one that was
+    just written is slow to read."""
+    first, second, third, fourth = (
+        np.zeros(SYMBOLS, np.int64),
+        np.zeros(SYMBOLS, np.int64),
+        np.zeros(SYMBOLS, np.int64),
+        np.zeros(SYMBOLS, np.int64),
+    )
+    even = len(data) // (2 * PAIR) * (2 * PAIR)
+    for start in range(0, even, 2 * PAIR):
+        first[data[start]] += 1
+        second[data[start + 1]] += 1
+        third[data[start + 2]] += 1
+        fourth[data[start + 3]] += 1
+    if even < len(data):
+        first[data[even]] += 1
+        second[data[even + 1]] += 1
+    count = np.empty((PAIR, SYMBOLS), np.int64)
+    count[0] = first + third
+    count[1] = second + fourth
+    return count
+
+
+@compiled
 def code_lengths(frequency: Ints) -> Ints:
     """Bits of each symbol's code, 0 where it does not occur (or is the only one).
 
@@ -150,7 +218,7 @@ def code_lengths(frequency: Ints) -> Ints:
         weights = (weights + 1) // 2
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def reversed_codes(lengths: Ints) -> Ints:
     """Canonical codes, their highest bit lowest: shorter ones first, those of one length by symbol."""
     codes = np.zeros(SYMBOLS, np.int64)
@@ -167,13 +235,13 @@ def reversed_codes(lengths: Ints) -> Ints:
     return codes
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def table_bytes(used: int) -> int:
     """What naming the code of so many symbols takes."""
     return 1 + (used if used < LISTED else SYMBOLS // 8) + (used + 1) // 2
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def plan(count: Ints) -> tuple[Ints, int]:
     """Lengths of the codes of each place, and the bytes of everything; -1 where bytes are their own codes."""
     lengths = np.empty(count.shape, np.int64)
@@ -196,43 +264,67 @@ def plan(count: Ints) -> tuple[Ints, int]:
     return lengths, size + (bits + 7) // 8
 
 
-@njit(cache=True, nogil=True)
-def code_bytes(data: Bytes, period: int) -> int:
-    """Bytes that `write_codes` writes."""
-    return plan(frequencies(data, period))[1]
-
-
-@njit(cache=True, nogil=True)
-def write_codes(data: Bytes, period: int, out: Bytes) -> None:
-    """The codes of all places, then the data in them."""
-    count = frequencies(data, period)
-    lengths, _ = plan(count)
-    codes = np.empty((period, SYMBOLS), np.int64)
+@compiled
+def write_codes(data: Bytes, count: Ints, lengths: Ints, words: Words, out: Bytes) -> None:
+    """The codes of all places, as `plan` has found them, then the data in them; through `words`, 32 bits at a time."""
+    period = len(lengths)
+    codes = np.empty((period, SYMBOLS), np.uint64)
     position = 0
     for place in range(period):
-        if lengths[place, 0] < 0:
-            lengths[place] = 8
+        own = lengths[place].copy()
+        if own[0] < 0:
+            own[:] = 8
             out[position] = 0
             position += 1
         else:
-            position = write_table(count[place], lengths[place], out, position)
-        codes[place] = reversed_codes(lengths[place])
-    held, bits = 0, 0
-    for start in range(0, len(data), period):
-        for place in range(period):
-            symbol = data[start + place]
-            held |= codes[place, symbol] << bits
-            bits += lengths[place, symbol]
-            while bits >= 8:
-                out[position] = held & 255
-                position += 1
-                held >>= 8
-                bits -= 8
-    if bits:
-        out[position] = held
+            position = write_table(count[place], own, out, position)
+        turned = reversed_codes(own)
+        for symbol in range(SYMBOLS):
+            codes[place, symbol] = turned[symbol] | own[symbol] << LENGTH_AT
+    held, number = pack_pairs(data, codes, words) if period == PAIR else pack(data, codes, words)
+    words[number] = held & WORD_MASK
+    left = len(out) - position
+    out[position:] = words[: number + 1].view(np.uint8)[:left]
 
 
-@njit(cache=True, nogil=True)
+@compiled
+def pack(data: Bytes, codes: Codes, words: Words) -> tuple[np.uint64, int]:
+    """The data in these codes as words; what is held behind them, and the number of words."""
+    held, bits, number = np.uint64(0), np.uint64(0), 0
+    for start in range(0, len(data), len(codes)):
+        for place in range(len(codes)):
+            code = codes[place, data[start + place]]
+            held |= (code & CODE_MASK) << bits
+            bits += code >> LENGTH_SHIFT
+            if bits >= WORD_BITS:
+                words[number] = held & WORD_MASK
+                number += 1
+                held >>= WORD_BITS
+                bits -= WORD_BITS
+    return held, number
+
+
+@compiled
+def pack_pairs(data: Bytes, codes: Codes, words: Words) -> tuple[np.uint64, int]:
+    """The same of elements of two bytes: less than a word is held before each, two codes are no more than 24 bits."""
+    low, high = codes[0], codes[1]
+    held, bits, number = np.uint64(0), np.uint64(0), 0
+    for start in range(0, len(data), PAIR):
+        code = low[data[start]]
+        held |= (code & CODE_MASK) << bits
+        bits += code >> LENGTH_SHIFT
+        code = high[data[start + 1]]
+        held |= (code & CODE_MASK) << bits
+        bits += code >> LENGTH_SHIFT
+        if bits >= WORD_BITS:
+            words[number] = held & WORD_MASK
+            number += 1
+            held >>= WORD_BITS
+            bits -= WORD_BITS
+    return held, number
+
+
+@compiled
 def write_table(count: Ints, lengths: Ints, out: Bytes, position: int) -> int:
     """Which symbols have codes, and how long these are; the position behind it."""
     used = np.flatnonzero(count)
@@ -254,7 +346,7 @@ def write_table(count: Ints, lengths: Ints, out: Bytes, position: int) -> int:
     return position
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def read_lengths(block: Bytes, position: int, lengths: Ints) -> tuple[int, int]:
     """Set the lengths of the codes that stand at `position`: the position behind them, -1 where that is too far, and
     the only symbol, -1 where there are several."""
@@ -283,7 +375,7 @@ def read_lengths(block: Bytes, position: int, lengths: Ints) -> tuple[int, int]:
     return end, int(used[0]) if len(used) == 1 else -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def read_table(block: Bytes, position: int, entries: NDArray[np.uint16]) -> int:
     """Fill `entries`: for the next 12 bits the symbol, and from bit 8 on its length; the position behind the code's
     text, -1 where that is damaged."""
@@ -306,7 +398,7 @@ def read_table(block: Bytes, position: int, entries: NDArray[np.uint16]) -> int:
     return position
 
 
-@njit(cache=True, nogil=True)
+@entry("(uint8[::1], int64, uint8[::1])")
 def decode_bytes(block: Bytes, period: int, out: Bytes) -> bool:
     """What the codes stand for; false where the block is damaged."""
     entries = np.empty((period, 1 << LONGEST), np.uint16)

@@ -19,10 +19,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, f32
 from xdsl.ir import Attribute, SSAValue
 
 from frustum.dialects.graph import NetworkOp, OutputOp, is_integer, tensor_of, tensor_type
+from frustum.dialects.host_type import MODEL_DTYPE
 from frustum.passes.element_types import numpy_of
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.weights import WeightStore, attach
@@ -30,11 +32,12 @@ from frustum.passes.weights import WeightStore, attach
 if TYPE_CHECKING:
     import onnx
 
+    from frustum.passes.onnx.images import Images
     from frustum.passes.onnx.loading import LoadedModel
     from frustum.passes.onnx.node import Network, Value
     from frustum.passes.onnx.walk import Unavailable, Walk
 
-__all__ = ["DTYPE", "MODEL", "MODEL_DTYPES", "import_onnx"]
+__all__ = ["DTYPE", "MODEL", "MODEL_DTYPES", "import_onnx", "output_problems"]
 
 MODEL = "frustum.model"
 INT8 = "int8"
@@ -70,6 +73,7 @@ def _import(
 ) -> ModuleOp:
     from frustum.passes.onnx.binding import bind_inputs
     from frustum.passes.onnx.element_types import UNSIGNED
+    from frustum.passes.onnx.images import Images
     from frustum.passes.onnx.node import Network
     from frustum.passes.onnx.opset import unify
     from frustum.passes.onnx.walk import Walk, needed_nodes
@@ -82,10 +86,13 @@ def _import(
     element = _element_type(model.file, inputs, unified.tensors.values(), nodes)
     signature = [(value.name, tensor_type(_device_type(value, element), bound.shapes[value.name])) for value in inputs]
     operation = NetworkOp(re.sub(r"\W", "_", name), signature, [value.name for value in graph.output])
-    network = Network(operation.body.block, WeightStore(), element, bound.rebatched)
-    walk = Walk(model.file, network, _constants(model, unified.tensors, nodes, graph))
+    images = Images(bound.rebatched) if bound.rebatched > 1 else None
+    network = Network(operation.body.block, WeightStore(), element, images)
+    walk = Walk(model.file, network, _constants(model, unified.tensors, nodes, graph), kept=unified.kept)
     for value, argument in zip(inputs, operation.body.block.args, strict=True):
         walk.values[value.name] = argument
+        if images is not None and value.name in bound.batched:
+            images.axes[argument] = 0
         if value.type.tensor_type.elem_type in UNSIGNED:
             network.unsigned.add(argument)
     walk.run(nodes, unified.opset)
@@ -94,7 +101,7 @@ def _import(
         raise Unsupported(walk.problems)
     operation.body.block.add_op(OutputOp(outputs))
     ends = [*operation.body.block.args, *outputs]
-    operation.attributes[MODEL_DTYPES] = _host_types([*inputs, *graph.output], ends, network)
+    operation.attributes[MODEL_DTYPES] = _host_types(model.file, [*inputs, *graph.output], ends, network)
     dtype = INT8 if has_integers(operation) else str(element)
     attributes = {MODEL: StringAttr(model.file), DTYPE: StringAttr(dtype)}
     module = ModuleOp([operation], dict(attributes))
@@ -138,15 +145,21 @@ def _device_type(value: onnx.ValueInfoProto, element: Attribute) -> Attribute:
 
 
 def _host_types(
-    values: Sequence[onnx.ValueInfoProto], found: Sequence[SSAValue], network: Network
+    file: str, values: Sequence[onnx.ValueInfoProto], found: Sequence[SSAValue], network: Network
 ) -> ArrayAttr[StringAttr]:
-    """The numpy types of inputs and outputs, those of the device where the file does not tell."""
+    """The numpy types of inputs and outputs, those of the device where the file does not tell.
+
+    Unsupported for types that are not exchanged with the device.
+    """
     from onnx.helper import tensor_dtype_to_np_dtype
 
     names = []
     for value, own in zip(values, found, strict=True):
         declared = value.type.tensor_type.elem_type
         dtype = tensor_dtype_to_np_dtype(declared) if declared else numpy_of(tensor_of(own).element_type)
+        if not MODEL_DTYPE.fullmatch(dtype.name):
+            message = f"'{value.name}' has elements of {dtype.name}, which the device does not exchange"
+            raise Unsupported([Problem(file, message)])
         names.append(f"u{dtype.name}" if not declared and own in network.unsigned else dtype.name)
     return ArrayAttr([StringAttr(name) for name in names])
 
@@ -164,6 +177,23 @@ def _constants(
     return {name: model.array(tensor) for name, tensor in tensors.items() if name in used}
 
 
+def output_problems(
+    file: str, images: Images | None, name: str, value: Value | None, axis: int | None = None
+) -> list[Problem]:
+    """What is wrong with an output of a changed batch: its images do not lie one after the other along axis 0."""
+    from frustum.passes.onnx.refusals import MixesImages
+
+    if images is None:
+        return []
+    try:
+        axis = images.axis_of(value) if axis is None else axis
+    except MixesImages as error:
+        return [Problem(file, f"output '{name}': {error}")]
+    if not axis:
+        return []
+    return [Problem(file, f"output '{name}': {images.refuse(f'has the images along axis {axis}, not along axis 0')}")]
+
+
 def _outputs(walk: Walk, graph: onnx.GraphProto) -> list[SSAValue]:
     """The network's results; a constant one becomes a weight."""
     from frustum.passes.onnx.walk import Unavailable
@@ -171,6 +201,8 @@ def _outputs(walk: Walk, graph: onnx.GraphProto) -> list[SSAValue]:
     outputs: list[SSAValue] = []
     for output in graph.output:
         value = walk.values.get(output.name)
+        if isinstance(value, SSAValue | np.ndarray):
+            walk.problems += output_problems(walk.file, walk.network.images, output.name, value)
         if isinstance(value, SSAValue):
             outputs.append(value)
         elif isinstance(value, Unavailable):

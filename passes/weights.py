@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from xdsl.dialects.builtin import DictionaryAttr, FileLineColLoc, ModuleOp, StringAttr
+from xdsl.dialects.builtin import DictionaryAttr, FileLineColLoc, ModuleOp, StringAttr, UnknownLoc
 from xdsl.ir import Operation
 from xdsl.printer import Printer
 
@@ -31,6 +31,17 @@ TOKEN = "memory:"
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
+class NoSuchWeight(ModelError, KeyError):
+    """An operation names weights that are not in the store of its module."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"the weights of the module have no '{self.key}'"
+
+
 class WeightStore(Mapping[str, Array]):
     """Named arrays. An entry is an array (perhaps mapped from a file) or is computed when first asked for."""
 
@@ -38,7 +49,10 @@ class WeightStore(Mapping[str, Array]):
         self._entries: dict[str, Array | Callable[[], Array]] = dict(arrays or {})
 
     def __getitem__(self, key: str) -> Array:
-        entry = self._entries[key]
+        try:
+            entry = self._entries[key]
+        except KeyError:
+            raise NoSuchWeight(key) from None
         if callable(entry):
             entry = self._entries[key] = entry()
         return entry
@@ -116,17 +130,25 @@ def save(module: ModuleOp, path: Path | str, keys: Iterable[str] | None = None) 
 
 
 def write_module(module: ModuleOp, path: Path | str) -> None:
-    """Writes `NAME.mlir` and beside it `NAME.safetensors`; the module itself stays as it is."""
+    """Writes `NAME.mlir` and beside it `NAME.safetensors`, each whole or not at all; the module stays as it is.
+
+    The text says nothing of the file that the module was read from: a reader looks for the weights beside the new one.
+    """
     path = Path(path)
     weights = path.with_suffix(".safetensors")
     save(module, weights)
-    own = module.attributes.get(ATTRIBUTE)
+    own, place = module.attributes.get(ATTRIBUTE), module.location
     module.attributes[ATTRIBUTE] = StringAttr(weights.name)
+    module.location = UnknownLoc()
+    partial = path.with_name(path.name + ".partial")
     try:
-        with path.open("w") as file:
+        with partial.open("w", encoding="utf-8") as file:
             Printer(file, print_debuginfo=True).print_op(module)
             file.write("\n")
+        partial.replace(path)
     finally:
+        module.location = place
+        partial.unlink(missing_ok=True)
         if own is not None:
             module.attributes[ATTRIBUTE] = own
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
+import numpy as np
+
 from frustum.runtime.chain import flattened
 from frustum.runtime.kernels import Array
 from frustum.runtime.report import Check
@@ -34,20 +36,30 @@ def agreement(
     outputs = flattened(outputs)
     types = {dtype, *(NARROW[a.dtype.name] for a in outputs.values() if a.dtype.name in NARROW)}
     dtype = max(types, key=lambda name: TOLERANCES[name])
-    expected = flattened(oracle_outputs(model, inputs, changed_batch(model, inputs)))
+    batch, whole = changed_batch(model, inputs)
+    expected = flattened(oracle_outputs(model, inputs, batch, whole=whole, found=outputs))
     found = compare(outputs, expected, dtype, resolutions(model))
     each = {name: {"max_abs_error": abs_, "max_rel_error": rel} for name, (abs_, rel) in found.outputs.items()}
-    return Check(found.max_abs_error, found.max_rel_error, oracle_name(), each), found
+    check = Check(
+        found.max_abs_error, found.max_rel_error, oracle_name(), each, found.nan_in_both, found.numbers
+    )
+    return check, found
 
 
-def changed_batch(model: Model, inputs: Mapping[str, Array]) -> int:
-    """The batch that inputs have where the model itself says 1; else 1."""
+def changed_batch(model: Model, inputs: Mapping[str, Array]) -> tuple[int, set[str]]:
+    """The batch that inputs have where the model itself says 1, else 1; and the inputs that are no batch: scalars,
+    and those whose first extent the model fixes."""
     import onnx
 
     proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+    batch, whole = 1, set()
     for value in proto.graph.input:
         dims = value.type.tensor_type.shape.dim
         given = inputs.get(value.name)
-        if given is not None and dims and dims[0].dim_value == 1 and len(given) != 1:
-            return len(given)
-    return 1
+        if given is None or not isinstance(given, np.ndarray):
+            continue
+        if dims and dims[0].dim_value == 1 and len(given) != 1:
+            batch = len(given)
+        elif not given.shape or (dims and dims[0].HasField("dim_value") and dims[0].dim_value == len(given)):
+            whole.add(value.name)
+    return batch, whole

@@ -77,17 +77,18 @@ def compile(
     the model's.  `calibrate`: how `int8` finds the ranges of a floating-point model, `minmax` (the default) or
     `percentile`, from the inputs `calibration`, random ones where there are none.
     `policy`: `none`, `pyramid`, `template`, `greedy` or `optimal`; None is what the target's options say, or `optimal`.
-    `compress_weights`: `none` (the default), `zero`, `huffman` or `auto`; `weights`: `replicated` (the default) in all
-    clusters, or `shared` between them (docs/weights.md).
+    `compress_weights`: `auto` (the default: where it moves fewer bytes in no more cycles), `none`, `zero` or `huffman`;
+    `weights`: `replicated` (the default) in all clusters, or `shared` between them (docs/weights.md).
 
     `host`: whether nodes may run on the host: `never`, `auto` (the default: those that the device lacks, and what is
     not worth moving), `only`.  `constants`: values of inputs that are really constants (weights, shapes, axes), which
     are inputs no more.
 
-    `split`: `auto` (the default) cuts networks at output branches, and again what does not fit; `outputs` at output
-    branches alone; `never`.  `refuse`: fuse the pieces again, by `conditions` (with limits:
-    `conditions{nodes=2..9,weight_bytes=..65536}`), `pairs`, `forward` or `bidirectional`.  `placement`: the chip of
-    each executable: `one` (the default: chip 0), `each` on the next, or as listed, as in `0,0,1`.
+    `split`: `auto` (the default) cuts what does not fit, and networks at output branches where that takes neither
+    more cycles nor more bytes; `outputs` at output branches; `never`.  `refuse`: fuse the pieces again, by
+    `conditions` (with limits: `conditions{nodes=2..9,weight_bytes=..65536}`), `pairs`, `forward` or `bidirectional`.
+    `placement`: the chip of each executable: `one` (the default: chip 0), `each` on the next, or as listed, as in
+    `0,0,1`.
 
     `order` of tiles: `row-major`, `column-major`, `bands{bands=2,direction=top-down}`, `serpentine`, `z-order`,
     `quadrants`, `checkerboard`, `mirrored`, any with `{depth=breadth-first}`; None is what the planner finds cheapest.

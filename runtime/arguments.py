@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from frustum.runtime.failures import BAD_INPUT
+from frustum.runtime.terminal import show
 
 DTYPES = ("f32", "f16", "bf16", "int8", "model")
 METHODS = ("minmax", "percentile")
 """Of calibration."""
 POLICIES = ("none", "pyramid", "template", "greedy", "optimal")
 MODES = ("full", "functional", "timing")
-COMPRESSIONS = ("none", "zero", "huffman", "auto")
+COMPRESSIONS = ("auto", "none", "zero", "huffman")
 """Of weights."""
 HOLDINGS = ("replicated", "shared")
 """Of weights that all clusters need."""
@@ -22,8 +22,8 @@ BORDERS = ("overlap", "exchange", "auto")
 """Of tiles."""
 HOSTS = ("never", "auto", "only")
 SPLITS = ("auto", "never", "outputs")
-COMMANDS = ("run", "compile", "inspect", "targets")
-"""Each is a module of `frustum.runtime.commands` with a function `main(options) -> exit code`."""
+COMMANDS = ("run", "compile", "inspect", "targets", "warm-up")
+"""Each is a module of `frustum.runtime.commands` (`_` for `-`) with a function `main(options) -> exit code`."""
 
 MODEL = "a path to .onnx, zoo:NAME, a compiled folder, or a dumped stage NN-stop.mlir"
 
@@ -52,7 +52,8 @@ def _parser() -> _Parser:
     _add_run(commands.add_parser("run", help="compile (or load), emulate, report"))
     _add_compile(commands.add_parser("compile", help="write the executable and manifest.json to a folder"))
     _add_inspect(commands.add_parser("inspect", help="what is in an executable, a compiled folder, a model"))
-    _add_targets(commands.add_parser("targets", help="list the shipped targets, or print one"))
+    _add_targets(commands.add_parser("targets", help="list the shipped targets, print one, or check a file"))
+    _add_warm_up(commands.add_parser("warm-up", help="compile the emulator's loops now"))
     return parser
 
 
@@ -64,7 +65,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--input-seed", metavar="N", type=_natural, help="random inputs from this seed (default 0)"
     )
     parser.add_argument("--output", metavar="FILE.npz", help="write the outputs, arrays by output name")
-    parser.add_argument("--report", metavar="FILE.json", help="write the report")
+    parser.add_argument("--report", metavar="FILE.json", help="write the report; `-`: to stdout, in place of the text")
     parser.add_argument(
         "--check", action="store_true", help="compare with onnxruntime; exit code 3 if it differs"
     )
@@ -89,8 +90,12 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_targets(parser: argparse.ArgumentParser) -> None:
-    parser.description = "List the shipped targets, or print one as YAML with its comments."
-    parser.add_argument("name", metavar="NAME", nargs="?", help="the target to print")
+    parser.description = "List the shipped targets, print one as YAML with its comments, or check a target file."
+    parser.add_argument("name", metavar="NAME|FILE.yaml", nargs="?", help="the target to print, the file to check")
+
+
+def _add_warm_up(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Compile the emulator's loops and keep them, so that no run has to."
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -134,8 +139,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--host", choices=HOSTS, help="layers on the host: none, what the device lacks (`auto`, the default), all"
     )
     parser.add_argument(
-        "--split", choices=SPLITS, help="networks cut at output branches, and (`auto`, the default) what does not fit"
-    )
+        "--split", choices=SPLITS,
+        help="networks cut where they do not fit or it is better (`auto`, the default), at output branches, or not",
+    )  # fmt: skip
     parser.add_argument(
         "--refuse", metavar="STRATEGY",
         help="fuse pieces again: conditions{nodes=2..9,weight_bytes=..N,compute=..N}, pairs, forward, bidirectional",
@@ -145,8 +151,8 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--compress-weights", metavar="MODE", choices=COMPRESSIONS,
-        help="weights stay compressed up to WRAM: by `zero` runs, `huffman` codes, or what is smallest (`auto`);"
-        " default `none`",
+        help="weights stay compressed up to WRAM: where it is better (`auto`, the default), never (`none`), always,"
+        " by `zero` runs or `huffman` codes",
     )  # fmt: skip
     parser.add_argument(
         "--weights", choices=HOLDINGS, help="what all clusters need lies in each (`replicated`), or once on the chip"
@@ -187,5 +193,5 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
 
-        sys.stdout.write(f"frustum {version('frustum')}, xDSL {version('xdsl')}, onnx {version('onnx')}\n")
+        show(f"frustum {version('frustum')}, xDSL {version('xdsl')}, onnx {version('onnx')}\n")
         parser.exit()

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from frustum.backend import targets
 from frustum.backend.executable import Executable
 from frustum.backend.split_compile import Splitting
 from frustum.dialects.graph import NetworkOp
+from frustum.dialects.loops import clock
 from frustum.dialects.target import Target
 from frustum.passes.errors import Unsupported
 from frustum.passes.import_onnx import INT8, import_onnx
@@ -39,6 +39,7 @@ from frustum.runtime.request import (
     given_target,
     passes_of,
     splitting_of,
+    target_file,
     with_stored_dtype,
 )
 from frustum.runtime.settling import settle, with_own_types, with_weights
@@ -95,14 +96,14 @@ def build(
     seconds = [0.0, 0.0, 0.0]
     while True:
         progress("import", 0.0)
-        started = time.perf_counter()
+        started = clock()
         loaded = load(request, target, refused)
-        imported = time.perf_counter()
+        imported = clock()
         seconds[0] += imported - started
         see(interface_of(loaded))
         work = _Work(request, target, passes, splitting, progress)
         try:
-            chain = placed(_chain(loaded, work), request.placement)
+            chain = replace(placed(_chain(loaded, work), request.placement), target_file=target_file(request))
         except Unsupported as error:
             found = {problem.node: problem.message for problem in error.problems if problem.node}
             if not may_fall_back(loaded, request) or not found.keys() - refused.keys():
@@ -110,7 +111,7 @@ def build(
             refused |= found
             continue
         finally:
-            seconds[1] += time.perf_counter() - imported
+            seconds[1] += clock() - imported
             seconds[2] += work.calibrate_seconds
         importing, compiling, calibrating = seconds
         return Built(
@@ -129,6 +130,8 @@ class _Work:
     progress: Progress
     names: frozenset[str] = frozenset()
     """Of the values between the pieces of a placement."""
+    results: frozenset[str] | None = None
+    """The outputs of a placement: its pieces have others too."""
     passes_seconds: dict[str, float] = field(default_factory=dict)
     calibrate_seconds: float = 0.0
     log: list[str] = field(default_factory=list)
@@ -139,12 +142,12 @@ class _Work:
     @contextmanager
     def calibrating(self) -> Iterator[None]:
         """Wall time inside is the calibration's."""
-        started = time.perf_counter()
+        started = clock()
         try:
             yield
         finally:
             if self.request.dtype == INT8:
-                self.calibrate_seconds += time.perf_counter() - started
+                self.calibrate_seconds += clock() - started
 
     @property
     def unsplit_peak_bytes(self) -> Mapping[str, int] | None:
@@ -166,6 +169,7 @@ def _chain(loaded: Loaded, work: _Work) -> Chain:
     placement, request = loaded.placement, work.request
     parts = placement.parts
     work.names = frozenset(name for part in parts for name in (*part.inputs, *part.outputs))
+    work.results = frozenset(placement.outputs)
     file = parts[0].model.file if parts else name_of(loaded, request)
     samples = Samples(request, interface_of(loaded) or ())
     pieces: list[Piece] = []
@@ -175,7 +179,7 @@ def _chain(loaded: Loaded, work: _Work) -> Chain:
         if part.kind == "host":
             from frustum.runtime.host import HostModel
 
-            model = HostModel(part.model.proto, part.model.folder, part.model.file)
+            model = HostModel(part.model.with_data(), part.model.file)
             pieces.append(HostPiece(name, model, tuple(Fallback(f.name, f.op, f.reason) for f in part.fallbacks)))
             with work.calibrating():
                 samples.through_host(model)
@@ -247,9 +251,9 @@ def _pieces_of(
         with work.calibrating():
             calibrate_network(module, request, progress)
     kept = module.clone() if loaded.text is None else None  # a stage is a file already
-    with faults_shown(loaded, kept):
+    with faults_shown(loaded, kept, choices, work.passes):
         compiled = compile_module(
-            module, request.dump_ir, choices, work.passes, work.splitting, work.names, progress
+            module, request.dump_ir, choices, work.passes, work.splitting, work.names, work.results, progress
         )
     for name, seconds in compiled.passes.items():
         work.passes_seconds[name] = work.passes_seconds.get(name, 0.0) + seconds

@@ -115,6 +115,8 @@ class Chain:
     """Of each memory on chip the peak of the network in one piece, where it is cut and would fit uncut."""
     log: tuple[str, ...] = ()
     """What was cut, fused again and refused, and why."""
+    target_file: str | None = None
+    """Where the machine was read, as it was named; None for a shipped one, and where nobody knows."""
 
     @property
     def executables(self) -> tuple[Executable, ...]:
@@ -140,31 +142,10 @@ class Chain:
         return types.most_common(1)[0][0] if types else "host"
 
     def passed(self, piece: DevicePiece) -> frozenset[str]:
-        """The inputs and outputs of a piece that are not the model's."""
+        """The inputs and outputs of a piece that are not the model's: values that pass between pieces, or to and from
+        the host.  An output of the model that a later piece reads back is the model's where it is written."""
         given = {each.name for each in self.inputs}
         return frozenset({*piece.inputs} - given) | frozenset({*piece.outputs} - {*self.outputs})
-
-    def between(self) -> frozenset[str]:
-        """Values that executables make for executables alone: no input or output of the model, nor of the host."""
-        made = {name for piece in self.pieces if piece.kind == "device" for name in piece.outputs}
-        host = {name for piece in self.pieces if piece.kind == "host" for name in (*piece.inputs, *piece.outputs)}
-        return frozenset(made - host - {*self.outputs} - {each.name for each in self.inputs})
-
-    def crossing(self) -> list[str]:
-        """Values that go over the host link only because some nodes are on the host, each once.
-
-        What the device makes as an output of the whole goes there in any case, as does what the host gives it of
-        the model's inputs.
-        """
-        makers: dict[str, str] = {}
-        found: dict[str, None] = {}
-        for piece in self.pieces:
-            for name in piece.inputs:
-                maker = makers.get(name, piece.kind)
-                if maker != piece.kind and not (maker == "device" and name in self.outputs):
-                    found[name] = None
-            makers.update(dict.fromkeys(piece.outputs, piece.kind))
-        return list(found)
 
 
 def chain_of(executable: Executable) -> Chain:
@@ -206,13 +187,6 @@ def flattened(values: Mapping[str, HostArray]) -> dict[str, Any]:
     return found
 
 
-def size_bytes(value: HostArray) -> int:
-    """Of an array, or of all arrays of a sequence."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return sum(size_bytes(item) for item in value)
-    return int(np.asarray(value).nbytes) if value is not None else 0
-
-
 def random_values(inputs: Sequence[Interface], seed: int) -> dict[str, HostArray]:
     """An array for every input; UsageError where nobody knows of what shape or type."""
     found = {}
@@ -227,7 +201,7 @@ def random_values(inputs: Sequence[Interface], seed: int) -> dict[str, HostArray
             )
         try:
             found[each.name] = random_array(seed, index, external.shape, dtype_of(external))
-        except MemoryError as error:
+        except (MemoryError, ValueError) as error:  # numpy: of more bytes than there are addresses
             raise UsageError(f"error: input '{each.name}' is too large for this computer: {error}") from error
     return found
 

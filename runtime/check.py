@@ -42,6 +42,22 @@ def check(expanded: Expanded, capacities: Sequence[int], progress: Progress | No
             progress("check", number / total)
 
 
+def named(expanded: Expanded, number: int) -> str:
+    """How messages call an instruction."""
+    return _name(expanded, number)
+
+
+def beyond(expanded: Expanded, row: int, unit: int, address: int, begin: int, end: int) -> str:
+    """What is wrong with a convolution of the core table whose address table leads out of its input's buffer; bytes of
+    the memory, `[begin, end)` are the buffer's."""
+    rows = expanded.core
+    kind, place = int(expanded.memory[rows.static[row], 0]), int(rows.place[0, row, unit])
+    return (
+        f"{_execution(expanded, rows, row, unit)}: its address table leads to address {address} of"
+        f" {_memory(expanded, kind, place)}, outside its buffer [{begin}, {end})"
+    )
+
+
 def left(expanded: Expanded, number: int) -> str:
     """What is wrong with an instruction whose operands leave the memories of their kind, found without a check."""
     return f"{_name(expanded, number)}: an operand lies outside its memory; a checked run says which, and where"

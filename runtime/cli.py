@@ -6,12 +6,14 @@ Exit codes: 0 good, 1 internal error (a reproducer is written), 2 bad usage or b
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
+from frustum.dialects.loops import TIMES
 from frustum.runtime.arguments import parse_arguments
 from frustum.runtime.compatibility import warn_outside_range
 from frustum.runtime.failures import (
@@ -24,16 +26,20 @@ from frustum.runtime.failures import (
     say,
     write_reproducer,
 )
+from frustum.runtime.terminal import show
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool; the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    options = parse_arguments(words)
-    warn_outside_range()
+    words, subject = list(sys.argv[1:] if arguments is None else arguments), "frustum"
     try:
-        code: int = import_module(f"frustum.runtime.commands.{options.command}").main(options)
-        sys.stdout.flush()
+        options = _parsed(words)
+        subject = getattr(options, "model", subject)
+        warn_outside_range()
+        TIMES.announce = say
+        name = options.command.replace("-", "_")
+        code: int = import_module(f"frustum.runtime.commands.{name}").main(options)
+        show("")
         return code
     except BrokenPipeError:  # `frustum inspect ... | head` is no error; keep Python from flushing again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -44,7 +50,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("FRUSTUM_DEBUG") == "1":
             traceback.print_exc()
-        return _failed(error, words, getattr(options, "model", "frustum"))
+        return _failed(error, words, subject)
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The options; what --help and --version print is through before they end the command."""
+    try:
+        return parse_arguments(words)
+    except SystemExit:
+        show("")
+        raise
 
 
 def _failed(error: Exception, words: Sequence[str], subject: str) -> int:
@@ -53,10 +68,10 @@ def _failed(error: Exception, words: Sequence[str], subject: str) -> int:
     if code is not None:
         say(message_of(error, subject))
         return code
-    module = error.module if isinstance(error, CompilerFault) else None
-    if isinstance(error, CompilerFault) and isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    kept = write_reproducer(error, words, module)
+    fault = error if isinstance(error, CompilerFault) else None
+    if fault is not None and isinstance(fault.__cause__, Exception):
+        error = fault.__cause__
+    kept = write_reproducer(error, words, fault)
     where = f"a reproducer is in {kept}" if kept else "no reproducer could be written"
     first_line = (str(error).splitlines() or [""])[0]
     say(

@@ -3,8 +3,10 @@
 | key of the manifest | holds |
 |---|---|
 | `schema` | 3; any other is refused |
+| `format` | of the executables, 2; older folders, which lack it, have 1 and are refused |
 | `model`, `dtype`, `policy`, `host` | as in the report |
 | `target`, `machine` | the machine's name, and all of it as executables have it |
+| `target_file`, `target_sha256` | where it was read (null: shipped), and the checksum of all that it says |
 | `origin` | where the model is (a path or zoo: name, and the seed of its weights), or null: for `--check` |
 | `inputs`, `outputs` | name, type and shape of each; null where only a run knows |
 | `pieces` | in the order in which they run: `name`, `kind`, `file`, `bytes`, `inputs`, `outputs` |
@@ -27,13 +29,14 @@ import hashlib
 import json
 import stat
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from frustum.backend.executable import fingerprint, write_executable
-from frustum.dialects.target import from_json, to_json
+from frustum.backend.executable import FORMAT_VERSION, fingerprint, read_json, write_executable
+from frustum.dialects.target import digest, from_json, to_json
 from frustum.runtime.chain import Chain, DevicePiece, Fallback, HostPiece, Interface, Piece
 from frustum.runtime.failures import UsageError
 
@@ -57,8 +60,11 @@ def write_chain(folder: Path, chain: Chain, origin: Json | None) -> None:
     pieces = [_write_piece(folder, piece) for piece in chain.pieces]
     manifest = {
         "schema": SCHEMA,
+        "format": FORMAT_VERSION,
         "model": chain.model,
         "target": chain.target.name,
+        "target_file": chain.target_file,
+        "target_sha256": digest(chain.target),
         "machine": to_json(chain.target),
         "dtype": chain.dtype,
         "policy": chain.policy,
@@ -87,7 +93,7 @@ def read_manifest(folder: Path) -> Json:
         if size > MOST_MANIFEST_BYTES:
             raise UsageError(f"{path}: error: damaged: {size} bytes long, more than any manifest")
         text = path.read_bytes()
-        data = json.loads(text)
+        data = read_json(text)
     except FileNotFoundError as error:
         raise UsageError(f"{folder}: error: not a compiled folder: it has no {MANIFEST}") from error
     except OSError as error:
@@ -98,10 +104,18 @@ def read_manifest(folder: Path) -> Json:
         raise UsageError(
             f"{path}: error: not the manifest of a compiled folder, or of another version of Frustum"
         )
+    version = data.get("format", 1)
+    if version != FORMAT_VERSION:
+        raise UsageError(f"{path}: error: has format version {version}; {_remedy(version)}")
     rest = text[: -len(SEAL % bytes(DIGEST_LETTERS))]
     if text != rest + SEAL % hashlib.sha256(rest).hexdigest().encode():
         raise UsageError(f"{path}: error: damaged: its checksum does not match")
     return data
+
+
+def _remedy(version: object) -> str:
+    is_older = isinstance(version, int) and version < FORMAT_VERSION
+    return "compile it again" if is_older else f"this Frustum reads version {FORMAT_VERSION}"
 
 
 def open_chain(folder: Path, manifest: Json) -> Chain:
@@ -119,11 +133,13 @@ def open_chain(folder: Path, manifest: Json) -> Chain:
             str(manifest["model"]),
             _peaks(manifest["unsplit_peak_bytes"]),
             tuple(map(str, manifest["log"])),
+            None if (file := manifest.get("target_file")) is None else str(file),
         )
     except FAILURES as error:
         words = (str(error).splitlines() or [""])[0]
         raise UsageError(f"{path}: error: damaged: {type(error).__name__} {words}") from error
     _check_order(path, chain)
+    _check_shapes(path, chain)
     return chain
 
 
@@ -218,6 +234,23 @@ def _digest(path: Path) -> str:
 
 def _peaks(data: Mapping[str, Any] | None) -> dict[str, int] | None:
     return None if data is None else {name: int(data[name]) for name in ("sram", "nram", "wram")}
+
+
+def _check_shapes(path: Path, chain: Chain) -> None:
+    """An input has the shape with which the pieces take it; where they leave it open, one that the machine can hold."""
+    known: dict[str, tuple[int, ...]] = {}
+    for piece in chain.pieces:
+        if isinstance(piece, DevicePiece):
+            known |= {each.name: each.shape for each in piece.executable.program.externals if each.class_ == "input"}
+        else:
+            known |= piece.model.shapes
+    for each in chain.inputs:
+        if each.shape is None:
+            continue
+        most = chain.target.chip.dram.capacity_bytes
+        is_possible = min(each.shape, default=0) >= 0 and prod(filter(None, each.shape)) <= most
+        if each.shape != known.get(each.name, each.shape) or not is_possible:
+            raise UsageError(f"{path}: error: damaged: input '{each.name}' has another shape where it is taken")
 
 
 def _check_order(path: Path, chain: Chain) -> None:

@@ -10,8 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,7 +20,9 @@ from frustum.dialects.target import Target
 from frustum.runtime.code_bytes import fetched_bytes, start_bytes
 from frustum.runtime.exchange import UnitExchange, exchanges
 from frustum.runtime.expand import DRAM, OPERANDS, SIDES, Expanded, Rows
+from frustum.runtime.flows import Flows, flows
 from frustum.runtime.order import Ints
+from frustum.runtime.reads import Reads, raw_bytes, reads, size_bytes
 from frustum.runtime.table import count_tables
 from frustum.runtime.work import Work, work
 
@@ -47,6 +48,14 @@ class Counters:
     peak_bytes: dict[str, int]
     energy_pj: dict[str, float]
     address_cache: dict[str, int]
+    address_cycles: int
+    """In which the matrix units found addresses, overlapped or not."""
+    address_cycles_without_tables: int
+    """In which they would have, had no instruction named a table."""
+    read: Reads = field(default_factory=dict)
+    """What is read of inputs and weights, however often."""
+    flows: Flows = field(default_factory=dict)
+    """What each engine reads and writes, by memory."""
     units: tuple[UnitExchange, ...] = ()
     """What each unit of the program computes again, and what its tiles hand to each other."""
 
@@ -91,14 +100,25 @@ def count(
         peak_bytes=peak_bytes(expanded),
         energy_pj=_energy(expanded, target, traffic, core, done),
         address_cache=count_tables(expanded),
-        units=exchanges(expanded, tables, layer_macs),
+        address_cycles=int(done.address_cycles.sum()),
+        address_cycles_without_tables=int(done.address_cycles_without_tables.sum()),
+        read=reads(expanded),
+        flows=flows(expanded, tables, fetched),
+        units=exchanges(expanded, tables, layer_macs, target.cluster.sram.capacity_bytes),
     )
 
 
-def compulsory_bytes(externals: Sequence[External]) -> int:
-    """Every network input, weight and output moved once, in the device's types."""
-    kept = [each for each in externals if each.class_ in ("input", "weight", "output")]
-    return sum(prod(each.shape) * ELEMENT_BYTES[each.element] for each in kept)
+def compulsory_bytes(externals: Sequence[External], read: Reads) -> int:
+    """What is read of the network's inputs and weights, and its outputs, moved once, in the device's types."""
+    outputs = sum(raw_bytes(each) for each in externals if each.class_ == "output")
+    found = (read.get((each.class_, each.name)) for each in externals if each.class_ in ("input", "weight"))
+    return outputs + sum(size_bytes(ranges) for ranges in found if ranges is not None)
+
+
+def compression_bytes(externals: Sequence[External]) -> int:
+    """How many bytes fewer the weights have in DRAM than as tensors."""
+    weights = [each for each in externals if each.class_ == "weight"]
+    return sum(raw_bytes(each) - each.bytes for each in weights)
 
 
 def roofline_cycles(target: Target, program: Program, compulsory: int) -> float:
@@ -150,8 +170,10 @@ class _Dram:
 
     def _class(self, rows: Rows, slot: int, chosen: Ints, *, writes: bool) -> Ints:
         """The class of the buffer in which the first unit that moves something does so: all move in the same."""
-        unit = rows.active[chosen].argmax(axis=1)
-        address = rows.address[slot, chosen, unit]
+        moves = rows.active[chosen]
+        if not writes:  # padding alone is filled in without reading
+            moves = moves & (rows.read[:, chosen] > 0).all(axis=0)
+        address = rows.address[slot, chosen, moves.argmax(axis=1)]
         starts = np.array([each.address for each in self.externals], np.int64)
         stops = np.array([each.address + each.bytes for each in self.externals] + [0], np.int64)
         classes = np.array(

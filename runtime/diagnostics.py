@@ -27,13 +27,14 @@ from xdsl.dialects.builtin import (
     StringAttr,
     UnknownLoc,
 )
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.parser import Parser, ParserState, UnresolvedOperand
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRLexer
 
 from frustum.dialects.diagnostic import did_you_mean, render
+from frustum.dialects.foreign import name_of
 
 AttributeT = TypeVar("AttributeT", bound=Attribute)
 
@@ -49,6 +50,8 @@ class Source:
     file: str
     text: str
     places: dict[Operation | LocationAttr, Span] = field(default_factory=dict)
+    has_locations: bool = False
+    """Whether the text gives locations itself."""
 
     @classmethod
     def read(cls, file: str, data: bytes) -> Self:
@@ -66,7 +69,9 @@ class Source:
         """The module; every operation has a location (its own, or its place in the text)."""
         parser = LocParser(ctx, self)
         try:
-            return parser.parse_module(implicit_module)
+            module = parser.parse_module(implicit_module)
+            parser.check_definitions(module)
+            return module
         except ParseError as error:
             raise parser.sharpened(error) from None
         except RecursionError:
@@ -84,14 +89,22 @@ class Source:
         """The message at the operation, or at the nearest one around it that came from this text."""
         around = op
         while around is not None and (span := self._place(around)) is None:
-            around = around.parent_op()
+            around = around.parent_op() if hasattr(around, "parent") else None  # without, it is not complete
         if around is None:
             return render(self.file, self.text, 1, 1, message)
         assert span is not None
         return self.error_at(span, message)
 
+    def place_of(self, op: Operation) -> str:
+        """`FILE:LINE:COL` of an operation of this text; the file alone where it is not of it."""
+        span = self._place(op)
+        if span is None:
+            return self.file
+        place = span.get_location()
+        return f"{self.file}:{place.line}:{place.col}"
+
     def _place(self, op: Operation) -> Span | None:
-        return self.places.get(op, self.places.get(op.location))
+        return self.places.get(op, self.places.get(getattr(op, "location", None)))  # type: ignore[arg-type]
 
 
 class LocParser(Parser):
@@ -103,6 +116,7 @@ class LocParser(Parser):
         self._source = source
         self._names: list[Span] = []
         self._first_uses: dict[str, Span] = {}
+        self.attribute_aliases: _Aliases = _Aliases(self._parse_alias_at, source.text)
 
     @property
     def here(self) -> Span:
@@ -115,6 +129,14 @@ class LocParser(Parser):
             return error
         name = next(iter(self.forward_ssa_references))
         return ParseError(self._first_uses[name], f"value %{name} is not defined")
+
+    def check_definitions(self, module: ModuleOp) -> None:
+        """ParseError where an operand is no value of the module: xDSL leaves those of some regions open."""
+        for op in module.walk():
+            for operand in op.operands:
+                if not isinstance(operand, OpResult | BlockArgument):
+                    name = operand.name_hint or ""
+                    raise ParseError(self._first_uses.get(name, self.here), f"value %{name} is not defined")
 
     def resolve_operand(self, operand: UnresolvedOperand, type: AttributeT) -> SSAValue[AttributeT]:
         value = super().resolve_operand(operand, type)
@@ -133,15 +155,59 @@ class LocParser(Parser):
             known = [op.name for op in self.ctx.loaded_ops] + sorted(self.ctx.registered_dialect_names)
             raise ParseError(self._names[-1], error.msg + did_you_mean(name, known)) from None
 
+    def _parse_alias_def(self) -> None:
+        self.attribute_aliases.forget(self._current_token.text)
+        super()._parse_alias_def()
+
+    def _parse_alias_at(self, start: int) -> Attribute:
+        """The attribute that is defined behind the `=` of an alias, out of turn."""
+        token = self._current_token
+        self._resume_from(start)
+        try:
+            return self.parse_attribute()
+        finally:
+            self._resume_from(token.span.start)
+
     def parse_operation(self) -> Operation:
         op = super().parse_operation()
         name = self._names.pop()
         if isinstance(op.location, UnknownLoc):
             place = name.get_location()
             op.location = FileLineColLoc(StringAttr(place.file), IntAttr(place.line), IntAttr(place.col))
+        else:
+            self._source.has_locations = True
         self._source.places[op] = name
         self._source.places.setdefault(op.location, name)
         return op
+
+
+class _Aliases(dict[str, Attribute]):
+    """Aliases of attributes, also those that are defined behind their first use: MLIR writes those of locations at the
+    end of the file."""
+
+    DEFINITION = re.compile(r"^(#[\w$.-]+)\s*=", re.MULTILINE)
+
+    def __init__(self, parse_at: Callable[[int], Attribute], text: str) -> None:
+        super().__init__()
+        self._parse_at = parse_at
+        self._behind: dict[str, int] = {}
+        for found in self.DEFINITION.finditer(text):
+            self._behind.setdefault(found[1], found.end())
+        self._early: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name) and name in self._behind:
+            assert isinstance(name, str)
+            self._early.add(name)
+            self[name] = self._parse_at(self._behind.pop(name))
+        return super().__contains__(name)
+
+    def forget(self, name: str) -> None:
+        """The definition comes now: what was read of it early is no other definition of the same name."""
+        self._behind.pop(name, None)
+        if name in self._early:
+            self._early.remove(name)
+            del self[name]
 
 
 class _Lexer(MLIRLexer):
@@ -211,9 +277,9 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 def _say(op: Operation | None, error: Exception, doing: str) -> str:
     message = _one_line(str(error)) if isinstance(error, DiagnosticException) else str(error)
-    if op is not None and not isinstance(op, ModuleOp) and op.name not in message:
+    if op is not None and not isinstance(op, ModuleOp) and name_of(op) not in message:
         node = node_name(op.location)
-        message = f"'{op.name}' op" + (f' ("{node}")' if node else "") + f": {message}"
+        message = f"'{name_of(op)}' op" + (f' ("{node}")' if node else "") + f": {message}"
     return f"{doing}: {message}" if doing else message
 
 

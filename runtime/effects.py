@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import singledispatch
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from frustum.dialects.isa.program import ELEMENT_BYTES, Instruction, View
 from frustum.runtime.expand import OPERANDS
 from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.memory import DTYPES, Memories
+
+if TYPE_CHECKING:
+    from frustum.runtime.addresses import Addresses
 
 RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 """Elements as bits, for what is only moved."""
@@ -28,15 +32,19 @@ STEPS = tuple(slice(28 + k * OPERANDS, 28 + (k + 1) * OPERANDS) for k in (1, 2))
 
 
 class Work:
-    """Equal executions of one instruction by a block of units; see `expand.Rows` for what the numbers mean."""
+    """Equal executions of one instruction by a block of units; see `expand.Rows` for what the numbers mean.
+    `addresses`: of the address table that a convolution names."""
 
     __slots__ = (
-        "_base", "_kinds", "_lead", "_memories", "_steps", "copies", "extent", "high", "is_first", "is_last",
-        "low", "lower", "origin", "read",
+        "_base", "_kinds", "_lead", "_memories", "_steps", "addresses", "copies", "extent", "high", "is_first",
+        "is_last", "low", "lower", "origin", "read",
     )  # fmt: skip
 
-    def __init__(self, memories: Memories, kinds: Sequence[int], copies: int, numbers: list[int]) -> None:
-        self._memories, self._kinds, self.copies = memories, kinds, copies
+    def __init__(
+        self, memories: Memories, kinds: Sequence[int], copies: int, numbers: list[int],
+        addresses: Addresses | None = None,
+    ) -> None:  # fmt: skip
+        self._memories, self._kinds, self.copies, self.addresses = memories, kinds, copies, addresses
         self.lower, self.extent, self.origin = numbers[LOWER], numbers[EXTENT], numbers[ORIGIN]
         self.read, self.low, self.high = numbers[READ], numbers[LOW], numbers[HIGH]
         self.is_first, self.is_last = numbers[FLAGS]

@@ -14,8 +14,9 @@ counts the references of every array at every call, which takes longer than all 
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from frustum.dialects.loops import compiled, entry
 
 Integers = NDArray[np.int64]
 
@@ -43,6 +44,13 @@ PORT_FREE, PORT_CYCLES = range(2)
 HEAP_SIZE, LAST_EFFECT, AT_BARRIER = range(3)
 
 
+RUN = (
+    "void(int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, ::1],"
+    " int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1])"
+)
+"""The types of the arguments of `run`."""
+
+
 class Tables(NamedTuple):
     """The arguments of `run`."""
 
@@ -62,7 +70,7 @@ class Tables(NamedTuple):
     clock: Integers
 
 
-@njit(cache=True, nogil=True)
+@entry(RUN)
 def run(
     ops,
     waits,
@@ -140,7 +148,7 @@ def run(
             alarms[place] = key
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def happen(
     ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, time, kind, who
 ):
@@ -166,7 +174,7 @@ def happen(
         )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def advance(
     ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, engine, time
 ):
@@ -181,10 +189,11 @@ def advance(
             return
         if not waits_hold(ops, waits, groups, members, engines, counters, engine, op):
             return
-        oldest = engines[engine, oldest_in_flight(engines, engine)]
-        if oldest > time:
-            set_alarm(alarms, engine, event(oldest, FREE, engine))
-            return
+        if ops[op, TYPE] == TRANSFER:
+            oldest = engines[engine, oldest_in_flight(engines, engine)]
+            if oldest > time:
+                set_alarm(alarms, engine, event(oldest, FREE, engine))
+                return
         engines[engine, STALLED_CYCLES] += time - engines[engine, FREE_AT]
         times[op, START] = time
         if ops[op, TYPE] == TRANSFER:
@@ -199,14 +208,14 @@ def advance(
             return
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def finish(ops, signals, engines, times, heap, clock, engine, op, stop):
     """The engine is done with the operation at `stop`; effect and signals come `LATENCY` cycles later."""
     completion = stop + ops[op, LATENCY]
     times[op, STOP] = stop
     times[op, COMPLETION] = completion
     clock[LAST_EFFECT] = max(clock[LAST_EFFECT], completion)
-    if engines[engine, DEPTH] > 0:
+    if ops[op, TYPE] == TRANSFER and engines[engine, DEPTH] > 0:
         engines[engine, oldest_in_flight(engines, engine)] = completion
     for place in range(ops[op, SIGNAL_AT], ops[op, SIGNAL_END]):
         at = completion + signals[place, 1]
@@ -217,7 +226,7 @@ def finish(ops, signals, engines, times, heap, clock, engine, op, stop):
     engines[engine, WAIT] = NOBODY
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def oldest_in_flight(engines, engine):
     """Column of the completion time after which the engine may have one more transfer in flight."""
     best = IN_FLIGHT
@@ -227,7 +236,7 @@ def oldest_in_flight(engines, engine):
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def waits_hold(ops, waits, groups, members, engines, counters, engine, op):
     """Whether all counters of the operation are high enough; else the engine sleeps on the first that is not."""
     wait = engines[engine, WAIT]
@@ -250,7 +259,7 @@ def waits_hold(ops, waits, groups, members, engines, counters, engine, op):
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def release(engines, counters, times, alarms, clock, time):
     """All engines have reached the barrier and every effect has arrived: reset the counters and go on."""
     clock[AT_BARRIER] = 0
@@ -264,12 +273,12 @@ def release(engines, counters, times, alarms, clock, time):
         set_alarm(alarms, engine, event(time, FREE, engine))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def event(time, kind, who):
     return (time << TIME) | (kind << KIND) | who
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def set_alarm(alarms, engine, key):
     """Replace the next event of an engine: a leaf of a tree in which every node is the least of those below."""
     place = (alarms.size >> 1) + engine
@@ -280,7 +289,7 @@ def set_alarm(alarms, engine, key):
         alarms[place] = key
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def push(heap, clock, key):
     place = clock[HEAP_SIZE]
     clock[HEAP_SIZE] = place + 1
@@ -293,7 +302,7 @@ def push(heap, clock, key):
     heap[place] = key
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pop(heap, clock):
     size = clock[HEAP_SIZE] - 1
     clock[HEAP_SIZE] = size

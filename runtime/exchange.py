@@ -1,7 +1,7 @@
 """What fusing costs and saves, unit by unit: what is computed again, and what tiles hand to each other.
 
 All is counted from executed instructions; docs/traversal.md, "In the report", says what each number means.
-Source: frustum.md, "The report must show, for a partition".
+Source: docs/techniques/frustum.md, "The report must show, for a partition".
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, Copy, External, Instruction
+from frustum.dialects.isa.program import CORE_ENGINES, ELEMENT_BYTES, Copy, Instruction
 from frustum.runtime.expand import Expanded, Rows
+from frustum.runtime.memory import reach
 from frustum.runtime.order import Ints
 from frustum.runtime.work import Work
 
@@ -23,8 +24,9 @@ SOURCE, DESTINATION = 0, 1
 
 @dataclass(frozen=True)
 class UnitExchange:
-    """Of one unit: multiplications and bytes of results beyond one of each; bytes that pass from tile to tile inside a
-    ring (`core`), through tiles of the cluster's SRAM (`cluster`), and from cluster to cluster (`chip`)."""
+    """Of one unit: multiplications and bytes of results beyond one of each; bytes that cores take back of what they put
+    into SRAM themselves (`core`), that they take of what other cores of their cluster put there (`cluster`), and that
+    CDMA writes into other clusters (`chip`)."""
 
     recomputed_macs: int
     recomputed_bytes: int
@@ -43,72 +45,115 @@ class UnitExchange:
 
 
 def exchanges(
-    expanded: Expanded, tables: Sequence[tuple[Rows, Work]], layer_macs: Ints
+    expanded: Expanded, tables: Sequence[tuple[Rows, Work]], layer_macs: Ints, sram_bytes: int
 ) -> tuple[UnitExchange, ...]:
-    """The figures of every unit of the program, in its order."""
+    """The figures of every unit of the program, in its order; `sram_bytes`: of one cluster."""
     count = len(expanded.program.units)
-    moved = _Moved(expanded, tables)
-    kinds = [_kind(each) for each in expanded.instructions]
+    written = np.zeros(len(expanded.instructions), np.int64)
+    for rows, done in tables:
+        np.add.at(written, rows.static, done.written_bytes[DESTINATION] * expanded.copies[rows.static, DESTINATION])
     again = _macs_again(expanded, layer_macs, count)
-    results = _results_again(expanded, moved.written, count)
-    by_unit = {name: np.zeros(count, np.int64) for name in ("core", "cluster", "chip")}
-    for number, (each, kind) in enumerate(zip(expanded.instructions, kinds, strict=True)):
-        if each.unit < count:
-            for name, sign, bytes_ in _parts(kind, moved, number):
-                by_unit[name][each.unit] += sign * bytes_
-    return tuple(
-        UnitExchange(again[u], results[u], *(max(0, int(by_unit[name][u])) for name in by_unit)) for u in range(count)
-    )
+    results = _results_again(expanded, written, count)
+    own, of_others = _taken(expanded, count, sram_bytes).T.tolist()
+    sent = np.zeros(count, np.int64)
+    for each, size in zip(expanded.instructions, written.tolist(), strict=True):
+        if isinstance(each, Copy) and each.engine == "cdma" and each.unit < count:
+            sent[each.unit] += size
+    return tuple(UnitExchange(again[u], results[u], own[u], of_others[u], int(sent[u])) for u in range(count))
 
 
-class _Moved:
-    """Bytes that every instruction of a program reads and writes, over all its executions; what it loads of weights is
-    left out."""
-
-    def __init__(self, expanded: Expanded, tables: Sequence[tuple[Rows, Work]]) -> None:
-        self.read = np.zeros(len(expanded.instructions), np.int64)
-        self.written = np.zeros(len(expanded.instructions), np.int64)
-        weights = [each for each in expanded.program.externals if each.class_ == "weight"]
-        for rows, done in tables:
-            kept = ~_from(expanded, rows, weights)
-            copies = expanded.copies[rows.static, DESTINATION]
-            np.add.at(self.read, rows.static, done.read_bytes[SOURCE] * kept)
-            np.add.at(self.written, rows.static, done.written_bytes[DESTINATION] * copies * kept)
+# --- who made what cores take ------------------------------------------------------------------------------
 
 
-def _from(expanded: Expanded, rows: Rows, externals: Sequence[External]) -> Ints:
-    """Which rows read one of some buffers in DRAM: by the address of the first unit that takes part."""
-    in_dram = np.array([isinstance(e, Copy) and e.src_view.memory == "dram" for e in expanded.instructions], bool)
-    unit = rows.active.argmax(axis=1)
-    address = rows.address[SOURCE, np.arange(len(rows)), unit]
-    inside = np.zeros(len(rows), bool)
-    for each in externals:
-        inside |= (address >= each.address) & (address < each.address + each.bytes)
-    return inside & in_dram[rows.static]
+def _taken(expanded: Expanded, count: int, sram_bytes: int) -> Ints:
+    """Bytes that cores take from SRAM of what they put there themselves, and of what others did: `[units, 2]`."""
+    taken = np.zeros((count, 2), np.int64)
+    instructions = expanded.instructions
+    writes = [isinstance(each, Copy) and each.dst_view.memory == "sram" for each in instructions]
+    takes = [
+        isinstance(each, Copy) and each.src_view.memory == "sram" and each.dst_view.memory in ("nram", "wram")
+        and each.expand is None and each.unit < count
+        for each in instructions
+    ]  # fmt: skip
+    gives = [each.engine in CORE_ENGINES and is_write for each, is_write in zip(instructions, writes, strict=True)]
+    if not any(gives) or not any(takes):
+        return taken
+    from frustum.runtime.kernels import owner_loop  # which imports numba
+
+    parts = [
+        _boxes(expanded, rows, slot, np.array(wanted, bool), sram_bytes)
+        for rows in (expanded.core, expanded.cluster)
+        for slot, wanted in ((SOURCE, takes), (DESTINATION, writes))
+    ]
+    seq, boxes = (np.concatenate(part) for part in zip(*parts, strict=True))
+    boxes = np.ascontiguousarray(boxes[np.argsort(seq, kind="stable")])
+    # as many bytes have a tag together as all boxes move together
+    places = boxes[:, owner_loop.PLACES]
+    together = int(np.gcd.reduce(places, axis=None, initial=sram_bytes))
+    boxes[:, owner_loop.PLACES] = places // together
+    owner_loop.run(np.zeros(sram_bytes * expanded.clusters // together, np.int16), boxes, expanded.cores, taken)
+    return taken * together
 
 
-def _kind(each: Instruction) -> str:
-    """What a copy of a map is: `load` into SRAM, `send` to another cluster, `take` to a core, `give` back."""
+def _boxes(expanded: Expanded, rows: Rows, slot: int, wanted: Ints, sram_bytes: int) -> tuple[Ints, Ints]:
+    """Of every execution that is wanted its place in the program order, and its box in SRAM as `owner_loop` has it."""
+    from frustum.runtime.kernels.owner_loop import ALL_TAKE, FIRST_TAKER, OTHERS
+
+    extents = rows.extent if slot == DESTINATION else rows.read
+    row, unit = np.nonzero(wanted[rows.static, None] & rows.active & (extents > 0).all(axis=0))
+    static = rows.static[row]
+    facts = np.array([_facts(each, slot) for each in expanded.instructions], np.int64)[static]
+    core, by_core = unit % expanded.cores, facts[:, 0] == 1
+    writer = np.where(by_core, core + 1, OTHERS)
+    taker = np.where(by_core, FIRST_TAKER - core, ALL_TAKE)
+    extent, strides = extents[:, row, unit].T, facts[:, 3:7]
+    split = rows.split[slot][:, row, unit].max(axis=0)
+    address, place = rows.address[slot, row, unit], rows.place[slot, row, unit]
+    low, high = _ends(extent, strides, facts[:, 7], split, facts[:, 8])
+    inside = (address + low >= 0) & (address + high + facts[:, 2] <= sram_bytes)
+    tag = writer if slot == DESTINATION else taker
+    runs = _runs(facts[:, 2], extent, strides, facts[:, 7], split)
+    boxes = np.column_stack([address + place * sram_bytes, tag, facts[:, 1], *runs, split, facts[:, 8]])
+    copies = expanded.copies[static, slot] if slot == DESTINATION else np.ones(len(static), np.int64)
+    box = np.repeat(np.arange(len(boxes)), copies * inside)  # a multicast writes the SRAMs of several clusters
+    boxes, first = boxes[box], np.flatnonzero(np.diff(box, prepend=-1))
+    number = np.arange(len(box)) - np.repeat(first, np.diff(np.append(first, len(box))))
+    boxes[:, 0] += number * sram_bytes
+    return rows.seq[row][box], boxes
+
+
+def _facts(each: Instruction, slot: int) -> tuple[int, ...]:
+    """Whether a core does it, unit, bytes of an element, strides, dimension and bytes of a ring."""
     if not isinstance(each, Copy):
-        return ""
-    if each.engine == "cdma":
-        return "send"
-    way = f"{each.src_view.memory} to {each.dst_view.memory}"
-    name = {"dram to sram": "load", "sram to nram": "take", "nram to sram": "give"}.get(way, "")
-    ring = each.dst_view.wrap if name in ("load", "give") else each.src_view.wrap
-    return f"{name} ring" if name and ring is not None else name
+        return (0,) * 9
+    view = each.dst_view if slot == DESTINATION else each.src_view
+    around = (0, 0) if view.wrap is None else (view.wrap.dim, view.wrap.size * view.strides[view.wrap.dim])
+    return each.engine in CORE_ENGINES, each.unit, ELEMENT_BYTES[view.element], *view.strides, *around
 
 
-def _parts(kind: str, moved: _Moved, number: int) -> list[tuple[str, int, int]]:
-    """What an instruction adds to which figure."""
-    where = "core" if kind.endswith("ring") else "cluster"
-    if kind == "send":
-        return [("chip", 1, int(moved.written[number])), ("cluster", -1, int(moved.written[number]))]
-    if kind.startswith("take"):
-        return [(where, 1, int(moved.read[number]))]
-    if kind.startswith(("load", "give")):
-        return [(where, -1, int(moved.written[number]))]
-    return []
+def _runs(run: Ints, extent: Ints, strides: Ints, dim: Ints, split: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Bytes of runs that are one in memory, extents and strides by falling stride, the dimension with the ring."""
+    order = np.argsort(-np.abs(strides), axis=1, kind="stable")
+    extent, strides = np.take_along_axis(extent, order, axis=1), np.take_along_axis(strides, order, axis=1)
+    dim = (order == dim[:, None]).argmax(axis=1)
+    for d in (3, 2, 1, 0):
+        joins = (strides[:, d] == run) & ~((split > 0) & (dim == d)) | (extent[:, d] == 1)
+        joins &= (extent[:, d + 1 :] == 1).all(axis=1)
+        run = np.where(joins, run * extent[:, d], run)
+        extent[:, d] = np.where(joins, 1, extent[:, d])
+    return run, extent, strides, dim
+
+
+def _ends(extent: Ints, strides: Ints, dim: Ints, split: Ints, ring: Ints) -> tuple[Ints, Ints]:
+    """How far boxes reach back and forth from their first elements, around the ends of rings."""
+    is_split = (np.arange(4) == dim[:, None]) & (split > 0)[:, None]
+    low, high = reach(np.where(is_split, 1, extent), strides)
+    along, most = (strides * is_split).sum(axis=1), (extent * is_split).sum(axis=1)
+    ends = np.stack([0 * split, (split - 1) * along, split * along - ring, (most - 1) * along - ring]) * (split > 0)
+    return low + ends.min(axis=0), high + ends.max(axis=0)
+
+
+# --- what is made again ------------------------------------------------------------------------------------
 
 
 def _macs_again(expanded: Expanded, layer_macs: Ints, count: int) -> list[int]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 from frustum.backend.executable import Executable
-from frustum.runtime.chain import Chain, DevicePiece, HostArray, chain_of, checked_values, size_bytes
+from frustum.dialects.loops import TIMES, clock
+from frustum.dialects.target import digest
+from frustum.runtime.chain import Chain, DevicePiece, HostArray, chain_of, checked_values
 from frustum.runtime.counters import Counters, count
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Machine, Mode
@@ -16,6 +19,7 @@ from frustum.runtime.placement import HOST, PieceWork, Schedule, schedule
 from frustum.runtime.progress import Progress
 from frustum.runtime.report import (
     Check,
+    HostedPiece,
     HostRun,
     LayerInfo,
     Report,
@@ -47,10 +51,10 @@ class RanChain:
     outputs: dict[str, HostArray]
     runs: dict[str, Ran] = field(default_factory=dict)
     """By piece."""
-    moved_bytes: int = 0
-    """Over the host link, for nodes that run on the host; 0 in mode timing, which has no values."""
     host_seconds: float = 0.0
     seconds: float = 0.0
+    """Without making the machine code of loops, which took `loop_seconds`."""
+    loop_seconds: float = 0.0
 
 
 def execute(
@@ -62,12 +66,28 @@ def execute(
     passed: frozenset[str] = frozenset(),
 ) -> Ran:
     """Decode, run, count; `InputError` if the inputs are not the network's.  `passed` as `count` takes it."""
-    started = time.perf_counter()
+    started = clock()
     machine = Machine(executable)
+    if progress is not None:
+        _prepare(machine, mode, progress)
     result = machine.run(inputs, mode, checked, progress)
     tables = result.timeline.tables if result.timeline else None
     counters = count(machine.expanded, machine.target, executable.code.page_bytes, tables, passed)
-    return Ran(machine, result.outputs, result.timeline, counters, time.perf_counter() - started)
+    return Ran(machine, result.outputs, result.timeline, counters, clock() - started)
+
+
+def _prepare(machine: Machine, mode: Mode, progress: Progress) -> None:
+    """What a run would do before its first step, told as what it is: load the loops, decode the instructions."""
+    progress("load", 0.0)
+    if mode != "timing":
+        import_module("frustum.runtime.functional")
+    if mode != "functional":
+        import_module("frustum.runtime.event_loop")
+    progress("decode", 0.0)
+    _ = machine.expanded
+    if mode != "timing":
+        progress("decode", 0.5)
+        _ = machine.plan
 
 
 def execute_chain(
@@ -82,7 +102,7 @@ def execute_chain(
 
     `hand` gets each output of the whole as soon as the piece that makes it has run.
     """
-    started = time.perf_counter()
+    started, loops_before = clock(), TIMES.seconds
     values: dict[str, HostArray] = {} if mode == "timing" else checked_values(chain.inputs, inputs)
     runs: dict[str, Ran] = {}
     host_seconds = 0.0
@@ -101,8 +121,7 @@ def execute_chain(
             if name in given and name in chain.outputs:
                 hand(name, given[name])
     outputs = {} if mode == "timing" else {name: values[name] for name in chain.outputs}
-    moved = sum(size_bytes(values[name]) for name in chain.crossing() if name in values)
-    return RanChain(outputs, runs, moved, host_seconds, time.perf_counter() - started)
+    return RanChain(outputs, runs, host_seconds, clock() - started, TIMES.seconds - loops_before)
 
 
 def report_of(
@@ -125,7 +144,6 @@ def report_of_chain(
     runs: list[SubgraphRun] = []
     layers: list[LayerInfo] = []
     units: list[UnitInfo] = []
-    between = chain.between()
     times = schedule_of(chain, ran)
     starts = {piece.name: start for piece, (start, _) in zip(chain.pieces, times.pieces, strict=True)}
     for piece in chain.pieces:
@@ -133,7 +151,6 @@ def report_of_chain(
             layers += [LayerInfo(f.name, f.op, None, "host", f.reason) for f in piece.fallbacks]
             continue
         executable, own = piece.executable, ran.runs[piece.name]
-        passed = _passed_on_device(piece, between, chain)
         runs.append(
             SubgraphRun(
                 piece.name,
@@ -142,7 +159,7 @@ def report_of_chain(
                 own.timeline,
                 executable.file_bytes,
                 piece.chip,
-                passed,
+                chain.passed(piece),
                 starts[piece.name],
                 tuple(name for name in chain.outputs if name in piece.outputs),
             )
@@ -159,26 +176,47 @@ def report_of_chain(
         layers=layers,
         units=units,
         check=check,
-        seconds=replace(seconds, emulate=ran.seconds),
-        host=HostRun(chain.host, [(p.name, p.kind) for p in chain.pieces], ran.moved_bytes, ran.host_seconds),
+        seconds=replace(seconds, emulate=ran.seconds, loops=(seconds.loops or 0.0) + ran.loop_seconds),
+        host=_host_run(chain, ran, times),
         splitting=_splitting(chain, ran, times),
     )
+    report.data.update(target_file=chain.target_file, target_sha256=digest(chain.target))
     report.data.update(accuracy_of(each.manifest for each in chain.executables))
     report.data.update(weights_held(each.manifest for each in chain.executables))
     return report
 
 
 def schedule_of(chain: Chain, ran: RanChain) -> Schedule:
-    """When each piece runs and what moves between chips; in mode functional all pieces take 0 cycles."""
+    """When each piece runs, what moves between chips and over the host link; in mode functional all pieces take 0
+    cycles.  Sizes are those in the device's types, which the executables say."""
     works = []
+    taken = {
+        each.name: each.bytes
+        for executable in chain.executables
+        for each in executable.program.externals
+        if each.class_ == "input"
+    }
     for piece in chain.pieces:
         if isinstance(piece, DevicePiece):
             timeline = ran.runs[piece.name].timeline
             sizes = {e.name: e.bytes for e in piece.executable.program.externals if e.class_ == "output"}
             works.append(PieceWork(piece.inputs, sizes, timeline.total_cycles if timeline else 0, piece.chip))
         else:
-            works.append(PieceWork(piece.inputs, dict.fromkeys(piece.outputs, 0), 0, HOST))
+            works.append(PieceWork(piece.inputs, {name: taken.get(name, 0) for name in piece.outputs}, 0, HOST))
     return schedule(works, chain.target)
+
+
+def _host_run(chain: Chain, ran: RanChain, found: Schedule) -> HostRun:
+    is_timed = all(each.timeline is not None for each in ran.runs.values())
+    return HostRun(
+        chain.host,
+        [HostedPiece(p.name, p.kind, *times) for p, times in zip(chain.pieces, found.pieces, strict=True)],
+        found.crossing_bytes(to_host=True),
+        found.crossing_bytes(to_host=False),
+        found.link_cycles if is_timed else None,
+        found.port_cycles if is_timed else None,
+        ran.host_seconds,
+    )
 
 
 def accuracy_of(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -197,19 +235,14 @@ def accuracy_of(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _splitting(chain: Chain, ran: RanChain, found: Schedule) -> Splitting | None:
-    """None for one executable: nothing is split."""
-    if len(ran.runs) < 2:
+    """None for one executable alone, or none: nothing is split."""
+    if not ran.runs or len(chain.pieces) < 2:
         return None
-    return Splitting(found.total_cycles, found.moved_bytes, chain.unsplit_peak_bytes)
-
-
-def _passed_on_device(piece: DevicePiece, between: frozenset[str], chain: Chain) -> frozenset[str]:
-    """Values of a piece that make no compulsory traffic: the device both makes and reads them.
-
-    An output of the model that a later piece reads back is compulsory where it is written.
-    """
-    made = {name for each in chain.pieces if each.kind == "device" for name in each.outputs}
-    return between | frozenset(name for name in piece.inputs if name in made)
+    uncut = chain.unsplit_peak_bytes
+    if len(ran.runs) == 1:
+        (alone,) = ran.runs.values()
+        uncut = alone.counters.peak_bytes
+    return Splitting(found.total_cycles, found.moved_bytes, uncut)
 
 
 def layers_of(manifest: Mapping[str, Any], prefix: str = "") -> list[LayerInfo]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from frustum.dialects.isa.program import (
 from frustum.runtime.form import FAR, Form, Operand, form
 from frustum.runtime.kernels.resizing import ROUNDING
 from frustum.runtime.order import Instances, Ints, instances
+
+if TYPE_CHECKING:
+    from frustum.runtime.addresses import Tables
 
 OPERANDS = 8
 """Most operands of an instruction; `Rows.address` has that many planes, in the order of the instruction's views."""
@@ -90,7 +94,8 @@ class Expanded:
 
     `memory` `[instructions, OPERANDS]` is the kind of memory of each operand (NO_MEMORY: none), `copies`
     `[instructions, OPERANDS]` the number of consecutive memories from `place` on that it stands for: more than one
-    for the destination of a multicast or broadcast; `depths` is how many loops each instruction is in.
+    for the destination of a multicast or broadcast; `depths` is how many loops each instruction is in; `tables` are
+    those that convolutions name, once they are read (`table.with_tables`).
     """
 
     program: Program
@@ -103,6 +108,7 @@ class Expanded:
     copies: Ints
     core: Rows
     cluster: Rows
+    tables: Tables | None = None
 
     @cached_property
     def order(self) -> tuple[Ints, Ints]:

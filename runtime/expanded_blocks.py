@@ -8,7 +8,8 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.weight_codec import expand
+from frustum.backend.executable import ExecutableError
+from frustum.dialects.weight_codec import CodecError, expand
 
 MOST_BYTES = 256 << 20
 """Kept at most, blocks and what they stand for together: all weights of ResNet-50 in 16 bits are 51 MB."""
@@ -24,14 +25,17 @@ class _Blocks:
         self._lock = Lock()
 
     def expanded(self, block: bytes, size_bytes: int) -> NDArray[np.uint8]:
-        """What the block stands for, not to be written to; CodecError where it is damaged."""
+        """What the block stands for, not to be written to; ExecutableError where it is damaged."""
         key = block, size_bytes
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
-        found = expand(np.frombuffer(block, np.uint8), size_bytes)
+        try:
+            found = expand(np.frombuffer(block, np.uint8), size_bytes)
+        except CodecError as error:
+            raise ExecutableError(f"damaged weights: {error}") from error
         found.setflags(write=False)
         with self._lock:
             if key not in self._kept:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shlex
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+    from xdsl.passes import ModulePass
+
+    from frustum.backend.pipeline import Choices
 
 GOOD, INTERNAL_ERROR, BAD_INPUT, NUMBERS_DIFFER, DOES_NOT_FIT = range(5)
 INTERRUPTED = 130
@@ -28,6 +32,7 @@ CODES = {
     "frustum.runtime.host:HostError": BAD_INPUT,
     "frustum.runtime.oracle:OracleError": BAD_INPUT,
     "frustum.runtime.pipeline_text:PipelineError": BAD_INPUT,
+    "frustum.dialects.stored_table:TableError": BAD_INPUT,
     "frustum.runtime.diagnostics:Reported": BAD_INPUT,
     "frustum.dialects.fit:DoesNotFit": DOES_NOT_FIT,
     "builtins:MemoryError": BAD_INPUT,
@@ -43,18 +48,13 @@ class Differs(Exception):
     """Outputs are further from the reference than they may be; the message is ready to print."""
 
 
-class Printable(Protocol):
-    """A module in whatever state it was kept."""
-
-    def __str__(self) -> str: ...
-
-
 class CompilerFault(Exception):
-    """An internal error of the compiler (its cause), with the module that it was given."""
+    """An internal error of the compiler (its cause), with the module that it was given, and how that was compiled: by
+    the default pipeline with these choices, or by these passes."""
 
-    def __init__(self, module: Printable | None) -> None:
+    def __init__(self, module: ModuleOp, choices: Choices, passes: Sequence[ModulePass] | None) -> None:
         super().__init__("the compiler failed")
-        self.module = module
+        self.module, self.choices, self.passes = module, choices, passes
 
 
 def exit_code_of(error: BaseException) -> int | None:
@@ -72,32 +72,40 @@ def message_of(error: BaseException, subject: str = "frustum") -> str:
 
 
 def write_reproducer(
-    error: BaseException, arguments: Sequence[str], module: Printable | None = None
+    error: BaseException, arguments: Sequence[str], fault: CompilerFault | None = None
 ) -> Path | None:
-    """A file from which the error can be reported: command, versions, traceback, and the module as imported.
+    """A file from which the error can be reported: command, versions, traceback, and the module that `frustum-opt` runs
+    to the same error.
 
-    Its location; None where it cannot be written.
+    It lies in a new folder that only the user can enter.  Its location; None where it cannot be written.
     """
-    folders = [Path(tempfile.gettempdir()), Path.cwd()]
-    name = f"frustum-crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.mlir"
-    text = _reproducer(error, arguments, module)
-    for folder in folders:
+    for parent in (tempfile.gettempdir(), str(Path.cwd())):
         try:
-            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+            file = Path(tempfile.mkdtemp(prefix="frustum-crash-", dir=parent)) / "reproducer.mlir"
+            _write_reproducer(file, _circumstances(error, arguments), fault)
         except OSError:
             continue
-        return folder / name
+        return file
     return None
 
 
-def _reproducer(error: BaseException, arguments: Sequence[str], module: Printable | None) -> str:
+def _write_reproducer(file: Path, circumstances: Sequence[str], fault: CompilerFault | None) -> None:
+    if fault is None:
+        file.write_text("\n".join(circumstances) + "\n", encoding="utf-8", errors="backslashreplace")
+        return
+    from frustum.runtime.reproducer import write_module_before_fault
+
+    write_module_before_fault(file, fault, circumstances)
+
+
+def _circumstances(error: BaseException, arguments: Sequence[str]) -> list[str]:
+    """What to know beside the module, as comments of MLIR text."""
     lines = [
         f"frustum {shlex.join(arguments)}",
         f"Python {platform.python_version()} on {platform.platform()}, {', '.join(_versions())}",
         *"".join(traceback.format_exception(error)).splitlines(),
     ]
-    head = "\n".join(f"// {line}".rstrip() for line in lines)
-    return f"{head}\n{'' if module is None else module}\n"
+    return [f"// {line}".rstrip() for line in lines]
 
 
 def _versions() -> list[str]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import Any
+
+import numpy as np
 
 from frustum.dialects.isa.program import (
     ZERO,
@@ -33,6 +36,8 @@ from frustum.dialects.isa.program import (
     View,
 )
 
+Int = Any
+"""An int, or an array of them."""
 STILL: Four = (0, 0, 0, 0)
 SAME = (None,) * 4
 FAR = 1 << 40
@@ -194,6 +199,15 @@ def _windows(instruction: Conv | Pool) -> tuple[Window, Window]:
     sizes = [(k - 1) * d + 1 for k, d in zip(instruction.kernel, instruction.dilations, strict=True)]
     (v, h), (tall, wide) = instruction.strides, sizes
     return _window(instruction.rows, v, tall), _window(instruction.cols, h, wide)
+
+
+def groups_of(conv: Conv, outputs: Int) -> Int:
+    """How many groups a clipped box of so many output channels still has: groups are cut whole."""
+    if conv.groups == 1:
+        return 1 + 0 * outputs
+    per_group = conv.box.extent[1] // conv.groups
+    assert np.all(outputs % per_group == 0), "groups are cut whole"
+    return outputs // per_group
 
 
 def _group_move(instruction: Conv) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from frustum.dialects.isa.program import Conv, Instruction
 from frustum.runtime import matrix, transfer, vector  # noqa: F401  (they register their effects)
+from frustum.runtime.addresses import Addresses
 from frustum.runtime.blas import single_threaded
 from frustum.runtime.copies import copies, is_plain
 from frustum.runtime.effects import BASE, LEAD, STEPS, Work, effect
@@ -56,6 +57,8 @@ class Plan:
         starts = bases((1, expanded.clusters, units, units), capacities)
         self._copies = copies(expanded, capacities, starts)
         by_table = np.zeros(len(expanded.instructions), bool) if Conv in self._own else are_products(expanded)
+        if Conv not in self._own:
+            by_table[_strange(expanded)] = False
         self._products = Products(product_table(expanded, capacities, starts, by_table))
         by_table |= np.array([is_plain(each) for each in expanded.instructions], bool)
         seq = self._set_work(~by_table)
@@ -69,12 +72,14 @@ class Plan:
         parts = [(rows, group(expanded, rows, self._capacities, chosen)) for rows, chosen in tables if len(chosen)]
         parts = [(rows, calls) for rows, calls in parts if len(calls.row)]
         if not parts:
-            self._static, self._in_halves, self._numbers = (np.zeros(0, np.int64),) * 3
+            self._static, self._in_halves, self._numbers, self._table = (np.zeros(0, np.int64),) * 4
             return np.zeros(0, np.int64)
         seq = np.concatenate([rows.seq[calls.row] for rows, calls in parts])
         order = np.argsort(seq, kind="stable")
-        columns = zip(*(_columns(rows, calls, products) for rows, calls in parts), strict=True)
-        self._static, self._in_halves, self._numbers = (np.concatenate(column)[order] for column in columns)
+        columns = zip(*(_columns(expanded, rows, calls, products) for rows, calls in parts), strict=True)
+        self._static, self._in_halves, self._numbers, self._table = (
+            np.concatenate(column)[order] for column in columns
+        )
         if self._own:
             self._in_halves = np.zeros_like(self._in_halves)
         return seq[order]
@@ -110,22 +115,24 @@ class Plan:
     def _work(self, memories: Memories, group: int, other: ThreadPoolExecutor | None) -> None:
         """Run a group by its effect, if it is large half of it on another thread."""
         static, numbers = int(self._static[group]), self._numbers[group].tolist()
+        tables = self._expanded.tables
+        table = None if tables is None else tables.uses.get((static, int(self._table[group])))
         if other is None or not self._in_halves[group]:
-            self._do(memories, static, numbers)
+            self._do(memories, static, numbers, table)
             return
         first, second = _halves(numbers)
-        future = other.submit(self._do_quietly, memories, static, first)
-        self._do(memories, static, second)
+        future = other.submit(self._do_quietly, memories, static, first, table)
+        self._do(memories, static, second, table)
         future.result()
 
-    def _do(self, memories: Memories, static: int, numbers: list[int]) -> None:
-        work = Work(memories, self._kinds[static], self._copied[static], numbers)
+    def _do(self, memories: Memories, static: int, numbers: list[int], table: Addresses | None) -> None:
+        work = Work(memories, self._kinds[static], self._copied[static], numbers, table)
         self._effects[static](self._instructions[static], work)
 
-    def _do_quietly(self, memories: Memories, static: int, numbers: list[int]) -> None:
+    def _do_quietly(self, memories: Memories, static: int, numbers: list[int], table: Addresses | None) -> None:
         """`_do` in another thread, which does not inherit that overflows are no errors here."""
         with np.errstate(all="ignore"):
-            self._do(memories, static, numbers)
+            self._do(memories, static, numbers, table)
 
 
 def _nothing() -> None:
@@ -153,8 +160,14 @@ def _products(instruction: Instruction) -> int:
     return instruction.kernel[0] * instruction.kernel[1] if isinstance(instruction, Conv) else 0
 
 
-def _columns(rows: Rows, calls: Calls, products: Ints) -> tuple[Ints, Ints, Ints]:
-    """Of each group: its instruction, whether to run it in halves, the numbers of its `Work`."""
+def _strange(expanded: Expanded) -> Ints:
+    """Which instructions name a table, at some time, whose entries are no strides of their buffer."""
+    uses = {} if expanded.tables is None else expanded.tables.uses
+    return np.unique(np.array([static for (static, _), use in uses.items() if use.strides is None], np.int64))
+
+
+def _columns(expanded: Expanded, rows: Rows, calls: Calls, products: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Of each group: its instruction, whether to run it in halves, the numbers of its `Work`, its address table."""
     row, unit = calls.row, calls.unit
     parts = (rows.lower, rows.extent, rows.origin, rows.read, rows.low, rows.high)
     box = [part[:, row, unit].T for part in parts]
@@ -165,7 +178,9 @@ def _columns(rows: Rows, calls: Calls, products: Ints) -> tuple[Ints, Ints, Ints
     elements = units * rows.extent[:, row, unit].prod(axis=0)
     cost = elements * (1 + products[static] * rows.read[1, row, unit] // PER_MOVE)
     in_halves = (cost >= LARGE) & (units > 1)
-    return static, in_halves, numbers
+    tables = expanded.tables
+    table = np.full(len(row), -1) if tables is None or rows is not expanded.core else tables.number[row]
+    return static, in_halves, numbers, table
 
 
 def _halves(numbers: list[int]) -> tuple[list[int], list[int]]:

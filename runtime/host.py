@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cached_property
 from io import StringIO
-from pathlib import Path
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, NodeProto, TypeProto, checker, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TypeProto, checker, external_data_helper, helper, numpy_helper
 
 from frustum.runtime.chain import HostArray
 
@@ -71,10 +71,9 @@ class HostError(RuntimeError):
 class HostModel:
     """A model that the host runs."""
 
-    def __init__(self, proto: ModelProto, folder: Path | None = None, file: str = "model.onnx") -> None:
-        """`folder` is where external data is, `file` what messages call the model."""
+    def __init__(self, proto: ModelProto, file: str = "model.onnx") -> None:
+        """A model with all its data; `file` is what messages call it."""
         self.proto = proto
-        self.folder = folder
         self.file = file
 
     @classmethod
@@ -87,15 +86,25 @@ class HostModel:
 
     def to_bytes(self) -> bytes:
         """The model with all its data; equal models give equal bytes."""
-        if self._loaded.ByteSize() > PROTO_LIMIT_BYTES:
+        if self.proto.ByteSize() > PROTO_LIMIT_BYTES:
             raise HostError("the weights of what runs on the host are more than 2 GB, which is all that a file holds")
-        content: bytes = self._loaded.SerializeToString(deterministic=True)
+        content: bytes = self.proto.SerializeToString(deterministic=True)
         return content
 
     @cached_property
     def inputs(self) -> list[str]:
         constants = {tensor.name for tensor in self.proto.graph.initializer}
         return [value.name for value in self.proto.graph.input if value.name not in constants]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the inputs whose shape is not open."""
+        found = {}
+        for value in self.proto.graph.input:
+            extents = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+            if value.type.tensor_type.HasField("shape") and all(extents):
+                found[value.name] = extents
+        return found
 
     @cached_property
     def outputs(self) -> list[str]:
@@ -127,30 +136,50 @@ class HostModel:
         """A session for all nodes, None where onnxruntime should not or cannot run one of them."""
         if any(_differs(node) for node in _all_nodes(self.proto.graph)):
             return None
-        found = session_of(self._loaded)
+        found = session_of(self.proto)
         return None if isinstance(found, str) else found
 
     @cached_property
-    def _loaded(self) -> ModelProto:
-        """The model with its external data."""
-        if self.folder is None or not any(t.data_location for t in self.proto.graph.initializer):
-            return self.proto
-        copy = ModelProto()
-        copy.CopyFrom(self.proto)
-        onnx.load_external_data_for_model(copy, str(self.folder))
-        return copy
-
-    @cached_property
     def _constants(self) -> dict[str, HostArray]:
-        graph = self._loaded.graph
-        found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        graph = self.proto.graph
+        found = {tensor.name: self._array(tensor) for tensor in graph.initializer}
         for sparse in graph.sparse_initializer:
-            found[sparse.values.name] = _dense(sparse)
+            found[sparse.values.name] = self._dense(sparse)
         return found
+
+    def _array(self, tensor: onnx.TensorProto) -> HostArray:
+        """A constant; HostError where it does not hold the elements of its shape and type, or is in another file."""
+        if external_data_helper.uses_external_data(tensor):
+            raise HostError(f"{self.file}: error: tensor '{tensor.name}' is in another file: a piece has all its data")
+        if min(tensor.dims, default=0) >= 0:
+            try:
+                return numpy_helper.to_array(tensor)
+            except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
+                cause: Exception | None = error
+        else:
+            cause = None
+        raise HostError(
+            f"{self.file}: error: tensor '{tensor.name}' does not hold the elements of its shape and type"
+        ) from cause
+
+    def _dense(self, sparse: onnx.SparseTensorProto) -> HostArray:
+        """A sparse constant with its zeros; HostError where it would be more than a model may hold."""
+        values, places, shape = self._array(sparse.values), self._array(sparse.indices), tuple(sparse.dims)
+        if min(shape, default=0) < 0 or prod(shape) * values.itemsize > PROTO_LIMIT_BYTES:
+            raise HostError(f"{self.file}: error: tensor '{sparse.values.name}' has the impossible shape {list(shape)}")
+        dense = np.zeros(shape, values.dtype)
+        try:
+            if places.ndim == 1:
+                dense.reshape(-1)[places] = values
+            else:
+                dense[tuple(places.T)] = values
+        except (IndexError, ValueError) as error:
+            raise HostError(f"{self.file}: error: tensor '{sparse.values.name}': {error}") from error
+        return dense
 
     def _node_by_node(self, inputs: Mapping[str, HostArray], before: Exception | None) -> dict[str, HostArray]:
         values: dict[str, HostArray] = {**self._constants, **inputs}
-        for node in self._loaded.graph.node:
+        for node in self.proto.graph.node:
             results = self._run_node(node, values)
             values.update(zip(node.output, results, strict=False))
         missing = [name for name in self.outputs if name not in values]
@@ -287,18 +316,21 @@ def known_to_onnxruntime(proto: ModelProto) -> ModelProto:
     copy = ModelProto()
     copy.CopyFrom(proto)
     copy.ir_version = min(copy.ir_version, NEWEST_IR)
-    if all(_is_older(node) for node in _all_nodes(proto.graph)):
+    if all(_is_older(node, newest) for node in _all_nodes(proto.graph)):
         for opset in copy.opset_import:
             if opset.domain in DEFAULT_DOMAINS:
                 opset.version = min(opset.version, NEWEST_OPSET)
     return copy
 
 
-def _is_older(node: NodeProto) -> bool:
-    """Whether the newest form of its operator is one that onnxruntime's newest opset has."""
-    if node.domain not in DEFAULT_DOMAINS or not onnx.defs.has(node.op_type):
+def _is_older(node: NodeProto, opset: int) -> bool:
+    """Whether the form that its operator has in the opset is one that onnxruntime's newest opset has."""
+    if node.domain not in DEFAULT_DOMAINS:
         return True
-    return onnx.defs.get_schema(node.op_type).since_version <= NEWEST_OPSET
+    try:
+        return onnx.defs.get_schema(node.op_type, opset).since_version <= NEWEST_OPSET
+    except onnx.defs.SchemaError:  # none of ONNX, or none any more
+        return True
 
 
 def _all_nodes(graph: onnx.GraphProto) -> list[NodeProto]:
@@ -353,16 +385,6 @@ def _fed(values: Mapping[str, HostArray]) -> dict[str, HostArray]:
 def _as_array(value: HostArray) -> HostArray:
     """numpy's scalars as arrays."""
     return np.asarray(value) if isinstance(value, np.generic | int | float | bool | str) else value
-
-
-def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
-    values, places = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
-    dense = np.zeros(tuple(sparse.dims), values.dtype)
-    if places.ndim == 1:
-        dense.reshape(-1)[places] = values
-    else:
-        dense[tuple(places.T)] = values
-    return dense
 
 
 def _first_line(error: BaseException) -> str:

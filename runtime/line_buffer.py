@@ -7,6 +7,7 @@ them.  Writes and steps that differ in the input channel only are done together 
 
 The fast path (`matrix.py`) computes the same from whole maps; `durations.matrix_work` counts in closed form.
 Convolutions whose blocks are channels of a position (`channels_last`) take both here: no iterator shifts along them.
+So do those whose address tables lead along no rows.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from frustum.dialects.durations import matrix_work
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, LineBuffer, Node, Repeat, RunMode
 from frustum.dialects.line_buffer_plan import Run, column_pieces, fills, kept, run_of, writes
 from frustum.dialects.target import MatrixUnit
+from frustum.runtime.addresses import input_strides
 from frustum.runtime.effects import Work
+from frustum.runtime.form import groups_of
 from frustum.runtime.kernels import Array, widen
-from frustum.runtime.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, convolve, groups_of, way_out
+from frustum.runtime.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, convolve, way_out
 from frustum.runtime.order import Ints
 from frustum.runtime.work import windows_of
 
@@ -54,8 +57,9 @@ class LineBuffers:
 
     def convolve(self, instruction: Conv, work: Work) -> None:
         """The effect of a convolution, for `Plan.run`."""
-        if instruction.line_mode == "channels_last":
-            self._count_channels_last(instruction, work)
+        has_no_strides = work.addresses is not None and work.addresses.strides is None
+        if instruction.line_mode == "channels_last" or has_no_strides:
+            self._count_in_closed_form(instruction, work)
             convolve(instruction, work)
         else:
             way_out(instruction, work, self._products(instruction, instruction.line_mode, work))
@@ -75,13 +79,15 @@ class LineBuffers:
         result = np.moveaxis(sums.reshape(*shape[:-4], outputs, images, rows, columns), -4, -3)
         return result if result.dtype == np.float32 else result.astype(np.int64)
 
-    def _count_channels_last(self, conv: Conv, work: Work) -> None:
-        if self._set_ups.get(id(conv)) is not None:
+    def _count_in_closed_form(self, conv: Conv, work: Work) -> None:
+        if conv.line_mode == "channels_last" and self._set_ups.get(id(conv)) is not None:
             raise SetUpError("a channels_last convolution with a line_buffer instruction before it")
         images, outputs, rows, columns = work.extent
-        sizes = images, rows, columns, work.read[1], outputs // conv.groups
+        groups = groups_of(conv, outputs)
+        sizes = images, rows, columns, work.read[1], outputs // groups, groups
         done = matrix_work(self.unit, windows_of(conv).convolution(*sizes), conv.line_mode)
         self._count(LineBufferCounts(done.writes, done.steps), _units(conv, work)[1])
+        self.counts.discarded += _units(conv, work)[1] * int(done.discarded)
 
     def _count(self, counts: LineBufferCounts, units: int) -> None:
         self.counts.writes += units * counts.writes
@@ -206,12 +212,12 @@ class _Job:
         memory, less its zero point, with padding where the stream has it."""
         conv, work = self.conv, self.work
         move, is_read = self.places(number, row, np.arange(start, stop))
-        channels, step = work.read[1], conv.in_view.strides[3]
-        channel_bytes = conv.in_view.strides[1]
+        (_, channel_bytes, _, step), group_bytes = input_strides(conv, work)
+        channels = work.read[1]
         lowest = int(move[is_read].min(initial=np.iinfo(np.int64).max)) if is_read.any() else 0
         count = (int(move[is_read].max()) - lowest) // step + 1 if is_read.any() and step else 1
         assert count <= stop - start, "a block is one piece of memory"
-        base = lowest + group * conv.channels.extent * channel_bytes
+        base = lowest + group * group_bytes
         shape, strides = (1, 1, channels, count), (0, 0, channel_bytes, step)
         read = _wide(work.view(IN, conv.in_view, shape, strides, base)[..., 0, 0, :, :]) - conv.in_zero
         block = np.zeros((*read.shape[:-1], stop - start), read.dtype)
@@ -225,7 +231,7 @@ class _Job:
         What lies between two rows is read where the block holds what lies on both sides of it.
         """
         conv, work, run = self.conv, self.work, self.run
-        steps = conv.in_view.strides
+        steps, _ = input_strides(conv, work)
         rows, position = np.divmod(element, run.distance)
         image, output_row = np.divmod(number * run.rows + rows, work.extent[2])
         input_row = output_row * conv.strides[0] + row * conv.dilations[0] - work.low[2]

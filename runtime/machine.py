@@ -14,16 +14,18 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from frustum.backend.executable import Executable
-from frustum.dialects.isa.program import MEMORIES, Conv, External, Program, TableLoad
+from frustum.backend.executable import Executable, check_program
+from frustum.dialects.isa.program import MEMORIES, Conv, External
 from frustum.dialects.target import Target, from_json
+from frustum.runtime.addresses import check_reach
 from frustum.runtime.check import check
 from frustum.runtime.expand import DRAM, Expanded, expand
 from frustum.runtime.kernels import Array, integer, narrow
 from frustum.runtime.line_buffer import LineBufferCounts, LineBuffers
+from frustum.runtime.matrix import convolve_by_address
 from frustum.runtime.memory import DTYPES, Memories, host_type
 from frustum.runtime.progress import Progress
-from frustum.runtime.table import AddressCaches, check_tables
+from frustum.runtime.table import check_tables, with_tables
 
 if TYPE_CHECKING:
     from frustum.runtime.functional import Plan
@@ -49,14 +51,17 @@ class _Decoded:
     """What is worked out once for all runs of an executable: where its instructions run and on what, and the memories
     into which the host has written the weights, which nothing on the device ever changes."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.target: Target = from_json(json.loads(program.target))
+    def __init__(self, executable: Executable) -> None:
+        self.program, self._image = executable.program, executable.weights
+        self.page_bytes = executable.code.page_bytes
+        self.target: Target = from_json(json.loads(self.program.target))
         self.memories: Memories | None = None
 
     @cached_property
     def expanded(self) -> Expanded:
-        return expand(self.program, self.target.chip.clusters, self.target.cluster.cores)
+        check_program(self.program, self.page_bytes)
+        expanded = expand(self.program, self.target.chip.clusters, self.target.cluster.cores)
+        return with_tables(expanded, self._image)
 
     @cached_property
     def plan(self) -> Plan:
@@ -86,7 +91,7 @@ class Machine:
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
         self.program = executable.program
-        self._decoded = _DECODED.get(executable) or _Decoded(self.program)
+        self._decoded = _DECODED.get(executable) or _Decoded(executable)
         _DECODED[executable] = self._decoded
         self.target = self._decoded.target
 
@@ -109,10 +114,12 @@ class Machine:
     ) -> RunResult:  # fmt: skip
         """Run the program once; `InputError` if the inputs are not the network's.
 
-        A `detailed` run takes convolutions through the line buffer, window by window; with `detailed_tables` it finds
-        their operands through the address tables alone.  Both are slow, and exclude each other.
+        A `detailed` run takes convolutions through the line buffer, window by window; with `detailed_tables` it gathers
+        their operands address by address, wherever they name a table.  Both are slow, and exclude each other.
         """
         assert not (detailed and detailed_tables), "one way through the matrix unit at a time"
+        if checked or mode != "timing":
+            check_reach(self.expanded)
         if checked:
             check(self.expanded, self.capacities, progress)
             check_tables(self.expanded, self.target.core.address_cache_bytes)
@@ -123,8 +130,7 @@ class Machine:
         line_buffers = LineBuffers(self.target.core.matrix, self.program.body) if detailed else None
         plan = self.plan if line_buffers is None else self.plan.with_effect(Conv, line_buffers.convolve)
         if detailed_tables:
-            caches = AddressCaches(self.target.core.address_cache_bytes)
-            plan = self.plan.with_effect(TableLoad, caches.load).with_effect(Conv, caches.convolve)
+            plan = self.plan.with_effect(Conv, convolve_by_address)
         outputs = self._compute(plan, inputs, checked, progress, beside)
         timeline = timelines[0] if timelines else None
         return RunResult(outputs, timeline, None if line_buffers is None else line_buffers.counts)

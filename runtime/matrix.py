@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from frustum.dialects.isa.program import Conv, View
+from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, View
+from frustum.runtime.addresses import buffer_elements, input_strides
 from frustum.runtime.effects import Work, effect, store
-from frustum.runtime.kernels import Array, conv, integer, unary
+from frustum.runtime.form import groups_of
+from frustum.runtime.gather import gather
+from frustum.runtime.kernels import Array, conv, integer, unary, widen
 from frustum.runtime.memory import DTYPES
 from frustum.runtime.vector import store_real
 
 IN, WEIGHT, BIAS, ACC, OUT, WEIGHT_ZERO, MULTIPLIER, RESIDUAL = range(8)
+GATHERED_ELEMENTS = 1 << 22
+"""At a time, so that few are held."""
 
 
 @effect.register
 def convolve(instruction: Conv, work: Work) -> None:
     """Products into accumulators, which start at 0 or from `acc`; then the way out, or back to `acc`."""
-    way_out(instruction, work, _products(instruction, work))
+    is_strange = work.addresses is not None and work.addresses.strides is None
+    way_out(instruction, work, gathered(instruction, work) if is_strange else _products(instruction, work))
+
+
+def convolve_by_address(instruction: Conv, work: Work) -> None:
+    """The same, found address by address wherever there is a table, though its entries be strides."""
+    made = _products(instruction, work) if work.addresses is None else gathered(instruction, work)
+    way_out(instruction, work, made)
 
 
 def way_out(instruction: Conv, work: Work, result: Array) -> None:
@@ -70,8 +84,7 @@ def _products(instruction: Conv, work: Work) -> Array:
     channels, kernel = work.read[1], instruction.kernel
     is_integer = DTYPES[instruction.in_view.element].kind == "i"
     if channels == 0:
-        shape = work.view(OUT, instruction.out_view, work.extent).shape
-        return np.zeros(shape, np.int64 if is_integer else np.float32)
+        return _no_products(instruction, work)
     weight = work.view(
         WEIGHT, instruction.weight_view, (1, outputs, channels, *kernel), (0, *instruction.weight_view.strides)
     )
@@ -89,20 +102,78 @@ def _products(instruction: Conv, work: Work) -> Array:
     )  # fmt: skip
 
 
-def groups_of(instruction: Conv, outputs: int) -> int:
-    """How many groups a clipped box still has."""
-    per_group = instruction.box.extent[1] // instruction.groups
-    assert instruction.groups == 1 or outputs % per_group == 0, "groups are cut whole"
-    return 1 if instruction.groups == 1 else outputs // per_group
+def _no_products(instruction: Conv, work: Work) -> Array:
+    """Sums of nothing."""
+    shape = work.view(OUT, instruction.out_view, work.extent).shape
+    is_integer = DTYPES[instruction.in_view.element].kind == "i"
+    return np.zeros(shape, np.int64 if is_integer else np.float32)
+
+
+def gathered(conv: Conv, work: Work) -> Array:
+    """As `_products`, every element found at an address of the table; elements between rows that are neither map nor
+    padding read as padding."""
+    assert work.addresses is not None
+    images, outputs, rows, columns = work.extent
+    channels, groups = work.read[1], groups_of(conv, outputs)
+    if channels == 0:
+        return _no_products(conv, work)
+    threads = work.addresses.threads(groups, images, rows, columns).reshape(groups, -1)
+    rel = work.addresses.products(channels).reshape(-1)
+    memory, weights = _buffer(conv, work, groups), _weights(conv, work, groups)
+    units, per_group = len(memory), outputs // groups
+    sums = np.zeros((units, groups, threads.shape[1], per_group), memory.dtype)
+    most = max(1, GATHERED_ELEMENTS // (units * len(rel)))
+    for group in range(groups):
+        gather(memory, threads[group], rel, weights[:, group], sums[:, group], most)
+    lead = work.view(OUT, conv.out_view, work.extent).shape[:-4]
+    apart = sums.reshape(*lead, groups, images, rows, columns, per_group)
+    made = np.moveaxis(apart, (-5, -1), (-4, -3))  # images, groups, outputs of each, rows, columns
+    return np.ascontiguousarray(made).reshape(*lead, images, outputs, rows, columns)
+
+
+def _buffer(conv: Conv, work: Work, groups: int) -> Array:
+    """`[units, elements]`, less their zero point: what the windows lie in, with 0 where they have padding."""
+    view, size = conv.in_view, ELEMENT_BYTES[conv.in_view.element]
+    n, c, h, w = view.strides
+    steps = (n, c * conv.channels.extent, c, h, w)
+    shape = (work.extent[0], groups, *work.read[1:])
+    held = work.view(IN, view, shape, steps)
+    held = _wide(held.reshape(-1, *shape), conv.in_zero)
+    elements = buffer_elements(conv, work.extent, work.read, work.low, work.high)
+    memory = np.zeros((len(held), elements), held.dtype)
+    start = (work.low[2] * h + work.low[3] * w) // size
+    strides = [memory.itemsize * each for each in (elements, *(step // size for step in steps))]
+    np.ndarray(held.shape, memory.dtype, memory.data, start * memory.itemsize, strides)[...] = held
+    return memory
+
+
+def _weights(conv: Conv, work: Work, groups: int) -> Array:
+    """`[units, groups, products, outputs of a group]`, less their zero points."""
+    outputs, channels = work.extent[1], work.read[1]
+    shape = (outputs, channels, *conv.kernel)
+    lead = work.view(OUT, conv.out_view, work.extent).shape[:-4]
+    zeros: Array | int = 0
+    its = conv.weight_zero_view
+    if its is not None:
+        zeros = work.view(WEIGHT_ZERO, its, (outputs, 1, 1, 1), (its.strides[1], 0, 0, 0))
+    given = np.broadcast_to(_wide(work.view(WEIGHT, conv.weight_view, shape), zeros), (*lead, *shape))
+    return given.reshape(-1, groups, outputs // groups, math.prod(shape[1:])).swapaxes(2, 3)
+
+
+def _wide(values: Array, zero: Array | int) -> Array:
+    """In f32; integers in i64, as distances from their zero point."""
+    if values.dtype.kind == "i":
+        return values.astype(np.int64) - np.asarray(zero, np.int64)
+    return np.asarray(widen(values))
 
 
 def _input(instruction: Conv, work: Work, groups: int) -> Array:
     """`[units..., n, groups * channels, h, w]`, without the padding."""
     images, (channels, rows, columns) = work.extent[0], work.read[1:]
     view = instruction.in_view
-    n, c, h, w = view.strides
+    (n, c, h, w), group = input_strides(instruction, work)
     if groups == 1:
-        return work.view(IN, view, (images, channels, rows, columns))
+        return work.view(IN, view, (images, channels, rows, columns), (n, c, h, w))
     shape = (images, groups, channels, rows, columns)
-    parts = work.view(IN, view, shape, (n, c * instruction.channels.extent, c, h, w))
+    parts = work.view(IN, view, shape, (n, group, c, h, w))
     return parts.reshape(*parts.shape[:-4], groups * channels, rows, columns)

@@ -54,7 +54,13 @@ class Memories:
         self, kind: int, dtype: np.dtype, address: int, shape: Sequence[int], strides: Sequence[int]
     ) -> Array:
         """Elements at `address` of the flat memory of this kind; strides in bytes."""
-        return np.ndarray(shape, dtype, self.bytes[kind], address, strides)
+        try:
+            return np.ndarray(shape, dtype, self.bytes[kind], address, strides)
+        except (ValueError, TypeError, OverflowError) as error:  # numpy: beyond the buffer
+            from frustum.runtime.check import AccessError
+
+            where = f"an operand at address {address} of {MEMORIES[kind]}"
+            raise AccessError(f"{where} lies outside its memory; a checked run says which, and where") from error
 
 
 def bases(counts: Sequence[int], capacities: Sequence[int]) -> list[int]:

@@ -6,6 +6,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 
 from frustum.dialects import graph
 from frustum.dialects.isa.program import Element, External
+from frustum.runtime.failures import UsageError
 from frustum.runtime.memory import DTYPES
 from frustum.runtime.reference import MODEL_DTYPES, numpy_type
 
@@ -22,7 +23,12 @@ def network_inputs(module: ModuleOp) -> list[External] | None:
     found = []
     for index, (name, value) in enumerate(zip(network.inputs, network.body.block.args, strict=True)):
         own = numpy_type(graph.tensor_of(value).element_type)
-        element: Element = next(element for element, dtype in DTYPES.items() if dtype == own)
+        element: Element | None = next((element for element, dtype in DTYPES.items() if dtype == own), None)
+        if element is None:
+            raise UsageError(
+                f"error: input '{name}' has elements of {graph.tensor_of(value).element_type}, which no engine of the "
+                f"device computes: allowed are {', '.join(DTYPES)}"
+            )
         dtype = dtypes[index] if dtypes else ""
         found.append(External(name, "input", 0, 0, graph.shape_of(value), element, dtype))
     return found

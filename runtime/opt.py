@@ -1,6 +1,7 @@
 """frustum-opt: xDSL's driver with MLIR's diagnostics and dumps.
 
-Exit codes: 0 good, 1 the IR is wrong (as mlir-opt) or a pass failed, 2 the command line is wrong.
+Exit codes are those of `frustum`: 0 good, 1 internal error, 2 the command line or the IR is wrong, or a pass refuses
+it, 4 it does not fit the target.  Into a file (`-o`) locations are printed where the input has some.
 """
 
 import argparse
@@ -19,10 +20,13 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from frustum.runtime import compatibility
 from frustum.runtime.diagnostics import Reported, Source, debugging, located_errors
+from frustum.runtime.failures import BAD_INPUT, DOES_NOT_FIT, GOOD, INTERNAL_ERROR, exit_code_of
 from frustum.runtime.pipeline_text import PipelineError, parse_passes
 
-WRONG_IR = 1
-WRONG_USAGE = 2
+NOT_SHRUNK = 1
+AFTER = "after pass "
+SEVERITY = (GOOD, BAD_INPUT, DOES_NOT_FIT, INTERNAL_ERROR)
+"""Of several chunks of the input the worst counts."""
 BANNER = "// -----// IR Dump {when} {cls} ({name}) //----- //"
 
 
@@ -38,7 +42,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if debugging():
             raise
         print(_usage_message(error), file=sys.stderr)
-        return WRONG_USAGE
+        return BAD_INPUT
 
 
 class FrustumOpt(xDSLOptMain):
@@ -70,7 +74,7 @@ class FrustumOpt(xDSLOptMain):
         assert check is not None
 
         def between(previous: ModulePass | None, module: ModuleOp, following: ModulePass | None) -> None:
-            self.doing = f"after pass '{previous.name}'" if previous else ""
+            self.doing = f"{AFTER}'{previous.name}'" if previous else ""
             check(previous, module, following)
             if previous and self.args.print_ir_after_all:
                 self._dump("After", previous, module)
@@ -91,7 +95,7 @@ class FrustumOpt(xDSLOptMain):
     def run(self) -> int:
         """Process every chunk of the input; the exit code."""
         chunks, extension = self.prepare_input()
-        code = 0
+        code = GOOD
         results = []
         for chunk, offset in chunks:
             try:
@@ -104,11 +108,11 @@ class FrustumOpt(xDSLOptMain):
                     results.append(f"{error}\n")
                 else:
                     print(error, file=sys.stderr)
-                    code = WRONG_IR
+                    code = max(code, self._code_of(error), key=SEVERITY.index)
         self._write("// -----\n".join(results), code)
         if self.args.shrink:
             print("Failure, can't shrink")
-            return WRONG_IR
+            return NOT_SHRUNK
         return code
 
     def _result_of(self, chunk: IO[bytes], offset: int, extension: str) -> str:
@@ -121,18 +125,26 @@ class FrustumOpt(xDSLOptMain):
             self.doing = ""
             with located_errors(self.source, lambda: self.doing):
                 self.apply_passes(module)
+                self.args.print_debuginfo |= self.args.output_file is not None and self.source.has_locations
                 return self.output_resulting_program(module)
         except (Reported, ShrinkException):
             raise
         except Exception as error:
             if debugging():
                 raise
-            raise Reported(self._internal_error(error)) from error
+            raise _Internal(self._internal_error(error)) from error
 
     def _parse(self, stream: IO[bytes]) -> ModuleOp:
         self.source = Source.read(self.get_input_name(), stream.read())
         with located_errors(self.source):
             return self.source.parse(self.ctx, not self.args.no_implicit_module)
+
+    def _code_of(self, error: Reported) -> int:
+        """The exit code of what went wrong with a chunk; a pass that leaves wrong IR is a mistake of ours."""
+        if isinstance(error, _Internal) or self.doing.startswith(AFTER):
+            return INTERNAL_ERROR
+        own = None if error.__cause__ is None else exit_code_of(error.__cause__)
+        return BAD_INPUT if own is None else own
 
     def _is_wanted(self, error: Reported) -> bool:
         """Whether the command line asks for this kind of error as the result."""
@@ -161,9 +173,13 @@ class FrustumOpt(xDSLOptMain):
         if self.args.output_file is None:
             sys.stdout.write(text)
             sys.stdout.flush()
-        elif code == 0:  # a failed run leaves the file as it was
+        elif code == GOOD:  # a failed run leaves the file as it was
             with open(self.args.output_file, "w") as file:
                 file.write(text)
+
+
+class _Internal(Reported):
+    """A mistake of ours, ready to print."""
 
 
 def _usage_message(error: BaseException) -> str:

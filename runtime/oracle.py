@@ -7,7 +7,7 @@ The oracle runs without any graph optimisation: onnxruntime's default is wrong f
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -61,18 +61,43 @@ class Agreement:
     good: bool
     outputs: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Largest absolute and relative error of each."""
+    nan_in_both: int = 0
+    """How many of the `numbers` are NaN here and there, and so agree without a word about what they should be."""
+    numbers: int = 0
 
 
-def oracle_outputs(model: Source, inputs: Mapping[str, Array], batch: int = 1) -> Outputs:
+def check_loads(model: Source) -> None:
+    """OracleError where the oracle does not load the model."""
+    with _Session(model, oracle=True):
+        pass
+
+
+def oracle_outputs(
+    model: Source,
+    inputs: Mapping[str, Array],
+    batch: int = 1,
+    *,
+    whole: Collection[str] = (),
+    found: Mapping[str, Array] | None = None,
+) -> Outputs:
     """The model's outputs by name, as f32 where they are 16-bit floats.
 
-    With `batch`, the model runs once for each equal part of its inputs' first axis; the outputs are joined.
+    With `batch`, the model runs once for each equal part of its inputs' first axis, but for those that each run gets
+    `whole`; the outputs are joined, but for those that are the same in all runs and have one run's shape in `found`.
     """
     with _Session(model, oracle=True) as session:
-        parts = [session.run(_part(inputs, index, batch)) for index in range(batch)]
+        parts = [session.run(_part(inputs, index, batch, whole)) for index in range(batch)]
     if batch == 1:
         return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: _joined([part[name] for part in parts], (found or {}).get(name)) for name in parts[0]}
+
+
+def _joined(parts: list[Array], found: Array | None) -> Array:
+    one, *others = parts
+    is_common = np.ndim(one) == 0 or (found is not None and np.shape(found) == np.shape(one))
+    if is_common and all(np.array_equal(one, other) for other in others):
+        return one
+    return np.concatenate(np.atleast_1d(*parts))
 
 
 def native_seconds(model: Source, inputs: Mapping[str, Array], batch: int = 1) -> float:
@@ -119,7 +144,15 @@ def compare(
         worst=worst,
         good=all(_agrees(outputs[name], expected[name], errors[name][1], tolerance) for name in expected),
         outputs=errors,
+        nan_in_both=sum(_nan_in_both(outputs[name], expected[name]) for name in expected),
+        numbers=sum(array.size for array in expected.values()),
     )
+
+
+def _nan_in_both(found: Array, expected: Array) -> int:
+    if expected.dtype.kind in "OUS" or found.shape != expected.shape:
+        return 0
+    return int((np.isnan(found.astype(np.float64)) & np.isnan(expected.astype(np.float64))).sum())
 
 
 def _agrees(found: Array, expected: Array, relative_error: float, tolerance: float) -> bool:
@@ -171,10 +204,14 @@ def _errors(found: Array, expected: Array, floor: float) -> tuple[float, float]:
     return error, error / magnitude if magnitude else float("inf")
 
 
-def _part(inputs: Mapping[str, Array], index: int, batch: int) -> dict[str, Array]:
-    """The `index`-th of `batch` equal parts of the inputs along their first axis."""
-    found = {}
+def _part(
+    inputs: Mapping[str, Array], index: int, batch: int, whole: Collection[str] = ()
+) -> dict[str, Array]:
+    """The `index`-th of `batch` equal parts of the inputs along their first axis; all of those in `whole`."""
+    found = {name: array for name, array in inputs.items() if name in whole}
     for name, array in inputs.items():
+        if name in whole:
+            continue
         size, rest = divmod(len(array), batch) if np.ndim(array) else (0, 1)
         if batch > 1 and rest:
             raise OracleError(f"input '{name}' of shape {array.shape} is not a batch of {batch}")
@@ -195,7 +232,8 @@ class _Session:
             )
         except Exception as error:
             self.__exit__()
-            raise OracleError(f"onnxruntime does not load the model: {error}") from error
+            reason = " ".join(str(error).split())
+            raise OracleError(f"onnxruntime does not load the model: {reason}") from error
 
     def __enter__(self) -> _Session:
         return self

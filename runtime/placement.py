@@ -4,8 +4,12 @@ A chip runs one piece at a time.  A piece starts when its chip is free and all i
 chip; a value made on another chip is moved there once, as soon as it is made, by the inter-chip DMA of the chip it is
 on, which moves one value at a time.  Network inputs are everywhere before the run.  That is a list schedule over
 whole pieces with the cycles measured for each alone: pieces overlap where they do not depend on each other, and the
-DRAM port that a move shares with a running piece is not slowed down by it.  Pieces of the host run on no chip and
-take no cycles of the machine's; what they give is everywhere.
+DRAM port that a move shares with a running piece is not slowed down by it.
+
+Pieces of the host run on no chip and take no cycles.  What the device makes for them, and what they make for the
+device, crosses the link between host and chip, each value once in each direction, as soon as it is made; the link
+carries one value at a time, whichever way it goes.
+Source: docs/techniques/machine.md, "The host".
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from frustum.dialects.durations import link_engine, transfer_cycles
+from frustum.dialects.durations import ceil_div, link_engine, transfer_cycles
 from frustum.dialects.target import Target
 from frustum.runtime.failures import UsageError
 
@@ -47,16 +51,45 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Crossing:
+    """A value on the link between the host and a chip's DRAM: cycles [start, stop), of which the DRAM port is held
+    for `port_cycles`."""
+
+    value: str
+    size_bytes: int
+    chip: int
+    to_host: bool
+    start: int
+    stop: int
+    port_cycles: int
+
+
+@dataclass(frozen=True)
 class Schedule:
-    """When each piece runs, as cycles [start, stop), and the moves between chips."""
+    """When each piece runs, as cycles [start, stop), the moves between chips, and what crosses to and from the host."""
 
     pieces: tuple[tuple[int, int], ...]
     moves: tuple[Move, ...]
+    crossings: tuple[Crossing, ...] = ()
 
     @property
     def total_cycles(self) -> int:
         """When the last piece ends."""
         return max((stop for _, stop in self.pieces), default=0)
+
+    def crossing_bytes(self, *, to_host: bool) -> int:
+        """Bytes on the host link in one direction; each crosses one DRAM port."""
+        return sum(each.size_bytes for each in self.crossings if each.to_host == to_host)
+
+    @property
+    def link_cycles(self) -> int:
+        """How long the host link is busy."""
+        return sum(each.stop - each.start for each in self.crossings)
+
+    @property
+    def port_cycles(self) -> int:
+        """How long DRAM ports are held for the host."""
+        return sum(each.port_cycles for each in self.crossings)
 
     @property
     def moved_bytes(self) -> int:
@@ -101,6 +134,7 @@ class _Scheduler:
     """Of each chip, when it has done its pieces so far."""
     mover_free: dict[int, int] = field(default_factory=dict)
     moves: list[Move] = field(default_factory=list)
+    crossings: list[Crossing] = field(default_factory=list)
 
     def run(self, pieces: Sequence[PieceWork]) -> Schedule:
         times = []
@@ -114,14 +148,16 @@ class _Scheduler:
             for name, size_bytes in piece.outputs.items():
                 self.home[name] = (piece.chip, size_bytes)
                 self.ready[name, piece.chip] = stop
-        return Schedule(tuple(times), tuple(self.moves))
+        return Schedule(tuple(times), tuple(self.moves), tuple(self.crossings))
 
     def _arrival(self, name: str, chip: int) -> int:
-        """When a value is in the DRAM of a chip; moved there if it was not."""
+        """When a value is in the DRAM of a chip, or in the host's memory; moved there if it was not."""
         source, size_bytes = self.home[name]
+        if (name, chip) in self.ready:
+            return self.ready[name, chip]
         if HOST in (source, chip):
-            return self.ready[name, source]
-        if (name, chip) not in self.ready:
+            self._cross(name, source, chip)
+        else:
             start = max(self.ready[name, source], self.mover_free.get(source, 0))
             dram = self.target.chip.dram
             link = link_engine(self.target, "chip")
@@ -131,3 +167,24 @@ class _Scheduler:
             self.ready[name, chip] = stop + int(moved.latency)
             self.moves.append(Move(name, size_bytes, source, chip, start, stop + int(moved.latency)))
         return self.ready[name, chip]
+
+    def _cross(self, name: str, source: int, destination: int) -> None:
+        """Over the host link; from where a value came to first, other chips get it from each other."""
+        _, size_bytes = self.home[name]
+        port_cycles = ceil_div(size_bytes, self.target.chip.dram.port_bytes_per_cycle)
+        cycles = max(ceil_div(size_bytes, self.target.host_link_bytes_per_cycle), port_cycles)
+        start = self._first_gap(self.ready[name, source], cycles)
+        to_host = destination == HOST
+        chip = source if to_host else destination
+        self.crossings.append(Crossing(name, size_bytes, chip, to_host, start, start + cycles, port_cycles))
+        self.ready[name, destination] = start + cycles
+        if not to_host:
+            self.home[name] = destination, size_bytes
+
+    def _first_gap(self, ready: int, cycles: int) -> int:
+        """The first cycle from `ready` on from which the link is free for so long."""
+        for each in sorted(self.crossings, key=lambda each: each.start):
+            if ready + cycles <= each.start:
+                break
+            ready = max(ready, each.stop)
+        return ready

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, Element, Instruction, View
+from frustum.runtime.addresses import Addresses
 from frustum.runtime.check import AccessError, left
 from frustum.runtime.expand import Expanded
 from frustum.runtime.group import Calls, flat_addresses, numbered, progressions
@@ -61,10 +62,10 @@ def product_table(expanded: Expanded, capacities: Sequence[int], starts: Sequenc
     conv_of = np.zeros(len(which), np.int64)
     conv_of[statics] = np.arange(len(statics))
     conv = conv_of[rows.static[chosen]]
-    facts = np.array([_facts(each) for each in convs], np.int64).reshape(-1, c.CALLS)
+    facts, fact = _all_facts(expanded, convs, statics, conv, chosen)
     flat = flat_addresses(expanded, rows, chosen, capacities, starts)
     flat = flat // _sizes(expanded.instructions, which)[rows.static[chosen]].T[:, :, None]
-    picked = _Picked(facts[conv], *(part[:, chosen] for part in (rows.extent, rows.read, rows.low, rows.high)))
+    picked = _Picked(facts[fact], *(part[:, chosen] for part in (rows.extent, rows.read, rows.low, rows.high)))
     active = rows.active[chosen]
     direct = (picked.are_direct() | ~active).all(axis=1)
     is_viewed = np.stack([picked.facts[:, c.WEIGHT_TYPE] == c.F32, direct & (picked.facts[:, c.IN_TYPE] == c.F32)])
@@ -135,8 +136,20 @@ def _sizes(instructions: Sequence[Instruction], chosen: Ints) -> Ints:
     return sizes
 
 
-def _facts(conv: Conv) -> list[int]:
-    """The columns of a call that all executions share."""
+def _all_facts(
+    expanded: Expanded, convs: Sequence[Conv], statics: Ints, conv: Ints, chosen: Ints
+) -> tuple[Ints, Ints]:
+    """The facts of every convolution with every table that it names, and which of them each row has."""
+    tables = expanded.tables
+    number = np.full(len(chosen), -1) if tables is None else tables.number[chosen]
+    pairs, fact = np.unique(np.stack([conv, number]), axis=1, return_inverse=True)
+    uses = {} if tables is None else tables.uses
+    found = [_facts(convs[one], uses.get((int(statics[one]), its))) for one, its in pairs.T.tolist()]
+    return np.array(found, np.int64).reshape(-1, c.CALLS), fact.reshape(-1)
+
+
+def _facts(conv: Conv, addresses: Addresses | None) -> list[int]:
+    """The columns of a call that all executions share; strides of the input are those of its table, if it has one."""
     per_group = conv.box.extent[1] // conv.groups
     row = [0] * c.CALLS
     row[c.GROUPS], row[c.PER_GROUP] = conv.groups, per_group
@@ -152,6 +165,10 @@ def _facts(conv: Conv) -> list[int]:
             if type_column is not None:
                 row[type_column] = TYPES[view.element]
     row[c.GROUP_STRIDE] = conv.channels.extent * row[c.IN_STRIDES + 1]
+    if addresses is not None:
+        assert addresses.strides is not None, "addresses that are no strides are gathered"
+        n, channel, h, w, row[c.GROUP_STRIDE] = addresses.strides
+        row[c.IN_STRIDES : c.IN_STRIDES + 4] = n, channel, h, w
     if conv.bias_view is not None:
         row[c.BIAS_STRIDE] = conv.bias_view.strides[1] // ELEMENT_BYTES[conv.bias_view.element]
         row[c.BIAS_TYPE] = TYPES[conv.bias_view.element]

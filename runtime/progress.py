@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TextIO
+
+from frustum.dialects.loops import TIMES
 
 Progress = Callable[[str, float], None]
 """Called with the name of the stage and the share of it that is done, in [0, 1]."""
@@ -15,6 +17,8 @@ REPORTS = 200
 
 _BAR_WIDTH = 24
 _SECONDS_BETWEEN = 0.1
+_LEAST_SHARE, _LEAST_SECONDS, _TRUSTED = 0.1, 1.0, 1.5
+"""From so much of a stage on, and so long, the time left is told; two ways to tell it differ by at most this."""
 _ERASE = "\r\x1b[2K"
 
 
@@ -30,6 +34,8 @@ class TerminalProgress:
         self.is_shown = self.stream.isatty()
         self.stage: str | None = None
         self.started = self.drawn = 0.0
+        self.seen: list[tuple[float, float]] = []
+        """Share and seconds of the stage, each time that was drawn."""
 
     def __call__(self, stage: str, share: float) -> None:
         if not self.is_shown:
@@ -37,25 +43,51 @@ class TerminalProgress:
         now = self.clock()
         is_new = stage != self.stage
         if is_new:
-            self.stage, self.started = stage, now
+            self.stage, self.started, self.seen = stage, now, []
         if is_new or share >= 1 or now - self.drawn >= _SECONDS_BETWEEN:
             self.drawn = now
-            self.stream.write(_ERASE + progress_line(stage, share, now - self.started))
+            self.seen.append((share, now - self.started))
+            self.stream.write(_ERASE + progress_line(stage, share, seconds_left(self.seen)))
             self.stream.flush()
 
     def __enter__(self) -> TerminalProgress:
+        self.announce, TIMES.announce = TIMES.announce, self.note
         return self
 
+    def note(self, text: str) -> None:
+        """A message on a line of its own, in place of the line of progress, which comes back below."""
+        if self.is_shown:
+            self.stream.write(_ERASE)
+        self.stream.write(f"{text}\n")
+        self.stream.flush()
+
     def __exit__(self, *_: object) -> None:
+        TIMES.announce = self.announce
         if self.is_shown and self.stage is not None:
             self.stream.write(_ERASE)
             self.stream.flush()
 
 
-def progress_line(stage: str, share: float, seconds: float) -> str:
-    """`emulate  [######------]  50 %  3 s left`; no time where nothing is known about it yet."""
+def progress_line(stage: str, share: float, left_seconds: float | None) -> str:
+    """`emulate  [######------]  50 %  3 s left`; no time where nobody can say it."""
     share = min(max(share, 0.0), 1.0)
     filled = round(share * _BAR_WIDTH)
     bar = "#" * filled + "-" * (_BAR_WIDTH - filled)
-    left = f"  {seconds * (1 - share) / share:.0f} s left" if 0 < share < 1 and seconds > 1 else ""
+    left = "" if left_seconds is None else f"  {left_seconds:.0f} s left"
     return f"{stage:<10} [{bar}] {share:4.0%}{left}"
+
+
+def seconds_left(seen: Sequence[tuple[float, float]]) -> float | None:
+    """What a stage will still take, from pairs of share and seconds; None unless it has shown that it can be told.
+
+    It has, where its later half went as fast as all of it did: then the rest may be trusted to, too.
+    """
+    share, seconds = seen[-1]
+    if not _LEAST_SHARE <= share < 1 or seconds < _LEAST_SECONDS:
+        return None
+    half_share, half_seconds = min(seen, key=lambda pair: abs(pair[0] - share / 2))
+    if half_share >= share or abs(half_share - share / 2) > share / 4:
+        return None
+    whole = (1 - share) * seconds / share
+    recent = (1 - share) * (seconds - half_seconds) / (share - half_share)
+    return max(whole, recent) if max(whole, recent) <= _TRUSTED * min(whole, recent) else None

@@ -18,7 +18,9 @@ import numpy as np
 from frustum.dialects.durations import byte_energy_pj
 from frustum.dialects.isa.program import External, Program
 from frustum.dialects.target import Target
-from frustum.runtime.counters import CLASSES, Counters, compulsory_bytes, roofline_cycles
+from frustum.runtime.counters import CLASSES, Counters, compression_bytes, compulsory_bytes, roofline_cycles
+from frustum.runtime.flows import added, listed
+from frustum.runtime.reads import together
 from frustum.runtime.timeline import Timeline
 
 SCHEMA = 1
@@ -58,6 +60,9 @@ class Check:
     reference: str
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of each output `max_abs_error` and `max_rel_error`."""
+    nan_in_both: int = 0
+    """Of the `numbers` of all outputs; they agree, but say nothing."""
+    numbers: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class SubgraphRun:
     executable_bytes: int = 0
     chip: int = 0
     passed: frozenset[str] = frozenset()
-    """Inputs and outputs that another sub-graph on the device gives or takes, and that are not the network's."""
+    """Inputs and outputs that are not the network's: another sub-graph, or the host in the run, gives or takes them."""
     start_cycle: int = 0
     """When it starts, counted from the start of the first."""
     handed: tuple[str, ...] = ()
@@ -91,15 +96,31 @@ class Splitting:
 
 
 @dataclass(frozen=True)
+class HostedPiece:
+    """A piece of the model: its name, its kind (`device`, `host`), and when it runs, in cycles."""
+
+    name: str
+    where: str
+    start_cycle: int
+    stop_cycle: int
+
+
+@dataclass(frozen=True)
 class HostRun:
     """What the host did besides feeding the device."""
 
     mode: str
     """never, auto, only"""
-    pieces: Sequence[tuple[str, str]]
-    """Name and kind (`device`, `host`), in order."""
-    moved_bytes: int
-    """Over the host link, for layers on the host; network inputs and outputs, which cross anyway, are not in it."""
+    pieces: Sequence[HostedPiece]
+    """In order."""
+    to_host_bytes: int
+    """Over the host link during the run, from the device's DRAM; what the host reads after the run is not in it."""
+    from_host_bytes: int
+    """Over the host link during the run; what the host writes before the run is not in it."""
+    link_cycles: int | None
+    """How long the link is busy; None where nothing was timed."""
+    port_cycles: int | None
+    """How long the DRAM port is held meanwhile."""
     seconds: float
 
 
@@ -113,6 +134,8 @@ class Seconds:
     passes: Mapping[str, float] = field(default_factory=dict)
     calibrate: float | None = None
     """Of the compiling, what the calibration took."""
+    loops: float | None = None
+    """Making the machine code of loops, or loading it; in none of the others."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +182,9 @@ def make_report(
 ) -> Report:
     """The report of a job whose sub-graphs ran one after the other, or as `splitting` says."""
     splitting = splitting or _one_after_the_other(runs)
-    dram = _dram(runs, splitting.moved_bytes)
+    to_host, from_host = (host.to_host_bytes, host.from_host_bytes) if host else (0, 0)
+    passing = _Passing(splitting.moved_bytes + to_host, splitting.moved_bytes + from_host)
+    dram = _dram(runs, passing)
     return Report(
         {
             "schema": SCHEMA,
@@ -169,17 +194,19 @@ def make_report(
             "policy": policy,
             "clock_hz": target.clock_hz,
             "dram": dram,
-            "cycles": _cycles(runs, target, dram["compulsory_bytes"], splitting.total_cycles),
+            "cycles": _cycles(runs, target, dram["compressed_compulsory_bytes"], splitting.total_cycles),
             "macs": {
                 "useful": sum(run.counters.useful_macs for run in runs),
                 "recomputed": sum(run.counters.recomputed_macs for run in runs),
+                "executed": sum(int(run.counters.layer_macs.sum()) for run in runs),
             },
-            "engines": _engines(runs),
+            "engines": _engines(runs, splitting.total_cycles),
+            "flows": listed(added(run.counters.flows for run in runs)),
             "peak_bytes": {
                 name: max((run.counters.peak_bytes[name] for run in runs), default=0)
                 for name in ("sram", "nram", "wram")
             },
-            "energy_pj": _energy(runs, target, splitting.moved_bytes),
+            "energy_pj": _energy(runs, target, passing),
             "line_buffer": {
                 "writes": sum(run.counters.line_writes for run in runs),
                 "writes_split": sum(run.counters.line_writes_split for run in runs),
@@ -207,7 +234,7 @@ def make_report(
             ],
             "unsplit_peak_bytes": _unsplit(splitting),
             "moved_between_chips_bytes": splitting.moved_bytes,
-            "host": _host(host, layers),
+            "host": _host(host, layers, target),
             "check": asdict(check) if check else None,
             "seconds": _seconds(seconds or Seconds()),
         }
@@ -235,21 +262,37 @@ def _unsplit(splitting: Splitting) -> dict[str, int] | None:
     return None if peaks is None else {name: peaks[name] for name in ("sram", "nram", "wram")}
 
 
-def _dram(runs: Sequence[SubgraphRun], moved_bytes: int) -> dict[str, Any]:
-    """Sums over sub-graphs and chips; what moves between chips is read at one port and written at another."""
-    read = sum(run.counters.dram_read_bytes for run in runs) + moved_bytes
-    write = sum(run.counters.dram_write_bytes for run in runs) + moved_bytes
+@dataclass(frozen=True)
+class _Passing:
+    """Bytes at DRAM ports beside those of the programs: from chip to chip (at both ports), to and from the host."""
+
+    read_bytes: int
+    written_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+
+def _dram(runs: Sequence[SubgraphRun], passing: _Passing) -> dict[str, Any]:
+    """Sums over sub-graphs and chips."""
+    read = sum(run.counters.dram_read_bytes for run in runs) + passing.read_bytes
+    write = sum(run.counters.dram_write_bytes for run in runs) + passing.written_bytes
     by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in CLASSES}
-    by_class["intermediate"] += 2 * moved_bytes
-    compulsory = compulsory_bytes(_network_externals(runs))
-    ratio = (read + write - by_class["other"]) / compulsory if compulsory else None
+    by_class["intermediate"] += passing.bytes
+    externals = _network_externals(runs)
+    compulsory = compulsory_bytes(externals, together(run.counters.read for run in runs))
+    compressed = compulsory - compression_bytes(externals)
+    moved = read + write - by_class["other"]
     return {
         "read_bytes": read,
         "write_bytes": write,
         "total_bytes": read + write,
         **{f"{name}_bytes": size for name, size in by_class.items()},
         "compulsory_bytes": compulsory,
-        "ratio": ratio,
+        "ratio": moved / compulsory if compulsory else None,
+        "compressed_compulsory_bytes": compressed,
+        "ratio_to_compressed": moved / compressed if compressed else None,
     }
 
 
@@ -270,43 +313,60 @@ def _cycles(
     timelines = [run.timeline for run in runs if run.timeline is not None]
     if not runs or len(timelines) < len(runs):
         return None
-    whole = Program(
-        (), useful_macs=tuple(n for run in runs for n in run.program.useful_macs), dtype=_dtype(runs)
-    )
+    # of the network's products those that anybody needs: a fused layer makes no edge that nobody reads
+    needed = tuple(int(run.counters.layer_macs.sum()) - run.counters.recomputed_macs for run in runs)
+    whole = Program((), useful_macs=needed, dtype=_dtype(runs))
     roofline = roofline_cycles(target, whole, compulsory)
-    return {"total": total, "roofline": roofline, "ratio": total / roofline if roofline else None}
+    return {
+        "total": total,
+        "roofline": roofline,
+        "ratio": total / roofline if roofline else None,
+        "address": sum(run.counters.address_cycles for run in runs),
+        "address_without_tables": sum(run.counters.address_cycles_without_tables for run in runs),
+    }
 
 
 def _dtype(runs: Sequence[SubgraphRun]) -> str:
     return runs[0].program.dtype
 
 
-def _engines(runs: Sequence[SubgraphRun]) -> dict[str, dict[str, int]] | None:
+def _engines(runs: Sequence[SubgraphRun], total_cycles: int) -> dict[str, dict[str, int]] | None:
+    """Those of the same name on all chips together.  Whoever is neither busy nor stalled is idle: also while another
+    chip runs, or a value is on its way between chips or to the host."""
     if not runs or any(run.timeline is None for run in runs):
         return None
     totals: dict[str, dict[str, int]] = {}
     for run in runs:
         assert run.timeline is not None
         times = run.timeline.times
-        columns = times.busy, times.stalled, times.idle, run.timeline.engine_bytes
+        columns = times.busy, times.stalled, run.timeline.engine_bytes
         for name, *figures in zip(
             run.timeline.engines, *(column.tolist() for column in columns), strict=True
         ):
             total = totals.setdefault(str(name), {"busy": 0, "stalled": 0, "idle": 0, "bytes": 0})
-            for key, figure in zip(total, figures, strict=True):
+            for key, figure in zip(("busy", "stalled", "bytes"), figures, strict=True):
                 total[key] += figure
+    chips = len({run.chip for run in runs})
+    for total in totals.values():
+        total["idle"] = chips * total_cycles - total["busy"] - total["stalled"]
     return totals
 
 
-def _host(host: HostRun | None, layers: Sequence[LayerInfo]) -> dict[str, Any] | None:
+def _host(host: HostRun | None, layers: Sequence[LayerInfo], target: Target) -> dict[str, Any] | None:
     """What fell back to the host, why, and what it cost; null where nobody asked."""
     if host is None:
         return None
+    moved = host.to_host_bytes + host.from_host_bytes
     return {
         "mode": host.mode,
-        "moved_bytes": host.moved_bytes,
+        "moved_bytes": moved,
+        "to_host_bytes": host.to_host_bytes,
+        "from_host_bytes": host.from_host_bytes,
+        "link_cycles": host.link_cycles,
+        "port_cycles": host.port_cycles,
+        "dram_energy_pj": float(byte_energy_pj(target.memory("dram"), moved)),
         "seconds": host.seconds,
-        "pieces": [{"name": name, "where": kind} for name, kind in host.pieces],
+        "pieces": [_piece(each, host.link_cycles is not None) for each in host.pieces],
         "layers": [
             {"name": layer.name, "op": layer.op, "reason": layer.reason}
             for layer in layers
@@ -315,13 +375,19 @@ def _host(host: HostRun | None, layers: Sequence[LayerInfo]) -> dict[str, Any] |
     }
 
 
-def _energy(runs: Sequence[SubgraphRun], target: Target, moved_bytes: int) -> dict[str, float]:
+def _piece(piece: HostedPiece, is_timed: bool) -> dict[str, Any]:
+    """Those of the host take 0 cycles: only what crosses the link for them takes time."""
+    cycles = (piece.start_cycle, piece.stop_cycle) if is_timed else (None, None)
+    return {"name": piece.name, "where": piece.where, "start_cycle": cycles[0], "stop_cycle": cycles[1]}
+
+
+def _energy(runs: Sequence[SubgraphRun], target: Target, passing: _Passing) -> dict[str, float]:
     total: dict[str, float] = {"total": 0.0}
     for run in runs:
         for name, energy in run.counters.energy_pj.items():
             total[name] = total.get(name, 0.0) + energy
-    if moved_bytes:
-        moved = float(byte_energy_pj(target.memory("dram"), 2 * moved_bytes))
+    if passing.bytes:
+        moved = float(byte_energy_pj(target.memory("dram"), passing.bytes))
         total["dram"] = total.get("dram", 0.0) + moved
         total["total"] += moved
     return total
@@ -377,5 +443,6 @@ def _seconds(seconds: Seconds) -> dict[str, Any]:
         "compile": seconds.compile,
         "emulate": seconds.emulate,
         "calibrate": seconds.calibrate,
+        "loops": seconds.loops,
         "passes": dict(seconds.passes),
     }

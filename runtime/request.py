@@ -15,6 +15,7 @@ from frustum.backend.pipeline import Borders
 from frustum.backend.refuse import parse_refusal
 from frustum.backend.split_compile import Splitting, When
 from frustum.dialects.target import Target
+from frustum.passes.fuse.policy import problems_of
 from frustum.passes.import_onnx import INT8
 from frustum.passes.tile.order_words import parse_order
 from frustum.runtime.calibrate import Method
@@ -52,7 +53,7 @@ class Request:
     host: HostMode | None = None
     """What may run on the host; auto if it is not said."""
     compress_weights: str | None = None
-    """How weights are compressed; not at all if it is not said."""
+    """How weights are compressed; where it is better if that is not said."""
     weights: str | None = None
     """How weights that all clusters need are held; replicated if it is not said."""
     constants: Mapping[str, Array] = field(default_factory=dict)
@@ -60,7 +61,7 @@ class Request:
     split: When | None = None
     """Where networks are cut; auto if it is not said."""
     refuse: str | None = None
-    """How pieces are fused again; not at all if it is not said."""
+    """How pieces are fused again; with `auto`, where it is no worse, if that is not said."""
     placement: str | None = None
     """The chip of each executable, as `chips_of` reads it; all on one if it is not said."""
     order: str | None = None
@@ -73,7 +74,13 @@ class Request:
 
 def given_target(name: str | Path | Target | None) -> Target | None:
     """The target asked for, read from its file; None where none is said."""
-    return name if name is None or isinstance(name, Target) else targets.load(name)
+    return name if name is None or isinstance(name, Target) else targets.load(name, problems_of)
+
+
+def target_file(request: Request) -> str | None:
+    """The file of the machine, as it was named; None where it is a shipped one, or given as it is."""
+    name = request.target
+    return str(name) if isinstance(name, str | Path) and targets.is_file(str(name)) else None
 
 
 def with_stored_dtype(request: Request, target: Target) -> Request:

@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from frustum.backend import targets
-from frustum.backend.pipeline import STOPS, Choices, stop_of
+from frustum.backend.pipeline import FLOATS, STOPS, Choices, stop_of
+from frustum.dialects.foreign import is_foreign
 from frustum.dialects.graph import NetworkOp
-from frustum.dialects.isa.sync import ProgramOp
+from frustum.dialects.isa.sync import ExternalOp, ProgramOp
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, from_attribute, to_attribute
 from frustum.passes.fuse.fuse_layers import FuseLayers
+from frustum.passes.fuse.policy import ATTRIBUTE as POLICY
 from frustum.passes.fuse.policy import CUTS, PolicyError, chosen, parse_policy
+from frustum.passes.graph.map_sizes import check_dram
+from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.graph.split_outputs import CHAIN_INPUTS, CHAIN_OUTPUTS
 from frustum.passes.import_onnx import DTYPE, INT8
-from frustum.runtime.failures import UsageError
+from frustum.runtime.diagnostics import node_name
+from frustum.runtime.failures import UsageError, say
 from frustum.runtime.loading import DEFAULT_TARGET, Loaded, name_of, words_of
 from frustum.runtime.request import Request
 
-POLICY = "frustum.policy"
-"""Module attribute: how layers were, or will be, fused; so that a continued stage says the same."""
+AUTO = "auto"
+"""Of `--compress-weights`: where it is better."""
+INTEGERS = frozenset({"i8", "i16"})
+OUTLINED = "frustum-graph-outline makes networks of such layers"
 
 
 def settle(
@@ -36,13 +44,19 @@ def settle(
     """Give the module its target and policy; UsageError where it is past the stop that an option is for."""
     name = name_of(loaded, request)
     is_cut = CHAIN_INPUTS in module.attributes and CHAIN_OUTPUTS in module.attributes
-    if not is_cut and sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk()) != 1:
-        raise UsageError(f"{name}: error: there is not exactly one network in it")
+    if not any(isinstance(each, OutlineNetworks) for each in passes or ()):
+        outside = warn_of_layers_outside(loaded, module, name)
+        if not is_cut and sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk()) != 1:
+            hint = f" ({outside} layers stand in none: {OUTLINED})" if outside else ""
+            raise UsageError(f"{name}: error: there is not exactly one network in it{hint}")
+    note_dtype(module, name)
     stop = stop_of(module)
     if is_cut and stop != STOPS[0]:
         raise UsageError(f"{name}: error: several networks are continued as they were cut, not at stop '{stop}'")
     is_fused = STOPS.index(stop) >= STOPS.index("fused")
     _set_target(module, target, name, stop if is_fused else None)
+    if not is_fused:
+        _check_dram(module)
     dtype = None if request.dtype == "model" else request.dtype
     _refuse_types(module, request, name)
     noted = words_of(module)
@@ -62,6 +76,54 @@ def settle(
     return Choices(dtype or noted.get(DTYPE), *policy)
 
 
+def _check_dram(module: ModuleOp) -> None:
+    own = from_attribute(module.attributes[TARGET])  # type: ignore[arg-type]
+    for network in module.walk():
+        if isinstance(network, NetworkOp):
+            check_dram(network, own)
+
+
+def warn_of_layers_outside(loaded: Loaded, module: ModuleOp, name: str) -> int:
+    """Say of each layer that is in no network, and so is not compiled, where it stands; how many they are."""
+    outside = [] if loaded.original is not None else list(layers_outside(module))
+    for op in outside:
+        node = node_name(op.location)
+        what = f"'{op.name}' op" + (f' ("{node}")' if node else "")
+        place = loaded.text.place_of(op) if loaded.text is not None else name
+        say(f"{place}: warning: {what} stands in no network and is not compiled: {OUTLINED}")
+    return len(outside)
+
+
+def note_dtype(module: ModuleOp, name: str) -> None:
+    """Give a module that does not say it its element type on the device, that of its tensors (biases may be f32)."""
+    if isinstance(module.attributes.get(DTYPE), StringAttr):
+        return
+    found = {element for op in module.walk() for element in elements_of(op)}
+    floats = sorted(found & FLOATS.keys() - {"f32"})
+    if found & INTEGERS:
+        own = INT8
+    elif len(floats) < 2 and found & FLOATS.keys():
+        (own,) = floats or ["f32"]
+    else:
+        kinds = " and ".join(floats) or "no floating-point type"
+        raise UsageError(
+            f"{name}: error: the module has no {DTYPE}, and its tensors, of {kinds}, do not tell it: allowed are "
+            f"{', '.join((*FLOATS, INT8))}"
+        )
+    module.attributes[DTYPE] = StringAttr(own)
+
+
+def elements_of(op: Operation) -> set[str]:
+    """The element types of what an operation of ours gives, as they are called on the device."""
+    if isinstance(op, ExternalOp):
+        return {op.element.data}
+    if is_foreign(op):
+        return set()
+    arguments = op.body.block.args if isinstance(op, NetworkOp) else ()
+    types = [value.type for value in (*arguments, *op.results)]
+    return {str(kind.element_type) for kind in types if isinstance(kind, TensorType)}
+
+
 def with_own_types(request: Request, loaded: Loaded, module: ModuleOp) -> Request:
     """The request for this module: the element type of the target's options acts on floating-point ONNX models alone;
     integers and stages have their types."""
@@ -78,8 +140,11 @@ def with_weights(choices: Choices, loaded: Loaded, module: ModuleOp, request: Re
     for option, value in (("--order", request.order), ("--borders", request.borders)):
         if value is not None and STOPS.index(stop) >= STOPS.index("tiled"):
             raise UsageError(f"{name_of(loaded, request)}: error: {option} {value} has no effect at stop '{stop}'")
+    compression = request.compress_weights or AUTO
+    if compression == AUTO and choices.policy == "none":
+        compression = "none"  # the reference to beat has everything as it is
     return replace(
-        choices, compression=request.compress_weights or "none", weights=request.weights or "replicated",
+        choices, compression=compression, if_better=compression == AUTO, weights=request.weights or "replicated",
         order=request.order, borders=request.borders,
     )  # fmt: skip
 

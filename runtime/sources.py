@@ -11,12 +11,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.runtime.failures import UsageError
+from frustum.runtime.files import recover
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -58,6 +60,11 @@ def kind_of(text: str) -> Kind:
     if kind in ("zoo", "folder"):
         return kind
     path = Path(text)
+    if not path.exists():
+        with suppress(OSError):
+            recover(path)
+        if path.is_dir():
+            return "folder"
     if path.exists() and not path.is_file():  # a pipe would be waited for, and is read twice
         raise UsageError(f"{text}: error: cannot be read: it is neither a file nor a folder")
     try:
@@ -102,7 +109,25 @@ def read_stage(path: str) -> tuple[ModuleOp, Text]:
     with located_errors(text):
         module = text.parse(context)
         module.verify()
+        _check_order(module)
     return module, text
+
+
+def _check_order(module: ModuleOp) -> None:
+    """VerifyException where an operation of ours uses what only a later one makes: they run one after the other."""
+    from xdsl.ir import Operation
+    from xdsl.utils.exceptions import VerifyException
+
+    from frustum.runtime.universe import DIALECTS
+
+    ours = {name for name, _ in DIALECTS}
+    seen: set[Operation] = set()
+    for op in module.walk():
+        if op.dialect_name() in ours:
+            for number, operand in enumerate(op.operands):
+                if isinstance(operand.owner, Operation) and operand.owner not in seen:
+                    raise VerifyException(f"'{op.name}': operand {number} is made behind it, by '{operand.owner.name}'")
+        seen.add(op)
 
 
 def open_folder(folder: Path) -> tuple[Chain, Origin | None]:

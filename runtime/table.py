@@ -1,24 +1,21 @@
-"""The address caches of the cores: which tables they hold, and convolutions computed through them.
+"""The address caches of the cores: which tables they hold, and which of them each convolution finds in its entry.
 
-All cores hold the same, because a table is loaded for all at once.
+All cores hold the same, because a table is loaded for all at once.  What convolutions make of it: `addresses.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from frustum.dialects.address_table import AXES
-from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, TableLoad
-from frustum.dialects.stored_table import StoredTable, read_table
-from frustum.runtime.check import AccessError
-from frustum.runtime.effects import Work
+from frustum.dialects.isa.program import Conv, TableLoad
+from frustum.dialects.stored_table import Bytes, StoredTable, TableError, find_table
+from frustum.runtime.addresses import Addresses, Tables, addresses
+from frustum.runtime.check import AccessError, named
 from frustum.runtime.expand import Expanded
-from frustum.runtime.gather import Steps, Table, gather
-from frustum.runtime.kernels import Array, widen
-from frustum.runtime.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, groups_of, way_out
+from frustum.runtime.order import Ints
 
 
 @dataclass
@@ -69,140 +66,92 @@ def count_tables(expanded: Expanded) -> dict[str, int]:
     }
 
 
-class AddressCaches:
-    """The caches while a program runs in detail: `load` and `convolve` are effects for `Plan.with_effect`."""
+def with_tables(expanded: Expanded, image: Sequence[tuple[int, Bytes]]) -> Expanded:
+    """The expanded program with the tables that its convolutions name, read from what the host writes into DRAM.
 
-    def __init__(self, capacity_bytes: int) -> None:
-        self.occupancy = Occupancy(capacity_bytes)
-        self.tables: dict[int, StoredTable] = {}
-
-    def load(self, instruction: TableLoad, work: Work) -> None:
-        self.occupancy.load(instruction)
-        data = work.raw(0, instruction.src_view, (1, 1, 1, instruction.bytes)).reshape(-1).view(np.uint8)
-        self.tables[instruction.entry] = read_table(data)
-
-    def convolve(self, instruction: Conv, work: Work) -> None:
-        """A convolution whose operands are found through its table alone."""
-        if instruction.table is None:
-            raise AccessError("a convolution without an address table cannot run in detail")
-        self.occupancy.use(instruction)
-        way_out(instruction, work, products(instruction, work, self.tables[instruction.table]))
-
-
-def products(conv: Conv, work: Work, stored: StoredTable) -> Array:
-    """`[units..., n, co, h, w]` in f32, of integers in i64."""
-    images, outputs, rows, columns = work.extent
-    lead = work.view(OUT, conv.out_view, work.extent).shape[:-4]
-    groups, table, job = groups_of(conv, outputs), table_of(stored), _Job(conv, work, stored)
-    memory, weights = job.memory(lead, groups), job.weights(lead, groups)
-    whole = [_multiple(extent, part) for extent, part in zip((images, rows, columns), table.part, strict=False)]
-    sums = np.zeros((len(memory), groups, *whole, outputs // groups), memory.dtype)
-    for group in range(groups):
-        start = group * conv.channels.extent * job.strides[1]
-        gather(memory, start, weights[:, group], table, job.steps, sums[:, group])
-    sums = np.moveaxis(sums[:, :, :images, :rows, :columns], -1, 2)  # units, group, co, n, h, w
-    sums = sums.reshape(*lead, outputs, images, rows, columns)
-    return np.ascontiguousarray(np.moveaxis(sums, -4, -3))
+    AccessError, naming the instruction, where an entry holds no table or one that is not the instruction's.
+    """
+    rows = expanded.core
+    loads = _loads(expanded)
+    number = np.full(len(rows), -1, np.int64)
+    wanted = np.array([_entry(each) for each in expanded.instructions], np.int64)[rows.static]
+    for entry in np.unique(wanted[wanted >= 0]).tolist():
+        mine = np.flatnonzero(wanted == entry)
+        seqs, places = _events(expanded, loads, entry)
+        at = np.searchsorted(seqs, rows.seq[mine]) - 1
+        found = np.where(at >= 0, places[at], -1) if len(places) else np.full(len(mine), -1)
+        if (found < 0).any():
+            conv = named(expanded, int(rows.static[mine[found.argmin()]]))
+            raise AccessError(f"address cache: {conv} uses entry {entry}, which holds no table")
+        number[mine] = found
+    stored, number = _read(expanded, loads, number, image)
+    return replace(expanded, tables=Tables(stored, number, _uses(expanded, stored, number)))
 
 
-def table_of(stored: StoredTable) -> Table:
-    """A stored table with the thread and product that every entry is for."""
-    threads, terms = AXES[stored.order]
-    of_thread = {"n": stored.images, "y": stored.rows, "x": stored.columns}
-    of_product = {"c": stored.channels, "v": stored.kernel[0], "u": stored.kernel[1]}
-    thread = np.indices([of_thread[axis] for axis in threads]).reshape(3, -1)
-    product = np.indices([of_product[axis] for axis in terms]).reshape(3, -1)
-    n, y, x = (thread[threads.index(axis)] for axis in "nyx")
-    c, v, u = (product[terms.index(axis)] for axis in "cvu")
-    part = stored.images, stored.rows, stored.columns, stored.channels
-    return Table(stored.base, stored.rel, (n, y, x), (c, v, u), part)
+def _entry(instruction: object) -> int:
+    return instruction.table if isinstance(instruction, Conv) and instruction.table is not None else -1
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The operands of one convolution on a group of units."""
-
-    conv: Conv
-    work: Work
-    stored: StoredTable
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Of the input, in elements."""
-        view = self.conv.in_view
-        return tuple(stride // ELEMENT_BYTES[view.element] for stride in view.strides)
-
-    @property
-    def steps(self) -> Steps:
-        n, c, h, w = self.strides
-        return Steps(n, self.conv.strides[0] * h, self.conv.strides[1] * w, c)
-
-    @property
-    def channels(self) -> int:
-        """Input channels of a group as far as the walk goes."""
-        return _multiple(self.conv.channels.extent, self.stored.channels)
-
-    def memory(self, lead: Sequence[int], groups: int) -> Array:
-        """`[units, elements]`: memory from the first window's first element on, of a border that holds the padding.
-
-        What the piece does not hold is the padding too: the walk reaches over its ends.
-        """
-        conv, work = self.conv, self.work
-        n, c, h, w = self.strides
-        shape = (work.extent[0], groups, *work.read[1:])
-        step = conv.channels.extent * c
-        size = ELEMENT_BYTES[conv.in_view.element]
-        held = work.view(IN, conv.in_view, shape, tuple(size * s for s in (n, step, c, h, w)))
-        held = _wide(held.reshape(-1, *shape), conv.in_zero)
-        elements = self._reach(groups)
-        memory = np.zeros((len(held), elements), held.dtype)
-        start = work.low[2] * h + work.low[3] * w
-        strides = [memory.itemsize * s for s in (elements, n, step, c, h, w)]
-        np.ndarray(held.shape, memory.dtype, memory.data, start * memory.itemsize, strides)[...] = held
-        return memory
-
-    def _reach(self, groups: int) -> int:
-        """One more than the highest address of the walk."""
-        n, c, h, w = self.strides
-        part = self.stored
-        images, rows, columns = (
-            _multiple(extent, size) for extent, size in
-            zip((self.work.extent[0], *self.work.extent[2:]), (part.images, part.rows, part.columns), strict=True)
-        )  # fmt: skip
-        extents = images, (groups - 1) * self.conv.channels.extent + self.channels
-        window = [
-            (size - 1) * s + (k - 1) * d
-            for size, s, k, d in zip(
-                (rows, columns), self.conv.strides, self.conv.kernel, self.conv.dilations, strict=True
-            )
-        ]
-        return (extents[0] - 1) * n + (extents[1] - 1) * c + window[0] * h + window[1] * w + 1
-
-    def weights(self, lead: Sequence[int], groups: int) -> Array:
-        """`[units, groups, co, c, kh, kw]`; 0 for channels that are not there."""
-        conv, work = self.conv, self.work
-        outputs, channels = work.extent[1], work.read[1]
-        shape = (outputs, channels, *conv.kernel)
-        given = work.view(WEIGHT, conv.weight_view, shape)
-        zeros = None
-        if conv.weight_zero_view is not None:
-            stride = conv.weight_zero_view.strides[1]
-            zeros = work.view(WEIGHT_ZERO, conv.weight_zero_view, (outputs, 1, 1, 1), (stride, 0, 0, 0))
-        given = np.broadcast_to(_wide(given, 0 if zeros is None else zeros), (*lead, *shape))
-        missing = self.channels - channels
-        padded = np.pad(given.reshape(-1, *shape), ((0, 0), (0, 0), (0, missing), (0, 0), (0, 0)))
-        return padded.reshape(-1, groups, outputs // groups, self.channels, *conv.kernel)
+def _loads(expanded: Expanded) -> Ints:
+    """Rows of the cluster table that load address tables, in program order."""
+    is_load = np.array([isinstance(each, TableLoad) for each in expanded.instructions], bool)
+    found: Ints = np.flatnonzero(is_load[expanded.cluster.static])
+    return found
 
 
-def _wide(values: Array, zero: Array | int) -> Array:
-    """In f32; integers in i64, as distances from their zero point."""
-    if values.dtype.kind == "i":
-        return values.astype(np.int64) - np.asarray(zero, np.int64)
-    return np.asarray(widen(values))
+def _events(expanded: Expanded, loads: Ints, entry: int) -> tuple[Ints, Ints]:
+    """When an entry changes, as places in the program order, and the load whose table it holds from then on; -1:
+    none."""
+    seqs, places = [], []
+    for place, row in enumerate(loads.tolist()):
+        load = expanded.instructions[expanded.cluster.static[row]]
+        assert isinstance(load, TableLoad)
+        if load.entry == entry or entry in load.evicts:
+            seqs.append(int(expanded.cluster.seq[row]))
+            places.append(place if load.entry == entry else -1)
+    return np.array(seqs, np.int64), np.array(places, np.int64)
 
 
-def _multiple(extent: int, part: int) -> int:
-    return -(-extent // part) * part
+def _read(
+    expanded: Expanded, loads: Ints, number: Ints, image: Sequence[tuple[int, Bytes]]
+) -> tuple[tuple[StoredTable, ...], Ints]:
+    """The tables that are used, each once, and for each row its number; -1: none."""
+    tables: dict[tuple[int, int], int] = {}
+    stored: list[StoredTable] = []
+    renamed = np.full(len(loads) + 1, -1, np.int64)
+    for place in np.unique(number[number >= 0]).tolist():
+        row = int(loads[place])
+        static = int(expanded.cluster.static[row])
+        load = expanded.instructions[static]
+        assert isinstance(load, TableLoad)
+        where = int(expanded.cluster.address[0, row, 0]), load.bytes
+        if where not in tables:
+            try:
+                stored.append(find_table(image, *where))
+            except TableError as error:
+                raise AccessError(f"{named(expanded, static)}: {error}") from error
+            tables[where] = len(stored) - 1
+        renamed[place] = tables[where]
+    return tuple(stored), renamed[number]
 
 
-__all__ = ["AddressCaches", "Occupancy", "check_tables", "count_tables", "products", "table_of"]
+def _uses(expanded: Expanded, stored: Sequence[StoredTable], number: Ints) -> dict[tuple[int, int], Addresses]:
+    """What each convolution makes of each table that it names."""
+    used = np.flatnonzero(number >= 0)
+    pairs = np.unique(np.stack([expanded.core.static[used], number[used]]), axis=1).T.tolist()
+    found: dict[tuple[int, int], Addresses] = {}
+    for static, its in pairs:
+        conv = expanded.instructions[static]
+        assert isinstance(conv, Conv)
+        rows = used[(expanded.core.static[used] == static) & (number[used] == its)]
+        active = expanded.core.active[rows]
+        images, _, height, width = (expanded.core.extent[:, rows] * active).max(axis=(1, 2)).tolist()
+        channels = int((expanded.core.read[1, rows] * active).max())
+        try:
+            found[static, its] = addresses(stored[its], conv, (images, height, width, channels))
+        except TableError as error:
+            raise AccessError(f"{named(expanded, static)}: its address table: {error}") from error
+    return found
+
+
+__all__ = ["Occupancy", "check_tables", "count_tables", "with_tables"]

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from frustum.runtime.failures import UsageError
 
 WIDTH = 100
 _INDENT = "  "
 _KINDS = ("gdma", "cdma", "bus", "fetch", "iodma", "mvdma", "matrix", "vector")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def show(text: str) -> None:
+    """Write to stdout; UsageError where that is full.  A reader that is gone is the caller's."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left at its end
+        raise UsageError(f"error: stdout cannot be written: {error.strerror}") from error
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -33,7 +49,8 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def _title(data: Mapping[str, Any]) -> list[str]:
-    title = f"{data['model']} on {data['target']}, {data['dtype']}, policy {data['policy']}"
+    machine = data.get("target_file") or data["target"]
+    title = f"{data['model']} on {machine}, {data['dtype']}, policy {data['policy']}"
     units, layers = len(data["units"]), len(data["layers"])
     host = sum(layer["where"] == "host" for layer in data["layers"])
     counts = [f"{layers} layers", f"{units} units" if units else "", f"{host} on the host" if host else ""]
@@ -57,7 +74,12 @@ def _dram(dram: Mapping[str, Any]) -> list[str]:
     lines.append(f"{_INDENT}read {bytes_text(dram['read_bytes'])}, written {bytes_text(dram['write_bytes'])}")
     if dram["ratio"] is not None:
         least = f"{bytes_text(dram['compulsory_bytes'])} ({dram['compulsory_bytes']:,} B)"
-        lines.append(f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}, code and tables aside")
+        form = "" if dram["compulsory_bytes"] == dram["compressed_compulsory_bytes"] else " with raw weights"
+        lines.append(f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}{form}, code and tables aside")
+        if form:
+            stored = dram["compressed_compulsory_bytes"]
+            least = f"{bytes_text(stored)} ({stored:,} B) with weights as they are stored"
+            lines.append(f"{_INDENT}{dram['ratio_to_compressed']:.3f} times the {least}")
     return lines
 
 
@@ -88,8 +110,12 @@ def _host(host: Mapping[str, Any]) -> list[str]:
     if not reasons:
         return []
     rows = [(f"{len(names)} x {op}", names[0], why) for (op, why), names in reasons.items()]
-    moved = f"{_INDENT}{bytes_text(host['moved_bytes'])} ({host['moved_bytes']:,} B) moved for them"
-    return ["On the host", *table(rows), moved]
+    moved = f"{host['to_host_bytes']:,} B go to the host during the run, {host['from_host_bytes']:,} B come back"
+    lines = [f"{_INDENT}{moved}"]
+    if host["link_cycles"] is not None:
+        busy = f"{host['link_cycles']:,} cycles on the host link, {host['port_cycles']:,} at the DRAM port"
+        lines.append(f"{_INDENT}{busy}; computing on the host takes 0 cycles")
+    return ["On the host", *table(rows), *lines]
 
 
 def _engines(engines: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -108,12 +134,18 @@ def _engines(engines: Mapping[str, Mapping[str, int]]) -> list[str]:
 def _computing(data: Mapping[str, Any]) -> list[str]:
     macs, lines = data["macs"], data["line_buffer"]
     again = f", {macs['recomputed']:,} more computed again" if macs["recomputed"] else ", none computed again"
-    return [
+    text = [
         "Computing",
         f"{_INDENT}{macs['useful']:,} useful MACs{again}",
         f"{_INDENT}line buffer: {lines['writes']:,} writes, {lines['compute_steps']:,} steps,"
         f" {lines['discarded']:,} windows discarded",
     ]
+    cycles = data["cycles"]
+    if cycles and cycles["address_without_tables"]:
+        text.append(
+            f"{_INDENT}addresses: {cycles['address']:,} cycles, {cycles['address_without_tables']:,} without tables"
+        )
+    return text
 
 
 def _energy(energy: Mapping[str, float]) -> list[str]:
@@ -167,13 +199,20 @@ def _check(check: Mapping[str, Any]) -> list[str]:
     if len(outputs) > 1:
         worst = max(outputs, key=lambda name: outputs[name]["max_rel_error"])
         lines.append(f"{_INDENT}{len(outputs)} outputs compared, the worst is {worst}")
+    if check["nan_in_both"]:
+        lines.append(f"{_INDENT}{nan_text(check)}")
     return lines
+
+
+def nan_text(check: Mapping[str, Any]) -> str:
+    """What to think of a comparison of what is not a number."""
+    return f"{check['nan_in_both']:,} of {check['numbers']:,} outputs are NaN in both"
 
 
 def _seconds(seconds: Mapping[str, Any]) -> list[str]:
     parts = [
         f"{name} {seconds[name]:.2f} s" + (_calibration(seconds) if name == "compile" else "")
-        for name in ("import", "compile", "emulate")
+        for name in ("import", "compile", "emulate", "loops")
         if seconds[name] is not None
     ]
     return ["Wall time", _INDENT + ", ".join(parts)] if parts else []

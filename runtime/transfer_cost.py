@@ -105,7 +105,7 @@ def _fetch_cycles(machine: MachineMap, size_bytes: Ints) -> tuple[Ints, Ints, In
     full = machine.target.transfers.chunk_bytes + 0 * rest
     engine, dram = machine.mover("fetch"), machine.memory(DRAM)
     pairs = [
-        transfer_chunk_cycles(engine, dram, dram, size, size, size)
+        transfer_chunk_cycles(engine, dram, dram, size, size_bytes, size_bytes)
         for size in (full, np.where(rest > 0, rest, full))
     ]
     busy = np.stack([pair.engine for pair in pairs], axis=-1) * (size_bytes > 0)[..., None]
@@ -180,7 +180,7 @@ class _Table:
         self.chunks[chosen, 0] = whole + (rest > 0)
         self.busy[chosen, 0] = busy
         self.port_busy[chosen, 0, SOURCE] = port
-        self.latency[chosen, 0] = self.machine.memory(DRAM).latency_cycles
+        self.latency[chosen, 0] = self.machine.memory(DRAM).latency_cycles * (size_bytes > 0)
         self.route[chosen, 0] = len(self.route_ports)
         self.route_ports.append([0])
         self.route_sides.append([SOURCE])

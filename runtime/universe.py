@@ -20,6 +20,7 @@ DIALECTS = (
 # name of the pass, "module:Class"; in the order of the pipeline.
 PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-set-target", "frustum.backend.set_target:SetTarget"),
+    ("frustum-graph-outline", "frustum.passes.graph.outline:OutlineNetworks"),
     ("frustum-graph-quantise", "frustum.passes.graph.quantise:QuantiseNetwork"),
     ("frustum-graph-fold-quantisation", "frustum.passes.graph.fold_quantisation:FoldQuantisation"),
     ("frustum-graph-canonicalize", "frustum.passes.graph.canonicalize:Canonicalize"),

@@ -11,13 +11,13 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from frustum.dialects.durations import matrix_work, vector_cycles, vector_passes
+from frustum.dialects.durations import address_cycles, larger, matrix_work, vector_cycles, vector_passes
 from frustum.dialects.isa.program import (
     ELEMENT_BYTES,
     Binary,
@@ -34,9 +34,10 @@ from frustum.dialects.isa.program import (
     Unary,
 )
 from frustum.dialects.line_buffer_plan import Windows
+from frustum.dialects.stored_table import StoredTable
 from frustum.dialects.target import Target, VectorUnit
 from frustum.runtime.expand import OPERANDS, Expanded, Rows
-from frustum.runtime.form import Form
+from frustum.runtime.form import Form, groups_of
 from frustum.runtime.order import Ints
 
 Mask = tuple[bool, ...]
@@ -55,11 +56,13 @@ class Work:
     moved_bytes: Ints  # rows, units: size of a transfer, or operands and results of computing
     read_bytes: Ints  # OPERANDS, rows: over all units
     written_bytes: Ints  # OPERANDS, rows: into one of the memories, if there are several
-    macs: Ints  # rows: over all units; so are the four below
+    macs: Ints  # rows: over all units; so are the six below
     line_writes: Ints
     line_writes_split: Ints  # what `split` mode would have written, where it exists
     steps: Ints
     discarded: Ints
+    address_cycles: Ints  # in which the matrix unit finds addresses, overlapped or not
+    address_cycles_without_tables: Ints
 
 
 def work(expanded: Expanded, rows: Rows, target: Target) -> Work:
@@ -71,6 +74,7 @@ def work(expanded: Expanded, rows: Rows, target: Target) -> Work:
             _set_matrix(result, rows, chosen, alike.instruction, target)
         elif not isinstance(alike.instruction, Copy | TableLoad):
             _set_vector(result, rows, chosen, alike, target.core.vector)
+    _set_addresses(result, expanded, rows, target)
     _set_transfers(result, expanded, rows)
     return result
 
@@ -93,6 +97,8 @@ def _nothing(rows: int, units: int) -> Work:
         line_writes_split=zeros(rows),
         steps=zeros(rows),
         discarded=zeros(rows),
+        address_cycles=zeros(rows),
+        address_cycles_without_tables=zeros(rows),
     )
 
 
@@ -106,6 +112,8 @@ class _Size:
     factor: int
     by_box: Mask
     by_read: Mask
+    outputs_per_group: int = 0
+    """Not 0: times the groups of so many output channels that the box has."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +165,8 @@ def _sizes(instruction: Instruction, form: Form) -> tuple[_Size | None, ...]:
             sizes.append(_Size(instruction.expand, still, still))
             continue
         moves = tuple(isinstance(instruction, Copy) or stride != 0 for stride in operand.view.strides)
-        sizes.append(_Size(element, *((moves, still) if operand.is_written else (still, moves))))
+        lies_like_the_box = operand.is_written or isinstance(instruction, Conv)
+        sizes.append(_Size(element, *((moves, still) if lies_like_the_box else (still, moves))))
     return tuple(sizes)
 
 
@@ -170,7 +179,7 @@ def _conv_size(conv: Conv, slot: int, element: int) -> _Size:
     """Input, weights, or one number for each output channel."""
     channel, still = (False, True, False, False), (False,) * 4
     if slot == 0:
-        return _Size(element * conv.groups, still, (True,) * 4)
+        return _Size(element, still, (True,) * 4, 0 if conv.groups == 1 else conv.box.extent[1] // conv.groups)
     if slot == 1:
         return _Size(element * prod(conv.kernel), channel, channel)
     return _Size(element, channel, still)
@@ -184,7 +193,8 @@ def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
             mode = instruction.line_mode
             rows = None if mode == "split" else windows_of(instruction)
             width = instruction.kernel, instruction.strides[1], instruction.dilations[1]
-            parameters = *width, instruction.groups, mode, rows
+            per_group = 0 if instruction.groups == 1 else instruction.box.extent[1] // instruction.groups
+            parameters = *width, instruction.groups, per_group, mode, rows
         case Pool():
             parameters = prod(instruction.kernel), instruction.act and instruction.act.kind
         case Binary():
@@ -217,6 +227,8 @@ def _set_bytes(result: Work, rows: Rows, chosen: Ints, alike: _Alike) -> None:
                 each = each * extent[d]
             if size.by_read[d]:
                 each = each * read[d]
+        if size.outputs_per_group:
+            each = each * (extent[1] // size.outputs_per_group)
         reads, writes = _happens(alike.instruction, slot, rows, chosen)
         total = each.sum(axis=1)
         if operand.is_read:
@@ -277,13 +289,16 @@ def _set_transfers(result: Work, expanded: Expanded, rows: Rows) -> None:
 
 
 def _by_stride(instructions: Sequence[Instruction], slot: int) -> tuple[Ints, Ints, Ints]:
-    """Of each copy: strides in growing order, the dimensions they belong to, bytes of an element."""
+    """Of each copy: strides without sign in growing order, the dimensions they belong to, bytes of an element.
+
+    A run that is walked backwards is as contiguous as another.
+    """
     strides = np.zeros((len(instructions), 4), np.int64)
     element = np.ones(len(instructions), np.int64)
     for number, instruction in enumerate(instructions):
         if isinstance(instruction, Copy):
             view = (instruction.src_view, instruction.dst_view)[slot]
-            strides[number], element[number] = view.strides, ELEMENT_BYTES[view.element]
+            strides[number], element[number] = np.abs(view.strides), ELEMENT_BYTES[view.element]
             if slot == 0 and instruction.expand is not None:
                 element[number] = instruction.expand
     dims = np.argsort(strides, axis=1, kind="stable")
@@ -323,7 +338,8 @@ def windows_of(conv: Conv) -> Windows:
 def _set_matrix(result: Work, rows: Rows, chosen: Ints, conv: Conv, target: Target) -> None:
     """Equal extents are worked out once."""
     images, outputs, height, width = rows.extent[:, chosen]
-    counts = np.stack([images, height, width, rows.read[1, chosen], outputs // conv.groups])
+    groups = groups_of(conv, outputs)
+    counts = np.stack([images, height, width, rows.read[1, chosen], outputs // larger(groups, 1), groups])
     which, distinct = _distinct(counts * rows.active[chosen])
     action = windows_of(conv).convolution(*distinct)
     done = matrix_work(target.core.matrix, action, conv.line_mode)
@@ -337,8 +353,41 @@ def _set_matrix(result: Work, rows: Rows, chosen: Ints, conv: Conv, target: Targ
         total[chosen] = each[which].sum(axis=1)
 
 
+def _set_addresses(result: Work, expanded: Expanded, rows: Rows, target: Target) -> None:
+    """What finding the operands of convolutions takes, by the tables that they really name; the matrix unit is busy
+    for at least that long."""
+    is_conv = np.array([isinstance(each, Conv) for each in expanded.instructions], bool)
+    for number in np.unique(rows.static[is_conv[rows.static]]).tolist():
+        conv, mine = expanded.instructions[number], rows.of(number)
+        assert isinstance(conv, Conv)
+        images, outputs, height, width = rows.extent[:, mine] * rows.active[mine]
+        box = images, height, width, rows.read[1, mine] * rows.active[mine]
+        groups = groups_of(conv, outputs)
+        unit, taps = target.core.matrix, prod(conv.kernel)
+        computed = address_cycles(unit, box, taps, groups)
+        found = np.array(computed)
+        for its, stored in _tables(expanded, conv, mine):
+            n, h, w, channels = (each[its] for each in box)
+            found[its] = address_cycles(
+                unit, (n, h, w, channels), taps, groups[its], stored.part, has_groups=stored.groups > 1
+            )
+        result.cycles[mine] = np.maximum(result.cycles[mine], found)
+        result.address_cycles[mine] = found.sum(axis=1)
+        result.address_cycles_without_tables[mine] = computed.sum(axis=1)
+
+
+def _tables(expanded: Expanded, conv: Conv, mine: Ints) -> Iterator[tuple[Ints, StoredTable]]:
+    """The tables that some rows of a convolution name, each with the numbers of its rows in `mine`."""
+    if conv.table is None:
+        return
+    assert expanded.tables is not None, "tables are read before they are counted"
+    number = expanded.tables.number[mine]
+    for table in np.unique(number).tolist():
+        yield np.flatnonzero(number == table), expanded.tables.stored[table]
+
+
 def _distinct(counts: Ints) -> tuple[Ints, Ints]:
-    """Number of each column's distinct value, and the distinct columns: counts are `[4, ...]`, at least 0."""
+    """Number of each column's distinct value, and the distinct columns: counts are `[facts, ...]`, at least 0."""
     key = np.zeros(counts.shape[1:], np.int64)
     for count in counts:
         key = key * (int(count.max(initial=0)) + 1) + count

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from frustum.dialects.declared import Problem
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.target import Target, TargetError, read_target
 
 _FOLDER = Path(__file__).resolve().parent
 _SUFFIXES = (".yaml", ".yml")
+MOST_BYTES = 1 << 20
+"""No description of a target is longer."""
 
 
 def names() -> list[str]:
@@ -27,16 +32,25 @@ def path(name: str) -> Path:
     return _FOLDER / f"{name}.yaml"
 
 
-def load(name_or_path: str | Path) -> Target:
-    """A shipped target by name, or any by its file; `TargetError` says what is wrong."""
+def is_file(name: str) -> bool:
+    """Whether a target is named by its file."""
+    return Path(name).suffix in _SUFFIXES
+
+
+def load(
+    name_or_path: str | Path, check_options: Callable[[Mapping[str, Any]], list[Problem]] = lambda options: []
+) -> Target:
+    """A shipped target by name, or any by its file; `TargetError` says what is wrong, also to `check_options`."""
     file = Path(name_or_path)
-    if file.suffix not in _SUFFIXES:
+    if not is_file(str(name_or_path)):
         file = path(str(name_or_path))
-    return read_target(_text(file), str(file))
+    return read_target(_text(file), str(file), check_options)
 
 
 def _text(file: Path) -> str:
     try:
+        if file.is_file() and (size := file.stat().st_size) > MOST_BYTES:
+            raise TargetError(f"{file}: error: {size} bytes long, more than any target")
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise TargetError(f"{file}: error: not YAML: byte {error.start} is not UTF-8") from error

@@ -37,7 +37,7 @@ from frustum.dialects.graph.attributes import (
 )
 from frustum.dialects.graph.conversions import DequantizeOp, QuantizeOp
 from frustum.dialects.graph.elementwise import BinaryOp, UnaryOp
-from frustum.dialects.graph.network import NetworkOp, OutputOp, WeightOp
+from frustum.dialects.graph.network import CallOp, NetworkOp, OutputOp, WeightOp
 from frustum.dialects.graph.products import ConvOp, MatmulOp
 from frustum.dialects.graph.scales import Scale, ScaleAttr, bounds, is_integer
 from frustum.dialects.graph.sums import ReduceOp, SoftmaxOp
@@ -59,6 +59,7 @@ __all__ = [
     "ActAttr",
     "Arithmetic",
     "BinaryOp",
+    "CallOp",
     "ConcatOp",
     "ConvOp",
     "DequantizeOp",
@@ -104,6 +105,7 @@ FGraph = Dialect(
         NetworkOp,
         OutputOp,
         WeightOp,
+        CallOp,
         QuantizeOp,
         DequantizeOp,
         ConvOp,

@@ -1,12 +1,19 @@
-"""The network, its outputs, its constants."""
+"""The network, its outputs, its constants, and how a host program calls it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from xdsl.dialects.builtin import ArrayAttr, StringAttr, SymbolNameConstraint, TensorType
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    FlatSymbolRefAttrConstr,
+    StringAttr,
+    SymbolNameConstraint,
+    SymbolRefAttr,
+    TensorType,
+)
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -15,13 +22,24 @@ from xdsl.irdl import (
     result_def,
     traits_def,
     var_operand_def,
+    var_result_def,
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, Pure, SymbolOpInterface
+from xdsl.traits import (
+    HasParent,
+    IsolatedFromAbove,
+    IsTerminator,
+    Pure,
+    SymbolOpInterface,
+    SymbolTable,
+    SymbolUserOpInterface,
+)
 from xdsl.utils.exceptions import VerifyException
 
-__all__ = ["NetworkOp", "OutputOp", "WeightOp"]
+from frustum.dialects.dominance import check_dominance
+
+__all__ = ["CallOp", "NetworkOp", "OutputOp", "WeightOp"]
 
 
 @irdl_op_definition
@@ -77,6 +95,7 @@ class NetworkOp(IRDLOperation):
             raise VerifyException("a network ends with fgraph.output")
         if len(block.last_op.values) != len(self.outputs):
             raise VerifyException(f"{len(self.outputs)} output names for {len(block.last_op.values)} outputs")
+        check_dominance(self)
 
     @classmethod
     def parse(cls, parser: Parser) -> NetworkOp:
@@ -133,6 +152,47 @@ class WeightOp(IRDLOperation):
 
     def __init__(self, key: str, type: TensorType[Any]) -> None:
         super().__init__(properties={"key": StringAttr(key)}, result_types=[type])
+
+
+class _Called(SymbolUserOpInterface):
+    """The called network is there, with these types."""
+
+    def verify(self, op: Operation) -> None:
+        assert isinstance(op, CallOp)
+        found = SymbolTable.lookup_symbol(op, op.callee)
+        if isinstance(found, NetworkOp):
+            op.check_types(found)
+        elif found is None or found.name.startswith("fgraph."):
+            raise VerifyException(f"'{op.name}': no network is called @{op.callee.root_reference.data}")
+
+
+@irdl_op_definition
+class CallOp(IRDLOperation):
+    """Runs a network of the same module: a value for each of its inputs, a result for each of its outputs."""
+
+    name = "fgraph.call"
+    callee = prop_def(FlatSymbolRefAttrConstr)
+    inputs = var_operand_def(TensorType)
+    outputs = var_result_def(TensorType)
+    traits = traits_def(_Called(), Pure())
+    assembly_format = "$callee `(` $inputs `)` attr-dict `:` functional-type($inputs, $outputs)"
+
+    def __init__(self, callee: str, inputs: Sequence[SSAValue], outputs: Sequence[Attribute]) -> None:
+        super().__init__(
+            operands=[inputs], result_types=[outputs], properties={"callee": SymbolRefAttr(callee)}
+        )
+
+    def check_types(self, network: NetworkOp) -> None:
+        """Raise `VerifyException` unless the network has inputs and outputs of the types given here."""
+        for what, own, wanted in (
+            ("operands", self.operand_types, [a.type for a in network.body.block.args]),
+            ("results", self.result_types, [v.type for v in network.terminator.values]),
+        ):
+            if list(own) != wanted:
+                raise VerifyException(
+                    f"'{self.name}': {what} of types ({', '.join(map(str, own))}), "
+                    f"@{network.sym_name.data} has ({', '.join(map(str, wanted))})"
+                )
 
 
 def _parse_names(parser: Parser) -> ArrayAttr[StringAttr]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from math import prod
+from typing import Any, ClassVar, Unpack, cast
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolNameConstraint
 from xdsl.ir import Block, Region
@@ -19,6 +20,7 @@ from xdsl.irdl import (
 from xdsl.traits import HasParent, IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.host_type import MODEL_DTYPE, HostType
 from frustum.dialects.isa.attributes import BUFFER_TYPES, DRAM, BufferType
 from frustum.dialects.isa.instruction import (
     COMMON,
@@ -33,6 +35,7 @@ from frustum.dialects.isa.instruction import (
     word,
 )
 from frustum.dialects.isa.program import (
+    ELEMENT_BYTES,
     ELEMENTS,
     ENGINES,
     EXTERNAL_CLASSES,
@@ -140,6 +143,22 @@ class ExternalOp(IRDLOperation):
         check_word(self.name, "class", self.class_, EXTERNAL_CLASSES)
         check_word(self.name, "element", self.element, ELEMENTS)
         check_storage(self.name, self.bytes.value.data, self.address)
+        self._check_interface()
+
+    def _check_interface(self) -> None:
+        """The host passes whole arrays of a type that numpy has."""
+        shape, size = tuple(self.shape.get_values()), self.bytes.value.data
+        needed = prod(shape) * ELEMENT_BYTES[cast(Element, self.element.data)]
+        if min(shape, default=0) < 0 or (self.class_.data in ("input", "output") and needed != size):
+            text = "x".join(map(str, shape))
+            raise VerifyException(f"'{self.name}': shape {text} of {self.element.data} in {size} bytes")
+        if self.model_dtype is not None and self.model_dtype.data:  # empty: the type of the element
+            try:
+                host = HostType.parse(self.model_dtype.data)
+            except ValueError as error:
+                raise VerifyException(f"'{self.name}': {error}") from error
+            if not MODEL_DTYPE.fullmatch(host.dtype):
+                raise VerifyException(f"'{self.name}': {host.dtype!r} is no type of the host, such as float32")
 
 
 @irdl_op_definition

@@ -20,7 +20,7 @@ class Axis:
     """Which input positions one dimension of a piece needs: output `[a, a + e)` needs
     `[a * num // den + low, ... + ((e - 1) * num) // den + 1 + reach)`.
 
-    Source: frustum.md, "Regions (backward projection)": stride `num`, leading pad `-low`, `reach = (K - 1) * D`.
+    Source: docs/techniques/frustum.md, "Regions": stride `num`, leading pad `-low`, `reach = (K - 1) * D`.
     With `den > 1` (resize, grouped channels) pieces start at multiples of `den`.
     """
 

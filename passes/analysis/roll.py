@@ -1,6 +1,6 @@
 """Units that run in steps along their rows, and keep the rows that later steps still need.
 
-Source: frustum.md "exchange"; rate form of Occam's dependence closure (doi 10.1145/3566052).
+Source: docs/techniques/frustum.md, "Borders"; rate form of Occam's dependence closure (doi 10.1145/3566052).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A piece of the series is a range of positions [start, stop); a cut at p separates layer p - 1 from layer p.  Layers
 stand in an order of execution, so pieces depend on earlier ones only, whatever the graph between them is.
-Source: output-split.md, steps 2 to 4.  Each question costs as many steps as the piece has layers and reads, all on
-difference arrays and their prefix sums.
+Source: docs/techniques/output-split.md, "Where it is cut".  Each question costs as many steps as the piece has layers
+and reads, all on difference arrays and their prefix sums.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Series:
     reads: Sequence[Sequence[int]]
     """The earlier layers whose results each one reads."""
     outputs: frozenset[int]
-    """The layers whose result is an output of the network."""
+    """The layers whose result is an output of the network, and is not only for the host between two pieces of it."""
     result_bytes: Sequence[int]
     weight_bytes: Sequence[int]
     cost: Sequence[int]

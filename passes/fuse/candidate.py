@@ -1,45 +1,72 @@
 """The numbers of a set of layers that may become a unit: what the rules compare.
 
-Symbols of tfu.md: n `cores`, S `sram_bytes`, W `wram_bytes`, NR `nram_bytes`, IN1 `in_bytes`, IN2 `buffer_bytes`,
-W_j `weight_bytes`, W_i `sub_weight_bytes`, SubIN_i `sub_in_bytes`, SubOUT_i `sub_out_bytes`,
-size_TFU `loaded_bytes`, size_ori `once_bytes`.
+Symbols of the rules: n `cores`, S `sram_bytes`, W `wram_bytes`, NR `nram_bytes`, IN1 `in_bytes`, IN2 `buffer_bytes`,
+W_i `weights[i].sub_map`, size_TFU `loaded_bytes`, size_ori `once_bytes`; the most of SubIN_i + W_i over all layers
+`load_bytes`, of SubOUT_i + W_i+1 `store_bytes`, of W_i + W_i+1 `adjacent_weight_bytes`.
+
+Source: docs/techniques/tfu.md, "Symbols".
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, Literal
 
 from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.dialects.tile import SubMap
-from frustum.passes.analysis.layer import CONCAT, Layer
-from frustum.passes.analysis.project import Projection, UnitLayers, project, tile_counts
+from frustum.dialects.unit import Extents
+from frustum.passes.analysis.layer import CONCAT, SAME4, Layer
+from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project, tile_counts
+from frustum.passes.fuse.join import outputs_of
 from frustum.passes.fuse.operators import Operator, operators_of
+from frustum.passes.fuse.optimal import OptimalOptions, Plan
+from frustum.passes.fuse.runs import plan_runs
 from frustum.passes.tile.plan_unit import (
     Budget,
     UnitPlan,
+    alignment,
     bias_bytes,
+    candidates,
     map_bytes,
     plan_unit,
     tile_bytes,
     weight_bytes,
 )
+from frustum.passes.tile.search import ORDER, exhaust, with_extent
 
 __all__ = ["Candidate", "Limits", "Operator"]
 
 
+Cut = Literal["whole", "cores", "time"]
+"""How Cout is cut: not at all, over the cores of a cluster, or over the cores and then into pieces over time."""
+
+
 @dataclass(frozen=True)
 class Limits:
-    """What remedies have made smaller: images in a unit map, its bytes of SRAM; over how many cores Cout is split."""
+    """What remedies have made smaller: images in a unit map, and how often the unit map that growth wants is halved;
+    how often each layer's sub-map is; how Cout is cut."""
 
     maps: int
-    sram_bytes: int
-    cout_parts: int = 1
+    map_halvings: int = 0
+    sub_halvings: int = 0
+    cout: Cut = "whole"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Bytes of a layer's weights and of all else that has one number per output channel, as one core needs them."""
+
+    sub_map: int
+    """What a sub-map needs, with Cout cut so."""
+    group: int
+    """The least that Cout can be cut into: one output channel."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +82,13 @@ class Candidate:
     """Layers that came in as part of a whole block."""
     weight_users: Mapping[str, int] = field(default_factory=dict)
     """How many layers of the network use each weight."""
+    options: OptimalOptions = field(default_factory=OptimalOptions)
+    """How the runs of the unit may be cut."""
 
     @cached_property
     def plan(self) -> UnitPlan | None:
         """The unit map and the sub-maps; None where none fits."""
-        return plan_unit(self.layers, self.target, Budget(self.limits.sram_bytes, maps=self.limits.maps))
+        return plan_unit(self.layers, self.target, Budget(self.sram_bytes, self.limits.maps, "halvings"))
 
     # --- the machine ---------------------------------------------------------------------------------------
 
@@ -78,6 +107,91 @@ class Candidate:
     @property
     def nram_bytes(self) -> int:
         return self.target.core.nram.capacity_bytes
+
+    # --- what growth wants, before anything is planned ---------------------------------------------------------
+
+    @cached_property
+    def _halvings(self) -> list[Projection]:
+        """Unit maps that growth may want: each cluster's share of all images, then halves of it along N, H and W as
+        long as every core still has an output position."""
+        whole = next(candidates(self.layers, self.target.chip.clusters, self.limits.maps))
+        n, _, h, w = alignment(self.layers)
+        found: list[Projection] = []
+        for tile in exhaust(whole.tile, (min(n, whole.tile[0]), whole.tile[1], h, w)):
+            if found and tile[0] * tile[2] * tile[3] < self.cores:
+                break
+            try:
+                found.append(project(self.layers, replace(whole, tile=tile, depth=1), self.target.chip.clusters))
+            except Unprojectable:
+                continue
+        return found
+
+    @cached_property
+    def wanted(self) -> Projection | None:
+        """The unit map that growth wants; None where the layers can be cut in no such way, which the planner judges."""
+        return self._halvings[self.limits.map_halvings] if self._halvings else None
+
+    @cached_property
+    def wanted_in_bytes(self) -> int:
+        return 0 if self.wanted is None else self._in_bytes(self.wanted)
+
+    @cached_property
+    def wanted_out_bytes(self) -> int:
+        return 0 if self.wanted is None else tile_bytes(self.wanted.outputs[-1], self.layers.out.out_bytes)
+
+    @cached_property
+    def may_overwrite(self) -> bool:
+        """Every output position needs the same position of one input alone, and takes no more bytes: the output may
+        lie where the input was."""
+        reads = [access for layer in self.layers.layers for m in layer.maps for access in (m.access,)]
+        inputs = {source.value for sources in self.layers.sources for source in sources if source.layer is None}
+        return all(access == SAME4 for access in reads) and len(inputs) == 1
+
+    @cached_property
+    def wanted_sub_map_bytes(self) -> int:
+        """The largest sub-map that growth wants, input and output with all their channels: a core's share of the unit
+        map, halved along N, H and W."""
+        return max(map(sum, self._sub_maps(self.limits.sub_halvings)), default=0)
+
+    def _sub_maps(self, halvings: int) -> list[tuple[int, int]]:
+        """Bytes of input and output of each layer's sub-map."""
+        found = []
+        regions = self.wanted.outputs if self.wanted else ()
+        for layer, region in zip(self.layers.layers, regions, strict=self.wanted is not None):
+            if layer.kind != CONCAT:
+                submap = SubMap(halved(core_share(region.extent, layer, self.cores), layer, halvings), 1)
+                found.append((piece_input_bytes(layer, submap), piece_output_bytes(layer, submap)))
+        return found
+
+    @cached_property
+    def weights(self) -> tuple[Weights, ...]:
+        """Of every layer that has a sub-map, in order."""
+        return tuple(self._weights_of(layer) for layer in self.layers.layers if layer.kind != CONCAT)
+
+    def _weights_of(self, layer: Layer) -> Weights:
+        def held(channels: int) -> int:
+            return weight_bytes(layer, channels) + bias_bytes(layer, channels)
+
+        channels, group = layer.out_dims[1], held(1)
+        if self.limits.cout != "whole":
+            channels = -(-channels // self.cores)
+        if self.limits.cout == "time" and group <= self.wram_bytes // 2 < held(channels):
+            channels = self.wram_bytes // 2 // group
+        return Weights(held(channels), group)
+
+    @property
+    def sub_weight_bytes(self) -> int:
+        """The most that a sub-map needs of the weights of the layer that it runs."""
+        return max((w.sub_map for w in self.weights), default=0)
+
+    @property
+    def adjacent_weight_bytes(self) -> int:
+        """The most that two sub-maps need that follow each other, of layers behind each other."""
+        return max((a + b for a, b in self._and_next([w.sub_map for w in self.weights])), default=0)
+
+    def _and_next(self, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Each layer's size and the next one's; of the last one's next: nothing."""
+        return zip(sizes, [*sizes[1:], 0], strict=True)
 
     # --- the unit map --------------------------------------------------------------------------------------
 
@@ -102,13 +216,12 @@ class Candidate:
 
     @cached_property
     def in_bytes(self) -> int:
-        """The unit map of every input, one copy."""
-        return sum(
-            tile_bytes(self.projection.operands[j][k], layer.maps[k].element_bytes)
-            for j, layer in enumerate(self.layers.layers)
-            for k, source in enumerate(self.layers.sources[j])
-            if source.layer is None
-        )
+        """The unit map of every input, one copy, however many layers read it."""
+        return self._in_bytes(self.projection)
+
+    def _in_bytes(self, projection: Projection) -> int:
+        inputs = zip(projection.inputs, self.layers.inputs, strict=True)
+        return sum(tile_bytes(region, own.element_bytes) for region, own in inputs)
 
     @cached_property
     def out_bytes(self) -> int:
@@ -121,49 +234,54 @@ class Candidate:
         maps = map_bytes(self.layers, self.planned.partition, self.projection)
         return maps - self.in_bytes - self.out_bytes
 
-    @cached_property
-    def weight_bytes(self) -> int:
-        """Weights and biases that a cluster needs for its unit map."""
-        return sum(
-            weight_bytes(layer, region.extent[1]) + bias_bytes(layer, region.extent[1])
-            for layer, region in zip(self.layers.layers, self.projection.outputs, strict=True)
-        )
-
-    @property
-    def sub_weight_bytes(self) -> int:
-        """Weights that a core needs for its sub-maps: all, or its share where Cout is split over the cores."""
-        return -(-self.weight_bytes // self.limits.cout_parts)
-
     # --- the sub-maps --------------------------------------------------------------------------------------
 
     @cached_property
-    def sub_in_bytes(self) -> int:
-        """The largest input of a sub-map."""
-        return max((read for read, _ in self._pieces()), default=0)
+    def load_bytes(self) -> int:
+        """The most that a sub-map's input and the weights of its layer take together."""
+        return max((read + w.sub_map for (read, _), w in zip(self._pieces, self.weights, strict=True)), default=0)
 
     @cached_property
-    def sub_out_bytes(self) -> int:
-        """The largest output of a sub-map."""
-        return max((written for _, written in self._pieces()), default=0)
+    def store_bytes(self) -> int:
+        """The most that a sub-map's output and the weights of the next layer take together."""
+        following = (after for _, after in self._and_next([w.sub_map for w in self.weights]))
+        return max((written + after for (_, written), after in zip(self._pieces, following, strict=True)), default=0)
 
     @cached_property
-    def sub_map_bytes(self) -> int:
-        """The largest sub-map, input and output."""
-        return max((read + written for read, written in self._pieces()), default=0)
-
-    def _pieces(self) -> Iterator[tuple[int, int]]:
+    def _pieces(self) -> tuple[tuple[int, int], ...]:
         """Bytes of input and output of each layer's sub-map."""
-        for layer, submap in zip(self.layers.layers, self.planned.maps, strict=True):
-            if layer.kind != CONCAT:
-                yield piece_input_bytes(layer, submap), piece_output_bytes(layer, submap)
+        return tuple(
+            (piece_input_bytes(layer, submap), piece_output_bytes(layer, submap))
+            for layer, submap in zip(self.layers.layers, self.planned.maps, strict=True)
+            if layer.kind != CONCAT
+        )
 
     # --- DRAM ----------------------------------------------------------------------------------------------
 
     @cached_property
+    def runs(self) -> Plan | None:
+        """The unit in runs that move fewer DRAM bytes than one unit map after the other through all layers; None where
+        there are none."""
+        if self.plan is not None and self.plan.dram_bytes - self.stored_bytes <= self.once_bytes:
+            return None  # nothing is loaded twice
+        outputs = outputs_of(self.layers.ops)
+        sram_bytes = int(self.sram_bytes * self.options.sram)
+        found = plan_runs(self.layers.ops, outputs, self.target, sram_bytes, self.options.borders)
+        if found is None or self.plan is None or found.dram_bytes >= self.plan.dram_bytes:
+            return found if self.plan is None else None
+        other = plan_unit(self.layers, self.target, Budget(self.sram_bytes, self.maps))
+        return found if other is None or found.dram_bytes < other.dram_bytes else None
+
+    @property
+    def stored_bytes(self) -> int:
+        """From SRAM to DRAM: the output."""
+        return math.prod(self.layers.out.out_dims) * self.layers.out.out_bytes
+
+    @cached_property
     def loaded_bytes(self) -> int:
-        """From DRAM to SRAM, as often as it is loaded."""
-        out = self.layers.out
-        return self.planned.dram_bytes - math.prod(out.out_dims) * out.out_bytes
+        """From DRAM to SRAM, as often as it is loaded, with maps that no run can leave in SRAM for the next."""
+        moved = self.planned.dram_bytes if self.runs is None else self.runs.dram_bytes
+        return moved - self.stored_bytes
 
     @cached_property
     def once_bytes(self) -> int:
@@ -221,20 +339,45 @@ class Candidate:
 
     def split_by_cout(self) -> Candidate | None:
         """With Cout split over the cores; None where it is, or where there is one core."""
-        if self.limits.cout_parts >= self.cores:
-            return None
-        return replace(self, limits=replace(self.limits, cout_parts=self.cores))
+        return self._with(cout="cores") if self.limits.cout == "whole" and self.cores > 1 else None
+
+    def with_cout_pieces(self) -> Candidate | None:
+        """With each core's part of Cout in pieces over time, of which two are in WRAM; None where it is."""
+        return self._with(cout="time") if self.limits.cout != "time" else None
 
     def with_fewer_maps(self) -> Candidate | None:
         """With half the images in a unit map; None where there is only one."""
-        if self.maps < 2:
-            return None
-        return replace(self, limits=replace(self.limits, maps=self.maps // 2))
+        maps = self.maps if "plan" in vars(self) else self.limits.maps
+        return self._with(maps=maps // 2) if maps > 1 else None
 
     def split_finer(self) -> Candidate | None:
-        """With a smaller unit map; None where no smaller one fits."""
-        smaller = replace(self, limits=replace(self.limits, sram_bytes=self.in_bytes + self.out_bytes - 1))
-        return smaller if smaller.plan is not None else None
+        """With half of the unit map that is wanted; None where that is the least."""
+        halvings = self.limits.map_halvings + 1
+        return self._with(map_halvings=halvings) if halvings < len(self._halvings) else None
+
+    def split_sub_maps(self) -> Candidate | None:
+        """With half of every sub-map that is wanted; None where these have one position."""
+        halvings = self.limits.sub_halvings + 1
+        is_less = self._sub_maps(halvings) != self._sub_maps(halvings - 1)
+        return self._with(sub_halvings=halvings) if is_less else None
+
+    def _with(self, **limits: Any) -> Candidate:
+        return replace(self, limits=replace(self.limits, **limits))
+
+
+def core_share(extent: Extents, layer: Layer, cores: int) -> Extents:
+    """What a core has of a region that is dealt by images, else by rows, else by columns."""
+    for d in ORDER[:3]:
+        if d not in layer.axes_all and extent[d] > 1:
+            return with_extent(extent, d, -(-extent[d] // cores))
+    return extent
+
+
+def halved(extent: Extents, layer: Layer, times: int) -> Extents:
+    """A sub-map halved so often, along N to one image, then along H, then along W."""
+    least = [extent[d] if d == 1 or d in layer.axes_all else min(extent[d], layer.align[d]) for d in range(4)]
+    tiles = exhaust(extent, (least[0], least[1], least[2], least[3]))
+    return list(itertools.islice(tiles, times + 1))[-1]
 
 
 def is_small(layers: UnitLayers, plan: UnitPlan, target: Target) -> bool:

@@ -44,6 +44,8 @@ def cut_units(network: g.NetworkOp, cuts: str) -> list[Grown]:
             close(f"{op.name.removeprefix('fgraph.')} follows")
             found.append(Grown((op,), "joins no other layer"))
             continue
+        if unit and graph.section_of[graph.op(unit[-1])] != graph.section_of[op]:
+            close("operations of other dialects follow")
         if reads_behind(graph, unit, i):
             close("the next layer reads it in another form")
         unit.append(i)

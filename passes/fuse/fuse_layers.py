@@ -6,34 +6,39 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
 from frustum.dialects.target import Options, Target
+from frustum.passes.analysis.foreign import gather
 from frustum.passes.analysis.module import target_of
 from frustum.passes.fuse.cuts import cut_units
 from frustum.passes.fuse.grow import Grown, grow_units
 from frustum.passes.fuse.optimal import OptimalOptions, fuse_optimal
-from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy
+from frustum.passes.fuse.policy import ATTRIBUTE, CUTS, OPTIMAL, PolicyError, chosen, parse_policy
+from frustum.passes.fuse.runs import write_runs
 from frustum.passes.fuse.wrap import wrap
-from frustum.passes.tile.plan_unit import MAPS, SRAM_BYTES
+from frustum.passes.tile.plan_unit import MAPS
 
 
 @dataclass(frozen=True)
 class FuseLayers(ModulePass):
     """Put every layer into a unit.
 
-    Before: a network of graph operations.  After: `funit.unit` operations, reshapes, and nothing else of ours; each
-    unit says why it ends, and `frustum.maps`, `frustum.sram_bytes` where it was planned within less than the usual
-    limits.  With `optimal` the units of several layers have their partition and maps already.
+    Before: a network of graph operations.  After: `funit.unit` operations, reshapes, and nothing else of ours;
+    operations of others stay, and units stand behind those that they depend on (`analysis/foreign.py`).  Each unit
+    says why it ends, and `frustum.maps` where its unit map has several images.  With `optimal` the units of several
+    layers have their partition and maps already; of units that rules made those for which a cheaper way is known than
+    `frustum-tile-partition` finds, which may be several units (runs) with maps between them in SRAM.
+    The module says by which policy in `frustum.policy`.
 
     `policy` is `optimal`, a preset or `none`; or `rules` list a start rule and rules (`"S1,1,4,8-12"`); `thresholds`
     are other than the defaults (`"11=75,19=6"`); or `cuts` names the layers behind which units end, in the order of
     the network (`"Conv_3,MaxPool_5"`).  Where nothing is given, the target's options say it.
-    `borders` and `sram` (the share of SRAM that may be used) are for `optimal`: with `exchange` nothing is computed
-    twice, with `sent` no rows roll either, so that borders go from cluster to cluster between units alone.
-    Source: tfu.md, "Fusion policy: the rules" and "Beyond the rules".
+    `borders` and `sram` (the share of SRAM that may be used) are for `optimal` and runs: with `exchange` nothing is
+    computed twice, with `sent` no rows roll either, so that borders go from cluster to cluster between units alone.
+    Source: docs/techniques/tfu.md, "Rules", "Growth" and "Policy optimal".
     """
 
     name = "frustum-fuse-layers"
@@ -63,10 +68,14 @@ class FuseLayers(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
         words = self.words(target.options)
-        for network in [o for o in op.walk() if isinstance(o, g.NetworkOp)]:
+        networks = [o for o in op.walk() if isinstance(o, g.NetworkOp)]
+        if networks:
+            op.attributes[ATTRIBUTE] = StringAttr(words[0])
+        for network in networks:
             if words[0] == OPTIMAL:
-                fuse_optimal(network, target, OptimalOptions(borders=self.borders, sram=self.sram))
+                fuse_optimal(network, target, self.options)
             else:
+                gather(network.body.block)
                 fuse_network(network, self.units(network, target, words))
 
     def units(
@@ -74,22 +83,30 @@ class FuseLayers(ModulePass):
     ) -> list[Grown]:
         if self.cuts is not None:
             return cut_units(network, self.cuts)
-        return grow_units(network, target, parse_policy(*words))
+        return grow_units(network, target, parse_policy(*words), self.options)
+
+    @property
+    def options(self) -> OptimalOptions:
+        return OptimalOptions(borders=self.borders, sram=self.sram)
 
 
 def fuse_network(network: g.NetworkOp, units: list[Grown]) -> None:
     """Wrap the units, named in their order; drop weights that nobody uses."""
-    for number, grown in enumerate(units):
-        wrap_grown(grown, f"u{number}")
+    number = 0
+    for grown in units:
+        number += wrap_grown(grown, number)
     for weight in [op for op in network.body.block.ops if isinstance(op, g.WeightOp)]:
         if not weight.result.uses:
             weight.detach()
             weight.erase()
 
 
-def wrap_grown(grown: Grown, unit_name: str) -> None:
-    unit = wrap(grown.ops, unit_name, grown.stopped_by)
+def wrap_grown(grown: Grown, number: int) -> int:
+    """Wrap a unit, or each of its runs, with names from this number on; how many there are."""
+    if grown.runs is not None:
+        write_runs(grown.runs, number, grown.stopped_by)
+        return len(grown.runs.units)
+    unit = wrap(grown.ops, f"u{number}", grown.stopped_by)
     if grown.maps > 1:
         unit.attributes[MAPS] = IntegerAttr(grown.maps, i64)
-    if grown.sram_bytes is not None:
-        unit.attributes[SRAM_BYTES] = IntegerAttr(grown.sram_bytes, i64)
+    return 1

@@ -1,12 +1,12 @@
 """Grow units by a policy: from a start layer, step by step, each step judged by the rules and mended by their remedies.
 
-Source: tfu.md, "Algorithm".
+Source: docs/techniques/tfu.md, "Growth".
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,23 +16,29 @@ from xdsl.ir import Operation, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.passes.analysis.blocks import Flow
+from frustum.passes.analysis.foreign import sections_of
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.project import layers_of
 from frustum.passes.fuse.candidate import Candidate, Limits
 from frustum.passes.fuse.join import can_join, is_layer, name_of, outputs_of, seam
 from frustum.passes.fuse.operators import opens_units
+from frustum.passes.fuse.optimal import OptimalOptions, Plan
 from frustum.passes.fuse.policy import Policy
 from frustum.passes.fuse.rule import Kind, Remedy, Rule, Step, Verdict
+
+MOST_LAYERS = 24
+"""Of a unit: what bounds the time to plan one.  Up to so many layers policy `optimal` looks at every cut."""
 
 
 @dataclass(frozen=True)
 class Grown:
-    """A finished unit: its layers in order, why it ended, and the limits that it was planned within."""
+    """A finished unit: its layers in order, why it ended, and the images of its unit map."""
 
     ops: tuple[Operation, ...]
     stopped_by: str
     maps: int = 1
-    sram_bytes: int | None = None
+    runs: Plan | None = None
+    """The runs in which it is carried out, where these move fewer bytes than one unit map after the other."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ class LayerGraph:
             key for op in block.ops for key in {o.owner.key.data for o in op.operands if is_weight(o)}
         )
         self.weight_users: dict[str, int] = dict(uses)
+        self.section_of = sections_of(block)
 
     def _reads(self, node: Operation | SSAValue) -> set[int]:
         if not isinstance(node, Operation):
@@ -84,20 +91,26 @@ def is_weight(value: SSAValue) -> bool:
     return isinstance(value.owner, g.WeightOp)
 
 
-def grow_units(network: g.NetworkOp, target: Target, policy: Policy | None) -> list[Grown]:
-    """The units of a network in the order of their outputs: every layer in exactly one."""
+def grow_units(
+    network: g.NetworkOp,
+    target: Target,
+    policy: Policy | None,
+    options: OptimalOptions = OptimalOptions(),  # noqa: B008  # frozen
+) -> list[Grown]:
+    """The units of a network in the order of their outputs: every layer in exactly one; those that rules made with
+    their runs, which may be cut as the options say."""
     graph = LayerGraph(network)
     if policy is None:
         return [Grown((graph.op(i),), "policy none") for i in graph.layers]
-    found = Growth(graph, target, policy).units()
+    found = Growth(graph, target, policy, options).units()
     return sorted(found, key=lambda unit: graph.number[unit.ops[-1]])
 
 
 class Growth:
     """Units in the making: what is fused already, and how to go on."""
 
-    def __init__(self, graph: LayerGraph, target: Target, policy: Policy):
-        self.graph, self.target, self.policy = graph, target, policy
+    def __init__(self, graph: LayerGraph, target: Target, policy: Policy, options: OptimalOptions):
+        self.graph, self.target, self.policy, self.options = graph, target, policy, options
         self.fused: set[int] = set()
         self.whole: set[int] = set()
         """Layers that came into the present unit as part of a whole block."""
@@ -197,6 +210,8 @@ class Growth:
 
     def _refusal(self, together: Sequence[int], step: Step) -> str | None:
         """Why the tile level cannot run these layers as a unit, or why some of them are not to be had."""
+        if len(together) > MOST_LAYERS:
+            return f"{len(together)} > {MOST_LAYERS} layers"
         for i in together:
             node = self.graph.nodes[i]
             if not isinstance(node, Operation) or not can_join(node):
@@ -204,6 +219,8 @@ class Growth:
                 return f"{what} follows" if step.is_forward else f"{what} comes before"
             if i in self.fused:
                 return f"{name_of(node)} is fused already"
+        if len({self.graph.section_of[op] for op in self.graph.ops(together)}) > 1:
+            return "operations of other dialects stand between"
         return seam(layers_of(self.graph.ops(together)))
 
     def _with_one_output(self, unit: Sequence[int], step: Step) -> tuple[int, ...] | None:
@@ -213,48 +230,37 @@ class Growth:
 
     def _candidate(self, numbers: Sequence[int], whole: set[int]) -> Candidate:
         layers = layers_of(self.graph.ops(numbers))
-        limits = Limits(layers.out.out_dims[0], self.target.cluster.sram.capacity_bytes)
+        limits = Limits(layers.out.out_dims[0])
         blocks = frozenset(place for place, i in enumerate(numbers) if i in whole)
         outputs = len(outputs_of(layers.ops))
-        return Candidate(layers, self.target, limits, outputs, blocks, self.graph.weight_users)
+        return Candidate(layers, self.target, limits, outputs, blocks, self.graph.weight_users, self.options)
 
     # --- judging -------------------------------------------------------------------------------------------
 
     def _judge(self, candidate: Candidate, step: Step) -> Candidate | Failure:
-        """All rules that hold while a unit grows: those first that need no plan."""
+        """The candidate when all rules hold that a growing unit can have: those first that need no plan."""
         growing = [r for r in self.policy.rules if r.kind is not Kind.SEARCH and not r.at_closing]
-        for rule in [r for r in growing if not r.needs_plan]:
-            verdict = rule.judge(candidate, self.policy.threshold(rule))
-            if not verdict.holds:
-                return self._failure(rule, verdict, step)
-        if candidate.plan is None:
+        found = self._mended(candidate, [r for r in growing if not r.needs_plan], step)
+        if isinstance(found, Failure):
+            return found
+        if found.plan is None:
             return Failure(f"no unit map fits{self._with(step)}")
-        waiting = [r for r in growing if r.needs_plan]
+        return self._mended(found, [r for r in growing if r.needs_plan], step)
+
+    def _mended(self, candidate: Candidate, rules: Sequence[Rule], step: Step) -> Candidate | Failure:
+        """The candidate, made smaller by remedies until all of these rules hold."""
+        waiting = list(rules)
         while waiting:
             rule = waiting[0]
             verdict = rule.judge(candidate, self.policy.threshold(rule))
             if verdict.holds:
                 waiting.pop(0)
                 continue
-            mended = self._mend(candidate, rule)
+            mended = mend(candidate, rule)
             if mended is None:
                 return self._failure(rule, verdict, step)
-            candidate, waiting = mended, [r for r in growing if r.needs_plan]
+            candidate, waiting = mended, list(rules)
         return candidate
-
-    def _mend(self, candidate: Candidate, rule: Rule) -> Candidate | None:
-        """The candidate after the first of the rule's remedies that makes something smaller."""
-        for remedy in rule.remedies:
-            mended = None
-            if remedy is Remedy.SPLIT_COUT:
-                mended = candidate.split_by_cout()
-            elif remedy is Remedy.FEWER_MAPS:
-                mended = candidate.with_fewer_maps()
-            elif remedy is Remedy.SPLIT_FINER:
-                mended = candidate.split_finer()
-            if mended is not None and mended.plan is not None:
-                return mended
-        return None
 
     def _failure(self, rule: Rule, verdict: Verdict, step: Step) -> Failure:
         return Failure(f"{rule}: {verdict}{self._with(step)}", Remedy.STOP in rule.remedies)
@@ -270,12 +276,30 @@ class Growth:
         """The unit; or, where it misses a rule that only whole units can have, its layers up to the start layer."""
         ops = tuple(self.graph.ops(unit))
         if best is None:
-            return Grown(ops, "moves data only" if is_move(ops) else reason)
+            return Grown(ops, "moves data only") if is_move(ops) else self._single(start, reason)
         for rule in self.policy.rules:
             if rule.at_closing:
                 verdict = rule.judge(best, None)
                 if not verdict.holds:
-                    return Grown((self.graph.op(start),), f"{rule}: {verdict}: dissolved")
-        limits, planned = best.limits, best.planned
-        sram = limits.sram_bytes if limits.sram_bytes < self.target.cluster.sram.capacity_bytes else None
-        return Grown(ops, reason, planned.partition.tile[0], sram)
+                    return self._single(start, f"{rule}: {verdict}: dissolved")
+        return Grown(ops, reason, best.maps, best.runs)
+
+    def _single(self, number: int, reason: str) -> Grown:
+        """A layer by itself, which no rule judges."""
+        return Grown((self.graph.op(number),), reason, runs=self._candidate((number,), set()).runs)
+
+
+def mend(candidate: Candidate, rule: Rule) -> Candidate | None:
+    """The candidate after the first of the rule's remedies that makes something smaller."""
+    smaller: dict[Remedy, Callable[[], Candidate | None]] = {
+        Remedy.SPLIT_COUT: candidate.split_by_cout,
+        Remedy.COUT_PIECES: candidate.with_cout_pieces,
+        Remedy.FEWER_MAPS: candidate.with_fewer_maps,
+        Remedy.SPLIT_FINER: candidate.split_finer,
+        Remedy.SPLIT_SUB_MAPS: candidate.split_sub_maps,
+    }
+    for remedy in rule.remedies:
+        mended = smaller[remedy]() if remedy in smaller else None
+        if mended is not None and not (rule.needs_plan and mended.plan is None):
+            return mended
+    return None

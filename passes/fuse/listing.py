@@ -17,6 +17,7 @@ from xdsl.ir import Operation, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.tile import AnyAxis, Axis, TensorView, Whole
 from frustum.dialects.unit import Extents
+from frustum.passes.analysis.foreign import is_read_by_others, others_in, sections_of
 from frustum.passes.analysis.layer import BUILDERS, CONCAT, JOINS, MOVES, Layer, MapOperand, layer_of
 from frustum.passes.analysis.module import element_bytes
 
@@ -167,14 +168,33 @@ class Listing:
         return map_is_made and not users
 
     def number_of(self, value: SSAValue) -> int | None:
-        """Of the map that a layer makes, if it is no output of the network."""
+        """Of the map that a layer makes, if it is no output of the network and no other dialect reads it."""
         is_output = any(isinstance(use.operation, g.OutputOp) for use in value.uses)
-        return None if is_output else next((k for k, n in enumerate(self.nodes) if n.op is value.owner), None)
+        if is_output or is_read_by_others(value):
+            return None
+        return next((k for k, n in enumerate(self.nodes) if n.op is value.owner), None)
 
 
 def network_ops(network: g.NetworkOp) -> list[Operation]:
     """What has to be in units, in the order of the file."""
     return [op for op in network.body.block.ops if type(op) in BUILDERS or type(op) in MOVES]
+
+
+def ops_of_section(network: g.NetworkOp, section: Operation | None) -> list[Operation]:
+    """What has to be in units, of one section (`analysis/foreign.py`), in the order of the file."""
+    section_of = sections_of(network.body.block)
+    return [op for op in network_ops(network) if section_of[op] is section]
+
+
+def outputs_of_section(network: g.NetworkOp, section: Operation | None) -> list[SSAValue]:
+    """What is read behind a section: outputs of the network, and what other sections and other dialects read."""
+    block = network.body.block
+    if not others_in(block):
+        return list(network.terminator.values)
+    section_of = sections_of(block)
+    own = {op for op, behind in section_of.items() if behind is section and not isinstance(op, g.WeightOp)}
+    made = (result for op in own for result in op.results)
+    return [value for value in made if any(use.operation not in own for use in value.uses)]
 
 
 def is_layer(op: Operation) -> bool:
@@ -323,9 +343,9 @@ def rates_of(
     return [r or Fraction(1) for r in rates], uneven
 
 
-def orders(network: g.NetworkOp) -> list[list[Operation]]:
-    """The order of the file, and where they differ: branch after branch, and level by level."""
-    ops = network_ops(network)
+def orders(network: g.NetworkOp, section: Operation | None = None) -> list[list[Operation]]:
+    """The order of the file, and where they differ: branch after branch, and level by level; of one section."""
+    ops = ops_of_section(network, section)
     position = {op: i for i, op in enumerate(ops)}
     before: list[list[int]] = []
     for op in ops:

@@ -21,6 +21,7 @@ class Operator:
 
     kind: OperatorKind
     reads: tuple[int, ...]
+    is_activation: bool = False
 
 
 def operators_of(unit: UnitLayers) -> tuple[Operator, ...]:
@@ -34,12 +35,13 @@ def operators_of(unit: UnitLayers) -> tuple[Operator, ...]:
             if source.layer is not None
         }
         residual = residual_place(op)
-        found.append(Operator(kind_of(op), tuple(n for place, n in inside.items() if place != residual)))
+        reads = tuple(n for place, n in inside.items() if place != residual)
+        found.append(Operator(kind_of(op), reads, isinstance(op, g.UnaryOp)))
         if residual is not None:
             added = (inside[residual],) if residual in inside else ()
             found.append(Operator("scalar", (len(found) - 1, *added)))
         if isinstance(op.properties.get("act"), g.ActAttr) and not isinstance(op, g.UnaryOp):
-            found.append(Operator("vector", (len(found) - 1,)))
+            found.append(Operator("vector", (len(found) - 1,), is_activation=True))
         last.append(len(found) - 1)
     return tuple(found)
 

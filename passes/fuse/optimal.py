@@ -15,7 +15,8 @@ from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
-from frustum.passes.fuse.listing import Listing, Map, listing_of, orders
+from frustum.passes.analysis.foreign import gather, sections_of
+from frustum.passes.fuse.listing import Listing, Map, listing_of, ops_of_section, orders, outputs_of_section
 from frustum.passes.fuse.places import Again, name_parts
 from frustum.passes.fuse.realise import Realised, realise, unit_of
 from frustum.passes.fuse.search import FORM_BITS, HUGE, Kept, Search, Solution, Step, Ways, chunk_bytes
@@ -67,26 +68,68 @@ class Plan:
     dram_bytes: int
     cycles: int
 
+    @property
+    def between_bytes(self) -> int:
+        """Of the maps that units leave in DRAM for others."""
+        left = 0
+        for unit in self.units:
+            kept = {m >> FORM_BITS for m in unit.step.kept}
+            maps = self.listing.maps[unit.step.first : unit.step.stop]
+            left += sum(
+                m.bytes for m in maps if m.last_use >= unit.step.stop and (m.number not in kept or m.needs_dram)
+            )
+        return left
+
 
 def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions()) -> None:
     """Put all layers of a network into the units of `plan_network`.
 
     Raises `DoesNotFit` later, in `frustum-tile-partition`, for a layer that fits in no way.
     """
-    plan = with_places(network, target, options, plan_network(network, target, options))
-    if plan is None:
-        for number, op in enumerate(orders(network)[0]):
-            wrap([op], f"u{number}", "does not fit SRAM beside another layer")
-    else:
-        write(network, plan)
+    number = 0
+    for section in gather(network.body.block):
+        number += fuse_section(network, target, options, section, number)
     for weight in [op for op in network.body.block.ops if isinstance(op, g.WeightOp)]:
         if not weight.result.uses:
             weight.detach()
             weight.erase()
 
 
+def fuse_section(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, section: Operation | None, number: int
+) -> int:
+    """Put the layers of one section into units, from this number on; how many units they are."""
+    if not ops_of_section(network, section):
+        return 0
+    options = replace(options, borders=borders_of(network, target, options, section))
+    plan = plan_network(network, target, options, section)
+    plan = with_places(network, target, options, plan, section)
+    if plan is not None:
+        write(network, plan, section, number)
+        return len(plan.units)
+    layers = orders(network, section)[0]
+    for k, op in enumerate(layers):
+        wrap([op], f"u{number + k}", "does not fit SRAM beside another layer")
+    return len(layers)
+
+
+def borders_of(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, section: Operation | None
+) -> str:
+    """`exchange` instead of `sent` where units without borders of their own leave more maps in DRAM: its units are run
+    layer by layer afterwards, or refused (`frustum-tile-split-breadth-first`)."""
+    if options.borders != "sent":
+        return options.borders
+    sent, exchange = (
+        plan_network(network, target, replace(options, borders=each), section) for each in ("sent", "exchange")
+    )
+    if sent is None or exchange is None:
+        return "sent" if exchange is None else "exchange"
+    return "sent" if sent.between_bytes <= exchange.between_bytes else "exchange"
+
+
 def with_places(
-    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: Plan | None
+    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: Plan | None, section: Operation | None = None
 ) -> Plan | None:
     """The plan, or a better one with units that store only the parts of concatenations that they make."""
     if (
@@ -99,7 +142,7 @@ def with_places(
     for unit in plan.units:
         in_sram = {m >> FORM_BITS for m in unit.step.kept | unit.step.resident}
         again += name_parts(plan.listing, unit.step.first, unit.step.stop, in_sram)
-    better = plan_network(network, target, options) if again else None
+    better = plan_network(network, target, options, section) if again else None
     if better is not None and (better.dram_bytes, better.cycles) < (plan.dram_bytes, plan.cycles):
         return better
     for changed in reversed(again):
@@ -108,13 +151,17 @@ def with_places(
 
 
 def plan_network(
-    network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions()
+    network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions(), section: Operation | None = None
 ) -> Plan | None:
     """The cheapest units over several orders of the layers, in DRAM bytes, then cycles, or where `is_for_time` in
-    cycles, then bytes; None where some layer fits in no way."""
+    cycles, then bytes; None where some layer fits in no way.
+
+    A network without operations of others is one section, None.
+    """
     capacity = int(target.cluster.sram.capacity_bytes * options.sram)
     keep = options.keep and (target.chip.clusters == 1 or target.cluster.cdma is not None)
-    listings = [listing_of(ops, network.terminator.values) for ops in orders(network)]
+    outputs = outputs_of_section(network, section)
+    listings = [listing_of(ops, outputs) for ops in orders(network, section)]
     fastest = is_for_time(listings[0], target)
     is_small = len(listings[0].nodes) <= SMALL
     searches = [
@@ -329,15 +376,14 @@ def values_of(maps: Kept, listing: Listing) -> set[SSAValue]:
 # ---------------------------------------------------------------- into the IR
 
 
-def write(network: g.NetworkOp, plan: Plan) -> None:
-    """Units in the order of the plan, each behind what it reads."""
-    block = network.body.block
+def write(network: g.NetworkOp, plan: Plan, section: Operation | None = None, first: int = 0) -> None:
+    """Units of a section in the order of the plan, each behind what it reads, numbered from `first`."""
     ops = [[n.op for n in plan.listing.nodes[u.step.first : u.step.stop]] for u in plan.units]
-    in_order(block, [op for unit in ops for op in unit])
+    in_order(network.body.block, [op for unit in ops for op in unit], section)
     keeps = [values_of(u.step.kept, plan.listing) for u in plan.units]
     for number, (unit, layers, kept) in enumerate(zip(plan.units, ops, keeps, strict=True)):
         reason = stopped_by(plan, number)
-        written = wrap(layers, f"u{number}", reason, kept)
+        written = wrap(layers, f"u{first + number}", reason, kept)
         if unit.realised is not None:
             annotate(written, layers, unit.realised)
 
@@ -350,24 +396,26 @@ def annotate(unit: UnitOp, layers: Sequence[Operation], realised: Realised) -> N
             op.attributes["frustum.map"] = MapAttr(submap)
 
 
-def in_order(block: Block, ops: Sequence[Operation]) -> None:
-    """Put the layers of a block in this order, and every reshape before its first reader."""
-    end = block.last_op
-    assert end is not None
+def in_order(block: Block, ops: Sequence[Operation], section: Operation | None = None) -> None:
+    """Put the layers of a section in this order, and every reshape of it before its first reader."""
+    own = [op for op, behind in sections_of(block).items() if behind is section]
+    waiting = {op for op in own if isinstance(op, g.ReshapeOp)}
+    end = own[-1].next_op if own else None
+    assert end is not None  # a network ends with its outputs
 
     def place(op: Operation) -> None:
+        waiting.discard(op)
         for operand in op.operands:
-            if isinstance(operand.owner, g.ReshapeOp) and operand.owner not in placed:
+            if isinstance(operand.owner, Operation) and operand.owner in waiting:
                 place(operand.owner)
-        placed.add(op)
         op.detach()
         block.insert_op_before(op, end)
 
-    placed: set[Operation] = set()
     for op in ops:
         place(op)
-    for op in [o for o in block.ops if isinstance(o, g.ReshapeOp) and o not in placed]:
-        place(op)
+    for op in own:
+        if op in waiting:
+            place(op)
 
 
 def stopped_by(plan: Plan, number: int) -> str:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from frustum.dialects.declared import Problem
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.target import Options
 from frustum.passes.fuse import rules as _rules  # noqa: F401  # registers them
@@ -22,6 +24,8 @@ NONE, OPTIMAL, CUSTOM, CUTS = "none", "optimal", "custom", "cuts"
 DEFAULT = OPTIMAL
 POLICIES = (NONE, *PRESETS, OPTIMAL)
 """What has a name of its own; `custom` is rules, `cuts` is layers behind which to cut."""
+ATTRIBUTE = "frustum.policy"
+"""Module attribute: how layers were, or will be, fused; so that a continued stage says the same."""
 STARTS = {"S1": "first layer", "S2": "first convolution or pooling"}
 
 
@@ -57,6 +61,30 @@ def chosen(
     if policy is None:
         policy = DEFAULT if rules is None else CUSTOM
     return policy, rules, thresholds
+
+
+def problems_of(options: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with the options of a target file, beyond what their declaration says."""
+    policy, rules, thresholds = (options.get(key) for key in ("policy", "rules", "thresholds"))
+    problems: list[Problem] = []
+    numbers: list[int] | None = None
+    text = PRESETS.get(policy) if rules is None and isinstance(policy, str) else rules
+    try:
+        if isinstance(text, str):
+            _, numbers = parse_rules(text)
+    except PolicyError as error:
+        problems.append(Problem(("options", "rules"), f"options.rules: {error}"))
+    if isinstance(rules, str) and policy in POLICIES:
+        message = f"options.rules: policy '{policy}' has its own rules: one of both"
+        problems.append(Problem(("options", "rules"), message))
+    if isinstance(thresholds, str):
+        try:
+            if text is None:
+                raise PolicyError("there are no rules that they are of")
+            parse_thresholds(thresholds, list(RULES) if numbers is None else numbers)
+        except PolicyError as error:
+            problems.append(Problem(("options", "thresholds"), f"options.thresholds: {error}"))
+    return problems
 
 
 def parse_policy(policy: str, rules: str | None = None, thresholds: str | None = None) -> Policy | None:

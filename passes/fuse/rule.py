@@ -29,8 +29,10 @@ class Remedy(Enum):
     ADD_LAYERS = "add layers until there is one output"
     REMOVE_LAYER = "remove the layer"
     SPLIT_COUT = "split by Cout over the cores"
+    COUT_PIECES = "split by Cout over time, double-buffered"
     FEWER_MAPS = "fewer maps"
-    SPLIT_FINER = "split finer"
+    SPLIT_FINER = "split the unit map finer"
+    SPLIT_SUB_MAPS = "split the sub-maps finer"
     STOP = "stop growing"
     DISSOLVE = "dissolve the unit"
 

@@ -4,7 +4,7 @@ Rules 1 to 3 order what to try next; each of the others judges a `Candidate` and
 of them changes anything: what to do about a failure is data (`Remedy`), carried out by `grow`.
 Bytes are those of one cluster, or of one core of it where the text says so.
 
-Source: tfu.md, "Fusion policy: the rules".
+Source: docs/techniques/tfu.md, "Rules".
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def two_main_layers(unit: Candidate) -> Verdict:
 
 @rule(6, Kind.PROFITABILITY, Remedy.DISSOLVE, at_closing=True)
 def main_main_other(unit: Candidate) -> Verdict:
-    """A main layer, a main layer and a layer of another kind follow each other."""
+    """A main layer, a main layer and a layer of another kind follow each other; an activation belongs to its layer."""
     operators = unit.operators
-    seconds = {i for i, o in enumerate(operators) if o.kind == "main" and _reads(operators, o, "main")}
+    mains = [(i, o) for i, o in enumerate(operators) if o.kind == "main"]
+    seconds = {i for i, o in mains if any(_ends_main(operators, read) for read in o.reads)}
     found = sum(o.kind != "main" and any(r in seconds for r in o.reads) for o in operators)
     return at_least(found, 1, "places where two main layers and another one follow each other")
 
@@ -90,9 +91,15 @@ def weights_unshared(unit: Candidate) -> Verdict:
     return at_most(unit.shared_weights, 0, "convolutions with shared weights")
 
 
-@rule(10, Kind.CAPACITY, Remedy.SPLIT_COUT, Remedy.FEWER_MAPS, Remedy.REMOVE_LAYER, needs_plan=True)
+SMALLER_WEIGHTS = (Remedy.SPLIT_COUT, Remedy.COUT_PIECES, Remedy.FEWER_MAPS, Remedy.REMOVE_LAYER)
+
+
+@rule(10, Kind.CAPACITY, *SMALLER_WEIGHTS)
 def weights_fit_wram(unit: Candidate) -> Verdict:
-    """W_j <= W, or split by Cout W_j / n <= W: a core's part of the unit map's weights fits its WRAM."""
+    """Each layer's weights <= W, or W / n by Cout over the cores, or pieces of Cout over time, each <= W / 2."""
+    worst = max(unit.weights, key=lambda weights: weights.sub_map, default=None)
+    if worst is not None and worst.sub_map > unit.wram_bytes and worst.group > unit.wram_bytes // 2:
+        return at_most(worst.group, unit.wram_bytes // 2, "bytes of half the WRAM for one output channel")
     return at_most(unit.sub_weight_bytes, unit.wram_bytes, "bytes of WRAM")
 
 
@@ -103,43 +110,47 @@ def redundancy(unit: Candidate, threshold: int) -> Verdict:
     return at_most(round(PERCENT * more / max(1, unit.once_bytes), 1), threshold, "% loaded again")
 
 
-@rule(12, Kind.CAPACITY, Remedy.SPLIT_FINER, Remedy.REMOVE_LAYER, needs_plan=True)
+@rule(12, Kind.CAPACITY, Remedy.SPLIT_FINER, Remedy.REMOVE_LAYER)
 def in_out_fit(unit: Candidate) -> Verdict:
-    """in + out < S."""
-    return less_than(unit.in_bytes + unit.out_bytes, unit.sram_bytes, "bytes of SRAM for input and output")
+    """in + out < S, or max(in, out) < S where the output may overwrite the input: of the unit map that is wanted."""
+    if unit.may_overwrite:
+        found = max(unit.wanted_in_bytes, unit.wanted_out_bytes)
+        return less_than(found, unit.sram_bytes, "bytes of SRAM for the larger of input and output")
+    found = unit.wanted_in_bytes + unit.wanted_out_bytes
+    return less_than(found, unit.sram_bytes, "bytes of SRAM for input and output")
 
 
-@rule(13, Kind.CAPACITY, Remedy.SPLIT_COUT, Remedy.FEWER_MAPS, Remedy.REMOVE_LAYER, needs_plan=True)
+@rule(13, Kind.CAPACITY, *SMALLER_WEIGHTS, needs_plan=True)
 def weights_and_buffers(unit: Candidate) -> Verdict:
     """Small-map mode: W_i + IN1 + IN2 <= S."""
     found = unit.sub_weight_bytes + unit.in_bytes + unit.buffer_bytes
     return in_small_mode(unit, found, unit.sram_bytes, "bytes of SRAM for weights, maps and buffers")
 
 
-@rule(14, Kind.CAPACITY, Remedy.SPLIT_COUT, Remedy.FEWER_MAPS, Remedy.REMOVE_LAYER, needs_plan=True)
+@rule(14, Kind.CAPACITY, *SMALLER_WEIGHTS, needs_plan=True)
 def load_stage(unit: Candidate) -> Verdict:
     """Small-map mode: SubIN_i + W_i + IN2 <= S."""
-    found = unit.sub_in_bytes + unit.sub_weight_bytes + unit.buffer_bytes
+    found = unit.load_bytes + unit.buffer_bytes
     return in_small_mode(unit, found, unit.sram_bytes, "bytes of SRAM while a sub-map is loaded")
 
 
-@rule(15, Kind.CAPACITY, Remedy.SPLIT_COUT, Remedy.FEWER_MAPS, Remedy.REMOVE_LAYER, needs_plan=True)
+@rule(15, Kind.CAPACITY, *SMALLER_WEIGHTS, needs_plan=True)
 def store_stage(unit: Candidate) -> Verdict:
     """Small-map mode: SubOUT_i + W_i+1 + IN2 <= S."""
-    found = unit.sub_out_bytes + unit.sub_weight_bytes + unit.buffer_bytes
+    found = unit.store_bytes + unit.buffer_bytes
     return in_small_mode(unit, found, unit.sram_bytes, "bytes of SRAM while a sub-map is stored")
 
 
-@rule(16, Kind.CAPACITY, Remedy.SPLIT_COUT, Remedy.FEWER_MAPS, Remedy.REMOVE_LAYER, needs_plan=True)
+@rule(16, Kind.CAPACITY, *SMALLER_WEIGHTS, needs_plan=True)
 def adjacent_weights(unit: Candidate) -> Verdict:
     """Small-map mode: W_i + W_i+1 <= W: the weights of two neighbouring sub-maps are in WRAM together."""
-    return in_small_mode(unit, 2 * unit.sub_weight_bytes, unit.wram_bytes, "bytes of WRAM for two sub-maps")
+    return in_small_mode(unit, unit.adjacent_weight_bytes, unit.wram_bytes, "bytes of WRAM for two sub-maps")
 
 
-@rule(17, Kind.CAPACITY, Remedy.SPLIT_FINER, Remedy.REMOVE_LAYER, needs_plan=True)
+@rule(17, Kind.CAPACITY, Remedy.SPLIT_SUB_MAPS, Remedy.REMOVE_LAYER)
 def sub_map_fits_nram(unit: Candidate) -> Verdict:
-    """The bytes of a sub-map <= NR."""
-    return at_most(unit.sub_map_bytes, unit.nram_bytes, "bytes of NRAM")
+    """The bytes of a sub-map that is wanted <= NR."""
+    return at_most(unit.wanted_sub_map_bytes, unit.nram_bytes, "bytes of NRAM")
 
 
 @rule(
@@ -165,6 +176,12 @@ def in_small_mode(unit: Candidate, found: float, limit: float, what: str) -> Ver
     """`found <= limit`, which need not be so in large-map mode."""
     verdict = at_most(found, limit, what)
     return verdict if unit.is_small else Verdict(True, verdict.found, verdict.relation, verdict.limit, what)
+
+
+def _ends_main(operators: tuple[Operator, ...], place: int) -> bool:
+    """A main layer, or the activation of one."""
+    operator = operators[place]
+    return operator.kind == "main" or (operator.is_activation and _reads(operators, operator, "main"))
 
 
 def _reads(operators: tuple[Operator, ...], operator: Operator, kind: str) -> bool:

@@ -18,6 +18,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from frustum.dialects.share_done import tell
 from frustum.dialects.target import Target
 from frustum.dialects.tile import Whole
 from frustum.passes.analysis.layer import Layer
@@ -144,6 +145,7 @@ class Search:
         self.states[0][frozenset()] = State(0, 0)
         self.cheapest = [*self.cheapest[: after + 1], *[HUGE] * (count - after)]
         for stop in range(after + 1, count + 1):
+            tell(stop / (count + 1))
             if self.seams is None or stop in self.seams:
                 self.reach(stop)
                 self.thin(stop)

@@ -2,7 +2,7 @@
 
 A group is an interval of a `Listing`.  Going back one layer costs a few numpy operations on arrays over all tile
 shapes (`Shapes`): what a layer's consumers need of it never changes by what stands before it.
-Source: frustum.md "Regions", "Two ways to treat borders"; Occam (doi 10.1145/3566052) in the form of rates and leads;
+Source: docs/techniques/frustum.md, "Regions", "Borders"; Occam (doi 10.1145/3566052) in the form of rates and leads;
 the same numbers as `analysis/project.py` and `analysis/footprint.py` give for one unit and one partition.
 """
 
@@ -81,7 +81,8 @@ def shapes_of(
     found = (
         by_images(dims, whole, borders, clusters) if clusters > 1 and images > 1 and 0 not in whole else []
     )
-    dealings = [d for d in (2, 3) if d not in whole] if clusters > 1 else [2]
+    across = (3, 2) if width > height else (2, 3)  # of equal ones the first is taken: the one with fewer borders
+    dealings = [d for d in across if d not in whole] if clusters > 1 else [2]
     sizes = [
         (
             dealt,
@@ -631,12 +632,11 @@ class Sweep:
             self.useful_macs += layer.macs
         else:
             widest = max(layer.out_bytes, *(m.element_bytes for m in layer.maps))
-            rate = core.vector.lanes // core.vector.cycles_per_element.of(widest)
+            each = core.vector.cycles_per_element.of(widest)
             passes_ = passes_of(operations_of(layer), core.vector)
             work = math.prod(layer.maps[0].dims[2:]) if layer.kind == "reduce" else 1
-            cycles = over(plane * layer.out_dims[1] * work * passes_, rate * cores) + LAYER_CYCLES * (
-                passes_ > 0
-            )
+            steps = plane * layer.out_dims[1] * work * passes_ * each
+            cycles = over(steps, core.vector.lanes * cores) + LAYER_CYCLES * (passes_ > 0)
         self.work = self.work + cycles
         has_work = layer.kind != "concat"
         self.spent = self.spent + has_work * self.all_passes(node, need, made, rows, cycles - LAYER_CYCLES)

@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
+from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.graph import ConvOp, MatmulOp, NetworkOp, WeightOp, tensor_of, tensor_type
 from frustum.passes.element_types import BY_NAME, is_float, numpy_of
 from frustum.passes.weights import Array, WeightStore, store_of
@@ -36,7 +37,8 @@ class ConvertType(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         networks = [inner for inner in op.walk() if isinstance(inner, NetworkOp)]
         for network in networks:
-            _refuse_foreign(network)
+            if any(_is_converted(value, BY_NAME[self.to]) for value in _values(network)):
+                _refuse_foreign(network)
         for network in networks:
             _convert(network, store_of(op), BY_NAME[self.to])
         if networks:
@@ -44,7 +46,7 @@ class ConvertType(ModulePass):
 
 
 def _refuse_foreign(network: NetworkOp) -> None:
-    foreign = sorted({op.name for op in network.body.walk() if not op.name.startswith("fgraph.")})
+    foreign = sorted({name_of(op) for op in network.body.walk() if is_foreign(op)})
     if foreign:
         reason = f"it contains {', '.join(foreign)}, whose types are not ours to change"
         raise PassFailedException(f"network @{network.sym_name.data} cannot be converted: {reason}")
@@ -52,16 +54,29 @@ def _refuse_foreign(network: NetworkOp) -> None:
 
 def _convert(network: NetworkOp, store: WeightStore, element: Attribute) -> None:
     _separate_biases(network)
-    block = network.body.block
-    for value in [*block.args, *(result for op in block.ops for result in op.results)]:
-        if not isinstance(value.type, TensorType) or not is_float(value.type.element_type):
+    for value in _values(network):
+        if not _is_converted(value, element):
             continue
-        target = f32 if is_bias(value) else element
-        if value.type.element_type == target:
-            continue
+        target = _target_of(value, element)
         if isinstance(value.owner, WeightOp):
             _convert_weight(value.owner, store, target)
-        Rewriter.replace_value_with_new_type(value, tensor_type(target, value.type.get_shape()))
+        Rewriter.replace_value_with_new_type(value, tensor_type(target, tensor_of(value).get_shape()))
+
+
+def _values(network: NetworkOp) -> list[SSAValue]:
+    block = network.body.block
+    return [*block.args, *(result for op in block.ops for result in op.results)]
+
+
+def _target_of(value: SSAValue, element: Attribute) -> Attribute:
+    return f32 if is_bias(value) else element
+
+
+def _is_converted(value: SSAValue, element: Attribute) -> bool:
+    """Whether a value is of a floating-point type that it does not keep."""
+    if not isinstance(value.type, TensorType) or not is_float(value.type.element_type):
+        return False
+    return value.type.element_type != _target_of(value, element)
 
 
 def _convert_weight(op: WeightOp, store: WeightStore, target: Attribute) -> None:

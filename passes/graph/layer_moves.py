@@ -19,6 +19,8 @@ from frustum.dialects.graph.views import CHANNELS_FIRST, CHANNELS_LAST
 from frustum.passes.graph.fold_moves import fold_moves
 
 RANK = 4  # of a map: n, c, h, w
+MOST_PLACES = 1 << 25
+"""A map of more elements stays a slice: every element's place is looked at."""
 Dims = list[tuple[int, int]]
 """How a tensor lies in another's elements: size and stride of each dimension."""
 
@@ -99,6 +101,8 @@ def pick_of(x: SSAValue, chain: Sequence[SliceOp | ReshapeOp | TransposeOp]) -> 
     """The pick of a map that a slice, behind what stands before it, comes to; None where it is none."""
     shape = shape_of(x)
     if any(step < 1 for op in chain if isinstance(op, SliceOp) for step in op.steps):
+        return None
+    if prod(shape) > MOST_PLACES:
         return None
     places = np.arange(prod(shape)).reshape(shape)
     whole = places

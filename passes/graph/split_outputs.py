@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAVal
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
+from frustum.passes.analysis.foreign import others_in
 from frustum.passes.analysis.module import element_bytes
 from frustum.passes.analysis.series import Range, Series, at_outputs, pieces_of
 from frustum.passes.graph.own_outputs import own_outputs, root_of
@@ -37,15 +38,16 @@ class SplitOutputs(ModulePass):
        handed out by the first network
 
     Before: one network.  After: networks `NAME_0`, `NAME_1`, ... in order, each with buffers of its own for its outputs
-    (`own_outputs`); the module says the inputs and outputs of the whole.  A network without targets stays as it is.
-    Source: output-split.md, steps 1 to 3.
+    (`own_outputs`); the module says the inputs and outputs of the whole.  A network without targets stays as it is, and
+    so does one with operations of other dialects, which have a place in one network alone.
+    Source: docs/techniques/output-split.md, "Where it is cut".
     """
 
     name = "frustum-graph-split-outputs"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         networks = networks_of(op)
-        if len(networks) != 1:
+        if len(networks) != 1 or others_in(networks[0].body.block):
             return  # nothing of ours, or split already
         layers = Layers(networks[0])
         pieces = pieces_of(layers.whole, at_outputs(layers.series, layers.whole))
@@ -78,6 +80,8 @@ class Layers:
     network: g.NetworkOp
     others: frozenset[str] = frozenset()
     """Names of values that something else in the chain has."""
+    results: frozenset[str] | None = None
+    """The outputs that leave the chain: all, or these; others are for the host between pieces of the device."""
 
     @cached_property
     def ops(self) -> list[Operation]:
@@ -94,7 +98,9 @@ class Layers:
 
     @cached_property
     def series(self) -> Series:
-        outputs = (self.position_of(value) for value in self.network.terminator.values)
+        pairs = zip(self.network.outputs, self.network.terminator.values, strict=True)
+        handed = (value for name, value in pairs if self.results is None or name in self.results)
+        outputs = (self.position_of(value) for value in handed)
         return Series(
             names=[name_of(op) for op in self.ops],
             reads=[self._reads(op) for op in self.ops],
@@ -135,6 +141,33 @@ class Layers:
         for value, dtype in zip(self.network.terminator.values, dtypes, strict=True):
             found.setdefault(root_of(value), (value, dtype))
         return found
+
+    def is_read_from(self, value: SSAValue, position: int) -> bool:
+        """Whether a layer from this position on reads a value, perhaps reshaped."""
+        for use in value.uses:
+            op = use.operation
+            if isinstance(op, g.ReshapeOp):
+                if self.is_read_from(op.result, position):
+                    return True
+            elif self.positions.get(op, -1) >= position:
+                return True
+        return False
+
+    def least_bytes(self, piece: Range) -> int:
+        """Of the piece's inputs and outputs that DRAM moves at least: what it hands out, and what it reads of the
+        network's inputs and of earlier pieces' results, each once and as far as its readers must."""
+        start, stop = piece
+        read: dict[SSAValue, int] = {}
+        written = 0
+        for op in self.ops[start:stop]:
+            for value in op.operands:
+                root = root_of(value)
+                position = self.positions.get(root.owner) if isinstance(root.owner, Operation) else -1
+                if position is not None and position < start:
+                    read[root] = max(read.get(root, 0), _read_bytes(op, value))
+            handed = (r for r in op.results if r in self.handed or self.is_read_from(r, stop))
+            written += sum(map(_value_bytes, handed))
+        return written + sum(read.values())
 
     def extract(self, piece: Range, name: str) -> g.NetworkOp:
         """The network of a piece; this one stays as it is."""
@@ -243,20 +276,9 @@ class _Extract:
         for position in range(start, stop):
             if users[position] and users[position][-1] >= stop:
                 for result in self.layers.ops[position].results:
-                    if result not in self.layers.handed and self._is_read_after(result):
+                    if result not in self.layers.handed and self.layers.is_read_from(result, stop):
                         found.append((self.layers.value_names[result], result, ""))
         return found
-
-    def _is_read_after(self, value: SSAValue) -> bool:
-        """Whether a later piece reads a value, perhaps reshaped."""
-        for use in value.uses:
-            op = use.operation
-            if isinstance(op, g.ReshapeOp):
-                if self._is_read_after(op.result):
-                    return True
-            elif self.layers.positions.get(op, -1) >= self.piece[1]:
-                return True
-        return False
 
 
 def joined(module: ModuleOp) -> tuple[g.NetworkOp, list[Range]]:
@@ -335,6 +357,18 @@ def _distinct(values: Iterable[SSAValue]) -> Iterable[SSAValue]:
 
 def _value_bytes(value: SSAValue) -> int:
     return math.prod(g.shape_of(value)) * element_bytes(value)
+
+
+def _read_bytes(op: Operation, value: SSAValue) -> int:
+    """Of an operand that a layer needs at least: of what it may skip, one element for each of its results."""
+    shape, results = g.shape_of(value), [g.shape_of(result) for result in op.results]
+    if isinstance(op, g.ConvOp | g.PoolOp):
+        if all(stride == 1 for stride in op.strides):
+            return _value_bytes(value)
+        results = [(*shape[:2], *result[2:]) for result in results]
+    elif not isinstance(op, g.SliceOp | g.PickOp | g.PadOp | g.ResizeOp):
+        return _value_bytes(value)
+    return min(_value_bytes(value), sum(map(math.prod, results)) * element_bytes(value))
 
 
 def _cost(op: Operation) -> int:

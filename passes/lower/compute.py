@@ -387,18 +387,24 @@ class LayerLowering:
         start, box = self.piece.start, self.piece.box
         if self.reduced:
             start, box = self.reduced_box()
-        view = View(self.out.element, Affine(), self.out_strides)
+        view = View(self.out.element, Affine(), self.of_result(self.out_strides))
         for own, first, part in parts_of(self.out, start, box):
             behind = replace(view, offset=(first[2] - start[2]) * self.out_strides[2])
             self.copy(block, "mvdma", self.out_buffer, own.buffer, behind, own.view(first), part, stage)
 
     def reduced_box(self) -> tuple[tuple[Affine, ...], Box]:
-        """The piece of a reduction's output: one element along every reduced dimension (outside of the map on clusters
-        that have no part of it)."""
+        """The piece of a reduction's output: along every reduced dimension all of the region, of which the map has one
+        element, if any (a reader's window may begin before the map; some clusters have no part of it)."""
         p = self.piece
         start = tuple(self.out.start[d] if d in self.reduced else s for d, s in enumerate(p.start))
+        extent = four([self.out.extent[d] if d in self.reduced else e for d, e in enumerate(self.out_extent)])
         limit = tuple(None if d in self.reduced else x for d, x in enumerate(p.limit))
-        return start, Box(cast(Any, start), self.out_extent, self.out.bound, cast(Any, limit))
+        return start, Box(cast(Any, start), extent, self.out.bound, cast(Any, limit))
+
+    def of_result(self, strides: Four) -> Four:
+        """Strides of a piece's result in NRAM, which has one element along a reduced dimension, wherever the region
+        begins."""
+        return four([0 if d in self.reduced else stride for d, stride in enumerate(strides)])
 
     def narrow(self, block: Block, stage: int) -> None:
         assert self.acc_buffer is not None
@@ -408,8 +414,8 @@ class LayerLowering:
                 "identity",
                 self.acc_buffer,
                 self.out_buffer,
-                in_view=View("f32", Affine(), self.acc_strides),
-                out_view=View(self.out.element, Affine(), self.out_strides),
+                in_view=View("f32", Affine(), self.of_result(self.acc_strides)),
+                out_view=View(self.out.element, Affine(), self.of_result(self.out_strides)),
                 box=box,
                 scales=None if self.scales is None else (Scale(), self.scales[-1]),
                 stage=stage,

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from xdsl.dialects.builtin import ArrayAttr, StringAttr, TensorType
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import graph as g
 from frustum.dialects import isa
 from frustum.dialects import tile as t
+from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.isa.program import ELEMENT_BYTES, ExternalClass
 from frustum.passes.analysis.module import element_of
 
@@ -73,6 +74,8 @@ class Declarations:
                 self.declare_unit(op, roots, dtypes[len(block.args) :])
             elif isinstance(op, g.ConcatOp):
                 check_written(op)
+            elif is_foreign(op):
+                check_unread(op)
             elif not isinstance(op, (g.OutputOp, t.ConcatOp)):
                 raise PassFailedException(f"{op.name} is in no unit: run frustum-tile-lower-units first")
 
@@ -172,6 +175,22 @@ def root_of(value: SSAValue) -> SSAValue:
     while isinstance(value.owner, g.ReshapeOp):
         value = value.owner.x
     return value
+
+
+def check_unread(op: Operation) -> None:
+    """A program starts with all that it reads: nothing of ours reads what an operation of another dialect gives."""
+    readers = [use.operation for result in op.results for use in result.uses if not is_foreign(use.operation)]
+    if readers:
+        raise PassFailedException(
+            f"'{name_of(op)}': {named(readers[0])} reads its result, but a program reads only what is there when it "
+            "starts: let the network end before it, and another one begin behind it (frustum-graph-outline)"
+        )
+
+
+def named(reader: Operation) -> str:
+    """What a reader is called in messages."""
+    unit_name = reader.properties.get("unit_name")
+    return f"unit {unit_name.data}" if isinstance(unit_name, StringAttr) else reader.name
 
 
 def check_written(concat: g.ConcatOp) -> None:

@@ -18,6 +18,7 @@ from frustum.passes.lower.declare import Declarations
 from frustum.passes.lower.lower_unit import UnitLowering
 from frustum.passes.lower.memory_map import Placed
 from frustum.passes.lower.names import Names
+from frustum.passes.lower.others import Others
 from frustum.passes.lower.places import find_homes
 
 
@@ -26,7 +27,8 @@ class LowerTiles(ModulePass):
     """Write units as instructions.
 
     Before: one network of `ftile.unit`, weights and reshapes.  After: one `fisa.program`; a barrier stands between
-    units, and the page of the program after next is fetched in each.
+    units, and the page of the program after next is fetched in each.  Operations of other dialects keep their order and
+    stand behind the units that they stood behind (`others.py`).
 
     `hold`: weights that the plan holds in SRAM are held even where each piece is used once, as `ShareWeights` needs;
     otherwise such weights come piece by piece.
@@ -36,43 +38,39 @@ class LowerTiles(ModulePass):
     hold: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        target = target_of(op)
+        target, names = target_of(op), Names()
         for network in [o for o in op.walk() if isinstance(o, g.NetworkOp)]:
-            program = Lowering(network, target, hold=self.hold).run()
-            op.attributes.update(program.names.attributes())
+            program = Lowering(network, target, names, hold=self.hold).run()
+            op.attributes.update(names.attributes())
             block = network.parent
             assert block is not None
-            block.insert_op_before(program.op, network)
+            block.insert_op_before(program, network)
             network.detach()
             network.erase()
 
 
-@dataclass
-class Lowered:
-    op: isa.ProgramOp
-    names: Names
-
-
 class Lowering:
-    """One network to one program; `tiles`: where those lie that units have left in SRAM; `hold`: see `LowerTiles`."""
+    """One network to one program; `names` are those of all programs of the module; `tiles`: where those lie that units
+    have left in SRAM; `hold`: see `LowerTiles`."""
 
-    def __init__(self, network: g.NetworkOp, target: Target, *, hold: bool = False):
-        self.network, self.target, self.hold = network, target, hold
-        self.names = Names()
+    def __init__(self, network: g.NetworkOp, target: Target, names: Names, *, hold: bool = False):
+        self.network, self.target, self.names, self.hold = network, target, names, hold
         self.body = Block()
         self.declared = Declarations(network, self.body)
         self.homes = find_homes(network.body.block.ops)
         self.tiles: dict[SSAValue, Placed] = {}
 
-    def run(self) -> Lowered:
+    def run(self) -> isa.ProgramOp:
         self.declared.declare()
         units = [op for op in self.network.body.block.ops if isinstance(op, t.UnitOp)]
+        others = Others(self.network, self.declared.buffers)
         self.body.add_op(isa.FetchOp(0))
         for page in range(len(units) + 1):
             if page < len(units):
                 self.body.add_op(isa.FetchOp(page + 1))
             if page:
                 UnitLowering(self, units[page - 1]).run()
+            self.body.add_ops(others.behind(page))
             if page < len(units):
                 self.body.add_op(isa.BarrierOp())
-        return Lowered(isa.ProgramOp(self.network.sym_name.data, Region(self.body)), self.names)
+        return isa.ProgramOp(self.network.sym_name.data, Region(self.body))

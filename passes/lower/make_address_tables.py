@@ -1,66 +1,77 @@
-"""The pass that makes the address tables of convolutions and says when each is loaded."""
+"""The pass that gives convolutions their address tables, where these are worth it, and says when each is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
 from frustum.dialects.address_cache import AddressCache, Load
-from frustum.dialects.address_table import Geometry, Layout, Order, best_order, part_of
-from frustum.dialects.fit import DoesNotFit
-from frustum.dialects.isa.instruction import integer, value_of
+from frustum.dialects.address_table import Geometry, Order, best_order, walk_of
+from frustum.dialects.isa.instruction import Instruction, integer, value_of
 from frustum.dialects.isa.matrix import ConvOp
-from frustum.dialects.isa.program import ELEMENT_BYTES, TABLE_ENTRIES, ZERO, View
-from frustum.dialects.isa.sync import BarrierOp, ExternalOp, FetchOp, ProgramOp
+from frustum.dialects.isa.program import ELEMENT_BYTES, TABLE_ENTRIES, ZERO, Element, View
+from frustum.dialects.isa.sync import BarrierOp, ExternalOp, FetchOp, ProgramOp, RepeatOp
 from frustum.dialects.isa.table import TableOp
-from frustum.dialects.stored_table import KEY, key_of, stored_bytes, write_table
+from frustum.dialects.stored_table import KEY, key_of, write_table
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
+from frustum.passes.lower.table_options import Asked, Demand, Option, demand_of, options_of
 from frustum.passes.weights import WeightStore, store_of
 
-SMALLEST_BYTES = 16
-"""Below this no table gets smaller."""
+Bytes: TypeAlias = NDArray[np.uint8]
 BYTE_VIEW = View("i8", ZERO, (0, 0, 0, 1))
+OTHER_SHARE, OTHER_BYTES = 0.02, 256 << 10
+"""Program and tables may take the larger of this share of the compulsory bytes and these bytes."""
+INSTRUCTION_BYTES = 128
+"""Of code for an instruction of the IR, registers, waits and fetches that later passes add included; an estimate from
+above: squeezenet has 83 on `default` and 93 on `edge`, f16."""
 
 
 @dataclass(frozen=True)
 class MakeAddressTables(ModulePass):
-    """Give every convolution the table of its operands' addresses.
+    """Give convolutions the tables of their operands' addresses.
 
-    Before: convolutions on symbolic buffers.  After: each names an entry of the address cache (`table`); the section
-    before its own ends with the loads (`fisa.table`) of the tables that are not in the cache; the tables are
-    externals of class program, their bytes are in the store of weights.
+    Before: convolutions on symbolic buffers.  After: each that is to have a table names an entry of the address cache
+    (`table`); the section before its own ends with the loads (`fisa.table`) of the tables that are not in the cache;
+    the tables are externals of class program, their bytes are in the store of weights.
 
-    1. The geometry is the instruction's: extents of its box, strides of its input's view, kernel, stride, dilation.
-       Equal geometries share a table, in whatever layer, tile or executable they are.
-    2. A table describes a part of the piece that has at most `most_bytes`: all channels and positions of a strided
-       view are alike but for their start, so the unit walks the part over the piece.
+    1. The geometry is the instruction's: the most that clipping leaves of its box, strides of its input's view, kernel,
+       stride, dilation.  Equal geometries share a table, in whatever layer, tile or executable they are.
+    2. Each geometry may have a table of all of the piece, of a part that is walked, or none.  What it has keeps the
+       matrix unit busy for the fewest cycles, over all executions of its instructions; of equals it is the smallest
+       table, and none only if that is faster than any.
     3. The tables of a section get half of the cache, so that those of the next can be loaded meanwhile; the least
-       recently used give way.  Parts get smaller until that holds; DoesNotFit where the smallest ones do not.
-    4. `order` numbers threads and products; `fewest` takes the order that reads the fewest lines of NRAM.
+       recently used give way.  Where they do not fit, those give way to smaller ones, or none, that cost the fewest
+       cycles for each byte.
+    4. Tables that save no cycles are left out, the largest first, where program and tables together would take more
+       than the larger of 2 % of the compulsory bytes and 256 KiB.
+    5. `order` numbers threads and products; `fewest` takes the order that reads the fewest lines of NRAM.
 
-    Source: address-tables specification, "Where it lives".
+    `most_bytes` is the most that a table's entries may take (0: no limit but the cache), `tables=none` makes none.
+
+    Source: docs/techniques/address-tables.md, "What addresses cost" and "The choice".
     """
 
     name = "frustum-lower-make-address-tables"
 
-    most_bytes: int = 64
-    """Measured: densenet121 on `default` has 53 tables of 4 KB in all, 6.5 KB with parts of 256 bytes: its code leaves
-    that little below 1 % of the compulsory bytes.  Smaller parts only mean more walking, which is counting on."""
+    tables: Literal["auto", "none"] = "auto"
+    most_bytes: int = 0
     order: Literal["fewest", "channel-major", "tap-major", "pixel-major"] = "fewest"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for program in [each for each in op.walk() if isinstance(each, ProgramOp)]:
             forget(program)
-            if any(isinstance(each, ConvOp) for each in program.walk()):
+            if self.tables != "none" and any(isinstance(each, ConvOp) for each in program.walk()):
                 _Tables(op, program, self, target_of(op)).run()
 
 
@@ -75,61 +86,54 @@ def forget(program: ProgramOp) -> None:
             op.erase(safe_erase=False)
 
 
-def geometry_of(conv: ConvOp) -> Geometry:
-    """What the addresses of an instruction's operands depend on, in elements."""
-    view, extent = conv.in_view.data, conv.box.data.extent
-    size = ELEMENT_BYTES[view.element]
-    assert all(stride % size == 0 for stride in view.strides), "elements lie at multiples of their size"
-    n, c, h, w = (stride // size for stride in view.strides)
-    kernel, strides, dilations = (value_of(each) for each in (conv.kernel, conv.strides, conv.dilations))
-    channels = conv.channels.data.extent
-    return Geometry(extent[0], extent[2], extent[3], channels, kernel, strides, dilations, Layout(n, c, h, w))
-
-
 @dataclass
 class _Section:
-    """The convolutions before a barrier, with the element size and geometry of each; None: the program's end."""
+    """The convolutions before a barrier, each with what it asks for; `end` is None at the program's end."""
 
     end: BarrierOp | None = None
-    convs: list[ConvOp] = field(default_factory=list)
-    tables: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
-    keys: list[str] = field(default_factory=list)
+    demands: dict[ConvOp, Demand] = field(default_factory=dict)
+    options: dict[Asked, list[Option]] = field(default_factory=dict)
+    """What each may have; the first is what it has."""
 
 
 class _Tables:
     """The tables of one program."""
 
     def __init__(self, module: ModuleOp, program: ProgramOp, options: MakeAddressTables, target: Target) -> None:
-        self.module, self.program, self.options, self.target = module, program, options, target
+        self.program, self.options, self.target = program, options, target
         self.capacity = target.core.address_cache_bytes
         self.store: WeightStore = store_of(module)
+        self.written: dict[tuple[Asked, Geometry], tuple[str, Bytes]] = {}
         self.buffers: dict[str, SSAValue] = {}
-        self.written: dict[tuple[Geometry, int, int], tuple[str, NDArray[np.uint8]]] = {}
 
     def run(self) -> None:
         sections = self.sections()
-        cache = AddressCache(self.capacity)
-        before: _Section | None = None
         for section in sections:
-            if section.convs:
-                self.choose(section)
-                sizes = {key: len(table) for key, table in section.tables.items()}
-                for load in cache.bring(sizes, before.tables if before else ()):
-                    self.load(load, section, before)
-                for conv, key in zip(section.convs, section.keys, strict=True):
-                    conv.properties["table"] = integer(cache.entry_of(key))
-            before = section
+            self.choose(section)
+        self.leave_out(sections)
+        if self.tables(sections[0]):
+            sections.insert(0, _Section(self.begin()))
+        cache = AddressCache(self.capacity)
+        for before, section in pairwise(sections):
+            found, kept = self.tables(section), {key for key, _ in self.tables(before).values()}
+            data = dict(found.values())
+            for load in cache.bring({key: len(its) for key, its in data.items()}, kept):
+                self.load(load, data[load.key], section, before)
+            for conv, demand in section.demands.items():
+                if demand.asked in found:
+                    conv.properties["table"] = integer(cache.entry_of(found[demand.asked][0]))
 
     def sections(self) -> list[_Section]:
-        """The sections of the program; the first one has no convolutions, for what it loads."""
+        """The sections of the program, in order."""
         sections = [_Section()]
         for op in self.program.body.block.ops:
             if isinstance(op, BarrierOp):
                 sections[-1].end = op
                 sections.append(_Section())
-            sections[-1].convs += [each for each in op.walk() if isinstance(each, ConvOp)]
-        if sections[0].convs:
-            sections.insert(0, _Section(self.begin()))
+            for conv in [each for each in op.walk() if isinstance(each, ConvOp)]:
+                demand = demand_of(conv, self.target)
+                if demand is not None:
+                    sections[-1].demands[conv] = demand
         return sections
 
     def begin(self) -> BarrierOp:
@@ -144,35 +148,63 @@ class _Tables:
         return barrier
 
     def choose(self, section: _Section) -> None:
-        """Tables for the section's convolutions that together take at most half of the cache."""
-        most = min(self.options.most_bytes, self.capacity // 2)
+        """The cheapest options that together take at most half of the cache."""
+        most, unit = self.options.most_bytes or self.capacity, self.target.core.matrix
+        for asked, demands in _by_asked(section.demands.values()).items():
+            section.options[asked] = options_of(demands, unit, min(most, self.capacity // 2))
         while True:
-            made = [self.table(conv, most) for conv in section.convs]
-            section.keys, section.tables = [key for key, _ in made], dict(made)
-            needed = sum(map(len, section.tables.values()))
-            if needed <= self.capacity // 2 and len(section.tables) <= TABLE_ENTRIES // 2:
+            chosen = [options for options in section.options.values() if options[0].part is not None]
+            needed = sum(options[0].size_bytes for options in chosen)
+            if needed <= self.capacity // 2 and len(chosen) <= TABLE_ENTRIES // 2:
                 return
-            if most <= SMALLEST_BYTES:
-                raise DoesNotFit(
-                    f"{len(section.tables)} address tables in the smallest parts",
-                    self.layer(section.convs[0]),
-                    f"{needed} B",
-                    f"{self.capacity // 2} B and {TABLE_ENTRIES // 2} entries, half of an address cache",
-                )
-            most //= 2
+            cheapest = min(chosen, key=_cycles_for_a_byte)
+            del cheapest[0]
 
-    def table(self, conv: ConvOp, most: int) -> tuple[str, NDArray[np.uint8]]:
-        whole, size = geometry_of(conv), ELEMENT_BYTES[conv.in_view.data.element]
-        known = whole, size, most
-        if known not in self.written:
-            part = part_of(whole, most)
-            order = self.order_of(part, size)
-            data = write_table(part_of(part, most, order), order, size)
-            if len(data) > self.capacity:
-                where = self.layer(conv)
-                raise DoesNotFit("address table", where, f"{len(data)} B", f"{self.capacity} B of address cache")
-            self.written[known] = key_of(data), data
-        return self.written[known]
+    def leave_out(self, sections: Sequence[_Section]) -> None:
+        """Drop tables that save nothing, the largest first, while program and tables take more than they may."""
+        saves_nothing = [
+            options
+            for section in sections
+            for options in section.options.values()
+            if options[0].part is not None and options[0].cycles == options[-1].cycles
+        ]
+        room = self.room()
+        for options in sorted(saves_nothing, key=lambda each: each[0].size_bytes, reverse=True):
+            if self.loaded_bytes(sections) <= room:
+                return
+            del options[:-1]
+
+    def room(self) -> int:
+        """Bytes that tables may take."""
+        compulsory = sum(
+            math.prod(value_of(op.shape)) * ELEMENT_BYTES[cast(Element, op.element.data)]
+            for op in self.program.walk()
+            if isinstance(op, ExternalOp) and op.class_.data in ("weight", "input", "output")
+        )
+        code = INSTRUCTION_BYTES * len([op for op in self.program.walk() if isinstance(op, Instruction | RepeatOp)])
+        return max(int(OTHER_SHARE * compulsory), OTHER_BYTES) - code
+
+    def loaded_bytes(self, sections: Sequence[_Section]) -> int:
+        """What all loads of the tables chosen take, if each table stays until the next section."""
+        cache, kept, total = AddressCache(self.capacity), set[str](), 0
+        for section in sections:
+            data = dict(self.tables(section).values())
+            loads = cache.bring({key: len(its) for key, its in data.items()}, kept)
+            total += sum(len(data[load.key]) for load in loads)
+            kept = set(data)
+        return total
+
+    def tables(self, section: _Section) -> dict[Asked, tuple[str, Bytes]]:
+        """Name and bytes of each table that the section has."""
+        chosen = {asked: options[0].part for asked, options in section.options.items()}
+        return {asked: self.table(asked, part) for asked, part in chosen.items() if part is not None}
+
+    def table(self, asked: Asked, part: Geometry) -> tuple[str, Bytes]:
+        if (asked, part) not in self.written:
+            walk = walk_of(part, asked.whole, asked.group_channels)
+            data = write_table(part, self.order_of(part, asked.element_bytes), asked.element_bytes, walk)
+            self.written[asked, part] = key_of(data), data
+        return self.written[asked, part]
 
     def order_of(self, part: Geometry, element_bytes: int) -> Order:
         if self.options.order != "fewest":
@@ -180,17 +212,18 @@ class _Tables:
         unit, nram = self.target.core.matrix, self.target.core.nram
         return best_order(part, unit.lines, nram.port_bytes_per_cycle, element_bytes)
 
-    def load(self, load: Load, section: _Section, before: _Section | None) -> None:
-        assert before is not None and before.end is not None, "the first section has no convolutions"
-        user = section.convs[section.keys.index(load.key)]
+    def load(self, load: Load, data: Bytes, section: _Section, before: _Section) -> None:
+        assert before.end is not None, "a section follows"
+        names = {asked: key for asked, (key, _) in self.tables(section).items()}
+        user = next(conv for conv, demand in section.demands.items() if names.get(demand.asked) == load.key)
         common = {name: value_of(user.properties[name]) for name in ("layer", "unit")}
         op = TableOp(
-            self.buffer(load.key, section.tables[load.key]), src_view=BYTE_VIEW,
-            bytes=len(section.tables[load.key]), entry=load.entry, evicts=load.evicts, **cast(Any, common),
+            self.buffer(load.key, data), src_view=BYTE_VIEW, bytes=len(data), entry=load.entry, evicts=load.evicts,
+            **cast(Any, common),
         )  # fmt: skip
         self.program.body.block.insert_op_before(op, before.end)
 
-    def buffer(self, key: str, data: NDArray[np.uint8]) -> SSAValue:
+    def buffer(self, key: str, data: Bytes) -> SSAValue:
         if key not in self.buffers:
             self.store[key] = data
             external = ExternalOp(key, "program", len(data), (len(data),), "i8")
@@ -200,12 +233,18 @@ class _Tables:
             self.buffers[key] = external.buffer
         return self.buffers[key]
 
-    def layer(self, conv: Operation) -> str:
-        number = value_of(conv.properties["layer"])
-        names = self.module.attributes.get("frustum.layers")
-        known: Sequence[Any] = names.data if isinstance(names, ArrayAttr) else ()
-        name = known[number] if number < len(known) else None
-        return f"layer '{name.data}'" if isinstance(name, StringAttr) else f"layer {number}"
+
+def _by_asked(demands: Iterable[Demand]) -> dict[Asked, list[Demand]]:
+    found: dict[Asked, list[Demand]] = {}
+    for demand in demands:
+        found.setdefault(demand.asked, []).append(demand)
+    return found
 
 
-__all__ = ["MakeAddressTables", "geometry_of", "stored_bytes"]
+def _cycles_for_a_byte(options: Sequence[Option]) -> float:
+    """What giving up the first for the second costs."""
+    first, second = options[:2]
+    return (second.cycles - first.cycles) / (first.size_bytes - second.size_bytes)
+
+
+__all__ = ["MakeAddressTables", "forget"]

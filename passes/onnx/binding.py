@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -20,10 +20,12 @@ OPEN_BATCHES = (0, 1)
 
 @dataclass(frozen=True)
 class BoundInputs:
-    """Shapes by input name; `rebatched` is the batch that took the place of a static 1, or 1."""
+    """Shapes by input name; `rebatched` is the batch that took the place of a static 1, or 1, and `batched` are the
+    inputs that have so many images."""
 
     shapes: dict[str, Ints]
     rebatched: int = 1
+    batched: frozenset[str] = frozenset()
 
 
 def bind_inputs(
@@ -43,7 +45,7 @@ def bind_inputs(
     declared = {value.name: _dims(value) for value in inputs}
     named = _named_extents(declared, given, batch)
     found: dict[str, Ints] = {}
-    rebatched = 1
+    changed: dict[str, int] = {}
     for name, dims in declared.items():
         shape = _bind(dims, given.get(name), named, batch)
         message = _problem(name, dims, shape, given.get(name), batch, on_host)
@@ -52,10 +54,24 @@ def bind_inputs(
             continue
         found[name] = tuple(extent for extent in shape if isinstance(extent, int))
         if dims and dims[0] == 1 and shape[0] != 1:
-            rebatched = found[name][0]
+            changed[name] = found[name][0]
+    if len(set(changed.values())) > 1:
+        each = ", ".join(f"'{name}' {count}" for name, count in changed.items())
+        problems.append(Problem(file, f"inputs get other batches in place of 1: {each}; it is one for all of them"))
     if problems:
         raise Unsupported(problems)
-    return BoundInputs(found, rebatched)
+    rebatched = max(changed.values(), default=1)
+    return BoundInputs(found, rebatched, frozenset(_batched(declared, found, rebatched)) if changed else frozenset())
+
+
+def _batched(
+    declared: Mapping[str, tuple[Dim, ...] | None], found: Mapping[str, Ints], count: int
+) -> Iterator[str]:
+    """The inputs whose first extent was 1 or open, and holds all images now."""
+    for name, dims in declared.items():
+        is_open = dims is None or (bool(dims) and (not isinstance(dims[0], int) or dims[0] in OPEN_BATCHES))
+        if is_open and found[name] and count and found[name][0] % count == 0 and found[name][0] >= count:
+            yield name
 
 
 def _dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:

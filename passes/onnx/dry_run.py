@@ -20,17 +20,33 @@ from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.graph import ConvOp, MatmulOp, shape_of, tensor_of, tensor_type
 from frustum.passes.element_types import numpy_of
-from frustum.passes.errors import ModelError
+from frustum.passes.errors import ModelError, Problem
 from frustum.passes.onnx.binding import MOST_DIMENSIONS
 from frustum.passes.onnx.element_types import DEVICE_TYPES, INTEGERS, UNSIGNED, element_name
 from frustum.passes.onnx.folding import FAILURES
-from frustum.passes.onnx.node import Network, NotConstant, Refused, Value
-from frustum.passes.onnx.walk import Unavailable, Walk, free_names, is_known
+from frustum.passes.onnx.host_images import HostOperand, axis_on_host
+from frustum.passes.onnx.images import Images
+from frustum.passes.onnx.node import Network, Value
+from frustum.passes.onnx.refusals import MixesImages, NotConstant, Refused
+from frustum.passes.onnx.walk import UNAVAILABLE, Unavailable, Walk, free_names, is_known
+from frustum.passes.weights import Array
 
 __all__ = ["DryRun", "HostValue", "Step", "device_tensor", "no_tensor", "static_shape", "type_name"]
 
 Kind = Literal["constant", "shared", "device", "host"]
 DOUBLE = onnx.TensorProto.DOUBLE
+ROUNDED = "has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)"
+SILENT = 4
+"""onnxruntime's log level of fatal errors."""
+IR_VERSION = 8
+ELEMENTS = {
+    "tensor(float)": onnx.TensorProto.FLOAT, "tensor(float16)": onnx.TensorProto.FLOAT16,
+    "tensor(double)": DOUBLE, "tensor(int8)": onnx.TensorProto.INT8, "tensor(uint8)": onnx.TensorProto.UINT8,
+    "tensor(int16)": onnx.TensorProto.INT16, "tensor(uint16)": onnx.TensorProto.UINT16,
+    "tensor(int32)": onnx.TensorProto.INT32, "tensor(int64)": onnx.TensorProto.INT64,
+    "tensor(bool)": onnx.TensorProto.BOOL,
+}  # fmt: skip
+"""Element types as onnxruntime calls them."""
 MOST_PROPAGATED = 256
 """Larger constants are not given to shape inference, which needs those that say shapes, axes, sizes."""
 ERRORS = (*FAILURES, shape_inference.InferenceError, onnx.defs.SchemaError, onnx.checker.ValidationError)
@@ -39,8 +55,9 @@ ERRORS = (*FAILURES, shape_inference.InferenceError, onnx.defs.SchemaError, onnx
 class HostValue(Unavailable):
     """A value that only the host can hold; `shape` is None where it is known at run time only."""
 
-    def __init__(self, why: str, shape: tuple[int, ...] | None = None) -> None:
-        self.why, self.shape = why, shape
+    def __init__(self, why: str, shape: tuple[int, ...] | None = None, axis: int | None = None) -> None:
+        """`axis`: of the images of a changed batch, where it holds them."""
+        self.why, self.shape, self.axis = why, shape, axis
 
 
 @dataclass(frozen=True)
@@ -77,19 +94,71 @@ class DryRun(Walk):
     def run(self, nodes: Sequence[onnx.NodeProto], opset: int, name: str = "") -> None:
         """Every node becomes a step."""
         self.fixed.update(key for key, value in self.values.items() if isinstance(value, np.ndarray))
-        for proto in nodes:
-            own = name or proto.name or next(filter(None, proto.output), proto.op_type)
+        for given in nodes:
+            own = name or given.name or next(filter(None, given.output), given.op_type)
             first = self.network.block.last_op
-            types = self._types_of(proto)
+            proto, types = given, {}
             try:
+                proto = self.for_all_images(given)
+                types = self._types_of(proto)
                 results = self._placed(proto, own, opset, types)
+            except MixesImages as error:
+                results = self._mixes(given, own, error)
             except (Refused, VerifyException, ModelError) as error:
-                operands = self._open_operands(proto, error)
-                self.steps.append(Step(proto, own, "host", _one_line(error), open_operands=operands))
-                results = [self._from_host(types.get(output), own) for output in proto.output]  # type: ignore[misc]
+                results = self._on_host(proto, own, opset, types, error)
             else:
                 self.steps.append(Step(proto, own, self._kind(proto, results), macs=_macs(self._after(first))))
             self._note(proto, results, types)
+
+    def images_in(self, name: str) -> tuple[tuple[int, ...] | None, int | None]:
+        value = self.values.get(name)
+        return (value.shape, value.axis) if isinstance(value, HostValue) else super().images_in(name)
+
+    def know(self, name: str, array: Array) -> None:
+        super().know(name, array)
+        self.fixed.add(name)
+        self.types[name] = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, array.shape)
+
+    def _mixes(self, proto: onnx.NodeProto, name: str, error: MixesImages) -> Sequence[Value | None]:
+        """A node that no side can run with a changed batch is a problem of the model."""
+        self.steps.append(Step(proto, name, "host", str(error)))
+        self.problems.append(Problem(self.file, str(error), name, self.steps[-1].operator))
+        return [UNAVAILABLE for _ in proto.output]  # type: ignore[misc]
+
+    def _on_host(
+        self, proto: onnx.NodeProto, name: str, opset: int, types: Mapping[str, onnx.TypeProto], error: Exception
+    ) -> Sequence[Value | None]:
+        """What a node gives that cannot be a layer because of the error."""
+        if any(self.values.get(each) is UNAVAILABLE for each in free_names(proto)):
+            self.steps.append(Step(proto, name, "host", _one_line(error)))
+            return [UNAVAILABLE for _ in proto.output]  # type: ignore[misc]
+        try:
+            axis = self._axis_on_host(proto, _one_line(error))
+        except MixesImages as mixes:
+            return self._mixes(proto, name, mixes)
+        operands = self._open_operands(proto, opset, error)
+        self.steps.append(Step(proto, name, "host", _one_line(error), open_operands=operands))
+        return [self._from_host(types.get(output), name, axis) for output in proto.output]  # type: ignore[misc]
+
+    def _axis_on_host(self, proto: onnx.NodeProto, why: str) -> int | None:
+        """Where the images of a changed batch lie in what a node on the host gives."""
+        images = self.network.images
+        if images is None:
+            return None
+        inner = free_names(proto).keys() - set(proto.input)
+        operands = [self._host_operand(images, each) for each in (*filter(None, proto.input), *inner)]
+        return axis_on_host(images, proto, operands, why)
+
+    def _host_operand(self, images: Images, name: str) -> HostOperand:
+        value = self.values.get(name)
+        if isinstance(value, HostValue):
+            return HostOperand(value.shape, value.axis)
+        if isinstance(value, np.ndarray):
+            is_blocks = images.depends(value) and images.axis_of(value) is not None
+            return HostOperand(value.shape, images.axis_of(value) if is_blocks else None, value)
+        if isinstance(value, SSAValue):
+            return HostOperand(shape_of(value), images.axes.get(value))
+        return HostOperand((), None)
 
     def size_bytes(self, name: str) -> int:
         """Of a value, as the model has it; 0 where nobody knows."""
@@ -100,10 +169,10 @@ class DryRun(Walk):
         element = type_.tensor_type.elem_type
         return math.prod(shape) * (onnx.helper.tensor_dtype_to_np_dtype(element).itemsize if element else 0)
 
-    def _open_operands(self, proto: onnx.NodeProto, error: Exception) -> tuple[str, ...]:
+    def _open_operands(self, proto: onnx.NodeProto, opset: int, error: Exception) -> tuple[str, ...]:
         if isinstance(error, NotConstant):
             return (error.operand,)
-        if not is_known(proto):
+        if not is_known(proto, opset):
             return ()
         values = {name: self.values.get(name) for name in proto.input if name}
         on_host = tuple(name for name, value in values.items() if isinstance(value, HostValue))
@@ -115,19 +184,22 @@ class DryRun(Walk):
     ) -> Sequence[Value | None]:
         if name in self.refused:
             raise Refused(self.refused[name])
+        if self.kept is not None and (why := self.kept.why(proto)):
+            raise Refused(f"it {why}")
         known = self._shape_of_host_value(proto)
         if known is not None:
             return [known]
         for operand in free_names(proto):
             value = self.values.get(operand)
             if isinstance(value, HostValue):
-                raise Refused(f"'{operand}' {value.why}" if is_known(proto) else "this operator is not supported")
+                is_ours = is_known(proto, opset)
+                raise Refused(f"'{operand}' {value.why}" if is_ours else "this operator is not supported")
             if self.exact and _element(self.types.get(operand)) == DOUBLE and not isinstance(value, np.ndarray):
-                raise Refused(f"'{operand}' has elements of DOUBLE, which the device would round to f32")
+                raise Refused(f"'{operand}' {ROUNDED}")
         results = self._results(proto, name, opset)
         for output, value in zip(proto.output, results, strict=False):
             if isinstance(value, SSAValue) and self.exact and _element(types.get(output)) == DOUBLE:
-                raise Refused(f"'{output}' has elements of DOUBLE, which the device would round to f32")
+                raise Refused(f"'{output}' {ROUNDED}")
             if isinstance(value, SSAValue) and not _fits(shape_of(value)):
                 raise Refused(f"'{output}' is {_text(shape_of(value))}, which is no tensor of the device")
         return results
@@ -137,10 +209,10 @@ class DryRun(Walk):
         value = self.values.get(proto.input[0]) if proto.input else None
         if proto.op_type not in ("Shape", "Size") or not isinstance(value, HostValue) or value.shape is None:
             return None
-        if proto.op_type == "Size":
-            return np.asarray(math.prod(value.shape), np.int64)
-        limits = {attribute.name: attribute.i for attribute in proto.attribute}
-        return np.asarray(value.shape[limits.get("start", 0) : limits.get("end", len(value.shape))], np.int64)
+        found = _shape_or_size(proto, value.shape)
+        if self.network.images is not None:
+            self.network.images.keep(found, _shape_or_size(proto, self.network.images.divided(value.shape, value.axis)))
+        return found
 
     def _kind(self, proto: onnx.NodeProto, results: Sequence[Value | None]) -> Kind:
         if not any(isinstance(result, SSAValue) for result in results):
@@ -169,24 +241,27 @@ class DryRun(Walk):
             if found is not None:
                 self.types[output] = found
 
-    def _from_host(self, type_: onnx.TypeProto | None, node: str) -> Value | HostValue:
+    def _from_host(self, type_: onnx.TypeProto | None, node: str, axis: int | None) -> Value | HostValue:
         """What a node on the host gives: an input of the network where the device has such tensors."""
         why = no_tensor(type_)
         if why:
-            return HostValue(f"{why} (node '{node}' gives it on the host)", static_shape(type_))
+            return HostValue(f"{why} (node '{node}' gives it on the host)", static_shape(type_), axis)
         assert type_ is not None
-        return device_tensor(self.network, type_)
+        return device_tensor(self.network, type_, axis)
 
     def _types_of(self, proto: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
         """What ONNX says of the node's results, as far as it can."""
         found = {name: self.types[name] for name in proto.output if name in self.types}
+        types = {name: self.types.get(name, onnx.TypeProto()) for name in free_names(proto)}
+        opsets = [onnx.helper.make_opsetid(o.domain, self._version(proto, o.domain)) for o in self.opsets]
+        inferred: Mapping[str, onnx.TypeProto]
         try:
-            schema = onnx.defs.get_schema(proto.op_type, self._version(proto.domain), proto.domain)
-            types = {name: self.types.get(name, onnx.TypeProto()) for name in free_names(proto)}
+            version = next((o.version for o in opsets if o.domain == proto.domain.replace("ai.onnx", "", 1)), 1)
+            schema = onnx.defs.get_schema(proto.op_type, version, proto.domain)
             data = {name: self._data(name) for name in proto.input if self._is_small(name)}
-            inferred = shape_inference.infer_node_outputs(
-                schema, proto, types, data, opset_imports=list(self.opsets)
-            )
+            inferred = shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=opsets)
+        except onnx.defs.SchemaError:
+            inferred = types_by_onnxruntime(proto, types, opsets)
         except ERRORS:
             return found
         for name, type_ in inferred.items():
@@ -194,9 +269,11 @@ class DryRun(Walk):
                 found[name] = type_
         return found
 
-    def _version(self, domain: str) -> int:
-        return next((o.version for o in self.opsets if (o.domain or "") == domain.replace("ai.onnx", "", 1)
-                     or o.domain == domain), 1)  # fmt: skip
+    def _version(self, proto: onnx.NodeProto, domain: str) -> int:
+        """The opset of a domain for a node: that of the model before it was converted, for those that were not."""
+        if self.kept is not None and not domain and self.kept.why(proto):
+            return self.kept.opset
+        return next(o.version for o in self.opsets if o.domain == domain)
 
     def _is_small(self, name: str) -> bool:
         value = self.values.get(name)
@@ -208,13 +285,53 @@ class DryRun(Walk):
         return onnx.numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
 
 
-def device_tensor(network: Network, type_: onnx.TypeProto) -> SSAValue:
-    """A new input of the network for a tensor of this type."""
+def _shape_or_size(proto: onnx.NodeProto, shape: tuple[int, ...]) -> np.ndarray:
+    if proto.op_type == "Size":
+        return np.asarray(math.prod(shape), np.int64)
+    limits = {attribute.name: attribute.i for attribute in proto.attribute}
+    return np.asarray(shape[limits.get("start", 0) : limits.get("end", len(shape))], np.int64)
+
+
+def types_by_onnxruntime(
+    proto: onnx.NodeProto, types: Mapping[str, onnx.TypeProto], opsets: Sequence[onnx.OperatorSetIdProto]
+) -> dict[str, onnx.TypeProto]:
+    """What onnxruntime says of the results of a node that ONNX does not know (any more); nothing where it does not."""
+    import onnxruntime as ort
+
+    if any(static_shape(type_) is None for type_ in types.values()):
+        return {}
+    graph = onnx.helper.make_graph(
+        [proto],
+        "node",
+        [onnx.helper.make_value_info(name, type_) for name, type_ in types.items()],
+        [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in proto.output if name],
+    )
+    options = ort.SessionOptions()
+    options.log_severity_level = SILENT
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    model = onnx.helper.make_model(graph, opset_imports=list(opsets), ir_version=IR_VERSION)
+    try:
+        results = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"]).get_outputs()
+    except Exception:  # whatever it says: nothing is known then
+        return {}
+    found = {}
+    for each in results:
+        element = ELEMENTS.get(each.type)
+        if element is not None and all(isinstance(extent, int) and extent >= 0 for extent in each.shape):
+            found[each.name] = onnx.helper.make_tensor_type_proto(element, each.shape)
+    return found
+
+
+def device_tensor(network: Network, type_: onnx.TypeProto, axis: int | None = None) -> SSAValue:
+    """A new input of the network for a tensor of this type, with the images of a changed batch along an axis."""
     element: int = type_.tensor_type.elem_type
     own = INTEGERS.get(element, network.element)
     argument = network.block.insert_arg(tensor_type(own, static_shape(type_) or ()), len(network.block.args))
     if element in UNSIGNED:
         network.unsigned.add(argument)
+    if axis is not None and network.images is not None:
+        network.images.axes[argument] = axis
     return argument
 
 

@@ -1,4 +1,11 @@
-"""Operators that ONNX defines by a function of others: the function's body for one node."""
+"""Operators that ONNX defines by a function of others: the function's body for one node.
+
+An operator's meaning may change with the opset (the scales of GroupNormalization were one for each group before they
+were one for each channel; the axes of reductions became an operand), and so may its body.  A node gets the body of
+its own version of the operator: of those that ONNX wrote for this version the newest not above the model's opset.
+Where all of them are above (ThresholdedRelu of opset 10 has one in the words of opset 18) it is the oldest, which says
+the same: a body belongs to one version of the operator, whatever the opset of the nodes in it.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +35,20 @@ class Body:
 
 
 @cache
-def has_body(op_type: str) -> bool:
-    """Whether ONNX defines the operator by others."""
-    if not isinstance(op_type, str) or not onnx.defs.has(op_type):  # a damaged file has bytes for a name
-        return False
-    schema = _schema(op_type)
-    return schema.has_function or schema.has_context_dependent_function
+def has_body(op_type: str, opset: int) -> bool:
+    """Whether ONNX defines the operator, as it is in this opset, by others."""
+    schema = _schema(op_type, opset)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
 def function_body(node: Node) -> Body:
-    schema = _schema(node.op_type, max(node.opset, _schema(node.op_type).since_version))
+    """The nodes for an operator that `has_body`."""
+    schema = _schema(node.op_type, node.opset)
     if schema.has_function:
-        version = max(schema.function_opset_versions)
+        version = _version(schema.function_opset_versions, node.opset)
         content = schema.get_function_with_opset_version(version)
     else:
-        version = max(schema.context_dependent_function_opset_versions)
+        version = _version(schema.context_dependent_function_opset_versions, node.opset)
         types = [_type(operand, node.network).SerializeToString() for operand in node.operands]
         content = schema.get_context_dependent_function_with_opset_version(
             version, node.proto.SerializeToString(), types
@@ -57,9 +63,20 @@ def function_body(node: Node) -> Body:
     return Body(nodes, list(function.input), list(function.output), version)
 
 
-def _schema(op_type: str, version: int | None = None) -> Any:
-    """Of any type: the members about functions are missing in the stubs of `onnx`."""
-    return onnx.defs.get_schema(op_type) if version is None else onnx.defs.get_schema(op_type, version)
+def _version(versions: Sequence[int], opset: int) -> int:
+    """The newest not above the opset, or else the oldest."""
+    return max((version for version in versions if version <= opset), default=min(versions))
+
+
+def _schema(op_type: str, opset: int) -> Any:
+    """The operator as it is in an opset, None where there is none: of any type, as the members about functions are
+    missing in the stubs of `onnx`."""
+    if not isinstance(op_type, str) or not onnx.defs.has(op_type):  # a damaged file has bytes for a name
+        return None
+    try:
+        return onnx.defs.get_schema(op_type, opset)
+    except onnx.defs.SchemaError:
+        return None
 
 
 def _type(operand: Value | None, network: Network) -> onnx.TypeProto:

@@ -7,6 +7,7 @@ under a shape); the rest is computed by the implementations in `onnx.reference`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -14,9 +15,10 @@ from onnx import numpy_helper
 from onnx.reference.ops import load_op
 
 from frustum.passes.onnx.node import Node, Refused, Value
+from frustum.passes.onnx.targets import reshape_target
 from frustum.passes.weights import Array
 
-__all__ = ["fold"]
+__all__ = ["computed", "fold"]
 
 Fold = Callable[[Node, Sequence[Array]], "Array | Sequence[Array]"]
 
@@ -29,13 +31,36 @@ NOT_FOLDED = {
 
 
 def fold(node: Node) -> Sequence[Value] | None:
-    """The node's outputs where they are known now; None where they are not."""
+    """The node's outputs where they are known now; None where they are not.
+
+    Of what depends on the size of a changed batch, the value for one image is kept too.
+    """
+    images = node.network.images
     if node.op_type in ("Shape", "Size") and node.has(0):
-        return [
-            _shape(node) if node.op_type == "Shape" else np.asarray(np.prod(node.shape(0), dtype=np.int64))
-        ]
+        results = [_shape_or_size(node, node.shape(0))]
+        if images is not None:
+            operand = node.operands[0]
+            assert operand is not None
+            images.keep(results[0], _shape_or_size(node, images.shape_alone(operand)))
+        return results
     if node.op_type in NOT_FOLDED or not _all_constant(node):
         return None
+    results = computed(node)
+    if images is not None and any(images.depends(operand) for operand in node.operands):
+        alone = [images.alone(each) if isinstance(each, np.ndarray) else None for each in node.operands]
+        for found, of_one in zip(results, computed(replace(node, operands=alone)), strict=True):
+            images.keep(found, of_one)
+    return results
+
+
+def _shape_or_size(node: Node, shape: Sequence[int]) -> Array:
+    if node.op_type == "Size":
+        return np.asarray(np.prod(shape, dtype=np.int64))
+    return np.asarray(shape[node.get("start", 0) : node.get("end", len(shape))], np.int64)
+
+
+def computed(node: Node) -> list[Array]:
+    """The outputs of a node of constants."""
     arrays = [operand for operand in node.operands if isinstance(operand, np.ndarray)]
     frequent = FREQUENT.get(node.op_type)
     try:
@@ -43,7 +68,8 @@ def fold(node: Node) -> Sequence[Value] | None:
             quick = frequent is not None and len(arrays) == len(node.operands)
             result = frequent(node, arrays) if frequent and quick else _by_reference(node)
     except FAILURES as error:
-        raise Refused(f"its value cannot be computed: {str(error).splitlines()[0]}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Refused(f"its value cannot be computed: {reason}") from error
     results = result if isinstance(result, list | tuple) else [result]
     return [_plain(np.asarray(array)) for array in results]
 
@@ -55,11 +81,14 @@ def _plain(array: Array) -> Array:
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
+MOST_COMPUTED = 1 << 31
+"""Elements of a range that is computed."""
 FAILURES = (
     ArithmeticError,
     AttributeError,
     ImportError,
     LookupError,
+    MemoryError,
     NotImplementedError,
     RuntimeError,
     TypeError,
@@ -76,11 +105,6 @@ def _by_reference(node: Node) -> Sequence[Array]:
     implementation = load_op("", node.op_type, node.opset)
     settings = {"log": lambda *_: None, "opsets": {"": node.opset}, "verbose": 0, "new_ops": None}
     return implementation(node.proto, settings).run(*node.operands)
-
-
-def _shape(node: Node) -> Array:
-    shape = node.shape(0)
-    return np.asarray(shape[node.get("start", 0) : node.get("end", len(shape))], np.int64)
 
 
 def _constant(node: Node, _: Sequence[Array]) -> Array:
@@ -108,21 +132,6 @@ def _reshape(node: Node, arrays: Sequence[Array]) -> Array:
     return data.reshape(reshape_target(data.shape, [int(e) for e in target], bool(node.get("allowzero", 0))))
 
 
-def reshape_target(shape: Sequence[int], target: Sequence[int], allow_zero: bool) -> tuple[int, ...]:
-    """A Reshape's target with its zeros and its -1 filled in."""
-    filled = [
-        shape[axis] if extent == 0 and not allow_zero and axis < len(shape) else extent
-        for axis, extent in enumerate(target)
-    ]
-    if filled.count(-1) == 1:
-        known = int(np.prod([extent for extent in filled if extent != -1], dtype=np.int64))
-        total = int(np.prod(shape, dtype=np.int64))
-        if known == 0 or total % known:
-            raise Refused(f"{tuple(shape)} does not reshape to {tuple(target)}")
-        filled[filled.index(-1)] = total // known
-    return tuple(filled)
-
-
 def _unsqueeze(node: Node, arrays: Sequence[Array]) -> Array:
     axes = node.ints("axes", 1) or ()
     return np.expand_dims(arrays[0], axes)
@@ -147,6 +156,12 @@ def _slice(node: Node, arrays: Sequence[Array]) -> Array:
 
 def _cast(node: Node, arrays: Sequence[Array]) -> Array:
     return arrays[0].astype(onnx.helper.tensor_dtype_to_np_dtype(node.get("to")))
+
+
+def _range(start: Array, stop: Array, step: Array) -> Array:
+    if (stop.item() - start.item()) / step.item() > MOST_COMPUTED:
+        raise Refused(f"a range from {start.item()} to {stop.item()} by {step.item()} is too long")
+    return np.arange(start.item(), stop.item(), step.item(), dtype=start.dtype)
 
 
 def _divide(_: Node, arrays: Sequence[Array]) -> Array:
@@ -176,7 +191,7 @@ FREQUENT: dict[str, Fold] = {
     "Expand": lambda _, arrays: np.broadcast_to(
         arrays[0], np.broadcast_shapes(arrays[0].shape, tuple(int(extent) for extent in arrays[1]))
     ),
-    "Range": lambda _, arrays: np.arange(*(array.item() for array in arrays), dtype=arrays[0].dtype),
+    "Range": lambda _, arrays: _range(*arrays),
     "Where": lambda _, arrays: np.where(*arrays),
     "Add": _ufunc(np.add),
     "Sub": _ufunc(np.subtract),

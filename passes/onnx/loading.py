@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -38,53 +40,112 @@ class LoadedModel:
 
     def array(self, tensor: onnx.TensorProto) -> Array:
         """The tensor's values; ModelError where they cannot be had."""
+        self._check(tensor)
+        shape = tuple(tensor.dims)
+        try:
+            if external_data_helper.uses_external_data(tensor):
+                return self._external(tensor).reshape(shape)
+            if tensor.HasField("raw_data") and tensor.data_type not in PACKED_TYPES:
+                dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+                return np.frombuffer(tensor.raw_data, dtype).reshape(shape)
+            found: Array = numpy_helper.to_array(tensor)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise self._error(f"tensor '{tensor.name}' does not hold the elements of its shape") from error
+        return found
+
+    def with_data(self) -> onnx.ModelProto:
+        """The model with all external data in it."""
+        if not any(map(external_data_helper.uses_external_data, self.proto.graph.initializer)):
+            return self.proto
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        for tensor in proto.graph.initializer:
+            self.fill(tensor)
+        return proto
+
+    def fill(self, tensor: onnx.TensorProto) -> None:
+        """Put external data of the tensor into it; ModelError where it cannot be had."""
+        if external_data_helper.uses_external_data(tensor):
+            data = np.ascontiguousarray(self.array(tensor)).tobytes()
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = data
+
+    def _check(self, tensor: onnx.TensorProto) -> None:
         if tensor.data_type not in KNOWN_TYPES:
             raise self._error(f"tensor '{tensor.name}' has elements of the unknown type {tensor.data_type}")
-        if external_data_helper.uses_external_data(tensor):
-            return self._external(tensor)
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        whole_bytes = tensor.data_type not in PACKED_TYPES
-        try:
-            if tensor.HasField("raw_data") and whole_bytes:
-                return np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))
-            return numpy_helper.to_array(tensor)
-        except (ValueError, TypeError) as error:
-            raise self._error(f"tensor '{tensor.name}' does not hold the elements of its shape") from error
+        if min(tensor.dims, default=0) < 0:
+            shape = "x".join(map(str, tensor.dims))
+            raise self._error(f"tensor '{tensor.name}' has the shape {shape}: no extent is below 0")
 
     def _external(self, tensor: onnx.TensorProto) -> Array:
+        """The elements, one after another; nothing is asked for that the file does not have."""
         place = {entry.key: entry.value for entry in tensor.external_data}
         path = self._external_path(tensor.name, place.get("location", ""))
         if tensor.data_type in PACKED_TYPES:
             raise self._error(f"tensor '{tensor.name}': external data of less than a byte is not supported")
+        if tensor.data_type == onnx.TensorProto.STRING:
+            raise self._error(f"tensor '{tensor.name}': text cannot be external data")
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        shape = tuple(tensor.dims)
-        count = int(np.prod(shape, dtype=np.int64))
-        start = int(place.get("offset", 0))
-        stop = start + count * dtype.itemsize
-        if count == 0:
-            return np.zeros(shape, dtype)
-        size = path.stat().st_size
-        if stop > size:
-            problem = f"needs bytes {start} to {stop} of '{path.name}', which has {size}"
-            raise self._error(f"tensor '{tensor.name}' {problem}")
-        if path not in self.maps:
-            self.maps[path] = np.memmap(path, dtype=np.uint8, mode="r")
-        return np.asarray(self.maps[path])[start:stop].view(dtype).reshape(shape)
+        needed = prod(tensor.dims) * dtype.itemsize
+        start = self._count(tensor.name, place, "offset", 0)
+        length = self._count(tensor.name, place, "length", needed)
+        if length != needed:
+            problem = f"its external data has the length {length}, its shape and type need {needed} bytes"
+            raise self._error(f"tensor '{tensor.name}': {problem}")
+        try:
+            size = path.stat().st_size
+            if start + needed > size:
+                problem = f"needs bytes {start} to {start + needed} of '{path.name}', which has {size}"
+                raise self._error(f"tensor '{tensor.name}' {problem}")
+            if needed == 0:
+                return np.zeros(0, dtype)
+            if path not in self.maps:
+                self.maps[path] = np.memmap(path, dtype=np.uint8, mode="r")
+        except OSError as error:
+            problem = f"external data file '{path.name}' cannot be read: {error.strerror}"
+            raise self._error(f"tensor '{tensor.name}': {problem}") from error
+        return np.asarray(self.maps[path])[start : start + needed].view(dtype)
+
+    def _count(self, name: str, place: Mapping[str, str], key: str, otherwise: int) -> int:
+        """A number of bytes that an entry of external data gives."""
+        text = place.get(key, "")
+        if key not in place:
+            return otherwise
+        if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+            problem = f"found {_shown(text)}, allowed a whole number of bytes"
+            raise self._error(f"tensor '{name}': {key} of its external data: {problem}")
+        return int(text)
 
     def _external_path(self, name: str, location: str) -> Path:
+        shown = _shown(location)
         if self.folder is None:
-            raise self._error(
-                f"tensor '{name}' is in the file '{location}': give the model as a path, not a proto"
-            )
-        path = (self.folder / location).resolve()
-        if not path.is_relative_to(self.folder.resolve()):
-            raise self._error(f"tensor '{name}': external data '{location}' is outside the model's folder")
-        if not path.is_file():
-            raise self._error(f"tensor '{name}': external data file '{location}' is missing in {self.folder}")
+            raise self._error(f"tensor '{name}' is in the file {shown}: give the model as a path, not a proto")
+        try:
+            path = (self.folder / location).resolve()
+            if not path.is_relative_to(self.folder.resolve()):
+                raise self._error(f"tensor '{name}': external data {shown} is outside the model's folder")
+            is_there = path.is_file()
+        except (OSError, ValueError) as error:  # too long, or with a byte of 0
+            raise self._error(f"tensor '{name}': external data: {shown} is no name of a file") from error
+        if not is_there:
+            raise self._error(f"tensor '{name}': external data file {shown} is missing in {self.folder}")
         return path
 
     def _error(self, message: str) -> ModelError:
         return Unsupported([Problem(self.file, message)])
+
+
+MOST_DIGITS = 19
+"""Of a number of bytes in a file."""
+SHOWN = 80
+"""Letters of a text that a file gives, in messages."""
+
+
+def _shown(text: str) -> str:
+    """Between quotes and printable, the start of what is long."""
+    whole = repr(text[:SHOWN])
+    return whole if len(text) <= SHOWN else f"{whole}..."
 
 
 KNOWN_TYPES = set(onnx.helper.get_all_tensor_dtypes())
@@ -108,7 +169,33 @@ def load_model(source: str | Path | onnx.ModelProto | LoadedModel) -> LoadedMode
     if not OLDEST_OPSET <= model.opset <= newest:
         message = f"opset {model.opset or 'missing'}: allowed are {OLDEST_OPSET} to {newest}"
         raise Unsupported([Problem(model.file, message)])
-    return model
+    return model if isinstance(source, LoadedModel) else _with_inner_data(model)
+
+
+def _with_inner_data(model: LoadedModel) -> LoadedModel:
+    """The model with external data of tensors inside nodes in its place: those of the graph are read when needed."""
+    if not any(map(external_data_helper.uses_external_data, _inner_tensors(model.proto))):
+        return model
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for tensor in _inner_tensors(proto):
+        model.fill(tensor)
+    return LoadedModel(model.file, proto, model.folder, model.maps)
+
+
+def _inner_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """The tensors of attributes, of graphs inside nodes, and the parts of sparse ones."""
+    for sparse in proto.graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    nodes = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
+    while nodes:
+        for attribute in nodes.pop().attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from graph.initializer
+                nodes += graph.node
 
 
 def _parse(path: Path) -> onnx.ModelProto:

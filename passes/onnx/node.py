@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr, f32
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.irdl import IRDLOperation
 
+from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.graph import (
     BinaryOp,
     ReshapeOp,
@@ -25,11 +27,15 @@ from frustum.dialects.graph import (
 from frustum.dialects.graph.attributes import ActAttr
 from frustum.passes.dequantised import Dequantised, note
 from frustum.passes.element_types import INTEGERS, numpy_of
+from frustum.passes.onnx.images import Images
+from frustum.passes.onnx.refusals import NotConstant, Refused
 from frustum.passes.weights import Array, WeightStore
 
-__all__ = ["Converter", "Network", "Node", "NotConstant", "Refused", "Result", "Value"]
+__all__ = ["Converter", "Network", "Node", "NotConstant", "Refused", "Result", "Value", "check_size"]
 
 CHOOSE = ("reshape", "transpose", "slice", "concat", "pad", "interleave", "pool", "resize")
+MOST_ELEMENTS = 1 << 33
+"""Of a tensor: more bytes than a machine of today has for one."""
 MOVES = {f"fgraph.{name}" for name in CHOOSE}
 """Operations whose integers are those of their operands."""
 
@@ -40,18 +46,6 @@ Result: TypeAlias = "Value | Sequence[Value]"
 Converter: TypeAlias = "Callable[[Node], Result]"
 
 
-class Refused(Exception):
-    """This node cannot be imported; the message says why."""
-
-
-class NotConstant(Refused):
-    """It could be imported if `operand` were constant."""
-
-    def __init__(self, what: str, operand: str) -> None:
-        super().__init__(f"{what} must be constant, and depends on the network's inputs")
-        self.operand = operand
-
-
 @dataclass
 class Network:
     """The network under construction."""
@@ -59,7 +53,8 @@ class Network:
     block: Block
     store: WeightStore
     element: Attribute
-    rebatched: int = 1
+    images: Images | None = None
+    """Where the images of a changed batch lie; None where the batch is the model's."""
     weights: dict[int, tuple[Array, SSAValue]] = field(default_factory=dict)  # by id of the array
     unsigned: set[SSAValue] = field(default_factory=set)  # integers that are more by half their range in the model
     whole: set[SSAValue] = field(default_factory=set)  # integers of the model kept in floating point
@@ -69,12 +64,15 @@ class Network:
         op.location = NameLoc(StringAttr(name), NoneAttr())
         self.block.add_op(op)
         op.verify_()
+        if self.images is not None:
+            self.images.note(op)
         if op.name in MOVES and op.operands[0] in self.unsigned:
             self.unsigned.add(op.results[0])
         return op.results[0]
 
     def weight(self, array: Array, key: str) -> SSAValue:
         """A constant in the network's element type; one operation per array."""
+        check_size(f"the constant '{key}'", array.shape)
         known = self.weights.get(id(array))
         if known and tensor_of(known[1]).element_type == self.element:
             return known[1]
@@ -101,8 +99,17 @@ class Network:
     def _constant(self, array: Array, converted: Array, element: Attribute, key: str) -> SSAValue:
         op = WeightOp(self.store.add(key, converted), tensor_type(element, array.shape))
         value = self.emit(op, key)
+        if self.images is not None and (axis := self.images.axis_of(array)) is not None:
+            self.images.axes[value] = axis
         self.weights[id(array)] = (array, value)
         return value
+
+
+def check_size(where: str, shape: Ints) -> None:
+    """DoesNotFit for a tensor that no machine holds, before memory is asked for it."""
+    count = math.prod(shape)
+    if count > MOST_ELEMENTS:
+        raise DoesNotFit(f"a tensor of {'x'.join(map(str, shape))}", where, f"{count} elements", MOST_ELEMENTS)
 
 
 @dataclass
@@ -194,7 +201,16 @@ class Node:
         return self.network.weight(array, f"{self.name}/{suffix}")
 
     def scalar(self, number: float, suffix: str) -> SSAValue:
-        return self.weight(np.full((1,), number, np.float64), suffix)
+        return self.weight(np.full((), number, np.float64), suffix)
+
+    def ones(self, shape: Ints, like: Sequence[SSAValue] = ()) -> SSAValue:
+        """Ones to broadcast by; those of extents that are more only for a batch are as the operands `like` them."""
+        result = self.weight(np.broadcast_to(np.float32(1), shape), "ones")
+        images = self.network.images
+        if images is not None:
+            axes = {images.axes[x] + len(shape) - len(shape_of(x)) for x in like if x in images.axes}
+            images.axes.update((result, axis) for axis in axes if shape[axis] != 1)
+        return result
 
     def marked(self, value: SSAValue, is_unsigned: bool) -> SSAValue:
         """The value, known to be unsigned in the model or not."""

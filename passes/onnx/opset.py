@@ -7,6 +7,8 @@ an attribute or as an input, and the converters of operators read both.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import onnx
@@ -15,11 +17,13 @@ from onnx import checker, inliner, shape_inference, version_converter
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel
 
-__all__ = ["Unified", "unify"]
+__all__ = ["Kept", "Unified", "unify"]
 
 OPSET = 13
 FREE_INITIALIZERS = 4  # the first IR version whose initializers need not be inputs
 RESIZE_CHANGED = 11  # Resize and Upsample had one way of placing samples until then
+KEPT = "frustum.kept"
+"""The domain of nodes that the converter must leave as they are."""
 FAILURES = (
     LookupError,  # of onnx 1.22, for a name that nothing makes
     RuntimeError,
@@ -38,6 +42,20 @@ class Unified:
     graph: onnx.GraphProto
     opset: int
     tensors: dict[str, onnx.TensorProto]
+    kept: Kept | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Nodes that nobody converts: they stay in the model's own opset, for the host."""
+
+    opset: int
+    outputs: Mapping[str, str]
+    """Their results, and why they were not converted."""
+
+    def why(self, node: onnx.NodeProto) -> str:
+        """Why a node was not converted; nothing where it was."""
+        return next((self.outputs[name] for name in node.output if name in self.outputs), "")
 
 
 def unify(model: LoadedModel) -> Unified:
@@ -52,10 +70,11 @@ def unify(model: LoadedModel) -> Unified:
     light = _without(proto, heavy)
     if light.functions:
         light = _inline(light, model)
+    kept = None
     if model.opset < OPSET:
-        light = _convert(light, model)
+        light, kept = _convert(light, model)
     tensors = heavy | {tensor.name: tensor for tensor in light.graph.initializer}
-    return Unified(light.graph, max(model.opset, OPSET), tensors)
+    return Unified(light.graph, max(model.opset, OPSET), tensors, kept)
 
 
 def _heavy_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
@@ -105,19 +124,80 @@ def _inline(light: onnx.ModelProto, model: LoadedModel) -> onnx.ModelProto:
         raise Unsupported([Problem(model.file, message)]) from error
 
 
-def _convert(light: onnx.ModelProto, model: LoadedModel) -> onnx.ModelProto:
+def _convert(light: onnx.ModelProto, model: LoadedModel) -> tuple[onnx.ModelProto, Kept | None]:
+    """The model at OPSET, but for nodes that the converter refuses each by itself."""
+    kept = None
     try:
         converted = version_converter.convert_version(light, OPSET)
     except FAILURES as error:
-        reason = str(error).strip().splitlines()[0]
-        message = f"cannot be converted from opset {model.opset} to {OPSET}: {reason}"
-        raise Unsupported([Problem(model.file, message)]) from error
+        kept = Kept(model.opset, _refused(light, model.opset))
+        try:
+            converted = _convert_others(light, kept)
+        except FAILURES:
+            message = f"cannot be converted from opset {model.opset} to {OPSET}: {_reason(error)}"
+            raise Unsupported([Problem(model.file, message)]) from error
     if _interface(converted.graph) != _interface(light.graph):  # Scan had a batch axis once
         message = f"cannot be converted from opset {model.opset} to {OPSET}: its inputs would change"
         raise Unsupported([Problem(model.file, message)])
     if model.opset < RESIZE_CHANGED:
         _keep_old_resize(converted.graph)
+    return converted, kept
+
+
+def _refused(light: onnx.ModelProto, opset: int) -> dict[str, str]:
+    """The results of the nodes that the converter does not take alone, and its reason."""
+    types = _known_types(light)
+    found: dict[str, str] = {}
+    for node in light.graph.node:
+        if node.domain not in DEFAULT_DOMAINS:
+            continue
+        graph = onnx.helper.make_graph(
+            [node],
+            "node",
+            [onnx.helper.make_value_info(name, types.get(name, onnx.TypeProto())) for name in set(node.input) if name],
+            [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name],
+        )
+        own = [onnx.helper.make_opsetid("", opset)]
+        alone = onnx.helper.make_model(graph, opset_imports=own, ir_version=light.ir_version)
+        try:
+            version_converter.convert_version(alone, OPSET)
+        except FAILURES as error:
+            why = f"cannot be converted from opset {opset} to {OPSET}: {_reason(error)}"
+            if not onnx.defs.has(node.op_type):
+                why = f"is of opset {opset}, and no operator of ONNX any more"
+            found.update((name, why) for name in node.output if name)
+    return found
+
+
+def _known_types(light: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    with suppress(*FAILURES):  # then what the file itself says is left
+        light = shape_inference.infer_shapes(light)
+    graph = light.graph
+    types = {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
+    for tensor in graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    return types
+
+
+def _convert_others(light: onnx.ModelProto, kept: Kept) -> onnx.ModelProto:
+    """All nodes converted but those kept, which the converter is shown as of a domain that it does not know."""
+    hidden = onnx.ModelProto()
+    hidden.CopyFrom(light)
+    hidden.opset_import.append(onnx.helper.make_opsetid(KEPT, 1))
+    for node in hidden.graph.node:
+        if kept.why(node):
+            node.domain = KEPT
+    converted = version_converter.convert_version(hidden, OPSET)
+    for node in converted.graph.node:
+        if node.domain == KEPT:
+            node.domain = ""
     return converted
+
+
+def _reason(error: BaseException) -> str:
+    """What the converter says, without the place in its own code."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return line.rpartition("` failed: ")[2]
 
 
 def _interface(graph: onnx.GraphProto) -> list[tuple[str, int]]:

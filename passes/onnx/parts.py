@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ import onnx
 
 from frustum.passes.onnx.dry_run import DryRun, Step
 from frustum.passes.onnx.loading import LoadedModel
-from frustum.passes.onnx.opset import Unified
+from frustum.passes.onnx.opset import Kept, Unified
 from frustum.passes.onnx.submodel import Cutter
 from frustum.passes.onnx.walk import free_names
 
@@ -51,7 +52,7 @@ def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[
     shared = {name: step.node for step in steps if step.kind == "shared" for name in step.node.output if name}
     cutter = Cutter(model, unified.opset, unified.tensors, arrays, run.types, shared)
     outputs = [value.name for value in unified.graph.output]
-    groups = _levels(steps)
+    groups = [run for group in _levels(steps) for run in _of_one_opset(group, unified.kept)]
     later: list[set[str]] = [set(outputs)]
     for group in reversed(groups):
         later.append(later[-1] | {name for step in group for name in _with_shared_reads(step, shared)})
@@ -61,7 +62,9 @@ def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[
         made = [name for node in nodes for name in node.output if name in wanted and name not in arrays]
         fallbacks = tuple(Fallback(s.name, s.operator, s.reason) for s in group if s.kind == "host")
         kind: Literal["device", "host"] = "host" if group[0].kind == "host" else "device"
-        yield Part(kind, cutter.cut(nodes, made, f"piece{number}"), fallbacks)
+        is_kept = unified.kept is not None and bool(unified.kept.why(nodes[0]))
+        own = replace(cutter, opset=unified.kept.opset) if is_kept and unified.kept else cutter
+        yield Part(kind, own.cut(nodes, made, f"piece{number}"), fallbacks)
     yield from _constant_outputs(cutter, outputs, arrays, shared)
 
 
@@ -98,17 +101,43 @@ def _outer(name: str) -> str:
 
 
 def _levels(steps: Sequence[Step]) -> list[list[Step]]:
-    """Even levels are the device's, odd ones the host's; every node as early as it can."""
+    """Even levels are the device's, odd ones the host's; every node as early as it can, but nodes of the host that no
+    later node of the device needs at the end.
+
+    So a piece of the device ends only where later ones wait for the host.
+    Source: docs/techniques/output-split.md, "The host".
+    """
     level: dict[str, int] = {}
-    groups: dict[int, list[Step]] = {}
+    own: list[int] = []
     for step in steps:
-        if step.kind not in ("device", "host"):
+        least = max((level[name] for name in free_names(step.node) if name in level), default=0)
+        own.append(least + ((least % 2 == 1) != (step.kind == "host")))
+        if _is_placed(step):
+            level.update(dict.fromkeys(filter(None, step.node.output), own[-1]))
+    last = max((number for number, step in zip(own, steps, strict=True) if _is_placed(step)), default=0)
+    last += last % 2 == 0
+    needed: set[str] = set()
+    """By nodes of the device, also through the host."""
+    groups: dict[int, list[Step]] = {}
+    for number, step in zip(reversed(own), reversed(steps), strict=True):
+        if not _is_placed(step):
             continue
-        own = max((level[name] for name in free_names(step.node) if name in level), default=0)
-        own += (own % 2 == 1) != (step.kind == "host")
-        level.update(dict.fromkeys(filter(None, step.node.output), own))
-        groups.setdefault(own, []).append(step)
-    return [groups[number] for number in sorted(groups)]
+        is_needed = step.kind == "device" or not needed.isdisjoint(step.node.output)
+        if is_needed:
+            needed.update(free_names(step.node))
+        groups.setdefault(number if is_needed else last, []).append(step)
+    return [groups[number][::-1] for number in sorted(groups)]
+
+
+def _is_placed(step: Step) -> bool:
+    return step.kind in ("device", "host")
+
+
+def _of_one_opset(group: Sequence[Step], kept: Kept | None) -> list[list[Step]]:
+    """A group cut where nodes begin or end that nobody converted."""
+    if kept is None:
+        return [list(group)]
+    return [list(run) for _, run in groupby(group, lambda step: bool(kept.why(step.node)))]
 
 
 def operator_of(node: onnx.NodeProto) -> str:

@@ -3,8 +3,8 @@
 1. a dry run of the import says which nodes can be layers, and why others cannot (`dry_run.py`)
 2. mode `auto`: device nodes that hang together, an *island*, go to the host too where moving what crosses its shore
    costs more than the device saves (`islands.py`, `host_cost.py`); without any host node there is nothing to decide
-3. nodes are grouped into as few pieces as possible: alternately all that can run now on one side, then on the other
-   (`parts.py`)
+3. nodes are grouped into as few pieces of the device as possible: alternately all that can run now on one side, then on
+   the other; what the device does not need of the host runs at the end (`parts.py`)
 4. each group becomes a model of its own (`submodel.py`); values that cross keep their names
 
 Nodes whose operands are constants take part in every piece that needs them.
@@ -24,11 +24,12 @@ from xdsl.ir import Attribute, Block
 
 from frustum.dialects.target import Target
 from frustum.passes.errors import ModelError, Problem, Unsupported
-from frustum.passes.import_onnx import import_onnx
+from frustum.passes.import_onnx import import_onnx, output_problems
 from frustum.passes.onnx.binding import BoundInputs, bind_inputs
 from frustum.passes.onnx.constants import with_constants
-from frustum.passes.onnx.dry_run import DryRun, HostValue, Step, device_tensor, no_tensor, static_shape
+from frustum.passes.onnx.dry_run import DryRun, HostValue, device_tensor, no_tensor, static_shape
 from frustum.passes.onnx.element_types import network_type
+from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.islands import settled
 from frustum.passes.onnx.loading import LoadedModel, load_model
 from frustum.passes.onnx.node import Network, Value
@@ -42,7 +43,7 @@ from frustum.passes.onnx.soundness import (
     unknown_operators,
     unmade_values,
 )
-from frustum.passes.onnx.walk import Unavailable, free_names, needed_nodes
+from frustum.passes.onnx.walk import UNAVAILABLE, Unavailable, free_names, needed_nodes
 from frustum.passes.weights import Array, WeightStore
 
 __all__ = [
@@ -101,7 +102,7 @@ def import_or_place(
     model.file = name or model.file
     if mode != "never":
         check_names(model)
-        check_types(model)
+    check_types(model)
     check_made_once(model)
     model = with_constants(model, constants or {})
     if mode == "only":
@@ -145,9 +146,9 @@ def place(
         return whole_on_host(model, "; ".join(problem.message for problem in error.problems), batch, shapes)
     bound = _bind(model, unified.graph, unified.tensors, batch, shapes)
     run = _dry_run(model, unified, bound, refused or {}, exact)
-    steps = settled(run, unified, target)
-    if bound.rebatched != 1:
-        _refuse_rebatched(model, steps)
+    _check_images(run, unified)
+    # with a changed batch nodes were shown to be right where they are, as layers
+    steps = settled(run, unified, target) if run.network.images is None else run.steps
     return Placement(
         tuple(parts_of(model, unified, run, steps)),
         tuple(_interface(value, run) for value in _inputs(unified.graph, unified.tensors)),
@@ -206,7 +207,11 @@ def whole_on_host(
     values = _inputs(graph, {tensor.name for tensor in graph.initializer})
     bound = _bind(model, graph, {t.name for t in graph.initializer}, batch, shapes) if batch or shapes else None
     if bound is not None and bound.rebatched != 1:
-        raise Unsupported([Problem(model.file, f"--batch {batch}: what runs on the host keeps its batch of 1")])
+        message = (
+            f"--batch (or --shape) cannot change the batch of 1 of what runs on the host as a whole, because {why};"
+            " run the images one by one, or export the model with an open batch"
+        )
+        raise Unsupported([Problem(model.file, message)])
     fallbacks = [
         Fallback(node.name or next(filter(None, node.output), node.op_type), operator_of(node), why)
         for node in graph.node
@@ -239,13 +244,14 @@ def _dry_run(
     graph = unified.graph
     nodes = needed_nodes(graph)
     inputs = _inputs(graph, unified.tensors)
-    network = Network(Block(), WeightStore(), _element(inputs, unified, nodes), bound.rebatched)
+    images = Images(bound.rebatched) if bound.rebatched > 1 else None
+    network = Network(Block(), WeightStore(), _element(inputs, unified, nodes), images)
     names = {name for node in nodes for name in free_names(node)} | {output.name for output in graph.output}
     constants: dict[str, Value | Unavailable | None] = {
         name: model.array(tensor) for name, tensor in unified.tensors.items() if name in names
     }
     opsets = [onnx.helper.make_opsetid("", unified.opset), *(o for o in model.proto.opset_import if o.domain)]
-    run = DryRun(model.file, network, constants, refused=refused, exact=exact, opsets=opsets)
+    run = DryRun(model.file, network, constants, kept=unified.kept, refused=refused, exact=exact, opsets=opsets)
     if bound.rebatched == 1:
         run.types.update((value.name, value.type) for value in (*graph.value_info, *graph.output))
     for name, array in constants.items():
@@ -255,7 +261,8 @@ def _dry_run(
         value = _with_shape(value, bound.shapes.get(value.name))
         run.types[value.name] = value.type
         why = no_tensor(value.type)
-        known = HostValue(why, static_shape(value.type)) if why else device_tensor(network, value.type)
+        axis = 0 if images is not None and value.name in bound.batched else None
+        known = HostValue(why, static_shape(value.type), axis) if why else device_tensor(network, value.type, axis)
         run.values[value.name] = known
     run.run(nodes, unified.opset)
     return run
@@ -313,13 +320,21 @@ def _with_shape(value: onnx.ValueInfoProto, shape: Sequence[int] | None) -> onnx
     return onnx.helper.make_tensor_value_info(value.name, element, list(shape))
 
 
-def _refuse_rebatched(model: LoadedModel, steps: Sequence[Step]) -> None:
-    """A Reshape on the host would keep the batch that stands in its target."""
-    problems = [
-        Problem(model.file, f"--batch cannot change it on the host, where it runs because {step.reason}", step.name,
-                step.operator)
-        for step in steps
-        if step.kind == "host" and step.node.op_type in ("Reshape", "If", "Loop", "Scan")
-    ]  # fmt: skip
+def _check_images(run: DryRun, unified: Unified) -> None:
+    """Unsupported where a changed batch does not keep its images apart, or the outputs do not have them in front."""
+    images = run.network.images
+    if images is None:
+        return
+    problems = list(run.problems)
+    for step in run.steps:  # the shapes in their graphs are those of one image
+        if step.node.op_type in ("If", "Loop", "Scan") and run.values.get(step.node.output[0]) is not UNAVAILABLE:
+            error = images.refuse(f"is not known to keep {images.count} images apart")
+            problems.append(Problem(run.file, str(error), step.name, step.operator))
+    for output in unified.graph.output:
+        value = run.values.get(output.name)
+        if isinstance(value, HostValue):
+            problems += output_problems(run.file, images, output.name, None, value.axis)
+        elif value is not None and not isinstance(value, Unavailable):
+            problems += output_problems(run.file, images, output.name, value)
     if problems:
         raise Unsupported(problems)

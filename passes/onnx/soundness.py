@@ -13,7 +13,14 @@ from frustum.passes.onnx.loading import LoadedModel
 from frustum.passes.onnx.parts import Part, operator_of
 from frustum.passes.onnx.walk import free_names
 
-__all__ = ["check_made_once", "check_names", "check_tensors", "check_types", "unknown_operators", "unmade_values"]
+__all__ = [
+    "check_made_once",
+    "check_names",
+    "check_tensors",
+    "check_types",
+    "unknown_operators",
+    "unmade_values",
+]
 
 
 def check_names(model: LoadedModel) -> None:
@@ -31,12 +38,14 @@ def check_names(model: LoadedModel) -> None:
 
 
 def check_types(model: LoadedModel) -> None:
-    """Unsupported for a damaged file, in which an input has elements of a type that ONNX does not have."""
-    inputs = ((value.name, value.type.tensor_type.elem_type) for value in model.proto.graph.input)
+    """Unsupported for a damaged file, in which a value has elements of a type that ONNX does not have."""
+    graph = model.proto.graph
+    kinds = (("input", graph.input), ("output", graph.output), ("value", graph.value_info))
     problems = [
-        Problem(model.file, f"input '{name}' has elements of {element_name(element)}")
-        for name, element in inputs
-        if element not in onnx.TensorProto.DataType.values()
+        Problem(model.file, f"{kind} '{value.name}' has elements of {element_name(value.type.tensor_type.elem_type)}")
+        for kind, values in kinds
+        for value in values
+        if value.type.tensor_type.elem_type not in onnx.TensorProto.DataType.values()
     ]
     if problems:
         raise Unsupported(problems)

@@ -10,12 +10,18 @@ import onnx
 from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.graph import shape_of
 from frustum.passes.errors import ModelError, Problem
 from frustum.passes.onnx.expansion import Body, function_body, has_body
 from frustum.passes.onnx.folding import fold
+from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS
 from frustum.passes.onnx.node import Converter, Network, Node, Refused, Value
 from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT
+from frustum.passes.onnx.opset import Kept
+from frustum.passes.onnx.refusals import MixesImages
+from frustum.passes.onnx.targets import TARGETS
+from frustum.passes.weights import Array
 
 __all__ = ["UNAVAILABLE", "Unavailable", "Walk", "free_names", "is_known", "needed_nodes", "used_names"]
 
@@ -23,6 +29,14 @@ __all__ = ["UNAVAILABLE", "Unavailable", "Walk", "free_names", "is_known", "need
 MICROSOFT_DOMAIN = "com.microsoft"
 MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What Python and numpy raise on attributes that are missing, or of another type or length than ONNX says."""
+
+
+SIZES = 3
+"""The operand of Resize that says the extents of the result."""
+OF_DEPENDENT_CONSTANTS = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Concat", "MatMul", "PRelu"}
+)
+"""Operators that compute with constants whatever they depend on: where they enter the network is looked at there."""
 
 
 class Unavailable:
@@ -40,34 +54,40 @@ class Walk:
     network: Network
     values: dict[str, Value | Unavailable | None]
     problems: list[Problem] = field(default_factory=list)
+    kept: Kept | None = None
+    """The nodes that are of another opset than the rest."""
 
     def run(self, nodes: Sequence[onnx.NodeProto], opset: int, name: str = "") -> None:
         """Imports nodes in order, under `name` or their own; what follows from a problem is not reported."""
         for proto in nodes:
             own = name or proto.name or next(filter(None, proto.output), proto.op_type)
             try:
-                results = self._results(proto, own, opset)
+                results = self._results(self.for_all_images(proto), own, opset)
             except (Refused, VerifyException, ModelError) as error:
                 operator = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
-                self.problems.append(Problem(self.file, str(error), own, operator))
+                self.problems.append(Problem(self.file, f"{error}{self._with_images(proto, error)}", own, operator))
                 results = ()
             for index, output in enumerate(proto.output):
                 self.values[output] = results[index] if index < len(results) else UNAVAILABLE
 
     def _results(self, proto: onnx.NodeProto, name: str, opset: int) -> Sequence[Value | None]:
+        if self.kept is not None and (why := self.kept.why(proto)):
+            raise Refused(f"it {why}")
         found = [self._operand(input) for input in proto.input]
         operands = [operand for operand in found if not isinstance(operand, Unavailable)]
         if len(operands) < len(found):
-            if is_known(proto):
+            if is_known(proto, opset):
                 return ()
             raise Refused("this operator is not supported")
         node = Node(proto, operands, self.network, opset, name)
         folded = fold(node) if proto.domain in DEFAULT_DOMAINS else None
         if folded is not None:
             return folded
+        if self.network.images is not None and proto.op_type not in OF_DEPENDENT_CONSTANTS:
+            self._refuse_dependent(node, self.network.images)
         if proto.op_type == "If" and node.is_constant(0):
             return self._branch(node)
-        if not is_known(proto):
+        if not is_known(proto, opset):
             raise Refused("this operator is not supported")
         converter = _converter(proto)
         if converter is None:
@@ -77,6 +97,62 @@ class Walk:
         except MISFITS as error:
             raise Refused(f"its attributes and operands do not fit together: {error}") from error
         return [result] if isinstance(result, np.ndarray | SSAValue) else result
+
+    def for_all_images(self, proto: onnx.NodeProto) -> onnx.NodeProto:
+        """The node with the shape that it names changed from one image's to that of a changed batch."""
+        images = self.network.images
+        if images is None or proto.domain not in DEFAULT_DOMAINS or proto.op_type not in (*TARGETS, "Expand", "Resize"):
+            return proto
+        shape, axis = self.images_in(proto.input[0]) if proto.input else (None, None)
+        if shape is None or axis is None:
+            return proto
+        place = SIZES if proto.op_type == "Resize" else 1
+        given = self.values.get(proto.input[place]) if len(proto.input) > place and proto.input[place] else None
+        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in proto.attribute}
+        if isinstance(given, SSAValue | Unavailable) or (given is None and proto.op_type in ("Expand", "Resize")):
+            return proto
+        if proto.op_type == "Resize":
+            assert isinstance(given, np.ndarray)
+            target = images.sizes(given, shape, axis, attributes.get("axes"))
+        else:
+            target = images.target(proto, given, shape, axis, attributes)
+        if target is None:
+            return proto
+        name = f"{next(iter(proto.output), '')}/all_images"
+        self.know(name, np.asarray(target, np.int64))
+        result = onnx.NodeProto()
+        result.CopyFrom(proto)
+        if proto.op_type in TARGETS:
+            result.op_type = "Reshape"
+            del result.attribute[:], result.input[1:]
+            result.input.append(name)
+        else:
+            result.input[place] = name
+        return result
+
+    def _with_images(self, proto: onnx.NodeProto, error: Exception) -> str:
+        """What an error has to say of a changed batch, if it does not and its node has the images."""
+        images = self.network.images
+        if images is None or isinstance(error, MixesImages) or all(self.images_in(x)[1] is None for x in proto.input):
+            return ""
+        return f" (with {images.count} images of --batch in place of the 1 that the model has)"
+
+    def images_in(self, name: str) -> tuple[tuple[int, ...] | None, int | None]:
+        """The shape of a value and the axis of its images, where it has them."""
+        value, images = self.values.get(name), self.network.images
+        if images is None or not isinstance(value, SSAValue):
+            return None, None
+        return shape_of(value), images.axes.get(value)
+
+    def know(self, name: str, array: Array) -> None:
+        """A new constant."""
+        self.values[name] = array
+
+    def _refuse_dependent(self, node: Node, images: Images) -> None:
+        """What is no number to compute with, but a size, an index, an end, would be another one for one image."""
+        for name, operand in zip(node.proto.input, node.operands, strict=False):
+            if images.depends(operand) and (_converter(node.proto) is not None or node.op_type == "If"):
+                raise images.refuse(f"needs '{name}', which is computed from the size of the batch")
 
     def _operand(self, name: str) -> Value | Unavailable | None:
         if not name:
@@ -113,9 +189,9 @@ class Walk:
         return value
 
 
-def is_known(proto: onnx.NodeProto) -> bool:
+def is_known(proto: onnx.NodeProto, opset: int) -> bool:
     """Whether there is a converter for the operator, or a function of others."""
-    return _converter(proto) is not None or (proto.domain in DEFAULT_DOMAINS and has_body(proto.op_type))
+    return _converter(proto) is not None or (proto.domain in DEFAULT_DOMAINS and has_body(proto.op_type, opset))
 
 
 def _converter(proto: onnx.NodeProto) -> Converter | None:

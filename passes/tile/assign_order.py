@@ -45,7 +45,7 @@ class AssignOrder(ModulePass):
     each cluster goes through its own tiles in the order.  `bands` is how many tiles deep a band is, `direction` where
     it goes.  Units whose rows roll have an order of their own: strip by strip, each from top to bottom.
     Raises `PassFailedException` for an unknown order, and for one that a rolling unit does not have.
-    Source: frustum.md, "Order of traversal".
+    Source: docs/techniques/frustum.md, "Orders".
     """
 
     name = "frustum-tile-assign-order"
@@ -90,8 +90,8 @@ class AssignOrder(ModulePass):
         grid = Grid(rows, columns, owners)
         order, direction = cast_order(self.order), cast_direction(self.direction)
         ways = steps_of(order, grid, Band(self.bands, direction))
-        free = loops_free(unit, target)
-        unit.properties["sweeps"] = SweepsAttr(tuple(sweep_of(nest) for nest in nests_of(ways, grid, free)))
+        nests = nests_of(ways, grid, loops_free(unit, target), (reach(unit, ROWS), reach(unit, COLUMNS)))
+        unit.properties["sweeps"] = SweepsAttr(tuple(sweep_of(nest) for nest in nests))
 
     def check_rolling(self, unit: t.UnitOp) -> None:
         """Strips from top to bottom: column by column, and row by row where there is one strip."""
@@ -148,6 +148,20 @@ def by_grid(start: Affine, dimension: int, clusters: int) -> Affine:
         raise PassFailedException(f"tiles along d{dimension} are not dealt to the clusters: they begin at {start}")
     others = tuple(0 if d == dimension else k for d, k in enumerate(start.loops))
     return Affine(start.base, others) + Affine.index(dimension, start.cluster)
+
+
+def reach(unit: t.UnitOp, dimension: int) -> int:
+    """Tiles beyond the grid, on either side, of which some map of the unit still has a part (borders of the tile)."""
+    count, most = unit.tile_counts[dimension], 0
+    for op in unit.body.block.ops:
+        if isinstance(op, t.LoadOp | t.ComputeOp):
+            box = op.region.data
+            start, extent, bound = box.start[dimension], box.extent[dimension], box.bound[dimension]
+            step = start.loops[dimension] if len(start.loops) > dimension else 0
+            if step > 0:  # what is the same for all tiles is there wherever they are
+                behind, before = bound - start.base - step * count, start.base + extent - 1
+                most = max(most, -(-behind // step), before // step)
+    return most
 
 
 def tiles_along(unit: t.UnitOp, dimension: int) -> int:

@@ -10,6 +10,7 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
+from frustum.dialects.fit import OrderDoesNotFit
 from frustum.dialects.graph import ScaleAttr, WeightOp, is_integer, shape_of, tensor_of
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Element
 from frustum.dialects.target import Target
@@ -44,6 +45,7 @@ from frustum.passes.tile.resident import (
     resident_of,
     settled,
 )
+from frustum.passes.tile.shortage import describe
 from frustum.passes.tile.side_by_side import is_resident_concat, name_of, outermost, parts_of, wholes_of
 
 PRODUCED = "frustum.macs"
@@ -214,6 +216,8 @@ def keep(
                 resident = known[result]
         except Unprojectable as reason:
             raise PassFailedException(f"unit {unit.unit_name.data} cannot keep {layer.kind}: {reason}") from reason
+        if target.cluster.cdma is None and readers and resident.sends():
+            raise not_sent(unit, cut.layers.ops[j], readers)
         view = layer.out_view
         if unit.attributes.get(LAYOUT) is not None:
             view = view_in(layout_of(result), layer.out_dims)
@@ -222,6 +226,17 @@ def keep(
         order = memory_order(view.near, layer.out_dims) if concat is None else (0, 1, 2, 3)
         found.kept[j] = t.Tile(element, region.extent, order, region.start), resident
     return found.kept[j][0]
+
+
+def not_sent(unit: UnitOp, op: Operation, readers: Sequence[UnitOp]) -> OrderDoesNotFit:
+    """What other clusters need of a map in SRAM has no way to them."""
+    reader = next(o for o in readers[0].body.block.ops if not isinstance(o, WeightOp))
+    return OrderDoesNotFit(
+        f"what clusters send each other between {describe(op)} and {describe(reader)}",
+        f"unit {unit.unit_name.data}",
+        "cdma (chip.cluster.cdma)",
+        "none",
+    )
 
 
 def beside_others(concat: OpResult, target: Target) -> dict[OpResult, Resident]:

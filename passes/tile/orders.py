@@ -2,15 +2,15 @@
 
 An owner is what makes tiles on its own: a cluster.  `tiles_of` gives each owner's tiles in its order, every tile of the
 grid once; `steps_of` the same before it is cut to the grid, so that owners stay in step with each other.
-Source: frustum.md, "Order of traversal"; z-order: Morton 1966.
+Source: docs/techniques/frustum.md, "Orders"; z-order: Morton 1966.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, zip_longest
 from typing import Literal, TypeAlias, get_args
 
 Order: TypeAlias = Literal[
@@ -195,21 +195,42 @@ class Nest:
             yield row, column
 
 
-def nests_of(ways: list[list[Position]], grid: Grid, most_loops: int) -> list[Nest]:
+def nests_of(
+    ways: list[list[Position]], grid: Grid, most_loops: int, reach: Position = (0, 0)
+) -> list[Nest]:
     """The ways of all owners as few nests of at most `most_loops` loops, one after the other.
 
     Where the owners keep one distance from each other in each step, they have nests together; otherwise, or if that
-    takes fewer nests, each has its own, in which the others leave the grid.
+    takes fewer nests, each has its own, in which the others leave the grid.  An owner can leave a grid of one row or
+    column along the other dimension only: along the one there is no index that would tell its places from the tile.
+    `reach`: so many tiles beyond the grid, along rows and columns, some map still has a part of what a tile there
+    needs.  An owner without a tile of its own has to be further away.
     """
-    together = in_step(ways)
-    joint = [] if together is None else [Nest(p, loops, d) for (p, d), loops in folded(together, most_loops)]
-    apart = nests_apart(ways, grid, most_loops) if grid.owners > 1 else []
-    return apart if not joint or (len(apart) < len(joint) and apart) else joint
+    first = next((i for i, places in enumerate(zip_longest(*ways)) if not is_alike(places, grid, reach)), None)
+    together = in_step([way[:first] for way in ways])
+    joint = [Nest(p, loops, d) for (p, d), loops in folded(together or [], most_loops)]
+    if first is not None and together is not None:
+        joint += nests_apart([way[first:] for way in ways], grid, most_loops, reach)
+    apart = nests_apart(ways, grid, most_loops, reach) if grid.owners > 1 else joint
+    return apart if together is None or len(apart) < len(joint) else joint
 
 
-def nests_apart(ways: list[list[Position]], grid: Grid, most_loops: int) -> list[Nest]:
-    """Nests of one owner each."""
-    far = (grid.rows + BEYOND, grid.columns + BEYOND)
+def is_alike(places: Sequence[Position | None], grid: Grid, reach: Position) -> bool:
+    """Whether all owners have a place in a step, and none of them works there without a tile."""
+    return all(p is not None and (grid.has(p) or not is_seen(p, grid, reach)) for p in places)
+
+
+def is_seen(position: Position, grid: Grid, reach: Position) -> bool:
+    """Whether an owner at a position beyond the grid would still do some work."""
+    sizes = zip(position, (grid.rows, grid.columns), reach, strict=True)
+    return not any(n > 1 and not -far <= place < n + far for place, n, far in sizes)
+
+
+def nests_apart(
+    ways: list[list[Position]], grid: Grid, most_loops: int, reach: Position = (0, 0)
+) -> list[Nest]:
+    """Nests of one owner each, far away from which all others stand."""
+    far = (grid.rows + reach[0], grid.columns + reach[1])
     found = []
     for k, way in enumerate(ways):
         inside = [(p, (0, 0)) for p in way if grid.has(p)]
@@ -218,8 +239,6 @@ def nests_apart(ways: list[list[Position]], grid: Grid, most_loops: int) -> list
     return found
 
 
-BEYOND = 8
-"""Tiles beyond the grid, where not even borders of a tile lie in the map."""
 Step: TypeAlias = tuple[Position, Position]
 """Position of the first owner, and the distance from each to the next."""
 

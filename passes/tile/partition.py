@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from xdsl.context import Context
@@ -22,7 +22,7 @@ from frustum.passes.analysis.project import unit_layers
 from frustum.passes.fuse.given import plan_given
 from frustum.passes.fuse.realise import Realised
 from frustum.passes.tile.forced import Asked, force
-from frustum.passes.tile.plan_unit import MAPS, SRAM_BYTES, Budget, plan_unit
+from frustum.passes.tile.plan_unit import MAPS, Budget, plan_unit
 from frustum.passes.tile.search import Search
 from frustum.passes.tile.shortage import does_not_fit, shortage
 
@@ -99,13 +99,9 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def within(unit: UnitOp, budget: Budget) -> Budget:
-    """The budget, with the limits that the unit was fused for."""
-    maps, sram = unit.attributes.get(MAPS), unit.attributes.get(SRAM_BYTES)
-    return Budget(
-        min(budget.sram_bytes, sram.value.data) if isinstance(sram, IntegerAttr) else budget.sram_bytes,
-        maps.value.data if isinstance(maps, IntegerAttr) else budget.maps,
-        budget.search,
-    )
+    """The budget, with the images that the unit was fused for."""
+    maps = unit.attributes.get(MAPS)
+    return replace(budget, maps=maps.value.data) if isinstance(maps, IntegerAttr) else budget
 
 
 def partition_unit(unit: UnitOp, target: Target, budget: Budget, borders: str = "overlap") -> None:

@@ -441,7 +441,6 @@ def plan_vector_with(
         return None
     elements = np.prod(np.stack(pieces), axis=0)
     widest = max(work.out_bytes, *work.map_bytes)
-    rate = core.vector.lanes // core.vector.cycles_per_element.of(widest)
     order = [*(d for d in range(4) if d not in work.reduced), *work.reduced]
     nest, of_result = [counts[d] for d in order], range(4 - len(work.reduced))
     run = np.where(pieces[3] >= work.extent[3], pieces[2] * pieces[3], pieces[3])
@@ -452,7 +451,8 @@ def plan_vector_with(
     moved.append(
         (moves(nest, of_result, is_stored=True), copy_cycles(target, out_bytes, run * work.out_bytes, cores))
     )
-    compute = total * over(elements, rate) * passes_of(work.operations, core.vector)
+    busy = over(elements * core.vector.cycles_per_element.of(widest), core.vector.lanes)
+    compute = total * busy * passes_of(work.operations, core.vector)
     cycles = nest_cycles(target, compute, total, moved)
     k = int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))
     n, c, h, w = (int(s[k]) for s in pieces)

@@ -10,12 +10,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import TILE_LOOPS, Residency, SubMap
 from frustum.dialects.unit import Extents, Partition
+from frustum.passes.analysis.footprint import footprint
 from frustum.passes.analysis.layer import CONCAT, Layer
 from frustum.passes.analysis.loaded import loaded_elements
 from frustum.passes.analysis.project import (
@@ -27,10 +28,10 @@ from frustum.passes.analysis.project import (
     tile_counts,
 )
 from frustum.passes.tile.plan import LayerPlan, halves, plan_layer, work_of
-from frustum.passes.tile.search import Search, find
+from frustum.passes.tile.search import SEARCHES, Search, find
 
-MAPS, SRAM_BYTES = "frustum.maps", "frustum.sram_bytes"
-"""Attributes of a unit: the `Budget` that it was fused for, where that is not the usual one."""
+MAPS = "frustum.maps"
+"""Attribute of a unit: the images at a time that it was fused for, where these are not all that fit."""
 WIDEST = 2  # widths at which something fits, from the full row down
 LARGEST_HEIGHTS = 3  # of the tiles that fit: beyond these only the borders grow
 LOOKED_AT = 8  # candidates whose cycles are modelled, cheapest in DRAM bytes first
@@ -94,12 +95,32 @@ def search(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
     """The best of the largest tiles that fit; of all tiles where none of those has pieces that fit the cores.
 
     With a `search`, the best of the tiles that it finds for each dimension that can be dealt to the clusters.
+    Without one, the plan never moves more DRAM bytes than what any of the searches finds.
     """
-    if budget.search != "all":
+    if budget.search not in ("all", "halvings"):
         return best_found(unit, target, budget)
-    return search_among(unit, target, budget, largest=True) or search_among(
-        unit, target, budget, largest=False
-    )
+    plan = search_among(unit, target, budget, largest=True) or search_among(unit, target, budget, largest=False)
+    if plan is None or budget.search == "halvings" or is_one_pass(unit, plan, target):
+        return plan
+    return with_fewest_bytes(unit, target, budget, plan)
+
+
+def is_one_pass(unit: UnitLayers, plan: UnitPlan, target: Target) -> bool:
+    """Every cluster takes its share of the map at once, which is where every search begins."""
+    return math.prod(tile_counts(unit.out.out_dims, plan.partition, target.chip.clusters)) == 1
+
+
+def with_fewest_bytes(unit: UnitLayers, target: Target, budget: Budget, plan: UnitPlan) -> UnitPlan:
+    """The plan, which has the fewest cycles of the halvings; or, where a search finds one that moves fewer bytes, the
+    best in cycles of those that move no more than that."""
+    rivals = [best_found(unit, target, replace(budget, search=name)) for name in SEARCHES]
+    found = [rival for rival in rivals if rival is not None]
+    most = min((rival.dram_bytes for rival in found), default=plan.dram_bytes)
+    if plan.dram_bytes <= most:
+        return plan
+    fewer = search_among(unit, target, budget, largest=True, most_bytes=most)
+    choices = [rival for rival in found if rival.dram_bytes <= most] + ([fewer] if fewer else [])
+    return min(choices, key=lambda choice: (choice.cycles, choice.dram_bytes))
 
 
 def best_found(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
@@ -134,7 +155,10 @@ def search_among(
     *,
     largest: bool,
     among: Sequence[Partition] | None = None,
+    most_bytes: int | None = None,
 ) -> UnitPlan | None:
+    """The candidate with the fewest cycles of those that fit and move at most `most_bytes`: of all, of those `among`
+    which to look, or of the `largest` in each column."""
     clusters = target.chip.clusters
     found = []
     widths: Counter[tuple[int, ...]] = Counter()
@@ -144,14 +168,12 @@ def search_among(
         if largest and widths[group] == WIDEST:
             continue
         for partition in column:
-            try:
-                projection = project(unit, partition, clusters)
-            except Unprojectable:
+            held = held_within(unit, partition, target, budget)
+            if held is None:
                 continue
-            residency = fit(unit, partition, projection, target, budget)
-            if residency is None:
+            projection, residency, moved = held
+            if most_bytes is not None and moved > most_bytes:
                 continue
-            moved = dram_bytes(unit, partition, projection, residency, clusters)
             passes = math.prod(tile_counts(unit.out.out_dims, partition, clusters))
             found.append(
                 (moved + passes * TILE_OVERHEAD_CYCLES, moved, passes, partition, projection, residency)
@@ -173,6 +195,21 @@ def search_among(
             maps = tuple(p.map for p in plans)
             best = (score, UnitPlan(partition, maps, moved, score))
     return best[1] if best else None
+
+
+def held_within(
+    unit: UnitLayers, partition: Partition, target: Target, budget: Budget
+) -> tuple[Projection, tuple[Residency, ...], int] | None:
+    """Regions, where weights wait, and DRAM bytes; None where the unit cannot be cut so, or does not fit SRAM."""
+    clusters = target.chip.clusters
+    try:
+        projection = project(unit, partition, clusters)
+    except Unprojectable:
+        return None
+    residency = fit(unit, partition, projection, target, budget)
+    if residency is None:
+        return None
+    return projection, residency, dram_bytes(unit, partition, projection, residency, clusters)
 
 
 def enough(
@@ -222,7 +259,8 @@ def candidates(unit: UnitLayers, clusters: int, maps: int = 1) -> Iterator[Parti
     whole = {d for d in range(4) if dims[d] == 1 or d in unit.out.axes_all}
     if not splits_channels(unit):
         whole.add(1)
-    dealt_over = [d for d in (2, 1, 3, 0) if d not in whole] or [2]
+    across = (3, 1, 2, 0) if dims[3] > dims[2] else (2, 1, 3, 0)  # of equal ones the first: along most positions
+    dealt_over = [d for d in across if d not in whole] or [2]
     for cluster_dim in dealt_over if clusters > 1 else dealt_over[:1]:
         choices = []
         for d in range(4):
@@ -265,27 +303,10 @@ def tile_bytes(region: Region, element_bytes: int) -> int:
 
 
 def map_bytes(unit: UnitLayers, partition: Partition, projection: Projection) -> int:
-    """SRAM bytes of all maps: inputs and output in `depth` copies, intermediate ones while they live."""
-    depth = partition.depth
-    total = depth * tile_bytes(projection.outputs[-1], unit.out.out_bytes)
-    for layer, regions, sources in zip(unit.layers, projection.operands, unit.sources, strict=True):
-        for operand, region, source in zip(layer.maps, regions, sources, strict=True):
-            if source.layer is None:
-                total += (1 if region.is_fixed else depth) * tile_bytes(region, operand.element_bytes)
-    last = len(unit.layers) - 1
-    uses = [unit.last_use(j) for j in range(last)]
-    peak = max(
-        (
-            sum(
-                tile_bytes(projection.outputs[k], unit.layers[k].out_bytes)
-                for k in range(min(j + 1, last))
-                if uses[k] >= j
-            )
-            for j in range(last + 1)
-        ),
-        default=0,
-    )
-    return total + peak
+    """SRAM bytes of all maps, as the lowering will allocate them: an input once however many layers read it, a part of
+    a concatenation in its place of the whole, intermediate maps while they live."""
+    needs = footprint(unit, partition, projection, [None] * len(unit.layers))
+    return needs.crossing_bytes + needs.kept_bytes + needs.inside_bytes
 
 
 def fit(
@@ -368,10 +389,9 @@ def dram_bytes(
     """Modelled DRAM bytes: boxes of the inputs, weights as often as they are loaded, the output once."""
     counts = tile_counts(unit.out.out_dims, partition, clusters)
     total = math.prod(unit.out.out_dims) * unit.out.out_bytes
+    for own, region in zip(unit.inputs, projection.inputs, strict=True):
+        total += loaded_elements(region, own.dims, counts, clusters, TILE_LOOPS) * own.element_bytes
     for j, layer in enumerate(unit.layers):
-        for operand, region, source in zip(layer.maps, projection.operands[j], unit.sources[j], strict=True):
-            if source.layer is None:
-                total += loaded_elements(region, operand.dims, counts, clusters, TILE_LOOPS) * operand.element_bytes
         times = 1 if residency[j] == "unit" else counts[0] * counts[2] * counts[3]
         total += times * held_bytes(layer, layer.out_dims[1])
         total += bias_bytes(layer, layer.out_dims[1])

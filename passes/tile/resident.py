@@ -1,6 +1,6 @@
 """Maps that stay in SRAM between units: which box of them each cluster holds, and what clusters send each other.
 
-Source: frustum.md "exchange" (borders between clusters), "breadth-first".
+Source: docs/techniques/frustum.md, "Borders".
 """
 
 from __future__ import annotations

@@ -13,8 +13,10 @@ from typing import Literal, TypeAlias
 
 from frustum.dialects.unit import Extents
 
-Search: TypeAlias = Literal["all", "fixed", "exhaust", "shrinking", "small-to-large"]
-"""`all` is no search: every halving of every dimension is a candidate, and the cost model chooses."""
+Search: TypeAlias = Literal["all", "halvings", "fixed", "exhaust", "shrinking", "small-to-large"]
+"""`all` is no search: every halving of every dimension is a candidate, what the searches find too, and the cost model
+chooses, of plans with no more DRAM bytes than any search's; `halvings` is the first half of that, quicker."""
+SEARCHES: tuple[Search, ...] = ("fixed", "exhaust", "shrinking", "small-to-large")
 Fits: TypeAlias = Callable[[Extents], bool]
 ORDER = (0, 2, 3, 1)
 

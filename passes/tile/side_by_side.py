@@ -16,6 +16,7 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects import graph as g
 from frustum.dialects import tile as t
 from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.foreign import is_read_by_others
 from frustum.passes.analysis.layer import RANK, dense
 
 
@@ -98,7 +99,8 @@ def in_sram(unit: UnitOp, operands: list[SSAValue]) -> t.ConcatOp:
 def is_free(operand: SSAValue, concat: g.ConcatOp, operands: list[SSAValue]) -> bool:
     """Whether a map can be written into a concatenation in DRAM: a unit's, and neither an output nor in another place.
 
-    Where images lie between its parts, it must be plain to write.
+    Nor is it one that a product takes as its second factor: weights are read from a buffer of their own.  Where
+    images lie between its parts, it must be plain to write.
     """
     root = operand
     while isinstance(root.owner, g.ReshapeOp):
@@ -107,7 +109,7 @@ def is_free(operand: SSAValue, concat: g.ConcatOp, operands: list[SSAValue]) -> 
         return False
     if sum(other is operand for other in operands) > 1 or sum(root is each for each in map(root_of, operands)) > 1:
         return False
-    if has_place(root):
+    if has_place(root) or is_factor(root):
         return False
     shape = g.shape_of(operand)
     if math.prod(shape[: concat.axis]) == 1:
@@ -124,11 +126,29 @@ def root_of(value: SSAValue) -> SSAValue:
 
 
 def has_place(value: SSAValue) -> bool:
-    """Whether a map, perhaps reshaped, is an output of the network or part of a concatenation."""
+    """Whether a map, perhaps reshaped, is an output of the network, part of a concatenation, or read by operations of
+    other dialects, for which it lies alone."""
+    if is_read_by_others(value):
+        return True
     for use in value.uses:
         if isinstance(use.operation, (g.OutputOp, g.ConcatOp)):
             return True
         if isinstance(use.operation, g.ReshapeOp) and has_place(use.operation.result):
+            return True
+    return False
+
+
+def is_factor(value: SSAValue) -> bool:
+    """Whether a layer reads a map, perhaps reshaped, as it reads weights: not as what slides past them."""
+    for use in value.uses:
+        user = use.operation
+        if isinstance(user, g.ReshapeOp) and is_factor(user.result):
+            return True
+        if isinstance(user, (t.UnitOp, UnitOp)) and is_factor(user.body.block.args[use.index]):
+            return True
+        if isinstance(user, t.ComputeOp) and value in user.tensors:
+            return True
+        if isinstance(user, (g.MatmulOp, g.ConvOp)) and value in user.operands[1:] and value is not user.residual:
             return True
     return False
 

@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.graph import ConcatOp, WeightOp
 from frustum.dialects.target import Target
 from frustum.dialects.tile import TILE_LOOPS
@@ -25,7 +25,7 @@ from frustum.passes.analysis.project import UnitLayers, project, tile_counts, un
 from frustum.passes.fuse.wrap import wrap
 from frustum.passes.tile.forced import Asked, force
 from frustum.passes.tile.partition import realised
-from frustum.passes.tile.plan_unit import MAPS, SRAM_BYTES
+from frustum.passes.tile.plan_unit import MAPS
 from frustum.passes.tile.shortage import describe
 
 ROWS, COLUMNS = 2, 3
@@ -45,15 +45,18 @@ class SplitBreadthFirst(ModulePass):
     A unit of one layer is only cut anew: nothing of it is computed twice.
     With `depth` `breadth-first` all units of several layers are split.  Otherwise, with `borders` `exchange`, those
     that could not exchange in this `order`: rows roll from top to bottom of one column strip after the other, which is
-    column-major, and row-major where there is one strip; and those whose tiles would overlap.
-    Raises `DoesNotFit` where two layers' maps, with those that are alive beside them, do not fit SRAM.
-    Source: frustum.md, "Two ways to treat borders" and "Order of traversal".
+    column-major (the order where none is given), and row-major where there is one strip; and those whose tiles would
+    overlap.
+    Raises `OrderDoesNotFit` where two layers' maps, with those that are alive beside them, do not fit SRAM, and, under
+    an order, where a map of the unit would pass through DRAM; with `borders` `auto` such a unit stays as it is, and its
+    borders overlap.
+    Source: docs/techniques/frustum.md, "Borders" and "Orders".
     """
 
     name = "frustum-tile-split-breadth-first"
     depth: Literal["depth-first", "breadth-first"] = "depth-first"
-    borders: Literal["overlap", "exchange", "auto"] = "auto"
-    order: str = COLUMN_MAJOR
+    borders: Literal["overlap", "exchange", "auto"] = "overlap"
+    order: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
@@ -63,11 +66,24 @@ class SplitBreadthFirst(ModulePass):
             layers = unit_layers(unit)
             if not self.needs_split(unit, layers, target):
                 continue
-            if len(layers.layers) > 1:
-                check_fits(unit, layers, target)
-                split(unit, layers, target)
-            else:
+            if len(layers.layers) == 1:
                 unit.properties.pop("partition", None)
+            elif self.stays_on_chip(unit, layers, target):
+                split(unit, layers, target)
+
+    def stays_on_chip(self, unit: UnitOp, layers: UnitLayers, target: Target) -> bool:
+        """Whether the unit runs layer by layer within SRAM; raises `OrderDoesNotFit` unless borders may overlap
+        instead."""
+        try:
+            check_fits(unit, layers, target)
+            if self.order is not None:
+                check_stays(unit, layers)
+        except OrderDoesNotFit:
+            if self.borders != "auto":
+                raise
+            return False
+        is_sent = target.chip.clusters > 1 and target.cluster.cdma is None
+        return not (is_sent and self.borders == "auto")  # what needs no cdma after all is known once it is cut
 
     def needs_split(self, unit: UnitOp, layers: UnitLayers, target: Target) -> bool:
         is_several = len(layers.layers) > 1
@@ -79,7 +95,7 @@ class SplitBreadthFirst(ModulePass):
         if partition.borders == "overlap":
             return is_several and overlaps(layers, partition, target.chip.clusters)
         strips = tile_counts(dims, partition, target.chip.clusters)[COLUMNS]
-        return self.order != COLUMN_MAJOR and not (self.order == ROW_MAJOR and strips == 1)
+        return self.order not in (None, COLUMN_MAJOR) and not (self.order == ROW_MAJOR and strips == 1)
 
 
 def overlaps(layers: UnitLayers, partition: Partition, clusters: int) -> bool:
@@ -93,22 +109,40 @@ def overlaps(layers: UnitLayers, partition: Partition, clusters: int) -> bool:
 
 
 def check_fits(unit: UnitOp, layers: UnitLayers, target: Target) -> None:
-    """Every layer's map, those that it reads, and all that later layers still read, are in SRAM at once: the clusters
-    together must have room for it."""
+    """Every layer's map, those that it reads, and all that later layers or units still read, are in SRAM at once: the
+    clusters together must have room for it."""
     available = target.chip.clusters * target.cluster.sram.capacity_bytes
     sizes = [map_bytes(layer.out_dims, layer.out_bytes) for layer in layers.layers]
-    last = [layers.last_use(j) for j in range(len(sizes))]
+    last = [len(sizes) if j in layers.kept else layers.last_use(j) for j in range(len(sizes))]
     for j in range(1, len(sizes)):
-        alive = [k for k in range(j) if last[k] >= j] + ([j] if j not in layers.stored else [])
+        is_here = j not in layers.stored or j in layers.kept
+        alive = [k for k in range(j) if last[k] >= j] + ([j] if is_here else [])
         needed = sum(sizes[k] for k in alive)
         if needed > available:
             pair = f"{describe(layers.ops[j - 1])} and {describe(layers.ops[j])}"
-            raise DoesNotFit(
+            raise OrderDoesNotFit(
                 f"the maps of {pair}, layer by layer with all that is alive beside them,",
                 f"unit {unit.unit_name.data}",
                 f"{needed} B",
                 f"{available} B of SRAM of all clusters",
             )
+
+
+def check_stays(unit: UnitOp, layers: UnitLayers) -> None:
+    """Every map that a layer reads of another one of the unit has a place in SRAM in which it can be read."""
+    end = unit.body.block.last_op
+    assert end is not None
+    keeps = kept_in(layers, end)
+    for j, sources in enumerate(layers.sources):
+        for source in sources:
+            i = source.layer
+            if i is not None and (layers.other_form is not None or layers.ops[i].results[0] not in keeps):
+                raise OrderDoesNotFit(
+                    f"the map between {describe(layers.ops[i])} and {describe(layers.ops[j])}, layer by layer,",
+                    f"unit {unit.unit_name.data}",
+                    "one place in SRAM for all its readers",
+                    "DRAM alone",
+                )
 
 
 def map_bytes(dims: Sequence[int], element_bytes: int) -> int:
@@ -123,7 +157,7 @@ def split(unit: UnitOp, layers: UnitLayers, target: Target) -> None:
     block = unit.parent
     end = unit.body.block.last_op
     assert block is not None and end is not None
-    attributes = {name: unit.attributes[name] for name in (MAPS, SRAM_BYTES) if name in unit.attributes}
+    attributes = {MAPS: unit.attributes[MAPS]} if MAPS in unit.attributes else {}
     keeps = kept_in(layers, end)
     unroll(unit, end)
     for j, op in enumerate(layers.ops):
@@ -150,13 +184,14 @@ def by_rows(unit: UnitOp, height: int, target: Target) -> None:
 
 
 def kept_in(layers: UnitLayers, end: Operation) -> list[SSAValue]:
-    """The maps that layers of the unit read again.  A concatenation stays if all its parts do, none of them has another
-    place, and nobody outside needs it; otherwise its parts go to DRAM, where it is a place."""
+    """The maps that layers of the unit read again, and those that the unit was to keep for others.  A concatenation
+    stays if all its parts do, none of them has another place, and nobody outside needs it; otherwise its parts go to
+    DRAM, where it is a place."""
     found: list[SSAValue] = []
-    for op in layers.ops:
+    for j, op in enumerate(layers.ops):
         value = op.results[0]
         users = {use.operation for use in value.uses}
-        if not users - {end}:
+        if not users - {end} and j not in layers.kept:
             continue
         if not isinstance(op, ConcatOp) or (end not in users and is_keepable(op, found)):
             found.append(value)
@@ -166,7 +201,8 @@ def kept_in(layers: UnitLayers, end: Operation) -> list[SSAValue]:
         users = [use.operation for use in value.uses if use.operation is not end]
         return any(not isinstance(user, ConcatOp) or user.results[0] in found for user in users)
 
-    return [value for value in found if is_read(value)]
+    kept = {layers.ops[j].results[0] for j in layers.kept}
+    return [value for value in found if value in kept or is_read(value)]
 
 
 def is_keepable(op: ConcatOp, kept: Sequence[SSAValue]) -> bool:

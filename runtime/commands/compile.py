@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from frustum.runtime.failures import GOOD, UsageError, say
 from frustum.runtime.files import check_writable_folder, write_folder
 from frustum.runtime.progress import TerminalProgress
 from frustum.runtime.sources import kind_of
-from frustum.runtime.terminal import bytes_text
+from frustum.runtime.terminal import bytes_text, show
 
 
 def main(options: argparse.Namespace) -> int:
@@ -31,7 +30,7 @@ def main(options: argparse.Namespace) -> int:
     pieces = [_piece(each) for each in read_manifest(folder)["pieces"]]
     seconds = built.calibrate_seconds
     calibration = f" (calibration {seconds:.2f} s of it)" if seconds else ""
-    sys.stdout.write(
+    show(
         f"{folder}: {'; '.join(pieces)}; imported in {built.import_seconds:.2f} s,"
         f" compiled in {built.compile_seconds:.2f} s{calibration}\n"
     )

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from frustum.backend.executable import Executable
 from frustum.backend.listing import disassemble
 from frustum.dialects.isa.program import ENGINES, instructions
 from frustum.runtime.chain import Chain, chain_of
+from frustum.runtime.compiled_folder import MANIFEST, read_manifest
 from frustum.runtime.execute import layers_of, units_of
 from frustum.runtime.failures import GOOD, UsageError
 from frustum.runtime.sources import kind_of, open_file, open_folder, read_stage, read_zoo
-from frustum.runtime.terminal import bytes_text, table
+from frustum.runtime.terminal import bytes_text, show, table
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 def main(options: argparse.Namespace) -> int:
     path, kind = Path(options.path), kind_of(options.path)
+    if kind == "onnx" and path.name == MANIFEST and not options.disassemble:
+        show("\n".join(about_manifest(path, read_manifest(path.parent))) + "\n")
+        return GOOD
     if kind in ("folder", "executable"):
         chain = open_folder(path)[0] if kind == "folder" else chain_of(open_file(path))
         lines = listing(chain) if options.disassemble else about_chain(chain)
@@ -33,7 +36,7 @@ def main(options: argparse.Namespace) -> int:
         lines = about_stage(options.path)
     else:
         lines = about_model(options.path, read_zoo(options.path, 0) if kind == "zoo" else _read_onnx(path))
-    sys.stdout.write("\n".join(lines) + "\n")
+    show("\n".join(lines) + "\n")
     return GOOD
 
 
@@ -112,6 +115,31 @@ def _layers(executable: Executable) -> list[str]:
     layers = layers_of(executable.manifest)
     pairs = zip(layers, macs, strict=False)
     return _section("Layers", ((each.name, each.op, each.unit or "", f"{n:,} MACs") for each, n in pairs))
+
+
+def about_manifest(path: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """What a compiled folder says of itself: every key, the machine and the pieces on lines of their own."""
+    origin = manifest["origin"] or {"model": "unknown"}
+    rows = [(key, str(manifest[key])) for key in ("schema", "model", "dtype", "policy", "host", "target")]
+    rows += [("target file", str(manifest.get("target_file") or "shipped, or not known"))]
+    rows += [("target sha256", str(manifest.get("target_sha256", "not known")))]
+    rows += [("origin", str(origin["model"]))]
+    values = [
+        (f"{kind} '{each['name']}'", str(each["dtype"]), "open" if each["shape"] is None else _shape(each["shape"]))
+        for kind in ("input", "output")
+        for each in manifest[f"{kind}s"]
+    ]
+    pieces = [
+        (p["name"], p["kind"], p["file"], f"{p['bytes']:,} B", f"chip {p['chip']}" if "chip" in p else "")
+        for p in manifest["pieces"]
+    ]
+    return [
+        f"{path}: the manifest of a compiled folder",
+        *_section("What was compiled", ((f"{name:<15}{value}",) for name, value in rows)),
+        *_section("Inputs and outputs", values),
+        *_section("Pieces, in the order in which they run", pieces),
+        *_section("Log", ((line,) for line in manifest["log"])),
+    ]
 
 
 # --- models ------------------------------------------------------------------------------------------------

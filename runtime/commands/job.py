@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from frustum.dialects.loops import TIMES
 from frustum.runtime.agreement import Model
 from frustum.runtime.chain import Chain, Interface, chain_of, placed
 from frustum.runtime.failures import UsageError
@@ -67,8 +68,12 @@ def job_of(
         )
     from frustum.runtime.build import build
 
+    loops_before = TIMES.seconds
     built = build(request_of(options, given), progress, see)
-    seconds = Seconds(built.import_seconds, built.compile_seconds, None, built.passes, built.calibrate_seconds)
+    seconds = Seconds(
+        built.import_seconds, built.compile_seconds, None, built.passes, built.calibrate_seconds,
+        TIMES.seconds - loops_before,
+    )  # fmt: skip
     return Job(built.chain, built.origin, built.original, seconds, built.chain.log)
 
 

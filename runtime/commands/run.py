@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,20 +20,26 @@ from frustum.runtime.inputs import read_inputs
 from frustum.runtime.kernels import BFLOAT16, Array
 from frustum.runtime.machine import InputError
 from frustum.runtime.progress import Progress, TerminalProgress
+from frustum.runtime.sources import kind_of
+from frustum.runtime.terminal import nan_text, show
 
 if TYPE_CHECKING:
     from frustum.runtime.oracle import Agreement
     from frustum.runtime.report import Check
 
+STDOUT = "-"
+"""In place of a file's name."""
+
 
 def main(options: argparse.Namespace) -> int:
     """What can be refused is refused before the long work starts."""
     _refuse_contradictions(options)
-    for path in filter(None, (options.output, options.report)):
-        check_writable_file(Path(path))
+    for path in (options.output, options.report):
+        if path is not None and path != STDOUT:
+            check_writable_file(Path(path))
     given = read_inputs(Path(options.input)) if options.input else None
     with TerminalProgress() as progress:
-        job = job_of(options, given, lambda inputs: _check_inputs(options, inputs, given), progress)
+        job = job_of(options, given, lambda inputs: _check_before(options, inputs, given), progress)
         model = job.model_for_check(options.model) if options.check else None
         inputs = _inputs(options, job, given)
         ran = execute_chain(job.chain, inputs, options.mode, options.checked, progress)
@@ -44,15 +49,19 @@ def main(options: argparse.Namespace) -> int:
     if options.output:
         write_file(Path(options.output), lambda path: _write_arrays(path, ran.outputs))
     report = report_of_chain(job.chain, ran, checked[0] if checked else None, job.seconds)
-    if options.report:
-        write_file(Path(options.report), report.write)
-    sys.stdout.write(report.text())
+    if options.report and options.report != STDOUT:
+        write_file(Path(options.report), lambda path: path.write_text(report.json(), encoding="utf-8"))
+    if checked and checked[0].nan_in_both:
+        say(f"{options.model}: warning: {nan_text(report.data['check'])}")
+    show(report.json() if options.report == STDOUT else report.text())
     if checked and not checked[1].good:
         raise Differs(_difference(options.model, job, *checked))
     return GOOD
 
 
 def _refuse_contradictions(options: argparse.Namespace) -> None:
+    if options.output == STDOUT:
+        raise UsageError(f"error: --output {STDOUT}: arrays are written to a file, not to stdout")
     if options.input and options.input_seed is not None:
         raise UsageError("error: --input and --input-seed: one of them gives the inputs")
     if options.mode != "timing":
@@ -62,6 +71,17 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
             raise UsageError(
                 f"error: {name} needs --mode full or functional: mode timing computes no numbers"
             )
+
+
+def _check_before(
+    options: argparse.Namespace, inputs: Sequence[Interface] | None, given: Mapping[str, Array] | None
+) -> None:
+    """What is found before anything is compiled: wrong arrays, and with --check a file that onnxruntime rejects."""
+    _check_inputs(options, inputs, given)
+    if options.check and kind_of(options.model) == "onnx":
+        from frustum.runtime.oracle import check_loads
+
+        check_loads(Path(options.model))
 
 
 def _check_inputs(

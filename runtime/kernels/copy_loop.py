@@ -1,7 +1,7 @@
 """The copies of a program one after another, compiled by numba: boxes between strided operands.
 
-Importing this module imports numba.  (numba keeps compiled code as long as the file of a function does not change,
-whatever it calls or reads elsewhere: so all constants are here.)
+Importing this module imports numba.  (Compiled code is kept as long as neither the file of a function nor those of the
+compiled functions that it imports change; constants from elsewhere would be missed, so all are here.)
 
 All numbers count elements of one size, of which `memory` is an array.  A box has five dimensions, those of the
 instruction by growing stride of the target; the first one is the parts of an element, of which there is more than one
@@ -9,9 +9,10 @@ only where elements do not lie at multiples of their size.
 """
 
 import numpy as np
-from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from frustum.dialects.loops import compiled, entry
 
 RANK = 5
 # Columns of a row of `facts`, one for each instruction.
@@ -29,7 +30,12 @@ is not in the box."""
 MOVES = 5 + 3 * RANK
 
 
-@njit(cache=True, nogil=True)
+@entry(
+    "void(uint8[::1], int64[:, ::1], int64[:, ::1], int64, int64)",
+    "void(uint16[::1], int64[:, ::1], int64[:, ::1], int64, int64)",
+    "void(uint32[::1], int64[:, ::1], int64[:, ::1], int64, int64)",
+    "void(uint64[::1], int64[:, ::1], int64[:, ::1], int64, int64)",
+)
 def run(memory, facts, moves, first, last):
     """Make the moves `[first, last)` in their order."""
     box = np.empty((3, RANK), np.int64)
@@ -44,7 +50,7 @@ def run(memory, facts, moves, first, last):
                 copy_piece(memory, fact, move, behind_source, behind_target, box)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def copy_piece(memory, fact, move, behind_source, behind_target, box):
     """Copy the part of a box before or behind the ends of the rings; `box` is a place to work in."""
     source, target = move[SRC] - behind_source * fact[SRC_RING], move[DST] - behind_target * fact[DST_RING]
@@ -74,7 +80,7 @@ def copy_piece(memory, fact, move, behind_source, behind_target, box):
     copy_box(memory, source, target, box, fact[COPIES], fact[CAPACITY])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def copy_box(memory, source, target, box, copies, capacity):
     """`box`: extents, strides of the source, strides of the target, the innermost dimension first."""
     extent, near, far = box
@@ -95,7 +101,7 @@ def copy_box(memory, source, target, box, copies, capacity):
                     to += far[1]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fill_border(memory, fact, move):
     """Write the pattern to what is written and does not come from the source."""
     shift = 8 * memory.itemsize
@@ -117,7 +123,7 @@ def fill_border(memory, fact, move):
                             memory[to + copy * fact[CAPACITY] + part] = bits
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def place(fact, move, d, position):
     """How far from the first element written a position of a dimension lies."""
     moved = position * fact[DST_STRIDES + d]

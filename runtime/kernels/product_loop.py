@@ -1,15 +1,15 @@
 """What convolutions need beside the matrix product, compiled by numba: windows as columns, the way out, floats of
 16 bits.
 
-Importing this module imports numba.  (As in `copy_loop.py` all constants are here; `move_run` does not change.)
+Importing this module imports numba.  (As in `copy_loop.py` all constants are here.)
 `memory` and `halves` are the flat memory as f32 and as 16-bit elements, `call` is a row of the table of calls,
 `cells` the rows of its units.  All addresses and strides count elements of the operand's own type, addresses from
 the start of the flat memory.
 """
 
 import numpy as np
-from numba import njit
 
+from frustum.dialects.loops import compiled, entry
 from frustum.runtime.kernels.copy_loop import move_run
 
 # Types of elements.
@@ -45,7 +45,7 @@ ACTS = {None: NO_ACT, "relu": RELU, "clip": CLIP, "leaky_relu": LEAKY_RELU}
 START, STOP = range(2)
 
 
-@njit(cache=True, nogil=True)
+@entry("void(float32[::1], int64[::1], int64[:, ::1], float32[::1], int64, int64)")
 def gather(source, call, cells, columns, first_row, rows):
     """Windows of every cell as columns `[cells, groups, channels * kernel, images * rows * columns]`."""
     high, wide = call[KERNEL], call[KERNEL + 1]
@@ -74,7 +74,7 @@ def gather(source, call, cells, columns, first_row, rows):
                             to += rows * width
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def inside(ends, count, first, stride, dilation, low, read):
     """For each tap of an axis the range of outputs `[start, stop)` whose position there exists."""
     for tap in range(ends.shape[0]):
@@ -84,7 +84,7 @@ def inside(ends, count, first, stride, dilation, low, read):
         ends[tap, START], ends[tap, STOP] = (start, stop) if start < stop else (count, count)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def one_tap(source, start, step_h, step_w, columns, to, rows, width, top, bottom, left, right):
     """What one tap sees of a channel, 0 outside `[top, bottom)` and `[left, right)`."""
     if left == right or top == bottom:
@@ -107,7 +107,7 @@ def one_tap(source, start, step_h, step_w, columns, to, rows, width, top, bottom
         clear(columns, to + y * width + right, width - right)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def collect_run(columns, to, source, start, step, count):
     """Elements that lie `step` apart, one behind the other."""
     if step == 2:  # with a step that the compiler knows, several at once
@@ -119,13 +119,13 @@ def collect_run(columns, to, source, start, step, count):
             columns[to + i] = source[start + i * step]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def clear(columns, start, count):
     for i in range(count):
         columns[start + i] = 0
 
 
-@njit(cache=True, nogil=True)
+@entry("void(float32[::1], float32[::1], int64[::1], int64[:, ::1], float32[::1], int64, int64)")
 def depthwise(source, weights, call, cells, result, first_row, rows):
     """Products of groups of one channel: `result` `[cells, outputs, images * rows * columns]`."""
     high, wide = call[KERNEL], call[KERNEL + 1]
@@ -158,7 +158,7 @@ def depthwise(source, weights, call, cells, result, first_row, rows):
                 to += rows * width
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def add_run(result, to, source, start, step, weight, count):
     if step == 1:
         here, there = np.uint64(start), np.uint64(to)
@@ -169,7 +169,7 @@ def add_run(result, to, source, start, step, weight, count):
             result[to + i] += weight * source[start + i * step]
 
 
-@njit(cache=True, nogil=True)
+@entry("void(uint16[::1], int64[::1], int64[:, ::1], float32[::1], int64, int64)")
 def widen_inputs(halves, call, cells, numbers, high, wide):
     """What exists of every cell's input as f32 `[cells, groups, channels, images, high, wide]`, rows and columns
     that a cell lacks left as they are."""
@@ -188,7 +188,7 @@ def widen_inputs(halves, call, cells, numbers, high, wide):
                     to += high * wide
 
 
-@njit(cache=True, nogil=True)
+@entry("void(uint16[::1], int64[::1], int64[:, ::1], float32[::1])")
 def widen_weights(halves, call, cells, numbers):
     """The weights of every cell as f32 `[cells, outputs, channels, kernel]`."""
     brain = call[WEIGHT_TYPE] == BF16
@@ -209,7 +209,7 @@ def widen_weights(halves, call, cells, numbers):
                 to += high * wide
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def widen_box(halves, start, step_h, step_w, brain, numbers, to, high, wide, pitch):
     if step_w == 1 and step_h == wide and pitch == wide:
         widen_run(halves, start, 1, brain, numbers, to, high * wide)
@@ -218,7 +218,7 @@ def widen_box(halves, start, step_h, step_w, brain, numbers, to, high, wide, pit
             widen_run(halves, start + y * step_h, step_w, brain, numbers, to + y * pitch, wide)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def widen_run(halves, start, step, brain, numbers, to, count):
     if step != 1:
         for i in range(count):
@@ -234,7 +234,10 @@ def widen_run(halves, start, step, brain, numbers, to, count):
             numbers[there + i] = from_half(halves[here + i])
 
 
-@njit(cache=True, nogil=True)
+@entry(
+    "void(float32[::1], uint16[::1], int64[::1], int64[:, ::1], float32[::1], float32, float32, int64, int64,"
+    " boolean, boolean)",
+)
 def finish(memory, halves, call, cells, result, alpha, beta, first_row, rows, add, put):
     """Take `result` `[cells, outputs, images * rows * columns]` out: `add` accumulators, bias and residual and apply
     the activation, if it is one of those known here; `put` it to accumulators or to the output, rounded to its type.
@@ -266,12 +269,12 @@ def finish(memory, halves, call, cells, result, alpha, beta, first_row, rows, ad
                 to += count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def place(start, call, strides, image, output, row):
     return start + image * call[strides] + output * call[strides + 1] + row * call[strides + 2]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def one(memory, halves, kind, at):
     """One number of a type."""
     if kind == F32:
@@ -279,14 +282,14 @@ def one(memory, halves, kind, at):
     return from_half(halves[at]) if kind == F16 else from_brain(halves[at])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def add_number(result, to, count, number):
     there = np.uint64(to)
     for i in range(np.uint64(count)):
         result[there + i] += number
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def add_box(memory, halves, kind, start, call, strides, result, to, rows):
     """Add numbers of a type that lie by these strides of `call`."""
     step_h, step_w, width = call[strides + 2], call[strides + 3], call[COLUMNS]
@@ -305,7 +308,7 @@ def add_box(memory, halves, kind, start, call, strides, result, to, rows):
                 result[to + y * width + i] += one(memory, halves, kind, start + y * step_h + i * step_w)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def act(kind, alpha, beta, result, to, count):
     """What `elementwise.UNARY` says; what is no number stays so."""
     there = np.uint64(to)
@@ -324,7 +327,7 @@ def act(kind, alpha, beta, result, to, count):
             result[there + i] = number * alpha if number < 0 else number
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def put_box(memory, halves, kind, to, call, strides, result, start, rows):
     """Write numbers, rounded to a type, where they lie by these strides of `call`."""
     step_h, step_w, width = call[strides + 2], call[strides + 3], call[COLUMNS]
@@ -369,7 +372,7 @@ HALF_INFINITE, BRAIN_NAN = U32(0x7C00), U32(0x7FC0)
 TO_ODD_HALF, TO_ODD_BRAIN = U32(0xFFF), U32(0x7FFF)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def from_half(bits):
     """The f32 number that 16 bits stand for as f16."""
     wide = U32((U32(bits) & REST) << U32(13))
@@ -382,7 +385,7 @@ def from_half(bits):
     return U32(wide | (U32(bits) & SIGN) << U32(16)).view(np.float32)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def to_half(number):
     """The 16 bits of the f16 nearest to an f32 number, of two the even one; beyond the range infinity."""
     bits = np.float32(number).view(U32)
@@ -399,13 +402,13 @@ def to_half(number):
     return U16(half | sign)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def from_brain(bits):
     """The f32 number that 16 bits stand for as bfloat16."""
     return U32(U32(bits) << U32(16)).view(np.float32)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def to_brain(number):
     """The 16 bits of the bfloat16 nearest to an f32 number, of two the even one."""
     bits = np.float32(number).view(U32)
@@ -414,7 +417,7 @@ def to_brain(number):
     return U16(bits + TO_ODD_BRAIN + (bits >> U32(16) & U32(1)) >> U32(16))
 
 
-@njit(cache=True, nogil=True)
+@entry("void(uint16[::1], boolean, float32[::1])")
 def widen(bits, brain, numbers):
     """All of `bits` into `numbers`, both without gaps; `brain`: as bfloat16."""
     if brain:
@@ -425,7 +428,7 @@ def widen(bits, brain, numbers):
             numbers[i] = from_half(bits[i])
 
 
-@njit(cache=True, nogil=True)
+@entry("void(float32[::1], boolean, uint16[::1])")
 def narrow(numbers, brain, bits):
     """All of `numbers` into `bits`, both without gaps; `brain`: as bfloat16."""
     if brain:

@@ -188,6 +188,18 @@ def test_a_page_larger_than_instruction_memory_is_refused() -> None:
         encode(program, instruction_memory_bytes=128)
 
 
+def test_two_pages_that_do_not_fit_together_are_refused_with_their_sum() -> None:
+    """The next page arrives while one runs; one byte less than both need is too little."""
+    program = p.Program((unary(), p.Barrier(), *[unary(p.Affine(n)) for n in range(9)]))
+    pages = encode(program).page_bytes
+    both = sum(pages)
+    assert encode(program, instruction_memory_bytes=both).page_bytes == pages
+    with pytest.raises(DoesNotFit) as caught:
+        encode(program, instruction_memory_bytes=both - 1)
+    wanted = f"pages 0 and 1: program does not fit: needed {both} B, available {both - 1} B of instruction memory"
+    assert str(caught.value) == wanted
+
+
 # ---------------------------------------------------------------------- damaged code
 
 

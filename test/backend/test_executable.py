@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from frustum.backend.executable import (
 )
 from frustum.backend.fit import DoesNotFit
 from frustum.backend.targets import load
-from frustum.dialects.isa.program import External, Program
+from frustum.dialects.isa.program import External, Node, Program, Repeat, TableLoad
 from frustum.dialects.target import to_json
 
 EDGE = json.dumps(to_json(load("edge")), sort_keys=True)
@@ -34,10 +35,17 @@ def program(*weights: External) -> Program:
     return Program(
         **{
             **{name: getattr(made, name) for name in made.__dataclass_fields__},
+            "body": without_tables(made.body),
             "externals": (*others, *weights),
             "target": EDGE,
         }
     )
+
+
+def without_tables(body: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Random loads of tables find none."""
+    kept = (node for node in body if not isinstance(node, TableLoad))
+    return tuple(replace(n, body=without_tables(n.body)) if isinstance(n, Repeat) else n for n in kept)
 
 
 def example() -> Executable:
@@ -197,7 +205,9 @@ def rewrite(file: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 2}, "has format version 2; this Frustum reads version 1"),
+        ({"version": 1}, "has format version 1; compile it again$"),
+        ({"version": 0}, "has format version 0; compile it again$"),
+        ({"version": 3}, "has format version 3; this Frustum reads version 2$"),
         ({"length": 7}, r"damaged: \d+ bytes long, but should be 7"),
         ({"count": 2**31}, "damaged: 2147483648 sections"),
         ({"size": 2**62}, "section 'manifest' is not inside the file or is there twice"),

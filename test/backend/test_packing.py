@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frustum.backend.packing import pack
+from frustum.backend.packing import pack, pack_apart, usable
 
 
 def meetings(lives):
@@ -39,3 +39,16 @@ def test_the_search_goes_on_where_the_orders_do_not_fit():
     lives = [(1, 2), (1, 3), (4, 5), (2, 2), (3, 5), (4, 7)]  # every order gives 224
     sizes = [80, 64, 16, 64, 96, 80]
     assert pack(sizes, meetings(lives), [start for start, _ in lives], 208).peak == 208
+
+
+@given(st.integers(0, 5000), st.data())
+def test_buffers_begin_at_multiples_whatever_the_capacity(capacity, data):
+    """Those at the end of a memory too, of which the last bytes may be no whole unit."""
+    count = data.draw(st.integers(1, 6))
+    sizes = [16 * data.draw(st.integers(1, 20)) for _ in range(count)]
+    wishes = [{n: 1.0 for n in range(count) if n != own} for own in range(count)]
+    found = pack_apart(sizes, [[] for _ in sizes], wishes, list(range(count)), usable(capacity))
+    assert 0 <= capacity - usable(capacity) < 16
+    if not isinstance(found, int):
+        assert all(offset % 16 == 0 for offset in found.offsets)
+        assert all(offset + size <= capacity for offset, size in zip(found.offsets, sizes, strict=True))

@@ -11,15 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Net
 from run_chain import run_pieces
-from stops import run_module, target
+from stops import aimed, run_module, target
 
-from frustum.backend.pipeline import Choices
+from frustum.backend.compile import built
+from frustum.backend.cost import Cost, Count
+from frustum.backend.pipeline import Choices, Run
 from frustum.backend.refuse import STRATEGIES, Limits, Refusal
 from frustum.backend.split_compile import Splitting, compile_pieces
 from frustum.dialects.fit import DoesNotFit
+from frustum.runtime.compiling import count_run, written_bytes
 
 POLICIES = ("none", "pyramid")
 ON_CHIP = ("sram", "nram", "wram")
+OUTPUTS = Splitting("outputs")
 
 
 def smaller(name, **changes):
@@ -57,7 +61,7 @@ def assert_agree(found, expected):
 def test_a_network_is_cut_at_its_output_branches():
     module, inputs = chain(outputs=(1, 3))
     expected = run_module(module, inputs)
-    found = compile_pieces(module, target("edge"), Choices())
+    found = compile_pieces(module, target("edge"), Choices(), OUTPUTS)
     assert [e.program.name for e in found.executables] == ["net_0", "net_1", "net_2"]
     assert [e.program.layers for e in found.executables] == [
         ("conv_1", "conv_2"), ("conv_3", "conv_4"), ("conv_5", "conv_6"),
@@ -105,7 +109,7 @@ def test_a_single_layer_that_does_not_fit_is_named_with_the_bytes():
 def test_outputs_alone_are_not_cut_again():
     module, _ = chain(8, outputs=(3,))
     with pytest.raises(DoesNotFit):
-        compile_pieces(module, smaller("edge", dram_bytes=10 << 10), Choices(), Splitting("outputs"))
+        compile_pieces(module, smaller("edge", dram_bytes=10 << 10), Choices(), OUTPUTS)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -113,7 +117,7 @@ def test_fused_again_it_gives_the_same(strategy):
     module, inputs = chain(6, outputs=(0, 1, 2, 3, 4))
     expected = run_module(module, inputs)
     refusal = Refusal(strategy, Limits(nodes=(0, 4)))
-    found = compile_pieces(module, target("edge"), Choices(), Splitting(refusal=refusal))
+    found = compile_pieces(module, target("edge"), Choices(), Splitting("outputs", refusal))
     counts = {"conditions": [4, 2], "pairs": [2, 2, 2], "forward": [2, 2, 2], "bidirectional": [2, 2, 2]}
     assert [len(e.program.layers) for e in found.executables] == counts[strategy]
     assert f"refuse {strategy}: 'conv_1' to" in found.log[1] and found.log[1].endswith("fits")
@@ -135,7 +139,7 @@ def test_chains_give_what_the_network_gives(drawn, target_name, policy, strategy
     refusal = Refusal(strategy, Limits(nodes=(0, 3))) if strategy else None
     expected = run_module(drawn.module, drawn.inputs)
     found = compile_pieces(
-        drawn.module.clone(), target(target_name), Choices(policy=policy), Splitting(refusal=refusal)
+        drawn.module.clone(), target(target_name), Choices(policy=policy), Splitting("outputs", refusal)
     )
     assert_agree(run_pieces(found.executables, drawn.inputs, found.outputs), expected)
     if found.whole is not None:
@@ -159,3 +163,147 @@ def test_too_little_dram_gives_the_same_or_names_a_layer(drawn, kibibytes, polic
     assert_agree(run_pieces(found.executables, drawn.inputs, found.outputs), expected)
     for each in found.executables:
         assert all(e.address + e.bytes <= kibibytes << 10 for e in each.program.externals)
+
+
+# --- auto: by what a run costs -----------------------------------------------------------------------------
+
+WORKED = (1, 2, 3)
+"""Of the chain 1-2-4-6-8: all but the first convolution hand their results out."""
+
+
+class Counted:
+    """A count of runs that a test makes up, by the layers of a program; the others as the emulator counts."""
+
+    def __init__(self, **cycles):
+        self.cycles, self.seen = cycles, []
+
+    def __call__(self, program, page_bytes):
+        self.seen.append(program.layers)
+        found = count_run(program, page_bytes)
+        cycles = self.cycles.get(f"of_{len(program.layers)}", found.cost.cycles)
+        layers = {name: Cost(cycles // len(program.layers), cost.dram_bytes) for name, cost in found.layers.items()}
+        return Count(Cost(cycles, self.cycles.get("dram_bytes", found.cost.dram_bytes)), layers)
+
+
+def test_a_chain_whose_pieces_move_more_at_least_stays_whole_and_no_piece_is_compiled():
+    module, inputs = chain(5, outputs=WORKED)
+    expected = run_module(module, inputs)
+    tried, count = [], Counted()
+
+    def at_stop(piece):
+        tried.append(piece)
+        return lambda stop, module: None
+
+    found = compile_pieces(module, target("edge"), Choices(), at_stop=at_stop, count_run=count)
+    assert [e.program.name for e in found.executables] == ["net"] and set(tried) == {""}
+    assert found.log[0].endswith("tried at output branches, after 'conv_2', 'conv_3', 'conv_4'")
+    whole = count(found.executables[0].program, found.executables[0].code.page_bytes).cost
+    line = f"the whole takes {whole.cycles:,} cycles and {whole.dram_bytes:,} bytes of DRAM: it stays whole"
+    assert found.log[1].startswith("split: the 4 pieces would move at least ") and found.log[1].endswith(line)
+    assert_agree(run_pieces(found.executables, inputs, found.outputs), expected)
+
+
+def test_the_least_bytes_are_what_pieces_through_dram_move():
+    """Layer by layer on a machine with room for everything, pieces move next to nothing beyond that."""
+    module, _ = chain(5, outputs=WORKED)
+    pieces = compile_pieces(module.clone(), target("default"), Choices(), OUTPUTS).executables
+    counts = [count_run(each.program, each.code.page_bytes) for each in pieces]
+    moved = sum(each.of(piece.program.layers).dram_bytes for each, piece in zip(counts, pieces, strict=True))
+    log = compile_pieces(module, target("default"), Choices(), count_run=count_run).log
+    least = int(log[1].split(" at least ")[1].split(" bytes")[0].replace(",", ""))
+    assert 0.95 * moved <= least <= moved
+
+
+def test_pieces_that_cost_less_are_taken_and_both_costs_are_said():
+    """A whole that takes more cycles than its pieces, for as many bytes: by a count made up."""
+    module, inputs = chain(4, outputs=(1,))
+    expected = run_module(module, inputs)
+    count = Counted(of_4=1000, of_2=300, dram_bytes=10**6)
+    found = compile_pieces(module, target("edge"), Choices(), count_run=lambda *run: made_up(count, run))
+    assert [e.program.layers for e in found.executables] == [("conv_1", "conv_2"), ("conv_3", "conv_4")]
+    assert found.log[-1] == (
+        "split: the 2 pieces take 600 cycles and 900,000 bytes of DRAM,"
+        " the whole 1,000 cycles and 1,000,000 bytes of DRAM: it is cut"
+    )
+    assert [line for line in found.log if line.startswith("refuse forward")] == [
+        "refuse forward: 'conv_1' to 'conv_4' (4 layers): 1,000 cycles and 1,000,000 bytes of DRAM,"
+        " apart 600 cycles and 900,000 bytes of DRAM: apart"
+    ]
+    assert found.whole is not None
+    assert_agree(run_pieces(found.executables, inputs, found.outputs), expected)
+
+
+def made_up(count, run):
+    """A whole of four layers moves 1,000,000 bytes, a half of it 450,000."""
+    found = count(*run)
+    share = len(run[0].layers) / 4
+    dram_bytes = 10**6 if share == 1 else 450_000
+    layers = {name: Cost(cost.cycles, dram_bytes // len(run[0].layers)) for name, cost in found.layers.items()}
+    return Count(Cost(found.cost.cycles, dram_bytes), layers)
+
+
+def test_what_did_not_fit_is_fused_again_as_long_as_nothing_rises():
+    small = smaller("edge", dram_bytes=16 << 10)
+    module, inputs = chain(8)
+    expected = run_module(module, inputs)
+    found = compile_pieces(module.clone(), small, Choices(policy="pyramid"), count_run=count_run)
+    apart = compile_pieces(module, small, Choices(policy="pyramid"))
+    costs = [sum_of_costs(each) for each in (found, apart)]
+    assert costs[0].is_within(costs[1])
+    lines = [line for line in found.log if line.startswith("refuse ")]
+    assert lines and all(line.endswith((": fused", ": apart")) or "does not fit" in line for line in lines)
+    assert {line.split()[1] for line in lines} <= {"forward:", "pairs:"}
+    assert_agree(run_pieces(found.executables, inputs, found.outputs), expected)
+
+
+def sum_of_costs(found):
+    costs = [count_run(each.program, each.code.page_bytes).cost for each in found.executables]
+    return Cost(sum(each.cycles for each in costs), sum(each.dram_bytes for each in costs))
+
+
+@settings(max_examples=12)
+@given(branching(), st.sampled_from(["tiny", "edge"]))
+def test_auto_never_costs_more_than_never_nor_more_memory(drawn, target_name):
+    machine = target(target_name)
+    auto = compile_pieces(drawn.module.clone(), machine, Choices(), measured=written_bytes, count_run=count_run)
+    never = compile_pieces(drawn.module, machine, Choices(), Splitting("never"))
+    assert sum_of_costs(auto).is_within(sum_of_costs(never))
+    (whole,) = never.executables
+    for each in auto.executables:
+        assert all(written_bytes(each)[memory] <= written_bytes(whole)[memory] for memory in ON_CHIP)
+
+
+# --- weights, where compressed ones are better -------------------------------------------------------------
+
+
+def wide():
+    net = Net()
+    return net.module(net.conv(net.conv(net.input(1, 64, 8, 8), 64), 64))
+
+
+def test_weights_are_compressed_where_that_moves_fewer_bytes_in_no_more_cycles():
+    module, inputs = wide()
+    choices = Choices(dtype="f16", compression="auto", if_better=True)
+    plain = built(aimed(module, "edge"), Choices(dtype="f16"), Run())
+    found = built(aimed(module, "edge"), choices, Run(), count_run=count_run)
+    before, after = (count_run(e.program, e.code.page_bytes).cost for e in (plain.executable, found.executable))
+    assert after.cycles <= before.cycles and after.dram_bytes < 0.95 * before.dram_bytes
+    assert found.count.cost == after
+    assert found.executable.manifest["options"]["weights"]["compressed_tensors"] == 2
+    assert found.executable.manifest["options"]["compress_weights"] == "auto"
+    outputs = [run_pieces([each.executable], inputs, ("y0",)) for each in (plain, found)]
+    np.testing.assert_array_equal(outputs[0]["y0"], outputs[1]["y0"])
+
+
+@pytest.mark.parametrize("worse", [Cost(1, 0), Cost(0, 0)])
+def test_weights_stay_raw_where_that_takes_more_cycles_or_no_fewer_bytes(worse):
+    """By counts made up; the stops that are shown last are those of the executable."""
+    module, _ = wide()
+    costs, shown = iter([Cost(10, 10), Cost(10 + worse.cycles, 10 + worse.dram_bytes - worse.cycles)]), {}
+    run = Run(lambda stop, module: shown.update({stop: str(module)}))
+    choices = Choices(dtype="f16", compression="auto", if_better=True)
+    found = built(aimed(module, "edge"), choices, run, count_run=lambda program, pages: Count(next(costs), {}))
+    assert "weights" not in found.executable.manifest["options"] and found.count.cost == Cost(10, 10)
+    plain = {}
+    built(aimed(module, "edge"), Choices(dtype="f16"), Run(lambda stop, module: plain.update({stop: str(module)})))
+    assert shown == plain

@@ -153,25 +153,28 @@ def test_lines_of_a_group_by_hand():
     assert at.lines_read(g, "channel-major", 4, 64, 1) == 1  # both channels in one line
 
 
-@given(st.integers(1, 2), st.integers(1, 20), st.integers(1, 20), st.integers(1, 40), st.integers(1, 5),
-       st.integers(16, 400))
-def test_parts_fit_and_are_parts(images, rows, columns, channels, kernel, most):
+@given(st.integers(1, 2), st.integers(1, 20), st.integers(1, 20), st.integers(1, 40), st.integers(1, 5))
+def test_parts_get_smaller_down_to_one_thread_and_channel(images, rows, columns, channels, kernel):
     g = at.Geometry(images, rows, columns, channels, (kernel, kernel), (1, 2), (1, 1), at.nchw(channels, 30, 60))
-    part = at.part_of(g, most)
-    assert at.entries_bytes(part, "channel-major") <= most or (part.channels, part.threads) == (1, 1)
-    for field in ("images", "rows", "columns", "channels"):
-        assert 1 <= getattr(part, field) <= getattr(g, field)
-    assert part.window <= g.window
+    parts = list(at.parts_of(g))
+    assert parts[0] == g and (parts[-1].channels, parts[-1].threads) == (1, 1)
+    for before, part in itertools.pairwise(parts):
+        assert at.entries_bytes(part, "channel-major") < at.entries_bytes(before, "channel-major")
+        for field in ("images", "rows", "columns", "channels"):
+            assert 1 <= getattr(part, field) <= getattr(before, field)
+        assert part.window <= before.window
 
 
 @pytest.mark.parametrize("order", at.ORDERS)
 def test_a_stored_table_is_read_as_it_was_written(order):
     g = at.Geometry(2, 3, 5, 7, (3, 2), (2, 1), (1, 2), at.nhwc(9, 20, 20))
-    data = write_table(g, order, 4)
+    walk = at.Walk(row=70_000, channel=9, group=1)
+    data = write_table(g, order, 4, walk)
     table = read_table(data)
-    assert len(data) == stored_bytes(g, order) and len(data) >= HEAD.size + math.prod((2, 3, 5))
+    assert len(data) == stored_bytes(g, order, walk) and len(data) >= HEAD.size + math.prod((2, 3, 5))
+    assert table.walk == walk and read_table(write_table(g, order, 4)).walk == at.STILL
     assert (table.images, table.rows, table.columns, table.channels, table.kernel) == (2, 3, 5, 7, (3, 2))
     assert (table.order, table.element_bytes) == (order, 4)
     assert table.base.tolist() == at.base(g, 0, order)
     assert table.rel.tolist() == at.rel(g, 0, order)
-    assert key_of(data) == key_of(write_table(g, order, 4)) != key_of(write_table(g, order, 2))
+    assert key_of(data) == key_of(write_table(g, order, 4, walk)) != key_of(write_table(g, order, 2, walk))

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from frustum.dialects.declared import plain, walk
 from frustum.dialects.target import (
     Target,
     TargetError,
+    digest,
     from_attribute,
     from_json,
     read_target,
@@ -58,6 +61,7 @@ TABLE = {
     "chip.dram.capacity_bytes": (16 * GIB, GIB, GIB, GIB, 4 * GIB, GIB),
     "chip.cluster.instruction_memory_bytes": (64 * KIB, *[32 * KIB] * 5),
     "chip.cluster.event_slots": (256, 64, 64, 64, 64, 64),
+    "chip.cluster.core.matrix.address_cycles": (4, 8, 8, 8, 8, 8),
     "clock_hz": (10**9, 500 * 10**6, 500 * 10**6, 500 * 10**6, 800 * 10**6, 200 * 10**6),
     "chip.dram.latency_cycles": (200, 100, 100, 100, 200, 100),
     "chip.cluster.sram.latency_cycles": (20, 10, 10, 10, 10, 4),
@@ -200,6 +204,10 @@ def place(text: str, excerpt: str) -> str:
         ("cores: 4", "cores: 0777", "0777", "chip.cluster.cores: '0777' is not a number of YAML 1.2"),
         ("cores: 4", "cores: !mine 4", "!mine", "chip.cluster.cores: tag !mine is not allowed here"),
         ("512 KiB", "512 KB", "512 KB", "found '512 KB', allowed a whole number, 256 B to 1024 GiB"),
+        ("512 KiB", "512 KB", "512 KB", "256 B to 1024 GiB (with KiB, MiB, GiB)"),
+        ("500 MHz", "500 MHZ", "500 MHZ", "1 Hz to 1000 GHz (with kHz, MHz, GHz)"),
+        ("512 KiB", f"{'9' * 5000} KiB", "9999", "..., allowed a whole number, 256 B"),
+        ("cores: 4", f"cores: 0x{'9' * 5000}", "0x9", "found a number of more than 20 digits, allowed a whole"),
         ("512 KiB", "1 B", "1 B", "sram.capacity_bytes: found '1 B'"),
         ("512 KiB", "100 GHz", "100 GHz", "sram.capacity_bytes: found '100 GHz'"),
         ("500 MHz", "12:30", "12:30", "clock_hz: found '12:30', allowed a whole number, 1 Hz to 1000 GHz"),
@@ -366,3 +374,85 @@ def test_importing_it_loads_nothing_heavy():
 def test_the_tables_of_the_documentation_are_up_to_date():
     text = DOCS.read_text(encoding="utf-8")
     assert text == with_tables(text), "run python -m frustum.backend.targets docs/targets.md"
+
+
+# --- options, and texts that are too much ------------------------------------------------------------------
+
+
+def test_all_that_is_wrong_with_options_is_shown_in_its_place(tmp_path: Path) -> None:
+    from frustum.passes.fuse.policy import problems_of
+
+    options = "options: {policy: gredy, dtype: f8, rules: 'S1,99', thresholds: x}\n"
+    file = tmp_path / "bad.yaml"
+    file.write_text(EDGE_TEXT.replace("cores: 4", "cores: 0") + options)
+    with pytest.raises(TargetError) as caught:
+        targets.load(file, problems_of)
+    line = (EDGE_TEXT + options).count("\n")
+    messages = [text for text in str(caught.value).splitlines() if "error:" in text]
+    policies = "none, pyramid, template, greedy, optimal, custom, or null; did you mean 'greedy'?"
+    assert messages[1:] == [
+        f"{file}:{line}:19: error: options.policy: found 'gredy', allowed {policies}",
+        f"{file}:{line}:33: error: options.dtype: found 'f8', allowed f32, f16, bf16, int8, model, or null",
+        f"{file}:{line}:44: error: options.rules: unknown rule '99' (rules are S1, S2 and 1 to 19, or their names)",
+        f"{file}:{line}:65: error: options.thresholds: threshold 'x' is not of the form 11=75",
+    ]
+    assert "chip.cluster.cores: found 0" in messages[0]
+    assert options + " " * 18 + "^~~~~" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("{policy: greedy, rules: 'S1,1'}", "options.rules: policy 'greedy' has its own rules: one of both"),
+        ("{policy: optimal, thresholds: '11=75'}", "options.thresholds: there are no rules that they are of"),
+        ("{rules: 'S1,1', thresholds: '11=75'}", "the policy does not have that rule"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(tmp_path: Path, options: str, message: str) -> None:
+    from frustum.passes.fuse.policy import problems_of
+
+    file = tmp_path / "bad.yaml"
+    file.write_text(f"{EDGE_TEXT}options: {options}\n")
+    with pytest.raises(TargetError, match=re.escape(message)):
+        targets.load(file, problems_of)
+    file.write_text(f"{EDGE_TEXT}options: {{policy: greedy, thresholds: '10=1'}}\n".replace("'10=1'", "null"))
+    assert targets.load(file, problems_of).options.policy == "greedy"
+
+
+def test_the_policies_of_options_are_those_that_there_are() -> None:
+    from frustum.dialects import target
+    from frustum.passes.fuse import policy
+    from frustum.runtime import arguments
+
+    assert (*policy.POLICIES, policy.CUSTOM) == target.POLICIES
+    assert arguments.POLICIES == policy.POLICIES
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: " + "[" * 5000, "bad.yaml:1:1: error: not YAML that is read here: sections are nested too deeply"),
+        ("a: " + "{b: " * 5000, "bad.yaml:1:1: error: not YAML that is read here: sections are nested too deeply"),
+        (
+            "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+            + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)),
+            "bad.yaml:1:1: error: not YAML that is read here: more than 100000 values",
+        ),
+    ],
+)
+def test_a_text_that_is_too_much_is_refused(text: str, message: str) -> None:
+    assert message in refused(text)
+
+
+def test_a_file_that_is_no_description_by_its_size_alone(tmp_path: Path) -> None:
+    file = tmp_path / "big.yaml"
+    file.write_text(" " * (1 << 20) + " ")
+    with pytest.raises(TargetError, match=r"big\.yaml: error: 1048577 bytes long, more than any target"):
+        targets.load(file)
+
+
+def test_the_digest_tells_machines_apart() -> None:
+    edge = targets.load("edge")
+    assert digest(edge) == digest(targets.load("edge"))
+    other = replace(edge, clock_hz=edge.clock_hz + 1)
+    assert len({digest(edge), digest(other), digest(targets.load("default"))}) == 3

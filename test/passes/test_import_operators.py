@@ -455,3 +455,35 @@ def agrees(case, witness):
             assert error(found, wanted) < TOLERANCE
         Canonicalize().apply(Context(), module)
         module.verify()
+
+
+SCALAR = np.asarray(0.75, np.float32)
+MASK = np.random.default_rng(0).random((3, 4)) < 0.5
+INFINITE = np.where(r(3, 4) > 0, np.float32(np.inf), r(3, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("Where", [r(3, 4)], [MASK, f32(-2)], order=[1, 0, 2]),
+        Case("Where", [r(3, 4)], [MASK, f32(-2)], order=[1, 2, 0]),
+        Case("Where", [r(3, 4), r(4, seed=1)], [MASK], order=[2, 0, 1]),
+        Case("Where", [r(1, 4), r(2, 1, 1, seed=1)], [MASK], order=[2, 1, 0]),
+        Case("Where", [r(4)], [MASK, f32(-100)], order=[1, 0, 2]),
+        Case("Selu", [SCALAR]),
+        Case("Celu", [SCALAR], alpha=0.5),
+        Case("Softsign", [SCALAR]),
+        Case("Mean", [SCALAR, SCALAR]),
+    ],
+    ids=repr,
+)
+def test_choices_by_a_constant_mask_and_operands_without_dimensions(case):
+    agrees(case, oracle)
+
+
+def test_what_is_infinite_and_not_chosen_does_no_harm():
+    case = Case("Where", [INFINITE], [np.isfinite(INFINITE), f32(1)], order=[1, 0, 2])
+    model = case.model()
+    module = import_onnx(model)
+    (found,) = ReferenceExecutor(store_of(module)).run_graph(module, {"x0": INFINITE}).values()
+    np.testing.assert_array_equal(found, oracle(model, {"x0": INFINITE})[0])

@@ -4,13 +4,15 @@ import numpy as np
 import onnx
 import pytest
 from mixed_models import controlled, model, node, sandwich
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
+import frustum
 from frustum.backend import targets
 from frustum.passes.errors import ModelError, Unsupported
 from frustum.passes.onnx.host_cost import Island, device_seconds, host_is_cheaper, host_seconds
 from frustum.passes.onnx.loading import load_model
 from frustum.passes.onnx.place_host import Placement, constant_inputs, import_or_place, place, whole_on_host
+from frustum.runtime.agreement import agreement
 
 DEFAULT, EDGE = targets.load("default"), targets.load("edge")
 
@@ -48,6 +50,43 @@ def test_a_small_island_is_not_worth_its_moves() -> None:
     found = placed(model(nodes, {"x": (1, 1000)}, ["c"]))
     assert operators(found) == [("host", ["Hardmax", "Relu", "Hardmax"])]
     assert reasons(found)["b"].startswith("on the device it would move 8,000 bytes and take ")
+
+
+def convs(*links, outputs):
+    """Convolutions of 32 channels, `(from, to)`, between nodes that only the host has, `(from, to, operator)`."""
+    weight = np.random.default_rng(0).standard_normal((32, 32, 3, 3)).astype(np.float32) / 17
+    nodes = [
+        node(link[2], [link[0]], [link[1]]) if len(link) > 2 else node("Conv", [link[0], "w"], [link[1]], pads=[1] * 4)
+        for link in links
+    ]
+    return model(nodes, {"x": (1, 32, 32, 32)}, outputs, {"w": weight})
+
+
+def test_what_the_device_does_not_need_of_the_host_runs_at_the_end() -> None:
+    """One piece of the device, though three nodes in the middle of it feed the host."""
+    found = placed(
+        convs(
+            ("x", "a"), ("a", "h1", "Hardmax"), ("a", "b"), ("b", "h2", "Hardmax"), ("b", "c"), ("h2", "h3", "Hardmax"),
+            outputs=["h1", "h3", "c"],
+        )
+    )  # fmt: skip
+    assert operators(found) == [("device", ["Conv"] * 3), ("host", ["Hardmax"] * 3)]
+    assert sorted(found.parts[0].outputs) == ["a", "b", "c"] and sorted(found.parts[1].outputs) == ["h1", "h3"]
+
+
+def test_independent_islands_of_the_host_end_one_piece_of_the_device() -> None:
+    """Two results of the host are needed, of different depth; the one that is not needed does not come before them."""
+    found = placed(
+        convs(
+            ("x", "a"), ("a", "idle", "Hardmax"), ("a", "h1", "Hardmax"), ("a", "b"), ("b", "h2", "Hardmax"),
+            ("h1", "c"), ("h2", "d"), ("b", "e"),
+            outputs=["idle", "c", "d", "e"],
+        )
+    )  # fmt: skip
+    assert [(kind, len(names)) for kind, names in operators(found)] == [
+        ("device", 3), ("host", 2), ("device", 2), ("host", 1),
+    ]  # fmt: skip
+    assert found.parts[1].outputs == ["h1", "h2"] and found.parts[3].outputs == ["idle"]
 
 
 def test_without_a_node_on_the_host_there_is_nothing_to_weigh() -> None:
@@ -102,7 +141,8 @@ def test_doubles_stay_exact() -> None:
     proto = model([node("Exp", ["x"], ["y"])], inputs, ["y"])
     found = import_or_place(proto, DEFAULT, "auto")
     assert isinstance(found, Placement)
-    assert reasons(found) == {"y": "'x' has elements of DOUBLE, which the device would round to f32"}
+    why = "'x' has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)"
+    assert reasons(found) == {"y": why}
     assert not isinstance(import_or_place(proto, DEFAULT, "auto", exact=False), Placement)
     assert not isinstance(import_or_place(proto, DEFAULT, "never"), Placement)
 
@@ -148,12 +188,10 @@ def test_never_is_the_import_alone_and_only_is_none_of_it() -> None:
     assert set(reasons(whole).values()) == {"the host was asked for"}
 
 
-def test_a_changed_batch_is_refused_for_reshapes_on_the_host() -> None:
-    nodes = [node("Hardmax", ["x"], ["h"]), node("Reshape", ["h", "to"], ["y"])]
-    proto = model(nodes, {"x": (1, 8)}, ["y"], {"to": np.array([1, 2, 4])})
-    with pytest.raises(Unsupported, match=r"node 'y' \(Reshape\): error: --batch cannot change it on the host"):
-        placed(proto, batch=3)
-    with pytest.raises(Unsupported, match="what runs on the host keeps its batch of 1"):
+def test_a_model_on_the_host_as_a_whole_keeps_its_batch() -> None:
+    proto = model([node("Hardmax", ["x"], ["h"])], {"x": (1, 8)}, ["h"])
+    words = r"--batch \(or --shape\) cannot change the batch of 1 of what runs on the host as a whole, because asked"
+    with pytest.raises(Unsupported, match=words):
         whole_on_host(load_model(proto), "asked", batch=3)
 
 
@@ -207,3 +245,41 @@ def test_damaged_models_are_refused_in_words() -> None:
             refused += 1
             assert "error: " in str(error)
     assert refused > 20
+
+
+def removed(opset: int = 9) -> onnx.ModelProto:
+    """Two convolutions with an operator between that ONNX has no more, and one whose axes are attributes yet."""
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        node("Affine", ["a"], ["b"], alpha=2.0, beta=0.5),
+        node("Conv", ["b", "w"], ["c"], pads=[1, 1, 1, 1]),
+        node("Squeeze", ["c"], ["y"], axes=[0]),
+    ]
+    weights = np.random.default_rng(0).standard_normal((16, 16, 3, 3), np.float32) / 12
+    return model(nodes, {"x": (1, 16, 32, 32)}, ["y"], {"w": weights}, opset)
+
+
+def test_a_removed_operator_costs_that_node_only() -> None:
+    proto = removed()
+    found = placed(proto, EDGE)
+    assert operators(found) == [("device", ["Conv"]), ("host", ["Affine"]), ("device", ["Conv", "Squeeze"])]
+    assert reasons(found) == {"b": "it is of opset 9, and no operator of ONNX any more"}
+    assert [part.model.proto.opset_import[0].version for part in found.parts] == [13, 9, 13]
+    x = np.random.default_rng(1).standard_normal((1, 16, 32, 32), np.float32)
+    ran = frustum.run(frustum.compile(proto, EDGE), {"x": x})
+    assert agreement(proto, {"x": x}, ran.outputs, "f32")[1].good
+    with pytest.raises(Unsupported, match=r"node 'b' \(Affine\): error: it is of opset 9, and no operator of ONNX any"):
+        import_or_place(proto, EDGE, "never")
+
+
+def test_constants_that_the_device_has_no_integers_for_are_numbers() -> None:
+    """Blocks of scales, and 4 bits: what is computed of constants is a constant."""
+    q = numpy_helper.from_array(np.arange(-8, 8, dtype=np.int8).reshape(4, 4), "q")
+    nodes = [node("DequantizeLinear", ["q", "s"], ["w"], axis=0, block_size=2), node("MatMul", ["x", "w"], ["y"])]
+    scales = np.array([[1, 2, 3, 4], [0.5, 1, 2, 4]], np.float32)
+    proto = model(nodes, {"x": (3, 4)}, ["y"], {"q": numpy_helper.to_array(q), "s": scales}, 21)
+    assert not isinstance(import_or_place(proto, EDGE, "auto"), Placement)
+    x = np.random.default_rng(1).standard_normal((3, 4), np.float32)
+    ran = frustum.run(frustum.compile(proto, EDGE), {"x": x})
+    expected = x @ (np.arange(-8, 8).reshape(4, 4) * np.repeat(scales, 2, 0))
+    np.testing.assert_allclose(ran.outputs["y"], expected, rtol=1e-5, atol=1e-5)

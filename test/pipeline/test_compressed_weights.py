@@ -49,7 +49,7 @@ def run(module, inputs, *, checked=False):
     outputs = machine.run(inputs, mode="functional", checked=checked).outputs
     bits = {name: np.asarray(array).tobytes() for name, array in outputs.items()}
     counters = count(machine.expanded, machine.target, built.code.page_bytes)
-    return bits, counters, compulsory_bytes(built.program.externals)
+    return bits, counters, compulsory_bytes(built.program.externals, counters.read)
 
 
 def agree(lowered, inputs, codec):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+import plain_machine
 import pytest
 from networks import Net
 from stops import executable, machine_of
 from units import Group, as_units, placed
 
 from frustum.backend.pipeline import Choices, Run
+from frustum.dialects.isa.program import MEMORIES
 from frustum.dialects.unit import Partition
 from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
@@ -15,15 +18,19 @@ from frustum.runtime.machine import Machine
 SIZE, CHANNELS, TAPS = 16, 4, 9
 
 
-def counted(groups, cores):
+def built(groups, cores):
+    """The executable of two convolutions, grouped and cut as said."""
     net = Net(3)
     a = net.conv(net.input(1, CHANNELS, SIZE, SIZE), CHANNELS, 3)
     module, _ = net.module(net.conv(a, CHANNELS, 3))
     tiles = placed(as_units(module, machine_of(cores), groups))
     Run().advance(tiles, ["lowered"], Choices())
-    made = executable(tiles)
+    return executable(tiles)
+
+
+def counted(groups, cores):
+    made = built(groups, cores)
     machine = Machine(made)
-    machine.run({}, mode="timing")
     return count(machine.expanded, machine.target, made.code.page_bytes).units
 
 
@@ -39,7 +46,7 @@ def test_tiles_that_overlap_compute_two_rows_again_at_each_border(rows):
 def test_rows_that_roll_are_kept_in_rings_and_not_computed_again():
     (unit,) = counted([Group((0, 1), Partition((1, CHANNELS, 2, SIZE), 0, 2, "exchange"))], 1)
     assert unit.recomputed_bytes == unit.recomputed_macs == unit.chip == 0
-    assert unit.core > 0
+    assert unit.core > 0 and unit.cluster == 0  # one core takes back what it gave
 
 
 def test_clusters_send_their_border_rows_layer_by_layer():
@@ -49,3 +56,66 @@ def test_clusters_send_their_border_rows_layer_by_layer():
     assert first.chip == 2 * 3 * row  # one row in each direction over each of three borders
     assert second.chip == 0
     assert first.recomputed_macs == second.recomputed_macs == first.recomputed_bytes == 0
+
+
+PART = Partition((1, CHANNELS, SIZE // 4, SIZE), 2, 1)
+CASES = {
+    "overlap": ([Group((0, 1), Partition((1, CHANNELS, 4, SIZE), 2, 2))], 4),
+    "rolling": ([Group((0, 1), Partition((1, CHANNELS, 2, SIZE), 0, 2, "exchange"))], 4),
+    "one core": ([Group((0, 1), Partition((1, CHANNELS, 2, SIZE), 0, 2, "exchange"))], 1),
+    "clusters": ([Group((0,), PART, keeps=(0,)), Group((1,), PART)], 16),
+}
+
+
+def owners(made, monkeypatch):
+    """Bytes that cores take of what they gave themselves, and of what others gave, unit by unit: every byte of SRAM
+    holds 1 + the core of the cluster that gave it, or 0."""
+    machine = Machine(made)
+    clusters, cores = machine.target.chip.clusters, machine.target.cluster.cores
+    taken = {}
+
+    def follow(copy, unit):
+        into, out = copy.dst_view.memory, copy.src_view.memory
+        if copy.expand is not None or "sram" not in (into, out):
+            return
+        targets = range(clusters) if copy.multicast else [None if copy.peer is None else unit.at(copy.peer)]
+        mine = 0 if copy.engine in ("gdma", "cdma") else 1 + unit.core
+        takers = range(cores) if copy.engine == "bus" else [unit.core]
+        for position in unit.positions():
+            inside = all(0 <= p < bound for p, bound in zip(position, copy.box.bound, strict=True))
+            if out == "sram" and into in ("nram", "wram") and inside:
+                for owner in unit.element(copy.src_view, position).view(np.uint8).tolist():
+                    for core in takers if owner else ():
+                        own, others = taken.get(copy.unit, (0, 0))
+                        taken[copy.unit] = (own + 1, others) if owner == 1 + core else (own, others + 1)
+            elif into == "sram":
+                for target in targets:
+                    unit.element(copy.dst_view, position, where=target).view(np.uint8)[:] = mine
+
+    for name in ("conv", "pool", "unary", "binary", "softmax", "reduce", "lrn", "resize"):
+        monkeypatch.setattr(plain_machine, f"_{name}", lambda instruction, unit: None)
+    monkeypatch.setattr(plain_machine, "_copy", follow)
+    sizes = dict(zip(MEMORIES, machine.capacities, strict=True))
+    memories = {"sram": [np.zeros(sizes["sram"], np.uint8) for _ in range(clusters)]}
+    plain_machine.run(made.program, memories, clusters, cores)
+    return [taken.get(number, (0, 0)) for number in range(len(made.program.units))]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_cores_take_of_each_other_is_what_following_every_byte_gives(name, monkeypatch):
+    made = built(*CASES[name])
+    machine = Machine(made)
+    found = count(machine.expanded, machine.target, made.code.page_bytes).units
+    assert [(unit.core, unit.cluster) for unit in found] == owners(made, monkeypatch)
+    assert sum(unit.core + unit.cluster for unit in found) > 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_clusters_exchange_is_what_cdma_moves(name):
+    made = built(*CASES[name])
+    machine = Machine(made)
+    line = machine.run({}, mode="timing").timeline
+    moved = sum(int(n) for engine, n in zip(line.engines, line.engine_bytes, strict=True) if engine.kind == "cdma")
+    units = count(machine.expanded, machine.target, made.code.page_bytes, line.tables).units
+    assert sum(unit.chip for unit in units) == moved
+    assert (moved > 0) == (name == "clusters")

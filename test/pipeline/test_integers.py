@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from integer_networks import IntegerNet
-from stops import executable, modules_at_stops, run_module
+from stops import executable, modules_at_stops, run_module, target
+from timing_cases import check_executable
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
@@ -83,6 +84,15 @@ NETWORKS = (
 def test_all_stops_give_the_same_bits(network, target, policy):
     net = IntegerNet(seed=3)
     check(*net.module(*network(net)), target, policy)
+
+
+@pytest.mark.parametrize("place", ["edge", "tiny"])
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
+def test_time_bytes_and_energy_are_those_of_the_second_model(network, place):
+    net = IntegerNet(seed=3)
+    module, _ = net.module(*network(net))
+    made = executable(modules_at_stops(module, place, Choices(policy="greedy"))["fixed"])
+    check_executable(made, target(place))
 
 
 @pytest.mark.parametrize("network", [convolutions, groups, products, residuals, elements], ids=lambda n: n.__name__)

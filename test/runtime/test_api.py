@@ -7,16 +7,21 @@ from pathlib import Path
 import numpy as np
 import onnx_models
 import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.parser import Parser
 
 import frustum
 from frustum.backend import targets
 from frustum.backend.executable import write_executable
 from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.graph import FGraph
 from frustum.passes.errors import ModelError, Unsupported
 from frustum.passes.fuse.policy import DEFAULT
 from frustum.passes.import_onnx import import_onnx
 from frustum.runtime.failures import UsageError
 from frustum.runtime.machine import InputError
+from frustum.runtime.memory import DTYPES
 from frustum.runtime.oracle import oracle_outputs
 
 
@@ -114,3 +119,35 @@ def test_errors_are_those_of_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(text)
     with pytest.raises(DoesNotFit, match=r"needed .* B, available 1024 B of dram"):
         frustum.compile(onnx_models.network(), target=tmp_path / "tiny.yaml")
+
+
+def own_module(element: str, other: str) -> ModuleOp:
+    """A module as somebody else's compiler may make it: it says nothing of types."""
+    text = """fgraph.network @own (%x : tensor<1x4x8x8xKIND>, %o : tensor<4xOTHER>)
+      inputs ["x", "o"] outputs ["y", "z"] {
+      %y = fgraph.unary <relu> %x : tensor<1x4x8x8xKIND>
+      %z = fgraph.unary <relu> %o : tensor<4xOTHER>
+      fgraph.output %y, %z : tensor<1x4x8x8xKIND>, tensor<4xOTHER>
+    }"""
+    context = Context()
+    for dialect in (Builtin, FGraph):
+        context.load_dialect(dialect)
+    return Parser(context, text.replace("KIND", element).replace("OTHER", other)).parse_module()
+
+
+@pytest.mark.parametrize("element", ["f32", "f16", "bf16"])
+def test_the_element_type_of_a_module_is_that_of_its_tensors(element: str) -> None:
+    executable = frustum.compile(own_module(element, element), "edge")
+    assert executable.manifest["dtype"] == element
+    x = np.random.default_rng(0).standard_normal((1, 4, 8, 8), np.float32)
+    feeds = {"x": x.astype(DTYPES[element]), "o": np.zeros(4, DTYPES[element])}
+    found = frustum.run(executable, feeds).outputs["y"]
+    assert (found == np.maximum(x.astype(DTYPES[element]), 0)).all()
+
+
+def test_an_element_type_that_tensors_do_not_tell() -> None:
+    message = r"module: error: the module has no frustum.dtype, and its tensors, of bf16 and f16, do not tell it"
+    with pytest.raises(UsageError, match=message):
+        frustum.compile(own_module("f16", "bf16"), "edge")
+    with pytest.raises(UsageError, match="error: input 'o' has elements of f64, which no engine of the device"):
+        frustum.compile(own_module("f32", "f64"), "edge")

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from mixed_models import controlled, model, node, sandwich, transformer
 
 import frustum
+from frustum.backend.targets import load
 from frustum.runtime.chain import Chain, chain_of
 from frustum.runtime.cli import main
 from frustum.runtime.machine import InputError
+from frustum.runtime.report import Report
 
 
 def oracle(proto: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -54,18 +56,58 @@ def test_the_chain_gives_what_the_model_gives(chain: Chain, x: np.ndarray) -> No
 def test_the_report_tells_what_fell_back_and_why(chain: Chain, x: np.ndarray) -> None:
     report = frustum.run(chain, {"x": x}).report
     host = report["host"]
-    # h comes back over the link; r1 is an output of the model and crosses in any case
-    assert (host["mode"], host["moved_bytes"]) == ("auto", 4 * 32 * 32 * 32)
+    whole = 4 * 32 * 32 * 32  # r1 goes to the host while the model runs, h comes back
+    assert (host["mode"], host["to_host_bytes"], host["from_host_bytes"]) == ("auto", whole, whole)
+    assert host["moved_bytes"] == 2 * whole
     assert host["layers"] == [{"name": "h", "op": "Hardmax", "reason": "this operator is not supported"}]
     assert {layer["name"]: layer["where"] for layer in report["layers"]}["h"] == "host"
     assert [each["where"] for each in host["pieces"]] == ["device", "host", "device"]
+    before, hosted, after = ((each["start_cycle"], each["stop_cycle"]) for each in host["pieces"])
+    each_way = whole // load("default").host_link_bytes_per_cycle
+    assert hosted == (before[1] + each_way,) * 2 and after[0] == hosted[1] + each_way
+    assert report["cycles"]["total"] == after[1] and host["link_cycles"] == 2 * each_way
+    assert host["port_cycles"] == 2 * -(-whole // 102)
     assert report["cycles"]["total"] > 0 and len(report["subgraphs"]) == 2
 
 
-def test_timing_leaves_the_host_out(chain: Chain) -> None:
-    result = frustum.run(chain, {}, mode="timing")
-    assert result.outputs == {} and result.report["cycles"]["total"] > 0
-    assert result.report["host"]["moved_bytes"] == 0
+def test_timing_needs_no_values_to_know_what_crosses_the_link(chain: Chain, x: np.ndarray) -> None:
+    result, full = frustum.run(chain, {}, mode="timing"), frustum.run(chain, {"x": x})
+    assert result.outputs == {}
+    for part in ("cycles", "dram", "energy_pj"):
+        assert result.report[part] == full.report[part]
+    assert {**result.report["host"], "seconds": 0} == {**full.report["host"], "seconds": 0}
+    assert "computing on the host takes 0 cycles" in Report(full.report).text()
+
+
+def test_without_time_only_bytes_are_known(chain: Chain, x: np.ndarray) -> None:
+    report = frustum.run(chain, {"x": x}, mode="functional").report
+    assert report["cycles"] is report["host"]["link_cycles"] is report["host"]["pieces"][0]["start_cycle"] is None
+    assert report["host"]["moved_bytes"] == 2 * 4 * 32 * 32 * 32
+
+
+def detour(operator: str) -> dict:
+    """The report of two convolutions of 8 maps of 32 x 32 with a node between them."""
+    w = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32)
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], pads=[1] * 4), node(operator, ["a"], ["b"]),
+        node("Conv", ["b", "w"], ["y"], pads=[1] * 4),
+    ]  # fmt: skip
+    found = frustum.compile(model(nodes, {"x": (1, 8, 32, 32)}, ["y"], {"w": w}), target="edge", policy="none")
+    return frustum.run(found, {}, mode="timing").report
+
+
+def test_a_detour_over_the_host_costs_the_link_and_the_port_and_never_makes_a_ratio_better() -> None:
+    plain, hosted = detour("Relu"), detour("Hardmax")
+    size = 4 * 8 * 32 * 32
+    assert hosted["host"]["link_cycles"] == 2 * size // 4
+    assert hosted["cycles"]["total"] >= plain["cycles"]["total"] + 2 * size // 4
+    assert hosted["dram"]["compulsory_bytes"] == plain["dram"]["compulsory_bytes"]
+    assert hosted["cycles"]["roofline"] == plain["cycles"]["roofline"]
+    # read by the host and written by it, beside what the convolutions write and read
+    assert hosted["dram"]["intermediate_bytes"] == 4 * size
+    assert hosted["energy_pj"]["dram"] == 160 * hosted["dram"]["total_bytes"]
+    assert hosted["host"]["dram_energy_pj"] == 160 * 2 * size
+    assert plain["dram"]["intermediate_bytes"] <= 4 * size and hosted["dram"]["ratio"] >= plain["dram"]["ratio"]
 
 
 def test_wrong_inputs_are_named(chain: Chain, x: np.ndarray) -> None:

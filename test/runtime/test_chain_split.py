@@ -27,6 +27,7 @@ from frustum.runtime.failures import UsageError
 
 ROOT = Path(__file__).parents[2]
 LAYERS = 6
+CUT = ("--split", "outputs")
 
 
 def model(outputs=(1, 3), size=12, passed=False):
@@ -71,7 +72,7 @@ def same(found, expected, tolerance=1e-5):
 
 def test_a_multi_output_model_is_a_chain_that_gives_the_same():
     whole = frustum.run(frustum.compile(model(), "edge", split="never"), inputs())
-    chain = frustum.compile(model(), "edge")
+    chain = frustum.compile(model(), "edge", split="outputs")
     assert isinstance(chain, Chain) and [piece.name for piece in chain.pieces] == ["model_0", "model_1", "model_2"]
     found = frustum.run(chain, inputs())
     same(found.outputs, whole.outputs)
@@ -90,13 +91,13 @@ def test_a_multi_output_model_is_a_chain_that_gives_the_same():
 def test_every_type_gives_the_same_in_pieces(dtype):
     """bf16 and integers are rounded at the same places, wherever the network is cut."""
     whole = frustum.run(frustum.compile(model(), "default", dtype, split="never"), inputs())
-    found = frustum.run(frustum.compile(model(), "default", dtype), inputs(), checked=True)
+    found = frustum.run(frustum.compile(model(), "default", dtype, split="outputs"), inputs(), checked=True)
     assert len(found.report["subgraphs"]) == 3
     same(found.outputs, whole.outputs, {"f16": 4 * 2**-10, "bf16": 4 * 2**-7, "int8": 0}[dtype])
 
 
 def test_units_of_pieces_have_names_of_their_own():
-    report = frustum.run(frustum.compile(model(), "edge", policy="none"), inputs()).report
+    report = frustum.run(frustum.compile(model(), "edge", policy="none", split="outputs"), inputs()).report
     names = [unit["name"] for unit in report["units"]]
     assert len(set(names)) == len(names) == LAYERS and names[0] == "model_0.u0"
     assert {layer["unit"] for layer in report["layers"]} == set(names)
@@ -105,7 +106,7 @@ def test_units_of_pieces_have_names_of_their_own():
 def test_outputs_that_are_read_back_are_intermediate():
     """Written once as outputs, read by the next piece: nothing else is an output or an input."""
     size = 4 * 4 * 12 * 12
-    dram = frustum.run(frustum.compile(model(), "edge", policy="none"), inputs()).report["dram"]
+    dram = frustum.run(frustum.compile(model(), "edge", policy="none", split="outputs"), inputs()).report["dram"]
     assert dram["input_bytes"] == size and dram["output_bytes"] == 3 * size
     parts = ("weight", "input", "output", "intermediate", "other")
     assert sum(dram[f"{part}_bytes"] for part in parts) == dram["total_bytes"]
@@ -114,14 +115,14 @@ def test_outputs_that_are_read_back_are_intermediate():
 
 def test_outputs_are_handed_out_as_soon_as_their_piece_has_run():
     handed = []
-    chain = frustum.compile(model(), "edge")
+    chain = frustum.compile(model(), "edge", split="outputs")
     found = frustum.run(chain, inputs(), on_output=lambda name, array: handed.append((name, array.copy())))
     assert [name for name, _ in handed] == ["v1", "v3", "v5"]
     same(dict(handed), found.outputs, 0)
 
 
 def test_the_schedule_says_when_an_output_is_there():
-    found = frustum.run(frustum.compile(model(), "manycore", placement="each"), inputs()).report
+    found = frustum.run(frustum.compile(model(), "manycore", placement="each", split="outputs"), inputs()).report
     first, second, third = found["subgraphs"]
     assert [each["outputs"] for each in found["subgraphs"]] == [["v1"], ["v3"], ["v5"]]
     assert first["start_cycle"] == 0 and first["stop_cycle"] == first["cycles"]
@@ -131,7 +132,7 @@ def test_the_schedule_says_when_an_output_is_there():
 
 def test_the_check_tells_of_every_output(file, tmp_path, capsys):
     report = tmp_path / "report.json"
-    assert cli.main(["run", str(file), "--target", "edge", "--check", "--report", str(report)]) == 0
+    assert cli.main(["run", str(file), *CUT, "--target", "edge", "--check", "--report", str(report)]) == 0
     check = json.loads(report.read_text())["check"]
     assert list(check["outputs"]) == ["v1", "v3", "v5"]
     assert check["max_rel_error"] == max(each["max_rel_error"] for each in check["outputs"].values())
@@ -152,7 +153,7 @@ def test_integers_tell_how_exact_they_are_in_every_piece():
 
 
 def test_modes_count_the_same():
-    chain = frustum.compile(model(), "manycore", placement="each")
+    chain = frustum.compile(model(), "manycore", placement="each", split="outputs")
     full, functional, timing = (frustum.run(chain, inputs(), mode=m) for m in ("full", "functional", "timing"))
     assert full.report["dram"] == functional.report["dram"] == timing.report["dram"]
     assert full.report["cycles"] == timing.report["cycles"] and functional.report["cycles"] is None
@@ -164,13 +165,13 @@ def test_modes_count_the_same():
 
 
 def test_an_input_that_is_an_output():
-    found = frustum.run(frustum.compile(model(passed=True), "edge"), inputs())
+    found = frustum.run(frustum.compile(model(passed=True), "edge", split="outputs"), inputs())
     np.testing.assert_array_equal(found.outputs["again"], inputs()["x"])
 
 
 def test_chips_take_pieces_and_what_moves_between_them_is_counted():
-    one = frustum.run(frustum.compile(model(), "manycore"), inputs())
-    each = frustum.run(frustum.compile(model(), "manycore", placement="each"), inputs())
+    one = frustum.run(frustum.compile(model(), "manycore", split="outputs"), inputs())
+    each = frustum.run(frustum.compile(model(), "manycore", placement="each", split="outputs"), inputs())
     same(each.outputs, one.outputs, 0)
     assert [s["chip"] for s in each.report["subgraphs"]] == [0, 1, 2]
     moved = 2 * 4 * 4 * 12 * 12  # v1 and v3
@@ -191,7 +192,7 @@ def test_pieces_with_the_host_between_them(tmp_path):
     graph.output.append(helper.make_tensor_value_info("where", TensorProto.INT64, [4, None]))
     path, report = tmp_path / "net.onnx", tmp_path / "report.json"
     onnx.save(made, path)
-    options = ["--target", "manycore", "--placement", "each", "--check", "--report", str(report)]
+    options = ["--target", "manycore", "--split", "outputs", "--placement", "each", "--check", "--report", str(report)]
     assert cli.main(["run", str(path), *options]) == 0
     data = json.loads(report.read_text())
     assert [each["where"] for each in data["host"]["pieces"]] == ["device", "device", "device", "host"]
@@ -199,21 +200,51 @@ def test_pieces_with_the_host_between_them(tmp_path):
     assert data["moved_between_chips_bytes"] == 2 * 4 * 4 * 12 * 12 and data["unsplit_peak_bytes"]["sram"] > 0
 
 
+@pytest.mark.parametrize("split", ["auto", "outputs"])
+def test_what_only_the_host_reads_cuts_nothing(split, tmp_path):
+    """Four results in the middle go to the host alone: one executable, whatever is cut at output branches."""
+    made = model(outputs=())
+    for number in range(4):
+        host = helper.make_node("Hardmax", [f"v{number}"], [f"h{number}"], axis=1, name=f"Host_{number}")
+        made.graph.node.append(host)
+        made.graph.output.append(helper.make_tensor_value_info(f"h{number}", TensorProto.FLOAT, [1, 4, 12, 12]))
+    path, report = tmp_path / "net.onnx", tmp_path / "report.json"
+    onnx.save(made, path)
+    assert cli.main(["run", str(path), "--target", "edge", "--split", split, "--check", "--report", str(report)]) == 0
+    data = json.loads(report.read_text())
+    assert [each["where"] for each in data["host"]["pieces"]] == ["device", "host"]
+    assert len(data["check"]["outputs"]) == 5
+
+
+def test_auto_keeps_the_worked_chain_whole_and_says_why(file, tmp_path, capsys):
+    reports = []
+    for split in ("auto", "never"):
+        report = tmp_path / f"{split}.json"
+        command = ["run", str(file), "--target", "edge", "--split", split, "--mode", "timing", "--report", str(report)]
+        assert cli.main(command) == 0
+        reports.append(json.loads(report.read_text()))
+    auto, never = reports
+    assert auto["cycles"] == never["cycles"] and auto["dram"] == never["dram"] and len(auto["subgraphs"]) == 1
+    log = capsys.readouterr().err
+    assert "tried at output branches, after 'Conv_1', 'Conv_3'" in log and log.endswith(": it stays whole\n")
+    assert frustum.compile(str(file), "edge").manifest["options"]["split"] == "auto"
+
+
 def test_chips_that_are_not_there_are_refused():
     with pytest.raises(UsageError, match="manycore has chips 0 to 3"):
-        frustum.compile(model(), "manycore", placement="0,1,4")
+        frustum.compile(model(), "manycore", placement="0,1,4", split="outputs")
     with pytest.raises(UsageError, match="is of 2 pieces, and there are 3"):
-        frustum.compile(model(), "manycore", placement="0,1")
+        frustum.compile(model(), "manycore", placement="0,1", split="outputs")
     with pytest.raises(UsageError, match="'both'"):
-        frustum.compile(model(), "manycore", placement="both")
+        frustum.compile(model(), "manycore", placement="both", split="outputs")
 
 
 def test_pieces_are_fused_again():
-    chain = frustum.compile(model(outputs=(0, 1, 2, 3)), "edge", refuse="pairs")
+    chain = frustum.compile(model(outputs=(0, 1, 2, 3)), "edge", refuse="pairs", split="outputs")
     assert [len(e.program.layers) for e in chain.executables] == [2, 2, 2]
     assert "refuse pairs: 'Conv_0' to 'Conv_1' (2 layers): fits" in chain.log
     with pytest.raises(UsageError, match="--refuse 'triples' is none of"):
-        frustum.compile(model(), "edge", refuse="triples")
+        frustum.compile(model(), "edge", refuse="triples", split="outputs")
 
 
 # --- the command line --------------------------------------------------------------------------------------
@@ -247,7 +278,8 @@ def test_a_single_operator_that_does_not_fit_is_4_and_named(tmp_path, capsys):
 
 def test_a_compiled_folder_has_a_file_for_every_piece(file, tmp_path, capsys):
     folder = tmp_path / "out"
-    assert cli.main(["compile", str(file), "-o", str(folder), "--target", "manycore", "--placement", "0,1,1"]) == 0
+    options = ["--target", "manycore", *CUT, "--placement", "0,1,1"]
+    assert cli.main(["compile", str(file), "-o", str(folder), *options]) == 0
     names = {"manifest.json", "net_0.frustum", "net_1.frustum", "net_2.frustum"}
     assert {path.name for path in folder.iterdir()} == names
     assert capsys.readouterr().err.startswith("split: 'Conv_0' to 'Conv_5' (6 layers) cut at output branches")
@@ -274,12 +306,12 @@ def test_a_pipeline_that_cuts_is_refused(file, capsys):
 def test_every_dumped_stage_of_a_cut_network_can_be_continued(file, tmp_path):
     dump = tmp_path / "dump"
     whole = tmp_path / "whole.npz"
-    assert cli.main(["run", str(file), "--target", "edge", "--dump-ir", str(dump), "--output", str(whole)]) == 0
+    assert cli.main(["run", str(file), *CUT, "--target", "edge", "--dump-ir", str(dump), "--output", str(whole)]) == 0
     expected = dict(np.load(whole))
     assert {"00-imported.mlir", "01-typed.mlir", "02-split.mlir"} <= {p.name for p in dump.iterdir()}
     for stage in ("00-imported", "01-typed", "02-split"):
         found = tmp_path / f"{stage}.npz"
-        assert cli.main(["run", str(dump / f"{stage}.mlir"), "--target", "edge", "--output", str(found)]) == 0
+        assert cli.main(["run", str(dump / f"{stage}.mlir"), *CUT, "--target", "edge", "--output", str(found)]) == 0
         same(dict(np.load(found)), expected, 0)
     (piece,) = [p for p in dump.iterdir() if p.name == "net_2-4"]
     assert cli.main(["compile", str(piece / "05-lowered.mlir"), "-o", str(tmp_path / "piece")]) == 0
@@ -294,7 +326,7 @@ def test_two_processes_write_the_same_bytes(file, tmp_path):
     folders = []
     for seed in ("1", "2"):
         folders.append(tmp_path / f"out{seed}")
-        command = [sys.executable, "-c", COMPILE, "compile", str(file), "-o", str(folders[-1])]
+        command = [sys.executable, "-c", COMPILE, "compile", str(file), "-o", str(folders[-1]), *CUT]
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         subprocess.run(command, check=True, env=environment, capture_output=True)
     first, second = ({p.name: p.read_bytes() for p in folder.iterdir()} for folder in folders)
@@ -305,7 +337,7 @@ def test_two_processes_write_the_same_bytes(file, tmp_path):
 def compiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compiled")
     onnx.save(model(), folder / "net.onnx")
-    assert cli.main(["compile", str(folder / "net.onnx"), "-o", str(folder / "out"), "--target", "edge"]) == 0
+    assert cli.main(["compile", str(folder / "net.onnx"), "-o", str(folder / "out"), "--target", "edge", *CUT]) == 0
     return folder / "out"
 
 
@@ -343,7 +375,8 @@ def test_a_piece_of_another_model_is_refused(compiled, tmp_path):
     folder = copy(compiled, tmp_path / "out")
     other = model(size=8)
     onnx.save(other, tmp_path / "net.onnx")
-    assert cli.main(["compile", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "other"), "--target", "edge"]) == 0
+    options = ["--target", "edge", *CUT]
+    assert cli.main(["compile", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "other"), *options]) == 0
     (folder / "net_1.frustum").write_bytes((tmp_path / "other" / "net_1.frustum").read_bytes())
     assert "net_1.frustum: error: damaged: it is not the file that manifest.json lists" in refused(folder)
 
@@ -378,7 +411,7 @@ def test_random_graphs_in_pieces_on_chips(drawn, placement, refuse):
     expected = run_module(drawn.module, drawn.inputs)
     four = replace(target("edge"), chips=4, chip_link_bytes_per_cycle=8)
     whole = frustum.run(frustum.compile(drawn.module, four, split="never"), drawn.inputs)
-    chain = frustum.compile(drawn.module, four, refuse=refuse, placement=placement)
+    chain = frustum.compile(drawn.module, four, split="outputs", refuse=refuse, placement=placement)
     found = frustum.run(chain, drawn.inputs)
     same(found.outputs, expected)
     same(whole.outputs, expected)

@@ -1,6 +1,7 @@
 """frustum: what its commands do when all is well, and the exit codes 0 and 3."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -255,6 +256,73 @@ def test_targets_are_listed_and_printed_with_their_comments(capsys: pytest.Captu
     text = capsys.readouterr().out
     assert text == (Path(__file__).parents[2] / "backend/targets/edge.yaml").read_text()
     assert "# A small embedded NPU" in text
+
+
+def test_a_target_file_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.yaml"
+    frustum("targets", "edge")
+    text = capsys.readouterr().out
+    file.write_text(text.replace("name: edge", "name: mine"))
+    assert frustum("targets", file) == 0
+    assert re.fullmatch(
+        rf"{file}: a target without errors, sha256 [0-9a-f]{{64}}\n  target .*\n  mine  .* a small embedded NPU\n",
+        capsys.readouterr().out,
+    )
+    file.write_text(text.replace("cores: 4", "cores: 0") + "options: {policy: gredy}\n")
+    assert frustum("targets", file) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("error:") == 2 and "did you mean 'greedy'?" in err and "   ^\n" in err
+
+
+def test_two_machines_never_look_alike(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edge = Path(__file__).parents[2] / "backend/targets/edge.yaml"
+    file = tmp_path / "copy.yaml"
+    file.write_text(edge.read_text().replace("in_flight: 4", "in_flight: 3"))
+    shipped = report_of(tmp_path, model, "--target", "edge")
+    assert capsys.readouterr().out.startswith("small.onnx on edge, ")
+    copy = report_of(tmp_path, model, "--target", file)
+    assert capsys.readouterr().out.startswith(f"small.onnx on {file}, ")
+    assert (shipped["target"], shipped["target_file"]) == ("edge", None)
+    assert (copy["target"], copy["target_file"]) == ("edge", str(file))
+    assert len(shipped["target_sha256"]) == 64 and shipped["target_sha256"] != copy["target_sha256"]
+    frustum("compile", model, "--target", file, "-o", tmp_path / "compiled")
+    manifest = json.loads((tmp_path / "compiled" / "manifest.json").read_text())
+    assert (manifest["target_file"], manifest["target_sha256"]) == (str(file), copy["target_sha256"])
+    again = report_of(tmp_path, tmp_path / "compiled")
+    assert (again["target_file"], again["target_sha256"]) == (str(file), copy["target_sha256"])
+
+
+def test_the_report_on_stdout_is_alone_there(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert frustum("run", model, "--target", "edge", "--report", "-") == 0
+    assert json.loads(capsys.readouterr().out)["target"] == "edge"
+    assert not Path("-").exists()
+
+
+def test_outputs_that_are_nan_here_and_there_are_pointed_out(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = tmp_path / "nan.npz"
+    np.savez(inputs, x=np.full((1, 3, 8, 8), np.nan, np.float32))
+    report = report_of(tmp_path, model, "--target", "edge", "--input", inputs, "--check")
+    out, err = capsys.readouterr()
+    assert err == f"{model}: warning: 5 of 5 outputs are NaN in both\n"
+    assert "\n  5 of 5 outputs are NaN in both\n" in out
+    assert (report["check"]["nan_in_both"], report["check"]["numbers"]) == (5, 5)
+
+
+def test_inspect_a_manifest(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frustum("compile", model, "-o", tmp_path / "compiled", "--target", "edge")
+    capsys.readouterr()
+    manifest = tmp_path / "compiled" / "manifest.json"
+    assert frustum("inspect", manifest) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{manifest}: the manifest of a compiled folder\n")
+    for line in ("  model          small.onnx\n", "  target         edge\n", f"  origin         {model}\n"):
+        assert line in text
+    assert "input 'x'    float32   1x3x8x8\n" in text and "  small   device   small.frustum   " in text
+    manifest.write_text("{}")
+    assert frustum("inspect", manifest) == 2
+    assert "not the manifest of a compiled folder" in capsys.readouterr().err
 
 
 def test_inspect_an_executable(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

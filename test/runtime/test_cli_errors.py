@@ -1,13 +1,17 @@
 """frustum: what goes wrong, in which words, with which exit code; nothing half-written is left behind."""
 
+import errno
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_models
 import pytest
+from xdsl.dialects.builtin import ModuleOp
 
 from frustum.runtime import cli
 
@@ -477,6 +481,54 @@ def test_stages_that_are_wrong(compiled: Path, fails, tmp_path: Path) -> None:
     assert "02-fused.safetensors: error: cannot read the weights: No such file" in fails("run", stage)
 
 
+STRAY = """func.func @main(%x : tensor<1x4x8x8xf32>) -> tensor<1x4x8x8xf32> {
+  %r = fgraph.unary <relu> %x : tensor<1x4x8x8xf32>
+  %s = fgraph.unary <exp> %r : tensor<1x4x8x8xf32> loc("exponent")
+  func.return %s : tensor<1x4x8x8xf32>
+}
+"""
+ALONE = "stands in no network and is not compiled: frustum-graph-outline makes networks of such layers"
+
+
+def test_layers_in_no_network_are_named_one_by_one(fails, tmp_path: Path) -> None:
+    stage = tmp_path / "host.mlir"
+    stage.write_text(STRAY)
+    assert fails("run", stage, lines=3).splitlines() == [
+        f"{stage}:2:8: warning: 'fgraph.unary' op {ALONE}",
+        f"{stage}:3:8: warning: 'fgraph.unary' op (\"exponent\") {ALONE}",
+        f"{stage}: error: there is not exactly one network in it (2 layers stand in none: frustum-graph-outline makes "
+        "networks of such layers)",
+    ]
+
+
+def test_layers_in_no_network_do_not_keep_a_network_from_running(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = tmp_path / "host.mlir"
+    network = """fgraph.network @n (%x : tensor<1x4x8x8xf32>) inputs ["x"] outputs ["y"] {
+      %y = fgraph.unary <relu> %x : tensor<1x4x8x8xf32>
+      fgraph.output %y : tensor<1x4x8x8xf32>
+    }
+    """
+    stage.write_text(STRAY + network)
+    assert cli.main(["run", str(stage), "--target", "edge", "--mode", "timing"]) == 0
+    assert [line.partition(" op")[0] for line in capsys.readouterr().err.splitlines()] == [
+        f"{stage}:{line}:8: warning: 'fgraph.unary'" for line in (2, 3)
+    ]
+
+
+def test_outlined_layers_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from frustum.runtime import opt
+
+    stage, outlined = tmp_path / "host.mlir", tmp_path / "outlined.mlir"
+    stage.write_text(STRAY)
+    assert opt.main([str(stage), "-p", "frustum-graph-outline", "-o", str(outlined)]) == 0
+    assert cli.main(["run", str(outlined), "--target", "edge"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("main_0 on edge, f32")
+    assert err == ""
+
+
 # --- our own mistakes --------------------------------------------------------------------------------------
 
 
@@ -499,15 +551,66 @@ def test_internal_errors_are_1_with_a_reproducer(
 ) -> None:
     assert cli.main(["run", model, "--target", "edge"]) == 1
     out, err = capsys.readouterr()
-    (file,) = crash.iterdir()
+    (folder,) = crash.iterdir()
+    file = folder / "reproducer.mlir"
     assert out == ""
     assert len(err.splitlines()) == 1
     assert err.startswith("frustum: internal error: KeyError: ")
     assert f"a reproducer is in {file}" in err
     text = file.read_text()
-    assert text.startswith(f"// frustum run {model} --target edge\n")
+    assert text.startswith("// RUN: frustum-opt %s -p 'frustum-graph-quantise,")
+    assert f"\n// frustum run {model} --target edge\n" in text
+    assert folder.stat().st_mode & 0o077 == 0, "nobody else can enter the folder"
     assert "// KeyError: " in text
     assert "fgraph.network @small" in text
+
+
+@pytest.mark.parametrize("pipeline", [False, True])
+@pytest.mark.parametrize("from_text", [False, True])
+def test_a_reproducer_runs_to_the_same_error(
+    pipeline: bool,
+    from_text: bool,
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from frustum.backend.pipeline import Choices, passes_to, stops_after
+    from frustum.passes.graph.choose_layout import ChooseLayout
+    from frustum.runtime import opt
+
+    if from_text:
+        stages = tmp_path / "stages"
+        words = ["compile", model, "-o", tmp_path / "out", "--target", "edge", "--dump-ir", stages]
+        assert cli.main([*map(str, words)]) == 0
+        model = str(stages / "01-typed.mlir")
+    steps = [step for stop in stops_after("typed" if from_text else "imported") for step in passes_to(stop, Choices())]
+    text = ",".join(str(step.pipeline_pass_spec()) for step in steps)
+
+    def choose(self: ChooseLayout, *_: object) -> None:
+        raise KeyError(f"planted in {self.layout}")
+
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(ChooseLayout, "choose", choose)
+    monkeypatch.delenv("FRUSTUM_DEBUG", raising=False)
+    own = ["--pipeline", text] if pipeline else []
+    assert cli.main(["run", model, "--target", "edge", *own]) == 1
+    assert "internal error: KeyError: 'planted in auto'" in capsys.readouterr().err
+    (folder,) = (tmp_path / "tmp").iterdir()
+    file = folder / "reproducer.mlir"
+    first = file.read_text().splitlines()[0]
+    assert first == "// RUN: frustum-opt %s -p 'frustum-graph-choose-layout'"
+    assert 'funit.unit "u0"' in file.read_text()
+    assert 'loc("' in file.read_text()
+    if from_text:
+        for each in stages.iterdir():
+            each.unlink()
+    assert opt.main([str(file), "-p", "frustum-graph-choose-layout"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "frustum-opt: internal error in pass 'frustum-graph-choose-layout': KeyError: 'planted in auto'\n"
+    )
+    assert opt.main([str(file), "-p", "frustum-graph-measure-weights"]) == 0, "the weights are beside it"
 
 
 def test_debugging_shows_the_traceback(
@@ -527,3 +630,65 @@ def test_interrupted(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr("frustum.runtime.compiling.compile_pieces", interrupt)
     assert cli.main(["run", model]) == 130
     assert capsys.readouterr().err == "frustum: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "options", "file"),
+    [
+        (0, [], "00-imported"),
+        (1, [], "01-typed"),
+        (1, ["--pipeline", "frustum-graph-canonicalize"], "01-frustum-graph-canonicalize"),
+    ],
+)
+def test_a_disk_that_fills_while_stages_are_dumped_is_no_internal_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    written: int,
+    options: list[str],
+    file: str,
+) -> None:
+    """Whole files of stops before it stay, and weights that are whole."""
+    from frustum.passes import weights
+
+    left = [written]
+
+    class FullDisk(weights.Printer):
+        def print_op(self, op: object) -> None:
+            if isinstance(op, ModuleOp):
+                if left[0] == 0:
+                    self.print_string("half of")
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                left[0] -= 1
+            super().print_op(op)
+
+    monkeypatch.setattr(weights, "Printer", FullDisk)
+    dump, model = tmp_path / "dump", onnx_models.save(tmp_path)
+    assert cli.main(["compile", model, "-o", str(tmp_path / "out"), "--dump-ir", str(dump), *options]) == 2
+    assert capsys.readouterr().err == f"{dump / file}.mlir: error: cannot be written: No space left on device\n"
+    assert sorted(each.suffix for each in dump.iterdir()) == [".mlir"] * written + [".safetensors"] * (written + 1)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["targets"], ["targets", "edge"], ["--help"], ["--version"], ["inspect", "MODEL"], ["run", "MODEL"]]
+)
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_stdout_is_no_internal_error(model: str, command: list[str]) -> None:
+    words = [model if word == "MODEL" else word for word in command]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "frustum.runtime.cli", *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.stderr == "frustum: error: stdout cannot be written: No space left on device\n"
+    assert done.returncode == 2
+
+
+def test_a_file_that_onnxruntime_rejects_is_not_compiled_for_a_check(tmp_path: Path, fails, monkeypatch) -> None:
+    """SwiGLU is an operator of ONNX and of the device, but not of onnxruntime."""
+    node = onnx.helper.make_node("SwiGLU", ["y", "y"], ["z"], "swish")
+    path = onnx_models.save(tmp_path, onnx_models.network(opset=28, extra=(node,)))
+    compiled = []
+    monkeypatch.setattr("frustum.runtime.build._chain", lambda *_: compiled.append("too early"))
+    assert "onnxruntime does not load the model: " in fails("run", path, "--check")
+    assert not compiled

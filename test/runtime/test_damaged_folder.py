@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from mixed_models import sandwich
 
 import frustum
+from frustum.backend.container import ENTRY, HEADER
 from frustum.runtime import cli
 from frustum.runtime.compiled_folder import MANIFEST, _sealed
 from frustum.runtime.failures import UsageError
@@ -158,7 +160,7 @@ def test_files_of_any_length_are_not_read_to_be_refused(folder):
         (lambda data: data["pieces"].pop(1), "piece 'net_2' reads 'h', which nothing gives"),
         (lambda data: data["pieces"].reverse(), "piece 'net_2' reads 'r1', which nothing gives|reads 'h'"),
         (lambda data: data["pieces"][0].update(chip=9), "piece 'net_0' is on chip 9"),
-        (lambda data: data["pieces"][0].update(chip=float("inf")), "OverflowError"),
+        (lambda data: data["pieces"][0].update(chip=float("inf")), "Infinity is no number of JSON"),
         (lambda data: data["pieces"][0].update(kind="cloud"), "a piece of kind 'cloud'"),
         (
             lambda data: data["pieces"][0].update(bytes=1),
@@ -225,3 +227,28 @@ def test_a_folder_needs_nothing_of_the_compiler(compiled, how):
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_folder_of_an_older_format_is_to_be_compiled_again(folder, capsys):
+    resealed(folder, lambda data: data.pop("format"))
+    assert refused(folder) == f"{folder / MANIFEST}: error: has format version 1; compile it again"
+    assert cli.main(["run", str(folder)]) == 2
+    assert "has format version 1; compile it again" in capsys.readouterr().err
+
+
+def test_a_folder_of_a_newer_format_is_refused(folder):
+    resealed(folder, lambda data: data.update(format=3))
+    assert refused(folder) == f"{folder / MANIFEST}: error: has format version 3; this Frustum reads version 2"
+
+
+def test_an_older_executable_in_a_folder_is_to_be_compiled_again(folder, capsys):
+    path = folder / PIECES[0]
+    data = bytearray(path.read_bytes())
+    magic, _, count, length, _ = HEADER.unpack_from(data)
+    rest = bytes(data[HEADER.size : HEADER.size + ENTRY.size * count])
+    start = HEADER.pack(magic, 1, count, length, bytes(32))
+    data[: HEADER.size] = HEADER.pack(magic, 1, count, length, hashlib.sha256(start + rest).digest())
+    path.write_bytes(data)
+    assert refused(folder) == f"{path}: error: has format version 1; compile it again"
+    assert cli.main(["run", str(path)]) == 2
+    assert "has format version 1; compile it again" in capsys.readouterr().err

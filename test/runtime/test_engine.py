@@ -116,6 +116,14 @@ def test_four_transfers_are_in_flight_at_a_time():
     assert times.completion[-1] == times.total == 206
 
 
+def test_what_moves_nothing_is_no_transfer_in_flight():
+    """A wait behind four transfers holds at once, and is none of the four that keep a fifth from starting."""
+    moves = [transfer(1, 2, [0], 2, latency=100)]
+    times = run([*moves * 4, Op(), Op(), *moves], depth=4)
+    assert times.start.tolist() == [0, 2, 4, 6, 8, 8, 102]
+    assert times.stalled.tolist() == [94]
+
+
 def test_computing_overlaps_the_latency_of_what_came_before():
     times = run([Op(cycles=5, latency=4, signals=((0, 0),)), Op(cycles=5)], [Op(cycles=1, waits=(([0], 1),))])
     assert times.start.tolist() == [0, 5, 9]
@@ -167,7 +175,8 @@ class SlowEngine:
     state: str = "free"  # free, running until `until`, asking for ports, at a barrier
     until: int = 0
     chunk: int = 0
-    flights: list = field(default_factory=list)
+    flights: list = field(default_factory=list)  # completions of all operations
+    transfers: list = field(default_factory=list)
 
 
 def slow(queues, depth, limit=100_000):
@@ -209,6 +218,8 @@ def _step(engine, number, now, counters, arriving, lines, result, depth):
         done = now + op.latency
         result[number, engine.at][1:] = [now, done]
         engine.flights.append(done)
+        if op.kind == TRANSFER:
+            engine.transfers.append(done)
         arriving.extend((done + delay, counter) for counter, delay in op.signals)
         engine.state, engine.at = "free", engine.at + 1
         return True
@@ -221,7 +232,7 @@ def _step(engine, number, now, counters, arriving, lines, result, depth):
         return True
     if any(counters.get(counter, 0) < value for group, value in op.waits for counter in group):
         return False
-    if depth and sum(at > now for at in engine.flights) >= depth:
+    if op.kind == TRANSFER and depth and sum(at > now for at in engine.transfers) >= depth:
         return False
     result[number, engine.at] = [now, 0, 0]
     engine.chunk = 0

@@ -84,3 +84,16 @@ def test_dequantising_is_exact_before_the_product():
     found = integer.dequantize(q, 0.1, -5)
     np.testing.assert_array_equal(found, (q.astype(np.int64) + 5).astype(np.float32) * np.float32(0.1))
     np.testing.assert_array_equal(integer.dequantize(np.asarray([-128, 127], np.int8), 2.0, 1), [-258, 252])
+    close_to_2_24 = np.asarray([(1 << 24) + 3, -(1 << 24) - 1], np.int32)  # f32 has no odd numbers there
+    np.testing.assert_array_equal(integer.dequantize(close_to_2_24, 1.0, 1), [(1 << 24) + 2, -(1 << 24) - 2])
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_unsigned_integers_are_half_their_range_less_on_the_device_and_come_back(bits):
+    half = 1 << (bits - 1)
+    values = np.asarray([0, 1, half - 1, half, half + 1, 2 * half - 1], f"u{bits // 8}")
+    held = integer.signed(values)
+    assert held.dtype == f"i{bits // 8}"
+    np.testing.assert_array_equal(held, values.astype(np.int64) - half)
+    np.testing.assert_array_equal(integer.unsigned(held), values)
+    np.testing.assert_array_equal(integer.signed(held), held)

@@ -9,10 +9,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
+import plain_machine
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from frustum.dialects.isa import program as p
 from frustum.runtime import kernels
 
 few = settings(max_examples=40, deadline=None, derandomize=True)
@@ -318,3 +320,23 @@ def test_numbers_are_rounded_to_16_bits_as_numpy_rounds_them(dtype, seed):
     with np.errstate(all="ignore"):
         expected = numbers.astype(dtype).view(np.uint16)
     np.testing.assert_array_equal(kernels.narrow(numbers, dtype).view(np.uint16), expected)
+
+
+NUMBERS = (-90.0, -6.5, -2.5, -1.0, -0.5, -1e-4, 0.0, 1e-4, 0.3, 0.5, 1.0, 1.5, 2.5, 3.0, 7.0, 40.0)
+
+
+@pytest.mark.parametrize("kind", p.UNARY_KINDS)
+def test_a_unary_kind_is_what_one_number_at_a_time_gives(kind):
+    alpha, beta = (-0.75, 2.25) if kind == "clip" else (0.2, 0.5)
+    expected = [plain_machine.activated(kind, x, alpha, beta) for x in np.float32(NUMBERS).tolist()]
+    found = kernels.unary(kind, np.array(NUMBERS, np.float32), alpha, beta)
+    np.testing.assert_allclose(found, np.float32(expected), rtol=3e-6, atol=3e-7)
+
+
+@pytest.mark.parametrize("kind", p.BINARY_KINDS)
+def test_a_binary_kind_is_what_two_numbers_at_a_time_give(kind):
+    a, b = (each.ravel() for each in np.meshgrid(np.float32(NUMBERS[1:]), np.float32(NUMBERS[1:-1])))
+    with np.errstate(all="ignore"):
+        expected = np.array([plain_machine.combined(kind, *pair) for pair in zip(a.tolist(), b.tolist(), strict=True)])
+        wanted = expected.astype(np.float32)
+    np.testing.assert_allclose(kernels.binary(kind, a, b), wanted, rtol=3e-6, atol=3e-7)

@@ -28,9 +28,9 @@ def test_good_input_is_0(good: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "func.return %x : i32" in capsys.readouterr().out
 
 
-def test_wrong_ir_is_1_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_ir_is_2_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _file(tmp_path, GOOD.replace("-> i32", "-> i64"))
-    assert opt.main([path]) == 1
+    assert opt.main([path]) == 2
     error = capsys.readouterr().err  # xDSL 0.74 says more behind "types"
     start = "'func.return' op: Expected arguments to have the same types as the function output types"
     assert error.startswith(f"{path}:2:3: error: {start}")
@@ -54,7 +54,7 @@ def test_wrong_ir_is_1_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_text_that_does_not_parse(
     text: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert opt.main([_file(tmp_path, text)]) == 1
+    assert opt.main([_file(tmp_path, text)]) == 2
     error = capsys.readouterr().err
     assert expected in error
     assert "Traceback" not in error
@@ -62,13 +62,13 @@ def test_text_that_does_not_parse(
 
 def test_deep_nesting_is_an_error_not_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     depth = 1000
-    assert opt.main([_file(tmp_path, "builtin.module {\n" * depth + "}\n" * depth)]) == 1
+    assert opt.main([_file(tmp_path, "builtin.module {\n" * depth + "}\n" * depth)]) == 2
     assert "error: regions are nested too deeply" in capsys.readouterr().err
 
 
 def test_bytes_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.mlir").write_bytes(b"// \xc3\xa9\n  \xff\xfe\x00")
-    assert opt.main([str(tmp_path / "a.mlir")]) == 1
+    assert opt.main([str(tmp_path / "a.mlir")]) == 2
     assert "a.mlir:2:3: error: this is not UTF-8 text" in capsys.readouterr().err
 
 
@@ -87,7 +87,7 @@ def test_unwritable_output_is_2(good: str, tmp_path: Path, capsys: pytest.Captur
 def test_a_failed_run_leaves_the_output_file_alone(tmp_path: Path) -> None:
     output = tmp_path / "b.mlir"
     output.write_text("before")
-    assert opt.main([_file(tmp_path, "}"), "-o", str(output)]) == 1
+    assert opt.main([_file(tmp_path, "}"), "-o", str(output)]) == 2
     assert output.read_text() == "before"
 
 
@@ -116,7 +116,7 @@ def test_dash_is_standard_input() -> None:
 
 def test_every_chunk_is_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _file(tmp_path, "}\n// -----\n" + GOOD + "// -----\n\n}")
-    assert opt.main([path, "--split-input-file"]) == 1
+    assert opt.main([path, "--split-input-file"]) == 2
     written = capsys.readouterr()
     assert "a.mlir:1:1: error" in written.err
     assert "a.mlir:8:1: error" in written.err
@@ -153,7 +153,7 @@ def test_an_error_of_a_pass_names_pass_and_place(
                 raise PassFailedException("no returns here")
 
     monkeypatch.setattr(CanonicalizePass, "apply", refuse)
-    assert opt.main([good, "-p", "canonicalize"]) == 1
+    assert opt.main([good, "-p", "canonicalize"]) == 2
     assert "a.mlir:2:3: error: pass 'canonicalize': 'func.return' op: no returns here\n" in capsys.readouterr().err
 
 
@@ -169,6 +169,68 @@ def test_a_pass_that_breaks_the_ir_is_named(
     monkeypatch.setattr(CanonicalizePass, "apply", drop_return)
     assert opt.main([good, "-p", "canonicalize"]) == 1
     assert "a.mlir:1:1: error: after pass 'canonicalize': Operation func.func contains" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """fgraph.network @n (%x : tensor<1x1x1x100000000xf32>) inputs ["x"] outputs ["y"] {
+      %y = fgraph.softmax %x axis 3 : tensor<1x1x1x100000000xf32>
+      fgraph.output %y : tensor<1x1x1x100000000xf32>
+    }
+    """
+    passes = "frustum-set-target{target=edge},frustum-fuse-layers{policy=none},frustum-tile-partition"
+    assert opt.main([_file(tmp_path, text), "-p", passes]) == 4
+    assert "does not fit" in capsys.readouterr().err
+
+
+# --- locations ---------------------------------------------------------------------------------------------
+
+UPSTREAM = """#loc1 = loc("first")
+#loc2 = loc("a.py":7:8)
+"builtin.module"() ({
+  "test.op"() : () -> () loc(#loc1)
+  "test.op"() : () -> () loc(#loc4)
+  "test.op"() : () -> () loc(#loc5)
+}) : () -> () loc(#loc)
+#loc = loc(unknown)
+#loc3 = loc("b.py":1:2)
+#loc4 = loc("second"(#loc3))
+#loc5 = loc(fused[#loc2, #loc4])
+"""
+
+
+def test_aliases_are_read_before_and_behind_their_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opt.main([_file(tmp_path, UPSTREAM), "--print-debuginfo"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:4] == [
+        '"test.op"() : () -> () loc("first")',
+        '"test.op"() : () -> () loc("second"("b.py":1:2))',
+        '"test.op"() : () -> () loc(fused["a.py":7:8, "second"("b.py":1:2)])',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("#loc4 = loc(#loc4)", "undefined symbol alias '#loc4'"),
+        ("#loc4 = loc(#nowhere)", "undefined symbol alias '#nowhere'"),
+        ("#loc4 = 7 : i32", "Expected location alias"),
+        ('#loc4 = loc("x")\n#loc4 = loc("y")', "re-declaration of alias '#loc4'"),
+    ],
+)
+def test_aliases_that_are_wrong(
+    line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert opt.main([_file(tmp_path, f'"test.op"() : () -> () loc(#loc4)\n{line}\n')]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_written_keeps_the_locations_that_the_input_has(good: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.mlir"
+    assert opt.main([good, "-o", str(out)]) == 0
+    assert "loc(" not in out.read_text()
+    text = 'func.func @f(%x : i32) -> i32 {\n  %y = arith.addi %x, %x : i32 loc("sum")\n  func.return %y : i32\n}\n'
+    assert opt.main([_file(tmp_path, text), "-p", "canonicalize", "-o", str(out)]) == 0
+    assert 'arith.addi %x, %x : i32 loc("sum")' in out.read_text()
 
 
 def test_help_takes_less_than_a_second() -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from published import published
 from xdsl.dialects.builtin import ModuleOp, bf16, f32, i32
 
 from frustum.dialects import graph
 from frustum.runtime import oracle
 from frustum.runtime.oracle import OracleError, compare, native_seconds, oracle_outputs, random_inputs
 from frustum.runtime.widen_model import has_narrow_floats, widened
-
-SHARED_MODELS = Path(__file__).parents[3] / "shared" / "models"
 
 
 def model(nodes, inputs, outputs, weights=(), opset=17):
@@ -211,11 +209,10 @@ def test_random_inputs_are_in_the_networks_types():
     assert (found["a"] != other["a"]).any()
 
 
-@pytest.mark.skipif(not SHARED_MODELS.is_dir(), reason="the shared models are not here")
-@pytest.mark.parametrize("name", ["mnist-8", "squeezenet-fp16", "yunet-n-320"])
-def test_published_models_give_their_published_outputs(name):
-    arrays = np.load(SHARED_MODELS / f"{name}.io.npz")
+@pytest.mark.parametrize("path", published("mnist-8", "squeezenet-fp16", "yunet-n-320"))
+def test_published_models_give_their_published_outputs(path):
+    arrays = np.load(path.with_suffix(".io.npz"))
     inputs = {key[3:]: arrays[key] for key in arrays.files if key.startswith("in:")}
     expected = {key[4:]: arrays[key] for key in arrays.files if key.startswith("out:")}
-    agreement = compare(oracle_outputs(SHARED_MODELS / f"{name}.onnx", inputs), expected, "f16")
+    agreement = compare(oracle_outputs(path, inputs), expected, "f16")
     assert agreement.good, agreement

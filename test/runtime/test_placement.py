@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from stops import target
 
 from frustum.runtime.failures import UsageError
-from frustum.runtime.placement import PieceWork, chips_of, schedule
+from frustum.runtime.placement import HOST, PieceWork, chips_of, schedule
 
 MANYCORE = target("manycore")
 
@@ -76,6 +77,47 @@ def test_a_value_is_moved_once_to_each_chip_and_the_mover_takes_one_at_a_time():
     assert [(m.value, m.destination) for m in found.moves] == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
     assert [m.start for m in found.moves] == [10 + k * engine for k in range(4)]
     assert all(m.stop == m.start + engine + latency for m in found.moves)
+
+
+def test_the_host_waits_for_the_link_and_its_results_cross_it_back():
+    """Device, host, device: 800 B each way at 8 B/cycle; the DRAM port, at 25, is held for 32 of them."""
+    found = schedule([work(10, outputs="a"), work(0, "a", "b", HOST), work(5, "b", "c")], MANYCORE)
+    assert [(c.value, c.to_host, c.start, c.stop) for c in found.crossings] == [
+        ("a", True, 10, 110), ("b", False, 110, 210),
+    ]  # fmt: skip
+    assert found.pieces == ((0, 10), (110, 110), (210, 215)) and found.total_cycles == 215
+    assert (found.crossing_bytes(to_host=True), found.crossing_bytes(to_host=False)) == (800, 800)
+    assert (found.link_cycles, found.port_cycles, found.moved_bytes) == (200, 64, 0)
+
+
+def test_what_needs_nothing_of_the_host_goes_on():
+    pieces = [work(10, outputs="a"), work(0, "a", "b", HOST), work(70, "a", "c"), work(5, "bc", "d")]
+    assert schedule(pieces, MANYCORE).pieces == ((0, 10), (110, 110), (10, 80), (210, 215))
+
+
+def test_each_value_crosses_once_in_each_direction_and_other_chips_get_it_from_the_first():
+    pieces = [
+        work(10, outputs="a"), work(0, "a", "b", HOST), work(0, "ab", "c", HOST), work(1, "b", "d"), work(1, "b", "e"),
+        work(1, "b", "f", chip=1),
+    ]  # fmt: skip
+    found = schedule(pieces, MANYCORE)
+    assert [(c.value, c.chip) for c in found.crossings] == [("a", 0), ("b", 0)]
+    assert [(m.value, m.source, m.destination) for m in found.moves] == [("b", 0, 1)]
+
+
+def test_the_link_takes_the_first_gap_that_is_long_enough():
+    """c is ready while the link is idle, though it is asked for after b."""
+    pieces = [
+        work(10, outputs="a"), work(500, "a", "b"), work(0, "b", "x", HOST), work(0, "a", "y", HOST), work(0, "y", "z"),
+    ]  # fmt: skip
+    found = schedule(pieces, MANYCORE)
+    assert [(c.value, c.start) for c in found.crossings] == [("b", 510), ("a", 10), ("y", 110)]
+
+
+def test_a_dram_that_is_slower_than_the_link_holds_it_up():
+    slow = replace(MANYCORE, host_link_bytes_per_cycle=100)
+    found = schedule([work(10, outputs="a"), work(0, "a", "b", HOST)], slow)
+    assert found.pieces[1] == (10 + 32, 10 + 32)
 
 
 @st.composite

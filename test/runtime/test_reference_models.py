@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from published import published
 
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.weights import store_of
@@ -13,7 +12,6 @@ from frustum.passes.zoo import ZOO, zoo_model
 from frustum.runtime.oracle import compare, oracle_outputs, random_inputs, resolutions
 from frustum.runtime.reference import ReferenceExecutor
 
-SHARED_MODELS = Path(__file__).parents[3] / "shared" / "models"
 QUANTISED = {"micro-kws-qdq", "micro-kws-qoperator"}
 """Their f32 outputs come from integers: one step of the last scale is 1/256 of the largest."""
 
@@ -39,8 +37,7 @@ def test_a_batch_of_four():
     assert agreement.good, agreement
 
 
-@pytest.mark.skipif(not SHARED_MODELS.is_dir(), reason="the shared models are not here")
-@pytest.mark.parametrize("path", sorted(SHARED_MODELS.glob("*.onnx")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", published())
 def test_published_models(path):
     arrays = np.load(path.with_suffix(".io.npz"))
     inputs = {key[3:]: arrays[key] for key in arrays.files if key.startswith("in:")}

@@ -5,13 +5,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import onnx_models
 import pytest
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import read_target
 from frustum.runtime.counters import count
 from frustum.runtime.expand import expand
-from frustum.runtime.progress import TerminalProgress, progress_line
+from frustum.runtime.progress import TerminalProgress, progress_line, seconds_left
 from frustum.runtime.report import (
     Check,
     LayerInfo,
@@ -77,12 +78,14 @@ def test_the_report_has_every_key_of_schema_1():
     assert data["dram"] == {
         "read_bytes": 4640, "write_bytes": 4000, "total_bytes": 8640, "weight_bytes": 0, "input_bytes": 4000,
         "output_bytes": 4000, "intermediate_bytes": 0, "other_bytes": 640, "compulsory_bytes": 8000, "ratio": 1.0,
+        "compressed_compulsory_bytes": 8000, "ratio_to_compressed": 1.0,
     }  # fmt: skip
     fetch, load, store = 7 + 200, 40 + 200, 40 + 200
     assert data["cycles"] == {
         "total": fetch + load + store, "roofline": 8000 / 102, "ratio": (fetch + load + store) / (8000 / 102),
+        "address": 0, "address_without_tables": 0,
     }  # fmt: skip
-    assert data["macs"] == {"useful": 0, "recomputed": 0}
+    assert data["macs"] == {"useful": 0, "recomputed": 0, "executed": 0}
     assert data["engines"]["cluster0.gdma"] == {"busy": 80, "stalled": 207 + 200, "idle": 200, "bytes": 8000}
     assert data["engines"]["cluster0.fetch"]["bytes"] == 640
     assert data["peak_bytes"] == {"sram": 4000, "nram": 0, "wram": 0}
@@ -108,16 +111,19 @@ def test_the_report_has_every_key_of_schema_1():
     assert data["unsplit_peak_bytes"] == data["peak_bytes"] and data["moved_between_chips_bytes"] == 0
     assert data["check"] == {
         "max_abs_error": 1e-6, "max_rel_error": 2e-6, "reference": "onnxruntime 1.31", "outputs": {},
+        "nan_in_both": 0, "numbers": 0,
     }  # fmt: skip
     assert data["seconds"] == {
-        "import": 0.1, "compile": 0.2, "emulate": 0.3, "calibrate": 0.15, "passes": {"fuse": 0.05},
+        "import": 0.1, "compile": 0.2, "emulate": 0.3, "calibrate": 0.15, "loops": None,
+        "passes": {"fuse": 0.05},
     }  # fmt: skip
 
 
 def test_what_a_run_does_not_have_is_null():
     data = report([subgraph(timed=False)]).data
     assert data["cycles"] is data["engines"] is data["check"] is None
-    assert data["seconds"] == {"import": None, "compile": None, "emulate": None, "calibrate": None, "passes": {}}
+    assert data["seconds"] == {"import": None, "compile": None, "emulate": None, "calibrate": None, "loops": None,
+                               "passes": {}}  # fmt: skip
     assert [layer["cycles"] for layer in data["layers"]] == [None, None]
     assert [layer["unit"] for layer in data["layers"]] == ["u0", "u1"]
     assert "Time" not in Report(data).text()
@@ -220,19 +226,59 @@ class Terminal(io.StringIO):
 
 
 def test_progress_shows_stage_share_and_time_left():
-    assert progress_line("emulate", 0.25, 3) == "emulate    [######------------------]  25%  9 s left"
-    assert progress_line("emulate", 0, 0) == "emulate    [------------------------]   0%"
-    assert progress_line("emulate", 1, 9) == "emulate    [########################] 100%"
+    assert progress_line("emulate", 0.25, 9) == "emulate    [######------------------]  25%  9 s left"
+    assert progress_line("emulate", 0, None) == "emulate    [------------------------]   0%"
+    assert progress_line("emulate", 1, None) == "emulate    [########################] 100%"
+
+
+@pytest.mark.parametrize(
+    ("seen", "left"),
+    [
+        ([(0.0, 0.0), (0.25, 2.5), (0.5, 5.0)], 5.0),  # as fast all the time
+        ([(0.0, 0.0), (0.2, 5.0), (0.4, 6.0)], None),  # the later half five times as fast: who knows the rest
+        ([(0.0, 0.0), (0.03, 0.1), (0.86, 12.0)], None),  # a jump: nothing is known about what lies between
+        ([(0.0, 0.0), (0.02, 0.5), (0.05, 2.0)], None),  # too little of it
+        ([(0.0, 0.0), (0.5, 0.2), (0.6, 0.24)], None),  # too short
+        ([(0.0, 0.0), (0.5, 5.0), (1.0, 10.0)], None),  # over
+    ],
+)
+def test_time_left_is_told_where_it_can_be_right(seen: list[tuple[float, float]], left: float | None) -> None:
+    found = seconds_left(seen)
+    assert found is None if left is None else found == pytest.approx(left)
 
 
 def test_progress_on_a_terminal_overwrites_and_erases_its_line():
-    times, stream = iter([0.0, 0.01, 5.0]), Terminal()
+    times, stream = iter([0.0, 0.01, 2.0, 4.0]), Terminal()
     with TerminalProgress(stream, lambda: next(times)) as progress:
-        for share in (0.1, 0.2, 0.5):
+        for share in (0.0, 0.1, 0.25, 0.5):
             progress("compile", share)
     parts = stream.getvalue().split("\r\x1b[2K")
-    assert [part.split()[-1] if part else "" for part in parts] == ["", "10%", "left", ""]
-    assert parts[2].endswith("50%  5 s left")
+    assert [part.split()[-1] if part else "" for part in parts] == ["", "0%", "25%", "left", ""]
+    assert parts[3].endswith("50%  4 s left")
+
+
+def test_a_message_beside_progress_has_a_line_of_its_own() -> None:
+    stream = Terminal()
+    with TerminalProgress(stream) as progress:
+        progress("emulate", 0.5)
+        progress.note("compiling")
+    assert stream.getvalue().count("\r\x1b[2Kcompiling\n") == 1
+
+
+def test_stages_have_the_name_of_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of compiling never go back, and come from inside the search, which takes most of it."""
+    from frustum.runtime.build import build
+    from frustum.runtime.chain import random_values
+    from frustum.runtime.execute import execute_chain
+    from frustum.runtime.request import Request
+
+    seen: list[tuple[str, float]] = []
+    built = build(Request(onnx_models.save(tmp_path), "edge"), lambda stage, share: seen.append((stage, share)))
+    execute_chain(built.chain, random_values(built.chain.inputs, 0), progress=lambda *each: seen.append(each))
+    assert list(dict.fromkeys(stage for stage, _ in seen)) == ["import", "compile", "load", "decode", "emulate"]
+    compiling = [share for stage, share in seen if stage == "compile"]
+    assert compiling == sorted(compiling)
+    assert len([share for share in compiling if 0.03 < share < 0.85]) >= 4  # the network has four layers
 
 
 def test_progress_is_quiet_where_there_is_no_terminal():

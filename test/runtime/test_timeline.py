@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stops import free_addresses
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import Target, read_target
@@ -63,6 +64,14 @@ def stalled(line, kind, cluster=0, core=None):
 def test_a_chunk_takes_what_its_slowest_part_takes_and_completes_a_latency_later():
     """4096 B at 102 B/cycle; the DRAM answers 200 cycles later."""
     assert of_engine(timeline(copy("gdma", "dram", "sram")), "gdma") == [(0, 41, 241)]
+
+
+@pytest.mark.parametrize("elements", [1, 32, 64])
+def test_computing_of_a_single_cycle_completes_a_latency_later_too(elements):
+    """64 lanes; NRAM answers 4 cycles later."""
+    ones = p.Unary(kind="relu", in_view=view("nram"), out_view=view("nram"), box=box(elements))
+    line = timeline(ones)
+    assert of_engine(line, "vector", core=0) == [(0, 1, 5)] and line.total_cycles == 5
 
 
 def test_the_last_chunk_is_as_short_as_it_is():
@@ -159,10 +168,17 @@ def conv(positions=64, channels=3, outputs=64, kernel=(1, 1), **more):
 
 def test_the_matrix_unit_overlaps_writes_and_steps_and_completes_after_the_latency_of_nram():
     """64 positions x 64 channels of 16-bit elements: 3 steps of 2 cycles; 2 writes of 32 elements for each of 3."""
-    line = timeline(conv(element="f16"))
+    line = timeline(conv(element="f16"), target=free_addresses(DEFAULT))
     assert of_engine(line, "matrix", core=0) == [(0, 6, 10)]
     work = line.core_work
     assert (work.steps.item(), work.line_writes.item(), work.macs.item()) == (3, 6, 64 * 64 * 3)
+
+
+def test_the_matrix_unit_computes_addresses_where_no_table_has_them():
+    """(64 positions + 3 products) x 4 cycles, which is more than its steps and writes."""
+    line = timeline(conv(element="f16"))
+    assert of_engine(line, "matrix", core=0) == [(0, 268, 272)]
+    assert line.core_work.address_cycles.item() == line.core_work.address_cycles_without_tables.item() == 268
 
 
 def test_the_vector_unit_adds_the_passes_of_its_parts():
@@ -218,6 +234,14 @@ def test_the_first_page_is_fetched_before_anything_starts():
     line = timeline(copy("gdma", "dram", "sram"), pages=[5000])
     assert of_engine(line, "fetch") == [(0, 41 + 9, 250)]
     assert of_engine(line, "gdma")[1] == (250, 291, 491)
+
+
+@pytest.mark.parametrize(("size", "cycles"), [(4096 + 10, 82 + 1), (10, 2), (60, 2), (4096 + 60, 82 + 2)])
+def test_the_last_piece_of_a_long_fetch_is_part_of_a_long_run(size, cycles):
+    """At 50 B/cycle 64 B take 2 cycles; what is left of a run longer than that takes its own bytes' time."""
+    slow = replace(DEFAULT.chip.dram, port_bytes_per_cycle=50)
+    target = replace(DEFAULT, chip=replace(DEFAULT.chip, dram=slow))
+    assert of_engine(timeline(pages=[size], target=target), "fetch") == [(0, cycles, cycles + 200)]
 
 
 def test_code_that_no_instruction_fetches_is_there_from_the_start():

@@ -1,18 +1,18 @@
 """The contract of docs/ir-isa.md, executed in the plainest way: one unit, one position, one element at a time.
 
-Written apart from the runtime, to test it: `run(program, memories, clusters, cores)` changes `memories`, a
-dictionary of lists of uint8 arrays by memory name.
+Written apart from the runtime, of which it takes the types of elements alone, to test it.
+`run(program, memories, clusters, cores)` changes `memories`, a dictionary of lists of uint8 arrays by memory name.
 """
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
 import plain_codec
 
 from frustum.dialects.isa.program import CORE_ENGINES, MEMORIES, Program, Repeat, View
-from frustum.runtime import kernels
 from frustum.runtime.memory import DTYPES
 
 
@@ -50,7 +50,7 @@ class _Chip:
 
 def _everywhere(instruction, indices, counts, chip):
     name = type(instruction).__name__.lower()
-    if name in ("fetch", "barrier", "hold"):
+    if name in ("fetch", "barrier", "hold", "tableload", "linebuffer"):
         return
     on_core = instruction.engine in CORE_ENGINES
     for cluster, core in product(range(chip.clusters), range(chip.cores if on_core else 1)):
@@ -114,7 +114,7 @@ class _Unit:
     def acted(self, value):
         act = self.instruction.act
         value = np.float32(value)
-        return value if act is None else kernels.unary(act.kind, value, act.alpha, act.beta)
+        return value if act is None else np.float32(activated(act.kind, float(value), act.alpha, act.beta))
 
 
 def _copy(copy, unit):
@@ -205,16 +205,23 @@ def _scatter(unit, view, values):
 
 
 def _unary(op, unit):
-    _scatter(unit, op.out_view, kernels.unary(op.kind, _gather(unit, op.in_view), op.alpha, op.beta))
+    values = _gather(unit, op.in_view)
+    _scatter(unit, op.out_view, np.array([activated(op.kind, x, op.alpha, op.beta) for x in values.ravel().tolist()]))
 
 
 def _binary(op, unit):
-    result = kernels.binary(op.kind, _gather(unit, op.a_view), _gather(unit, op.b_view))
-    _scatter(unit, op.out_view, unit.acted(result))
+    pairs = zip(_gather(unit, op.a_view).ravel().tolist(), _gather(unit, op.b_view).ravel().tolist(), strict=True)
+    _scatter(unit, op.out_view, np.array([unit.acted(combined(op.kind, a, b)) for a, b in pairs]))
 
 
 def _softmax(op, unit):
-    _scatter(unit, op.out_view, kernels.softmax(_gather(unit, op.in_view), op.axis))
+    values = _gather(unit, op.in_view).astype(np.float64)
+    rows = np.moveaxis(values, op.axis, -1)
+    for at in np.ndindex(rows.shape[:-1]):
+        row = rows[at].tolist()
+        powers = [math.exp(x - max(row)) for x in row]
+        rows[at] = [power / sum(powers) for power in powers]
+    _scatter(unit, op.out_view, values)
 
 
 def _reduce(op, unit):
@@ -257,10 +264,92 @@ def _resize(op, unit):
         ]
         read = lambda row, col: float(unit.element(op.in_view, (n, c, row, col), start)[0])  # noqa: E731, B023
         if op.mode == "nearest":
-            results.append(read(*(int(kernels.resizing.ROUNDING[op.rounding](place)) for place in places)))
+            results.append(read(*(nearest(op.rounding, place) for place in places)))
         else:
             results.append(_between(read, *places))
     _scatter(unit, op.out_view, np.array(results, np.float32))
+
+
+def nearest(rounding, place):
+    """The element next to a position; of the two next to one half way between them as the rounding says."""
+    below = math.floor(place)
+    upper = {
+        "floor": False, "ceil": place > below, "round_prefer_floor": place - below > 0.5,
+        "round_prefer_ceil": place - below >= 0.5,
+    }  # fmt: skip
+    return below + upper[rounding]
+
+
+def activated(kind, x, alpha=0.0, beta=0.0):
+    """One number; what is larger than a float holds is infinite, what has no value is not a number."""
+    try:
+        return ACTIVATIONS[kind](x, float(np.float32(alpha)), float(np.float32(beta)))
+    except OverflowError:
+        return math.inf
+    except ValueError:
+        return math.nan
+
+
+def logistic(x):
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+ACTIVATIONS = {
+    "identity": lambda x, a, b: x,
+    "relu": lambda x, a, b: x if x > 0 else 0.0,
+    "leaky_relu": lambda x, a, b: a * x if x < 0 else x,
+    "clip": lambda x, a, b: b if x > b else a if x < a else x,
+    "sigmoid": lambda x, a, b: logistic(x),
+    "hard_sigmoid": lambda x, a, b: min(1.0, max(0.0, a * x + b)),
+    "hard_swish": lambda x, a, b: x * min(1.0, max(0.0, x / 6 + 0.5)),
+    "tanh": lambda x, a, b: math.tanh(x),
+    "elu": lambda x, a, b: a * (math.exp(x) - 1) if x < 0 else x,
+    "gelu": lambda x, a, b: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x, a, b: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "exp": lambda x, a, b: math.exp(x),
+    "log": lambda x, a, b: math.log(x) if x else -math.inf,
+    "sqrt": lambda x, a, b: math.sqrt(x),
+    "reciprocal": lambda x, a, b: 1 / x if x else math.copysign(math.inf, x),
+    "neg": lambda x, a, b: -x,
+    "abs": lambda x, a, b: -x if x < 0 else x,
+    "floor": lambda x, a, b: float(math.floor(x)),
+    "ceil": lambda x, a, b: float(math.ceil(x)),
+    "round": lambda x, a, b: float(round(x)),  # to even
+    "erf": lambda x, a, b: math.erf(x),
+    "softplus": lambda x, a, b: x if x > 40 else math.log(1 + math.exp(x)),
+}
+
+
+def combined(kind, a, b):
+    """Two numbers, as `activated`."""
+    try:
+        return COMBINATIONS[kind](a, b)
+    except OverflowError:
+        return math.inf
+
+
+def quotient(a, b):
+    if b:
+        return a / b
+    return math.copysign(math.inf, a) * math.copysign(1, b) if a else math.nan
+
+
+def power(a, b):
+    if a == 0:
+        return 1.0 if b == 0 else 0.0 if b > 0 else math.inf
+    return a**b if a > 0 or b == int(b) else math.nan
+
+
+COMBINATIONS = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": quotient,
+    "max": max,
+    "min": min,
+    "pow": power,
+    "prelu": lambda a, b: a * b if a < 0 else a,
+}
 
 
 def _between(read, row, col):

@@ -11,7 +11,7 @@ from frustum.backend import targets
 from frustum.backend.compile import executable_of, fixed
 from frustum.backend.pipeline import Choices, Run, stop_of
 from frustum.dialects.target import ATTRIBUTE as TARGET
-from frustum.dialects.target import Target, to_attribute
+from frustum.dialects.target import Engine, Target, to_attribute
 from frustum.passes.weights import store_of
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference import ReferenceExecutor
@@ -28,12 +28,26 @@ def target(name):
     return targets.load(TINY if name == "tiny" else name)
 
 
+def sending(name):
+    """A target whose clusters can send each other what they have."""
+    whole = target(name)
+    cluster = replace(whole.cluster, cdma=Engine(bytes_per_cycle=8))
+    return replace(whole, chip=replace(whole.chip, cluster=cluster))
+
+
 def machine_of(cores):
     """The default target with so many cores."""
     whole = target("default")
     clusters, each = CORES[cores]
     cluster = replace(whole.cluster, cores=each)
     return replace(whole, chip=replace(whole.chip, clusters=clusters, cluster=cluster))
+
+
+def free_addresses(machine, cycles=0):
+    """The target with addresses that cost nothing to compute, for what is not about them, or so many cycles."""
+    core = machine.core
+    cluster = replace(machine.cluster, core=replace(core, matrix=replace(core.matrix, address_cycles=cycles)))
+    return replace(machine, chip=replace(machine.chip, cluster=cluster))
 
 
 def aimed(module, target_name):
@@ -71,4 +85,4 @@ def executable(module, choices=Choices()):  # noqa: B008  # frozen
     return executable_of(module, choices)
 
 
-__all__ = ["CORES", "aimed", "executable", "machine_of", "modules_at_stops", "run_module", "target"]
+__all__ = ["CORES", "aimed", "executable", "free_addresses", "machine_of", "modules_at_stops", "run_module", "target"]

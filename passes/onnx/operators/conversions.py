@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 from frustum.dialects.graph import DequantizeOp, QuantizeOp, ScaleAttr, is_integer, shape_of, tensor_of
 from frustum.passes.element_types import numpy_of
 from frustum.passes.onnx.element_types import FLOATS
+from frustum.passes.onnx.folding import computed
 from frustum.passes.onnx.node import Converter, Node, Refused, Result
 from frustum.passes.onnx.quantised import (
     INTEGERS_OF_MODELS,
@@ -72,6 +73,8 @@ def _quantized(node: Node, x: Array, q: Quantised) -> Array:
 
 def dequantize(node: Node) -> Result:
     """Constants keep the integers they came from beside them; activations with several scales become products."""
+    if all(isinstance(operand, np.ndarray) for operand in node.operands if operand is not None):
+        return _known(node)
     _refuse_blocks(node)
     operand = node.operands[0] if node.has(0) else None
     if isinstance(operand, np.ndarray):
@@ -87,6 +90,17 @@ def dequantize(node: Node) -> Result:
         zeros = along(q.zero, shape, axis, "x_zero_point").astype(np.float32)
         result = node.binary("sub", result, node.weight(zeros, "zeros"))
     return node.binary("mul", result, node.weight(along(q.scale, shape, axis, "x_scale"), "scales"))
+
+
+def _known(node: Node) -> Array | SSAValue:
+    """Of constants: with the integers beside them where the device has such integers, else as numbers alone."""
+    try:
+        _refuse_blocks(node)
+        array = node.operands[0]
+        assert isinstance(array, np.ndarray)
+        return _dequantized(node, array)
+    except Refused:
+        return computed(node)[0]
 
 
 def _dequantized(node: Node, array: Array) -> SSAValue:

@@ -7,11 +7,14 @@ import math
 import numpy as np
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import shape_of
+from frustum.dialects.graph import is_integer, shape_of
 from frustum.passes.onnx.node import Converter, Node, Refused, Result
 from frustum.passes.onnx.operators.conversions import truncated
+from frustum.passes.weights import Array
 
 __all__ = ["CONVERTERS"]
+
+ZERO = np.zeros((), np.float32)
 
 
 def unary(kind: str, **defaults: float) -> Converter:
@@ -137,6 +140,36 @@ def dropout(node: Node) -> Result:
     return node.value(0)
 
 
+def where(node: Node) -> Result:
+    """With a constant condition: each operand held to 0 where the other one is taken, and the sum of the two.
+
+    A minimum and a maximum hold it there, with infinite ends where it is free: they round nothing, and what is
+    infinite in the operand that is not taken does no harm.
+    """
+    condition = node.constant(0, "the condition")
+    if condition is None:
+        raise Refused("the condition is missing")
+    a, b = (node.operands[index] if node.has(index) else None for index in (1, 2))
+    shape = np.broadcast_shapes(condition.shape, node.shape(1), node.shape(2))
+    if isinstance(b, np.ndarray):
+        found = _held(node, 1, condition, b)
+    elif isinstance(a, np.ndarray):
+        found = _held(node, 2, ~condition, a)
+    else:
+        found = node.binary("add", _held(node, 1, condition), _held(node, 2, ~condition))
+    return node.reshape(found, shape)
+
+
+def _held(node: Node, index: int, free: Array, otherwise: Array = ZERO) -> SSAValue:
+    """The operand where it is `free`, else the constant."""
+    x = node.value(index)
+    if is_integer(x) or otherwise.dtype.kind != "f":
+        raise Refused("a choice between integers is not supported")
+    for kind, end in (("max", -np.inf), ("min", np.inf)):
+        x = node.binary(kind, x, node.weight(np.where(free, end, otherwise).astype(np.float32), kind))
+    return x
+
+
 SIMPLE = {
     "Relu": "relu", "Sigmoid": "sigmoid", "HardSwish": "hard_swish", "Tanh": "tanh", "Exp": "exp", "Log": "log",
     "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Neg": "neg", "Abs": "abs", "Floor": "floor", "Ceil": "ceil",
@@ -163,5 +196,6 @@ CONVERTERS: dict[str, Converter] = {
     "Mish": mish,
     "Softsign": softsign,
     "Dropout": dropout,
+    "Where": where,
     "Identity": lambda node: node.value(0),
 }

@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import ConcatOp, SliceOp, shape_of
-from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
+from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result, check_size
 
 __all__ = ["CONVERTERS", "cut", "joined", "runs"]
 
@@ -128,6 +128,7 @@ def tile(node: Node) -> Result:
     if max(repeats, default=1) > MOST_PIECES or min(repeats, default=1) < 1:
         raise Refused(f"repeats are {repeats}: 1 to {MOST_PIECES} are supported")
     x = node.value(0)
+    check_size(f"node '{node.name}'", tuple(np.multiply(shape_of(x), repeats).tolist()))
     for axis, count in enumerate(repeats):
         x = joined(node, [x] * count, axis)
     return x

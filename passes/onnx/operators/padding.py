@@ -6,9 +6,12 @@ from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import PadOp, bounds, shape_of, tensor_of
 from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
-from frustum.passes.onnx.operators.moves import cut, joined, runs
+from frustum.passes.onnx.operators.moves import MOST_PIECES, cut, joined, runs
 
 __all__ = ["CONVERTERS"]
+
+MOST_EXTENT = 1 << 20
+"""Of an axis whose every element is looked up."""
 
 
 def pad(node: Node) -> Result:
@@ -50,8 +53,14 @@ def _extended(node: Node, x: SSAValue, axis: int, before: int, after: int, mode:
     extent = shape_of(x)[axis]
     if mode == "reflect" and extent == 1:
         raise Refused("reflect needs more than one element to reflect")
+    total = extent + before + after
+    if total > MOST_EXTENT:
+        raise Refused(f"mode '{mode}' would make an extent of {total}: at most {MOST_EXTENT} is supported")
     positions = [POSITIONS[mode](index, extent) for index in range(-before, extent + after)]
-    return joined(node, [cut(node, x, axis, *run) for run in runs(positions)], axis)
+    pieces = runs(positions)
+    if len(pieces) > MOST_PIECES:
+        raise Refused(f"mode '{mode}' makes {len(pieces)} pieces of axis {axis}: at most {MOST_PIECES} are supported")
+    return joined(node, [cut(node, x, axis, *run) for run in pieces], axis)
 
 
 def _reflected(index: int, extent: int) -> int:

@@ -137,7 +137,7 @@ def _same_batches(node: Node, a: SSAValue, b: SSAValue) -> tuple[SSAValue, SSAVa
     return tuple(  # type: ignore[return-value]  # two of them
         operand
         if math.prod(own) in (1, math.prod(batch))
-        else node.binary("mul", operand, node.weight(np.ones((*batch, 1, 1), np.float32), "ones"))
+        else node.binary("mul", operand, node.ones((*batch, 1, 1), (a, b)))
         for operand, own in ((a, left), (b, right))
     )
 

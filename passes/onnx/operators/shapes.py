@@ -7,8 +7,8 @@ import math
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import TransposeOp, shape_of
-from frustum.passes.onnx.folding import reshape_target
 from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
+from frustum.passes.onnx.targets import reshape_target
 
 __all__ = ["CONVERTERS"]
 
@@ -18,9 +18,6 @@ def reshape(node: Node) -> Result:
     if target is None:
         raise Refused("the target shape is missing")
     x = node.value(0)
-    batch = node.network.rebatched
-    if batch > 1 and target and target[0] == 1 and shape_of(x)[:1] == (batch,):
-        target = (batch, *target[1:])
     return node.reshape(x, reshape_target(shape_of(x), target, bool(node.get("allowzero", 0))))
 
 

@@ -6,6 +6,7 @@ What an output depends on is found by running the network with NaN in all other 
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,15 @@ from frustum.dialects import graph
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.unit import Partition
-from frustum.passes.analysis.project import Region, dealt, hull, layers_of, project, tile_counts
+from frustum.passes.analysis.project import (
+    Region,
+    dealt,
+    hull,
+    layers_of,
+    project,
+    tile_counts,
+    whole_input,
+)
 from frustum.passes.weights import store_of
 from frustum.runtime.reference import ReferenceExecutor, network_of
 
@@ -151,3 +160,16 @@ def test_hull(a, b, start, extent):
     joined = hull(Region((fixed, fixed, a, fixed), (1, 1, 6, 1)),
                   Region((fixed, fixed, b, fixed), (1, 1, 6, 1)), (1, 1, 50, 1))  # fmt: skip
     assert joined == Region((fixed, fixed, start, fixed), (1, 1, extent, 1))
+
+
+def test_an_input_that_all_clusters_share_is_loaded_whole_unless_it_lies_in_sram():
+    """What is resident stays as it is there: the region that the tile needs."""
+    region = Region((Affine(1), Affine(2), Affine(3), Affine(4)), (1, 5, 6, 7))
+
+    def unit(*, resident):
+        own = SimpleNamespace(resident=resident, dims=(2, 9, 30, 40))
+        return SimpleNamespace(inputs=[own], layers=[None], root=lambda place: place)
+
+    assert whole_input(unit(resident=True), 0, region) == region
+    whole = Region((Affine(1), Affine(2), Affine(), Affine()), (1, 5, 30, 40))
+    assert whole_input(unit(resident=False), 0, region) == whole

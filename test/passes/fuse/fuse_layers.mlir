@@ -1,5 +1,6 @@
 // RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-fuse-layers{policy=none}' --split-input-file | filecheck %s --check-prefix NONE
 // RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-fuse-layers{policy=greedy}' --split-input-file | filecheck %s --check-prefix GREEDY
+// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-fuse-layers{policy=optimal}' --split-input-file | filecheck %s --check-prefix OPTIMAL
 
 // A chain is one unit as far as the rules go; reshapes stay outside; weights go in; the rest of the module is left
 // alone.
@@ -99,3 +100,45 @@ builtin.module {
 // GREEDY-NEXT:     "test.termop"([[R]]) : (tensor<1x4x16x16xf32>) -> ()
 // GREEDY-NEXT:   }) : (tensor<1x4x16x16xf32>) -> tensor<1x4x16x16xf32>
 // GREEDY-NEXT:   funit.unit "u1" ({{.*}} = [[S]] :
+
+// OPTIMAL:      fgraph.network @foreign
+// OPTIMAL-NEXT:   [[R:%.*]] = funit.unit "u0"
+// OPTIMAL:        [[S:%.*]] = "test.op"([[R]])
+// OPTIMAL:        funit.unit "u1" ({{.*}} = [[S]] :
+
+// -----
+
+// A layer moves up behind the last operation of another dialect that it depends on, so that it can be in one unit with
+// those before an operation that only reads; what reads %p, and what gives %m, stays where it is.
+builtin.module {
+  fgraph.network @between (%x : tensor<1x4x16x16xf32>) inputs ["x"] outputs ["y"] {
+    %p = fgraph.pool max %x kernel [2, 2] strides [2, 2] pads [0, 0, 0, 0] dilations [1, 1] ceil_pads [0, 0] : (tensor<1x4x16x16xf32>) -> tensor<1x4x8x8xf32>
+    "test.op"(%p) {first} : (tensor<1x4x8x8xf32>) -> ()
+    %m = "test.op"(%p) {second} : (tensor<1x4x8x8xf32>) -> tensor<1x4x8x8xf32>
+    %r = fgraph.unary <relu> %p : tensor<1x4x8x8xf32>
+    %s = fgraph.unary <sigmoid> %m : tensor<1x4x8x8xf32>
+    %y = fgraph.binary add %r, %s : (tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32>) -> tensor<1x4x8x8xf32>
+    fgraph.output %y : tensor<1x4x8x8xf32>
+  }
+}
+// OPTIMAL:      fgraph.network @between
+// OPTIMAL-NEXT:   [[P:%.*]], [[R:%.*]] = funit.unit "u0"
+// OPTIMAL-NEXT:     fgraph.pool
+// OPTIMAL-NEXT:     fgraph.unary <relu>
+// OPTIMAL:        "test.op"([[P]]) {first}
+// OPTIMAL-NEXT:   [[M:%.*]] = "test.op"([[P]]) {second}
+// OPTIMAL-NEXT:   [[Y:%.*]] = funit.unit "u1" (
+// OPTIMAL-SAME:     [[M]] : tensor
+// OPTIMAL:        fgraph.output [[Y]]
+
+// GREEDY:      fgraph.network @between
+// GREEDY-NEXT:   [[P:%.*]] = funit.unit "u0"
+// GREEDY:        [[R:%.*]] = funit.unit "u1" ({{.*}} {stopped_by = "operations of other dialects stand between"} {
+// GREEDY:        "test.op"([[P]]) {first}
+// GREEDY-NEXT:   [[M:%.*]] = "test.op"([[P]]) {second}
+// GREEDY-NEXT:   [[Y:%.*]] = funit.unit "u2" ({{.*}} = [[M]] :
+
+// NONE:      fgraph.network @between
+// NONE:        "test.op"({{.*}}) {first}
+// NONE-NEXT:   [[M:%.*]] = "test.op"({{.*}}) {second}
+// NONE-NEXT:   funit.unit "u2" ({{.*}} = [[M]] :

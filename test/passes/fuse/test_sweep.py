@@ -16,8 +16,8 @@ from frustum.passes.analysis.loaded import loaded_elements
 from frustum.passes.analysis.project import project
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.fuse.listing import listing_of, network_ops
-from frustum.passes.fuse.sweep import BY_IMAGES, OVERLAP, ROLL, SINGLE, Sweep, below, covered
-from frustum.passes.tile.plan_unit import bias_bytes, weight_bytes
+from frustum.passes.fuse.sweep import BY_IMAGES, OVERLAP, ROLL, SINGLE, Sweep, below, covered, shapes_of
+from frustum.passes.tile.plan_unit import bias_bytes, candidates, weight_bytes
 from frustum.runtime.reference import network_of
 
 DEFAULT, EDGE, MANYCORE = (targets.load(name) for name in ("default", "edge", "manycore"))
@@ -217,3 +217,12 @@ def test_one_cluster_has_nothing_to_share():
     net = Net()
     listing = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
     assert not Sweep(listing, EDGE, 1).shapes.shared.any()
+
+
+def test_of_equal_shapes_the_first_is_dealt_along_most_positions():
+    """There borders are the smallest share of a tile: ties go to columns of maps that are wider than high."""
+    for dims, dealt in (((1, 4, 8, 160), 3), ((1, 4, 160, 8), 2), ((1, 4, 8, 8), 2)):
+        assert shapes_of(dims, (), "overlap", 4).dealt[0] == dealt
+        net = Net()
+        unit = layers_of(network_ops(network_of(net.module(net.conv(net.input(*dims), 4, 5))[0])), [])
+        assert next(candidates(unit, 4)).clusters == dealt

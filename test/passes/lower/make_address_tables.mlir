@@ -1,5 +1,5 @@
-// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-lower-make-address-tables{most_bytes=1024}' | filecheck %s
-// RUN: xdsl-opt %s -p 'frustum-set-target{target=edge},frustum-lower-make-address-tables{most_bytes=1024}' | filecheck %s
+// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-lower-make-address-tables' | filecheck %s
+// RUN: xdsl-opt %s -p 'frustum-set-target{target=edge},frustum-lower-make-address-tables' | filecheck %s
 
 // Two convolutions of equal geometry, one of another: two tables, in a section of their own before the first use.
 
@@ -14,10 +14,10 @@ builtin.module attributes {frustum.dtype = "f32", frustum.layers = ["a"], frustu
   }
 }
 
-// CHECK:      %0 = fisa.external program "table:{{[0-9a-f]+}}" bytes 96 shape [96] i8
-// CHECK-NEXT: %1 = fisa.external program "table:{{[0-9a-f]+}}" bytes 80 shape [80] i8
-// CHECK-NEXT: fisa.table %1 <i8, 0, [0, 0, 0, 1]> bytes 80 entry 0
-// CHECK-NEXT: fisa.table %0 <i8, 0, [0, 0, 0, 1]> bytes 96 entry 1
+// CHECK:      %0 = fisa.external program "table:{{[0-9a-f]+}}" bytes 48 shape [48] i8
+// CHECK-NEXT: %1 = fisa.external program "table:{{[0-9a-f]+}}" bytes 48 shape [48] i8
+// CHECK-NEXT: fisa.table %1 <i8, 0, [0, 0, 0, 1]> bytes 48 entry 0
+// CHECK-NEXT: fisa.table %0 <i8, 0, [0, 0, 0, 1]> bytes 48 entry 1
 // CHECK-NEXT: fisa.barrier
 // CHECK:      fisa.conv {{.*}} table 0
 // CHECK:      fisa.conv {{.*}} table 0

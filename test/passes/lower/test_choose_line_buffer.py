@@ -196,6 +196,15 @@ def test_the_chosen_mode_is_never_slower_than_the_other(case, target):
     assert cycles[mode_of(conv)] == min(cycles.values())
 
 
+@pytest.mark.parametrize("mode", ["split", "continuous"])
+def test_executions_that_occur_more_often_weigh_more(mode):
+    unit, (_, conv, _) = LINE64.core.matrix, chosen(resnet_layer(14, 3), LINE64)
+    windows, counts, times = windows_of(conv), [[1, 14, 7, 64, 32], [2, 5, 57, 16, 8], [1, 1, 3, 4, 1]], [7, 1, 300]
+    each = [matrix_work(unit, windows.convolution(*sizes), mode).busy_cycles for sizes in counts]
+    found = busy_cycles(unit, windows, Sizes(np.array(counts).T, np.array(times), (0, 0, 0, 0)), mode)
+    assert found == sum(often * cycles for often, cycles in zip(times, each, strict=True))
+
+
 def test_the_mode_is_decided_by_all_executions_together():
     """One execution prefers continuous, many others split: the sum decides."""
     unit, (_, conv, _) = LINE64.core.matrix, chosen(resnet_layer(14, 3), LINE64)

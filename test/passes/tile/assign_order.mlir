@@ -24,12 +24,12 @@ builtin.module {
 }
 // ROWS: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<[4] at [1*i0, 1*cluster]>
 // COLUMNS: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<[4] at [1*cluster, 1*i0]>
-// BANDS: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<[4, 2] at [1*i1 + 2*cluster, 3 - 1*i0]>
+// BANDS: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<[4, 2] at [1*i1 + 5*cluster, 3 - 1*i0 + 5*cluster], [4, 2] at [-3 + 1*i1 + 5*cluster, -2 - 1*i0 + 5*cluster]>
 // SERPENTINE: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<[4] at [1*i0, 1*cluster]>
-// MORTON: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<[2, 2] at [1*i0 + 12*cluster, 1*i1 + 12*cluster], [2, 2] at [-12 + 1*i0 + 12*cluster, -10 + 1*i1 + 12*cluster], [2, 2] at [-22 + 1*i0 + 12*cluster, -24 + 1*i1 + 12*cluster], [2, 2] at [-34 + 1*i0 + 12*cluster, -34 + 1*i1 + 12*cluster]>
-// QUADRANTS: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<[2, 2] at [1*i0 + 12*cluster, 1*i1 + 12*cluster], [2, 2] at [-12 + 1*i0 + 12*cluster, -10 + 1*i1 + 12*cluster]
+// MORTON: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<[2, 2] at [1*i0 + 5*cluster, 1*i1 + 5*cluster], [2, 2] at [-5 + 1*i0 + 5*cluster, -3 + 1*i1 + 5*cluster], [2, 2] at [-8 + 1*i0 + 5*cluster, -10 + 1*i1 + 5*cluster], [2, 2] at [-13 + 1*i0 + 5*cluster, -13 + 1*i1 + 5*cluster]>
+// QUADRANTS: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<[2, 2] at [1*i0 + 5*cluster, 1*i1 + 5*cluster], [2, 2] at [-5 + 1*i0 + 5*cluster, -3 + 1*i1 + 5*cluster]
 // CHECKERBOARD: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<
-// MIRRORED: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<[2, 2] at [3*i0 + 12*cluster, 3*i1 + 12*cluster], [2, 2] at [-12 + 3*i0 + 12*cluster, -11 + 1*i1 + 12*cluster], [2, 2] at [-23 + 1*i0 + 12*cluster, -24 + 3*i1 + 12*cluster], [2, 2] at [-35 + 1*i0 + 12*cluster, -35 + 1*i1 + 12*cluster]>
+// MIRRORED: ftile.unit {{.*}} counts [1, 1, 4, 4] clusters 2 depth 2 {sweeps = #ftile.sweeps<[2, 2] at [3*i0 + 5*cluster, 3*i1 + 5*cluster], [2, 2] at [-5 + 3*i0 + 5*cluster, -4 + 1*i1 + 5*cluster], [2, 2] at [-9 + 1*i0 + 5*cluster, -10 + 3*i1 + 5*cluster], [2, 2] at [-14 + 1*i0 + 5*cluster, -14 + 1*i1 + 5*cluster]>
 // GRID-NEXT: ftile.load {{.*}} region <0 : 1 in 1, 0 : 2 in 2, -1 + 2*i2 : 4 in 8, -1 + 2*i3 : 4 in 8>
 // SPIRAL: order is one of row-major, column-major, bands, serpentine, z-order, quadrants, checkerboard, mirrored, found 'spiral'
 // UP: direction is one of left-right, right-left, top-down, bottom-up, found 'up'

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Net
-from stops import run_module
+from stops import run_module, sending
 from units import Group, as_units, layers_in, placed
 from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
 from xdsl.utils.exceptions import PassFailedException
@@ -203,7 +203,7 @@ def test_units_with_resident_maps_give_the_same_numbers():
     def check(drawn):
         module, inputs, target, groups = drawn.all
         try:
-            lowered = placed(as_units(module, target, groups))
+            lowered = placed(as_units(module, sending(target), groups))
         except Unprojectable:
             return
         except PassFailedException as error:
@@ -226,7 +226,7 @@ def test_layers_one_by_one_give_the_same_numbers_with_all_maps_in_sram():
     def check(drawn):
         module, inputs, target, groups = drawn.all
         try:
-            lowered = placed(as_units(module, target, groups))
+            lowered = placed(as_units(module, sending(target), groups))
         except Unprojectable:
             return
         except PassFailedException as error:  # concatenations of inputs, of maps in two places, for outputs
@@ -341,7 +341,7 @@ def test_a_kept_map_that_is_an_output_too_is_stored():
     x = net.conv(net.input(1, 2, 8, 8), 4)
     module, inputs = net.module(x, net.conv(x, 4))
     whole = Partition((1, 4, 8, 8), 0, 1)
-    lowered = placed(as_units(module, "tiny", [Group((0,), whole, (0,)), Group((1,), whole)]))
+    lowered = placed(as_units(module, sending("tiny"), [Group((0,), whole, (0,)), Group((1,), whole)]))
     assert len(only(lowered, tile.StoreOp)) == 2
     assert len(only(lowered, tile.LoadOp)) == 1
     same_outputs(module, inputs, lowered)

@@ -1,27 +1,25 @@
-// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-fuse-layers{rules="S1,1,4,10"}' | filecheck %s --check-prefix WITH
-// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-fuse-layers{rules="S1,1,4"}' | filecheck %s --check-prefix WITHOUT
+// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-fuse-layers{rules="S1,1,4,10,12,13,14,15,16,17"}' | filecheck %s --check-prefix WITH
+// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-fuse-layers{rules="S1,1,4,12,13,14,15,16,17"}' | filecheck %s --check-prefix WITHOUT
 
-// Rule 10, weights-fit-wram: W_j <= W, or split by Cout W_j / n <= W: a core's part of the unit map's weights fits its WRAM.
+// Rule 10, weights-fit-wram: Each layer's weights <= W, or W / n by Cout over the cores, or pieces of Cout over time, each <= W / 2.
 builtin.module {
-  fgraph.network @heavy (%0 : tensor<1x64x8x8xf32>) inputs ["x0"] outputs ["y0"] {
-    %1 = fgraph.weight "w" : tensor<512x64x3x3xf32>
-    %2 = fgraph.weight "w.1" : tensor<512xf32>
-    %3 = fgraph.conv %0, %1, %2 strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1] groups 1 : (tensor<1x64x8x8xf32>, tensor<512x64x3x3xf32>, tensor<512xf32>) -> tensor<1x512x8x8xf32>
-    %4 = fgraph.weight "w.2" : tensor<256x512x3x3xf32>
-    %5 = fgraph.weight "w.3" : tensor<256xf32>
-    %6 = fgraph.conv %3, %4, %5 strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1] groups 1 : (tensor<1x512x8x8xf32>, tensor<256x512x3x3xf32>, tensor<256xf32>) -> tensor<1x256x8x8xf32>
-    fgraph.output %6 : tensor<1x256x8x8xf32>
+  fgraph.network @net (%0 : tensor<1x1024x16x16xf32>) inputs ["x0"] outputs ["y0"]  {
+    %1 = fgraph.unary <relu> %0 : tensor<1x1024x16x16xf32>
+    %2 = fgraph.weight "w" : tensor<8x1024x3x3xf32>
+    %3 = fgraph.weight "w.1" : tensor<8xf32>
+    %4 = fgraph.conv %1, %2, %3 strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1] groups 1 : (tensor<1x1024x16x16xf32>, tensor<8x1024x3x3xf32>, tensor<8xf32>) -> tensor<1x8x16x16xf32>
+    fgraph.output %4 : tensor<1x8x16x16xf32>
   }
 }
-// WITH: funit.unit "u0" {{.*}} {stopped_by = "rule 10 weights-fit-wram: 1475328 > 65536 bytes of WRAM with '{{[a-z]+}}'"}{{.*}}
-// WITH: fgraph.conv
+// WITH: funit.unit "u0" {{.*}}stopped_by = "rule 10 weights-fit-wram: 36868 > 32768 bytes of half the WRAM for one output channel with '{{[a-z]+}}'"{{.*}}
+// WITH: fgraph.unary
 // WITH: funit.yield
-// WITH: funit.unit "u1" {{.*}} {stopped_by = "output follows"}{{.*}}
+// WITH: funit.unit "u1" {{.*}}stopped_by = "output follows"{{.*}}
 // WITH: fgraph.conv
 // WITH: funit.yield
 // WITH-NOT: funit.unit
-// WITHOUT: funit.unit "u0" {{.*}} {stopped_by = "output follows"}{{.*}}
-// WITHOUT: fgraph.conv
+// WITHOUT: funit.unit "u0" {{.*}}stopped_by = "output follows"{{.*}}
+// WITHOUT: fgraph.unary
 // WITHOUT: fgraph.conv
 // WITHOUT: funit.yield
 // WITHOUT-NOT: funit.unit
