@@ -12,7 +12,7 @@ those of several images where the images follow each other as their rows do.  In
 - the shift from the last window of a period to the next row is the *second shift*, at most S.
 
 Widths, heights and counts may be numpy arrays in what `durations.py` uses; plans and iterators are of plain integers.
-Source: line-buffer specification, "The technique".
+Source: docs/techniques/line-buffer.md, "Where rows end".
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def ints(values: Sequence[int]) -> str:
 class Partition:
     """One tile of the unit's output (`tile`, elements), the dimension dealt to clusters, copies of the SRAM tiles,
     and what happens at the borders of tiles: `overlap`: computed again; `exchange`: rows are kept; `raster`: rows and
-    columns are (frustum.md)."""
+    columns are (docs/techniques/frustum.md)."""
 
     tile: Extents
     clusters: int
@@ -187,7 +187,7 @@ class NamedUnit(IRDLOperation):
 
 @irdl_op_definition
 class UnitOp(NamedUnit):
-    """A template fuse unit: layers whose intermediate maps stay on chip (tfu.md)."""
+    """A template fuse unit: layers whose intermediate maps stay on chip (docs/techniques/tfu.md)."""
 
     name = "funit.unit"
     unit_name = prop_def(StringAttr)

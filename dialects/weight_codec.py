@@ -18,7 +18,7 @@ A block stands for itself: whoever has its bytes, and knows how many it stands f
   of each symbol used, 4 bits each.  Codes are canonical, at most 12 bits long, and written from the lowest bit of a
   byte up, highest bit of the code first.  A single symbol has length 0.
 
-Source: Frustum specification, "Weights" (zero run-length and canonical Huffman coding).
+Source: docs/techniques/frustum.md, "Weights" (zero run-length and canonical Huffman coding).
 """
 
 from __future__ import annotations

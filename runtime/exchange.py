@@ -1,7 +1,7 @@
 """What fusing costs and saves, unit by unit: what is computed again, and what tiles hand to each other.
 
 All is counted from executed instructions; docs/traversal.md, "In the report", says what each number means.
-Source: docs/techniques/frustum.md, "The report must show, for a partition".
+Source: docs/techniques/frustum.md, "Borders".
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ DRAM port that a move shares with a running piece is not slowed down by it.
 Pieces of the host run on no chip and take no cycles.  What the device makes for them, and what they make for the
 device, crosses the link between host and chip, each value once in each direction, as soon as it is made; the link
 carries one value at a time, whichever way it goes.
-Source: docs/techniques/machine.md, "The host".
+Source: docs/techniques/machine.md, "Host".
 """
 
 from __future__ import annotations

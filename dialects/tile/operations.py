@@ -148,8 +148,8 @@ class StoreOp(IRDLOperation):
 
 @irdl_op_definition
 class SendOp(IRDLOperation):
-    """SRAM to SRAM: cluster k copies the region of its tile to the same place of cluster k + `by`'s (frustum.md,
-    "exchange"); the region is empty on clusters that have no such neighbour."""
+    """SRAM to SRAM: cluster k copies the region of its tile to the same place of cluster k + `by`'s; the region is
+    empty on clusters that have no such neighbour.  Source: docs/techniques/frustum.md, "Borders"."""
 
     name = "ftile.send"
     tile = operand_def(TileType)

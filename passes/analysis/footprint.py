@@ -1,7 +1,7 @@
 """SRAM bytes of a unit with a partition, as the lowering will allocate them.
 
-Source: frustum.md "Sizing a partition" (weights, adjacent tiles, kept borders, skip tiles until their last use);
-tfu.md rules 12 to 15.
+Source: docs/techniques/frustum.md, "Sizing" (weights, adjacent tiles, kept borders, skip tiles until their last use);
+docs/techniques/tfu.md, rules 12 to 15.
 """
 
 from __future__ import annotations

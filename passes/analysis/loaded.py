@@ -1,6 +1,6 @@
 """How many elements of a map all clusters load over the tiles of a unit.
 
-Source: tfu.md, "Running a unit": boxes are clipped to the map, and loaded when a loop moves them.
+Source: docs/techniques/tfu.md, "Running a unit": boxes are clipped to the map, and loaded when a loop moves them.
 """
 
 from __future__ import annotations

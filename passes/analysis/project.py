@@ -1,6 +1,6 @@
 """Which part of every map a tile of a unit's output needs: shape inference from the output backwards.
 
-Source: tfu.md (first paragraph), docs/techniques/frustum.md, "Regions".
+Source: docs/techniques/tfu.md, docs/techniques/frustum.md, "Regions".
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Modelled DRAM bytes of a unit with a partition.
 
-Source: tfu.md, "Running a unit"; frustum.md, "exchange" (nothing is read twice), "overlap" (boxes of all tiles).
+Source: docs/techniques/tfu.md, "Running a unit"; docs/techniques/frustum.md, "Borders" (with exchange nothing is read
+twice, with overlap the boxes of all tiles are).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Policy `optimal`: units, partitions, borders, weights and resident maps of a whole network by dynamic programming.
 
-Source: tfu.md, "Beyond the rules"; notes on the method in `search.py`.
+Source: docs/techniques/tfu.md, "Policy optimal"; notes on the method in `search.py`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ FEWEST_COLUMNS = 8  # narrower strips read more than they save
 PIECE_SHARE = 4  # a piece is at most this part of NRAM: two copies of what is read, and of what is made
 STEP_CYCLES = 500  # of one pass over a tile: filling and draining the pipeline
 LAYER_CYCLES = 300  # of one layer in one pass: latencies and events of its pieces
-MOST_RECOMPUTED = 2.0  # times the multiply-accumulates of the group (tfu.md, rule 11: 100 %)
+MOST_RECOMPUTED = 2.0  # times the multiply-accumulates of the group (docs/techniques/tfu.md, rule 11: 100 %)
 FAR = 1 << 40
 
 

@@ -49,7 +49,7 @@ class ChooseLayout(ModulePass):
     3. Blocks of 16 channels need all tiles to begin at whole blocks; a map that stays in SRAM has none.
 
     There is no conversion pass: a copy that writes a map writes it as it is to lie, whatever it lies like on chip.
-    Source: address-tables specification, "Table"; machine specification, "Time".
+    Source: docs/techniques/address-tables.md, "The table"; docs/techniques/machine.md, "Transfers".
     """
 
     name = "frustum-graph-choose-layout"

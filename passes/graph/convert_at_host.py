@@ -25,7 +25,7 @@ class ConvertAtHost(ModulePass):
     Before: inputs that are only quantized (always to the same integers), outputs that are dequantized.
     After: these inputs and outputs are integers; `frustum.model_dtypes` says what they stand for, and the host
     converts. Models that bring conversions of their own keep them.
-    Source: machine specification, "Program and memory conventions" (everything in DRAM has the device's type).
+    Source: docs/techniques/machine.md, "Host" (everything in DRAM has the device's type).
     """
 
     name = "frustum-graph-convert-at-host"

@@ -25,7 +25,7 @@ class FuseResidual(ModulePass):
     Integers are requantised, added as real numbers and quantised again, as they were: the same bits.
 
     Where both operands are such products, the one that continues a chain is taken, else the later one: the
-    other's result is then there when it is needed.  Source: machine.md, "The matrix unit, exactly".
+    other's result is then there when it is needed.  Source: docs/techniques/machine.md, "Matrix unit".
     """
 
     name = "frustum-graph-fuse-residual"

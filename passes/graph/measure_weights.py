@@ -34,7 +34,7 @@ class MeasureWeights(ModulePass):
 
     Before: a network, in units or not.  After: weights of products that get smaller have `frustum.held_bytes`, which
     partitions are sized with; none has it with codec `none`.  It is an estimate: how large pieces are is not known yet,
-    and some are sampled (frustum.md, "Sizing a partition", step 1).  Where buffers do not fit in the end,
+    and some are sampled (docs/techniques/frustum.md, "Sizing").  Where buffers do not fit in the end,
     `backend/compile.py` plans again with weights as they are.
     """
 

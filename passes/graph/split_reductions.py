@@ -22,7 +22,7 @@ class SplitReductions(ModulePass):
     """Split reductions whose reduced elements do not fit SRAM.
 
     Before: any reductions.  After: a reduction over R elements with R too large is one over B, then one over R / B,
-    for the largest divisor B of R that fits (tfu.md: reductions over space may be computed in pieces).
+    for the largest divisor B of R that fits (docs/techniques/tfu.md: reductions over space may be computed in pieces).
     """
 
     name = "frustum-graph-split-reductions"

@@ -8,7 +8,7 @@ has read it.  So, in the innermost body:
 - a store runs one pass behind what is computed, before the first layer that writes its tile where there is one copy;
 - where weights are streamed, each is cut by channels into parts, one behind each of those layers.
 
-Source: three-stage pipelining of tfu.md, "Running a unit", with one copy of each tile.
+Source: three-stage pipelining of docs/techniques/tfu.md, "Running a unit", with one copy of each tile.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class ChooseLineBuffer(ModulePass):
        from line to line, no window is discarded.
     5. A convolution that never computes anything is left alone.
 
-    Source: line-buffer specification, "The technique".
+    Source: docs/techniques/line-buffer.md, "Where rows end".
     """
 
     name = "frustum-lower-choose-line-buffer"

@@ -33,7 +33,7 @@ class CompressWeights(ModulePass):
        another way than from SRAM into WRAM by one copy.  Both are counted in the module attribute.
     3. Loops, buffers and what copies wait for stay as they are; buffers in SRAM get smaller.
 
-    Source: Frustum specification, "Weights".
+    Source: docs/techniques/frustum.md, "Weights".
     """
 
     name = "frustum-lower-compress-weights"

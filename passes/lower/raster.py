@@ -1,7 +1,7 @@
 """Tiles of which rows and columns are kept: bands of rows in two rings along the columns, each copied by itself.
 
-Source: frustum.md "exchange" (the first frustum is the largest, later ones are steps), line buffers as in Fused-layer
-CNN accelerators (Alwani et al., MICRO 2016) along both dimensions.
+Source: docs/techniques/frustum.md, "Borders" (the first frustum is the largest, later ones are steps), line buffers as
+in Fused-layer CNN accelerators (Alwani et al., MICRO 2016) along both dimensions.
 """
 
 from __future__ import annotations

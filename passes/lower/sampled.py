@@ -1,6 +1,6 @@
 """The positions that a strided kernel of one tap reads, as if they were neighbours: what lies between stays in SRAM.
 
-Source: machine.md, "The matrix unit, exactly": a strided 1x1 convolution may be compacted by the copy before it.
+Source: docs/techniques/machine.md, "Matrix unit": a strided 1x1 convolution may be compacted by the copy before it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ShareWeights(ModulePass):
        reads at once, and where parts and the buffer for the pieces take no less SRAM: with 3 pieces and fewer.
     3. A chip of one cluster has nobody to share with; DoesNotFit on one of several without CDMA.
 
-    Source: Frustum specification, "Weights" (`weights=replicated|shared`).
+    Source: docs/techniques/frustum.md, "Weights" (`weights=replicated|shared`).
     """
 
     name = "frustum-lower-share-weights"

@@ -1,6 +1,6 @@
 """How long the matrix unit is busy with pieces of so many images, rows and columns: whole fills of its lines.
 
-Source: machine.md, "The matrix unit, exactly"; the numbers are those of `durations.matrix_work`.
+Source: docs/techniques/machine.md, "Matrix unit"; the numbers are those of `durations.matrix_work`.
 """
 
 from __future__ import annotations

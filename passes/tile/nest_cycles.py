@@ -3,7 +3,7 @@
 Copies of pieces have two buffers each, so that they overlap with computing inside a run of the loop that moves them;
 at every restart of such a loop its first load, and before it the last store of the run before, are waited for: copies
 of a core are in order.  All sizes may be numpy arrays.
-Source: machine specification, "Time" and "The matrix unit, exactly" (the sums over row pieces are bounds from above).
+Source: docs/techniques/machine.md, "Transfers" and "Matrix unit" (the sums over row pieces are bounds from above).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Pure searches over plain numbers: capacities and rates of the target in, extents and modelled cycles and bytes out.
 All candidates of one question are evaluated at once in numpy.
 
-Source: tfu.md, "On-chip unit map" (splitting over H, W, Cout, Cin; halving along each dimension).
+Source: docs/techniques/tfu.md, "On-chip unit map" (splitting over H, W, Cout, Cin; halving along each dimension).
 """
 
 from __future__ import annotations

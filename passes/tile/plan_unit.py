@@ -1,7 +1,7 @@
 """How a unit's output is cut into tiles: extents, the dimension dealt to clusters, where weights wait.
 
-Source: tfu.md, "On-chip unit map", rules 12 and 13 (in + out + weights + buffers fit SRAM); the candidates are the
-halvings along each dimension, judged by modelled DRAM bytes and cycles.
+Source: docs/techniques/tfu.md, "On-chip unit map", rules 12 and 13 (in + out + weights + buffers fit SRAM); the
+candidates are the halvings along each dimension, judged by modelled DRAM bytes and cycles.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Dimensions are tried in the order n, h, w, then c (one layer's output channels), because n causes no dependence between
 tiles and c splits a convolution.
-Source: tfu.md, "On-chip unit map".
+Source: docs/techniques/tfu.md, "On-chip unit map".
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def test_a_map_seen_in_another_form_is_refused():
 
 
 def vgg5():
-    """The shapes of the bench case: 3x3 convolutions with padding 1, two pools (frustum.md; Alwani et al., 2016)."""
+    """The shapes of the bench case: 3x3 convolutions with padding 1, two pools (Alwani et al., 2016)."""
     net = Net()
     x = net.input(1, 3, 224, 224)
     for outputs in (64, 64, 0, 128, 128, 0, 256):

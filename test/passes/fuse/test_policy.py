@@ -26,7 +26,7 @@ def test_presets_are_those_of_the_specification(name):
 
 
 def test_the_table_of_rules():
-    """Numbers, kinds and thresholds of tfu.md."""
+    """Numbers, kinds and thresholds of docs/techniques/tfu.md."""
     assert list(RULES) == list(range(1, 20))
     kinds = {kind: {n for n, rule in RULES.items() if rule.kind is kind} for kind in Kind}
     assert kinds == {
