@@ -14,6 +14,7 @@ import argparse
 import gc
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ MOST_TIME = 1.5
 PLAIN: dict[str, Any] = {"split": "never", "compress_weights": "none"}
 CUT: dict[str, Any] = {"compress_weights": "none"}
 CHAIN = "chain"
+MODELS = (*(f"zoo:{name}" for name in ZOO), CHAIN)
 LAYERS, HANDED = (1, 2, 4, 6, 8), (2, 4, 6, 8)
 """Of the chain: its convolutions, and those whose result is an output too."""
 
@@ -76,34 +78,42 @@ def measured(model: str | ModelProto, target: str, dtype: str, **options: Any) -
     return Measured(cycles, dram_bytes, report["peak_bytes"], seconds, len(report["subgraphs"]))
 
 
-def compared(name: str, target: str, dtype: str, rounds: int) -> bool:
-    """One line; whether no default is worse than what it replaces."""
-    model = chain() if name == CHAIN else name
-    found = [[measured(model, target, dtype, **options) for options in (PLAIN, CUT, {})] for _ in range(rounds)]
-    plain, cut, defaults = (min(each, key=lambda one: one.seconds) for each in zip(*found, strict=True))
-    times = [each.seconds / plain.seconds for each in (cut, defaults)]
-    is_good = cut.is_within(plain) and defaults.cycles <= plain.cycles and defaults.dram_bytes <= plain.dram_bytes
-    is_quick = max(times) <= MOST_TIME
-    print(
-        f"{name:32} {target:9} never {plain.cycles:>10,} {plain.dram_bytes:>12,}  auto ({cut.pieces}) {cut.cycles:>10,}"
-        f" {cut.dram_bytes:>12,} {times[0]:5.2f}  defaults {defaults.cycles:>10,} {defaults.dram_bytes:>12,}"
-        f" ({defaults.dram_bytes / plain.dram_bytes:.3f}) {times[1]:5.2f}"
-        f"{'' if is_good else '  WORSE'}{'' if is_quick else '  SLOW'}",
-        flush=True,
-    )
-    return is_good and is_quick
+def rows(names: Sequence[str], targets: Sequence[str], dtype: str, rounds: int) -> Iterator[list[str]]:
+    """A table: cycles and DRAM bytes of the three ways, and how long the last two take to compile; WORSE and SLOW where
+    a default is worse than what it replaces."""
+    yield [
+        "network", "target", "cycles", "DRAM bytes", "`auto`: pieces", "cycles", "DRAM bytes", "all defaults: cycles",
+        "DRAM bytes", "share", "time of `auto`", "time of all",
+    ]  # fmt: skip
+    measured(chain(8), targets[0], dtype)  # what is loaded once belongs to no model
+    for name in names:
+        model = chain() if name == CHAIN else name
+        for target in targets:
+            found = [[measured(model, target, dtype, **options) for options in (PLAIN, CUT, {})] for _ in range(rounds)]
+            plain, cut, all_ = (min(each, key=lambda one: one.seconds) for each in zip(*found, strict=True))
+            is_worse = all_.cycles > plain.cycles or all_.dram_bytes > plain.dram_bytes
+            times = [each.seconds / plain.seconds for each in (cut, all_)]
+            yield [
+                name, target, f"{plain.cycles:,}", f"{plain.dram_bytes:,}",
+                f"{cut.pieces}{' WORSE' * (not cut.is_within(plain))}", f"{cut.cycles:,}", f"{cut.dram_bytes:,}",
+                f"{all_.cycles:,}", f"{all_.dram_bytes:,}",
+                f"{all_.dram_bytes / plain.dram_bytes:.3f}{' WORSE' * is_worse}",
+                *(f"{time:.2f}{' SLOW' * (time > MOST_TIME)}" for time in times),
+            ]  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="*", default=[*(f"zoo:{name}" for name in ZOO), CHAIN])
-    parser.add_argument("--target", default="default")
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--target", action="append", help="shipped targets (default: default, edge)")
     parser.add_argument("--dtype", default="f16")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    measured(chain(8), options.target, options.dtype)  # what is loaded once belongs to no model
-    good = [compared(name, options.target, options.dtype, options.rounds) for name in options.models]
-    return 0 if all(good) else 1
+    is_good = True
+    for cells in rows(options.models, options.target or ("default", "edge"), options.dtype, options.rounds):
+        print(f"| {' | '.join(cells)} |", flush=True)
+        is_good &= not any("WORSE" in cell or "SLOW" in cell for cell in cells)
+    return 0 if is_good else 1
 
 
 if __name__ == "__main__":

@@ -19,19 +19,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import addresses
 import agreement_table
+import defaults
 import fusion
 import measure
+import numpy as np
+import onnx
+from networks import Builder
 
 import frustum
 from frustum.backend.targets import load
+from frustum.dialects.weight_codec import compress
+from frustum.passes.tile.orders import ORDERS
 from frustum.passes.zoo import ZOO
 from frustum.runtime.build import build
+from frustum.runtime.kernels import BFLOAT16
 from frustum.runtime.request import Request
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,6 +120,50 @@ def compressed() -> Rows:
             ]  # fmt: skip
 
 
+def orders() -> Rows:
+    """Thousands of cycles of a small group on 64 tiles in every order, on 1, 2, 4 cores of one cluster and 4 x 4."""
+    cores = {"1": (1, 1), "2": (1, 2), "4": (1, 4), "16": (4, 4)}
+    yield ["order", *cores]
+    for order in (None, *ORDERS):
+        cycles = []
+        for clusters, each in cores.values():
+            target = load("default")
+            cluster = replace(target.chip.cluster, cores=each)
+            target = replace(target, chip=replace(target.chip, clusters=clusters, cluster=cluster))
+            assign = f"frustum-tile-assign-order{{order={order}}}," if order else ""
+            tail = fusion.TAIL.replace("frustum-lower-tiles", f"{assign}frustum-lower-tiles")
+            cut = "frustum-fuse-layers{cuts=\"\"},frustum-tile-partition{tile=1,0,2,2 borders=overlap clusters=2}"
+            request = Request(windows(), target, "f16", pipeline=f"{fusion.HEAD},{cut},{tail}")
+            cycles.append(frustum.run(build(request).chain, {}, mode="timing").report["cycles"]["total"])
+        yield [order or "none", *(f"{each / 1e3:.1f}" for each in cycles)]
+
+
+def windows() -> onnx.ModelProto:
+    """Windows of several sizes, a stride and a residual, on a map of 16 x 16."""
+    net = Builder("windows", 3, 32, 32)
+    a = net.conv("input", 4, 3, 2)
+    b = net.conv(net.pool(a, 3, 1, 1), 4, 5, relu=False)
+    return net.model(net.conv(net.relu(net.add(b, a)), 4, 3, relu=False))
+
+
+PIECE_ELEMENTS, ZEROS = 1 << 15, 0.9
+
+
+def codecs() -> Rows:
+    """Sizes of compressed pieces of 32,768 random weights, relative to raw."""
+    yield ["weights", "zero", "huffman", "auto"]
+    random = np.random.default_rng(0)
+    normal = random.standard_normal(PIECE_ELEMENTS)
+    sparse = np.where(random.random(PIECE_ELEMENTS) < ZEROS, 0, normal)
+    for what, values in (("normal", normal), ("90 % zeros", sparse)):
+        int8 = np.round(values * 127 / np.abs(values).max()).astype(np.int8)
+        kinds = {"int8": int8, "f16": values.astype(np.float16), "bf16": values.astype(BFLOAT16)}
+        for name, array in kinds.items():
+            raw = array.view(np.uint8)
+            found = [compress(raw, array.itemsize, codec).size / raw.size for codec in ("zero", "huffman", "auto")]
+            yield [f"{name}, {what}", *(f"{each:.2f}" for each in found)]
+
+
 def whole_runs() -> Rows:
     """Seconds of whole runs, one process each."""
     yield list(measure.HEAD)
@@ -159,11 +211,15 @@ def _of_fusion(name: str) -> Section:
 SECTIONS: dict[str, Section] = {
     "main-job": Section(main_job),
     "compressed": Section(compressed),
+    "codecs": Section(codecs),
+    "orders": Section(orders),
     "searches": Section(searches),
     "policies": Section(policies),
     "whole-runs": Section(whole_runs, heavy=True),
     "agreement": Section(agreement, heavy=True),
     "line-buffer": Section(line_buffer, heavy=True),
+    "addresses": Section(lambda: addresses.rows(addresses.NETWORKS, addresses.TARGETS, "f16"), heavy=True),
+    "defaults": Section(lambda: defaults.rows(defaults.MODELS, ("default", "edge"), "f16", 1), heavy=True),
     **{name: _of_fusion(name) for name in fusion.SECTIONS},
 }
 
