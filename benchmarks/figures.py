@@ -65,6 +65,10 @@ def main_job() -> str:
     return done.stdout.strip("\n")
 
 
+HALVES = fusion.HEAD.replace(
+    "frustum-graph-fold-quantisation", "frustum-graph-fold-quantisation,frustum-graph-convert-type{to=f16}"
+)
+"""The passes before fusion, for f16."""
 POLICIES = ("none", "pyramid", "template", "greedy", "optimal")
 
 
@@ -91,9 +95,8 @@ def searches() -> Rows:
 
 def timed(name: str, target: str, fuse: str, partition: str) -> dict[str, Any]:
     """The report of a zoo network in f16, with options of the two passes that plan."""
-    head, tail = fusion.HEAD, fusion.TAIL
-    pipeline = f"{head},frustum-fuse-layers{{{fuse}}},frustum-tile-partition{{{partition}}},{tail}"
-    built = build(Request(f"zoo:{name}", load(target), "f16", pipeline=pipeline))
+    pipeline = f"{HALVES},frustum-fuse-layers{{{fuse}}},frustum-tile-partition{{{partition}}},{fusion.TAIL}"
+    built = build(Request(f"zoo:{name}", load(target), pipeline=pipeline))
     return dict(frustum.run(built.chain, {}, mode="timing").report)
 
 
@@ -133,7 +136,7 @@ def orders() -> Rows:
             assign = f"frustum-tile-assign-order{{order={order}}}," if order else ""
             tail = fusion.TAIL.replace("frustum-lower-tiles", f"{assign}frustum-lower-tiles")
             cut = "frustum-fuse-layers{cuts=\"\"},frustum-tile-partition{tile=1,0,2,2 borders=overlap clusters=2}"
-            request = Request(windows(), target, "f16", pipeline=f"{fusion.HEAD},{cut},{tail}")
+            request = Request(windows(), target, pipeline=f"{HALVES},{cut},{tail}")
             cycles.append(frustum.run(build(request).chain, {}, mode="timing").report["cycles"]["total"])
         yield [order or "none", *(f"{each / 1e3:.1f}" for each in cycles)]
 
@@ -189,8 +192,8 @@ def line_buffer() -> Rows:
         busy = []
         for mode in ("split", "continuous", "auto"):
             tail = fusion.TAIL.replace("choose-line-buffer", f"choose-line-buffer{{mode={mode}}}")
-            pipeline = f"{fusion.HEAD},frustum-fuse-layers,frustum-tile-partition,{tail}"
-            built = build(Request("zoo:resnet50", load(target), "f16", pipeline=pipeline))
+            pipeline = f"{HALVES},frustum-fuse-layers,frustum-tile-partition,{tail}"
+            built = build(Request("zoo:resnet50", load(target), pipeline=pipeline))
             engines = frustum.run(built.chain, {}, mode="timing").report["engines"]
             busy.append(sum(each["busy"] for name, each in engines.items() if "matrix" in name))
         yield [target, *(f"{each:,}" for each in busy), f"{100 * (1 - busy[2] / busy[0]):.1f} %"]
