@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
-from frustum.backend.cost import Count, CountRun
+from frustum.backend.cost import Count, CountRun, Image
 from frustum.backend.encode import Code, encode
 from frustum.backend.executable import Executable, build_executable
 from frustum.backend.pipeline import (
@@ -134,7 +134,7 @@ def built(
     if smaller is None:
         return Built(raw.executable(), None)
     with run.timed("count"):
-        plain, less = (count_run(each.program, each.code.page_bytes) for each in (raw, smaller))
+        plain, less = (count_run(each.program, each.code.page_bytes, each.tables) for each in (raw, smaller))
     if less.cost.is_within(plain.cost) and less.cost.dram_bytes < plain.cost.dram_bytes:
         return Built(smaller.executable(), less)
     _hold(before, own, run)  # so that who is shown the stops has seen those of the executable last
@@ -189,6 +189,10 @@ class _Encoded:
     code: Code
     choices: Choices
     run: Run
+
+    @property
+    def tables(self) -> Image:
+        return tables_of(self.program, store_of(self.module))
 
     def executable(self) -> Executable:
         with self.run.timed("encode"):
@@ -314,10 +318,14 @@ def executable_of(
     return build_executable(program, weights, options, target.cluster.instruction_memory_bytes, code)
 
 
+def tables_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[Any]]]:
+    """Address and bytes of every address table."""
+    return [(e.address, np.asarray(store[e.name])) for e in program.externals if e.class_ == "program"]
+
+
 def weights_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[Any]]]:
     """Address and data of every weight, in the device's type, and of every address table."""
-    tables = [(e.address, np.asarray(store[e.name])) for e in program.externals if e.class_ == "program"]
-    return tables + [
+    return tables_of(program, store) + [
         (e.address, np.asarray(store[e.name]).astype(NUMPY[e.element], copy=False))
         for e in program.externals
         if e.class_ == "weight"

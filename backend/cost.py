@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
 
 from frustum.dialects.isa.program import Program
 
-__all__ = ["Cost", "Count", "CountRun", "total"]
+__all__ = ["Cost", "Count", "CountRun", "Image", "total"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,10 @@ class Count:
         return total(self.layers[name] for name in layers if name in self.layers)
 
 
-CountRun: TypeAlias = Callable[[Program, Sequence[int]], Count]
-"""Counts a run of a program whose code has pages of so many bytes."""
+Image: TypeAlias = Sequence[tuple[int, NDArray[Any]]]
+"""Addresses in DRAM, and what the host writes there before a run."""
+CountRun: TypeAlias = Callable[[Program, Sequence[int], Image], Count]
+"""Counts a run of a program whose code has pages of so many bytes, and whose address tables are in an image."""
 
 
 def total(costs: Iterable[Cost]) -> Cost:

@@ -262,7 +262,9 @@ class _Work:
         executable = self._known(piece)
         if executable not in self.counts:
             assert self.count_run is not None
-            self.counts[executable] = self.count_run(executable.program, executable.code.page_bytes)
+            self.counts[executable] = self.count_run(
+                executable.program, executable.code.page_bytes, executable.weights
+            )
         return self.counts[executable]
 
     def _advance(self) -> None:

@@ -307,6 +307,7 @@ _PARTS = {  # kind: (elementary operations, transcendental ones)
     "div": (0, 1),
     "pow": (1, 2),  # exp(b * log a)
     "prelu": (2, 0),  # multiply, select
+    "mask": (1, 0),  # select
     "relu": (1, 0),
     "leaky_relu": (2, 0),  # multiply, select
     "clip": (2, 0),

@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend.compile import AtStop, executable_of
-from frustum.backend.cost import Cost, Count
+from frustum.backend.cost import Cost, Count, Image
 from frustum.backend.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, stop_of
 from frustum.backend.split_compile import Compilation, Splitting, compile_pieces, one_piece
@@ -34,6 +34,7 @@ from frustum.runtime.loading import Loaded
 from frustum.runtime.machine import Machine
 from frustum.runtime.progress import Progress
 from frustum.runtime.sources import read_stage
+from frustum.runtime.table import with_tables
 from frustum.runtime.timeline import simulate
 
 
@@ -79,10 +80,10 @@ SHARES = {"imported": 0.0, "typed": 0.03, "fused": 0.85, "tiled": 0.87, "placed"
 """Of the time of compiling, what is over at each stop (squeezenet and resnet50 on `edge`); the rest is encoding."""
 
 
-def count_run(program: Program, page_bytes: Sequence[int]) -> Count:
-    """What the emulator counts in mode timing."""
+def count_run(program: Program, page_bytes: Sequence[int], image: Image) -> Count:
+    """What the emulator counts in mode timing; `image`: address tables, which it reads, among what is in DRAM."""
     target = from_json(json.loads(program.target))
-    expanded = expand(program, target.chip.clusters, target.cluster.cores)
+    expanded = with_tables(expand(program, target.chip.clusters, target.cluster.cores), image)
     timeline = simulate(expanded, target, page_bytes)
     counted = count(expanded, target, page_bytes, timeline.tables)
     layers = zip(program.layers, timeline.layer_cycles.tolist(), counted.layer_dram_bytes.tolist(), strict=False)

@@ -125,7 +125,8 @@ class Reduction(StrEnum):
 
 
 class Arithmetic(StrEnum):
-    """An element-wise function of two operands; of prelu the second is the slope."""
+    """An element-wise function of two operands; of prelu the second is the slope, of mask it says where (not 0)
+    the first is taken, and 0 elsewhere."""
 
     ADD = "add"
     SUB = "sub"
@@ -135,6 +136,7 @@ class Arithmetic(StrEnum):
     MIN = "min"
     POW = "pow"
     PRELU = "prelu"
+    MASK = "mask"
 
 
 class Interpolation(StrEnum):

@@ -30,7 +30,7 @@ UnaryKind: TypeAlias = Literal[
     "gelu", "gelu_tanh", "exp", "log", "sqrt", "reciprocal", "neg", "abs", "floor", "ceil", "round", "erf",
     "softplus",
 ]  # fmt: skip
-BinaryKind: TypeAlias = Literal["add", "sub", "mul", "div", "max", "min", "pow", "prelu"]
+BinaryKind: TypeAlias = Literal["add", "sub", "mul", "div", "max", "min", "pow", "prelu", "mask"]
 ReduceKind: TypeAlias = Literal["mean", "sum", "max", "min"]
 ResizeMode: TypeAlias = Literal["nearest", "linear"]
 Rounding: TypeAlias = Literal["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]

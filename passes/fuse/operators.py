@@ -63,7 +63,7 @@ def kind_of(op: Operation) -> OperatorKind:
         if kind in SCALARS:
             is_scale = any(isinstance(operand.owner, g.WeightOp) for operand in op.operands)
             return "vector" if is_scale else "scalar"
-        return "vector" if kind == "prelu" else "other"
+        return "vector" if kind in ("prelu", "mask") else "other"
     return "other"
 
 

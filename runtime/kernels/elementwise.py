@@ -167,5 +167,6 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "min": np.minimum,
     "pow": np.power,
     "prelu": lambda x, slope: np.where(x < 0, x * slope, x),
+    "mask": lambda x, mask: np.where(mask != 0, x, x.dtype.type(0)),
 }
 """kind -> function of (a, b)"""

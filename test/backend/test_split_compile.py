@@ -177,9 +177,9 @@ class Counted:
     def __init__(self, **cycles):
         self.cycles, self.seen = cycles, []
 
-    def __call__(self, program, page_bytes):
+    def __call__(self, program, page_bytes, image):
         self.seen.append(program.layers)
-        found = count_run(program, page_bytes)
+        found = count_run(program, page_bytes, image)
         cycles = self.cycles.get(f"of_{len(program.layers)}", found.cost.cycles)
         layers = {name: Cost(cycles // len(program.layers), cost.dram_bytes) for name, cost in found.layers.items()}
         return Count(Cost(cycles, self.cycles.get("dram_bytes", found.cost.dram_bytes)), layers)
@@ -197,7 +197,8 @@ def test_a_chain_whose_pieces_move_more_at_least_stays_whole_and_no_piece_is_com
     found = compile_pieces(module, target("edge"), Choices(), at_stop=at_stop, count_run=count)
     assert [e.program.name for e in found.executables] == ["net"] and set(tried) == {""}
     assert found.log[0].endswith("tried at output branches, after 'conv_2', 'conv_3', 'conv_4'")
-    whole = count(found.executables[0].program, found.executables[0].code.page_bytes).cost
+    (executable,) = found.executables
+    whole = count(executable.program, executable.code.page_bytes, executable.weights).cost
     line = f"the whole takes {whole.cycles:,} cycles and {whole.dram_bytes:,} bytes of DRAM: it stays whole"
     assert found.log[1].startswith("split: the 4 pieces would move at least ") and found.log[1].endswith(line)
     assert_agree(run_pieces(found.executables, inputs, found.outputs), expected)
@@ -207,7 +208,7 @@ def test_the_least_bytes_are_what_pieces_through_dram_move():
     """Layer by layer on a machine with room for everything, pieces move next to nothing beyond that."""
     module, _ = chain(5, outputs=WORKED)
     pieces = compile_pieces(module.clone(), target("default"), Choices(), OUTPUTS).executables
-    counts = [count_run(each.program, each.code.page_bytes) for each in pieces]
+    counts = [count_run(each.program, each.code.page_bytes, each.weights) for each in pieces]
     moved = sum(each.of(piece.program.layers).dram_bytes for each, piece in zip(counts, pieces, strict=True))
     log = compile_pieces(module, target("default"), Choices(), count_run=count_run).log
     least = int(log[1].split(" at least ")[1].split(" bytes")[0].replace(",", ""))
@@ -257,7 +258,7 @@ def test_what_did_not_fit_is_fused_again_as_long_as_nothing_rises():
 
 
 def sum_of_costs(found):
-    costs = [count_run(each.program, each.code.page_bytes).cost for each in found.executables]
+    costs = [count_run(each.program, each.code.page_bytes, each.weights).cost for each in found.executables]
     return Cost(sum(each.cycles for each in costs), sum(each.dram_bytes for each in costs))
 
 
@@ -286,7 +287,9 @@ def test_weights_are_compressed_where_that_moves_fewer_bytes_in_no_more_cycles()
     choices = Choices(dtype="f16", compression="auto", if_better=True)
     plain = built(aimed(module, "edge"), Choices(dtype="f16"), Run())
     found = built(aimed(module, "edge"), choices, Run(), count_run=count_run)
-    before, after = (count_run(e.program, e.code.page_bytes).cost for e in (plain.executable, found.executable))
+    before, after = (
+        count_run(each.program, each.code.page_bytes, each.weights).cost for each in (plain.executable, found.executable)
+    )
     assert after.cycles <= before.cycles and after.dram_bytes < 0.95 * before.dram_bytes
     assert found.count.cost == after
     assert found.executable.manifest["options"]["weights"]["compressed_tensors"] == 2

@@ -481,9 +481,11 @@ def test_choices_by_a_constant_mask_and_operands_without_dimensions(case):
     agrees(case, oracle)
 
 
-def test_what_is_infinite_and_not_chosen_does_no_harm():
-    case = Case("Where", [INFINITE], [np.isfinite(INFINITE), f32(1)], order=[1, 0, 2])
+def test_what_is_infinite_or_no_number_and_not_chosen_does_no_harm():
+    harmful = np.where(np.isposinf(INFINITE), np.float32(np.nan), INFINITE)
+    case = Case("Where", [harmful], [np.isfinite(harmful), f32(1)], order=[1, 0, 2])
     model = case.model()
     module = import_onnx(model)
-    (found,) = ReferenceExecutor(store_of(module)).run_graph(module, {"x0": INFINITE}).values()
-    np.testing.assert_array_equal(found, oracle(model, {"x0": INFINITE})[0])
+    (found,) = ReferenceExecutor(store_of(module)).run_graph(module, {"x0": harmful}).values()
+    np.testing.assert_array_equal(found, oracle(model, {"x0": harmful})[0])
+    assert np.isnan(harmful).any() and not np.isnan(found).any()

@@ -232,6 +232,8 @@ def test_binary_kinds_broadcast():
         close(kernels.binary(kind, a, b), getattr(np, name)(a, b))
     close(kernels.binary("pow", np.abs(a), b), np.abs(a) ** b)
     close(kernels.binary("prelu", a, b), np.where(a < 0, a * b, a))
+    harmful, mask = np.float32([np.nan, np.inf, -np.inf, 3]), np.float32([0, 0, 0, -2])
+    close(kernels.binary("mask", harmful, mask), np.float32([0, 0, 0, 3]))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])

@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import (
     FunctionType,
     IntegerAttr,
     ModuleOp,
+    NameLoc,
     StringAttr,
     UnrealizedConversionCastOp,
     UnregisteredOp,
@@ -271,7 +272,7 @@ def check_all(mixed, policy, variant=Choices(), where="tiny"):  # noqa: B008  # 
 def cuts_of(module):
     """Some layers, by their names."""
     ops = [op for op in network_of(module).body.block.ops if isinstance(op, graph.UnaryOp | graph.PoolOp)]
-    return [op.location.desc.data for op in ops][::2]
+    return [op.location.desc.data for op in ops if isinstance(op.location, NameLoc)][::2]
 
 
 def reads_of_others(module):

@@ -349,6 +349,7 @@ COMBINATIONS = {
     "min": min,
     "pow": power,
     "prelu": lambda a, b: a * b if a < 0 else a,
+    "mask": lambda a, b: a if b != 0 else 0.0,
 }
 
 

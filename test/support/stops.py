@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,10 @@ def target(name):
     """A target by its name, or as it is."""
     if isinstance(name, Target):
         return name
-    return targets.load(TINY if name == "tiny" else name)
+    return read(TINY if name == "tiny" else name)
+
+
+read = cache(targets.load)
 
 
 def sending(name):

@@ -513,7 +513,7 @@ def rounded(rounding, place):
 def composite(kind):
     """Elementary and transcendental parts of an operation on elements."""
     elementary = {
-        "identity", "add", "sub", "mul", "max", "min", "relu", "neg", "abs", "floor", "ceil", "round",
+        "identity", "add", "sub", "mul", "max", "min", "relu", "neg", "abs", "floor", "ceil", "round", "mask",
     }  # fmt: skip
     hard = {"div", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "reciprocal"}
     sums = {

@@ -14,7 +14,6 @@ from frustum.passes.weights import Array
 
 __all__ = ["CONVERTERS"]
 
-ZERO = np.zeros((), np.float32)
 
 
 def unary(kind: str, **defaults: float) -> Converter:
@@ -141,10 +140,9 @@ def dropout(node: Node) -> Result:
 
 
 def where(node: Node) -> Result:
-    """With a constant condition: each operand held to 0 where the other one is taken, and the sum of the two.
+    """With a constant condition: each operand masked to 0 where the other one is taken, and the sum of the two.
 
-    A minimum and a maximum hold it there, with infinite ends where it is free: they round nothing, and what is
-    infinite in the operand that is not taken does no harm.
+    A mask selects: what is infinite or no number in the operand that is not taken does no harm, and nothing is rounded.
     """
     condition = node.constant(0, "the condition")
     if condition is None:
@@ -152,23 +150,30 @@ def where(node: Node) -> Result:
     a, b = (node.operands[index] if node.has(index) else None for index in (1, 2))
     shape = np.broadcast_shapes(condition.shape, node.shape(1), node.shape(2))
     if isinstance(b, np.ndarray):
-        found = _held(node, 1, condition, b)
+        found = _otherwise(node, _masked(node, 1, condition), condition, b)
     elif isinstance(a, np.ndarray):
-        found = _held(node, 2, ~condition, a)
+        found = _otherwise(node, _masked(node, 2, ~condition), ~condition, a)
     else:
-        found = node.binary("add", _held(node, 1, condition), _held(node, 2, ~condition))
+        found = node.binary("add", _masked(node, 1, condition), _masked(node, 2, ~condition))
     return node.reshape(found, shape)
 
 
-def _held(node: Node, index: int, free: Array, otherwise: Array = ZERO) -> SSAValue:
-    """The operand where it is `free`, else the constant."""
+def _masked(node: Node, index: int, taken: Array) -> SSAValue:
+    """The operand where it is `taken`, else 0."""
     x = node.value(index)
-    if is_integer(x) or otherwise.dtype.kind != "f":
+    if is_integer(x):
         raise Refused("a choice between integers is not supported")
-    for kind, end in (("max", -np.inf), ("min", np.inf)):
-        x = node.binary(kind, x, node.weight(np.where(free, end, otherwise).astype(np.float32), kind))
-    return x
+    return node.binary("mask", x, node.weight(taken.astype(np.float32), "mask"))
 
+
+def _otherwise(node: Node, x: SSAValue, taken: Array, constant: Array) -> SSAValue:
+    """The constant in place of the 0 of what is not `taken`; adding -0.0 changes nothing, not even the sign of 0."""
+    if constant.dtype.kind != "f":
+        raise Refused("a choice between integers is not supported")
+    return node.binary("add", x, node.weight(np.where(taken, NOTHING, constant).astype(np.float32), "otherwise"))
+
+
+NOTHING = np.float32(-0.0)
 
 SIMPLE = {
     "Relu": "relu", "Sigmoid": "sigmoid", "HardSwish": "hard_swish", "Tanh": "tanh", "Exp": "exp", "Log": "log",
