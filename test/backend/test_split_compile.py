@@ -288,7 +288,7 @@ def test_weights_are_compressed_where_that_moves_fewer_bytes_in_no_more_cycles()
     plain = built(aimed(module, "edge"), Choices(dtype="f16"), Run())
     found = built(aimed(module, "edge"), choices, Run(), count_run=count_run)
     before, after = (
-        count_run(each.program, each.code.page_bytes, each.weights).cost for each in (plain.executable, found.executable)
+        count_run(e.program, e.code.page_bytes, e.weights).cost for e in (plain.executable, found.executable)
     )
     assert after.cycles <= before.cycles and after.dram_bytes < 0.95 * before.dram_bytes
     assert found.count.cost == after
