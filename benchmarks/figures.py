@@ -267,12 +267,14 @@ def keep(figures: dict[str, Figure]) -> None:
 
 
 def written(page: str, figures: dict[str, Figure]) -> str:
-    """The text of a page with its sections as they are in `figures`; KeyError for a section that was never measured."""
-    return PART.sub(lambda part: f"{part[1]}{rendered(figures[part[2]])}{part[3]}", page)
+    """The text of a page with its sections as they are in `figures`; one that was never measured says so."""
+    return PART.sub(lambda part: f"{part[1]}{rendered(figures.get(part[2]), part[2])}{part[3]}", page)
 
 
-def rendered(figure: Figure) -> str:
+def rendered(figure: Figure | None, name: str) -> str:
     """Markdown of a section."""
+    if figure is None:
+        return f"Not measured yet: `python benchmarks/figures.py {name}`.\n"
     stamp = f"Measured on {figure['date']} at commit {figure['commit']}.\n"
     if "text" in figure:
         return f"```\n{figure['text']}\n```\n{stamp}"

@@ -22,7 +22,8 @@ def test_every_section_is_in_a_page_and_every_page_names_sections_that_exist() -
     shown = [name for text in texts.values() for name in re.findall(r"<!-- figures ([\w-]+) -->", text)]
     assert sorted(shown) == sorted(figures.SECTIONS)
     assert all(text.count("<!-- figures ") == text.count("<!-- /figures -->") for text in texts.values())
-    assert set(figures.kept()) == set(figures.SECTIONS)
+    light = {name for name, section in figures.SECTIONS.items() if not section.heavy}
+    assert light <= set(figures.kept()) <= set(figures.SECTIONS)
 
 
 def test_what_is_written_in_a_page_is_read_again(tmp_path: Path) -> None:
@@ -36,8 +37,7 @@ def test_what_is_written_in_a_page_is_read_again(tmp_path: Path) -> None:
         f"before\n<!-- figures one -->\n```\nu\n```\n{line}<!-- /figures -->\nbetween\n"
         f"<!-- figures two -->\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n{line}<!-- /figures -->\n"
     )
-    with pytest.raises(KeyError):
-        figures.written(page, {})
+    assert figures.written(page, {}).count("Not measured yet: `python benchmarks/figures.py ") == 2
 
 
 def test_readme_shows_units_bytes_and_cycles_of_this_code(capsys: pytest.CaptureFixture[str]) -> None:
