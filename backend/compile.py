@@ -127,8 +127,9 @@ def built(
         kept[:] = [(module.clone(), choices)] if count_run is not None else []
 
     raw = work.encoded(fixed(module, raw_choices, run, stop, keep), raw_choices)
-    if count_run is None:
+    if not kept:  # nobody counts, or the module has nothing in which weights are held
         return Built(raw.executable(), None)
+    assert count_run is not None
     ((before, own),) = kept
     smaller = _compressed(before.clone(), replace(own, compression=choices.compression), work)
     if smaller is None:

@@ -19,6 +19,25 @@ def no_announcement() -> None:
     loops.LONG_SECONDS = float("inf")
 
 
+SLOW = (
+    "pipeline", "passes/fuse", "passes/graph/test_choose_layout.py", "passes/lower/test_ahead.py",
+    "passes/test_zoo.py", "passes/tile/test_lower_units.py", "backend/test_schedule.py",
+    "backend/test_split_compile.py", "backend/test_synchronisation.py", "benchmarks", "examples",
+    "runtime/test_chain_split.py", "runtime/test_fuzz.py", "runtime/test_line_buffer.py",
+    "runtime/test_reference_models.py", "runtime/test_timing_model.py", "runtime/test_weights_options.py",
+    "test_packaging.py",
+)  # fmt: skip
+"""What `make compat` leaves out: folders and files of which a test takes more than three seconds (`--durations`)."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    slow = [here / each for each in SLOW]
+    for item in items:
+        if item.path in slow or any(folder in item.path.parents for folder in slow):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "LitFile | None":
     if file_path.suffix == ".mlir" and "RUN:" in file_path.read_text():
         return LitFile.from_parent(parent, path=file_path)

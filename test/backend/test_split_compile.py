@@ -305,7 +305,7 @@ def test_weights_stay_raw_where_that_takes_more_cycles_or_no_fewer_bytes(worse):
     costs, shown = iter([Cost(10, 10), Cost(10 + worse.cycles, 10 + worse.dram_bytes - worse.cycles)]), {}
     run = Run(lambda stop, module: shown.update({stop: str(module)}))
     choices = Choices(dtype="f16", compression="auto", if_better=True)
-    found = built(aimed(module, "edge"), choices, run, count_run=lambda program, pages: Count(next(costs), {}))
+    found = built(aimed(module, "edge"), choices, run, count_run=lambda *run: Count(next(costs), {}))
     assert "weights" not in found.executable.manifest["options"] and found.count.cost == Cost(10, 10)
     plain = {}
     built(aimed(module, "edge"), Choices(dtype="f16"), Run(lambda stop, module: plain.update({stop: str(module)})))

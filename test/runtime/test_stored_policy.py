@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from frustum.backend import targets
+from frustum.dialects.target import TargetError
 from frustum.runtime import cli
 from frustum.runtime.build import build
-from frustum.runtime.failures import UsageError
 from frustum.runtime.request import Request
 
 
@@ -45,17 +45,17 @@ def test_the_command_line_wins(tmp_path):
     [
         (
             '{rules: "S1,1,2"}',
-            "target edge: error: options: rule 1 forward-only and rule 2 .* exclude each other",
+            r"81:18: error: options\.rules: rule 1 forward-only and rule 2 .* exclude each other",
         ),
-        ("{policy: best}", "target edge: error: options: unknown policy 'best'"),
+        ("{policy: best}", r"81:19: error: options\.policy: found 'best', allowed none, pyramid, "),
         (
             '{policy: pyramid, thresholds: "11=60"}',
-            "target edge: error: options: threshold 60 of rule 11 redundancy",
+            r"81:40: error: options\.thresholds: threshold 60 of rule 11 redundancy",
         ),
     ],
 )
 def test_a_wrong_one_is_refused(tmp_path, options, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(TargetError, match=message):
         manifest(tmp_path, options)
 
 
@@ -89,7 +89,7 @@ def test_a_stored_element_type_gives_way_to_types_that_are_there(tmp_path, capsy
     for stage, dtype in (("00-imported", "f32"), ("01-typed", "bf16"), ("05-lowered", "bf16")):
         capsys.readouterr()
         assert cli.main(["run", str(dump / f"{stage}.mlir"), "--target", str(target)]) == 0
-        assert f" on edge, {dtype}, policy" in capsys.readouterr().out
+        assert f" on {target}, {dtype}, policy" in capsys.readouterr().out
 
 
 def test_a_stored_element_type_acts_around_the_host(tmp_path):
