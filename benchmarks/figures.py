@@ -31,7 +31,7 @@ import fusion
 import measure
 import numpy as np
 import onnx
-from networks import Builder
+from literature import Builder
 
 import frustum
 from frustum.backend.targets import load

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from networks import NETWORKS
+from literature import NETWORKS
 
 import frustum
 from frustum.backend.targets import load
