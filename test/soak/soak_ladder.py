@@ -44,8 +44,8 @@ ZOO = {"squeezenet": ("df", "edge"), "resnet50": ("df",)}
 
 
 def literature():
-    """The benchmarks' networks; their module has the name of one of the tests' own."""
-    path = Path(__file__).parents[2] / "benchmarks" / "networks.py"
+    """The benchmarks' networks."""
+    path = Path(__file__).parents[2] / "benchmarks" / "literature.py"
     spec = importlib.util.spec_from_file_location("literature_networks", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
