@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from versions import OPSET_28
 
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.weights import store_of
@@ -138,6 +139,7 @@ def functions():
     return {s.name for s in schemas if not s.domain and (s.has_function or s.has_context_dependent_function)}
 
 
+@OPSET_28
 def test_no_function_is_forgotten():
     assert functions() == OPERATORS.keys() | NOT_OF_THE_DEVICE.keys()
 
@@ -181,6 +183,8 @@ def expected_of(model, inputs, opset):
     ("operator", "opset"), [(name, opset) for name in OPERATORS for opset in opsets(name)]
 )
 def test_a_function_means_what_it_meant_in_its_opset(operator, opset):
+    if not onnx.defs.has(operator):
+        pytest.skip(f"onnx {onnx.__version__} has no {operator}")
     model, inputs = model_of(operator, opset)
     expected = expected_of(model, inputs, opset)
     module = import_onnx(model)

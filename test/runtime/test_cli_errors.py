@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_models
 import pytest
+from versions import OPSET_28
 from xdsl.dialects.builtin import ModuleOp
 
 from frustum.runtime import cli
@@ -684,6 +685,7 @@ def test_a_full_stdout_is_no_internal_error(model: str, command: list[str]) -> N
     assert done.returncode == 2
 
 
+@OPSET_28
 def test_a_file_that_onnxruntime_rejects_is_not_compiled_for_a_check(tmp_path: Path, fails, monkeypatch) -> None:
     """SwiGLU is an operator of ONNX and of the device, but not of onnxruntime."""
     node = onnx.helper.make_node("SwiGLU", ["y", "y"], ["z"], "swish")
