@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fusion import print_table
+
 import frustum
 from frustum.backend.targets import load
 from frustum.dialects.isa.program import Conv
@@ -126,11 +128,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", action="append", help="shipped targets (default: default, edge)")
     parser.add_argument("--dtype", default="f16")
     options = parser.parse_args(args)
-    lines = rows(options.networks or NETWORKS, options.target or TARGETS, options.dtype)
-    head = next(lines)
-    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
-    for cells in lines:
-        print(f"| {' | '.join(cells)} |", flush=True)
+    print_table(rows(options.networks or NETWORKS, options.target or TARGETS, options.dtype))
     return 0
 
 

@@ -334,12 +334,16 @@ def main(args: Sequence[str] | None = None) -> int:
     options = parser.parse_args(args)
     for name in options.sections or SECTIONS:
         print(f"\n### {name}\n")
-        rows = SECTIONS[name](options.policy)
-        head = next(rows)
-        print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
-        for cells in rows:
-            print(f"| {' | '.join(cells)} |", flush=True)
+        print_table(SECTIONS[name](options.policy))
     return 0
+
+
+def print_table(rows: Iterator[list[str]]) -> None:
+    """Markdown of a table, its head first, each row as soon as it is measured."""
+    head = next(rows)
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for cells in rows:
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
 """The figures in the pages: written from one file, and of README those of this code."""
 
 import re
-from pathlib import Path
 
 import figures
 import pytest
 
 from frustum.runtime import cli
-
-README = figures.ROOT / "README.md"
 
 
 @pytest.mark.parametrize("page", figures.PAGES)
@@ -26,7 +23,7 @@ def test_every_section_is_in_a_page_and_every_page_names_sections_that_exist() -
     assert light <= set(figures.kept()) <= set(figures.SECTIONS)
 
 
-def test_what_is_written_in_a_page_is_read_again(tmp_path: Path) -> None:
+def test_what_is_written_in_a_page_is_read_again() -> None:
     page = "before\n<!-- figures one -->\nold\n<!-- /figures -->\nbetween\n<!-- figures two -->\n<!-- /figures -->\n"
     stamp = {"commit": "abc", "date": "2000-01-01"}
     found = figures.written(
