@@ -6,7 +6,7 @@ CODE   := dialects passes backend runtime
 SOAK   ?= $(wildcard test/soak/soak_*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench compat conformance soak docs figures figures-all
+.PHONY: help run test check bench compat conformance soak docs figures figures-all measures
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -34,6 +34,9 @@ conformance: $(VENV)/installed-test ## Run the ONNX backend suite, all 2033 case
 
 soak: $(VENV)/installed-test ## Run the wide comparisons, an hour (SOAK=test: all tests with 40 times the random examples)
 	$(BIN)/python -m pytest -n auto -rP --hypothesis-profile=soak $(PYTEST_ARGS) $(SOAK)
+
+measures: $(VENV)/bin/python ## Print the measures of the source (MEASURES_ARGS="v1 v2": of commits too)
+	$(BIN)/python test/support/house.py $(MEASURES_ARGS)
 
 docs: $(VENV)/installed ## Write docs/operations.md, docs/stops.md and the tables of docs/targets.md anew
 	$(BIN)/python -m frustum.runtime.op_table docs/operations.md
