@@ -39,7 +39,7 @@ measures: $(VENV)/bin/python ## Print the measures of the source (MEASURES_ARGS=
 	$(BIN)/python test/support/house.py $(MEASURES_ARGS)
 
 docs: $(VENV)/installed ## Write docs/operations.md, docs/stops.md and the tables of docs/targets.md anew
-	$(BIN)/python -m frustum.runtime.op_table docs/operations.md
+	$(BIN)/python -m frustum.runtime.tools.op_table docs/operations.md
 	$(BIN)/python examples/stops.py > docs/stops.md
 	$(BIN)/python -m frustum.backend.targets docs/targets.md
 

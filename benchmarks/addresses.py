@@ -23,8 +23,8 @@ import frustum
 from frustum.backend.targets import load
 from frustum.dialects.isa.program import Conv
 from frustum.dialects.target import Target
-from frustum.runtime.chain import Chain, chain_of
 from frustum.runtime.machine import Machine
+from frustum.runtime.model.chain import Chain, chain_of
 
 NETWORKS = (
     "squeezenet", "shufflenet", "resnet50", "alexnet", "densenet121", "inception_v1", "inception_v2", "vgg19",

@@ -28,7 +28,7 @@ import numpy as np
 import onnx
 
 from frustum.passes.zoo import ZOO
-from frustum.runtime.oracle import TOLERANCES
+from frustum.runtime.host.oracle import TOLERANCES
 
 HEAD = (
     "model", "target", "dtype", "max rel. error", "of allowed", "exit", "DRAM ratio", "cycles", "cycle ratio",
@@ -109,7 +109,7 @@ def run(job: Job, target: str, seed: int) -> tuple[int, dict[str, Any], float]:
             "--report",
             str(report),
         ]
-        script = "import sys; from frustum.runtime.cli import main; sys.exit(main())"
+        script = "import sys; from frustum.runtime.tools.cli import main; sys.exit(main())"
         started = time.perf_counter()
         try:
             code = subprocess.run(

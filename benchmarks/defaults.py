@@ -24,7 +24,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import frustum
 from frustum.backend.executable import Executable
 from frustum.passes.zoo import ZOO
-from frustum.runtime.chain import Chain
+from frustum.runtime.model.chain import Chain
 
 MOST_TIME = 1.5
 PLAIN: dict[str, Any] = {"split": "never", "compress_weights": "none"}

@@ -37,9 +37,9 @@ import frustum
 from frustum.backend.targets import load
 from frustum.dialects.weight_codec import compress
 from frustum.passes.tile.orders import ORDERS
-from frustum.runtime.build import build
 from frustum.runtime.kernels import BFLOAT16
-from frustum.runtime.request import Request
+from frustum.runtime.model.build import build
+from frustum.runtime.model.request import Request
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "benchmarks" / "figures.json"
@@ -59,7 +59,7 @@ Figure = dict[str, Any]
 
 def main_job() -> str:
     """The terminal's text of the main job."""
-    script = "import sys; from frustum.runtime.cli import main; sys.exit(main())"
+    script = "import sys; from frustum.runtime.tools.cli import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", script, *MAIN_JOB], capture_output=True, text=True, check=True)
     return done.stdout.strip("\n")
 

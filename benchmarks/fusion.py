@@ -25,8 +25,8 @@ from literature import NETWORKS
 import frustum
 from frustum.backend.targets import load
 from frustum.dialects.target import Engine, Target
-from frustum.runtime.build import build
-from frustum.runtime.request import Request
+from frustum.runtime.model.build import build
+from frustum.runtime.model.request import Request
 
 MB = 1e6
 MIB = 1 << 20

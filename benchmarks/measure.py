@@ -83,8 +83,8 @@ def side_by_side(network: str, target: str, runs: int) -> tuple[float, float, fl
 
     import frustum
     from frustum.backend.executable import Executable
-    from frustum.runtime.chain import chain_of
     from frustum.runtime.machine import Machine
+    from frustum.runtime.model.chain import chain_of
 
     model = zoo_model(network)
     options = onnxruntime.SessionOptions()

@@ -29,8 +29,8 @@ CODES = {
     "frustum.passes.fuse.policy:PolicyError": BAD_INPUT,
     "frustum.backend.container:ExecutableError": BAD_INPUT,
     "frustum.runtime.machine:InputError": BAD_INPUT,
-    "frustum.runtime.host:HostError": BAD_INPUT,
-    "frustum.runtime.oracle:OracleError": BAD_INPUT,
+    "frustum.runtime.host.host_model:HostError": BAD_INPUT,
+    "frustum.runtime.host.oracle:OracleError": BAD_INPUT,
     "frustum.runtime.pipeline_text:PipelineError": BAD_INPUT,
     "frustum.dialects.stored_table:TableError": BAD_INPUT,
     "frustum.runtime.diagnostics:Reported": BAD_INPUT,
@@ -93,7 +93,7 @@ def _write_reproducer(file: Path, circumstances: Sequence[str], fault: CompilerF
     if fault is None:
         file.write_text("\n".join(circumstances) + "\n", encoding="utf-8", errors="backslashreplace")
         return
-    from frustum.runtime.reproducer import write_module_before_fault
+    from frustum.runtime.tools.reproducer import write_module_before_fault
 
     write_module_before_fault(file, fault, circumstances)
 

@@ -17,18 +17,18 @@ import numpy as np
 from frustum.backend.executable import Executable, check_program
 from frustum.dialects.isa.program import MEMORIES, Conv, External
 from frustum.dialects.target import Target, from_json
-from frustum.runtime.addresses import check_reach
-from frustum.runtime.check import check
-from frustum.runtime.expand import DRAM, Expanded, expand
+from frustum.runtime.check.check import check
+from frustum.runtime.device.addresses import check_reach
+from frustum.runtime.device.expand import DRAM, Expanded, expand
+from frustum.runtime.device.line_buffer import LineBufferCounts, LineBuffers
+from frustum.runtime.device.matrix import convolve_by_address
+from frustum.runtime.device.memory import DTYPES, Memories, host_type
+from frustum.runtime.device.table import check_tables, with_tables
 from frustum.runtime.kernels import Array, integer, narrow
-from frustum.runtime.line_buffer import LineBufferCounts, LineBuffers
-from frustum.runtime.matrix import convolve_by_address
-from frustum.runtime.memory import DTYPES, Memories, host_type
 from frustum.runtime.progress import Progress
-from frustum.runtime.table import check_tables, with_tables
 
 if TYPE_CHECKING:
-    from frustum.runtime.functional import Plan
+    from frustum.runtime.device.functional import Plan
 
 Mode: TypeAlias = Literal["full", "functional", "timing"]
 
@@ -65,7 +65,7 @@ class _Decoded:
 
     @cached_property
     def plan(self) -> Plan:
-        from frustum.runtime.functional import Plan  # which imports numba
+        from frustum.runtime.device.functional import Plan  # which imports numba
 
         return Plan(self.expanded, self.capacities)
 
@@ -161,7 +161,7 @@ class Machine:
         return memories
 
     def _simulate(self) -> Any:
-        from frustum.runtime.timeline import simulate
+        from frustum.runtime.time.timeline import simulate
 
         return simulate(self.expanded, self.target, self.executable.code.page_bytes)
 

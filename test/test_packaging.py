@@ -65,7 +65,7 @@ def test_mypy_sees_types_through_the_wheel(wheel: zipfile.ZipFile, tmp_path: Pat
     command = ["env", path, sys.executable, "-c", code, str(site), *flags, str(script)]
     text = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
     assert "py.typed" not in text
-    assert 'Revealed type is "frustum.runtime.api.Result' in text
+    assert 'Revealed type is "frustum.runtime.tools.api.Result' in text
     assert 'error: Argument 1 to "compile" has incompatible type "int"' in text
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from frustum.runtime.api import compile, run
+    from frustum.runtime.tools.api import compile, run
 
 __all__ = ["compile", "run"]
 
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'frustum' has no attribute {name!r}")
     # By name, not by statement: else everything that imports the package would seem to import its commands.
-    return getattr(import_module("frustum.runtime.api"), name)
+    return getattr(import_module("frustum.runtime.tools.api"), name)
 
 
 def __dir__() -> list[str]:

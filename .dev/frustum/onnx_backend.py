@@ -1,6 +1,6 @@
-"""Frustum as a backend of ONNX: see `frustum.runtime.onnx_backend`."""
+"""Frustum as a backend of ONNX: see `frustum.runtime.tools.onnx_backend`."""
 
-from frustum.runtime.onnx_backend import (
+from frustum.runtime.tools.onnx_backend import (
     FrustumBackend,
     Prepared,
     is_compatible,

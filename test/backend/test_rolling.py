@@ -16,7 +16,7 @@ from frustum.backend.read_program import read_program
 from frustum.backend.schedule import Schedule
 from frustum.backend.set_target import SetTarget
 from frustum.dialects.isa import AllocOp, FIsa
-from frustum.runtime.check import RaceError
+from frustum.runtime.check.check import RaceError
 from frustum.runtime.machine import Machine
 
 TEXT = Path(__file__).with_name("rolling.mlir").read_text()

@@ -5,7 +5,7 @@ import re
 import figures
 import pytest
 
-from frustum.runtime import cli
+from frustum.runtime.tools import cli
 
 
 @pytest.mark.parametrize("page", figures.PAGES)

@@ -16,8 +16,8 @@ from versions import OPSET_28
 
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.weights import store_of
-from frustum.runtime.host import NEWEST_OPSET
-from frustum.runtime.reference import ReferenceExecutor
+from frustum.runtime.host.host_model import NEWEST_OPSET
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 FIRST, NEWEST = 7, onnx.defs.onnx_opset_version()
 TOLERANCE = 2e-5

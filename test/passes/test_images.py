@@ -9,7 +9,7 @@ from onnx_differences import images_of
 import frustum
 from frustum.passes.errors import Unsupported
 from frustum.passes.import_onnx import import_onnx
-from frustum.runtime.agreement import agreement
+from frustum.runtime.host.agreement import agreement
 
 COUNT = 3
 AXIS_0 = "works along axis 0 of"

@@ -10,7 +10,7 @@ from frustum.passes.errors import ModelError
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.weights import store_of
-from frustum.runtime.reference import ReferenceExecutor, network_of
+from frustum.runtime.reference.graph import ReferenceExecutor, network_of
 
 U8, S8, I32 = np.uint8, np.int8, np.int32
 

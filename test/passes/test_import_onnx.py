@@ -15,7 +15,7 @@ from frustum.dialects.graph import ConvOp, FGraph, MatmulOp, NetworkOp, ReshapeO
 from frustum.passes.errors import ModelError, Unsupported
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.weights import store_of, write_module
-from frustum.runtime.reference import ReferenceExecutor
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 
 def tensor(name, shape, seed=0):

@@ -10,7 +10,7 @@ from xdsl.context import Context
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.weights import store_of
-from frustum.runtime.reference import ReferenceExecutor
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 OPSET = 21
 TOLERANCE = 2e-5

@@ -12,7 +12,7 @@ from frustum.passes.errors import ModelError, Unsupported
 from frustum.passes.onnx.host_cost import Island, device_seconds, host_is_cheaper, host_seconds
 from frustum.passes.onnx.loading import load_model
 from frustum.passes.onnx.place_host import Placement, constant_inputs, import_or_place, place, whole_on_host
-from frustum.runtime.agreement import agreement
+from frustum.runtime.host.agreement import agreement
 
 DEFAULT, EDGE = targets.load("default"), targets.load("edge")
 

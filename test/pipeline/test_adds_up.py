@@ -20,8 +20,8 @@ from frustum.backend.pipeline import Choices, Run
 from frustum.backend.targets import load
 from frustum.dialects import graph
 from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES
-from frustum.runtime.chain import placed
-from frustum.runtime.execute import execute, report_of
+from frustum.runtime.model.chain import placed
+from frustum.runtime.model.execution import execute, report_of
 
 MODES = ("timing", "functional", "full")
 COPYING = ("gdma", "iodma", "mvdma", "bus", "cdma")

@@ -21,8 +21,8 @@ from frustum.dialects.weight_codec import CODECS
 from frustum.passes.lower.compress_weights import CompressWeights
 from frustum.passes.lower.weight_blocks import COMPRESSION
 from frustum.passes.weights import store_of, used_keys
-from frustum.runtime.counters import compulsory_bytes, count
 from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import compulsory_bytes, count
 
 
 def prune(module, share=0.9):

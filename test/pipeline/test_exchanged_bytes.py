@@ -12,8 +12,8 @@ from units import Group, as_units, placed
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects.isa.program import MEMORIES
 from frustum.dialects.unit import Partition
-from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import count
 
 SIZE, CHANNELS, TAPS = 16, 4, 9
 

@@ -8,7 +8,7 @@ import pytest
 from mixed_models import model, node
 
 import frustum
-from frustum.runtime.agreement import agreement
+from frustum.runtime.host.agreement import agreement
 
 
 def normal(*shape):

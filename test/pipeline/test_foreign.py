@@ -22,7 +22,7 @@ from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import to_attribute
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.runtime.failures import UsageError
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
 
 VARIANTS = (
     Choices(),

@@ -20,9 +20,9 @@ from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.unit import Partition
-from frustum.runtime.counters import Counters, count
 from frustum.runtime.machine import Machine
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
+from frustum.runtime.report.counters import Counters, count
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from frustum.backend.pipeline import Choices
 from frustum.backend.schedule import Schedule
 from frustum.dialects.isa.program import Conv
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
-from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
-from frustum.runtime.work import work
+from frustum.runtime.report.counters import count
+from frustum.runtime.time.work import work
 
 NAMES = ("convolutions", "grouped", "depthwise_chain", "deep_and_wide", "long_kernel", "dense_layers", "products")
 WAYS = [("tiny", "f32"), ("line64", "f16"), ("default", "f16"), ("edge", "f32")]

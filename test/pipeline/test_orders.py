@@ -23,8 +23,8 @@ from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.orders import ORDERS
 from frustum.passes.tile.split_breadth_first import SplitBreadthFirst
-from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import count
 
 
 def network(rows, columns):

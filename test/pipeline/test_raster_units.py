@@ -19,10 +19,10 @@ from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.tile.partition import PartitionUnits
-from frustum.runtime.counters import count
-from frustum.runtime.execute import units_of
 from frustum.runtime.machine import Machine
-from frustum.runtime.reference import network_of
+from frustum.runtime.model.execution import units_of
+from frustum.runtime.reference.graph import network_of
+from frustum.runtime.report.counters import count
 
 
 def run_unit(module, inputs, target, partition):

@@ -14,7 +14,7 @@ from window_chains import first_broad, machine
 import frustum
 from frustum.backend import targets
 from frustum.dialects.fit import OrderDoesNotFit
-from frustum.runtime.cli import main
+from frustum.runtime.tools.cli import main
 
 KIB = 1024
 

@@ -13,9 +13,9 @@ from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable, project
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.fuse.listing import network_ops
-from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
+from frustum.runtime.report.counters import count
 
 SIZE, CHANNELS = 16, 4
 MAP_BYTES = CHANNELS * SIZE * SIZE * 4

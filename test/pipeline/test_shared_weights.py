@@ -18,8 +18,8 @@ from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa import AllocOp, CopyOp
 from frustum.passes.lower.compress_weights import CompressWeights
 from frustum.passes.lower.share_weights import ShareWeights
-from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import count
 
 
 def shared(lowered, codec=None):

@@ -16,7 +16,7 @@ from frustum.backend.compile import compile_module
 from frustum.backend.executable import write_executable
 from frustum.backend.pipeline import STOPS, Choices
 from frustum.passes.weights import write_module
-from frustum.runtime.sources import read_stage
+from frustum.runtime.model.sources import read_stage
 
 RUN_STOPS = ("typed", "fused", "placed", "fixed")
 """One for each way of running; the neighbours of these are run in `test_every_stop_runs`."""

@@ -12,9 +12,9 @@ from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.zoo import zoo_model
-from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
+from frustum.runtime.report.counters import count
 
 NO_LAYERS = (graph.WeightOp, graph.ReshapeOp, graph.OutputOp)
 

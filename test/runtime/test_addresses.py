@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from frustum.dialects import address_table as at
 from frustum.dialects.isa import program as p
 from frustum.dialects.stored_table import write_table
-from frustum.runtime.addresses import check_reach
-from frustum.runtime.check import AccessError
-from frustum.runtime.expand import expand
-from frustum.runtime.functional import PRODUCTS, Plan
-from frustum.runtime.matrix import convolve_by_address
-from frustum.runtime.memory import DTYPES, Memories
-from frustum.runtime.table import with_tables
+from frustum.runtime.check.check import AccessError
+from frustum.runtime.device.addresses import check_reach
+from frustum.runtime.device.expand import expand
+from frustum.runtime.device.functional import PRODUCTS, Plan
+from frustum.runtime.device.matrix import convolve_by_address
+from frustum.runtime.device.memory import DTYPES, Memories
+from frustum.runtime.device.table import with_tables
 
 A = p.Affine
 OUT, BYTES = 8192, 1 << 14

@@ -19,10 +19,10 @@ from frustum.dialects.graph import FGraph
 from frustum.passes.errors import ModelError, Unsupported
 from frustum.passes.fuse.policy import DEFAULT
 from frustum.passes.import_onnx import import_onnx
+from frustum.runtime.device.memory import DTYPES
 from frustum.runtime.failures import UsageError
+from frustum.runtime.host.oracle import oracle_outputs
 from frustum.runtime.machine import InputError
-from frustum.runtime.memory import DTYPES
-from frustum.runtime.oracle import oracle_outputs
 
 
 def test_importing_the_package_is_free() -> None:

@@ -14,13 +14,13 @@ from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.quantise import QuantiseNetwork, scale_of_range
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.weights import store_of
-from frustum.runtime.build import build
-from frustum.runtime.calibrate import accuracy_of, calibrate, ends_of, joined, layer_values, snr_db
 from frustum.runtime.failures import UsageError
-from frustum.runtime.oracle import random_inputs
-from frustum.runtime.quantising import CALIBRATION_INPUTS, MOST_MACS, inputs_within, macs_of
-from frustum.runtime.reference import ReferenceExecutor, network_of
-from frustum.runtime.request import Request
+from frustum.runtime.host.oracle import random_inputs
+from frustum.runtime.model.build import build
+from frustum.runtime.model.calibration import accuracy_of, calibrate, ends_of, joined, layer_values, snr_db
+from frustum.runtime.model.quantisation import CALIBRATION_INPUTS, MOST_MACS, inputs_within, macs_of
+from frustum.runtime.model.request import Request
+from frustum.runtime.reference.graph import ReferenceExecutor, network_of
 
 ENOUGH_DB = 25
 
@@ -180,7 +180,7 @@ def test_the_report_tells_on_how_many_inputs_and_how_long(monkeypatch):
     built = build(Request(model(), dtype="int8", target="edge"))
     assert 0 < built.calibrate_seconds < built.compile_seconds
     assert built.executable.manifest["options"]["accuracy"]["calibration_inputs"] == CALIBRATION_INPUTS
-    monkeypatch.setattr("frustum.runtime.quantising.MOST_MACS", 3 * macs_of(import_onnx(model())))
+    monkeypatch.setattr("frustum.runtime.model.quantisation.MOST_MACS", 3 * macs_of(import_onnx(model())))
     few = build(Request(model(), dtype="int8", target="edge"))
     feeds = {"x": np.random.default_rng(3).random((1, 3, 12, 12), np.float32)}
     assert frustum.run(few.executable, feeds).report["calibration_inputs"] == 3
@@ -191,7 +191,7 @@ def test_ranges_do_not_depend_on_runs_side_by_side(monkeypatch):
     """As many at once as there are, and one after the other: the same ranges, to the last bit."""
     found = []
     for at_once in (1, 4):
-        monkeypatch.setattr("frustum.runtime.calibrate.RUNS_AT_ONCE", at_once)
+        monkeypatch.setattr("frustum.runtime.model.calibration.RUNS_AT_ONCE", at_once)
         module = import_onnx(model())
         calibrate(module, [random_inputs(module, seed) for seed in range(6)], "percentile")
         found.append(str(network_of(module)))

@@ -13,10 +13,10 @@ from mixed_models import controlled, model, node, sandwich, transformer
 
 import frustum
 from frustum.backend.targets import load
-from frustum.runtime.chain import Chain, chain_of
-from frustum.runtime.cli import main
 from frustum.runtime.machine import InputError
-from frustum.runtime.report import Report
+from frustum.runtime.model.chain import Chain, chain_of
+from frustum.runtime.report.report import Report
+from frustum.runtime.tools.cli import main
 
 
 def oracle(proto: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -283,6 +283,6 @@ def test_pieces_in_a_wrong_order_are_refused(
     manifest = json.loads(path.read_text())
     del manifest["sha256"]
     manifest["pieces"].reverse()
-    monkeypatch.setattr("frustum.runtime.compiled_folder.read_manifest", lambda folder: manifest)
+    monkeypatch.setattr("frustum.runtime.model.compiled_folder.read_manifest", lambda folder: manifest)
     assert main(["run", str(folder)]) == 2
     assert "damaged: piece 'mixed_2' reads 'h', which nothing gives" in capsys.readouterr().err

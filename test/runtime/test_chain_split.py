@@ -21,9 +21,9 @@ from stops import run_module, target
 
 import frustum
 from frustum.dialects import graph
-from frustum.runtime import cli
-from frustum.runtime.chain import Chain
 from frustum.runtime.failures import UsageError
+from frustum.runtime.model.chain import Chain
+from frustum.runtime.tools import cli
 
 ROOT = Path(__file__).parents[2]
 LAYERS = 6
@@ -319,7 +319,7 @@ def test_every_dumped_stage_of_a_cut_network_can_be_continued(file, tmp_path):
 
 # --- reproducible, refused when damaged --------------------------------------------------------------------
 
-COMPILE = "import sys; from frustum.runtime.cli import main; sys.exit(main(sys.argv[1:]))"
+COMPILE = "import sys; from frustum.runtime.tools.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def test_two_processes_write_the_same_bytes(file, tmp_path):

@@ -13,8 +13,9 @@ from onnx import TensorProto
 
 from frustum.backend.pipeline import STOPS, Choices, passes_to
 from frustum.passes.fuse.policy import DEFAULT
-from frustum.runtime import cli, oracle
-from frustum.runtime.oracle import oracle_outputs
+from frustum.runtime.host import oracle
+from frustum.runtime.host.oracle import oracle_outputs
+from frustum.runtime.tools import cli
 
 KEYS = {
     "schema", "model", "target", "dtype", "policy", "dram", "cycles", "macs", "engines", "peak_bytes", "energy_pj",

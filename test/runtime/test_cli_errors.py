@@ -14,7 +14,7 @@ import pytest
 from versions import OPSET_28
 from xdsl.dialects.builtin import ModuleOp
 
-from frustum.runtime import cli
+from frustum.runtime.tools import cli
 
 EDGE = Path(__file__).parents[2] / "backend" / "targets" / "edge.yaml"
 
@@ -285,7 +285,7 @@ def test_unwritable_files_are_refused_before_the_model_is_read(option: str, fail
 def test_unwritable_folders_are_refused_before_the_model_is_compiled(
     option: str, model: str, fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frustum.runtime.compiling.compile_pieces", None)
+    monkeypatch.setattr("frustum.runtime.model.device_piece.compile_pieces", None)
     (tmp_path / "file").touch()
     rest = ["-o", tmp_path / "good"] if option != "-o" else []
     for path, reason in (
@@ -308,13 +308,13 @@ def test_a_full_disk_leaves_nothing(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("frustum.runtime.compiled_folder.write_executable", full)
+    monkeypatch.setattr("frustum.runtime.model.compiled_folder.write_executable", full)
     folder = tmp_path / "out"
     assert (
         fails("compile", model, "-o", folder)
         == f"{folder}: error: cannot be written: No space left on device"
     )
-    monkeypatch.setattr("frustum.runtime.commands.run.np.savez", full)
+    monkeypatch.setattr("frustum.runtime.tools.commands.run.np.savez", full)
     path = tmp_path / "out.npz"
     assert (
         fails("run", model, "--output", path) == f"{path}: error: cannot be written: No space left on device"
@@ -519,7 +519,7 @@ def test_layers_in_no_network_do_not_keep_a_network_from_running(
 
 
 def test_outlined_layers_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from frustum.runtime import opt
+    from frustum.runtime.tools import opt
 
     stage, outlined = tmp_path / "host.mlir", tmp_path / "outlined.mlir"
     stage.write_text(STRAY)
@@ -542,7 +542,7 @@ def crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr("frustum.runtime.compiling.compile_pieces", compile_module)
+    monkeypatch.setattr("frustum.runtime.model.device_piece.compile_pieces", compile_module)
     monkeypatch.delenv("FRUSTUM_DEBUG", raising=False)
     return tmp_path / "tmp"
 
@@ -578,7 +578,7 @@ def test_a_reproducer_runs_to_the_same_error(
 ) -> None:
     from frustum.backend.pipeline import Choices, passes_to, stops_after
     from frustum.passes.graph.choose_layout import ChooseLayout
-    from frustum.runtime import opt
+    from frustum.runtime.tools import opt
 
     if from_text:
         stages = tmp_path / "stages"
@@ -628,7 +628,7 @@ def test_interrupted(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("frustum.runtime.compiling.compile_pieces", interrupt)
+    monkeypatch.setattr("frustum.runtime.model.device_piece.compile_pieces", interrupt)
     assert cli.main(["run", model]) == 130
     assert capsys.readouterr().err == "frustum: interrupted\n"
 
@@ -679,7 +679,7 @@ def test_a_full_stdout_is_no_internal_error(model: str, command: list[str]) -> N
     words = [model if word == "MODEL" else word for word in command]
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "frustum.runtime.cli", *words], stdout=full, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "frustum.runtime.tools.cli", *words], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert done.stderr == "frustum: error: stdout cannot be written: No space left on device\n"
     assert done.returncode == 2
@@ -691,6 +691,6 @@ def test_a_file_that_onnxruntime_rejects_is_not_compiled_for_a_check(tmp_path: P
     node = onnx.helper.make_node("SwiGLU", ["y", "y"], ["z"], "swish")
     path = onnx_models.save(tmp_path, onnx_models.network(opset=28, extra=(node,)))
     compiled = []
-    monkeypatch.setattr("frustum.runtime.build._chain", lambda *_: compiled.append("too early"))
+    monkeypatch.setattr("frustum.runtime.model.build._chain", lambda *_: compiled.append("too early"))
     assert "onnxruntime does not load the model: " in fails("run", path, "--check")
     assert not compiled

@@ -10,8 +10,8 @@ from mixed_models import model, node, sandwich
 from onnx import TensorProto, helper
 from versions import OPSET_28
 
-from frustum.runtime.cli import main
-from frustum.runtime.oracle import compare
+from frustum.runtime.host.oracle import compare
+from frustum.runtime.tools.cli import main
 
 
 def frustum(*arguments: object) -> int:

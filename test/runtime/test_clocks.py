@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from frustum.dialects.isa import program as p
-from frustum.runtime.clocks import Engines, OrderError, clocks
-from frustum.runtime.expand import expand
+from frustum.runtime.check.clocks import Engines, OrderError, clocks
+from frustum.runtime.device.expand import expand
 
 ENGINES = ("iodma", "mvdma", "vector", "gdma")
 CORES, CLUSTERS = 2, 1

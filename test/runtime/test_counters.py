@@ -10,8 +10,8 @@ import pytest
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import read_target
-from frustum.runtime.counters import compulsory_bytes, count, roofline_cycles
-from frustum.runtime.expand import expand
+from frustum.runtime.device.expand import expand
+from frustum.runtime.report.counters import compulsory_bytes, count, roofline_cycles
 
 FILE = Path(__file__).parents[2] / "backend" / "targets" / "default.yaml"
 DEFAULT = read_target(FILE.read_text(), str(FILE))

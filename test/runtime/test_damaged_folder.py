@@ -22,9 +22,9 @@ from mixed_models import sandwich
 
 import frustum
 from frustum.backend.container import ENTRY, HEADER
-from frustum.runtime import cli
-from frustum.runtime.compiled_folder import MANIFEST, _sealed
 from frustum.runtime.failures import UsageError
+from frustum.runtime.model.compiled_folder import MANIFEST, _sealed
+from frustum.runtime.tools import cli
 
 MOST_BYTES, MOST_SECONDS = 8 << 20, 1.0
 X = {"x": np.zeros((1, 32, 32, 32), np.float32)}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from frustum.runtime.engine import BARRIER, COMPUTE, TRANSFER, DeadlockError, Operations, simulate
+from frustum.runtime.time.engine import BARRIER, COMPUTE, TRANSFER, DeadlockError, Operations, simulate
 
 
 @dataclass

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from frustum.dialects.isa import program as p
-from frustum.runtime.expand import DRAM, NRAM, SRAM, expand
+from frustum.runtime.device.expand import DRAM, NRAM, SRAM, expand
 
 A = p.Affine
 

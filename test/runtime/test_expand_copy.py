@@ -13,12 +13,12 @@ from plain_machine import new_memories, run
 from frustum.dialects import weight_codec as codec
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import read_target
-from frustum.runtime.check import AccessError, RaceError, check
-from frustum.runtime.counters import count
-from frustum.runtime.expand import expand
-from frustum.runtime.functional import Plan
-from frustum.runtime.memory import DTYPES
-from frustum.runtime.timeline import simulate
+from frustum.runtime.check.check import AccessError, RaceError, check
+from frustum.runtime.device.expand import expand
+from frustum.runtime.device.functional import Plan
+from frustum.runtime.device.memory import DTYPES
+from frustum.runtime.report.counters import count
+from frustum.runtime.time.timeline import simulate
 
 A = p.Affine
 CLUSTERS, CORES, PASSES = 2, 3, 2

@@ -108,7 +108,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_what_a_living_one_wri
 
 
 def test_a_folder_whose_name_a_killed_run_took_is_found_by_the_command_that_reads_it(tmp_path: Path) -> None:
-    from frustum.runtime.sources import kind_of
+    from frustum.runtime.model.sources import kind_of
 
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

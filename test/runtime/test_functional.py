@@ -7,11 +7,11 @@ import pytest
 from isa_cases import SIZES, Layout, agree, span
 
 from frustum.dialects.isa import program as p
-from frustum.runtime import blas, functional, products
-from frustum.runtime.check import AccessError
-from frustum.runtime.expand import expand
-from frustum.runtime.functional import Plan
-from frustum.runtime.memory import Memories
+from frustum.runtime.check.check import AccessError
+from frustum.runtime.device import blas, functional, products
+from frustum.runtime.device.expand import expand
+from frustum.runtime.device.functional import Plan
+from frustum.runtime.device.memory import Memories
 
 A = p.Affine
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from frustum.dialects.isa import program as p
-from frustum.runtime.expand import expand
-from frustum.runtime.group import group
+from frustum.runtime.device.expand import expand
+from frustum.runtime.device.group import group
 
 A = p.Affine
 CAPACITIES = (1 << 20, 1 << 16, 1 << 14, 1 << 14)

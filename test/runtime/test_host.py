@@ -6,7 +6,7 @@ import pytest
 from mixed_models import model, node
 from onnx import TensorProto, helper
 
-from frustum.runtime.host import DIFFERS, HostError, HostModel, type_of
+from frustum.runtime.host.host_model import DIFFERS, HostError, HostModel, type_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

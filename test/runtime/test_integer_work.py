@@ -8,9 +8,9 @@ from stops import free_addresses
 from frustum.backend import targets
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.program import Affine, Box, Scale, Span, View
-from frustum.runtime.counters import count
-from frustum.runtime.expand import expand
-from frustum.runtime.work import work
+from frustum.runtime.device.expand import expand
+from frustum.runtime.report.counters import count
+from frustum.runtime.time.work import work
 
 DEFAULT = free_addresses(targets.load("default"))
 OUTPUTS, POSITIONS, CHANNELS = 64, 48, 24

@@ -11,7 +11,7 @@ from line_buffer_cases import Case, run, set_up_of, target
 
 from frustum.dialects.durations import Convolution, matrix_work
 from frustum.dialects.isa import program as p
-from frustum.runtime.line_buffer import SetUpError
+from frustum.runtime.device.line_buffer import SetUpError
 
 MODES = ("split", "continuous")
 

@@ -5,7 +5,7 @@ import pytest
 from isa_cases import Layout, agree, outputs, span, windows_of
 
 from frustum.dialects.isa import program as p
-from frustum.runtime.memory import DTYPES
+from frustum.runtime.device.memory import DTYPES
 
 A = p.Affine
 SEEDS = range(6)

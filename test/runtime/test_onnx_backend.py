@@ -61,7 +61,7 @@ def test_weights_shapes_and_axes_become_constants() -> None:
 
 
 def test_constants_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from frustum.runtime import onnx_backend
+    from frustum.runtime.tools import onnx_backend
 
     asked = []
     original = onnx_backend.constants_of_run

@@ -15,7 +15,7 @@ from xdsl.irdl import (
     var_operand_def,
 )
 
-from frustum.runtime import op_table
+from frustum.runtime.tools import op_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 

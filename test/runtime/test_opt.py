@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from frustum.runtime import opt
+from frustum.runtime.tools import opt
 
 GOOD = "func.func @f(%x : i32) -> i32 {\n  func.return %x : i32\n}\n"
 
@@ -242,7 +242,7 @@ def test_help_takes_less_than_a_second() -> None:
     assert min(seconds() for _ in range(3)) < 1.0
 
 
-@pytest.mark.parametrize("module", ["frustum", "frustum.runtime.universe", "frustum.runtime.opt"])
+@pytest.mark.parametrize("module", ["frustum", "frustum.runtime.universe", "frustum.runtime.tools.opt"])
 def test_starting_imports_nothing_heavy(module: str) -> None:
     heavy = "{'numpy', 'onnx', 'onnxruntime', 'numba', 'ruamel', 'ruamel.yaml', 'llvmlite', 'scipy'}"
     ours = "[name for name in sys.modules if name.startswith(('frustum.passes', 'frustum.backend'))]"
@@ -256,5 +256,5 @@ def test_the_command_says_what_it_stands_on() -> None:
 
 
 def _run(arguments: list[str], text: str = "") -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "frustum.runtime.opt", *arguments]
+    command = [sys.executable, "-m", "frustum.runtime.tools.opt", *arguments]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False)

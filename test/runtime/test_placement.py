@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stops import target
 
 from frustum.runtime.failures import UsageError
-from frustum.runtime.placement import HOST, PieceWork, chips_of, schedule
+from frustum.runtime.model.placement import HOST, PieceWork, chips_of, schedule
 
 MANYCORE = target("manycore")
 

@@ -8,11 +8,11 @@ from isa_cases import SIZES, Layout, load, outputs, span, windows_of
 from plain_machine import new_memories
 
 from frustum.dialects.isa import program as p
-from frustum.runtime import products
-from frustum.runtime.expand import expand
-from frustum.runtime.functional import PRODUCTS, WORK, Plan
-from frustum.runtime.matrix import convolve
-from frustum.runtime.memory import DTYPES
+from frustum.runtime.device import products
+from frustum.runtime.device.expand import expand
+from frustum.runtime.device.functional import PRODUCTS, WORK, Plan
+from frustum.runtime.device.matrix import convolve
+from frustum.runtime.device.memory import DTYPES
 
 A = p.Affine
 CLUSTERS, CORES = 2, 3

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr, UnknownLoc, bf1
 
 from frustum.dialects import graph
 from frustum.dialects.graph import ActAttr, tensor_type
-from frustum.runtime.reference import InputError, ReferenceExecutor
+from frustum.runtime.reference.graph import InputError, ReferenceExecutor
 
 NUMPY = {f32: np.dtype(np.float32), f16: np.dtype(np.float16), bf16: np.dtype(ml_dtypes.bfloat16)}
 
@@ -175,7 +175,7 @@ def test_16_bit_results_are_the_wide_ones_rounded(case, element):
 
 
 def test_every_graph_operation_has_its_arithmetic():
-    from frustum.runtime.reference import OPERATIONS
+    from frustum.runtime.reference.graph import OPERATIONS
 
     rest = {graph.NetworkOp, graph.OutputOp, graph.WeightOp, graph.CallOp}
     assert set(OPERATIONS) == set(graph.FGraph.operations) - rest

@@ -9,8 +9,8 @@ from published import published
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.weights import store_of
 from frustum.passes.zoo import ZOO, zoo_model
-from frustum.runtime.oracle import compare, oracle_outputs, random_inputs, resolutions
-from frustum.runtime.reference import ReferenceExecutor
+from frustum.runtime.host.oracle import compare, oracle_outputs, random_inputs, resolutions
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 QUANTISED = {"micro-kws-qdq", "micro-kws-qoperator"}
 """Their f32 outputs come from integers: one step of the last scale is 1/256 of the largest."""

@@ -10,10 +10,10 @@ import pytest
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import read_target
-from frustum.runtime.counters import count
-from frustum.runtime.expand import expand
+from frustum.runtime.device.expand import expand
 from frustum.runtime.progress import TerminalProgress, progress_line, seconds_left
-from frustum.runtime.report import (
+from frustum.runtime.report.counters import count
+from frustum.runtime.report.report import (
     Check,
     LayerInfo,
     Report,
@@ -23,8 +23,8 @@ from frustum.runtime.report import (
     UnitInfo,
     make_report,
 )
-from frustum.runtime.terminal import bytes_text, energy_text, seconds_text
-from frustum.runtime.timeline import simulate
+from frustum.runtime.report.terminal import bytes_text, energy_text, seconds_text
+from frustum.runtime.time.timeline import simulate
 
 FILE = Path(__file__).parents[2] / "backend" / "targets" / "default.yaml"
 DEFAULT = read_target(FILE.read_text(), str(FILE))
@@ -267,10 +267,10 @@ def test_a_message_beside_progress_has_a_line_of_its_own() -> None:
 
 def test_stages_have_the_name_of_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares of compiling never go back, and come from inside the search, which takes most of it."""
-    from frustum.runtime.build import build
-    from frustum.runtime.chain import random_values
-    from frustum.runtime.execute import execute_chain
-    from frustum.runtime.request import Request
+    from frustum.runtime.model.build import build
+    from frustum.runtime.model.chain import random_values
+    from frustum.runtime.model.execution import execute_chain
+    from frustum.runtime.model.request import Request
 
     seen: list[tuple[str, float]] = []
     built = build(Request(onnx_models.save(tmp_path), "edge"), lambda stage, share: seen.append((stage, share)))

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 
 from frustum.backend import targets
 from frustum.dialects.target import TargetError
-from frustum.runtime import cli
-from frustum.runtime.build import build
-from frustum.runtime.request import Request
+from frustum.runtime.model.build import build
+from frustum.runtime.model.request import Request
+from frustum.runtime.tools import cli
 
 
 def stored(tmp_path, options):

@@ -8,7 +8,7 @@ import pytest
 from mixed_models import model, node
 from onnx import TensorProto, helper, numpy_helper
 
-from frustum.runtime import cli
+from frustum.runtime.tools import cli
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 RNG = np.random.default_rng(0)

@@ -9,10 +9,10 @@ from stops import free_addresses
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import Target, read_target
-from frustum.runtime.engine import DeadlockError
-from frustum.runtime.expand import expand
-from frustum.runtime.machine_map import EngineName
-from frustum.runtime.timeline import simulate
+from frustum.runtime.device.expand import expand
+from frustum.runtime.time.engine import DeadlockError
+from frustum.runtime.time.machine_map import EngineName
+from frustum.runtime.time.timeline import simulate
 
 TARGETS = Path(__file__).parents[2] / "backend" / "targets"
 A = p.Affine

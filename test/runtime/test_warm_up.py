@@ -9,7 +9,7 @@ import onnx_models
 import pytest
 
 from frustum.dialects import loops
-from frustum.runtime import cli
+from frustum.runtime.tools import cli
 
 
 def test_warm_up_says_what_it_did_and_where_it_is_kept(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,10 @@ import onnx_models
 import pytest
 
 import frustum
-from frustum.runtime.cli import main
 from frustum.runtime.failures import UsageError
-from frustum.runtime.terminal import render
-from frustum.runtime.weights_held import weights_held
+from frustum.runtime.report.terminal import render
+from frustum.runtime.report.weights_held import weights_held
+from frustum.runtime.tools.cli import main
 
 SQUEEZENET = ("zoo:squeezenet", "default", "f16")
 

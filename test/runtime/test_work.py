@@ -9,9 +9,9 @@ from stops import free_addresses
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import read_target
-from frustum.runtime.counters import count
-from frustum.runtime.expand import expand
-from frustum.runtime.work import contiguous_bytes, work
+from frustum.runtime.device.expand import expand
+from frustum.runtime.report.counters import count
+from frustum.runtime.time.work import contiguous_bytes, work
 
 FILE = Path(__file__).parents[2] / "backend" / "targets" / "default.yaml"
 DEFAULT = free_addresses(read_target(FILE.read_text(), str(FILE)))

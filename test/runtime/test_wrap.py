@@ -12,11 +12,11 @@ from isa_cases import agree
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import read_target
-from frustum.runtime.check import AccessError, RaceError, check
-from frustum.runtime.counters import count
-from frustum.runtime.expand import expand
-from frustum.runtime.timeline import simulate
-from frustum.runtime.work import contiguous_bytes
+from frustum.runtime.check.check import AccessError, RaceError, check
+from frustum.runtime.device.expand import expand
+from frustum.runtime.report.counters import count
+from frustum.runtime.time.timeline import simulate
+from frustum.runtime.time.work import contiguous_bytes
 
 A = p.Affine
 ROUTES = {

@@ -17,7 +17,7 @@ import frustum
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.tile.orders import ORDERS
 from frustum.passes.zoo import zoo_model
-from frustum.runtime.oracle import compare, oracle_outputs, random_inputs
+from frustum.runtime.host.oracle import compare, oracle_outputs, random_inputs
 
 ZOO = (
     "squeezenet", "shufflenet", "resnet50", "inception_v1", "alexnet", "zfnet512", "inception_v2", "vgg19",

@@ -18,7 +18,7 @@ from frustum.backend import targets
 from frustum.dialects import graph
 from frustum.passes.fuse.listing import listing_of, network_ops
 from frustum.passes.fuse.optimal import OptimalOptions, is_for_time, plan_network
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
 
 MOST_LAYERS = 14
 SIZES_KIB = (1, 2, 3, 4, 6, 8, 12, 16, 24)

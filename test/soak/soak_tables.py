@@ -16,9 +16,9 @@ import pytest
 import frustum
 from frustum.backend.executable import Executable
 from frustum.dialects.stored_table import CHECKSUM, HEAD, RUNNING, read_table
-from frustum.runtime.chain import Chain
-from frustum.runtime.check import AccessError
+from frustum.runtime.check.check import AccessError
 from frustum.runtime.machine import Machine, host_type
+from frustum.runtime.model.chain import Chain
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32"])

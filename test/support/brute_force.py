@@ -21,7 +21,7 @@ from frustum.passes.fuse.realise import LayerPlan, SubMap, realise, residencies,
 from frustum.passes.fuse.search import BY_COLUMNS, BY_ROWS, FORM_BITS, OF_IMAGES, WHOLE, boxes_of, chunk_bytes
 from frustum.passes.fuse.sweep import BY_IMAGES, MOST_RECOMPUTED, ROLL, SINGLE, shapes_of
 from frustum.passes.tile.plan_unit import Budget, plan_unit
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
 
 NEVER = 1 << 60
 

@@ -35,7 +35,7 @@ from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.split_outputs import SplitOutputs
 from frustum.passes.weights import store_of
 from frustum.runtime.machine import Machine
-from frustum.runtime.reference import ReferenceExecutor, network_of
+from frustum.runtime.reference.graph import ReferenceExecutor, network_of
 
 PRESETS = ("none", "pyramid", "template", "greedy", "optimal")
 POLICIES = (*PRESETS, "cuts")

@@ -6,9 +6,9 @@ import numpy as np
 from plain_machine import new_memories, run
 
 from frustum.dialects.isa import program as p
-from frustum.runtime.expand import expand
-from frustum.runtime.functional import Plan
-from frustum.runtime.memory import DTYPES, Memories
+from frustum.runtime.device.expand import expand
+from frustum.runtime.device.functional import Plan
+from frustum.runtime.device.memory import DTYPES, Memories
 
 SIZES = {"dram": 1 << 18, "sram": 1 << 16, "nram": 1 << 16, "wram": 1 << 14}
 

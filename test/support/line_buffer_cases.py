@@ -10,11 +10,11 @@ from frustum.backend import targets
 from frustum.dialects.isa import program as p
 from frustum.dialects.line_buffer_plan import plan, run_of
 from frustum.dialects.target import LineBuffer
-from frustum.runtime.expand import expand
-from frustum.runtime.functional import Plan
-from frustum.runtime.line_buffer import LineBufferCounts, LineBuffers
-from frustum.runtime.memory import DTYPES, Memories
-from frustum.runtime.work import windows_of, work
+from frustum.runtime.device.expand import expand
+from frustum.runtime.device.functional import Plan
+from frustum.runtime.device.line_buffer import LineBufferCounts, LineBuffers
+from frustum.runtime.device.memory import DTYPES, Memories
+from frustum.runtime.time.work import windows_of, work
 
 A = p.Affine
 MEMORY = 1 << 17

@@ -28,14 +28,15 @@ import frustum
 from frustum.backend import container, targets
 from frustum.backend.executable import PAGE_BYTES, SECTIONS
 from frustum.passes.fuse.policy import problems_of
-from frustum.runtime import cli, compiled_folder
-from frustum.runtime.chain import random_values
-from frustum.runtime.check import AccessError, RaceError
-from frustum.runtime.engine import DeadlockError
-from frustum.runtime.execute import execute_chain, report_of_chain
+from frustum.runtime.check.check import AccessError, RaceError
 from frustum.runtime.failures import exit_code_of
-from frustum.runtime.inputs import read_inputs
-from frustum.runtime.sources import open_file, open_folder
+from frustum.runtime.host.inputs import read_inputs
+from frustum.runtime.model import compiled_folder
+from frustum.runtime.model.chain import random_values
+from frustum.runtime.model.execution import execute_chain, report_of_chain
+from frustum.runtime.model.sources import open_file, open_folder
+from frustum.runtime.time.engine import DeadlockError
+from frustum.runtime.tools import cli
 
 SECONDS = 20
 """Of processor time, at most, for one input."""
@@ -153,7 +154,7 @@ def compiled_and_run(path: Path, target: str | Path = "edge") -> None:
 
 
 def compiled_folder_chain(executable: object) -> compiled_folder.Chain:
-    from frustum.runtime.chain import chain_of
+    from frustum.runtime.model.chain import chain_of
 
     return chain_of(executable)  # type: ignore[arg-type]
 

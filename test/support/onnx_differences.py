@@ -9,9 +9,9 @@ from random_onnx import Drawn, random_onnx
 import frustum
 from frustum.backend.executable import Executable
 from frustum.dialects.fit import DoesNotFit
-from frustum.runtime.agreement import agreement
-from frustum.runtime.chain import chain_of
-from frustum.runtime.oracle import oracle_outputs
+from frustum.runtime.host.agreement import agreement
+from frustum.runtime.host.oracle import oracle_outputs
+from frustum.runtime.model.chain import chain_of
 
 POLICIES = ("optimal", "optimal", "greedy", "template", "none", "pyramid")
 

@@ -13,7 +13,7 @@ import numpy as np
 import plain_codec
 
 from frustum.dialects.isa.program import CORE_ENGINES, MEMORIES, Program, Repeat, View
-from frustum.runtime.memory import DTYPES
+from frustum.runtime.device.memory import DTYPES
 
 
 def new_memories(clusters, cores, sizes, rng=None):

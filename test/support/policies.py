@@ -6,8 +6,8 @@ from stops import executable, modules_at_stops
 from traffic import traffic_of
 
 from frustum.backend.pipeline import Choices
-from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import count
 
 PRESETS = ("none", "pyramid", "template", "greedy")
 

@@ -15,8 +15,8 @@ from frustum.passes.analysis.unit_layers import unit_layers
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.tile.partition import PartitionUnits
 from frustum.passes.tile.plan_unit import Budget, plan_unit
-from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import count
 
 NEVER = 1 << 60
 """Bytes of a search with which a unit does not fit."""

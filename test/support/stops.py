@@ -15,7 +15,7 @@ from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Engine, Target, to_attribute
 from frustum.passes.weights import store_of
 from frustum.runtime.machine import Machine
-from frustum.runtime.reference import ReferenceExecutor
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 CORES = {1: (1, 1), 2: (1, 2), 4: (1, 4), 16: (4, 4)}
 """Clusters, and cores of each."""

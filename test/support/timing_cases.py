@@ -19,11 +19,11 @@ from frustum.backend.targets import load
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import TableLoad, instructions
 from frustum.dialects.stored_table import read_table
-from frustum.runtime.counters import CLASSES, count
-from frustum.runtime.engine import DeadlockError
-from frustum.runtime.expand import expand
+from frustum.runtime.device.expand import expand
 from frustum.runtime.machine import Machine
-from frustum.runtime.timeline import simulate
+from frustum.runtime.report.counters import CLASSES, count
+from frustum.runtime.time.engine import DeadlockError
+from frustum.runtime.time.timeline import simulate
 
 
 def emulated(program, target, pages, expanded=None):

@@ -18,7 +18,7 @@ from frustum.passes.analysis.project import project, unit_layers
 from frustum.passes.fuse.wrap import wrap
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.passes.tile.plan import plan_layer, work_of
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ LIMIT_SECONDS = 60
 
 # command: where its `main(arguments)` is, and whether the arguments start with the command's own name
 TOOLS = {
-    "frustum-opt": ("frustum.runtime.opt:main", False),
+    "frustum-opt": ("frustum.runtime.tools.opt:main", False),
     "xdsl-opt": ("warm:xdsl_opt", False),
     "filecheck": ("filecheck.main:main", True),
 }

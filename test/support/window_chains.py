@@ -15,7 +15,7 @@ from frustum.backend.pipeline import Choices, Run
 from frustum.dialects.fit import DoesNotFit
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.tile.orders import DIRECTIONS, ORDERS
-from frustum.runtime.oracle import oracle_outputs
+from frustum.runtime.host.oracle import oracle_outputs
 
 KINDS = ("conv", "conv", "depthwise", "max", "mean", "relu", "whole", "add")
 WORDS = tuple(order for order in ORDERS if order != "bands") + tuple(

@@ -22,9 +22,9 @@ from frustum.dialects.graph import shape_of
 from frustum.dialects.unit import Partition, PartitionAttr
 from frustum.passes.analysis.layer import layer_of
 from frustum.passes.analysis.project import Unprojectable
-from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
-from frustum.runtime.tile_reference import clipped
+from frustum.runtime.reference.tiles import clipped
+from frustum.runtime.report.counters import count
 
 
 @st.composite

@@ -28,7 +28,7 @@ from frustum.passes.analysis.project import (
     whole_input,
 )
 from frustum.passes.weights import store_of
-from frustum.runtime.reference import ReferenceExecutor, network_of
+from frustum.runtime.reference.graph import ReferenceExecutor, network_of
 
 
 def stack(draw, is_plain):

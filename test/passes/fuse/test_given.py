@@ -10,7 +10,7 @@ from frustum.passes.fuse.given import plan_given
 from frustum.passes.fuse.listing import network_ops
 from frustum.passes.fuse.wrap import wrap
 from frustum.passes.tile.plan_unit import Budget, plan_unit
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
 
 EDGE = targets.load("edge")
 KIB = 1024

@@ -15,7 +15,7 @@ from stops import target as load
 from frustum.dialects import graph
 from frustum.passes.analysis.module import target_of
 from frustum.passes.fuse.optimal import plan_network
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
 
 SIZES_KIB = (64, 128, 192, 256, 384, 512, 1024, 2048, 8192)
 

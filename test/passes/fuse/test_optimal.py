@@ -21,7 +21,7 @@ from frustum.passes.fuse.listing import listing_of, network_ops, orders
 from frustum.passes.fuse.optimal import OptimalOptions, fuse_optimal, plan_network
 from frustum.passes.fuse.search import FORM_BITS, Search
 from frustum.passes.tile.plan_unit import Budget, plan_unit
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
 
 EDGE, DEFAULT = targets.load("edge"), targets.load("default")
 

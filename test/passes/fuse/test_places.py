@@ -9,9 +9,9 @@ from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
 from frustum.passes.analysis.module import target_of
 from frustum.passes.fuse.optimal import OptimalOptions, plan_network, with_places
-from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
+from frustum.runtime.report.counters import count
 
 LAYERS, GROWTH = 10, 16
 

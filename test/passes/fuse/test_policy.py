@@ -10,7 +10,7 @@ from frustum.dialects.target import Options, read_target
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.fuse.policy import DEFAULT, POLICIES, PolicyError, chosen, parse_policy
 from frustum.passes.fuse.rule import RULES, Kind
-from frustum.runtime.arguments import POLICIES as OFFERED
+from frustum.runtime.tools.arguments import POLICIES as OFFERED
 
 EXPECTED = {
     "pyramid": ("S2", [1, 4, 5, 8, 9, 10, 11, 12, 17, 19]),

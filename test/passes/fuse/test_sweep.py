@@ -18,7 +18,7 @@ from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.fuse.listing import listing_of, network_ops
 from frustum.passes.fuse.sweep import BY_IMAGES, OVERLAP, ROLL, SINGLE, Sweep, below, covered, shapes_of
 from frustum.passes.tile.plan_unit import bias_bytes, candidates, weight_bytes
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
 
 DEFAULT, EDGE, MANYCORE = (targets.load(name) for name in ("default", "edge", "manycore"))
 UNBOUNDED = 1 << 40

@@ -17,7 +17,7 @@ from frustum.passes.fuse.optimal import plan_network
 from frustum.passes.fuse.unit_cycles import HIDDEN, WAITED, compute_cycles, overlapped, times
 from frustum.passes.tile.plan import LayerPlan, SubMap
 from frustum.runtime.machine import Machine
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
 
 TOLERANCE = 0.2
 """Of the emulator's cycles: more than this the model must not be off for a small network.  `HIDDEN` alone, with which

@@ -11,8 +11,8 @@ from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.fold_quantisation import FoldQuantisation, clip_of
 from frustum.passes.import_onnx import import_onnx
 from frustum.passes.weights import store_of
-from frustum.runtime.oracle import oracle_outputs
-from frustum.runtime.reference import ReferenceExecutor
+from frustum.runtime.host.oracle import oracle_outputs
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 STEPS = 2
 SHARE = 0.999

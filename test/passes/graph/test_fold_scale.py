@@ -19,7 +19,7 @@ from frustum.dialects.graph import (
 )
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.weights import WeightStore, attach, store_of
-from frustum.runtime.reference import ReferenceExecutor
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 
 class Net:

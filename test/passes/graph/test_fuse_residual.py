@@ -12,7 +12,7 @@ from frustum.dialects import graph
 from frustum.dialects.graph import ScaleAttr
 from frustum.passes.graph.fuse_residual import FuseResidual
 from frustum.passes.weights import store_of
-from frustum.runtime.reference import ReferenceExecutor
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 
 def fused(net, *outputs):

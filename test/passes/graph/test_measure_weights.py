@@ -17,8 +17,8 @@ from frustum.passes.analysis.layer import HELD_BYTES
 from frustum.passes.graph import measure_weights
 from frustum.passes.graph.measure_weights import MeasureWeights
 from frustum.passes.weights import store_of
-from frustum.runtime.counters import count
 from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import count
 
 
 def pruned(share=0.95):

@@ -17,7 +17,7 @@ from frustum.dialects.graph import (
 )
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.weights import WeightStore, attach, store_of
-from frustum.runtime.reference import ReferenceExecutor
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 SHAPE = (2, 5, 3, 4)
 CONSTANTS = ((1, 5, 1, 1), (5, 1, 1), (1,), (1, 1, 1, 4), SHAPE)

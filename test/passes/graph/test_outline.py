@@ -21,7 +21,7 @@ from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import to_attribute
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.weights import attach, store_of
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
 
 
 def as_function(module):

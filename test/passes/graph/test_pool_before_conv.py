@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import ModuleOp, f32
 from frustum.dialects.graph import ActAttr, ConvOp, NetworkOp, OutputOp, PoolOp, WeightOp, tensor_type
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.weights import WeightStore, attach, store_of
-from frustum.runtime.reference import ReferenceExecutor
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 
 def order(*, inputs=8, outputs=6, kind="avg", act=None, kernel=1, pool=(2, 2), pads=(0,) * 4, groups=1):

@@ -15,7 +15,7 @@ from frustum.dialects import graph
 from frustum.passes.graph.split_outputs import Layers, SplitOutputs, joined, networks_of, split
 from frustum.passes.import_onnx import MODEL_DTYPES
 from frustum.passes.weights import attach, store_of
-from frustum.runtime.reference import ReferenceExecutor
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 
 def results(module, inputs):

@@ -16,8 +16,8 @@ from frustum.dialects.isa.table import TableOp
 from frustum.dialects.stored_table import KEY, read_table
 from frustum.passes.lower.make_address_tables import MakeAddressTables, forget
 from frustum.passes.weights import store_of
-from frustum.runtime.execute import execute
 from frustum.runtime.machine import Machine
+from frustum.runtime.model.execution import execute
 
 NETWORKS = ("inception", "residual", "long_kernel")
 

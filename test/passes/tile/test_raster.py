@@ -16,7 +16,7 @@ from frustum.dialects import graph, tile
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable
-from frustum.runtime.tile_reference import clipped
+from frustum.runtime.reference.tiles import clipped
 
 
 def test_steps_along_rows_and_columns_give_the_same_numbers():

@@ -11,7 +11,7 @@ from stops import target
 from frustum.passes.analysis.project import layers_of
 from frustum.passes.tile.plan_unit import Budget, plan_unit
 from frustum.passes.tile.search import exhaust, find, fixed, shrinking
-from frustum.runtime.reference import network_of
+from frustum.runtime.reference.graph import network_of
 
 SEARCHES = ["fixed", "exhaust", "shrinking", "small-to-large"]
 ONE = (1, 1, 1, 1)

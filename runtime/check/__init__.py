@@ -1,0 +1,1 @@
+"""What the checked mode watches: accesses outside buffers, unwritten bytes, races."""

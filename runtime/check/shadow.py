@@ -1,0 +1,135 @@
+"""What is remembered of every byte in checked mode: who wrote it last, and when each engine read it last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+
+from frustum.dialects.isa.program import ELEMENT_BYTES
+from frustum.runtime.check.access import Access
+from frustum.runtime.check.clocks import Clock
+from frustum.runtime.device.expand import DRAM, Expanded, Rows
+from frustum.runtime.device.order import Ints
+
+UNWRITTEN, WRITTEN_BEFORE = 0, 1
+"""Stamps of bytes that nobody, and that the host wrote; executions have the stamps from 2 on."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """At `address` an access meets one of another engine that nothing orders before it (None: nobody wrote)."""
+
+    address: int
+    place: int
+    other: tuple[Rows, int, int] | None
+    other_writes: bool
+
+
+class Stamps:
+    """A number for each execution, and what it says."""
+
+    def __init__(self, core: tuple[Rows, Clock], cluster: tuple[Rows, Clock]) -> None:
+        self.rows = (core[0], cluster[0])
+        self.first = (2, 2 + core[1].number.size)
+        never = np.iinfo(np.int32).max
+        parts = [(np.zeros(2, np.int64), np.array([never, 0]))]
+        parts += [(clock.engine.ravel(), clock.number.ravel()) for _, clock in (core, cluster)]
+        self.engine, self.number = (np.concatenate(part).astype(np.int32) for part in zip(*parts, strict=True))
+        order = np.lexsort((self.number, self.engine))
+        self._order = order[(self.number[order] > 0) & (self.number[order] < never)]
+        self._start = np.searchsorted(self.engine[self._order], np.arange(int(self.engine.max()) + 2))
+
+    def of(self, rows: Rows, row: int, unit: int) -> int:
+        return self.first[rows is self.rows[1]] + row * rows.units + unit
+
+    def execution(self, stamp: int) -> tuple[Rows, int, int]:
+        """(table, row, unit) of a stamp."""
+        table = int(stamp >= self.first[1])
+        rows = self.rows[table]
+        row, unit = divmod(stamp - self.first[table], rows.units)
+        return rows, row, unit
+
+    def on(self, engine: int, number: int) -> int:
+        """The stamp of an engine's execution of this number."""
+        return int(self._order[self._start[engine] + number - 1])
+
+
+class Shadow:
+    """The planes of all memories; `written` are (address, bytes) of the DRAM that the host writes before."""
+
+    def __init__(
+        self, expanded: Expanded, capacities: Sequence[int], stamps: Stamps, written: Iterable[tuple[int, int]]
+    ) -> None:
+        self.stamps = stamps
+        self.grain = _grain(expanded)
+        self._sizes = [size // self.grain + 1 for size in capacities]  # grains of one memory
+        self._writer: dict[tuple[int, int], Ints] = {}  # kind, place: stamp of each grain
+        self._readers: dict[tuple[int, int], dict[int, Ints]] = {}  # ... engine: number of each grain
+        for address, size in written:
+            self._plane(DRAM, 0)[address // self.grain : -(-(address + size) // self.grain)] = WRITTEN_BEFORE
+
+    def read(self, access: Access, stamp: int, clock: Ints) -> Conflict | None:
+        """Note a read that starts at `clock`; gives what is wrong with it."""
+        writers = self._view(self._plane(access.kind, access.place), access)
+        bad = self.stamps.number[writers] > clock[self.stamps.engine[writers]]
+        if bad.any():
+            where = np.unravel_index(int(bad.argmax()), bad.shape)
+            return self._conflict(access, access.place, where, int(writers[where]), True)
+        readers = self._readers.setdefault((access.kind, access.place), {})
+        engine = int(self.stamps.engine[stamp])
+        if engine not in readers:
+            readers[engine] = np.zeros(self._sizes[access.kind], np.int32)
+        self._view(readers[engine], access)[...] = self.stamps.number[stamp]
+        return None
+
+    def write(self, access: Access, stamp: int, clock: Ints) -> Conflict | None:
+        """Note a write that starts at `clock`; gives what is wrong with it."""
+        own = int(self.stamps.engine[stamp])
+        for place in range(access.place, access.place + access.copies):
+            for engine, plane in self._readers.get((access.kind, place), {}).items():
+                numbers = self._view(plane, access)
+                if engine != own and int(numbers.max()) > clock[engine]:
+                    where = np.unravel_index(int(numbers.argmax()), numbers.shape)
+                    other = self.stamps.on(engine, int(numbers[where]))
+                    return self._conflict(access, place, where, other, False)
+            writers = self._view(self._plane(access.kind, place), access)
+            bad = (self.stamps.number[writers] > clock[self.stamps.engine[writers]]) & (writers != UNWRITTEN)
+            if bad.any():
+                where = np.unravel_index(int(bad.argmax()), bad.shape)
+                return self._conflict(access, place, where, int(writers[where]), True)
+            writers[...] = stamp
+        return None
+
+    def _plane(self, kind: int, place: int) -> Ints:
+        if (kind, place) not in self._writer:
+            self._writer[kind, place] = np.zeros(self._sizes[kind], np.int32)
+        return self._writer[kind, place]
+
+    def _view(self, plane: Ints, access: Access) -> Ints:
+        """The grains of an access."""
+        grain, width = self.grain, plane.itemsize
+        shape = (*access.shape, access.size // grain)
+        strides = (*(stride // grain * width for stride in access.strides), width)
+        return np.ndarray(shape, plane.dtype, plane.data, access.address // grain * width, strides)
+
+    def _conflict(
+        self, access: Access, place: int, where: tuple[np.intp, ...], other: int, other_writes: bool
+    ) -> Conflict:
+        moved = sum(int(i) * stride for i, stride in zip(where, access.strides, strict=False))
+        address = access.address + moved + int(where[-1]) * self.grain
+        known = None if other == UNWRITTEN else self.stamps.execution(other)
+        return Conflict(address, place, known, other_writes)
+
+
+def _grain(expanded: Expanded) -> int:
+    """The largest size of which all addresses, strides and elements of the program are multiples."""
+    sizes = [0]
+    for rows in (expanded.core, expanded.cluster):
+        if rows.address.size:
+            sizes.append(int(np.gcd.reduce(rows.address, axis=None)))
+    for operand in (operand for form in expanded.forms for operand in form.operands if operand is not None):
+        sizes += [*operand.view.strides, ELEMENT_BYTES[operand.view.element]]
+    return gcd(*sizes) or 1

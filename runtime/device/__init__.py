@@ -1,0 +1,1 @@
+"""The device: what an instruction does to the bytes of its memories."""

@@ -1,0 +1,183 @@
+"""The copies of an expanded program as one table of moves in program order, which `copy_loop.run` makes.
+
+Copies that expand compressed blocks are not here: see `transfer.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from frustum.dialects.isa.program import ELEMENT_BYTES, Copy, Instruction, View
+from frustum.runtime.check.check import AccessError, left
+from frustum.runtime.device.expand import NO_MEMORY, Expanded, Rows
+from frustum.runtime.device.memory import DTYPES, Memories, leave, reach
+from frustum.runtime.device.order import Ints
+from frustum.runtime.kernels import copy_loop as c
+
+SRC, DST = 0, 1
+BYTE, BITS = 1, 8
+
+
+def is_plain(instruction: Instruction) -> bool:
+    """Whether it is a copy that only moves elements."""
+    return isinstance(instruction, Copy) and instruction.expand is None
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """`seq`, `first`, `last`, `unit_bytes` of each row that moves something: its place in the program order, its
+    moves, and the size of what these count."""
+
+    seq: Ints
+    first: Ints
+    last: Ints
+    unit_bytes: Ints
+    facts: Ints
+    moves: Ints
+
+    def run(self, memories: Memories, first: int, last: int) -> None:
+        """Make the moves of the rows `[first, last)`, which count elements of one size."""
+
+        memory = memories.flat.view(f"u{self.unit_bytes[first]}")
+        c.run(memory, self.facts, self.moves, self.first[first], self.last[last - 1])
+
+
+def copies(expanded: Expanded, capacities: Sequence[int], starts: Sequence[int]) -> Copies:
+    """All moves of a program; `starts`: where each kind of memory begins in the flat array."""
+    statics = [number for number, each in enumerate(expanded.instructions) if is_plain(each)]
+    fact_of = np.full(len(expanded.instructions), -1, np.int64)
+    fact_of[statics] = np.arange(len(statics))
+    plain = [each for each in expanded.instructions if isinstance(each, Copy) and each.expand is None]
+    facts = _facts(plain)
+    kinds, copied = expanded.memory[statics, :2], expanded.copies[statics, 1]
+    room = np.where(kinds == NO_MEMORY, 0, np.array(capacities, np.int64)[kinds])
+    begin = np.array(starts, np.int64)[kinds]
+    parts = [_moves(rows, fact_of, room, begin) for rows in (expanded.core, expanded.cluster)]
+    order = np.argsort(np.concatenate([part.seq for part in parts]), kind="stable")
+    moves = _Moves(*(np.concatenate([getattr(part, f.name) for part in parts])[order] for f in fields(_Moves)))
+    counts = np.array((1, expanded.clusters, *(expanded.clusters * expanded.cores,) * 2), np.int64)[kinds]
+    odd = moves.fact[_leave(facts, moves, begin, begin + counts * room, (copied - 1) * room[:, DST])]
+    if len(odd):
+        raise AccessError(left(expanded, statics[odd[0]]))
+    return _table(facts, moves, copied, room[:, DST])
+
+
+@dataclass(frozen=True, eq=False)
+class _Facts:
+    """Of each copy, in bytes; dimensions in the order of the instruction."""
+
+    element: Ints
+    strides: Ints  # copies, side, 4
+    fills: Ints
+    pattern: Ints
+    wrap: Ints  # copies, side, 2: dimension, bytes of the ring
+
+
+@dataclass(frozen=True, eq=False)
+class _Moves:
+    """Of each copy by a unit, in program order; addresses are those of the flat array, in bytes."""
+
+    seq: Ints
+    fact: Ints
+    place: Ints  # moves, side
+    read: Ints  # moves, 4
+    extent: Ints  # moves, 4
+    low: Ints  # moves, 4
+    split: Ints  # moves, side
+
+
+def _facts(plain: Sequence[Copy]) -> _Facts:
+    rings = [[_ring(view) for view in (each.src_view, each.dst_view)] for each in plain]
+    return _Facts(
+        element=np.array([ELEMENT_BYTES[each.src_view.element] for each in plain], np.int64),
+        strides=np.array([(each.src_view.strides, each.dst_view.strides) for each in plain]).reshape(-1, 2, 4),
+        fills=np.array([each.fill is not None for each in plain], bool),
+        pattern=np.array([_pattern(each) for each in plain], np.int64),
+        wrap=np.array(rings, np.int64).reshape(-1, 2, 2),
+    )
+
+
+def _ring(view: View) -> tuple[int, int]:
+    around = view.wrap
+    return (0, 0) if around is None else (around.dim, around.size * view.strides[around.dim])
+
+
+def _pattern(copy: Copy) -> int:
+    """The bits of the value around the box."""
+    if copy.fill is None:
+        return 0
+    value = np.array(copy.fill, DTYPES[copy.dst_view.element])
+    return int(value.view(f"i{value.itemsize}"))
+
+
+def _moves(rows: Rows, fact_of: Ints, room: Ints, begin: Ints) -> _Moves:
+    chosen = np.flatnonzero(fact_of[rows.static] >= 0)
+    at, unit = np.nonzero(rows.active[chosen])
+    row = chosen[at]
+    fact = fact_of[rows.static[row]]
+    place = rows.address[:2, row, unit].T + rows.place[:2, row, unit].T * room[fact] + begin[fact]
+    read, extent, low = (part[:, row, unit].T for part in (rows.read, rows.extent, rows.low))
+    return _Moves(rows.seq[row], fact, place, read, extent, low, rows.split[:, :, row, unit].max(axis=1).T)
+
+
+def _leave(facts: _Facts, moves: _Moves, begin: Ints, end: Ints, last_copy: Ints) -> Ints:
+    """Which moves go outside all memories of the kind of their source or target."""
+    fact = moves.fact
+    found = np.zeros(len(fact), bool)
+    for side, extent in ((SRC, moves.read), (DST, np.where(facts.fills[fact, None], moves.extent, moves.read))):
+        stride, wraps = facts.strides[fact, side], np.arange(4) == facts.wrap[fact, side, :1]
+        split, ring = moves.split[:, side], facts.wrap[fact, side, 1]
+        goes_on = np.where(wraps & (split > 0)[:, None], 1, extent)
+        low, high = reach(goes_on, stride)
+        along = (stride * wraps).sum(axis=1)
+        ends = np.stack([0 * split, (split - 1) * along, split * along - ring]) * (split > 0)
+        last = last_copy[fact] if side == DST else 0
+        outside = leave(
+            moves.place[:, side], low + ends.min(axis=0), high + ends.max(axis=0) + last + facts.element[fact] - 1,
+            begin[fact, side], end[fact, side],
+        )  # fmt: skip
+        found |= outside & (extent > 0).all(axis=1)
+    return found
+
+
+def _table(facts: _Facts, moves: _Moves, copied: Ints, room: Ints) -> Copies:
+    """The numbers of `copy_loop`: counted in units, dimensions by growing stride of the target."""
+    unit = _unit_bytes(facts, moves, room)
+    parts = facts.element // unit
+    order = np.argsort(np.abs(facts.strides[:, DST]), axis=1, kind="stable")
+    table = np.zeros((len(unit), c.FACTS), np.int64)
+    table[:, c.SRC_STRIDES] = table[:, c.DST_STRIDES] = 1
+    for side, column in ((SRC, c.SRC_STRIDES), (DST, c.DST_STRIDES)):
+        sorted_ = np.take_along_axis(facts.strides[:, side], order, axis=1)
+        table[:, column + 1 : column + c.RANK] = sorted_ // unit[:, None]
+    table[:, c.COPIES], table[:, c.CAPACITY] = copied, room // unit
+    table[:, c.FILLS], table[:, c.PATTERN] = facts.fills, facts.pattern
+    for side, dim, ring in ((SRC, c.SRC_DIM, c.SRC_RING), (DST, c.DST_DIM, c.DST_RING)):
+        table[:, dim] = 1 + (order == facts.wrap[:, side, :1]).argmax(axis=1)
+        table[:, ring] = facts.wrap[:, side, 1] // unit
+    fact = moves.fact
+    whole = np.empty((len(fact), c.MOVES), np.int64)
+    whole[:, c.FACT] = fact
+    whole[:, c.SRC : c.DST + 1] = moves.place // unit[fact, None]
+    by_stride = order[fact]
+    for column, values, inside in (
+        (c.READ, moves.read, parts[fact]), (c.EXTENT, moves.extent, parts[fact]),
+        (c.LOW, moves.low * facts.fills[fact, None], 0),
+    ):  # fmt: skip
+        whole[:, column] = inside
+        whole[:, column + 1 : column + c.RANK] = np.take_along_axis(values, by_stride, axis=1)
+    whole[:, c.SRC_SPLIT :] = moves.split
+    first = np.flatnonzero(np.diff(moves.seq, prepend=-1))
+    last = np.append(first[1:], len(fact))
+    return Copies(moves.seq[first], first, last, unit[fact[first]], table, whole)
+
+
+def _unit_bytes(facts: _Facts, moves: _Moves, room: Ints) -> Ints:
+    """What addresses and strides of each copy count: its elements, or bytes where one is no multiple of those."""
+    odd = np.zeros(len(facts.element), bool)
+    odd[moves.fact[(moves.place % facts.element[moves.fact, None]).any(axis=1)]] = True
+    odd |= (facts.strides % facts.element[:, None, None]).any(axis=(1, 2)) | (room % facts.element != 0)
+    return np.where(odd, BYTE, facts.element)

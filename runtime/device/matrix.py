@@ -1,0 +1,179 @@
+"""Effect of the matrix unit: convolution, and with it every matrix product."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, View
+from frustum.runtime.device.addresses import buffer_elements, input_strides
+from frustum.runtime.device.effects import Work, effect, store
+from frustum.runtime.device.form import groups_of
+from frustum.runtime.device.gather import gather
+from frustum.runtime.device.memory import DTYPES
+from frustum.runtime.device.vector import store_real
+from frustum.runtime.kernels import Array, conv, integer, unary, widen
+
+IN, WEIGHT, BIAS, ACC, OUT, WEIGHT_ZERO, MULTIPLIER, RESIDUAL = range(8)
+GATHERED_ELEMENTS = 1 << 22
+"""At a time, so that few are held."""
+
+
+@effect.register
+def convolve(instruction: Conv, work: Work) -> None:
+    """Products into accumulators, which start at 0 or from `acc`; then the way out, or back to `acc`."""
+    is_strange = work.addresses is not None and work.addresses.strides is None
+    way_out(instruction, work, gathered(instruction, work) if is_strange else _products(instruction, work))
+
+
+def convolve_by_address(instruction: Conv, work: Work) -> None:
+    """The same, found address by address wherever there is a table, though its entries be strides."""
+    made = _products(instruction, work) if work.addresses is None else gathered(instruction, work)
+    way_out(instruction, work, made)
+
+
+def way_out(instruction: Conv, work: Work, result: Array) -> None:
+    """Add the products `[units..., n, co, h, w]` to the accumulators, and write what they are now."""
+    if not work.is_first:
+        assert instruction.acc_view is not None
+        result += work.view(ACC, instruction.acc_view, work.extent)
+    if not work.is_last:
+        assert instruction.acc_view is not None
+        store(work.view(ACC, instruction.acc_view, work.extent), result)
+        return
+    if instruction.bias_view is not None:
+        result += _per_channel(work, BIAS, instruction.bias_view)
+    target = work.view(OUT, instruction.out_view, work.extent)
+    if instruction.multiplier_view is not None:
+        _requantised(instruction, work, result, target)
+        return
+    if instruction.residual_view is not None:
+        result += work.view(RESIDUAL, instruction.residual_view, work.extent)
+    if instruction.act is not None:
+        result = unary(instruction.act.kind, result, instruction.act.alpha, instruction.act.beta)
+    store(target, result)
+
+
+def _requantised(instruction: Conv, work: Work, acc: Array, target: Array) -> None:
+    """Accumulators as integers of the result's type; a residual is added to the numbers that these stand for."""
+    assert instruction.multiplier_view is not None
+    multiplier = _per_channel(work, MULTIPLIER, instruction.multiplier_view)
+    made = integer.requantise(acc, multiplier, instruction.out_zero, target.dtype)
+    act = instruction.act
+    if instruction.residual_view is None:
+        target[...] = made if act is None else unary(act.kind, made.astype(np.float32), act.alpha, act.beta)
+        return
+    assert instruction.scales is not None
+    first, own, _ = instruction.scales
+    residual = work.view(RESIDUAL, instruction.residual_view, work.extent)
+    total = integer.dequantize(made, first.scale, first.zero)
+    total += integer.dequantize(residual, own.scale, own.zero)
+    store_real(target, total if act is None else unary(act.kind, total, act.alpha, act.beta), instruction.scales)
+
+
+def _per_channel(work: Work, slot: int, view: View) -> Array:
+    """One number for each output channel of the box, to be broadcast."""
+    return work.view(slot, view, (1, work.extent[1], 1, 1), (0, view.strides[1], 0, 0))
+
+
+def _products(instruction: Conv, work: Work) -> Array:
+    """`[units..., n, co, h, w]` in f32; of integers in i64."""
+    outputs = work.extent[1]
+    groups = groups_of(instruction, outputs)
+    channels, kernel = work.read[1], instruction.kernel
+    is_integer = DTYPES[instruction.in_view.element].kind == "i"
+    if channels == 0:
+        return _no_products(instruction, work)
+    weight = work.view(
+        WEIGHT, instruction.weight_view, (1, outputs, channels, *kernel), (0, *instruction.weight_view.strides)
+    )
+    pads = (work.low[2], work.low[3], work.high[2], work.high[3])
+    if is_integer:
+        view = instruction.weight_zero_view
+        zeros = None if view is None else work.view(WEIGHT_ZERO, view, (1, outputs), (0, view.strides[1]))
+        return integer.conv(
+            _input(instruction, work, groups), weight, x_zero=instruction.in_zero, w_zero=zeros,
+            strides=instruction.strides, pads=pads, dilations=instruction.dilations, groups=groups,
+        )  # fmt: skip
+    return conv(
+        _input(instruction, work, groups), weight, strides=instruction.strides, pads=pads,
+        dilations=instruction.dilations, groups=groups,
+    )  # fmt: skip
+
+
+def _no_products(instruction: Conv, work: Work) -> Array:
+    """Sums of nothing."""
+    shape = work.view(OUT, instruction.out_view, work.extent).shape
+    is_integer = DTYPES[instruction.in_view.element].kind == "i"
+    return np.zeros(shape, np.int64 if is_integer else np.float32)
+
+
+def gathered(conv: Conv, work: Work) -> Array:
+    """As `_products`, every element found at an address of the table; elements between rows that are neither map nor
+    padding read as padding."""
+    assert work.addresses is not None
+    images, outputs, rows, columns = work.extent
+    channels, groups = work.read[1], groups_of(conv, outputs)
+    if channels == 0:
+        return _no_products(conv, work)
+    threads = work.addresses.threads(groups, images, rows, columns).reshape(groups, -1)
+    rel = work.addresses.products(channels).reshape(-1)
+    memory, weights = _buffer(conv, work, groups), _weights(conv, work, groups)
+    units, per_group = len(memory), outputs // groups
+    sums = np.zeros((units, groups, threads.shape[1], per_group), memory.dtype)
+    most = max(1, GATHERED_ELEMENTS // (units * len(rel)))
+    for group in range(groups):
+        gather(memory, threads[group], rel, weights[:, group], sums[:, group], most)
+    lead = work.view(OUT, conv.out_view, work.extent).shape[:-4]
+    apart = sums.reshape(*lead, groups, images, rows, columns, per_group)
+    made = np.moveaxis(apart, (-5, -1), (-4, -3))  # images, groups, outputs of each, rows, columns
+    return np.ascontiguousarray(made).reshape(*lead, images, outputs, rows, columns)
+
+
+def _buffer(conv: Conv, work: Work, groups: int) -> Array:
+    """`[units, elements]`, less their zero point: what the windows lie in, with 0 where they have padding."""
+    view, size = conv.in_view, ELEMENT_BYTES[conv.in_view.element]
+    n, c, h, w = view.strides
+    steps = (n, c * conv.channels.extent, c, h, w)
+    shape = (work.extent[0], groups, *work.read[1:])
+    held = work.view(IN, view, shape, steps)
+    held = _wide(held.reshape(-1, *shape), conv.in_zero)
+    elements = buffer_elements(conv, work.extent, work.read, work.low, work.high)
+    memory = np.zeros((len(held), elements), held.dtype)
+    start = (work.low[2] * h + work.low[3] * w) // size
+    strides = [memory.itemsize * each for each in (elements, *(step // size for step in steps))]
+    np.ndarray(held.shape, memory.dtype, memory.data, start * memory.itemsize, strides)[...] = held
+    return memory
+
+
+def _weights(conv: Conv, work: Work, groups: int) -> Array:
+    """`[units, groups, products, outputs of a group]`, less their zero points."""
+    outputs, channels = work.extent[1], work.read[1]
+    shape = (outputs, channels, *conv.kernel)
+    lead = work.view(OUT, conv.out_view, work.extent).shape[:-4]
+    zeros: Array | int = 0
+    its = conv.weight_zero_view
+    if its is not None:
+        zeros = work.view(WEIGHT_ZERO, its, (outputs, 1, 1, 1), (its.strides[1], 0, 0, 0))
+    given = np.broadcast_to(_wide(work.view(WEIGHT, conv.weight_view, shape), zeros), (*lead, *shape))
+    return given.reshape(-1, groups, outputs // groups, math.prod(shape[1:])).swapaxes(2, 3)
+
+
+def _wide(values: Array, zero: Array | int) -> Array:
+    """In f32; integers in i64, as distances from their zero point."""
+    if values.dtype.kind == "i":
+        return values.astype(np.int64) - np.asarray(zero, np.int64)
+    return np.asarray(widen(values))
+
+
+def _input(instruction: Conv, work: Work, groups: int) -> Array:
+    """`[units..., n, groups * channels, h, w]`, without the padding."""
+    images, (channels, rows, columns) = work.extent[0], work.read[1:]
+    view = instruction.in_view
+    (n, c, h, w), group = input_strides(instruction, work)
+    if groups == 1:
+        return work.view(IN, view, (images, channels, rows, columns), (n, c, h, w))
+    shape = (images, groups, channels, rows, columns)
+    parts = work.view(IN, view, shape, (n, group, c, h, w))
+    return parts.reshape(*parts.shape[:-4], groups * channels, rows, columns)

@@ -1,0 +1,130 @@
+"""Effects of the vector unit: everything between maps that is not a matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from frustum.dialects.isa.program import Act, Binary, Lrn, Pool, Reduce, Resize, Scales, Softmax, Unary, View
+from frustum.runtime.device.effects import Work, effect, store
+from frustum.runtime.kernels import (
+    Array,
+    Axis,
+    average_pool,
+    binary,
+    integer,
+    lrn,
+    max_pool,
+    reduce,
+    resize,
+    softmax,
+    unary,
+    widen,
+)
+
+IN, OUT = 0, 1
+A, B, BINARY_OUT = 0, 1, 2
+RANK = 4
+
+
+@effect.register
+def pool(instruction: Pool, work: Work) -> None:
+    """Largest element or mean of each window; what lies beyond `pad_high` never counts in a mean."""
+    source = real(work, IN, instruction.in_view, work.read, instruction.scales)
+    (top, left), (bottom, right) = work.low[2:], work.high[2:]
+    if instruction.kind == "max":
+        result = max_pool(
+            source, instruction.kernel, strides=instruction.strides, pads=(top, left, bottom, right),
+            dilations=instruction.dilations,
+        )  # fmt: skip
+    else:
+        counted = min(bottom, instruction.pad_high[0]), min(right, instruction.pad_high[1])
+        result = average_pool(
+            source, instruction.kernel, strides=instruction.strides, pads=(top, left, *counted),
+            dilations=instruction.dilations, ceil_pads=(bottom - counted[0], right - counted[1]),
+            count_include_pad=instruction.include_pad,
+        )  # fmt: skip
+    target = work.view(OUT, instruction.out_view, work.extent)
+    store_real(target, _acted(instruction.act, result), instruction.scales)
+
+
+@effect.register
+def of_each(instruction: Unary, work: Work) -> None:
+    source = real(work, IN, instruction.in_view, work.extent, instruction.scales)
+    result = unary(instruction.kind, source, instruction.alpha, instruction.beta)
+    store_real(work.view(OUT, instruction.out_view, work.extent), result, instruction.scales)
+
+
+@effect.register
+def of_pairs(instruction: Binary, work: Work) -> None:
+    a = real(work, A, instruction.a_view, work.extent, instruction.scales)
+    b = real(work, B, instruction.b_view, work.extent, instruction.scales)
+    result = _acted(instruction.act, binary(instruction.kind, a, b))
+    store_real(work.view(BINARY_OUT, instruction.out_view, work.extent), result, instruction.scales)
+
+
+@effect.register
+def normalise(instruction: Softmax, work: Work) -> None:
+    source = real(work, IN, instruction.in_view, work.extent, instruction.scales)
+    result = softmax(source, instruction.axis - RANK)
+    store_real(work.view(OUT, instruction.out_view, work.extent), result, instruction.scales)
+
+
+@effect.register
+def fold(instruction: Reduce, work: Work) -> None:
+    """Sum, maximum or minimum over axes; a mean is a sum scaled in the last pass."""
+    kind = "sum" if instruction.kind == "mean" else instruction.kind
+    axes = tuple(axis - RANK for axis in instruction.axes)
+    result = reduce(kind, real(work, IN, instruction.in_view, work.extent, instruction.scales), axes)
+    target = work.view(OUT, instruction.out_view, result.shape[-RANK:])
+    if not work.is_first:
+        combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[kind]
+        result = combine(result, widen(target))
+    if work.is_last and instruction.scale != 1:
+        result = result * np.float32(instruction.scale)
+    store_real(target, result, instruction.scales)
+
+
+@effect.register
+def local_response(instruction: Lrn, work: Work) -> None:
+    """The neighbours at hand include all that the outputs need, so that the outputs are a part of the result."""
+    source = real(work, IN, instruction.in_view, work.read, instruction.scales)
+    result = lrn(source, instruction.size, instruction.alpha, instruction.beta, instruction.bias)
+    first = work.lower[1] - work.origin[1]
+    part = result[..., first : first + work.extent[1], :, :]
+    store_real(work.view(OUT, instruction.out_view, work.extent), part, instruction.scales)
+
+
+@effect.register
+def rescale(instruction: Resize, work: Work) -> None:
+    source = real(work, IN, instruction.in_view, work.read, instruction.scales)
+    rows, columns = (
+        Axis(instruction.scale[d - 2], instruction.offset[d - 2], span.bound, work.lower[d], work.origin[d])
+        for d, span in ((2, instruction.rows), (3, instruction.cols))
+    )
+    size = (work.extent[2], work.extent[3])
+    result = resize(source, size, (rows, columns), mode=instruction.mode, rounding=instruction.rounding)
+    store_real(work.view(OUT, instruction.out_view, work.extent), result, instruction.scales)
+
+
+def real(work: Work, slot: int, view: View, shape: Sequence[int], scales: Scales | None) -> Array:
+    """An operand as the numbers it stands for; integers without scales, which are only chosen among, as they are."""
+    source = work.view(slot, view, shape)
+    if source.dtype.kind != "i":
+        return source
+    if scales is None:
+        return source.astype(np.float32)
+    return integer.dequantize(source, scales[slot].scale, scales[slot].zero)
+
+
+def store_real(target: Array, result: Array, scales: Scales | None) -> None:
+    """Write numbers, rounded to the type of the target or as the integers that stand for them."""
+    if scales is None or target.dtype.kind != "i":
+        store(target, result)
+        return
+    target[...] = integer.quantize(result, scales[-1].scale, scales[-1].zero, target.dtype)
+
+
+def _acted(act: Act | None, result: Array) -> Array:
+    return result if act is None else unary(act.kind, result, act.alpha, act.beta)

@@ -1,0 +1,1 @@
+"""From MODEL and options to a chain of executables, and its run."""

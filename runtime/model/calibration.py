@@ -1,0 +1,192 @@
+"""Which numbers a network's values take: runs of the reference executor, their ranges left in the IR.
+
+    calibrate(module, [{"data": image}, ...], method="percentile")
+
+`minmax` keeps the least and the largest number seen; `percentile` leaves out what is further out than all but a
+hundred-thousandth of the numbers, averaged over the inputs: few large numbers make the steps coarse for all.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.ir import Operation, SSAValue
+
+from frustum.dialects import graph as g
+from frustum.dialects.graph.attributes import float_array
+from frustum.passes.graph.fold_quantisation import SCALE
+from frustum.passes.graph.quantise import (
+    INPUT_RANGES,
+    RANGE,
+    separate_activations,
+    values_to_quantise,
+)
+from frustum.passes.weights import store_of
+from frustum.runtime.device.blas import single_threaded
+from frustum.runtime.diagnostics import node_name
+from frustum.runtime.kernels import Array, integer
+from frustum.runtime.reference.graph import ReferenceExecutor, network_of
+
+__all__ = ["LayerAccuracy", "Method", "accuracy", "accuracy_of", "calibrate", "layer_values", "snr_db"]
+
+Method: TypeAlias = Literal["minmax", "percentile"]
+Inputs: TypeAlias = Mapping[str, Array]
+Ends: TypeAlias = tuple[float, float]
+RUNS_AT_ONCE = min(2, os.cpu_count() or 1)
+"""Inputs looked at side by side, each on one thread: products whose threads wait for each other take ten times as long
+on a busy machine.  More would hold the maps of as many runs."""
+CHUNK = 1 << 18
+"""Numbers whose squares are summed at once, so that they stay in the second-level cache."""
+OUTSIDE = 1e-5
+"""The share of numbers beyond each end of a percentile range."""
+
+
+@dataclass(frozen=True)
+class LayerAccuracy:
+    """How far a layer of the quantised network is from the same layer in f32."""
+
+    name: str
+    snr_db: float
+
+
+def calibrate(module: ModuleOp, inputs: Sequence[Inputs], method: Method = "minmax") -> None:
+    """Runs the network on all inputs, and notes the range of every value that will be integers."""
+    network = network_of(module)
+    separate_activations(network)
+    wanted = set(values_to_quantise(network))
+    executor = ReferenceExecutor(store_of(module))
+
+    def ends_in_run(given: Inputs) -> dict[SSAValue, Ends]:
+        arguments = zip(network.inputs, network.body.block.args, strict=True)
+        found: dict[SSAValue, Ends] = {
+            argument: ends_of(given[name], method) for name, argument in arguments if argument in wanted
+        }
+
+        def see(op: Operation, array: Array) -> None:
+            if op.results[0] in wanted:
+                found[op.results[0]] = ends_of(array, method)
+
+        executor.run_graph(module, given, see)
+        return found
+
+    with single_threaded(), ThreadPoolExecutor(RUNS_AT_ONCE) as runs:
+        found = list(runs.map(ends_in_run, inputs))
+    _note(network, {value: joined([each[value] for each in found], method) for value in wanted})
+
+
+def ends_of(array: Array, method: Method) -> Ends:
+    """The range of one array's finite numbers."""
+    if method == "minmax" and array.size:
+        low, high = float(np.float32(array.min())), float(np.float32(array.max()))
+        if math.isfinite(low) and math.isfinite(high):  # so are all: what is no number would have come out
+            return low, high
+    values = array[np.isfinite(array)].astype(np.float32)
+    if not values.size:
+        return 0.0, 0.0
+    if method == "minmax":
+        return float(values.min()), float(values.max())
+    low, high = np.quantile(values, [OUTSIDE, 1 - OUTSIDE])
+    return float(low), float(high)
+
+
+def joined(ends: Sequence[Ends], method: Method) -> Ends:
+    lows, highs = zip(*ends, strict=True)
+    if method == "minmax":
+        return min(lows), max(highs)
+    return float(np.mean(lows)), float(np.mean(highs))
+
+
+def _note(network: g.NetworkOp, ranges: Mapping[SSAValue, Ends]) -> None:
+    for value, ends in ranges.items():
+        if isinstance(value.owner, Operation):
+            value.owner.attributes[RANGE] = float_array(ends)
+    noted = [float_array(ranges[value]) if value in ranges else float_array(()) for value in network.body.block.args]
+    network.attributes[INPUT_RANGES] = ArrayAttr(noted)
+
+
+def accuracy(
+    reference: Mapping[str, Array], module: ModuleOp, inputs: Inputs
+) -> tuple[list[LayerAccuracy], dict[str, Array]]:
+    """Signal-to-noise of every layer of the quantised module that the f32 run has too, and the module's outputs."""
+    found, outputs = layer_values(module, inputs)
+    layers = [
+        LayerAccuracy(name, snr_db(reference[name], array))
+        for name, array in found.items()
+        if name in reference and reference[name].shape == array.shape
+    ]
+    return layers, outputs
+
+
+def accuracy_of(reference: ModuleOp, quantised: ModuleOp, inputs: Inputs) -> dict[str, Any]:
+    """For the report: `accuracy` of every layer, `output_snr_db` of every output, that of a soft-max before it."""
+    with single_threaded():
+        expected, outputs = layer_values(reference, inputs)
+        layers, found = accuracy(expected, quantised, inputs)
+    by_name = {layer.name: layer.snr_db for layer in layers}
+    network = network_of(reference)
+    named = {
+        name: by_name.get(logits_of(value), snr_db(outputs[name], found[name]))
+        for name, value in zip(network.outputs, network.terminator.values, strict=True)
+    }
+    return {"accuracy": [asdict(layer) for layer in layers], "output_snr_db": named}
+
+
+def logits_of(value: SSAValue) -> str:
+    """The name of the layer behind an output, before soft-max and what renames elements."""
+    while isinstance(value.owner, g.SoftmaxOp | g.ReshapeOp | g.TransposeOp):
+        value = value.owner.operands[0]
+    return (node_name(value.owner.location) if isinstance(value.owner, Operation) else None) or ""
+
+
+def layer_values(module: ModuleOp, inputs: Inputs) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The last result of every layer by the name of its node, in the numbers that integers stand for; the outputs."""
+    found: dict[str, Array] = {}
+
+    def see(op: Operation, array: Array) -> None:
+        name = node_name(op.location)
+        if name is None or isinstance(op, g.WeightOp | g.DequantizeOp | g.QuantizeOp):
+            return
+        scale = _scale_of(op)
+        if scale is not None:
+            found[name] = integer.dequantize(array, scale.scale, scale.zero)
+        elif array.dtype.kind == "f":
+            found[name] = array
+
+    outputs = ReferenceExecutor(store_of(module)).run_graph(module, inputs, see)
+    return found, outputs
+
+
+def snr_db(expected: Array, found: Array) -> float:
+    """10 log10 of the power of what is expected over the power of the difference."""
+    signal = noise = 0.0
+    ours, theirs = expected.ravel(), found.ravel()
+    for start in range(0, ours.size, CHUNK):
+        part = ours[start : start + CHUNK].astype(np.float64)
+        signal += float(part @ part)
+        part -= theirs[start : start + CHUNK].astype(np.float64)
+        noise += float(part @ part)
+    if not noise:
+        return float(MOST_DB)
+    return float(min(MOST_DB, 10 * np.log10(signal / noise))) if signal else -float(MOST_DB)
+
+
+MOST_DB = 200
+"""Of equal arrays: JSON has no infinity."""
+
+
+def _scale_of(op: Operation) -> g.ScaleAttr | None:
+    """What the integers of an operation's result stand for, where it tells."""
+    scales = getattr(op, "scales", None)
+    if scales is not None:
+        last = scales.data[-1]
+        assert isinstance(last, g.ScaleAttr)
+        return last
+    noted = op.attributes.get(SCALE)
+    return noted if isinstance(noted, g.ScaleAttr) else None

@@ -1,0 +1,1 @@
+"""The two references: a network evaluated as a graph, and as tiles."""

@@ -1,0 +1,103 @@
+"""Tiles in SRAM of which rows and columns are kept: two rings along the columns.
+
+Every slot knows the row and column of the map that it holds; what was never written, or written over, stops the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from frustum.dialects.tile import Tile
+from frustum.runtime.device.memory import DTYPES
+from frustum.runtime.kernels import Array, narrow
+from frustum.runtime.reference.tile_buffers import NOTHING, ROWS, Buffer
+from frustum.runtime.reference.tile_layers import Ranges
+
+COLUMNS = 3
+
+
+@dataclass
+class Ring:
+    """Some lanes (rows of a pass) around a ring of columns: values and, of each slot, row and column."""
+
+    values: Array
+    rows: Array = field(init=False)
+    columns: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = np.full(self.values.shape, NOTHING, np.int32)
+        self.columns = np.full(self.values.shape, NOTHING, np.int32)
+
+
+@dataclass
+class RasterBuffer(Buffer):
+    """A tile with `raster` in the SRAM of one cluster (`dialects/tile/tile_type.py`)."""
+
+    kept: Ring = field(init=False)
+    fresh: Ring = field(init=False)
+    passed: int = -1
+    """Passes along the rows before this one."""
+    place: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        raster, dtype = self.tile.raster, DTYPES[self.tile.element]
+        assert raster is not None
+        n, c, rows, columns = self.tile.extents
+        poison = np.nan if dtype.kind != "i" else 0
+        self.kept = Ring(np.full((n, c, raster.kept, raster.columns), poison, dtype))
+        self.fresh = Ring(np.full((n, c, rows - raster.kept, columns), poison, dtype))
+
+    def move(self, indices: Sequence[int], cluster: int) -> None:
+        """To this pass; rows of other images or channels are none of this one's."""
+        assert self.tile.origin is not None
+        origin = [start.at(indices, cluster) for start in self.tile.origin]
+        if tuple(indices[:COLUMNS]) != self.place:
+            self.place, self.passed = tuple(indices[:COLUMNS]), self.passed + 1
+        if tuple(origin[:ROWS]) != self.origin[:ROWS]:
+            for ring in (self.kept, self.fresh):
+                ring.rows[:] = NOTHING
+        self.origin = tuple(origin)
+
+    def write(self, ranges: Ranges, values: Array, channel: int = 0) -> None:
+        """Positions of the rows that this pass makes."""
+        for number, row in enumerate(range(*ranges[ROWS])):
+            ring, back, index = self._slots(row, ranges)
+            assert not back, f"row {row} is not of the pass that makes rows from {self.origin[ROWS]} on"
+            ring.values[index] = narrow(values[:, :, number], ring.values.dtype)
+            ring.rows[index] = row
+            ring.columns[index] = np.arange(*ranges[COLUMNS], dtype=np.int32)
+
+    def read(self, ranges: Ranges, channel: int = 0) -> Array:
+        """The same, each of which must have been written and be there still."""
+        found = np.empty([high - low for low, high in ranges], DTYPES[self.tile.element])
+        for number, row in enumerate(range(*ranges[ROWS])):
+            ring, _, index = self._slots(row, ranges)
+            there = (ring.rows[index] == row) & (ring.columns[index] == np.arange(*ranges[COLUMNS]))
+            assert there.all(), f"{(~there).sum()} elements of row {row} of {ranges} are not in {self.tile}"
+            found[:, :, number] = ring.values[index]
+        return found
+
+    def _slots(self, row: int, ranges: Ranges) -> tuple[Ring, int, tuple[Array, ...]]:
+        """The ring of a row, how many passes back it was made, and where its positions lie there."""
+        raster, rows = self.tile.raster, self.tile.extents[ROWS]
+        assert raster is not None
+        back, lane = divmod(row - self.origin[ROWS], rows)
+        fresh_rows = rows - raster.kept
+        is_kept = lane >= fresh_rows
+        assert back == 0 or (is_kept and -raster.back <= back < 0), f"row {row} is not in {self.tile} at {self.origin}"
+        ring = self.kept if is_kept else self.fresh
+        columns = np.arange(*ranges[COLUMNS])
+        size = ring.values.shape[COLUMNS]
+        assert columns.size <= size, f"{columns.size} columns in a ring of {size}"
+        slots = (columns + raster.width * (self.passed + back)) % size
+        near = [np.arange(*ranges[d]) - self.origin[d] for d in (0, 1)]
+        number = lane - fresh_rows if is_kept else lane
+        return ring, -back, (near[0][:, None, None], near[1][:, None], np.full_like(slots, number), slots)
+
+
+def empty_buffer(tile: Tile) -> Buffer:
+    """The buffer of a tile with an origin before anything is written."""
+    return Buffer(tile) if tile.raster is None else RasterBuffer(tile)

@@ -1,0 +1,454 @@
+"""The report of a run: schema 1 of `--report`, and what `terminal.py` prints from it.
+
+A report is built from what counted and what timed each sub-graph's run, and from what the compiler wrote into the
+manifest.  Parts that do not exist in a run are null: `cycles` and `engines` without a timeline, `check` when
+nothing was compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frustum.dialects.durations import byte_energy_pj
+from frustum.dialects.isa.program import External, Program
+from frustum.dialects.target import Target
+from frustum.runtime.report.counters import (
+    CLASSES,
+    Counters,
+    compression_bytes,
+    compulsory_bytes,
+    roofline_cycles,
+)
+from frustum.runtime.report.flows import added, listed
+from frustum.runtime.report.reads import together
+from frustum.runtime.time.timeline import Timeline
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """What the manifest says of a layer; `where` is `device` or `host`."""
+
+    name: str
+    op: str
+    unit: str | None = None
+    where: str = "device"
+    reason: str = ""
+    """Why it is on the host."""
+
+
+@dataclass(frozen=True)
+class UnitInfo:
+    """What the manifest says of a unit: its layers, its mode, what ended its growth, its number of tiles, and the
+    bytes of each cluster's SRAM that hold rows and columns of its maps for later tiles, beyond a tile's own."""
+
+    name: str
+    layers: tuple[str, ...]
+    mode: str
+    stopped_by: str | None
+    tiles: int
+    kept_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far the outputs are from the reference's, relative to its largest magnitude: the worst, and each by name."""
+
+    max_abs_error: float
+    max_rel_error: float
+    reference: str
+    outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of each output `max_abs_error` and `max_rel_error`."""
+    nan_in_both: int = 0
+    """Of the `numbers` of all outputs; they agree, but say nothing."""
+    numbers: int = 0
+
+
+@dataclass(frozen=True)
+class SubgraphRun:
+    """One run of one executable; `timeline` is absent in mode functional."""
+
+    name: str
+    program: Program
+    counters: Counters
+    timeline: Timeline | None = None
+    executable_bytes: int = 0
+    chip: int = 0
+    passed: frozenset[str] = frozenset()
+    """Inputs and outputs that are not the network's: another sub-graph, or the host in the run, gives or takes them."""
+    start_cycle: int = 0
+    """When it starts, counted from the start of the first."""
+    handed: tuple[str, ...] = ()
+    """Outputs of the network that are there when it ends."""
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """What running in several sub-graphs costs and saves."""
+
+    total_cycles: int
+    """From the start of the first to the end of the last, moves between chips included."""
+    moved_bytes: int
+    """From the DRAM of one chip to that of another: each crosses two ports."""
+    unsplit_peak_bytes: Mapping[str, int] | None
+    """Of each memory on chip the peak of the network in one piece; None where that does not fit, or nobody knows."""
+
+
+@dataclass(frozen=True)
+class HostedPiece:
+    """A piece of the model: its name, its kind (`device`, `host`), and when it runs, in cycles."""
+
+    name: str
+    where: str
+    start_cycle: int
+    stop_cycle: int
+
+
+@dataclass(frozen=True)
+class HostRun:
+    """What the host did besides feeding the device."""
+
+    mode: str
+    """never, auto, only"""
+    pieces: Sequence[HostedPiece]
+    """In order."""
+    to_host_bytes: int
+    """Over the host link during the run, from the device's DRAM; what the host reads after the run is not in it."""
+    from_host_bytes: int
+    """Over the host link during the run; what the host writes before the run is not in it."""
+    link_cycles: int | None
+    """How long the link is busy; None where nothing was timed."""
+    port_cycles: int | None
+    """How long the DRAM port is held meanwhile."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall time of the parts of the job, and of the passes of the compiler."""
+
+    import_: float | None = None
+    compile: float | None = None
+    emulate: float | None = None
+    passes: Mapping[str, float] = field(default_factory=dict)
+    calibrate: float | None = None
+    """Of the compiling, what the calibration took."""
+    loops: float | None = None
+    """Making the machine code of loops, or loading it; in none of the others."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The figures by the keys of schema 1."""
+
+    data: dict[str, Any]
+
+    def json(self) -> str:
+        return json.dumps(self.data, indent=1) + "\n"
+
+    def write(self, path: Path | str) -> None:
+        """Write the JSON; a file that cannot be written is an `OSError` and leaves nothing half-written."""
+        path = Path(path)
+        text = self.json()
+        part = path.with_name(path.name + ".part")
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+    def text(self) -> str:
+        """What the terminal shows."""
+        from frustum.runtime.report.terminal import render
+
+        return render(self.data)
+
+
+def make_report(
+    model: str,
+    target: Target,
+    dtype: str,
+    policy: str,
+    runs: Sequence[SubgraphRun],
+    *,
+    layers: Sequence[LayerInfo] = (),
+    units: Sequence[UnitInfo] = (),
+    check: Check | None = None,
+    seconds: Seconds | None = None,
+    host: HostRun | None = None,
+    splitting: Splitting | None = None,
+) -> Report:
+    """The report of a job whose sub-graphs ran one after the other, or as `splitting` says."""
+    splitting = splitting or _one_after_the_other(runs)
+    to_host, from_host = (host.to_host_bytes, host.from_host_bytes) if host else (0, 0)
+    passing = _Passing(splitting.moved_bytes + to_host, splitting.moved_bytes + from_host)
+    dram = _dram(runs, passing)
+    return Report(
+        {
+            "schema": SCHEMA,
+            "model": model,
+            "target": target.name,
+            "dtype": dtype,
+            "policy": policy,
+            "clock_hz": target.clock_hz,
+            "dram": dram,
+            "cycles": _cycles(runs, target, dram["compressed_compulsory_bytes"], splitting.total_cycles),
+            "macs": {
+                "useful": sum(run.counters.useful_macs for run in runs),
+                "recomputed": sum(run.counters.recomputed_macs for run in runs),
+                "executed": sum(int(run.counters.layer_macs.sum()) for run in runs),
+            },
+            "engines": _engines(runs, splitting.total_cycles),
+            "flows": listed(added(run.counters.flows for run in runs)),
+            "peak_bytes": {
+                name: max((run.counters.peak_bytes[name] for run in runs), default=0)
+                for name in ("sram", "nram", "wram")
+            },
+            "energy_pj": _energy(runs, target, passing),
+            "line_buffer": {
+                "writes": sum(run.counters.line_writes for run in runs),
+                "writes_split": sum(run.counters.line_writes_split for run in runs),
+                "compute_steps": sum(run.counters.compute_steps for run in runs),
+                "discarded": sum(run.counters.discarded_windows for run in runs),
+            },
+            "address_cache": {
+                name: sum(run.counters.address_cache[name] for run in runs)
+                for name in ("tables", "loads", "evictions")
+            },
+            "layers": _layers(runs, layers),
+            "units": _units(runs, units),
+            "subgraphs": [
+                {
+                    "name": run.name,
+                    "executable_bytes": run.executable_bytes,
+                    "peak_sram_bytes": run.counters.peak_bytes["sram"],
+                    "chip": run.chip,
+                    "cycles": None if run.timeline is None else run.timeline.total_cycles,
+                    "start_cycle": None if run.timeline is None else run.start_cycle,
+                    "stop_cycle": None if run.timeline is None else run.start_cycle + run.timeline.total_cycles,
+                    "outputs": list(run.handed),
+                }
+                for run in runs
+            ],
+            "unsplit_peak_bytes": _unsplit(splitting),
+            "moved_between_chips_bytes": splitting.moved_bytes,
+            "host": _host(host, layers, target),
+            "check": asdict(check) if check else None,
+            "seconds": _seconds(seconds or Seconds()),
+        }
+    )
+
+
+def _units(runs: Sequence[SubgraphRun], infos: Sequence[UnitInfo]) -> list[dict[str, Any]]:
+    """What the manifests say of each unit, with what the run that has it has counted; of several runs, units are named
+    with the run's name before their own."""
+    counted = {
+        f"{run.name}.{name}" if len(runs) > 1 else name: figures.figures
+        for run in runs
+        for name, figures in zip(run.program.units, run.counters.units, strict=False)
+    }
+    return [asdict(unit) | {"layers": list(unit.layers)} | counted.get(unit.name, {}) for unit in infos]
+
+
+def _one_after_the_other(runs: Sequence[SubgraphRun]) -> Splitting:
+    cycles = sum(run.timeline.total_cycles for run in runs if run.timeline is not None)
+    return Splitting(cycles, 0, dict(runs[0].counters.peak_bytes) if len(runs) == 1 else None)
+
+
+def _unsplit(splitting: Splitting) -> dict[str, int] | None:
+    peaks = splitting.unsplit_peak_bytes
+    return None if peaks is None else {name: peaks[name] for name in ("sram", "nram", "wram")}
+
+
+@dataclass(frozen=True)
+class _Passing:
+    """Bytes at DRAM ports beside those of the programs: from chip to chip (at both ports), to and from the host."""
+
+    read_bytes: int
+    written_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+
+def _dram(runs: Sequence[SubgraphRun], passing: _Passing) -> dict[str, Any]:
+    """Sums over sub-graphs and chips."""
+    read = sum(run.counters.dram_read_bytes for run in runs) + passing.read_bytes
+    write = sum(run.counters.dram_write_bytes for run in runs) + passing.written_bytes
+    by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in CLASSES}
+    by_class["intermediate"] += passing.bytes
+    externals = _network_externals(runs)
+    compulsory = compulsory_bytes(externals, together(run.counters.read for run in runs))
+    compressed = compulsory - compression_bytes(externals)
+    moved = read + write - by_class["other"]
+    return {
+        "read_bytes": read,
+        "write_bytes": write,
+        "total_bytes": read + write,
+        **{f"{name}_bytes": size for name, size in by_class.items()},
+        "compulsory_bytes": compulsory,
+        "ratio": moved / compulsory if compulsory else None,
+        "compressed_compulsory_bytes": compressed,
+        "ratio_to_compressed": moved / compressed if compressed else None,
+    }
+
+
+def _network_externals(runs: Sequence[SubgraphRun]) -> list[External]:
+    """The network's inputs, weights and outputs, each once though several sub-graphs may use it."""
+    kept = (
+        (each.class_, each.name, each)
+        for run in runs
+        for each in run.program.externals
+        if each.class_ not in ("input", "output") or each.name not in run.passed
+    )
+    return list({(class_, name): each for class_, name, each in kept}.values())
+
+
+def _cycles(
+    runs: Sequence[SubgraphRun], target: Target, compulsory: int, total: int
+) -> dict[str, int | float | None] | None:
+    timelines = [run.timeline for run in runs if run.timeline is not None]
+    if not runs or len(timelines) < len(runs):
+        return None
+    # of the network's products those that anybody needs: a fused layer makes no edge that nobody reads
+    needed = tuple(int(run.counters.layer_macs.sum()) - run.counters.recomputed_macs for run in runs)
+    whole = Program((), useful_macs=needed, dtype=_dtype(runs))
+    roofline = roofline_cycles(target, whole, compulsory)
+    return {
+        "total": total,
+        "roofline": roofline,
+        "ratio": total / roofline if roofline else None,
+        "address": sum(run.counters.address_cycles for run in runs),
+        "address_without_tables": sum(run.counters.address_cycles_without_tables for run in runs),
+    }
+
+
+def _dtype(runs: Sequence[SubgraphRun]) -> str:
+    return runs[0].program.dtype
+
+
+def _engines(runs: Sequence[SubgraphRun], total_cycles: int) -> dict[str, dict[str, int]] | None:
+    """Those of the same name on all chips together.  Whoever is neither busy nor stalled is idle: also while another
+    chip runs, or a value is on its way between chips or to the host."""
+    if not runs or any(run.timeline is None for run in runs):
+        return None
+    totals: dict[str, dict[str, int]] = {}
+    for run in runs:
+        assert run.timeline is not None
+        times = run.timeline.times
+        columns = times.busy, times.stalled, run.timeline.engine_bytes
+        for name, *figures in zip(
+            run.timeline.engines, *(column.tolist() for column in columns), strict=True
+        ):
+            total = totals.setdefault(str(name), {"busy": 0, "stalled": 0, "idle": 0, "bytes": 0})
+            for key, figure in zip(("busy", "stalled", "bytes"), figures, strict=True):
+                total[key] += figure
+    chips = len({run.chip for run in runs})
+    for total in totals.values():
+        total["idle"] = chips * total_cycles - total["busy"] - total["stalled"]
+    return totals
+
+
+def _host(host: HostRun | None, layers: Sequence[LayerInfo], target: Target) -> dict[str, Any] | None:
+    """What fell back to the host, why, and what it cost; null where nobody asked."""
+    if host is None:
+        return None
+    moved = host.to_host_bytes + host.from_host_bytes
+    return {
+        "mode": host.mode,
+        "moved_bytes": moved,
+        "to_host_bytes": host.to_host_bytes,
+        "from_host_bytes": host.from_host_bytes,
+        "link_cycles": host.link_cycles,
+        "port_cycles": host.port_cycles,
+        "dram_energy_pj": float(byte_energy_pj(target.memory("dram"), moved)),
+        "seconds": host.seconds,
+        "pieces": [_piece(each, host.link_cycles is not None) for each in host.pieces],
+        "layers": [
+            {"name": layer.name, "op": layer.op, "reason": layer.reason}
+            for layer in layers
+            if layer.where == "host"
+        ],
+    }
+
+
+def _piece(piece: HostedPiece, is_timed: bool) -> dict[str, Any]:
+    """Those of the host take 0 cycles: only what crosses the link for them takes time."""
+    cycles = (piece.start_cycle, piece.stop_cycle) if is_timed else (None, None)
+    return {"name": piece.name, "where": piece.where, "start_cycle": cycles[0], "stop_cycle": cycles[1]}
+
+
+def _energy(runs: Sequence[SubgraphRun], target: Target, passing: _Passing) -> dict[str, float]:
+    total: dict[str, float] = {"total": 0.0}
+    for run in runs:
+        for name, energy in run.counters.energy_pj.items():
+            total[name] = total.get(name, 0.0) + energy
+    if passing.bytes:
+        moved = float(byte_energy_pj(target.memory("dram"), passing.bytes))
+        total["dram"] = total.get("dram", 0.0) + moved
+        total["total"] += moved
+    return total
+
+
+def _layers(runs: Sequence[SubgraphRun], infos: Sequence[LayerInfo]) -> list[dict[str, Any]]:
+    """In the manifest's order, then what only a program knows."""
+    cycles: dict[str, int | None] = {}
+    dram_bytes: dict[str, int] = {}
+    for run in runs:
+        names = run.program.layers
+        layer_cycles = np.zeros(len(names), np.int64) if run.timeline is None else run.timeline.layer_cycles
+        for number, name in enumerate(names):
+            before = cycles.get(name) or 0
+            cycles[name] = None if run.timeline is None else before + int(layer_cycles[number])
+            dram_bytes[name] = dram_bytes.get(name, 0) + int(run.counters.layer_dram_bytes[number])
+    known = {info.name: info for info in infos}
+    for name, unit in _units_of_layers(runs).items():
+        known.setdefault(name, LayerInfo(name, "", unit))
+    return [
+        {
+            "name": info.name,
+            "op": info.op,
+            "unit": info.unit,
+            "where": info.where,
+            "cycles": cycles.get(info.name, 0),
+            "dram_bytes": dram_bytes.get(info.name, 0),
+        }
+        for info in known.values()
+    ]
+
+
+def _units_of_layers(runs: Sequence[SubgraphRun]) -> dict[str, str | None]:
+    """The layers of the programs, each with the unit that its first instruction names."""
+    from frustum.dialects.isa.program import instructions
+
+    found: dict[str, str | None] = {}
+    for run in runs:
+        units: dict[int, int] = {}
+        for instruction in instructions(run.program.body):
+            units.setdefault(instruction.layer, instruction.unit)
+        for number, name in enumerate(run.program.layers):
+            unit = units.get(number)
+            found[name] = (
+                run.program.units[unit] if unit is not None and unit < len(run.program.units) else None
+            )
+    return found
+
+
+def _seconds(seconds: Seconds) -> dict[str, Any]:
+    return {
+        "import": seconds.import_,
+        "compile": seconds.compile,
+        "emulate": seconds.emulate,
+        "calibrate": seconds.calibrate,
+        "loops": seconds.loops,
+        "passes": dict(seconds.passes),
+    }

@@ -1,0 +1,1 @@
+"""Time: engines, events and the cycles of each action."""

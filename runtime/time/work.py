@@ -1,0 +1,439 @@
+"""What the instructions of a program do, in numbers: bytes moved, run lengths, cycles of computing, multiplications.
+
+Timing and counting both ask here.  Instructions that differ in addresses only are alike; the formulas of
+`frustum.dialects.durations` see all executions of alike instructions as one array.
+
+A transfer is as large as what it writes, and both its ports are held for that (fill included); byte counts are the
+bytes really read and written.  One that expands holds the port of its source for the bytes of the slot.  A compute
+instruction reads each byte of its operands once and writes each byte of its result once; what is broadcast is read
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from frustum.dialects.durations import address_cycles, larger, matrix_work, vector_cycles, vector_passes
+from frustum.dialects.isa.program import (
+    ELEMENT_BYTES,
+    Binary,
+    Conv,
+    Copy,
+    Element,
+    Instruction,
+    Lrn,
+    Pool,
+    Reduce,
+    Resize,
+    Softmax,
+    TableLoad,
+    Unary,
+)
+from frustum.dialects.line_buffer_plan import Windows
+from frustum.dialects.stored_table import StoredTable
+from frustum.dialects.target import Target, VectorUnit
+from frustum.runtime.device.expand import OPERANDS, Expanded, Rows
+from frustum.runtime.device.form import Form, groups_of
+from frustum.runtime.device.order import Ints
+
+Mask = tuple[bool, ...]
+Vector = Pool | Unary | Binary | Softmax | Reduce | Lrn | Resize
+
+
+@dataclass(frozen=True)
+class Work:
+    """What each row of one table does; nothing where it is not active."""
+
+    cycles: Ints  # rows, units: the compute unit is busy
+    size_bytes: Ints  # rows, units: of a transfer: what it writes, or a larger slot that it expands
+    source_bytes: Ints  # rows, units: of a transfer, as its source sees it: less where it is expanded
+    source_run_bytes: Ints  # rows, units: its contiguous runs
+    destination_run_bytes: Ints  # rows, units
+    moved_bytes: Ints  # rows, units: size of a transfer, or operands and results of computing
+    read_bytes: Ints  # OPERANDS, rows: over all units
+    written_bytes: Ints  # OPERANDS, rows: into one of the memories, if there are several
+    macs: Ints  # rows: over all units; so are the six below
+    line_writes: Ints
+    line_writes_split: Ints  # what `split` mode would have written, where it exists
+    steps: Ints
+    discarded: Ints
+    address_cycles: Ints  # in which the matrix unit finds addresses, overlapped or not
+    address_cycles_without_tables: Ints
+
+
+def work(expanded: Expanded, rows: Rows, target: Target) -> Work:
+    """What the rows of one of the tables of `expanded` do."""
+    result = _nothing(len(rows), rows.units)
+    for alike, chosen in _alike(expanded, rows):
+        _set_bytes(result, rows, chosen, alike)
+        if isinstance(alike.instruction, Conv):
+            _set_matrix(result, rows, chosen, alike.instruction, target)
+        elif not isinstance(alike.instruction, Copy | TableLoad):
+            _set_vector(result, rows, chosen, alike, target.core.vector)
+    _set_addresses(result, expanded, rows, target)
+    _set_transfers(result, expanded, rows)
+    return result
+
+
+def _nothing(rows: int, units: int) -> Work:
+    def zeros(*shape: int) -> Ints:
+        return np.zeros(shape, np.int64)
+
+    return Work(
+        cycles=zeros(rows, units),
+        size_bytes=zeros(rows, units),
+        source_bytes=zeros(rows, units),
+        source_run_bytes=zeros(rows, units),
+        destination_run_bytes=zeros(rows, units),
+        moved_bytes=zeros(rows, units),
+        read_bytes=zeros(OPERANDS, rows),
+        written_bytes=zeros(OPERANDS, rows),
+        macs=zeros(rows),
+        line_writes=zeros(rows),
+        line_writes_split=zeros(rows),
+        steps=zeros(rows),
+        discarded=zeros(rows),
+        address_cycles=zeros(rows),
+        address_cycles_without_tables=zeros(rows),
+    )
+
+
+# --- alike instructions ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Bytes of an operand: `factor`, times the box's (the read operand's) extents in the dimensions named."""
+
+    factor: int
+    by_box: Mask
+    by_read: Mask
+    outputs_per_group: int = 0
+    """Not 0: times the groups of so many output channels that the box has."""
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """One of several instructions that do equally much for equal extents."""
+
+    instruction: Instruction
+    form: Form
+    sizes: tuple[_Size | None, ...]
+
+    @property
+    def element_bytes(self) -> int:
+        """Of the widest operand."""
+        return max(ELEMENT_BYTES[operand.view.element] for operand in self.form.operands if operand)
+
+
+def _alike(expanded: Expanded, rows: Rows) -> list[tuple[_Alike, Ints]]:
+    """Every kind of work in the table with the rows that do it, in order."""
+    group_of: dict[Hashable, int] = {}
+    members: list[_Alike] = []
+    groups = np.full(len(expanded.instructions), -1, np.int64)
+    for number in np.flatnonzero(np.bincount(rows.static, minlength=len(expanded.instructions))).tolist():
+        instruction, form = expanded.instructions[number], expanded.forms[number]
+        if not form.operands:
+            continue
+        alike = _Alike(instruction, form, _sizes(instruction, form))
+        key = (*_parameters(instruction), alike.sizes, alike.element_bytes)
+        groups[number] = group_of.setdefault(key, len(members))
+        if groups[number] == len(members):
+            members.append(alike)
+    group = groups[rows.static]
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(len(members) + 1))
+    return [(alike, order[starts[k] : starts[k + 1]]) for k, alike in enumerate(members)]
+
+
+def _sizes(instruction: Instruction, form: Form) -> tuple[_Size | None, ...]:
+    sizes: list[_Size | None] = []
+    for slot, operand in enumerate(form.operands):
+        if operand is None:
+            sizes.append(None)
+            continue
+        element = ELEMENT_BYTES[operand.view.element]
+        if isinstance(instruction, Conv) and slot in PER_CHANNEL:
+            sizes.append(_conv_size(instruction, slot, element))
+            continue
+        still = (False,) * 4
+        if slot == 0 and isinstance(instruction, Copy) and instruction.expand is not None:
+            sizes.append(_Size(instruction.expand, still, still))
+            continue
+        moves = tuple(isinstance(instruction, Copy) or stride != 0 for stride in operand.view.strides)
+        lies_like_the_box = operand.is_written or isinstance(instruction, Conv)
+        sizes.append(_Size(element, *((moves, still) if lies_like_the_box else (still, moves))))
+    return tuple(sizes)
+
+
+INTEGERS: tuple[Element, ...] = ("i8", "i16", "i32")
+PER_CHANNEL = (0, 1, 2, 5, 6)
+"""Operands of a convolution that do not lie like its output: input, weights, and numbers per output channel."""
+
+
+def _conv_size(conv: Conv, slot: int, element: int) -> _Size:
+    """Input, weights, or one number for each output channel."""
+    channel, still = (False, True, False, False), (False,) * 4
+    if slot == 0:
+        return _Size(element, still, (True,) * 4, 0 if conv.groups == 1 else conv.box.extent[1] // conv.groups)
+    if slot == 1:
+        return _Size(element * prod(conv.kernel), channel, channel)
+    return _Size(element, channel, still)
+
+
+def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
+    """What an instruction's work depends on, beside the extents and sizes of its operands."""
+    parameters: tuple[Hashable, ...] = ()
+    match instruction:
+        case Conv():
+            mode = instruction.line_mode
+            rows = None if mode == "split" else windows_of(instruction)
+            width = instruction.kernel, instruction.strides[1], instruction.dilations[1]
+            per_group = 0 if instruction.groups == 1 else instruction.box.extent[1] // instruction.groups
+            parameters = *width, instruction.groups, per_group, mode, rows
+        case Pool():
+            parameters = prod(instruction.kernel), instruction.act and instruction.act.kind
+        case Binary():
+            parameters = instruction.kind, instruction.act and instruction.act.kind
+        case Unary():
+            parameters = (instruction.kind,)
+        case Reduce():
+            parameters = (instruction.accumulate is not None,)
+        case Lrn():
+            parameters = (instruction.size,)
+        case Resize():
+            parameters = (instruction.mode,)
+    if isinstance(instruction, Vector):
+        parameters = *parameters, _conversions(instruction)
+    return type(instruction).__name__, *parameters
+
+
+# --- bytes -------------------------------------------------------------------------------------------------
+
+
+def _set_bytes(result: Work, rows: Rows, chosen: Ints, alike: _Alike) -> None:
+    active = rows.active[chosen]
+    extent, read = rows.extent[:, chosen], rows.read[:, chosen]
+    for slot, (size, operand) in enumerate(zip(alike.sizes, alike.form.operands, strict=True)):
+        if size is None or operand is None:
+            continue
+        each = size.factor * active
+        for d in range(4):
+            if size.by_box[d]:
+                each = each * extent[d]
+            if size.by_read[d]:
+                each = each * read[d]
+        if size.outputs_per_group:
+            each = each * (extent[1] // size.outputs_per_group)
+        reads, writes = _happens(alike.instruction, slot, rows, chosen)
+        total = each.sum(axis=1)
+        if operand.is_read:
+            result.read_bytes[slot, chosen] = total * reads
+        if operand.is_written:
+            result.written_bytes[slot, chosen] = total * writes
+        if isinstance(alike.instruction, Copy):
+            _set_size(result, chosen, alike.instruction, each, operand.is_written)
+        else:
+            times = operand.is_read * reads + operand.is_written * writes
+            result.moved_bytes[chosen] += each * times[:, None]
+
+
+def _set_size(result: Work, chosen: Ints, copy: Copy, each: Ints, written: bool) -> None:
+    """The size of a transfer, by the bytes of its source (first) or destination."""
+    if written:
+        result.moved_bytes[chosen] = each
+        result.size_bytes[chosen] = np.maximum(each, result.source_bytes[chosen] * (copy.expand is not None))
+    if not written or copy.expand is None:
+        result.source_bytes[chosen] = each
+
+
+def _happens(instruction: Instruction, slot: int, rows: Rows, chosen: Ints) -> tuple[Ints, Ints]:
+    """In which rows the operand is read, and in which it is written: accumulators come and go."""
+    always = np.ones(len(chosen), np.int64)
+    first, last = rows.is_first[chosen].astype(np.int64), rows.is_last[chosen].astype(np.int64)
+    match instruction, slot:
+        case Conv(), (2 | 6 | 7):  # bias, multiplier, residual
+            return last, 0 * always
+        case Conv(), 3:  # accumulators
+            return 1 - first, 1 - last
+        case Conv(), 4:
+            return 0 * always, last
+        case Reduce(), 1:
+            return 1 - first, always
+    return always, always
+
+
+# --- transfers ---------------------------------------------------------------------------------------------
+
+
+def _set_transfers(result: Work, expanded: Expanded, rows: Rows) -> None:
+    is_copy = np.array([isinstance(instruction, Copy) for instruction in expanded.instructions], bool)
+    chosen = np.flatnonzero(is_copy[rows.static])
+    statics = rows.static[chosen]
+    for slot, extents, runs in (
+        (0, rows.read, result.source_run_bytes),
+        (1, rows.extent, result.destination_run_bytes),
+    ):
+        strides, dims, element = _by_stride(expanded.instructions, slot)
+        by_stride = dims[statics].T[:, :, None]
+        runs[chosen] = contiguous_bytes(
+            np.take_along_axis(extents[:, chosen], by_stride, axis=0),
+            strides[statics].T[:, :, None],
+            element[statics, None],
+            np.take_along_axis(rows.split[slot][:, chosen], by_stride, axis=0),
+        )
+
+
+def _by_stride(instructions: Sequence[Instruction], slot: int) -> tuple[Ints, Ints, Ints]:
+    """Of each copy: strides without sign in growing order, the dimensions they belong to, bytes of an element.
+
+    A run that is walked backwards is as contiguous as another.
+    """
+    strides = np.zeros((len(instructions), 4), np.int64)
+    element = np.ones(len(instructions), np.int64)
+    for number, instruction in enumerate(instructions):
+        if isinstance(instruction, Copy):
+            view = (instruction.src_view, instruction.dst_view)[slot]
+            strides[number], element[number] = np.abs(view.strides), ELEMENT_BYTES[view.element]
+            if slot == 0 and instruction.expand is not None:
+                element[number] = instruction.expand
+    dims = np.argsort(strides, axis=1, kind="stable")
+    return np.take_along_axis(strides, dims, axis=1), dims, element
+
+
+def contiguous_bytes(extent: Ints, stride: Ints, element_bytes: Ints, split: Ints | None = None) -> Ints:
+    """Length of the contiguous runs of a box whose dimensions (axis 0) come by growing stride.
+
+    Dimensions of one element, and of stride 0, do not interrupt a run.  One of which the end of a ring lies inside the
+    box (`split` is not 0) breaks each run that goes along it in two, which count as equally long, rounded up.
+    """
+    run = element_bytes + 0 * extent[0]
+    unbroken = np.ones(run.shape, bool)
+    in_two = np.zeros(run.shape, bool)
+    for d in range(len(extent)):
+        counts = (extent[d] > 1) & (stride[d] != 0)
+        unbroken &= ~counts | (stride[d] == run)
+        run = np.where(unbroken & counts, run * extent[d], run)
+        if split is not None:
+            in_two |= unbroken & counts & (split[d] > 0)
+            unbroken &= ~in_two
+    return np.where(in_two, -(-run // 2), run)
+
+
+# --- computing ---------------------------------------------------------------------------------------------
+
+
+def windows_of(conv: Conv) -> Windows:
+    """The windows of a convolution, as the line buffer's arithmetic wants them."""
+    return Windows(
+        conv.kernel, conv.strides, conv.dilations, conv.groups, ELEMENT_BYTES[conv.in_view.element],
+        conv.in_view.strides, min(conv.cols.extent, conv.cols.bound),
+    )  # fmt: skip
+
+
+def _set_matrix(result: Work, rows: Rows, chosen: Ints, conv: Conv, target: Target) -> None:
+    """Equal extents are worked out once."""
+    images, outputs, height, width = rows.extent[:, chosen]
+    groups = groups_of(conv, outputs)
+    counts = np.stack([images, height, width, rows.read[1, chosen], outputs // larger(groups, 1), groups])
+    which, distinct = _distinct(counts * rows.active[chosen])
+    action = windows_of(conv).convolution(*distinct)
+    done = matrix_work(target.core.matrix, action, conv.line_mode)
+    split = matrix_work(target.core.matrix, action, "split") if conv.line_mode == "continuous" else done
+    result.cycles[chosen] = done.busy_cycles[which]
+    totals = (
+        (result.macs, done.useful_macs), (result.line_writes, done.writes), (result.steps, done.steps),
+        (result.line_writes_split, split.writes), (result.discarded, done.discarded),
+    )  # fmt: skip
+    for total, each in totals:
+        total[chosen] = each[which].sum(axis=1)
+
+
+def _set_addresses(result: Work, expanded: Expanded, rows: Rows, target: Target) -> None:
+    """What finding the operands of convolutions takes, by the tables that they really name; the matrix unit is busy
+    for at least that long."""
+    is_conv = np.array([isinstance(each, Conv) for each in expanded.instructions], bool)
+    for number in np.unique(rows.static[is_conv[rows.static]]).tolist():
+        conv, mine = expanded.instructions[number], rows.of(number)
+        assert isinstance(conv, Conv)
+        images, outputs, height, width = rows.extent[:, mine] * rows.active[mine]
+        box = images, height, width, rows.read[1, mine] * rows.active[mine]
+        groups = groups_of(conv, outputs)
+        unit, taps = target.core.matrix, prod(conv.kernel)
+        computed = address_cycles(unit, box, taps, groups)
+        found = np.array(computed)
+        for its, stored in _tables(expanded, conv, mine):
+            n, h, w, channels = (each[its] for each in box)
+            found[its] = address_cycles(
+                unit, (n, h, w, channels), taps, groups[its], stored.part, has_groups=stored.groups > 1
+            )
+        result.cycles[mine] = np.maximum(result.cycles[mine], found)
+        result.address_cycles[mine] = found.sum(axis=1)
+        result.address_cycles_without_tables[mine] = computed.sum(axis=1)
+
+
+def _tables(expanded: Expanded, conv: Conv, mine: Ints) -> Iterator[tuple[Ints, StoredTable]]:
+    """The tables that some rows of a convolution name, each with the numbers of its rows in `mine`."""
+    if conv.table is None:
+        return
+    assert expanded.tables is not None, "tables are read before they are counted"
+    number = expanded.tables.number[mine]
+    for table in np.unique(number).tolist():
+        yield np.flatnonzero(number == table), expanded.tables.stored[table]
+
+
+def _distinct(counts: Ints) -> tuple[Ints, Ints]:
+    """Number of each column's distinct value, and the distinct columns: counts are `[facts, ...]`, at least 0."""
+    key = np.zeros(counts.shape[1:], np.int64)
+    for count in counts:
+        key = key * (int(count.max(initial=0)) + 1) + count
+    _, first, which = np.unique(key.ravel(), return_index=True, return_inverse=True)
+    return which.reshape(key.shape), counts.reshape(len(counts), -1)[:, first]
+
+
+def _set_vector(result: Work, rows: Rows, chosen: Ints, alike: _Alike, unit: VectorUnit) -> None:
+    elements = rows.extent[:, chosen].prod(axis=0) * rows.active[chosen]
+    assert isinstance(alike.instruction, Vector)
+    passes = _passes(unit, alike.instruction)
+    result.cycles[chosen] = vector_cycles(unit, passes, elements, alike.element_bytes)
+
+
+def _conversions(instruction: Vector) -> int:
+    """Operands and results between integers and the numbers that these stand for."""
+    if instruction.scales is None:
+        return 0
+    views = [getattr(instruction, name, None) for name in ("in_view", "a_view", "b_view", "out_view")]
+    return sum(view is not None and view.element in INTEGERS for view in views)
+
+
+def _passes(unit: VectorUnit, instruction: Vector) -> int:
+    """What it computes, and a pass for each conversion; converting alone computes nothing else."""
+    conversions = _conversions(instruction)
+    if conversions and isinstance(instruction, Unary) and instruction.kind == "identity":
+        return conversions * vector_passes(unit, "identity")
+    return conversions * vector_passes(unit, "identity") + _computing_passes(unit, instruction)
+
+
+def _computing_passes(unit: VectorUnit, instruction: Vector) -> int:
+    """An activation on the way out adds its own passes."""
+    match instruction:
+        case Pool(kernel=kernel, act=act):
+            passes = vector_passes(unit, "pool", prod(kernel))
+            return passes + (vector_passes(unit, act.kind) if act else 0)
+        case Binary(kind=kind, act=act):
+            return vector_passes(unit, kind) + (vector_passes(unit, act.kind) if act else 0)
+        case Unary(kind=kind):
+            return vector_passes(unit, kind)
+        case Softmax():
+            return vector_passes(unit, "softmax")
+        case Reduce():
+            return vector_passes(unit, "reduce")
+        case Lrn(size=size):
+            return vector_passes(unit, "lrn", size)
+        case Resize(mode=mode):
+            return vector_passes(unit, f"resize_{mode}")
+    raise AssertionError(f"no passes of {type(instruction).__name__}")

@@ -1,0 +1,1 @@
+"""What people call: the commands, `frustum-opt`, the API, the ONNX backend."""

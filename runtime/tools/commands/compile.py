@@ -1,0 +1,49 @@
+"""`frustum compile`: write the executables of a model, what the host runs, and a manifest, to a folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from frustum.runtime.failures import GOOD, UsageError, say
+from frustum.runtime.files import check_writable_folder, write_folder
+from frustum.runtime.model.build import build
+from frustum.runtime.model.compiled_folder import MANIFEST, read_manifest, write_chain
+from frustum.runtime.model.sources import kind_of
+from frustum.runtime.progress import TerminalProgress
+from frustum.runtime.report.terminal import bytes_text, show
+from frustum.runtime.tools.commands.job import request_of
+
+
+def main(options: argparse.Namespace) -> int:
+    folder = Path(options.folder)
+    _check_folder(folder)
+    if kind_of(options.model) in ("folder", "executable"):
+        raise UsageError(f"{options.model}: error: is compiled already")
+    with TerminalProgress() as progress:
+        built = build(request_of(options), progress)
+        origin = {"model": built.origin.model, "weights_seed": built.origin.weights_seed} if built.origin else None
+        write_folder(folder, lambda path: write_chain(path, built.chain, origin))
+    for line in built.chain.log:
+        say(line)
+    pieces = [_piece(each) for each in read_manifest(folder)["pieces"]]
+    seconds = built.calibrate_seconds
+    calibration = f" (calibration {seconds:.2f} s of it)" if seconds else ""
+    show(
+        f"{folder}: {'; '.join(pieces)}; imported in {built.import_seconds:.2f} s,"
+        f" compiled in {built.compile_seconds:.2f} s{calibration}\n"
+    )
+    return GOOD
+
+
+def _piece(piece: dict[str, Any]) -> str:
+    size = f"{piece['file']}, {bytes_text(piece['bytes'])}"
+    return f"{size} for the host ({len(piece['layers'])} layers)" if piece["kind"] == "host" else size
+
+
+def _check_folder(folder: Path) -> None:
+    """UsageError unless the folder can be written, and nothing but an older result is lost by that."""
+    check_writable_folder(folder)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+        raise UsageError(f"{folder}: error: cannot be written: it holds other files (and no {MANIFEST})")
