@@ -17,8 +17,9 @@ from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
 from frustum.backend.cost import Count, CountRun, Image
-from frustum.backend.encode import Code, encode
-from frustum.backend.executable import Executable, build_executable
+from frustum.backend.file.encoder import Code, encode
+from frustum.backend.file.executable import Executable, build_executable
+from frustum.backend.file.read_program import read_program
 from frustum.backend.pipeline import (
     LOWERED,
     Choices,
@@ -29,7 +30,6 @@ from frustum.backend.pipeline import (
     stops_after,
     weight_passes,
 )
-from frustum.backend.read_program import read_program
 from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import Element, Program

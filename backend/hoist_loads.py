@@ -14,7 +14,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.read_code import target_of
+from frustum.backend.waits.read_code import target_of
 from frustum.dialects.isa.instruction import Instruction, value_of
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, BarrierOp, ExternalOp, ProgramOp
 from frustum.dialects.isa.transfer import CopyOp

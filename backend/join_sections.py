@@ -11,10 +11,10 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from frustum.backend.counters import least_slots
-from frustum.backend.encode import encode
-from frustum.backend.read_code import read_code, target_of
-from frustum.backend.read_program import read_nodes
+from frustum.backend.file.encoder import encode
+from frustum.backend.file.read_program import read_nodes
+from frustum.backend.waits.counters import least_slots
+from frustum.backend.waits.read_code import read_code, target_of
 from frustum.dialects.isa.format import WORD_BYTES
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.program import CORE_ENGINES, Engine, Program

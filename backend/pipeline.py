@@ -25,10 +25,10 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from frustum.backend.allocate import Allocate
 from frustum.backend.hoist_loads import HoistLoads
 from frustum.backend.join_sections import JoinSections
-from frustum.backend.schedule import Schedule
+from frustum.backend.memory.allocation import Allocate
+from frustum.backend.waits.schedule import Schedule
 from frustum.dialects import tile, unit
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.sync import ProgramOp

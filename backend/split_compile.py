@@ -27,7 +27,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from frustum.backend.compile import built
 from frustum.backend.cost import Cost, Count, CountRun, total
-from frustum.backend.executable import Executable
+from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal, Strategy
 from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit

@@ -22,7 +22,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import frustum
-from frustum.backend.executable import Executable
+from frustum.backend.file.executable import Executable
 from frustum.passes.zoo import ZOO
 from frustum.runtime.model.chain import Chain
 

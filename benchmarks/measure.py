@@ -82,7 +82,7 @@ def side_by_side(network: str, target: str, runs: int) -> tuple[float, float, fl
     import onnxruntime
 
     import frustum
-    from frustum.backend.executable import Executable
+    from frustum.backend.file.executable import Executable
     from frustum.runtime.machine import Machine
     from frustum.runtime.model.chain import chain_of
 

@@ -27,7 +27,7 @@ CODES = {
     "frustum.passes.errors:ModelError": BAD_INPUT,
     "frustum.dialects.target:TargetError": BAD_INPUT,
     "frustum.passes.fuse.policy:PolicyError": BAD_INPUT,
-    "frustum.backend.container:ExecutableError": BAD_INPUT,
+    "frustum.backend.file.container:ExecutableError": BAD_INPUT,
     "frustum.runtime.machine:InputError": BAD_INPUT,
     "frustum.runtime.host.host_model:HostError": BAD_INPUT,
     "frustum.runtime.host.oracle:OracleError": BAD_INPUT,

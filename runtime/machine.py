@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from frustum.backend.executable import Executable, check_program
+from frustum.backend.file.executable import Executable, check_program
 from frustum.dialects.isa.program import MEMORIES, Conv, External
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.check.check import check

@@ -8,7 +8,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.backend.executable import ExecutableError
+from frustum.backend.file.executable import ExecutableError
 from frustum.dialects.weight_codec import CodecError, expand
 
 MOST_BYTES = 256 << 20

@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from frustum.backend import targets
-from frustum.backend.executable import Executable
+from frustum.backend.file.executable import Executable
 from frustum.backend.split_compile import Splitting
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.loops import clock

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from frustum.backend.executable import Executable
+from frustum.backend.file.executable import Executable
 from frustum.dialects.isa.program import Element, External
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.device.memory import DTYPES, host_type

@@ -35,7 +35,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from frustum.backend.executable import FORMAT_VERSION, fingerprint, read_json, write_executable
+from frustum.backend.file.executable import FORMAT_VERSION, fingerprint, read_json, write_executable
 from frustum.dialects.target import digest, from_json, to_json
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model.chain import Chain, DevicePiece, Fallback, HostPiece, Interface, Piece

@@ -15,7 +15,7 @@ from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend.compile import AtStop, executable_of
 from frustum.backend.cost import Cost, Count, Image
-from frustum.backend.executable import Executable
+from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, stop_of
 from frustum.backend.split_compile import Compilation, Splitting, compile_pieces, one_piece
 from frustum.dialects.graph import NetworkOp

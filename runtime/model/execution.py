@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-from frustum.backend.executable import Executable
+from frustum.backend.file.executable import Executable
 from frustum.dialects.loops import TIMES, clock
 from frustum.dialects.target import digest
 from frustum.runtime.kernels import Array

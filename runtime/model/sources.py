@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from xdsl.dialects.builtin import ModuleOp
 
-    from frustum.backend.executable import Executable
+    from frustum.backend.file.executable import Executable
     from frustum.runtime.diagnostics import Source as Text
     from frustum.runtime.model.chain import Chain
 
@@ -72,7 +72,7 @@ def kind_of(text: str) -> Kind:
             start = file.read(8)
     except OSError as error:
         raise UsageError(f"{text}: error: cannot be read: {error.strerror}{_meant(text)}") from error
-    from frustum.backend.container import MAGIC
+    from frustum.backend.file.container import MAGIC
 
     return "executable" if start == MAGIC else kind
 
@@ -145,8 +145,8 @@ def open_folder(folder: Path) -> tuple[Chain, Origin | None]:
 
 def open_file(path: Path) -> Executable:
     """The executable in a file; UsageError for anything but an undamaged one."""
-    from frustum.backend.container import ExecutableError
-    from frustum.backend.executable import open_executable
+    from frustum.backend.file.container import ExecutableError
+    from frustum.backend.file.executable import open_executable
 
     try:
         return open_executable(path)

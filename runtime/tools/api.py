@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frustum.backend.executable import Executable
+from frustum.backend.file.executable import Executable
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Mode

@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.ir import Block, Region
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.allocate import Allocate
+from frustum.backend.memory.allocation import Allocate
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, RepeatOp
 

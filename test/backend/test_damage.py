@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from networks import Net
 from stops import target
 
-from frustum.backend import container
 from frustum.backend.compile import compile_module
-from frustum.backend.executable import PAGE_BYTES, SECTIONS, open_executable, write_executable
+from frustum.backend.file import container
+from frustum.backend.file.executable import PAGE_BYTES, SECTIONS, open_executable, write_executable
 from frustum.backend.pipeline import Choices
 from frustum.runtime.machine import Machine
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_program import Maker
 
-from frustum.backend.decode import CodeError, decode
-from frustum.backend.encode import Code, encode
+from frustum.backend.file.decoder import CodeError, decode
+from frustum.backend.file.encoder import Code, encode
 from frustum.backend.fit import DoesNotFit
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.format import FORMAT_OF_OPCODE, INSTRUCTION_FORMATS, MAX_WORDS, WAITS_INSIDE
@@ -87,7 +87,7 @@ def test_five_thousand_instructions_take_less_than_a_second() -> None:
 def run_set_up(code: bytes, passes_skipped: bool) -> list[p.Instruction]:
     """Decode as the machine's front end would: set-up instructions run again in every pass of their loop, and
     not at all in passes in which their loop is not run."""
-    from frustum.backend.decode import _Reader
+    from frustum.backend.file.decoder import _Reader
     from frustum.dialects.isa.format import REPEAT_FORMAT
 
     reader, seen = _Reader(code, (), ()), []

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from random_program import Maker
 
-from frustum.backend import container
-from frustum.backend.container import ENTRY, HEADER, ExecutableError, WriteError
-from frustum.backend.executable import (
+from frustum.backend.file import container
+from frustum.backend.file.container import ENTRY, HEADER, ExecutableError, WriteError
+from frustum.backend.file.executable import (
     PAGE_BYTES,
     Executable,
     build_executable,

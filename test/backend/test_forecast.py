@@ -8,8 +8,8 @@ import pytest
 from programs import copy, machine, module_of, unary
 from xdsl.ir import Block, Region
 
-from frustum.backend.forecast import Forecast
-from frustum.backend.read_code import read_code
+from frustum.backend.memory.cost_model import Forecast
+from frustum.backend.waits.read_code import read_code
 from frustum.dialects.isa.attributes import BoxAttr
 from frustum.dialects.isa.program import Affine, Box, Span
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, RepeatOp

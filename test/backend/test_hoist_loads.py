@@ -3,8 +3,8 @@
 from programs import copy, machine, module_of
 from xdsl.context import Context
 
-from frustum.backend.allocate import Allocate
 from frustum.backend.hoist_loads import CROSSING, HoistLoads
+from frustum.backend.memory.allocation import Allocate
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp
 from frustum.dialects.isa.transfer import CopyOp

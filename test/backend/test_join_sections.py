@@ -7,11 +7,11 @@ from programs import copy, machine, module_of
 from xdsl.context import Context
 from xdsl.ir import Block, Region
 
-from frustum.backend.allocate import Allocate
-from frustum.backend.encode import encode
+from frustum.backend.file.encoder import encode
+from frustum.backend.file.read_program import read_nodes
 from frustum.backend.join_sections import EVENT_WORDS, JoinSections, section_bytes
-from frustum.backend.read_program import read_nodes
-from frustum.backend.schedule import Schedule
+from frustum.backend.memory.allocation import Allocate
+from frustum.backend.waits.schedule import Schedule
 from frustum.dialects.isa.program import Program
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, FetchOp, ProgramOp, RepeatOp
 

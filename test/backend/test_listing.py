@@ -2,7 +2,7 @@
 
 from random_program import Maker
 
-from frustum.backend.listing import disassemble, instruction_text
+from frustum.backend.file.listing import disassemble, instruction_text
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.format import INSTRUCTION_FORMATS
 

@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frustum.backend.packing import pack, pack_apart, usable
+from frustum.backend.memory.packing import pack, pack_apart, usable
 
 
 def meetings(lives):

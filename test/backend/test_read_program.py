@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.utils.exceptions import VerifyException
 
 import frustum.backend.targets
-from frustum.backend.read_program import DTYPE, LAYERS, UNITS, USEFUL_MACS, read_program, slots_of
+from frustum.backend.file.read_program import DTYPE, LAYERS, UNITS, USEFUL_MACS, read_program, slots_of
 from frustum.dialects.isa import (
     Affine,
     AllocOp,

@@ -10,11 +10,11 @@ from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.allocate import Allocate
-from frustum.backend.executable import build_executable
-from frustum.backend.read_program import read_program
-from frustum.backend.schedule import Schedule
+from frustum.backend.file.executable import build_executable
+from frustum.backend.file.read_program import read_program
+from frustum.backend.memory.allocation import Allocate
 from frustum.backend.set_target import SetTarget
+from frustum.backend.waits.schedule import Schedule
 from frustum.dialects.isa import AllocOp, FIsa
 from frustum.runtime.check.check import RaceError
 from frustum.runtime.machine import Machine

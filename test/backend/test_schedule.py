@@ -8,8 +8,8 @@ from xdsl.context import Context
 from xdsl.ir import Block, Region
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.allocate import Allocate
-from frustum.backend.schedule import Schedule
+from frustum.backend.memory.allocation import Allocate
+from frustum.backend.waits.schedule import Schedule
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, RepeatOp, WaitOp

@@ -11,9 +11,9 @@ from programs import Generator, Shape, machine, module_of
 from xdsl.context import Context
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.allocate import Allocate
 from frustum.backend.hoist_loads import HoistLoads
-from frustum.backend.schedule import Schedule
+from frustum.backend.memory.allocation import Allocate
+from frustum.backend.waits.schedule import Schedule
 from frustum.dialects.fit import DoesNotFit
 
 SHAPES = [(1, 1), (1, 2), (2, 1), (2, 2)]

@@ -16,8 +16,8 @@ from stops import executable, modules_at_stops
 from xdsl.context import Context
 from xdsl.dialects.builtin import StringAttr
 
-from frustum.backend.container import ENTRY, HEADER, ExecutableError
-from frustum.backend.executable import open_executable, write_executable
+from frustum.backend.file.container import ENTRY, HEADER, ExecutableError
+from frustum.backend.file.executable import open_executable, write_executable
 from frustum.backend.pipeline import Choices
 from frustum.dialects.isa.program import Conv, instructions
 from frustum.dialects.stored_table import CHECKSUM, HEAD, RUNNING, read_table

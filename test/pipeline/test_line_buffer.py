@@ -10,10 +10,10 @@ from integer_networks import IntegerNet
 from stops import modules_at_stops
 from xdsl.context import Context
 
-from frustum.backend.allocate import Allocate
 from frustum.backend.compile import executable_of
+from frustum.backend.memory.allocation import Allocate
 from frustum.backend.pipeline import Choices
-from frustum.backend.schedule import Schedule
+from frustum.backend.waits.schedule import Schedule
 from frustum.dialects.isa.program import Conv
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
 from frustum.runtime.machine import Machine

@@ -13,7 +13,7 @@ from every_operation import NETWORKS, network
 from stops import executable, modules_at_stops, run_module
 
 from frustum.backend.compile import compile_module
-from frustum.backend.executable import write_executable
+from frustum.backend.file.executable import write_executable
 from frustum.backend.pipeline import STOPS, Choices
 from frustum.passes.weights import write_module
 from frustum.runtime.model.sources import read_stage

@@ -13,7 +13,7 @@ from xdsl.parser import Parser
 
 import frustum
 from frustum.backend import targets
-from frustum.backend.executable import write_executable
+from frustum.backend.file.executable import write_executable
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.graph import FGraph
 from frustum.passes.errors import ModelError, Unsupported

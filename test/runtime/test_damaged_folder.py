@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from mixed_models import sandwich
 
 import frustum
-from frustum.backend.container import ENTRY, HEADER
+from frustum.backend.file.container import ENTRY, HEADER
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model.compiled_folder import MANIFEST, _sealed
 from frustum.runtime.tools import cli

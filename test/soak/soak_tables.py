@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import frustum
-from frustum.backend.executable import Executable
+from frustum.backend.file.executable import Executable
 from frustum.dialects.stored_table import CHECKSUM, HEAD, RUNNING, read_table
 from frustum.runtime.check.check import AccessError
 from frustum.runtime.machine import Machine, host_type

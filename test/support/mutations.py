@@ -25,8 +25,9 @@ import onnx_models
 from mixed_models import sandwich
 
 import frustum
-from frustum.backend import container, targets
-from frustum.backend.executable import PAGE_BYTES, SECTIONS
+from frustum.backend import targets
+from frustum.backend.file import container
+from frustum.backend.file.executable import PAGE_BYTES, SECTIONS
 from frustum.passes.fuse.policy import problems_of
 from frustum.runtime.check.check import AccessError, RaceError
 from frustum.runtime.failures import exit_code_of
@@ -394,7 +395,7 @@ def sealed(rng: random.Random, folder: Path) -> Use:
 def reseal(rng: random.Random, place: Path, damage: bool) -> None:
     import hashlib
 
-    from frustum.backend.executable import fingerprint
+    from frustum.backend.file.executable import fingerprint
 
     path = place / compiled_folder.MANIFEST
     manifest = json.loads(path.read_bytes())

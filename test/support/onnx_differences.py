@@ -7,7 +7,7 @@ from random_machine import machine_of_seed
 from random_onnx import Drawn, random_onnx
 
 import frustum
-from frustum.backend.executable import Executable
+from frustum.backend.file.executable import Executable
 from frustum.dialects.fit import DoesNotFit
 from frustum.runtime.host.agreement import agreement
 from frustum.runtime.host.oracle import oracle_outputs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from frustum.backend.executable import build_executable
+from frustum.backend.file.executable import build_executable
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import read_target, to_json
 

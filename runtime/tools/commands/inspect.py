@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frustum.backend.executable import Executable
-from frustum.backend.listing import disassemble
+from frustum.backend.file.executable import Executable
+from frustum.backend.file.listing import disassemble
 from frustum.dialects.isa.program import ENGINES, instructions
 from frustum.runtime.failures import GOOD, UsageError
 from frustum.runtime.model.chain import Chain, chain_of

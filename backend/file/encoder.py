@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from frustum.backend.file.registers import RegisterFile
 from frustum.backend.fit import DoesNotFit
-from frustum.backend.registers import RegisterFile
 from frustum.dialects.isa.fields import FieldError, Kind, RegisterKind
 from frustum.dialects.isa.format import (
     ACT_FORMAT,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from frustum.backend.lifetimes import life_of, outermost
-from frustum.backend.loop_tree import Path
-from frustum.backend.read_code import Code, Section
+from frustum.backend.memory.interference import life_of, outermost
+from frustum.backend.waits.loop_tree import Path
+from frustum.backend.waits.read_code import Code, Section
 from frustum.dialects.isa.sync import ExternalOp
 
 

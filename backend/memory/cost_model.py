@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import DenseArrayBase
 
-from frustum.backend.loop_tree import Instruction as Plain
-from frustum.backend.read_code import Code, Section
+from frustum.backend.waits.loop_tree import Instruction as Plain
+from frustum.backend.waits.read_code import Code, Section
 from frustum.dialects.durations import Convolution, matrix_work
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.matrix import ConvOp

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from frustum.backend.loop_tree import Instruction
+from frustum.backend.waits.loop_tree import Instruction
 from frustum.dialects.isa.program import Affine, Engine
 
 TURNS = 3

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import NoReturn
 
-from frustum.backend.container import ExecutableError
+from frustum.backend.file.container import ExecutableError
 from frustum.dialects.isa.program import (
     Conv,
     Fetch,

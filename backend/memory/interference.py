@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frustum.backend.loop_tree import Buffer, Path
+from frustum.backend.waits.loop_tree import Buffer, Path
 
 
 @dataclass(frozen=True, slots=True)

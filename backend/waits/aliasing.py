@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 
-from frustum.backend.loop_tree import Instruction
+from frustum.backend.waits.loop_tree import Instruction
 from frustum.dialects.isa.program import Memory
 
 Place = tuple[Memory, int, int]

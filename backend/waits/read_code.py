@@ -8,9 +8,9 @@ from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.apart import apart_from
-from frustum.backend.loop_tree import TOGETHER, Access, Buffer, Path, Step
-from frustum.backend.loop_tree import Instruction as Plain
+from frustum.backend.waits.disjoint import apart_from
+from frustum.backend.waits.loop_tree import TOGETHER, Access, Buffer, Path, Step
+from frustum.backend.waits.loop_tree import Instruction as Plain
 from frustum.dialects.foreign import is_foreign
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import Instruction

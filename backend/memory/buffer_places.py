@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from frustum.backend.deepen import deeper
-from frustum.backend.early import Want, wishes_of
-from frustum.backend.forecast import Forecast
-from frustum.backend.lifetimes import Life, life_of, meetings, outermost
-from frustum.backend.loop_tree import Buffer, Path
-from frustum.backend.packing import pack_apart, usable
-from frustum.backend.read_code import Code
+from frustum.backend.memory.buffering import deeper
+from frustum.backend.memory.cost_model import Forecast
+from frustum.backend.memory.interference import Life, life_of, meetings, outermost
+from frustum.backend.memory.packing import pack_apart, usable
+from frustum.backend.memory.prefetch import Want, wishes_of
+from frustum.backend.waits.loop_tree import Buffer, Path
+from frustum.backend.waits.read_code import Code
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES
 from frustum.dialects.target import Target
 

@@ -10,12 +10,12 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.counters import Counts, Slots, separate_slots, shared_slots
-from frustum.backend.dependences import Hold, Need, find_dependences
-from frustum.backend.loop_tree import Buffer, Instruction
-from frustum.backend.read_code import Code, Section, read_code, target_of
-from frustum.backend.scopes import Units, covers
-from frustum.backend.sharing import Place, sharing_of
+from frustum.backend.waits.aliasing import Place, sharing_of
+from frustum.backend.waits.counters import Counts, Slots, separate_slots, shared_slots
+from frustum.backend.waits.dependences import Hold, Need, find_dependences
+from frustum.backend.waits.loop_tree import Buffer, Instruction
+from frustum.backend.waits.read_code import Code, Section, read_code, target_of
+from frustum.backend.waits.scopes import Units, covers
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import Wait
 from frustum.dialects.isa.sync import ProgramOp, WaitOp

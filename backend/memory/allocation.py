@@ -11,12 +11,12 @@ from xdsl.dialects.builtin import DenseArrayBase, DictionaryAttr, IntegerAttr, M
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
-from frustum.backend.deep_places import DeepPlaces
-from frustum.backend.early import Want, wants_of, wishes_of
-from frustum.backend.lifetimes import life_of, meetings, outermost
-from frustum.backend.loop_tree import Path
-from frustum.backend.packing import pack, pack_apart, usable
-from frustum.backend.read_code import Code, layer_of, read_code, target_of
+from frustum.backend.memory.buffer_places import DeepPlaces
+from frustum.backend.memory.interference import life_of, meetings, outermost
+from frustum.backend.memory.packing import pack, pack_apart, usable
+from frustum.backend.memory.prefetch import Want, wants_of, wishes_of
+from frustum.backend.waits.loop_tree import Path
+from frustum.backend.waits.read_code import Code, layer_of, read_code, target_of
 from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import IMAGE_CLASSES, MEMORIES, Memory
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, ExternalOp, ProgramOp

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from frustum.backend.read_code import Code, unit_of
+from frustum.backend.waits.read_code import Code, unit_of
 from frustum.dialects.isa.program import Memory
 from frustum.dialects.isa.sync import ExternalOp
 

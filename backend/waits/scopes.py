@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from frustum.backend.loop_tree import Instruction
+from frustum.backend.waits.loop_tree import Instruction
 from frustum.dialects.isa.program import Memory, Scope
 
 

@@ -49,8 +49,15 @@ from typing import NamedTuple
 
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.loop_tree import Access, Buffer, Instruction, common_level, ends_later, iterations_back
-from frustum.backend.scopes import Reach, Units, covers, reach, scope_of
+from frustum.backend.waits.loop_tree import (
+    Access,
+    Buffer,
+    Instruction,
+    common_level,
+    ends_later,
+    iterations_back,
+)
+from frustum.backend.waits.scopes import Reach, Units, covers, reach, scope_of
 from frustum.dialects.isa.program import Engine, Scope
 
 

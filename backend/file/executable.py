@@ -21,10 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.backend.check_manifest import ManifestError, check_manifest
-from frustum.backend.check_program import check_program
-from frustum.backend.check_tables import check_tables
-from frustum.backend.container import (
+from frustum.backend.file.container import (
     ALIGNMENT_BYTES,
     HEADER,
     VERSION,
@@ -36,9 +33,12 @@ from frustum.backend.container import (
     read_section,
     write_container,
 )
-from frustum.backend.decode import CodeError, decode
-from frustum.backend.encode import Code, encode
-from frustum.backend.manifest import Json, manifest_of, program_of, read_json, to_bytes
+from frustum.backend.file.decoder import CodeError, decode
+from frustum.backend.file.encoder import Code, encode
+from frustum.backend.file.manifest import Json, manifest_of, program_of, read_json, to_bytes
+from frustum.backend.file.manifest_check import ManifestError, check_manifest
+from frustum.backend.file.program_check import check_program
+from frustum.backend.file.table_check import check_tables
 from frustum.dialects.isa.program import IMAGE_CLASSES, Program
 from frustum.dialects.stored_table import TableError
 

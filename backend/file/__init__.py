@@ -1,0 +1,1 @@
+"""The executable file: writing, reading, checking and listing it."""

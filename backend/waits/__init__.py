@@ -1,0 +1,1 @@
+"""Waits: what depends on what, and the counters that hold it back."""
