@@ -30,16 +30,16 @@ from frustum.backend.pipeline import (
     stops_after,
     weight_passes,
 )
-from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import Element, Program
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, to_attribute
+from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.fuse.policy import chosen
-from frustum.passes.import_onnx import MODEL
 from frustum.passes.lower.weight_blocks import COMPRESSION
+from frustum.passes.onnx.import_onnx import MODEL
 from frustum.passes.tile.order_words import parse_order
 from frustum.passes.weights import WeightStore, store_of
 

@@ -32,7 +32,7 @@ from frustum.backend.waits.schedule import Schedule
 from frustum.dialects import tile, unit
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.sync import ProgramOp
-from frustum.dialects.weight_codec import CODECS
+from frustum.dialects.weights.codec import CODECS
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.choose_layout import ChooseLayout

@@ -30,16 +30,16 @@ from frustum.backend.cost import Cost, Count, CountRun, total
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal, Strategy
-from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Memory, Target, to_attribute
+from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.passes.analysis.foreign import others_in
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Cuts, Range, at_outputs, cuts_within, pieces_of
-from frustum.passes.fuse.optimal import LARGE, MANY, SMALL
 from frustum.passes.graph.map_sizes import check_dram
 from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
+from frustum.passes.plan.network.optimal import LARGE, MANY, SMALL
 from frustum.passes.weights import attach, store_of
 
 __all__ = ["Compilation", "Splitting", "When", "compile_pieces", "one_piece"]
@@ -452,7 +452,7 @@ def _layers(piece: Range) -> int:
 
 def _is_quick(piece: int, whole: int) -> bool:
     """Whether a piece of so many layers is planned in little of the time of the whole: of fewer layers the planner
-    looks at more orders and states (`passes/fuse/optimal.py`)."""
+    looks at more orders and states (`passes/plan/network/optimal.py`)."""
     if whole <= SMALL or piece <= SMALL // 2:
         return True
     is_wider = any(piece <= most < whole for most in (SMALL, MANY, LARGE))

@@ -35,7 +35,7 @@ from literature import Builder
 
 import frustum
 from frustum.backend.targets import load
-from frustum.dialects.weight_codec import compress
+from frustum.dialects.weights.codec import compress
 from frustum.passes.tile.orders import ORDERS
 from frustum.runtime.kernels import BFLOAT16
 from frustum.runtime.model.build import build

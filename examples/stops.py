@@ -21,7 +21,7 @@ from frustum.backend.pipeline import STOPS, Choices, Run
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.target import ATTRIBUTE, Target, to_attribute
-from frustum.passes.import_onnx import import_onnx
+from frustum.passes.onnx.import_onnx import import_onnx
 
 CHANNELS, HEIGHT, WIDTH = 8, 64, 48
 SRAM_BYTES = 40 << 10

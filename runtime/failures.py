@@ -32,9 +32,9 @@ CODES = {
     "frustum.runtime.host.host_model:HostError": BAD_INPUT,
     "frustum.runtime.host.oracle:OracleError": BAD_INPUT,
     "frustum.runtime.pipeline_text:PipelineError": BAD_INPUT,
-    "frustum.dialects.stored_table:TableError": BAD_INPUT,
+    "frustum.dialects.isa.tables.stored_table:TableError": BAD_INPUT,
     "frustum.runtime.diagnostics:Reported": BAD_INPUT,
-    "frustum.dialects.fit:DoesNotFit": DOES_NOT_FIT,
+    "frustum.dialects.target.fit:DoesNotFit": DOES_NOT_FIT,
     "builtins:MemoryError": BAD_INPUT,
 }
 """Errors that speak to the user.  By name, so that none of their modules is loaded for it."""

@@ -20,12 +20,13 @@ def no_announcement() -> None:
 
 
 SLOW = (
-    "pipeline", "passes/fuse", "passes/graph/test_choose_layout.py", "passes/lower/test_ahead.py",
-    "passes/test_zoo.py", "passes/tile/test_lower_units.py", "backend/test_schedule.py",
-    "backend/test_split_compile.py", "backend/test_synchronisation.py", "benchmarks", "examples",
-    "runtime/test_chain_split.py", "runtime/test_fuzz.py", "runtime/test_line_buffer.py",
-    "runtime/test_reference_models.py", "runtime/test_timing_model.py", "runtime/test_weights_options.py",
-    "test_packaging.py",
+    "pipeline", "passes/fuse", "passes/plan/network", "passes/graph/test_choose_layout.py",
+    "passes/lower/unit/test_prefetch.py", "passes/test_zoo.py", "passes/tile/test_lower_units.py",
+    "backend/waits/test_schedule.py", "backend/test_split_compile.py",
+    "backend/waits/test_synchronisation.py", "benchmarks", "examples",
+    "runtime/model/test_chain_split.py", "runtime/test_fuzz.py", "runtime/device/test_line_buffer.py",
+    "runtime/reference/test_reference_models.py", "runtime/time/test_timing_model.py",
+    "runtime/model/test_weights_options.py", "test_packaging.py",
 )  # fmt: skip
 """What `make compat` leaves out: folders and files of which a test takes more than three seconds (`--durations`)."""
 

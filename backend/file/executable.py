@@ -40,7 +40,7 @@ from frustum.backend.file.manifest_check import ManifestError, check_manifest
 from frustum.backend.file.program_check import check_program
 from frustum.backend.file.table_check import check_tables
 from frustum.dialects.isa.program import IMAGE_CLASSES, Program
-from frustum.dialects.stored_table import TableError
+from frustum.dialects.isa.tables.stored_table import TableError
 
 __all__ = [
     "DIGEST_BYTES",

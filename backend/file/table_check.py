@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.isa.program import Conv, Node, Program, Repeat, TableLoad
-from frustum.dialects.stored_table import StoredTable, TableError, check_use, find_table
+from frustum.dialects.isa.tables.stored_table import StoredTable, TableError, check_use, find_table
 
 Bytes = NDArray[np.uint8]
 

@@ -17,10 +17,10 @@ from frustum.backend.memory.packing import pack, pack_apart, usable
 from frustum.backend.memory.prefetch import Want, wants_of, wishes_of
 from frustum.backend.waits.loop_tree import Path
 from frustum.backend.waits.read_code import Code, layer_of, read_code, target_of
-from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import IMAGE_CLASSES, MEMORIES, Memory
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.target import Target
+from frustum.dialects.target.fit import DoesNotFit
 
 IMAGE_ALIGNMENT_BYTES = 64
 """Buffers the host fills start at multiples of this: a contiguous run of DRAM pays for at least as much."""

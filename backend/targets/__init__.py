@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from frustum.dialects.declared import Problem
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.target import Target, TargetError, read_target
+from frustum.dialects.target.declared import Problem
 
 _FOLDER = Path(__file__).resolve().parent
 _SUFFIXES = (".yaml", ".yml")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from frustum.backend.targets import load, names
-from frustum.dialects.declared import walk
 from frustum.dialects.target import Target
+from frustum.dialects.target.declared import walk
 
 
 def with_tables(text: str) -> str:

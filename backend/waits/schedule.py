@@ -16,10 +16,10 @@ from frustum.backend.waits.dependences import Hold, Need, find_dependences
 from frustum.backend.waits.loop_tree import Buffer, Instruction
 from frustum.backend.waits.read_code import Code, Section, read_code, target_of
 from frustum.backend.waits.scopes import Units, covers
-from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import Wait
 from frustum.dialects.isa.sync import ProgramOp, WaitOp
 from frustum.dialects.target import Target
+from frustum.dialects.target.fit import DoesNotFit
 
 
 @dataclass(frozen=True)

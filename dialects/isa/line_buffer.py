@@ -29,7 +29,7 @@ class LineBufferOp(Instruction):
     """Sets up the line buffer for the next convolution of the same core.
 
     All numbers are those of the convolution's largest box; clipped ones derive theirs from the same rule
-    (`dialects/line_buffer_plan.py`).  They count along one run of rows, for one input channel and kernel row.
+    (`dialects/isa/line_buffer_plan.py`).  They count along one run of rows, for one input channel and kernel row.
     """
 
     name = "fisa.line_buffer"

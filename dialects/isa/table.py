@@ -1,4 +1,4 @@
-"""The address cache: tables that tell the matrix unit where its operands are (`dialects/address_table.py`)."""
+"""The address cache: tables that tell the matrix unit where its operands are (`tables/address_table.py`)."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ Every layer is seen as a nest of four dimensions d0..d3 (n, c, h, w of a feature
 
 from xdsl.ir import Dialect
 
-from frustum.dialects.sweeps import SweepsAttr
 from frustum.dialects.tile.access import SAME, Access, AccessAttr, AnyAxis, Axis, TensorView, ViewAttr, Whole
 from frustum.dialects.tile.operations import ComputeOp, ConcatOp, LoadOp, MoveOp, SendOp, StoreOp
 from frustum.dialects.tile.parameters import Plain, to_attributes, to_plain
 from frustum.dialects.tile.sub_map import MapAttr, Outer, Residency, SubMap
+from frustum.dialects.tile.sweeps import SweepsAttr
 from frustum.dialects.tile.tile_type import Raster, Tile, TileType, is_ring
 from frustum.dialects.tile.unit import IMAGE_LOOPS, ROLLING_LOOPS, TILE_LOOPS, UnitOp, YieldOp
 

@@ -21,7 +21,7 @@ from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.dialects.sweeps import SweepsAttr
+from frustum.dialects.tile.sweeps import SweepsAttr
 from frustum.dialects.tile.tile_type import TileType, is_ring
 from frustum.dialects.unit import DIMENSIONS, Extents, NamedUnit, ints, parse_extents
 

@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias, get_args
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import OpResult, SSAValue
 
-from frustum.dialects import address_table as at
 from frustum.dialects.graph import shape_of
+from frustum.dialects.isa.tables import address_table as at
 from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import Extents
 

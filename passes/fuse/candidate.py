@@ -26,9 +26,10 @@ from frustum.passes.analysis.layer import CONCAT, SAME4, Layer
 from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project, tile_counts
 from frustum.passes.fuse.join import outputs_of
 from frustum.passes.fuse.operators import Operator, operators_of
-from frustum.passes.fuse.optimal import OptimalOptions, Plan
 from frustum.passes.fuse.runs import plan_runs
-from frustum.passes.tile.plan_unit import (
+from frustum.passes.plan.network.optimal import OptimalOptions, Plan
+from frustum.passes.plan.tile_search import ORDER, exhaust, with_extent
+from frustum.passes.plan.unit import (
     Budget,
     UnitPlan,
     alignment,
@@ -39,7 +40,6 @@ from frustum.passes.tile.plan_unit import (
     tile_bytes,
     weight_bytes,
 )
-from frustum.passes.tile.search import ORDER, exhaust, with_extent
 
 __all__ = ["Candidate", "Limits", "Operator"]
 

@@ -15,11 +15,11 @@ from frustum.passes.analysis.foreign import gather
 from frustum.passes.analysis.module import target_of
 from frustum.passes.fuse.cuts import cut_units
 from frustum.passes.fuse.grow import Grown, grow_units
-from frustum.passes.fuse.optimal import OptimalOptions, fuse_optimal
 from frustum.passes.fuse.policy import ATTRIBUTE, CUTS, OPTIMAL, PolicyError, chosen, parse_policy
 from frustum.passes.fuse.runs import write_runs
-from frustum.passes.fuse.wrap import wrap
-from frustum.passes.tile.plan_unit import MAPS
+from frustum.passes.plan.network.optimal import OptimalOptions, fuse_optimal
+from frustum.passes.plan.unit import MAPS
+from frustum.passes.plan.wrap import wrap
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from frustum.passes.analysis.project import layers_of
 from frustum.passes.fuse.candidate import Candidate, Limits
 from frustum.passes.fuse.join import can_join, is_layer, name_of, outputs_of, seam
 from frustum.passes.fuse.operators import opens_units
-from frustum.passes.fuse.optimal import OptimalOptions, Plan
 from frustum.passes.fuse.policy import Policy
 from frustum.passes.fuse.rule import Kind, Remedy, Rule, Step, Verdict
+from frustum.passes.plan.network.optimal import OptimalOptions, Plan
 
 MOST_LAYERS = 24
 """Of a unit: what bounds the time to plan one.  Up to so many layers policy `optimal` looks at every cut."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from frustum.dialects.declared import Problem
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.target import Options
+from frustum.dialects.target.declared import Problem
 from frustum.passes.fuse import rules as _rules  # noqa: F401  # registers them
 from frustum.passes.fuse.rule import RULES, Rule
 

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects.target import Target
-from frustum.passes.fuse.listing import is_layer, listing_of
-from frustum.passes.fuse.optimal import SMALL, Plan, annotate, plan_listing, values_of, width_of
-from frustum.passes.fuse.search import Search
-from frustum.passes.fuse.wrap import readers_between, wrap
+from frustum.passes.plan.network.listing import is_layer, listing_of
+from frustum.passes.plan.network.optimal import SMALL, Plan, annotate, plan_listing, values_of, width_of
+from frustum.passes.plan.network.search import Search
+from frustum.passes.plan.wrap import readers_between, wrap
 
 
 def plan_runs(

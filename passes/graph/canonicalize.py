@@ -13,11 +13,11 @@ from xdsl.traits import IsTerminator, Pure
 
 from frustum.passes.graph.constants import Constants
 from frustum.passes.graph.dequantised_views import fold_view
-from frustum.passes.graph.fold_scale import FoldScaleAfter, FoldScaleBefore
-from frustum.passes.graph.fuse_activation import FuseActivation, FusePad
-from frustum.passes.graph.merge_scales import MergeScales
-from frustum.passes.graph.pool_before_conv import PoolBeforeConv
-from frustum.passes.graph.remove_identities import MergeMoves, RemoveIdentity
+from frustum.passes.graph.patterns.fold_scale import FoldScaleAfter, FoldScaleBefore
+from frustum.passes.graph.patterns.fuse_activation import FuseActivation, FusePad
+from frustum.passes.graph.patterns.merge_scales import MergeScales
+from frustum.passes.graph.patterns.pool_before_conv import PoolBeforeConv
+from frustum.passes.graph.patterns.remove_identities import MergeMoves, RemoveIdentity
 from frustum.passes.weights import store_of
 
 __all__ = ["Canonicalize"]

@@ -12,10 +12,10 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import SSAValue, Use
 from xdsl.passes import ModulePass
 
-from frustum.dialects.durations import Mode, matrix_work, transfer_cycles
 from frustum.dialects.graph import shape_of
-from frustum.dialects.line_buffer_plan import Windows
+from frustum.dialects.isa.line_buffer_plan import Windows
 from frustum.dialects.target import Engine, Memory, Target
+from frustum.dialects.target.durations import Mode, matrix_work, transfer_cycles
 from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import Extents, UnitOp
 from frustum.passes.analysis.layer import RANK, MapOperand, dense, is_move

@@ -16,7 +16,7 @@ from xdsl.rewriter import Rewriter
 
 from frustum.dialects.graph import ConcatOp, PickOp, ReshapeOp, SliceOp, TransposeOp, TurnOp, shape_of
 from frustum.dialects.graph.views import CHANNELS_FIRST, CHANNELS_LAST
-from frustum.passes.graph.fold_moves import fold_moves
+from frustum.passes.graph.patterns.fold_moves import fold_moves
 
 RANK = 4  # of a map: n, c, h, w
 MOST_PLACES = 1 << 25

@@ -6,9 +6,9 @@ from math import prod
 
 from xdsl.dialects.builtin import FixedBitwidthType, TensorType
 
-from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.graph import NetworkOp, shape_of
 from frustum.dialects.target import Target
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.fuse.cuts import node_name
 
 

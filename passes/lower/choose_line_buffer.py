@@ -10,13 +10,13 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
-from frustum.dialects.durations import Mode, matrix_work
 from frustum.dialects.isa.instruction import value_of
 from frustum.dialects.isa.line_buffer import LineBufferOp
+from frustum.dialects.isa.line_buffer_plan import Windows, plan, run_of
 from frustum.dialects.isa.matrix import ConvOp
 from frustum.dialects.isa.program import ELEMENT_BYTES, Four, RunMode
-from frustum.dialects.line_buffer_plan import Windows, plan, run_of
 from frustum.dialects.target import MatrixUnit, Target
+from frustum.dialects.target.durations import Mode, matrix_work
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.executions import Executions, Ints, clipped_extents, enclosing_counts
 

@@ -14,12 +14,12 @@ from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
-from frustum.passes.lower.declare import Declarations
-from frustum.passes.lower.lower_unit import UnitLowering
-from frustum.passes.lower.memory_map import Placed
-from frustum.passes.lower.names import Names
-from frustum.passes.lower.others import Others
-from frustum.passes.lower.places import find_homes
+from frustum.passes.lower.unit.declarations import Declarations
+from frustum.passes.lower.unit.foreign import Others
+from frustum.passes.lower.unit.homes import find_homes
+from frustum.passes.lower.unit.memory_map import Placed
+from frustum.passes.lower.unit.names import Names
+from frustum.passes.lower.unit.unit import UnitLowering
 
 
 @dataclass(frozen=True)

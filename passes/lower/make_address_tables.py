@@ -15,14 +15,14 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
-from frustum.dialects.address_cache import AddressCache, Load
-from frustum.dialects.address_table import Geometry, Order, best_order, walk_of
 from frustum.dialects.isa.instruction import Instruction, integer, value_of
 from frustum.dialects.isa.matrix import ConvOp
 from frustum.dialects.isa.program import ELEMENT_BYTES, TABLE_ENTRIES, ZERO, Element, View
 from frustum.dialects.isa.sync import BarrierOp, ExternalOp, FetchOp, ProgramOp, RepeatOp
 from frustum.dialects.isa.table import TableOp
-from frustum.dialects.stored_table import KEY, key_of, write_table
+from frustum.dialects.isa.tables.address_cache import AddressCache, Load
+from frustum.dialects.isa.tables.address_table import Geometry, Order, best_order, walk_of
+from frustum.dialects.isa.tables.stored_table import KEY, key_of, write_table
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.table_options import Asked, Demand, Option, demand_of, options_of

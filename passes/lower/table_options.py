@@ -9,13 +9,13 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from frustum.dialects.address_table import MOST_EXTENT, ORDERS, Geometry, Layout, parts_of, walk_of
-from frustum.dialects.durations import address_cycles, matrix_work
 from frustum.dialects.isa.instruction import value_of
 from frustum.dialects.isa.matrix import ConvOp
 from frustum.dialects.isa.program import ELEMENT_BYTES, LineMode
-from frustum.dialects.stored_table import stored_bytes
+from frustum.dialects.isa.tables.address_table import MOST_EXTENT, ORDERS, Geometry, Layout, parts_of, walk_of
+from frustum.dialects.isa.tables.stored_table import stored_bytes
 from frustum.dialects.target import MatrixUnit, Target
+from frustum.dialects.target.durations import address_cycles, matrix_work
 from frustum.passes.lower.choose_line_buffer import Sizes, sizes_of, windows_of
 from frustum.passes.lower.executions import Ints
 

@@ -14,7 +14,7 @@ from frustum.dialects.isa.program import Affine, Box, Element, Span, View
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES, ExternalOp, ProgramOp
 from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.target import Target
-from frustum.dialects.weight_codec import Codec, compress_all, in_slots
+from frustum.dialects.weights.codec import Codec, compress_all, in_slots
 from frustum.passes.element_types import NUMPY_BY_NAME
 from frustum.passes.lower.weight_slots import Bytes, Flow, Slots, StaysRaw
 from frustum.passes.weights import Array, WeightStore

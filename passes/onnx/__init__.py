@@ -1,1 +1,1 @@
-"""Reading ONNX: the parts of `frustum.passes.import_onnx`, one concern each."""
+"""Reading ONNX: the parts of `frustum.passes.onnx.import_onnx`, one concern each."""

@@ -13,7 +13,6 @@ from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr, f32
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.irdl import IRDLOperation
 
-from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.graph import (
     BinaryOp,
     ReshapeOp,
@@ -25,6 +24,7 @@ from frustum.dialects.graph import (
     tensor_type,
 )
 from frustum.dialects.graph.attributes import ActAttr
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.dequantised import Dequantised, note
 from frustum.passes.element_types import INTEGERS, numpy_of
 from frustum.passes.onnx.images import Images

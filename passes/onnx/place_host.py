@@ -24,12 +24,12 @@ from xdsl.ir import Attribute, Block
 
 from frustum.dialects.target import Target
 from frustum.passes.errors import ModelError, Problem, Unsupported
-from frustum.passes.import_onnx import import_onnx, output_problems
 from frustum.passes.onnx.binding import BoundInputs, bind_inputs
 from frustum.passes.onnx.constants import with_constants
 from frustum.passes.onnx.dry_run import DryRun, HostValue, device_tensor, no_tensor, static_shape
 from frustum.passes.onnx.element_types import network_type
 from frustum.passes.onnx.images import Images
+from frustum.passes.onnx.import_onnx import import_onnx, output_problems
 from frustum.passes.onnx.islands import settled
 from frustum.passes.onnx.loading import LoadedModel, load_model
 from frustum.passes.onnx.node import Network, Value

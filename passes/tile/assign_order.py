@@ -16,11 +16,11 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects import tile as t
 from frustum.dialects.isa.attributes import BoxAttr
 from frustum.dialects.isa.program import MAX_LOOPS, Affine
-from frustum.dialects.sweeps import Sweep, SweepsAttr
 from frustum.dialects.target import Target
+from frustum.dialects.tile.sweeps import Sweep, SweepsAttr
 from frustum.dialects.unit import Extents
 from frustum.passes.analysis.module import target_of
-from frustum.passes.lower.nest import build
+from frustum.passes.analysis.piece_nest import build
 from frustum.passes.tile.orders import (
     DIRECTIONS,
     ORDERS,

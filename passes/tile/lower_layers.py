@@ -10,10 +10,10 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
-from frustum.dialects.fit import OrderDoesNotFit
 from frustum.dialects.graph import ScaleAttr, WeightOp, is_integer, shape_of, tensor_of
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Element
 from frustum.dialects.target import Target
+from frustum.dialects.target.fit import OrderDoesNotFit
 from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import Extents, Partition, UnitOp
 from frustum.passes.analysis.layer import CONCAT, SAME4, Layer, MapOperand, dense, four, scales_of
@@ -32,7 +32,8 @@ from frustum.passes.analysis.project import (
     unit_layers,
 )
 from frustum.passes.analysis.roll import COLUMNS
-from frustum.passes.tile.plan import plan_layer, work_of
+from frustum.passes.plan.pieces import plan_layer, work_of
+from frustum.passes.plan.shortage import describe
 from frustum.passes.tile.resident import (
     Resident,
     Span,
@@ -45,7 +46,6 @@ from frustum.passes.tile.resident import (
     resident_of,
     settled,
 )
-from frustum.passes.tile.shortage import describe
 from frustum.passes.tile.side_by_side import is_resident_concat, name_of, outermost, parts_of, wholes_of
 
 PRODUCED = "frustum.macs"

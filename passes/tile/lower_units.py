@@ -11,15 +11,15 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
-from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.target import Target
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import is_move, moves_of
 from frustum.passes.analysis.module import element_bytes, target_of
+from frustum.passes.plan.copy_tiles import plan_move
 from frustum.passes.tile.lower_bands import lower_bands
 from frustum.passes.tile.lower_layers import OWN, PRODUCED, Inside, empty, lower_layers
-from frustum.passes.tile.move import plan_move
 from frustum.passes.tile.resident import Resident
 from frustum.passes.tile.side_by_side import alias
 

@@ -19,12 +19,12 @@ from frustum.dialects.unit import Partition, PartitionAttr, UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import unit_layers
-from frustum.passes.fuse.given import plan_given
-from frustum.passes.fuse.realise import Realised
-from frustum.passes.tile.forced import Asked, force
-from frustum.passes.tile.plan_unit import MAPS, Budget, plan_unit
-from frustum.passes.tile.search import Search
-from frustum.passes.tile.shortage import does_not_fit, shortage
+from frustum.passes.plan.forced import Asked, force
+from frustum.passes.plan.network.realise import Realised
+from frustum.passes.plan.network.unit_shapes import plan_given
+from frustum.passes.plan.shortage import does_not_fit, shortage
+from frustum.passes.plan.tile_search import Search
+from frustum.passes.plan.unit import MAPS, Budget, plan_unit
 
 TILED = "frustum.tiled"
 """Module attribute: this pass has run.  Policy `optimal` leaves partitions too."""

@@ -13,20 +13,20 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
-from frustum.dialects.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.graph import ConcatOp, WeightOp
 from frustum.dialects.target import Target
+from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.tile import TILE_LOOPS
 from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_move
-from frustum.passes.analysis.loaded import loaded_elements
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import UnitLayers, project, tile_counts, unit_layers
-from frustum.passes.fuse.wrap import wrap
-from frustum.passes.tile.forced import Asked, force
+from frustum.passes.plan.forced import Asked, force
+from frustum.passes.plan.loaded import loaded_elements
+from frustum.passes.plan.shortage import describe
+from frustum.passes.plan.unit import MAPS
+from frustum.passes.plan.wrap import wrap
 from frustum.passes.tile.partition import realised
-from frustum.passes.tile.plan_unit import MAPS
-from frustum.passes.tile.shortage import describe
 
 ROWS, COLUMNS = 2, 3
 COLUMN_MAJOR, ROW_MAJOR = "column-major", "row-major"

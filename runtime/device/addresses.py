@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from frustum.dialects.address_table import AXES
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv
-from frustum.dialects.stored_table import STEPS, StoredTable, TableError, check_use
+from frustum.dialects.isa.tables.address_table import AXES
+from frustum.dialects.isa.tables.stored_table import STEPS, StoredTable, TableError, check_use
 from frustum.runtime.check.check import AccessError, beyond
 from frustum.runtime.device.expand import Expanded
 from frustum.runtime.device.form import groups_of

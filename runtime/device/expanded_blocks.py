@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.backend.file.executable import ExecutableError
-from frustum.dialects.weight_codec import CodecError, expand
+from frustum.dialects.weights.codec import CodecError, expand
 
 MOST_BYTES = 256 << 20
 """Kept at most, blocks and what they stand for together: all weights of ResNet-50 in 16 bits are 51 MB."""

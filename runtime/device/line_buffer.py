@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frustum.dialects.durations import matrix_work
+from frustum.dialects.isa.line_buffer_plan import Run, column_pieces, fills, kept, run_of, writes
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, LineBuffer, Node, Repeat, RunMode
-from frustum.dialects.line_buffer_plan import Run, column_pieces, fills, kept, run_of, writes
 from frustum.dialects.target import MatrixUnit
+from frustum.dialects.target.durations import matrix_work
 from frustum.runtime.device.addresses import input_strides
 from frustum.runtime.device.effects import Work
 from frustum.runtime.device.form import groups_of

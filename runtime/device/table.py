@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from frustum.dialects.isa.program import Conv, TableLoad
-from frustum.dialects.stored_table import Bytes, StoredTable, TableError, find_table
+from frustum.dialects.isa.tables.stored_table import Bytes, StoredTable, TableError, find_table
 from frustum.runtime.check.check import AccessError, named
 from frustum.runtime.device.addresses import Addresses, Tables, addresses
 from frustum.runtime.device.expand import Expanded

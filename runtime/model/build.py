@@ -23,7 +23,7 @@ from frustum.dialects.graph import NetworkOp
 from frustum.dialects.loops import clock
 from frustum.dialects.target import Target
 from frustum.passes.errors import Unsupported
-from frustum.passes.import_onnx import INT8, import_onnx
+from frustum.passes.onnx.import_onnx import INT8, import_onnx
 from frustum.runtime.files import make_folder
 from frustum.runtime.machine import Machine
 from frustum.runtime.model.chain import (

@@ -18,8 +18,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from frustum.dialects.durations import ceil_div, link_engine, transfer_cycles
 from frustum.dialects.target import Target
+from frustum.dialects.target.durations import ceil_div, link_engine, transfer_cycles
 from frustum.runtime.failures import UsageError
 
 HOST = -1

@@ -19,7 +19,7 @@ from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.quantise import QuantiseNetwork
 from frustum.passes.graph.split_reductions import SplitReductions
-from frustum.passes.import_onnx import DTYPE, INT8
+from frustum.passes.onnx.import_onnx import DTYPE, INT8
 from frustum.passes.weights import store_of
 from frustum.runtime.device.blas import single_threaded
 from frustum.runtime.host.oracle import random_inputs

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from frustum.backend import targets
 from frustum.dialects.target import Target
 from frustum.passes.graph.split_outputs import CHAIN_INPUTS, joined
-from frustum.passes.import_onnx import MODEL
+from frustum.passes.onnx.import_onnx import MODEL
 from frustum.passes.weights import WeightStore, attach, store_of
 from frustum.runtime.diagnostics import Source
 from frustum.runtime.failures import UsageError

@@ -22,7 +22,7 @@ from frustum.passes.fuse.policy import CUTS, PolicyError, chosen, parse_policy
 from frustum.passes.graph.map_sizes import check_dram
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.graph.split_outputs import CHAIN_INPUTS, CHAIN_OUTPUTS
-from frustum.passes.import_onnx import DTYPE, INT8
+from frustum.passes.onnx.import_onnx import DTYPE, INT8
 from frustum.runtime.diagnostics import node_name
 from frustum.runtime.failures import UsageError, say
 from frustum.runtime.model.request import Request

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from frustum.dialects.durations import byte_energy_pj, mac_energy_pj
 from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, Element, External, Program
 from frustum.dialects.target import Target
+from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.runtime.device.expand import DRAM, OPERANDS, SIDES, Expanded, Rows
 from frustum.runtime.device.order import Ints
 from frustum.runtime.device.table import count_tables

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from frustum.dialects.durations import byte_energy_pj
 from frustum.dialects.isa.program import External, Program
 from frustum.dialects.target import Target
+from frustum.dialects.target.durations import byte_energy_pj
 from frustum.runtime.report.counters import (
     CLASSES,
     Counters,

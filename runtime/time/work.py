@@ -1,7 +1,7 @@
 """What the instructions of a program do, in numbers: bytes moved, run lengths, cycles of computing, multiplications.
 
 Timing and counting both ask here.  Instructions that differ in addresses only are alike; the formulas of
-`frustum.dialects.durations` see all executions of alike instructions as one array.
+`frustum.dialects.target.durations` see all executions of alike instructions as one array.
 
 A transfer is as large as what it writes, and both its ports are held for that (fill included); byte counts are the
 bytes really read and written.  One that expands holds the port of its source for the bytes of the slot.  A compute
@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from frustum.dialects.durations import address_cycles, larger, matrix_work, vector_cycles, vector_passes
+from frustum.dialects.isa.line_buffer_plan import Windows
 from frustum.dialects.isa.program import (
     ELEMENT_BYTES,
     Binary,
@@ -33,9 +33,15 @@ from frustum.dialects.isa.program import (
     TableLoad,
     Unary,
 )
-from frustum.dialects.line_buffer_plan import Windows
-from frustum.dialects.stored_table import StoredTable
+from frustum.dialects.isa.tables.stored_table import StoredTable
 from frustum.dialects.target import Target, VectorUnit
+from frustum.dialects.target.durations import (
+    address_cycles,
+    larger,
+    matrix_work,
+    vector_cycles,
+    vector_passes,
+)
 from frustum.runtime.device.expand import OPERANDS, Expanded, Rows
 from frustum.runtime.device.form import Form, groups_of
 from frustum.runtime.device.order import Ints

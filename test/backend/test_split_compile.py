@@ -18,7 +18,7 @@ from frustum.backend.cost import Cost, Count
 from frustum.backend.pipeline import Choices, Run
 from frustum.backend.refuse import STRATEGIES, Limits, Refusal
 from frustum.backend.split_compile import Splitting, compile_pieces
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.runtime.model.device_piece import count_run, written_bytes
 
 POLICIES = ("none", "pyramid")

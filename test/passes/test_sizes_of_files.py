@@ -7,9 +7,9 @@ import pytest
 from mixed_models import model, node
 
 import frustum
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.errors import Unsupported
-from frustum.passes.import_onnx import import_onnx
+from frustum.passes.onnx.import_onnx import import_onnx
 
 LARGE = 100_000
 MOST_BYTES = 256 << 20

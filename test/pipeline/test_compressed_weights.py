@@ -17,7 +17,7 @@ from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects.isa import CopyOp, ExternalOp
-from frustum.dialects.weight_codec import CODECS
+from frustum.dialects.weights.codec import CODECS
 from frustum.passes.lower.compress_weights import CompressWeights
 from frustum.passes.lower.weight_blocks import COMPRESSION
 from frustum.passes.weights import store_of, used_keys

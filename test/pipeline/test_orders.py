@@ -16,10 +16,10 @@ from xdsl.context import Context
 from frustum.backend.compile import executable_of, fixed
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import tile as t
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import Partition
-from frustum.passes.fuse.wrap import wrap
 from frustum.passes.graph.canonicalize import Canonicalize
+from frustum.passes.plan.wrap import wrap
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.orders import ORDERS
 from frustum.passes.tile.split_breadth_first import SplitBreadthFirst

@@ -13,8 +13,8 @@ from units import layers_in
 from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices, Run
-from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.graph import shape_of
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable
 from frustum.passes.fuse.fuse_layers import FuseLayers

@@ -13,7 +13,7 @@ from window_chains import first_broad, machine
 
 import frustum
 from frustum.backend import targets
-from frustum.dialects.fit import OrderDoesNotFit
+from frustum.dialects.target.fit import OrderDoesNotFit
 from frustum.runtime.tools.cli import main
 
 KIB = 1024

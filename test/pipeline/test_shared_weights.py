@@ -14,8 +14,8 @@ from stops import executable, modules_at_stops
 from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices, passes_to
-from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa import AllocOp, CopyOp
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.compress_weights import CompressWeights
 from frustum.passes.lower.share_weights import ShareWeights
 from frustum.runtime.machine import Machine

@@ -10,7 +10,7 @@ from traffic import bytes_of, traffic_of
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
-from frustum.passes.import_onnx import import_onnx
+from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.zoo import zoo_model
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference.graph import network_of

@@ -14,7 +14,7 @@ import pytest
 from stops import CORES, machine_of
 
 import frustum
-from frustum.passes.import_onnx import import_onnx
+from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.tile.orders import ORDERS
 from frustum.passes.zoo import zoo_model
 from frustum.runtime.host.oracle import compare, oracle_outputs, random_inputs

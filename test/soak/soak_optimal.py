@@ -16,8 +16,8 @@ from networks import Net
 
 from frustum.backend import targets
 from frustum.dialects import graph
-from frustum.passes.fuse.listing import listing_of, network_ops
-from frustum.passes.fuse.optimal import OptimalOptions, is_for_time, plan_network
+from frustum.passes.plan.network.listing import listing_of, network_ops
+from frustum.passes.plan.network.optimal import OptimalOptions, is_for_time, plan_network
 from frustum.runtime.reference.graph import network_of
 
 MOST_LAYERS = 14

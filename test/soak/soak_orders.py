@@ -16,7 +16,7 @@ from window_chains import BORDERS, MACHINES, ORDERED, POLICIES, WORDS, chains, c
 
 import frustum
 from frustum.backend import targets
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.target.fit import DoesNotFit
 
 EXAMPLES = 2000
 

@@ -15,7 +15,7 @@ from random_network import networks
 from stops import machine_of, modules_at_stops, run_module, target
 
 from frustum.backend.pipeline import Choices
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.target.fit import DoesNotFit
 
 EXAMPLES = 300
 TARGETS = ("tiny", "edge", "default", "df", "manycore", "cores1", "cores4")

@@ -13,7 +13,7 @@ import pytest
 from policies import PRESETS, moved
 from stops import target
 
-from frustum.passes.import_onnx import import_onnx
+from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.zoo import ZOO, zoo_model
 
 MODELS = Path(os.environ.get("FRUSTUM_MODELS", "/work/shared/models"))

@@ -12,8 +12,8 @@ from stops import target
 from xdsl.context import Context
 
 from frustum.passes.graph.convert_type import ConvertType
-from frustum.passes.import_onnx import import_onnx
-from frustum.passes.tile.search import SEARCHES
+from frustum.passes.onnx.import_onnx import import_onnx
+from frustum.passes.plan.tile_search import SEARCHES
 from frustum.passes.zoo import ZOO, zoo_model
 
 

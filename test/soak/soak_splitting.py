@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stops import run_module, target
 
 import frustum
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.target.fit import DoesNotFit
 
 PARTS = ("weight", "input", "output", "intermediate", "other")
 REFUSALS = (None, "pairs", "bidirectional", "forward", "conditions{nodes=1..4}")

@@ -13,14 +13,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from frustum.dialects.unit import Partition
-from frustum.passes.analysis.footprint import footprint
 from frustum.passes.analysis.project import Unprojectable, project
-from frustum.passes.analysis.traffic import traffic
-from frustum.passes.fuse.listing import listing_of, orders
-from frustum.passes.fuse.realise import LayerPlan, SubMap, realise, residencies, unit_of
-from frustum.passes.fuse.search import BY_COLUMNS, BY_ROWS, FORM_BITS, OF_IMAGES, WHOLE, boxes_of, chunk_bytes
-from frustum.passes.fuse.sweep import BY_IMAGES, MOST_RECOMPUTED, ROLL, SINGLE, shapes_of
-from frustum.passes.tile.plan_unit import Budget, plan_unit
+from frustum.passes.plan.footprint import footprint
+from frustum.passes.plan.network.listing import listing_of, orders
+from frustum.passes.plan.network.realise import LayerPlan, SubMap, realise, residencies, unit_of
+from frustum.passes.plan.network.search import (
+    BY_COLUMNS,
+    BY_ROWS,
+    FORM_BITS,
+    OF_IMAGES,
+    WHOLE,
+    boxes_of,
+    chunk_bytes,
+)
+from frustum.passes.plan.network.sweep import BY_IMAGES, MOST_RECOMPUTED, ROLL, SINGLE, shapes_of
+from frustum.passes.plan.traffic import traffic
+from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.runtime.reference.graph import network_of
 
 NEVER = 1 << 60

@@ -8,7 +8,7 @@ import numpy as np
 
 from frustum.backend import targets
 from frustum.dialects.isa import program as p
-from frustum.dialects.line_buffer_plan import plan, run_of
+from frustum.dialects.isa.line_buffer_plan import plan, run_of
 from frustum.dialects.target import LineBuffer
 from frustum.runtime.device.expand import expand
 from frustum.runtime.device.functional import Plan

@@ -8,7 +8,7 @@ from random_onnx import Drawn, random_onnx
 
 import frustum
 from frustum.backend.file.executable import Executable
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.runtime.host.agreement import agreement
 from frustum.runtime.host.oracle import oracle_outputs
 from frustum.runtime.model.chain import chain_of

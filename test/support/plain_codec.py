@@ -1,4 +1,4 @@
-"""Blocks of `dialects/weight_codec.py` read as its text says, bit by bit and from lists: to test the real reader."""
+"""Blocks of `dialects/weights/codec.py` read as its text says, bit by bit and from lists: to test the real reader."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from stops import aimed, executable, target
 from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices, Run
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.unit_layers import unit_layers
 from frustum.passes.fuse.fuse_layers import FuseLayers
+from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.passes.tile.partition import PartitionUnits
-from frustum.passes.tile.plan_unit import Budget, plan_unit
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from frustum.dialects.durations import ELEMENTWISE_KINDS
 from frustum.dialects.isa import program as p
+from frustum.dialects.target.durations import ELEMENTWISE_KINDS
 
 ROUTES = (
     ("gdma", "dram", "sram"), ("gdma", "sram", "dram"), ("iodma", "dram", "nram"), ("iodma", "dram", "wram"),

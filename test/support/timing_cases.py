@@ -16,9 +16,9 @@ from timing_model import model
 from frustum.backend.compile import executable_of, fixed
 from frustum.backend.pipeline import Choices, Run
 from frustum.backend.targets import load
-from frustum.dialects.fit import DoesNotFit
 from frustum.dialects.isa.program import TableLoad, instructions
-from frustum.dialects.stored_table import read_table
+from frustum.dialects.isa.tables.stored_table import read_table
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.runtime.device.expand import expand
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import CLASSES, count

@@ -12,8 +12,8 @@ from stops import aimed, run_module, target
 
 import frustum
 from frustum.backend.pipeline import Choices, Run
-from frustum.dialects.fit import DoesNotFit
-from frustum.passes.import_onnx import import_onnx
+from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.tile.orders import DIRECTIONS, ORDERS
 from frustum.runtime.host.oracle import oracle_outputs
 

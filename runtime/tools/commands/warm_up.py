@@ -11,7 +11,7 @@ from frustum.runtime.progress import TerminalProgress
 from frustum.runtime.report.terminal import show
 
 LOOPS = (
-    "frustum.dialects.weight_codec_loops",
+    "frustum.dialects.weights.codec_loops",
     "frustum.runtime.time.event_loop",
     "frustum.runtime.kernels.copy_loop",
     "frustum.runtime.kernels.owner_loop",

@@ -13,7 +13,7 @@ from policies import PRESETS, moved
 from stops import target
 
 from frustum.dialects import graph
-from frustum.dialects.fit import DoesNotFit
+from frustum.dialects.target.fit import DoesNotFit
 
 NEVER = 1 << 60
 

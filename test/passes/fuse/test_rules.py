@@ -20,7 +20,7 @@ from frustum.passes.fuse.candidate import Weights
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.fuse.operators import Operator, operators_of
 from frustum.passes.fuse.rule import RULES, Remedy, Step
-from frustum.passes.tile.plan_unit import MAPS
+from frustum.passes.plan.unit import MAPS
 
 MAIN, SCALAR, VECTOR = (
     lambda *reads, kind=kind: Operator(kind, reads) for kind in ("main", "scalar", "vector")

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import i8
 from frustum.dialects import graph as g
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.fold_quantisation import FoldQuantisation, clip_of
-from frustum.passes.import_onnx import import_onnx
+from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.weights import store_of
 from frustum.runtime.host.oracle import oracle_outputs
 from frustum.runtime.reference.graph import ReferenceExecutor

@@ -12,10 +12,10 @@ from xdsl.dialects import test
 from xdsl.ir import Block, Region
 
 from frustum.backend import targets
-from frustum.dialects.durations import matrix_work
 from frustum.dialects.isa import Affine, AllocOp, ConvOp, RepeatOp, Span
 from frustum.dialects.isa.line_buffer import LineBufferOp
 from frustum.dialects.isa.program import View
+from frustum.dialects.target.durations import matrix_work
 from frustum.passes.lower.choose_line_buffer import (
     ChooseLineBuffer,
     Sizes,

@@ -13,7 +13,7 @@ from frustum.dialects.isa import BarrierOp, ConvOp, ExternalOp, FetchOp, Program
 from frustum.dialects.isa.instruction import value_of
 from frustum.dialects.isa.program import IMAGE_CLASSES
 from frustum.dialects.isa.table import TableOp
-from frustum.dialects.stored_table import KEY, read_table
+from frustum.dialects.isa.tables.stored_table import KEY, read_table
 from frustum.passes.lower.make_address_tables import MakeAddressTables, forget
 from frustum.passes.weights import store_of
 from frustum.runtime.machine import Machine

@@ -13,12 +13,12 @@ from stops import free_addresses, modules_at_stops, target
 from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices
-from frustum.dialects.durations import address_cycles
 from frustum.dialects.isa import ConvOp, ExternalOp
 from frustum.dialects.isa.table import TableOp
-from frustum.dialects.stored_table import KEY, read_table
+from frustum.dialects.isa.tables.stored_table import KEY, read_table
 from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import to_attribute
+from frustum.dialects.target.durations import address_cycles
 from frustum.passes.lower import make_address_tables
 from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.lower.table_options import demand_of, options_of

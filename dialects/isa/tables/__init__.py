@@ -1,0 +1,1 @@
+"""Compiled address tables: their entries, their stored form, the cache that holds them."""

@@ -1,0 +1,1 @@
+"""Compressed weights: the codec and its loops."""

@@ -1,0 +1,139 @@
+"""The loop nest in which the cores of a cluster compute one layer on one tile: loops, pieces, what depends on what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from frustum.dialects.isa.program import Affine, Box, Four
+from frustum.dialects.tile import Access, SubMap, Whole
+from frustum.dialects.unit import Extents
+from frustum.passes.lower.unit.memory_map import four
+
+GROUP, CHANNELS_IN = "g", "ci"
+"""Loops that are not one of the four dimensions: groups of a convolution, chunks of input channels."""
+LoopName = int | str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one core computes at a time, in the layer's map: nominal start, extents, where it must end."""
+
+    start: tuple[Affine, ...]
+    extent: Extents
+    bound: Extents
+    limit: tuple[Affine | None, ...]
+
+    @property
+    def box(self) -> Box:
+        a, b, c, d = self.start
+        x, y, z, w = self.limit
+        return Box((a, b, c, d), self.extent, self.bound, (x, y, z, w))
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Loops from the outermost (name, count), the level of the first one, and the piece."""
+
+    loops: tuple[tuple[LoopName, int], ...]
+    first_level: int
+    piece: Piece
+    chunk: Affine
+    """First input channel of the chunk (within its group)."""
+    group: Affine
+    """First output channel of the group that the piece is part of; 0 where pieces hold whole groups."""
+    part_of_group: bool
+
+    def position(self, name: LoopName) -> int | None:
+        """Place of a loop in the nest; None where it has one pass only."""
+        return next((i for i, (n, _) in enumerate(self.loops) if n == name), None)
+
+    def depth(self, names: Sequence[LoopName]) -> int:
+        """How many loops must be open for something that depends on these."""
+        return max((i + 1 for n in names if (i := self.position(n)) is not None), default=0)
+
+    def level(self, name: LoopName) -> int | None:
+        position = self.position(name)
+        return None if position is None else self.first_level + position
+
+
+def build(
+    submap: SubMap,
+    start: Sequence[Affine],
+    extent: Extents,
+    bound: Extents,
+    params: Mapping[str, Any],
+    cores: int,
+    first_level: int,
+    *,
+    is_matrix: bool,
+    reduced: Sequence[int] = (),
+) -> Nest:
+    """The nest over a region (`start`, `extent`, in a map of size `bound`)."""
+    per_group_out = bound[1] // params["groups"] if is_matrix else 0
+    splits_group = is_matrix and params["groups"] > 1 and submap.extent[1] < per_group_out
+    space = extent if not splits_group else four([extent[0], per_group_out, extent[2], extent[3]])
+    dealt = [cores if d == submap.cores else 1 for d in range(4)]
+    counts: dict[LoopName, int] = {
+        d: math.ceil(math.ceil(space[d] / submap.extent[d]) / dealt[d]) for d in range(4)
+    }
+    if is_matrix:
+        counts[CHANNELS_IN] = -(-params["channels"] // submap.channels)
+        counts[GROUP] = -(-extent[1] // per_group_out) if splits_group else 1
+    order = _order(submap, is_matrix, reduced)
+    loops = tuple((name, counts[name]) for name in order if counts[name] > 1)
+    levels = {name: first_level + i for i, (name, _) in enumerate(loops)}
+    group = Affine.index(levels[GROUP], per_group_out) if GROUP in levels else Affine()
+
+    starts, limits = [], []
+    for d in range(4):
+        step = submap.extent[d] * dealt[d]
+        own = Affine.index(levels[d], step) if d in levels else Affine()
+        if dealt[d] > 1:
+            own = own + Affine(core=submap.extent[d])
+        origin = start[d] + group if d == 1 else start[d]
+        starts.append(origin + own)
+        overshoots = counts[d] * step > space[d]
+        limits.append(
+            origin + space[d]
+            if overshoots and _limit_matters(start[d], space[d], bound[d], splits_group)
+            else None
+        )
+    chunk = Affine.index(levels[CHANNELS_IN], submap.channels) if CHANNELS_IN in levels else Affine()
+    piece = Piece(tuple(starts), submap.extent, bound, tuple(limits))
+    return Nest(loops, first_level, piece, chunk, group, splits_group)
+
+
+def _order(submap: SubMap, is_matrix: bool, reduced: Sequence[int]) -> list[LoopName]:
+    if not is_matrix:
+        return [*(d for d in range(4) if d not in reduced), *reduced]
+    channels: list[LoopName] = [GROUP, 1]
+    space: list[LoopName] = [0, 2, 3]
+    outer = [*space, *channels] if submap.outer == "space" else [*channels, *space]
+    return [*outer, CHANNELS_IN]
+
+
+def _limit_matters(start: Affine, extent: int, bound: int, splits_group: bool) -> bool:
+    """A region that ends where the map ends needs no limit of its own."""
+    return splits_group or not start.is_constant or start.base + extent < bound
+
+
+def needs(access: Access, piece: Piece) -> tuple[tuple[Affine, ...], Four]:
+    """Where the part of an operand starts that a piece needs, and its nominal extents."""
+    starts = tuple(axis.start(s) for axis, s in zip(access, piece.start, strict=True))
+    return starts, four([axis.extent(e) for axis, e in zip(access, piece.extent, strict=True)])
+
+
+def depends(access: Access, *, channels: Sequence[LoopName] = (GROUP, 1)) -> list[LoopName]:
+    """The loops that move an operand's piece."""
+    names: list[LoopName] = []
+    for d, axis in enumerate(access):
+        if not isinstance(axis, Whole):
+            names.extend(channels if d == 1 else [d])
+    return names
+
+
+def passes(nest: Nest) -> int:
+    return math.prod(count for _, count in nest.loops)

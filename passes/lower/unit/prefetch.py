@@ -1,0 +1,106 @@
+"""Where the transfers of a unit's tiles stand among its layers, so that the DRAM port works while layers compute.
+
+The GDMA takes its transfers in order.  A load or a store of a whole tile in front of the streamed weights of a layer
+keeps that layer waiting for as long as it takes; and a tile of one copy can be loaded again as soon as its last reader
+has read it.  So, in the innermost body:
+
+- a load runs one pass ahead, behind the last reader where there is one copy, behind any layer where there are several;
+- a store runs one pass behind what is computed, before the first layer that writes its tile where there is one copy;
+- where weights are streamed, each is cut by channels into parts, one behind each of those layers.
+
+Source: three-stage pipelining of docs/techniques/tfu.md, "Running a unit", with one copy of each tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.ir import Block, Operation
+
+from frustum.dialects import isa
+from frustum.dialects.isa.program import Box, View
+from frustum.passes.lower.unit.blocks import CHANNELS
+
+MOST_PARTS = 4
+"""Of one load or store: more of them cost code and latency and gain little."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Between which layers of a unit something may stand: behind layers [first, stop); -1 is before all."""
+
+    first: int
+    stop: int
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.first)
+
+
+def load_slots(readers: Sequence[int], layers: int, copies: int) -> Slots:
+    """Of a tile that is loaded in the innermost body, one pass ahead; empty where it must stay in front."""
+    return Slots(-1 if copies > 1 else readers[-1], layers - 1)
+
+
+def store_slots(writer: int, layers: int, copies: int) -> Slots:
+    """Of a tile that is stored one pass behind; empty where it must stay in its place."""
+    return Slots(0, layers if copies > 1 else writer)
+
+
+def spread(ops: Sequence[Operation], slots: Slots, *, in_parts: bool) -> dict[int, list[Operation]]:
+    """The transfers by the layer behind which they stand; `in_parts`: one behind each, as far as there are channels."""
+    if not in_parts or len(slots) < 2 or not all(isinstance(op, isa.CopyOp) for op in ops):
+        return {slots.first: list(ops)}
+    count = min(MOST_PARTS, len(slots))
+    placed: dict[int, list[Operation]] = {}
+    for op in ops:
+        parts = parts_of_copy(cast(isa.CopyOp, op), count)
+        for k, part in enumerate(parts):
+            placed.setdefault(slots.first + k * len(slots) // len(parts), []).append(part)
+    return placed
+
+
+def parts_of_copy(op: isa.CopyOp, count: int) -> list[Operation]:
+    """The same copy in at most `count` parts, each of some of its channels; whole where channels wrap around."""
+    box = op.box.data
+    channels = box.extent[CHANNELS]
+    views = op.src_view.data, op.dst_view.data
+    share = -(-channels // count)
+    if share == channels or any(v.wrap is not None and v.wrap.dim == CHANNELS for v in views):
+        return [op]
+    found: list[Operation] = []
+    for first in range(0, channels, share):
+        part = op.clone()
+        n, c, h, w = box.start
+        a, _, y, x = box.extent
+        own = Box((n, c + first, h, w), (a, min(share, channels - first), y, x), box.bound, box.limit)
+        part.properties["box"] = type(op.box)(own)
+        for name, view in zip(("src_view", "dst_view"), views, strict=True):
+            part.properties[name] = type(op.src_view)(moved(view, first))
+        found.append(part)
+    op.detach()
+    op.erase()
+    return found
+
+
+def moved(view: View, channels: int) -> View:
+    """The view some channels further on."""
+    return replace(view, offset=view.offset + channels * view.strides[CHANNELS])
+
+
+def set_stage(ops: Sequence[Operation], stage: int) -> None:
+    for op in ops:
+        if not isinstance(op, isa.AllocOp):
+            op.properties["stage"] = IntegerAttr(stage, i64)
+
+
+def behind(body: Block, before: Operation | None) -> list[Operation]:
+    """What a body has behind one of its operations (None: all of it), but for what it allocates."""
+    found, op = [], body.first_op if before is None else before.next_op
+    while op is not None:
+        if not isinstance(op, isa.AllocOp):
+            found.append(op)
+        op = op.next_op
+    return found

@@ -1,0 +1,1 @@
+"""Planning: how a unit is cut, and what it then costs in bytes and cycles."""

@@ -1,0 +1,1 @@
+"""Policy `optimal`: which layers of a network share a unit, and in which shapes."""

@@ -1,0 +1,449 @@
+"""Policy `optimal`: units, partitions, borders, weights and resident maps of a whole network by dynamic programming.
+
+Source: docs/techniques/tfu.md, "Policy optimal"; notes on the method in `search.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.dialects.builtin import NameLoc, StringAttr
+from xdsl.ir import Block, Operation, SSAValue
+
+from frustum.dialects import graph as g
+from frustum.dialects.target import Target
+from frustum.dialects.tile import MapAttr
+from frustum.dialects.unit import PartitionAttr, UnitOp
+from frustum.passes.analysis.foreign import gather, sections_of
+from frustum.passes.plan.network.concatenations import Again, name_parts
+from frustum.passes.plan.network.listing import (
+    Listing,
+    Map,
+    listing_of,
+    ops_of_section,
+    orders,
+    outputs_of_section,
+)
+from frustum.passes.plan.network.realise import Realised, realise, unit_of
+from frustum.passes.plan.network.search import (
+    FORM_BITS,
+    HUGE,
+    Kept,
+    Search,
+    Solution,
+    Step,
+    Ways,
+    chunk_bytes,
+)
+from frustum.passes.plan.network.sweep import Group, Sweep, by_channels
+from frustum.passes.plan.wrap import wrap
+
+TRIES = 24  # solutions looked at before groups that do not fit after all are given up
+SMALL = 24  # layers up to which every order is searched in full
+QUICK_STATES, QUICK_LENGTH = 2, 12  # of the search that finds an order and a bound
+MANY = 120  # layers beyond which one order is searched
+LARGE = 200  # layers beyond which less of it is searched
+MANY_STATES, MANY_LENGTH = 12, 48
+LARGE_STATES, LARGE_LENGTH = 4, 24
+NEAR = 1.0005  # times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for
+NEARLY = 1.001  # times the compulsory bytes: enough where only the search of more ways finds it
+ONCE = 1.25  # where time comes first: so much more of it is given for weights that are read once, and fewer bytes
+MUCH_SLOWER = 1.4  # times the cycles of the search, when exact numbers correct it
+CORRECTIONS = 4  # such searches at most
+ALIKE = 4  # shapes of a group of which the fastest is taken by exact numbers
+FEWER = 2  # streamed weights than the search thinks necessary, tried first where they are read in every pass
+ALTERNATIVES = 24  # shapes of a group that are tried where the cheapest has no pieces that fit
+
+
+@dataclass(frozen=True)
+class OptimalOptions:
+    """`borders`: overlap, exchange, sent or auto; `sram`: share of each cluster's SRAM that may be used; `keep`:
+    whether maps between units may stay in SRAM."""
+
+    borders: str = "auto"
+    sram: float = 1.0
+    keep: bool = True
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit as it will be written: layers [first, stop) of a listing, and how they are cut (None: by
+    `frustum-tile-partition`)."""
+
+    step: Step
+    realised: Realised | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole network in units, and what the model expects."""
+
+    listing: Listing
+    units: tuple[Unit, ...]
+    dram_bytes: int
+    cycles: int
+
+    @property
+    def between_bytes(self) -> int:
+        """Of the maps that units leave in DRAM for others."""
+        left = 0
+        for unit in self.units:
+            kept = {m >> FORM_BITS for m in unit.step.kept}
+            maps = self.listing.maps[unit.step.first : unit.step.stop]
+            left += sum(
+                m.bytes for m in maps if m.last_use >= unit.step.stop and (m.number not in kept or m.needs_dram)
+            )
+        return left
+
+
+def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions()) -> None:
+    """Put all layers of a network into the units of `plan_network`.
+
+    Raises `DoesNotFit` later, in `frustum-tile-partition`, for a layer that fits in no way.
+    """
+    number = 0
+    for section in gather(network.body.block):
+        number += fuse_section(network, target, options, section, number)
+    for weight in [op for op in network.body.block.ops if isinstance(op, g.WeightOp)]:
+        if not weight.result.uses:
+            weight.detach()
+            weight.erase()
+
+
+def fuse_section(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, section: Operation | None, number: int
+) -> int:
+    """Put the layers of one section into units, from this number on; how many units they are."""
+    if not ops_of_section(network, section):
+        return 0
+    options = replace(options, borders=borders_of(network, target, options, section))
+    plan = plan_network(network, target, options, section)
+    plan = with_places(network, target, options, plan, section)
+    if plan is not None:
+        write(network, plan, section, number)
+        return len(plan.units)
+    layers = orders(network, section)[0]
+    for k, op in enumerate(layers):
+        wrap([op], f"u{number + k}", "does not fit SRAM beside another layer")
+    return len(layers)
+
+
+def borders_of(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, section: Operation | None
+) -> str:
+    """`exchange` instead of `sent` where units without borders of their own leave more maps in DRAM: its units are run
+    layer by layer afterwards, or refused (`frustum-tile-split-breadth-first`)."""
+    if options.borders != "sent":
+        return options.borders
+    sent, exchange = (
+        plan_network(network, target, replace(options, borders=each), section) for each in ("sent", "exchange")
+    )
+    if sent is None or exchange is None:
+        return "sent" if exchange is None else "exchange"
+    return "sent" if sent.between_bytes <= exchange.between_bytes else "exchange"
+
+
+def with_places(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: Plan | None, section: Operation | None = None
+) -> Plan | None:
+    """The plan, or a better one with units that store only the parts of concatenations that they make."""
+    if (
+        plan is None
+        or plan.dram_bytes <= NEAR * plan.listing.compulsory_bytes
+        or is_for_time(plan.listing, target)
+    ):
+        return plan
+    again: list[Again] = []
+    for unit in plan.units:
+        in_sram = {m >> FORM_BITS for m in unit.step.kept | unit.step.resident}
+        again += name_parts(plan.listing, unit.step.first, unit.step.stop, in_sram)
+    better = plan_network(network, target, options, section) if again else None
+    if better is not None and (better.dram_bytes, better.cycles) < (plan.dram_bytes, plan.cycles):
+        return better
+    for changed in reversed(again):
+        changed.undo()
+    return plan
+
+
+def plan_network(
+    network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions(), section: Operation | None = None
+) -> Plan | None:
+    """The cheapest units over several orders of the layers, in DRAM bytes, then cycles, or where `is_for_time` in
+    cycles, then bytes; None where some layer fits in no way.
+
+    A network without operations of others is one section, None.
+    """
+    capacity = int(target.cluster.sram.capacity_bytes * options.sram)
+    keep = options.keep and (target.chip.clusters == 1 or target.cluster.cdma is not None)
+    outputs = outputs_of_section(network, section)
+    listings = [listing_of(ops, outputs) for ops in orders(network, section)]
+    fastest = is_for_time(listings[0], target)
+    is_small = len(listings[0].nodes) <= SMALL
+    searches = [
+        Search(
+            x, target, capacity, options.borders, keep, fastest=fastest, seams=None if is_small else x.seams
+        )
+        for x in listings
+    ]
+    plan = best_of(searches)
+    if plan is None and not is_small:  # some chain fits in no way as a whole
+        plan = best_of([replace(search, seams=None) for search in searches])
+    if not fastest or plan is None:
+        return plan
+    once = best_of([replace(search, once=True, costs={}, banned={}, slower={}) for search in searches])
+    is_better = once is not None and once.cycles <= ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
+    return once if is_better else plan
+
+
+def best_of(searches: Sequence[Search]) -> Plan | None:
+    """The best plan over several orders of the layers."""
+    fastest = searches[0].fastest
+    if len(searches[0].listing.nodes) <= SMALL:
+        plans = [plan for search in searches if (plan := plan_listing(search)) is not None]
+        return min(plans, key=lambda p: cost_of(p, fastest=fastest), default=None)
+    few = searches if len(searches[0].listing.nodes) <= MANY else searches[:1]
+    if not fastest and (plan := near(few)) is not None:
+        return plan
+    search, solution = quick(few)
+    is_near = (
+        not fastest and solution is not None and solution.bytes <= NEAR * solution.listing.compulsory_bytes
+    )
+    return plan_listing(search, solution if is_near else None)
+
+
+def near(searches: Sequence[Search]) -> Plan | None:
+    """A plan that moves next to nothing more than it must, from the search of few ways and then of more; None where
+    there is none in these orders.  What moves more is left out at once, so that to find none takes little time."""
+    compulsory_bytes = searches[0].listing.compulsory_bytes
+    few, many = (QUICK_STATES, QUICK_LENGTH, NEAR), (*width_of(searches[0].listing), NEARLY)
+    for states, length, share in (few, many):
+        best, bound = None, int(share * compulsory_bytes)
+        for search in searches:
+            plan = plan_listing(replace(search, most_states=states, longest=length, bound=bound), relax=False)
+            if plan is not None and plan.dram_bytes <= NEAR * compulsory_bytes:
+                return plan
+            if plan is not None and (best is None or plan.dram_bytes < best.dram_bytes):
+                best, bound = plan, plan.dram_bytes - 1
+        if best is not None:
+            return best
+    return None
+
+
+def width_of(listing: Listing) -> tuple[int, int]:
+    """States of a cut and layers of a group that the full search looks at."""
+    return (MANY_STATES, MANY_LENGTH) if len(listing.nodes) <= LARGE else (LARGE_STATES, LARGE_LENGTH)
+
+
+def quick(searches: Sequence[Search]) -> tuple[Search, Solution | None]:
+    """The order of the layers that is best when few ways are looked at, and what is found, which bounds all others; a
+    single order is searched in full at once.  Of large networks the full search looks at fewer states."""
+    if len(searches) == 1:
+        states, length = width_of(searches[0].listing)
+        return replace(searches[0], most_states=states, longest=length), None
+    found = []
+    for search in searches:
+        solution = replace(search, most_states=QUICK_STATES, longest=QUICK_LENGTH).solve()
+        cost = (HUGE, HUGE) if solution is None else cost_of(solution, fastest=search.fastest)
+        found.append((cost, search, solution))
+    _, search, solution = min(found, key=lambda f: f[0])
+    bound = HUGE if solution is None or search.fastest else solution.bytes
+    states, length = width_of(search.listing)
+    return replace(search, most_states=states, longest=length, bound=bound), solution
+
+
+def is_for_time(listing: Listing, target: Target) -> bool:
+    """Whether cycles come before DRAM bytes: for several images that keep the products busy for longer than the DRAM
+    port, even if all is read and written once."""
+    layers = [node.layer for node in listing.nodes if node.layer is not None]
+    if all(layer.out_dims[0] == 1 for layer in layers):
+        return False
+    unit, cores = target.core.matrix, target.chip.clusters * target.cluster.cores
+    cycles = sum(x.macs * unit.cycles_per_step.of(x.maps[0].element_bytes) for x in layers if x.is_matrix)
+    products = unit.lines * unit.channels * cores
+    return cycles * target.chip.dram.port_bytes_per_cycle > listing.compulsory_bytes * products
+
+
+def cost_of(found: Plan | Solution | Realised, *, fastest: bool) -> tuple[float, float]:
+    """What is to be least: DRAM bytes, then cycles, or the other way round."""
+    bytes_ = found.bytes if isinstance(found, Solution) else found.dram_bytes
+    return (found.cycles, bytes_) if fastest else (bytes_, found.cycles)
+
+
+def plan_listing(search: Search, solution: Solution | None = None, *, relax: bool = True) -> Plan | None:
+    """The best solution of which every group fits with exact numbers; `solution` is the first to try.
+
+    Where a group does not fit, the search goes on from its first one without it, and where nothing is left within its
+    bound, without that (`relax`).
+    """
+    after = 0
+    for attempt in range(TRIES):
+        solution = solution or search.solve(after)
+        if solution is None and relax and search.bound < HUGE:  # what it is the bound of does not fit
+            search, after = replace(search, bound=HUGE), 0
+            continue
+        if solution is None:
+            return None
+        units = [exact(step, search) for step in solution.steps]
+        if search.fastest and attempt < CORRECTIONS and corrects(search, [u for u in units if u is not None]):
+            solution, after = None, 0
+            continue
+        failed = [s for s, unit in zip(solution.steps, units, strict=True) if unit is None]
+        if not failed:
+            return plan_of(solution, [u for u in units if u is not None])
+        for step in failed:
+            search.banned.setdefault((step.first, step.stop), set()).add((step.resident, step.kept))
+        after = min(len(search.states) - 1, failed[0].stop - 1)
+        solution = None
+    return None
+
+
+def corrects(search: Search, units: Sequence[Unit]) -> bool:
+    """Tell the search about units that are much slower by exact numbers; whether there are any."""
+    is_new = False
+    for step, made in ((u.step, u.realised) for u in units):
+        if made is None or step.cycles == 0 or made.cycles <= MUCH_SLOWER * step.cycles:
+            continue
+        key = (step.first, step.stop, step.by_channels, made.partition.tile[0] > 1)
+        search.slower[key] = search.slower.get(key, 1.0) * made.cycles / step.cycles
+        is_new = True
+    return is_new
+
+
+def plan_of(solution: Solution, units: Sequence[Unit]) -> Plan:
+    moved = sum(u.realised.dram_bytes if u.realised else u.step.bytes for u in units)
+    cycles = sum(int(u.realised.cycles) if u.realised else u.step.cycles for u in units)
+    return Plan(solution.listing, tuple(units), moved, cycles)
+
+
+def exact(step: Step, search: Search) -> Unit | None:
+    """A group with the fastest of its cheapest shapes that fit exactly."""
+    if step.shape is None:
+        return Unit(step, None)
+    group = group_of(step, search)
+    if group is None:
+        return None
+    nodes = search.listing.nodes[step.first : step.stop]
+    ops = [node.op for node in nodes]
+    outputs = leaving(ops, step, search.listing)
+    resident = values_of(step.resident, search.listing)
+    unit = unit_of(ops, outputs, resident)
+    kept = {unit.ops.index(search.listing.nodes[m >> FORM_BITS].op) for m in step.kept}
+    also = sum(m.bytes for m in maps_of(step.kept, search.listing) if m.needs_dram)  # stays, and is stored
+    found: list[Unit] = []
+    for other in Ways(group, search).ranked(step.resident, step.kept, step.free_bytes, ALTERNATIVES):
+        assert other.shape is not None
+        if found and (len(found) == ALIKE if search.fastest else other.bytes > most_of(found)):
+            break
+        partition = group.shapes.partition(other.shape, group.channels, other.passes)
+        most = other.streamed if search.once and other.passes > 1 else len(group.weights)
+        for streamed in counts_near(other.streamed, most, fewer=FEWER if other.passes > 1 else 0):
+            made = realise(
+                unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
+            )
+            if made is not None:
+                found.append(Unit(other, replace(made, dram_bytes=made.dram_bytes + also)))
+                break
+    return min(
+        found,
+        key=lambda u: cost_of(u.realised, fastest=search.fastest) if u.realised else (0, 0),
+        default=None,
+    )
+
+
+def group_of(step: Step, search: Search) -> Group | None:
+    """The group of a step again."""
+    if step.by_channels:
+        return by_channels(search.listing, search.target, step.stop, search.borders)
+    sweep = Sweep(search.listing, search.target, step.stop, search.borders)
+    return next((x for x in sweep.groups(search.capacity) if x.first == step.first), None)
+
+
+def most_of(found: Sequence[Unit]) -> int:
+    """Bytes beyond which no shape is looked at: what the search expects of the cheapest, or the least that was found
+    where that does not fit as the search thinks."""
+    least = min(unit.realised.dram_bytes for unit in found if unit.realised is not None)
+    return max(found[0].step.bytes, least)
+
+
+def counts_near(streamed: int, most: int, fewer: int) -> range:
+    """About so many streamed weights: fewer, for their chunks may be smaller than the search thinks, or two more."""
+    return range(max(0, streamed - fewer), min(most, streamed + 2) + 1)
+
+
+def leaving(ops: Sequence[Operation], step: Step, listing: Listing) -> list[SSAValue]:
+    """Results that are read behind a group."""
+    found: list[SSAValue] = [
+        ops[k - step.first].results[0]
+        for k in range(step.first, step.stop)
+        if listing.maps[k].last_use >= step.stop or listing.maps[k].is_output
+    ]
+    return found or [ops[-1].results[0]]
+
+
+def maps_of(maps: Kept, listing: Listing) -> list[Map]:
+    return [listing.maps[m >> FORM_BITS] for m in maps]
+
+
+def values_of(maps: Kept, listing: Listing) -> set[SSAValue]:
+    return {listing.nodes[m >> FORM_BITS].op.results[0] for m in maps}
+
+
+# ---------------------------------------------------------------- into the IR
+
+
+def write(network: g.NetworkOp, plan: Plan, section: Operation | None = None, first: int = 0) -> None:
+    """Units of a section in the order of the plan, each behind what it reads, numbered from `first`."""
+    ops = [[n.op for n in plan.listing.nodes[u.step.first : u.step.stop]] for u in plan.units]
+    in_order(network.body.block, [op for unit in ops for op in unit], section)
+    keeps = [values_of(u.step.kept, plan.listing) for u in plan.units]
+    for number, (unit, layers, kept) in enumerate(zip(plan.units, ops, keeps, strict=True)):
+        reason = stopped_by(plan, number)
+        written = wrap(layers, f"u{first + number}", reason, kept)
+        if unit.realised is not None:
+            annotate(written, layers, unit.realised)
+
+
+def annotate(unit: UnitOp, layers: Sequence[Operation], realised: Realised) -> None:
+    unit.properties["partition"] = PartitionAttr(realised.partition)
+    unit.properties["mode"] = StringAttr("small" if realised.partition.depth == 1 else "large")
+    for op, submap in zip(layers, realised.maps, strict=True):
+        if submap is not None:
+            op.attributes["frustum.map"] = MapAttr(submap)
+
+
+def in_order(block: Block, ops: Sequence[Operation], section: Operation | None = None) -> None:
+    """Put the layers of a section in this order, and every reshape of it before its first reader."""
+    own = [op for op, behind in sections_of(block).items() if behind is section]
+    waiting = {op for op in own if isinstance(op, g.ReshapeOp)}
+    end = own[-1].next_op if own else None
+    assert end is not None  # a network ends with its outputs
+
+    def place(op: Operation) -> None:
+        waiting.discard(op)
+        for operand in op.operands:
+            if isinstance(operand.owner, Operation) and operand.owner in waiting:
+                place(operand.owner)
+        op.detach()
+        block.insert_op_before(op, end)
+
+    for op in ops:
+        place(op)
+    for op in own:
+        if op in waiting:
+            place(op)
+
+
+def stopped_by(plan: Plan, number: int) -> str:
+    """Why a unit ends: what it costs, and what comes next."""
+    unit = plan.units[number]
+    cost = unit.realised.dram_bytes if unit.realised else unit.step.bytes
+    if number + 1 == len(plan.units):
+        return f"end of the network: {cost} DRAM bytes here"
+    following = plan.listing.nodes[unit.step.stop].op
+    return f"cut before {name_of(following)}: {cost} DRAM bytes here, {plan.dram_bytes} in all"
+
+
+def name_of(op: Operation) -> str:
+    location = op.location
+    return f"'{location.desc.data}'" if isinstance(location, NameLoc) else op.name.removeprefix("fgraph.")

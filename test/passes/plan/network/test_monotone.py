@@ -1,0 +1,89 @@
+"""More SRAM never costs more DRAM bytes, modelled and counted; of equal bytes, at most 1 % more modelled cycles.
+
+Cycles may rise where bytes fall: policy optimal buys bytes with cycles.  Known networks: test/soak/soak_ladder.py.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from networks import Net
+from policies import moved
+from stops import aimed
+from stops import target as load
+
+from frustum.dialects import graph
+from frustum.passes.analysis.module import target_of
+from frustum.passes.plan.network.optimal import plan_network
+from frustum.runtime.reference.graph import network_of
+
+SIZES_KIB = (64, 128, 192, 256, 384, 512, 1024, 2048, 8192)
+
+
+def chain(net):
+    x = net.input(1, 16, 56, 56)
+    for channels in (24, 32, 48):
+        x = net.pool("max", net.conv(net.conv(x, channels, act="relu"), channels, act="relu"))
+    return x
+
+
+def residual(net):
+    x = net.conv(net.input(1, 8, 48, 48), 32, act="relu")
+    for _ in range(3):
+        y = net.conv(net.conv(x, 32, act="relu"), 32)
+        x = net.layer(graph.BinaryOp("add", x, y, act=graph.ActAttr.of("relu")))
+    return x
+
+
+def with_sram(target, kib):
+    sram = replace(target.cluster.sram, capacity_bytes=kib * 1024)
+    return replace(target, chip=replace(target.chip, cluster=replace(target.cluster, sram=sram)))
+
+
+@pytest.mark.parametrize("build", [chain, residual])
+@pytest.mark.parametrize("target_name", ["edge", "default"])
+def test_more_sram_never_costs_more(build, target_name):
+    net = Net()
+    module = aimed(net.module(build(net))[0], target_name)
+    target = target_of(module)
+    plans = [plan_network(network_of(module), with_sram(target, kib)) for kib in SIZES_KIB]
+    assert all(plan is not None for plan in plans)
+    assert plans[0].dram_bytes > plans[-1].dram_bytes
+    for less, more in pairwise(plans):
+        assert more.dram_bytes <= less.dram_bytes
+        assert more.dram_bytes >= more.listing.compulsory_bytes
+        assert more.cycles <= 1.01 * less.cycles or more.dram_bytes < less.dram_bytes
+
+
+COUNTED_KIB = (16, 64, 8192)
+
+
+def bottlenecks(net):
+    x = net.conv(net.input(1, 8, 40, 40), 16)
+    for _ in range(2):
+        y = net.conv(net.conv(x, 32, 1, act="relu"), 32, groups=32, act="relu")
+        x = net.binary("add", x, net.conv(y, 16, 1))
+    return net.conv(x, 24, strides=(2, 2))
+
+
+def branches(net):
+    x = net.conv(net.input(1, 3, 40, 40), 16, strides=(2, 2))
+    y = net.layer(graph.ConcatOp([net.conv(x, 16, 1), net.conv(net.conv(x, 8, 1), 16)], 1))
+    return net.pool("avg", net.conv(y, 32, act="relu"))
+
+
+@pytest.mark.parametrize("build", [bottlenecks, branches])
+@pytest.mark.parametrize("name", ["edge", "default"])
+def test_counted_bytes_lie_between_compulsory_and_none_and_fall(build, name):
+    net = Net()
+    module = net.module(build(net))[0]
+    least = plan_network(network_of(module), load(name)).listing.compulsory_bytes
+    counted = []
+    for kib in COUNTED_KIB:
+        aim = with_sram(load(name), kib)
+        modelled, found = moved(module, aim, "optimal")
+        assert modelled == found
+        assert least <= found <= moved(module, aim, "none")[1]
+        counted.append(found)
+    assert counted == sorted(counted, reverse=True)
+    assert counted[0] > counted[-1]

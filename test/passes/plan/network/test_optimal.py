@@ -1,0 +1,203 @@
+"""Policy optimal against brute force over all cuts and all options (more of it: test/soak/soak_optimal.py)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from brute_force import NEVER, least_bytes
+from fusion_networks import Case, fusable, grown
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import Net
+from xdsl.dialects import test as foreign
+
+from frustum.backend import targets
+from frustum.dialects import graph
+from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.unit_layers import layers_of
+from frustum.passes.plan.network.listing import listing_of, network_ops, orders
+from frustum.passes.plan.network.optimal import OptimalOptions, fuse_optimal, plan_network
+from frustum.passes.plan.network.search import FORM_BITS, Search
+from frustum.passes.plan.unit import Budget, plan_unit
+from frustum.runtime.reference.graph import network_of
+
+EDGE, DEFAULT = targets.load("edge"), targets.load("default")
+
+
+def with_sram(target, size):
+    cluster = target.chip.cluster
+    sram = replace(cluster.sram, capacity_bytes=size)
+    return replace(target, chip=replace(target.chip, cluster=replace(cluster, sram=sram)))
+
+
+@st.composite
+def cases(draw, layers):
+    net = Net()
+    size = draw(st.sampled_from([8, 16]))
+    maps = [net.input(1, draw(st.sampled_from([2, 8])), size, size)]
+    for _ in range(draw(st.integers(2, layers))):
+        maps.append(grown(draw, net, maps[-1 - draw(st.integers(0, min(2, len(maps) - 1)))], maps))
+    return Case(net.module(*[m for m in maps[1:] if not m.uses])[0])
+
+
+def listed(module):
+    network = network_of(module)
+    return listing_of(network_ops(network), network.terminator.values)
+
+
+SIZES = st.sampled_from([12, 16, 24, 48])
+"""KiB of SRAM.  In less, weights are streamed in smaller chunks than the search counts with (docs/optimal.md)."""
+TARGETS = st.sampled_from(["edge", "default", "units4", "manycore"])
+
+
+def is_least(module, target):
+    """The plan moves just the bytes of the cheapest of all ways through."""
+    plan = plan_network(network_of(module), target)
+    return (NEVER if plan is None else plan.dram_bytes) == least_bytes(module, target)
+
+
+@settings(max_examples=12, derandomize=True)  # always the same; new ones are in test/soak/soak_optimal.py
+@given(st.one_of(fusable(5), cases(4)), TARGETS, SIZES)
+def test_no_way_through_a_small_network_is_cheaper(case, target, kib):
+    assert is_least(case.module, with_sram(targets.load(target), kib * 1024))
+
+
+def test_all_ways_through_fourteen_layers():
+    """Residual blocks with a pool between; 2^13 ways to cut."""
+    net = Net()
+    x = net.conv(net.input(1, 4, 16, 16), 8)
+    for block in range(4):
+        y = net.conv(net.conv(x, 8), 8)
+        x = net.binary("add", x, y)
+        if block == 1:
+            x = net.pool("max", x)
+    module = net.module(x)[0]
+    assert len(listed(module).nodes) == 14
+    assert is_least(module, with_sram(EDGE, 4 * 1024))
+
+
+def test_an_output_that_stays_is_stored_too():
+    """And counted: a pooled map is read from SRAM by the unit behind it, and is an output."""
+    net = Net()
+    x = net.input(1, 3, 8, 8)
+    scaled = net.binary("mul", x, net.weight(1, 3, 1, 1))
+    first = net.conv(net.binary("mul", x, net.weight(1, 3, 1, 1)), 4)
+    pooled = net.pool("max", scaled, 3, 2, pads=(1, 1, 1, 1))
+    last = net.binary("mul", pooled, net.weight(1, 3, 1, 1))
+    plan = plan_network(network_of(net.module(first, last, pooled)[0]), with_sram(EDGE, 2 * 1024))
+    stays = next(unit for unit in plan.units if unit.step.kept)
+    assert plan.listing.maps[min(stays.step.kept) >> FORM_BITS].is_output
+    assert stays.realised.dram_bytes == stays.step.bytes
+    assert plan.dram_bytes == plan.listing.compulsory_bytes
+
+
+def plans(case, sizes, target=EDGE):
+    network = network_of(case.module)
+    return [plan_network(network, with_sram(target, size * 1024), OptimalOptions()) for size in sizes]
+
+
+@settings(max_examples=10)
+@given(cases(6))
+def test_more_sram_never_costs_more_and_nothing_is_below_compulsory(case):
+    found = [p.dram_bytes for p in plans(case, [4, 8, 16, 32, 64, 256]) if p is not None]
+    assert found == sorted(found, reverse=True)
+    picks = any(isinstance(op, graph.PickOp) for op in case.module.walk())  # what is between them is read by nobody
+    assert picks or all(b >= listed(case.module).compulsory_bytes for b in found)
+
+
+@settings(max_examples=10)
+@given(cases(6), st.sampled_from([8, 32]))
+def test_never_above_layer_by_layer(case, kib):
+    (plan,) = plans(case, [kib])
+    if plan is None:
+        return
+    listing, target = listed(case.module), with_sram(EDGE, kib * 1024)
+    alone = 0
+    for node in listing.nodes:
+        if node.layer is None or node.is_concat:
+            alone += sum(r.bytes for r in node.reads) + listing.maps[listing.nodes.index(node)].bytes
+            continue
+        single = plan_unit(layers_of([node.op]), target, Budget(kib * 1024))
+        alone += NEVER if single is None else single.dram_bytes
+    assert plan.dram_bytes <= alone
+
+
+def residual_chain(blocks):
+    net = Net()
+    x = net.conv(net.input(1, 4, 32, 32), 8)
+    for block in range(blocks):
+        y = net.conv(net.conv(x, 8), 8)
+        x = net.binary("add", x, y)
+        if block % 50 == 49 and graph.shape_of(x)[2] > 4:
+            x = net.pool("max", x)
+    return net.module(x)[0]
+
+
+def test_time_is_linear_in_layers():
+    target = with_sram(EDGE, 16 * 1024)
+    seconds = []
+    for blocks in (30, 90):
+        network = network_of(residual_chain(blocks))
+        started = time.process_time()
+        assert plan_network(network, target) is not None
+        seconds.append(time.process_time() - started)
+    assert seconds[1] < 6 * seconds[0]
+    assert seconds[1] < 40
+
+
+@pytest.mark.parametrize(("target", "kib", "stays"), [(EDGE, 16, False), (DEFAULT, 40, True)])
+def test_what_is_written_is_what_was_planned(target, kib, stays):
+    module = residual_chain(3)
+    module.body.block.insert_op_before(foreign.TestOp(), module.body.block.first_op)
+    network = network_of(module)
+    target = with_sram(target, kib * 1024)
+    plan = plan_network(network, target)
+    fuse_optimal(network, target)
+    module.verify()
+    units = [op for op in network.walk() if isinstance(op, UnitOp)]
+    assert [len(u.body.block.ops) > 0 for u in units] == [True] * len(plan.units)
+    kept = 0
+    for unit, planned in zip(units, plan.units, strict=True):
+        assert unit.partition.data == planned.realised.partition
+        assert "DRAM bytes" in unit.stopped_by.data
+        assert len(unit.kept) == len(planned.step.kept)
+        kept += len(unit.kept)
+        layers = [op for op in unit.body.block.ops if not isinstance(op, graph.WeightOp)][:-1]
+        assert all("frustum.map" in op.attributes for op in layers)
+    assert (kept > 0) == stays
+    assert isinstance(module.body.block.first_op, foreign.TestOp)
+
+
+def test_maps_stay_only_where_it_is_allowed():
+    network = network_of(residual_chain(2))
+    assert (
+        any(u.step.kept for u in plan_network(network, EDGE).units)
+        or len(plan_network(network, EDGE).units) == 1
+    )
+    assert not any(u.step.kept for u in plan_network(network, EDGE, OptimalOptions(keep=False)).units)
+
+
+def test_orders_are_orders_in_which_the_layers_can_run():
+    net = Net()
+    x = net.conv(net.input(1, 4, 8, 8), 4)
+    a, b = net.conv(net.conv(x, 4), 4), net.unary("relu", net.conv(x, 4))
+    network = network_of(net.module(net.binary("add", a, b))[0])
+    found = orders(network)
+    assert len(found) > 1
+    for ops in found:
+        assert sorted(map(id, ops)) == sorted(map(id, network_ops(network)))
+        for i, op in enumerate(ops):
+            assert all(o.owner in ops[:i] for o in op.operands if o.owner in ops)
+
+
+def test_a_map_that_stays_is_counted_while_it_stays():
+    """Each of three maps fits beside nothing else: none may stay."""
+    net = Net()
+    x = net.conv(net.input(1, 4, 16, 16), 4, 1)
+    y = net.conv(x, 4, 1)
+    listing = listed(net.module(net.binary("add", net.unary("neg", y), x))[0])
+    size = listing.maps[0].bytes
+    small = Search(listing, with_sram(EDGE, size), size).solve()
+    assert not any(m >> FORM_BITS == 0 for step in small.steps for m in step.kept)

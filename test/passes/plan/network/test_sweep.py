@@ -1,0 +1,237 @@
+"""Groups of a sweep against `project` and `footprint`, one unit and one partition at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+from fusion_networks import Case, grown
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import Net
+
+from frustum.backend import targets
+from frustum.dialects import graph
+from frustum.dialects.unit import Partition
+from frustum.passes.analysis.project import project
+from frustum.passes.analysis.unit_layers import layers_of
+from frustum.passes.plan.footprint import footprint
+from frustum.passes.plan.loaded import loaded_elements
+from frustum.passes.plan.network.listing import listing_of, network_ops
+from frustum.passes.plan.network.sweep import (
+    BY_IMAGES,
+    OVERLAP,
+    ROLL,
+    SINGLE,
+    Sweep,
+    below,
+    covered,
+    shapes_of,
+)
+from frustum.passes.plan.unit import bias_bytes, candidates, weight_bytes
+from frustum.runtime.reference.graph import network_of
+
+DEFAULT, EDGE, MANYCORE = (targets.load(name) for name in ("default", "edge", "manycore"))
+UNBOUNDED = 1 << 40
+
+
+@st.composite
+def networks(draw, layers):
+    """Windows, branches that are added or joined along channels, moves between them."""
+    net = Net()
+    size = draw(st.sampled_from([8, 12, 16, 24]))
+    maps = [net.input(draw(st.integers(1, 2)), draw(st.sampled_from([2, 4])), size, size)]
+    for _ in range(draw(st.integers(1, layers))):
+        x = maps[-1 - draw(st.integers(0, min(2, len(maps) - 1)))]
+        maps.append(grown(draw, net, x, maps))
+    return Case(net.module(maps[-1])[0])
+
+
+def listed(module):
+    network = network_of(module)
+    return listing_of(network_ops(network), network.terminator.values)
+
+
+@settings(max_examples=40)
+@given(networks(6))
+def test_every_shape_of_every_group_is_what_projection_says(case):
+    listing = listed(case.module)
+    for stop in range(1, len(listing.nodes) + 1):
+        node = listing.nodes[stop - 1]
+        if node.layer is None:
+            continue
+        sweep = Sweep(listing, EDGE, stop)
+        for group in sweep.groups(UNBOUNDED):
+            for k in np.flatnonzero(group.valid):
+                check(listing, group, int(k), node.layer.out_dims[1])
+
+
+def check(listing, group, k, channels, clusters=1):
+    ops = [n.op for n in listing.nodes[group.first : group.stop]]
+    unit = layers_of(ops, [listing.nodes[b.map].op.results[0] for b in group.outputs])
+    shapes = group.shapes
+    late = max([int(group.late[k]), *(int(b.late[k]) for b in group.inputs)])
+    steps = late + int(group.behind[k]) if shapes.mode[k] == ROLL else int(shapes.counts[1][k])
+    partition = shapes.partition(k, channels, steps)
+    projection = project(unit, partition, clusters)
+    assert projection.counts[2] == steps
+    needs = footprint(unit, partition, projection, [None] * len(ops))
+    own = needs.total_bytes - needs.weight_bytes
+    boundary = sum(int(b.buffer[k]) for b in (*group.inputs, *group.outputs))
+    assert int(group.inside[k]) + boundary == own
+    order = (1, 0, 3, 2) if partition.borders == "exchange" else (1, 0, 2, 3)
+    moved = sum(
+        loaded_elements(region, own.dims, projection.counts, clusters, order) * own.element_bytes
+        for own, region in zip(unit.inputs, projection.inputs, strict=True)
+    )
+    assert sum(int(b.moved[k]) for b in group.inputs) + group.constant_bytes == moved
+    assert sum(group.weights) == sum(weight_bytes(x, x.out_dims[1]) for x in unit.layers)
+    assert group.vector_bytes == sum(bias_bytes(x, x.out_dims[1]) for x in unit.layers)
+
+
+@given(st.integers(-20, 20), st.integers(1, 9), st.integers(1, 12), st.integers(1, 9), st.integers(1, 40))
+def test_clipped_intervals_are_summed_in_closed_form(base, step, extent, count, size):
+    boxes = [(base + i * step, base + i * step + extent) for i in range(count)]
+    expected = sum(max(0, min(high, size) - max(low, 0)) for low, high in boxes)
+    if all(low < size and high > 0 for low, high in boxes):
+        as_array = [np.array([v]) for v in (base, step, extent, count)]
+        assert covered(*as_array, size)[0] == expected
+    assert below(np.array([base]), np.array([step]), np.array([count]))[0] == sum(
+        max(0, base - i * step) for i in range(count)
+    )
+
+
+def test_a_group_that_cannot_be_a_unit_ends_the_sweep():
+    net = Net()
+    x = net.conv(net.input(1, 4, 8, 8), 4)
+    y = net.layer(graph.TransposeOp(x, (0, 1, 3, 2)))
+    listing = listed(net.module(net.conv(y, 4))[0])
+    assert [g.first for g in Sweep(listing, EDGE, 3).groups(UNBOUNDED)] == [2]
+
+
+def test_rolling_rows_hold_what_the_windows_need():
+    """Two 3x3 windows, one row at a time: two rows of each map before, and the row that comes."""
+    net = Net()
+    x = net.conv(net.conv(net.input(1, 4, 16, 16), 4, bias=False), 4, bias=False)
+    group = list(Sweep(listed(net.module(x)[0]), EDGE, 2).groups(UNBOUNDED))[-1]
+    k = next(
+        k
+        for k in range(len(group.valid))
+        if group.shapes.mode[k] == ROLL and group.shapes.rows[k] == 1 and group.shapes.columns[k] == 16
+    )
+    row = 4 * 16 * 4
+    assert group.inside[k] == 3 * row
+    assert group.inputs[0].buffer[k] == 4 * row  # one more is loaded meanwhile
+    assert group.outputs[0].buffer[k] == 2 * row
+    assert group.inputs[0].moved[k] == 16 * row
+
+
+def test_borders_can_be_restricted():
+    net = Net()
+    listing = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
+    modes = {
+        borders: set(Sweep(listing, EDGE, 1, borders).shapes.mode)
+        for borders in ("overlap", "exchange", "auto")
+    }
+    assert modes["overlap"] & {OVERLAP, ROLL} == {OVERLAP}
+    assert modes["exchange"] & {OVERLAP, ROLL} == {ROLL}
+    assert modes["auto"] >= {OVERLAP, ROLL}
+
+
+def test_a_partition_that_projection_refuses_is_not_in_a_group():
+    """A stride of 2 beside none: no rate of rows goes for both."""
+    net = Net()
+    x = net.input(1, 4, 16, 16)
+    a = net.conv(net.conv(x, 4, strides=(2, 2)), 4)
+    b = net.layer(graph.SliceOp(net.conv(x, 4), (0, 0, 0, 0), (1, 4, 8, 8)))
+    listing = listed(net.module(net.binary("add", a, b))[0])
+    for stop in range(1, len(listing.nodes) + 1):
+        if listing.nodes[stop - 1].layer is None:
+            continue
+        for group in Sweep(listing, EDGE, stop).groups(UNBOUNDED):
+            for k in np.flatnonzero(group.valid):
+                check(listing, group, int(k), 4)
+
+
+@st.composite
+def batches(draw, layers):
+    net = Net()
+    maps = [net.input(draw(st.sampled_from([2, 4, 5, 8])), 4, 16, 16)]
+    for _ in range(draw(st.integers(1, layers))):
+        maps.append(grown(draw, net, maps[-1 - draw(st.integers(0, min(2, len(maps) - 1)))], maps))
+    return Case(net.module(maps[-1])[0])
+
+
+@settings(max_examples=15)
+@given(batches(4))
+def test_images_dealt_to_clusters_are_what_projection_says(case):
+    listing = listed(case.module)
+    for stop in range(1, len(listing.nodes) + 1):
+        node = listing.nodes[stop - 1]
+        for group in Sweep(listing, DEFAULT, stop).groups(UNBOUNDED) if node.layer is not None else ():
+            for k in np.flatnonzero(group.valid & (group.shapes.dealt == BY_IMAGES)):
+                check(listing, group, int(k), node.layer.out_dims[1], DEFAULT.chip.clusters)
+
+
+@settings(max_examples=15)
+@given(networks(4), st.sampled_from([DEFAULT, MANYCORE]))
+def test_rows_and_columns_dealt_to_clusters_are_what_projection_says(case, target):
+    listing = listed(case.module)
+    for stop in range(1, len(listing.nodes) + 1):
+        node = listing.nodes[stop - 1]
+        for group in Sweep(listing, target, stop).groups(UNBOUNDED) if node.layer is not None else ():
+            for k in np.flatnonzero(group.valid):
+                check(listing, group, int(k), node.layer.out_dims[1], target.chip.clusters)
+
+
+def test_clusters_without_rows_load_borders_too():
+    """Twelve rows, one for each of sixteen clusters: the border of the last row is loaded by one that makes none."""
+    net = Net()
+    listing = listed(net.module(net.conv(net.input(1, 4, 12, 16), 4))[0])
+    (group,) = Sweep(listing, MANYCORE, 1).groups(UNBOUNDED)
+    k = int(np.flatnonzero(group.valid & (group.shapes.rows == 1) & (group.shapes.dealt == 2))[0])
+    assert group.inputs[0].moved[k] == 4 * 16 * 4 * (2 + 10 * 3 + 2 + 1)
+
+
+def test_each_cluster_has_images_that_follow_each_other():
+    net = Net()
+    listing = listed(net.module(net.conv(net.input(8, 4, 16, 16), 4))[0])
+    unit = layers_of([listing.nodes[0].op], [listing.nodes[0].op.results[0]])
+    (region,) = project(unit, Partition((1, 4, 16, 16), 0, 2, "overlap"), 4).outputs
+    assert (region.start[0].cluster, region.start[0].loops[0]) == (2, 1)
+
+
+def test_clusters_that_share_an_input_read_it_once():
+    """Rows of a 3x3 window over 16 x 16: boxes with borders on four clusters, or the whole map once."""
+    net = Net()
+    listing = listed(net.module(net.conv(net.input(1, 4, 16, 16), 8))[0])
+    (group,) = Sweep(listing, DEFAULT, 1).groups(UNBOUNDED)
+    shapes, own = group.shapes, group.inputs[0]
+    by_rows = group.valid & (shapes.mode == SINGLE) & (shapes.dealt == 2)
+    (boxes,), (whole,) = np.flatnonzero(by_rows & ~shapes.shared), np.flatnonzero(by_rows & shapes.shared)
+    row = 4 * 16 * 4
+    assert (own.moved[boxes], own.buffer[boxes]) == ((5 + 6 + 6 + 5) * row, 6 * row)
+    assert (own.moved[whole], own.buffer[whole]) == (16 * row, 16 * row)
+    assert shapes.partition(whole, 8, 1).shared
+    check(listing, group, int(whole), 8, DEFAULT.chip.clusters)
+
+
+def test_parts_of_a_concatenation_are_not_shared():
+    net = Net()
+    x, y = net.input(1, 4, 16, 16), net.input(1, 4, 16, 16)
+    listing = listed(net.module(net.conv(net.layer(graph.ConcatOp([x, y], 1)), 4))[0])
+    group = list(Sweep(listing, DEFAULT, len(listing.nodes)).groups(UNBOUNDED))[-1]
+    assert group.first == 0 and group.valid.any() and not (group.valid & group.shapes.shared).any()
+
+
+def test_one_cluster_has_nothing_to_share():
+    net = Net()
+    listing = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
+    assert not Sweep(listing, EDGE, 1).shapes.shared.any()
+
+
+def test_of_equal_shapes_the_first_is_dealt_along_most_positions():
+    """There borders are the smallest share of a tile: ties go to columns of maps that are wider than high."""
+    for dims, dealt in (((1, 4, 8, 160), 3), ((1, 4, 160, 8), 2), ((1, 4, 8, 8), 2)):
+        assert shapes_of(dims, (), "overlap", 4).dealt[0] == dealt
+        net = Net()
+        unit = layers_of(network_ops(network_of(net.module(net.conv(net.input(*dims), 4, 5))[0])), [])
+        assert next(candidates(unit, 4)).clusters == dealt

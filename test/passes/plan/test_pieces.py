@@ -1,0 +1,189 @@
+"""The search for pieces and tiles: what it chooses fits, and is the cheapest of its candidates."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from every_operation import NETWORKS, network
+from stops import modules_at_stops, target
+
+from frustum.backend.pipeline import Choices
+from frustum.backend.targets import load
+from frustum.dialects.isa.program import MAX_LOOPS
+from frustum.dialects.tile import TensorView, Whole
+from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
+from frustum.passes.analysis.layer.nest import SAME
+from frustum.passes.analysis.project import project, tile_counts, unit_layers
+from frustum.passes.plan import pieces as plan
+from frustum.passes.plan import unit as plan_unit
+
+
+def units(name, target_name="tiny"):
+    """The units of a network that compute, with partition and maps."""
+    module = modules_at_stops(network(name)[0], target_name, Choices())["tiled"]
+    return [op for op in module.walk() if isinstance(op, UnitOp) and op.partition is not None]
+
+
+def works(name):
+    """What was planned for each layer: (work, residency, loops left)."""
+    clusters = target("tiny").chip.clusters
+    for unit in units(name):
+        layers, partition = unit_layers(unit), unit.partition.data
+        projection = project(layers, partition, clusters)
+        for j, (op, layer) in enumerate(zip(layers.ops, layers.layers, strict=True)):
+            if layer.kind == "concat":  # no work
+                continue
+            region = projection.operands[j][0] if layer.kind == "reduce" else projection.outputs[j]
+            submap = op.attributes["frustum.map"].data
+            loops = MAX_LOOPS - sum(n > 1 for n in tile_counts(layers.out.out_dims, partition, clusters))
+            yield plan.work_of(layer, region.extent), submap, loops
+
+
+def each_candidate(monkeypatch, call):
+    """The plans of all candidates of a call of the search, one at a time."""
+    grid, sizes = plan.grid, []
+
+    def counted(*choices):
+        arrays = grid(*choices)
+        sizes.append(len(arrays[0]))
+        return arrays
+
+    monkeypatch.setattr(plan, "grid", counted)
+    call()
+    for k in range(sum(sizes)):
+        monkeypatch.setattr(plan, "grid", lambda *choices, k=k: [a[k : k + 1] for a in grid(*choices)])
+        if (found := call()) is not None:
+            yield found
+    monkeypatch.setattr(plan, "grid", grid)
+
+
+def calls(work, machine, residency, loops):
+    """The searches of which `plan_layer` takes the best."""
+    if work.kind == "conv":
+        for cores_dim in (0, 1, 2, 3):
+            for outer in ("space", "channels"):
+                for compact in {False, work.may_compact}:
+                    yield lambda c=cores_dim, o=outer, x=compact: plan.plan_matrix_with(
+                        work, machine, residency, loops, c, o, compact=x
+                    )
+        return
+    for cores_dim in (1, 2, 3, 0):
+        yield lambda c=cores_dim: plan.plan_vector_with(work, machine, loops, c, False)
+
+
+@pytest.mark.parametrize("name", ["convolutions", "grouped", "products", "across_channels", "max_pools"])
+def test_the_cheapest_piece_of_all_candidates_is_chosen(name, monkeypatch):
+    machine = target("tiny")
+    for work, submap, loops in works(name):
+        chosen = plan.plan_layer(work, machine, submap.weights, loops)
+        costs = [
+            found.cycles
+            for call in calls(work, machine, submap.weights, loops)
+            for found in each_candidate(monkeypatch, call)
+        ]
+        assert len(costs) > 1 and chosen.cycles == min(costs)
+
+
+def piece_bytes(work, submap):
+    """NRAM bytes of one piece's operands and result, and WRAM bytes of its weights, by the layer's numbers."""
+    c = submap.extent[1]
+    inputs = 0
+    for number, (access, size) in enumerate(zip(work.accesses, work.map_bytes, strict=True)):
+        extents = [axis.size if isinstance(axis, Whole) else (e - 1) * axis.num // axis.den + 1 + axis.reach
+                   for axis, e in zip(access, submap.extent, strict=True)]  # fmt: skip
+        if work.kind == "conv" and number == 0:
+            groups = 1 if work.groups == 1 else max(1, c // work.group_outputs)
+            extents[1] = submap.channels * groups
+        inputs += math.prod(extents) * size
+    made = math.prod(1 if d in work.reduced else extent for d, extent in enumerate(submap.extent))
+    result = made * work.out_bytes
+    weights = c * submap.channels * math.prod(work.kernel) * work.weight_bytes if work.kind == "conv" else 0
+    return inputs + result, weights + c * sum(work.channel_bytes)
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "reductions"])
+def test_pieces_fit_nram_and_wram(name):
+    core = target("tiny").core
+    for work, submap, _ in works(name):
+        nram, wram = piece_bytes(work, submap)
+        pieces = math.prod(-(-e // p) for e, p in zip(work.extent, submap.extent, strict=True))
+        copies = 2 if pieces > target("tiny").cluster.cores else 1
+        assert copies * nram <= core.nram.capacity_bytes
+        assert wram <= core.wram.capacity_bytes
+
+
+@pytest.mark.parametrize("name", ["deep_and_wide", "convolutions", "broadcasts", "softmaxes", "linear"])
+def test_tiles_fit_sram_and_cover_the_output(name):
+    machine = target("tiny")
+    for unit in units(name):
+        layers, partition = unit_layers(unit), unit.partition.data
+        projection = project(layers, partition, machine.chip.clusters)
+        maps = [
+            region
+            for regions, sources in zip(projection.operands, layers.sources, strict=True)
+            for region, source in zip(regions, sources, strict=True)
+            if source.layer is None
+        ]
+        used = sum(4 * math.prod(region.extent) for region in [projection.outputs[-1], *maps])
+        assert used <= machine.cluster.sram.capacity_bytes
+        counts = tile_counts(layers.out.out_dims, partition, machine.chip.clusters)
+        for d, (count, tile, size) in enumerate(
+            zip(counts, partition.tile, layers.out.out_dims, strict=True)
+        ):
+            dealt = machine.chip.clusters if d == partition.clusters else 1
+            assert count * tile * dealt >= size
+
+
+@pytest.mark.parametrize("name", ["long_kernel", "grouped", "max_pools", "linear"])
+def test_looking_at_all_partitions_finds_none_that_is_much_better(name, monkeypatch):
+    """The search stops early by bounds on widths, heights and candidates; here it looks at everything."""
+    machine = target("tiny")
+    budget = plan_unit.Budget(machine.cluster.sram.capacity_bytes)
+    layers = [unit_layers(unit) for unit in units(name)]
+    quick = [plan_unit.search(each, machine, budget) for each in layers]
+    for bound in ("WIDEST", "LARGEST_HEIGHTS", "LOOKED_AT"):
+        monkeypatch.setattr(plan_unit, bound, 10**9)
+    for each, found in zip(layers, quick, strict=True):
+        best = plan_unit.search(each, machine, budget)
+        assert found is not None and best is not None
+        assert score(found, machine) <= 1.25 * score(best, machine)
+
+
+def score(found, machine):
+    return found.cycles + 0.2 * found.dram_bytes / machine.chip.dram.port_bytes_per_cycle
+
+
+def test_passes_of_the_vector_unit_are_those_of_its_table():
+    """A pool with an activation, a residual of integers, a conversion alone: what `durations` counts for each part."""
+    unit = target("default").core.vector
+    pooled = vector_layer("pool", 2, {"kernel": (3, 3), "act": "relu"})
+    added = vector_layer("binary", 1, {"kind": "add", "scales": (0.5, 0, 0.5, 0, 0.5, 0)}, maps=2)
+    converted = vector_layer("unary", 1, {"kind": "identity", "scales": (0.5, 0, 0.25, 0)})
+    passes = [plan.passes_of(plan.operations_of(each), unit) for each in (pooled, added, converted)]
+    assert passes == [10, 4, 2]
+    assert plan.operations_of(vector_layer("resize", 2, {"mode": "linear"})) == (("resize_linear", 1),)
+
+
+def vector_layer(kind, element_bytes, params, maps=1):
+    dims, view = (1, 8, 8, 8), TensorView(0, (512, 64, 8, 1))
+    operands = tuple(MapOperand(k, dims, view, SAME4, element_bytes=element_bytes) for k in range(maps))
+    return Layer(kind, dims, view, operands, params, out_bytes=element_bytes)
+
+
+@pytest.mark.parametrize("are_outputs_apart", [True, False])
+def test_streamed_weights_come_in_runs_that_dram_takes_at_full_rate(are_outputs_apart):
+    """A fully connected layer whose weights are far larger than WRAM: no run is shorter than DRAM's least one."""
+    machine, size, outputs, inputs = load("edge"), 2, 4096, 9216
+    accesses = ((SAME, Whole(inputs), SAME, SAME),)
+    work = plan.Work(
+        "conv", (1, outputs, 1, 1), accesses, (size,), size, channels=inputs, group_outputs=outputs, weight_bytes=size,
+        are_outputs_apart=are_outputs_apart,
+    )  # fmt: skip
+    found = plan.plan_layer(work, machine, "stream", MAX_LOOPS)
+    assert found is not None
+    _, co, _, _ = found.map.extent
+    dealt = machine.cluster.cores if found.map.cores == 1 else 1
+    run = found.map.channels if are_outputs_apart else co * dealt
+    assert run * size >= machine.memory("dram").minimum_run_bytes

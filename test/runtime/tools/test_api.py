@@ -1,0 +1,153 @@
+"""frustum.compile and frustum.run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx_models
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.parser import Parser
+
+import frustum
+from frustum.backend import targets
+from frustum.backend.file.executable import write_executable
+from frustum.dialects.graph import FGraph
+from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.errors import ModelError, Unsupported
+from frustum.passes.fuse.policy import DEFAULT
+from frustum.passes.onnx.import_onnx import import_onnx
+from frustum.runtime.device.memory import DTYPES
+from frustum.runtime.failures import UsageError
+from frustum.runtime.host.oracle import oracle_outputs
+from frustum.runtime.machine import InputError
+
+
+def test_importing_the_package_is_free() -> None:
+    program = (
+        "import sys, frustum; print([n for n in ('numpy', 'onnx', 'xdsl') if n in sys.modules], dir(frustum))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("[] ")
+    assert "'compile'" in result.stdout
+    assert "'run'" in result.stdout
+
+
+def test_a_path_a_proto_and_a_module_give_the_same(tmp_path: Path) -> None:
+    path = onnx_models.save(
+        tmp_path, onnx_models.network(), "model.onnx"
+    )  # as a proto without a file is called
+    module = import_onnx(path)
+    before = str(module)
+    found = [
+        frustum.compile(model, target="edge") for model in (path, Path(path), onnx_models.network(), module)
+    ]
+    assert str(module) == before, "the caller's module is left as it is"
+    for exe in found:
+        assert exe.code.bytes == found[0].code.bytes
+        assert exe.manifest == found[0].manifest
+        assert np.array_equal(exe.weights_image(), found[0].weights_image())
+
+
+def test_outputs_and_report() -> None:
+    model, x = onnx_models.network(), onnx_models.image()
+    result = frustum.run(frustum.compile(model), {"x": x})
+    assert result.outputs.keys() == {"y"}
+    np.testing.assert_allclose(result.outputs["y"], oracle_outputs(model, {"x": x})["y"], atol=1e-5)
+    assert result.report["schema"] == 1
+    assert (result.report["target"], result.report["policy"], result.report["dtype"]) == (
+        "default",
+        DEFAULT,
+        "f32",
+    )
+    assert result.report["cycles"]["total"] > 0
+    assert result.report["check"] is None
+
+
+def test_every_option() -> None:
+    model = onnx_models.network(("n", onnx_models.CHANNELS, "h", 8))
+    exe = frustum.compile(model, targets.load("edge"), "f16", "none", shapes={"x": (2, 3, 6, 8)})
+    result = frustum.run(exe, {"x": np.zeros((2, 3, 6, 8), np.float32)}, mode="functional", checked=True)
+    assert (result.report["target"], result.report["policy"], result.report["dtype"]) == (
+        "edge",
+        "none",
+        "f16",
+    )
+    assert result.report["cycles"] is None
+    batched = frustum.compile(onnx_models.network(), batch=3)
+    assert batched.manifest["inputs"][0]["shape"] == [3, 3, 8, 8]
+    assert frustum.run(batched, {}, mode="timing").outputs == {}
+
+
+def test_a_written_executable_runs(tmp_path: Path) -> None:
+    exe = frustum.compile(onnx_models.network(), target="edge")
+    write_executable(exe, tmp_path / "a.frustum")
+    x = onnx_models.image()
+    written = frustum.run(tmp_path / "a.frustum", {"x": x})
+    assert np.array_equal(written.outputs["y"], frustum.run(exe, {"x": x}).outputs["y"])
+
+
+def test_an_executable_runs_again_and_again() -> None:
+    exe = frustum.compile(onnx_models.network(), target="edge")
+    first, second, again = (
+        frustum.run(exe, {"x": onnx_models.image(seed=seed)}).outputs["y"] for seed in (0, 1, 0)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, second)
+
+
+def test_errors_are_those_of_the_command_line(tmp_path: Path) -> None:
+    exe = frustum.compile(onnx_models.network(), target="edge")
+    with pytest.raises(InputError, match="input 'x': missing; given: nothing"):
+        frustum.run(exe, {})
+    with pytest.raises(Unsupported, match=r"model.onnx: node 'layer' \(NonZero\): error: "):
+        frustum.compile(onnx_models.one_node("NonZero", (1, 4)), host="never")
+    with pytest.raises(ModelError, match="not an ONNX file"):
+        (tmp_path / "a.onnx").write_text("hello")
+        frustum.compile(tmp_path / "a.onnx")
+    with pytest.raises(targets.TargetError, match="no target 'egde'; did you mean 'edge'"):
+        frustum.compile(onnx_models.network(), target="egde")
+    with pytest.raises(UsageError, match="dtype 'int4' is none of f32, f16, bf16, int8, model"):
+        frustum.compile(onnx_models.network(), dtype="int4")
+    with pytest.raises(UsageError, match="policy 'best' is none of none, pyramid, template, greedy, optimal"):
+        frustum.compile(onnx_models.network(), policy="best")
+    with pytest.raises(UsageError, match="mode 'fast' is none of full, functional, timing"):
+        frustum.run(exe, {}, mode="fast")
+    text = Path(targets.path("edge")).read_text().replace("capacity_bytes: 1 GiB", "capacity_bytes: 1024")
+    (tmp_path / "tiny.yaml").write_text(text)
+    with pytest.raises(DoesNotFit, match=r"needed .* B, available 1024 B of dram"):
+        frustum.compile(onnx_models.network(), target=tmp_path / "tiny.yaml")
+
+
+def own_module(element: str, other: str) -> ModuleOp:
+    """A module as somebody else's compiler may make it: it says nothing of types."""
+    text = """fgraph.network @own (%x : tensor<1x4x8x8xKIND>, %o : tensor<4xOTHER>)
+      inputs ["x", "o"] outputs ["y", "z"] {
+      %y = fgraph.unary <relu> %x : tensor<1x4x8x8xKIND>
+      %z = fgraph.unary <relu> %o : tensor<4xOTHER>
+      fgraph.output %y, %z : tensor<1x4x8x8xKIND>, tensor<4xOTHER>
+    }"""
+    context = Context()
+    for dialect in (Builtin, FGraph):
+        context.load_dialect(dialect)
+    return Parser(context, text.replace("KIND", element).replace("OTHER", other)).parse_module()
+
+
+@pytest.mark.parametrize("element", ["f32", "f16", "bf16"])
+def test_the_element_type_of_a_module_is_that_of_its_tensors(element: str) -> None:
+    executable = frustum.compile(own_module(element, element), "edge")
+    assert executable.manifest["dtype"] == element
+    x = np.random.default_rng(0).standard_normal((1, 4, 8, 8), np.float32)
+    feeds = {"x": x.astype(DTYPES[element]), "o": np.zeros(4, DTYPES[element])}
+    found = frustum.run(executable, feeds).outputs["y"]
+    assert (found == np.maximum(x.astype(DTYPES[element]), 0)).all()
+
+
+def test_an_element_type_that_tensors_do_not_tell() -> None:
+    message = r"module: error: the module has no frustum.dtype, and its tensors, of bf16 and f16, do not tell it"
+    with pytest.raises(UsageError, match=message):
+        frustum.compile(own_module("f16", "bf16"), "edge")
+    with pytest.raises(UsageError, match="error: input 'o' has elements of f64, which no engine of the device"):
+        frustum.compile(own_module("f32", "f64"), "edge")
