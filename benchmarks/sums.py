@@ -17,7 +17,7 @@ from pathlib import Path
 
 from frustum.passes import zoo
 
-FRUSTUM = Path(sys.executable).with_name("frustum")
+FRUSTUM = [sys.executable, "-m", "frustum.runtime.tools.cli"]
 
 
 def folder_sum(folder: Path) -> str:
@@ -33,7 +33,7 @@ def compiled_sum(network: str, target: str) -> str:
     """The sum of a network's executable folder."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "executable"
-        command = [FRUSTUM, "compile", f"zoo:{network}", "--target", target, "--dtype", "f16", "-o", folder]
+        command = [*FRUSTUM, "compile", f"zoo:{network}", "--target", target, "--dtype", "f16", "-o", folder]
         subprocess.run(command, check=True, capture_output=True)
         return folder_sum(folder)
 

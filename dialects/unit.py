@@ -27,8 +27,10 @@ from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.extents import Extents
+
 DIMENSIONS = 4
-Extents = tuple[int, int, int, int]
+
 Borders: TypeAlias = Literal["overlap", "exchange", "raster"]
 
 

@@ -21,10 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from frustum.dialects.target.durations import Convolution, Int, ceil_div, larger, straddling_windows
+from frustum.dialects.extents import Int, ceil_div
+from frustum.dialects.target.durations import Convolution, larger, straddling_windows
 
 Pair = tuple[int, int]
-Four = tuple[int, int, int, int]
+Four = tuple[int, ...]
 Discard = tuple[int, int, int]
 """(first, period, count): of every `period` windows, `count` from number `first` on are dropped."""
 LineMode = Literal["split", "continuous"]

@@ -62,7 +62,8 @@ ELEMENT_BYTES: dict[Element, int] = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i1
 ACCUMULATORS: dict[Element, Element] = {"f32": "f32", "f16": "f32", "bf16": "f32", "i8": "i32", "i16": "i64"}
 """Of the types of products, the type in which the matrix unit sums them."""
 
-Four: TypeAlias = tuple[int, int, int, int]
+Four: TypeAlias = tuple[int, ...]
+"""Of the dimensions n, c, h, w; or what comes before and behind rows and columns."""
 Pair: TypeAlias = tuple[int, int]
 Scales: TypeAlias = "tuple[Scale, ...]"
 

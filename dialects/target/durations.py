@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Any, Literal
+from typing import Literal
 
+from frustum.dialects.extents import Int, ceil_div
 from frustum.dialects.target import Engine, MatrixUnit, Memory, Target, VectorUnit
-
-Int = Any  # an int, or a numpy array of integers
 
 Mode = Literal["split", "continuous", "channels_last"]
 
@@ -369,22 +368,17 @@ def vector_cycles(unit: VectorUnit, passes: Int, elements: Int, element_bytes: i
 # --- energy ------------------------------------------------------------------------------------------------
 
 
-def mac_energy_pj(unit: MatrixUnit, macs: Int, element_bytes: int) -> Any:
+def mac_energy_pj(unit: MatrixUnit, macs: Int, element_bytes: int) -> Int:
     """Energy of multiply-accumulates on elements of 1, 2 or 4 bytes; their operands' bytes come on top."""
     return macs * unit.energy_pj_per_mac.of(element_bytes)
 
 
-def byte_energy_pj(memory: Memory, size_bytes: Int) -> Any:
+def byte_energy_pj(memory: Memory, size_bytes: Int) -> Int:
     """Energy of bytes that cross a memory's port, or that a compute unit reads or writes there."""
     return size_bytes * memory.energy_pj_per_byte
 
 
 # --- arithmetic that holds for integers and arrays ---------------------------------------------------------
-
-
-def ceil_div(a: Int, b: Int) -> Int:
-    """`ceil(a / b)`."""
-    return -(-a // b)
 
 
 def larger(a: Int, b: Int) -> Int:

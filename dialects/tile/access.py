@@ -11,8 +11,9 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import Affine
-from frustum.dialects.unit import DIMENSIONS, Extents, ints, parse_extents, parse_ints
+from frustum.dialects.unit import DIMENSIONS, ints, parse_extents, parse_ints
 
 
 @dataclass(frozen=True, slots=True)

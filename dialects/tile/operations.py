@@ -29,13 +29,14 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.attributes import BoxAttr
 from frustum.dialects.isa.program import Box
 from frustum.dialects.tile.access import Access, AccessAttr, TensorView, ViewAttr
 from frustum.dialects.tile.parameters import Plain, to_attributes
 from frustum.dialects.tile.sub_map import MapAttr, SubMap
 from frustum.dialects.tile.tile_type import Tile, TileType
-from frustum.dialects.unit import Extents, Partition, PartitionAttr
+from frustum.dialects.unit import Partition, PartitionAttr
 
 
 @irdl_op_definition

@@ -11,7 +11,8 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.dialects.unit import DIMENSIONS, Extents, ints, parse_extents
+from frustum.dialects.extents import Extents
+from frustum.dialects.unit import DIMENSIONS, ints, parse_extents
 
 Outer: TypeAlias = Literal["space", "channels"]
 Residency: TypeAlias = Literal["unit", "stream"]

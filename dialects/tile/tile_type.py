@@ -11,9 +11,10 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.attributes import parse_affine
 from frustum.dialects.isa.program import Affine, Element
-from frustum.dialects.unit import DIMENSIONS, Extents, ints, parse_extents
+from frustum.dialects.unit import DIMENSIONS, ints, parse_extents
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,10 @@ from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.tile.sweeps import SweepsAttr
 from frustum.dialects.tile.tile_type import TileType, is_ring
-from frustum.dialects.unit import DIMENSIONS, Extents, NamedUnit, ints, parse_extents
+from frustum.dialects.unit import DIMENSIONS, NamedUnit, ints, parse_extents
 
 TILE_LOOPS: Extents = (1, 0, 2, 3)
 """Dimensions of the loops over tiles, from the outermost: a channel range keeps its weights while n, h and w run."""

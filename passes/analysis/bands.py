@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.tile import Axis, TensorView, Whole
-from frustum.dialects.unit import Extents, Partition
+from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, MapOperand, dense, four
 from frustum.passes.analysis.roll import COLUMNS
 from frustum.passes.analysis.unit_layers import UnitLayers, Unprojectable

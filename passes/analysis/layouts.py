@@ -7,10 +7,10 @@ from typing import Literal, TypeAlias, get_args
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import OpResult, SSAValue
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.tables import address_table as at
 from frustum.dialects.tile import TensorView
-from frustum.dialects.unit import Extents
 
 LAYOUT = "frustum.layout"
 """Attribute of a unit: the layout of its result, where that is not nchw."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import Affine, Box, Four
 from frustum.dialects.tile import Access, SubMap, Whole
-from frustum.dialects.unit import Extents
 from frustum.passes.lower.unit.memory_map import four
 
 GROUP, CHANNELS_IN = "g", "ci"

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import Operation
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import Affine, Box
 from frustum.dialects.tile import Axis, MapAttr, Raster, SubMap, Tile
-from frustum.dialects.unit import Extents, Partition
+from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, MapOperand, dense
 from frustum.passes.analysis.roll import COLUMNS, ROWS, Rolling, rates_of, ring_rows, roll
 from frustum.passes.analysis.unit_layers import Source, UnitLayers, Unprojectable, layers_of, unit_layers

@@ -8,9 +8,10 @@ from functools import cached_property
 
 from xdsl.ir import Operation, OpResult, SSAValue
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.tile import TensorView, TileType
-from frustum.dialects.unit import Extents, UnitOp
+from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import CONCAT, Layer, layer_of
 
 

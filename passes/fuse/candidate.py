@@ -19,9 +19,9 @@ from typing import Any, Literal
 from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
+from frustum.dialects.extents import Extents
 from frustum.dialects.target import Target
 from frustum.dialects.tile import SubMap
-from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import CONCAT, SAME4, Layer
 from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project, tile_counts
 from frustum.passes.fuse.join import outputs_of

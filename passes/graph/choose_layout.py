@@ -12,12 +12,13 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import SSAValue, Use
 from xdsl.passes import ModulePass
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.line_buffer_plan import Windows
 from frustum.dialects.target import Engine, Memory, Target
 from frustum.dialects.target.durations import Mode, matrix_work, transfer_cycles
 from frustum.dialects.tile import TensorView
-from frustum.dialects.unit import Extents, UnitOp
+from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import RANK, MapOperand, dense, is_move
 from frustum.passes.analysis.layouts import BLOCK, LAYOUT, LAYOUTS, LayoutName, view_in
 from frustum.passes.analysis.module import element_bytes, target_of

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from frustum.dialects.unit import Extents, Partition
+from frustum.dialects.extents import Extents
+from frustum.dialects.unit import Partition
 
 COPIES = 2  # load of the next tile and store of this one overlap
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.diagnostic import did_you_mean
+from frustum.dialects.extents import Extents
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.tile import SubMap
-from frustum.dialects.unit import Borders, Extents, Partition, UnitOp
+from frustum.dialects.unit import Borders, Partition, UnitOp
 from frustum.passes.analysis.bands import bands_of
 from frustum.passes.analysis.project import UnitLayers, Unprojectable, project, unit_layers
 from frustum.passes.analysis.roll import COLUMNS

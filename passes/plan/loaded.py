@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from frustum.dialects.unit import Extents
+from frustum.dialects.extents import Extents
 from frustum.passes.analysis.project import Region
 
 

@@ -18,11 +18,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target, VectorUnit
 from frustum.dialects.target.durations import vector_passes
 from frustum.dialects.tile import Access, Outer, Residency, SubMap, Whole
-from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.plan.busy_lines import Kernel, busy_cycles, filling_heights
 from frustum.passes.plan.nest_cycles import clipped, copy_cycles, load_cycles, moves, nest_cycles, over

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import NameLoc
 from xdsl.ir import Operation
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.tile import Whole
-from frustum.dialects.unit import Extents, Partition
+from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, MapOperand
 from frustum.passes.analysis.project import UnitLayers, project
 from frustum.passes.plan.unit import Budget, alignment, map_bytes, splits_channels

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
-from frustum.dialects.unit import Extents
+from frustum.dialects.extents import Extents
 
 Search: TypeAlias = Literal["all", "halvings", "fixed", "exhaust", "shrinking", "small-to-large"]
 """`all` is no search: every halving of every dimension is a candidate, what the searches find too, and the cost model

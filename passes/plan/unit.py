@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import TILE_LOOPS, Residency, SubMap
-from frustum.dialects.unit import Extents, Partition
+from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import CONCAT, Layer
 from frustum.passes.analysis.project import (
     Projection,

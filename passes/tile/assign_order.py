@@ -14,11 +14,11 @@ from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.attributes import BoxAttr
 from frustum.dialects.isa.program import MAX_LOOPS, Affine
 from frustum.dialects.target import Target
 from frustum.dialects.tile.sweeps import Sweep, SweepsAttr
-from frustum.dialects.unit import Extents
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.piece_nest import build
 from frustum.passes.tile.orders import (

@@ -10,12 +10,13 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
+from frustum.dialects.extents import Extents
 from frustum.dialects.graph import ScaleAttr, WeightOp, is_integer, shape_of, tensor_of
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Element
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import OrderDoesNotFit
 from frustum.dialects.tile import TensorView
-from frustum.dialects.unit import Extents, Partition, UnitOp
+from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import CONCAT, SAME4, Layer, MapOperand, dense, four, scales_of
 from frustum.passes.analysis.layouts import LAYOUT, layout_of, view_in, view_of
 from frustum.passes.analysis.module import element_of

@@ -11,9 +11,10 @@ from functools import partial, reduce
 
 from xdsl.ir import OpResult, SSAValue
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import Affine, Box
 from frustum.dialects.tile import TensorView
-from frustum.dialects.unit import Extents, UnitOp
+from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import is_move, layer_of
 from frustum.passes.analysis.project import Projection, Region, UnitLayers, Unprojectable
 from frustum.passes.analysis.unit_layers import same_form

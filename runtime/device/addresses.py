@@ -28,7 +28,7 @@ from frustum.runtime.device.order import Ints
 if TYPE_CHECKING:
     from frustum.runtime.device.effects import Work
 
-Four = tuple[int, int, int, int]
+Four = tuple[int, ...]
 
 
 class Strides(NamedTuple):

@@ -18,8 +18,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import Target
-from frustum.dialects.target.durations import ceil_div, link_engine, transfer_cycles
+from frustum.dialects.target.durations import link_engine, transfer_cycles
 from frustum.runtime.failures import UsageError
 
 HOST = -1

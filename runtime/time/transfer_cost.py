@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import Copy, Fetch, TableLoad
 from frustum.dialects.isa.program import Engine as EngineKind
-from frustum.dialects.target.durations import ceil_div, chunks, larger, transfer_chunk_cycles
+from frustum.dialects.target.durations import chunks, larger, transfer_chunk_cycles
 from frustum.runtime.device.expand import DRAM, NRAM, SRAM, Expanded, Rows
 from frustum.runtime.device.order import Ints
 from frustum.runtime.time.machine_map import MachineMap

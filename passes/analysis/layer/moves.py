@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frustum.dialects import graph as g
+from frustum.dialects.extents import Extents
 from frustum.dialects.graph.views import CHANNELS_LAST
 from frustum.dialects.tile import SAME, Access, Axis, TensorView, Whole
-from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer.nest import (
     CONCAT,
     RANK,

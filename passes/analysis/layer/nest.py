@@ -9,8 +9,8 @@ from functools import cached_property
 from xdsl.dialects.builtin import NameLoc
 from xdsl.ir import Operation
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.tile import SAME, Access, AnyAxis, Axis, Plain, TensorView
-from frustum.dialects.unit import Extents
 from frustum.passes.errors import Problem, Unsupported
 
 RANK = 4

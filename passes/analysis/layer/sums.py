@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from frustum.dialects import graph as g
+from frustum.dialects.extents import Extents
 from frustum.dialects.tile import SAME, Plain, TensorView, Whole
-from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer.nest import (
     RANK,
     SAME4,

@@ -9,8 +9,8 @@ from fractions import Fraction
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
+from frustum.dialects.extents import Extents
 from frustum.dialects.tile import SAME, Access, AnyAxis, Axis, Plain, TensorView, Whole
-from frustum.dialects.unit import Extents
 from frustum.passes.analysis.layer.nest import (
     Layer,
     MapOperand,

@@ -14,6 +14,7 @@ from typing import Any, cast
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 
 from frustum.dialects import isa
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import (
     ACCUMULATORS,
     ELEMENT_BYTES,
@@ -29,7 +30,6 @@ from frustum.dialects.isa.program import (
     View,
 )
 from frustum.dialects.tile import ComputeOp, Tile, to_plain
-from frustum.dialects.unit import Extents
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest

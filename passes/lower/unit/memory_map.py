@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Element, Four, View, Wrap
 from frustum.dialects.tile import TensorView, Tile
-from frustum.dialects.unit import Extents
 from frustum.passes.analysis.project import strides_in
 from frustum.passes.lower.unit.blocks import CHANNELS, exactly
 

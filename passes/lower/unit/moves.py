@@ -10,8 +10,9 @@ from xdsl.ir import Block, Region
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, View
-from frustum.dialects.unit import Extents, Partition
+from frustum.dialects.unit import Partition
 from frustum.passes.analysis.module import element_of
 from frustum.passes.analysis.project import memory_order
 from frustum.passes.lower.unit.declarations import Window

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import Affine, Box, View, Wrap
 from frustum.dialects.tile import Tile
-from frustum.dialects.unit import Extents
 from frustum.passes.lower.unit.memory_map import Placed, byte_strides, tile_bytes
 
 ROWS, COLUMNS = 2, 3

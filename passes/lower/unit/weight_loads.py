@@ -10,8 +10,8 @@ from xdsl.ir import SSAValue
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Element, Four, View
-from frustum.dialects.unit import Extents
 from frustum.passes.analysis.module import element_of
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, build
 from frustum.passes.analysis.project import memory_order

@@ -15,8 +15,8 @@ from functools import cached_property
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
+from frustum.dialects.extents import Extents
 from frustum.dialects.tile import AnyAxis, Axis, TensorView, Whole
-from frustum.dialects.unit import Extents
 from frustum.passes.analysis.foreign import is_read_by_others, others_in, sections_of
 from frustum.passes.analysis.layer import BUILDERS, CONCAT, JOINS, MOVES, Layer, MapOperand, layer_of
 from frustum.passes.analysis.module import element_bytes

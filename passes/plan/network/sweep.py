@@ -19,9 +19,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.target import Target
 from frustum.dialects.tile import AnyAxis, Whole
-from frustum.dialects.unit import Borders, Extents, Partition
+from frustum.dialects.unit import Borders, Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import grid_of
 from frustum.passes.plan.nest_cycles import over
