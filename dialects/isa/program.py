@@ -145,6 +145,9 @@ def _add(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 ZERO = Affine()
+Starts: TypeAlias = tuple[Affine, ...]
+"""A position for each dimension."""
+Limits: TypeAlias = tuple[Affine | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,33 +228,22 @@ class Span:
 class Box:
     """Four dimensions d0..d3, each clipped as a `Span`."""
 
-    start: tuple[Affine, Affine, Affine, Affine]
+    start: Starts
     extent: Four
     bound: Four
-    limit: tuple[Affine | None, Affine | None, Affine | None, Affine | None] = (None, None, None, None)
+    limit: Limits = (None, None, None, None)
 
     @classmethod
     def of(cls, *spans: Span) -> Box:
-        d0, d1, d2, d3 = spans
-        return cls(
-            (d0.start, d1.start, d2.start, d3.start),
-            (d0.extent, d1.extent, d2.extent, d3.extent),
-            (d0.bound, d1.bound, d2.bound, d3.bound),
-            (d0.limit, d1.limit, d2.limit, d3.limit),
-        )
+        starts, extents, bounds, limits = zip(*((s.start, s.extent, s.bound, s.limit) for s in spans), strict=True)
+        return cls(starts, extents, bounds, limits)
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.spans))
 
     @property
-    def spans(self) -> tuple[Span, Span, Span, Span]:
-        s, e, b, x = self.start, self.extent, self.bound, self.limit
-        return (
-            Span(s[0], e[0], b[0], x[0]),
-            Span(s[1], e[1], b[1], x[1]),
-            Span(s[2], e[2], b[2], x[2]),
-            Span(s[3], e[3], b[3], x[3]),
-        )
+    def spans(self) -> tuple[Span, ...]:
+        return tuple(map(Span, self.start, self.extent, self.bound, self.limit))
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Whole:
 
 SAME = Axis()
 AnyAxis: TypeAlias = Axis | Whole
-Access: TypeAlias = tuple[AnyAxis, AnyAxis, AnyAxis, AnyAxis]
+Access: TypeAlias = tuple[AnyAxis, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class AccessAttr(Data[Access]):
         axes = parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: _parse_axis(parser))
         if len(axes) != DIMENSIONS:
             parser.raise_error(f"expected {DIMENSIONS} axes, found {len(axes)}")
-        return (axes[0], axes[1], axes[2], axes[3])
+        return tuple(axes)
 
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string("<" + ", ".join(map(str, self.data)) + ">")

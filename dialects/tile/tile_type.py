@@ -13,7 +13,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.extents import Extents
 from frustum.dialects.isa.attributes import parse_affine
-from frustum.dialects.isa.program import Affine, Element
+from frustum.dialects.isa.program import Element, Starts
 from frustum.dialects.unit import DIMENSIONS, ints, parse_extents
 
 
@@ -51,7 +51,7 @@ class Tile:
     element: Element
     extents: Extents
     order: Extents
-    origin: tuple[Affine, Affine, Affine, Affine] | None = None
+    origin: Starts | None = None
     ring: bool = False
     raster: Raster | None = None
 
@@ -85,7 +85,7 @@ class TileType(Data[Tile], TypeAttribute):
                 )
                 if len(starts) != DIMENSIONS:
                     parser.raise_error(f"expected {DIMENSIONS} positions, found {len(starts)}")
-                origin = (starts[0], starts[1], starts[2], starts[3])
+                origin = tuple(starts)
             return Tile(cast(Element, element), extents, order, origin, ring, raster)
 
     def print_parameter(self, printer: Printer) -> None:
