@@ -15,21 +15,16 @@ The whole level: docs/ir-graph.md.
 
 from xdsl.ir import Dialect
 
+from frustum.dialects.functions import Arithmetic, Function, Interpolation, Pooling, Reduction, Rounding
 from frustum.dialects.graph.attributes import (
     Act,
     ActAttr,
-    Arithmetic,
     ArithmeticAttr,
     Floats,
-    Function,
-    Interpolation,
     InterpolationAttr,
     Ints,
-    Pooling,
     PoolingAttr,
-    Reduction,
     ReductionAttr,
-    Rounding,
     RoundingAttr,
     shape_of,
     tensor_of,

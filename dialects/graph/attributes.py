@@ -21,41 +21,11 @@ from xdsl.irdl.declarative_assembly_format import (
 from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
-from xdsl.utils.str_enum import StrEnum
+
+from frustum.dialects.functions import Arithmetic, Function, Interpolation, Pooling, Reduction, Rounding
 
 Ints: TypeAlias = tuple[int, ...]
 Floats: TypeAlias = tuple[float, ...]
-
-
-class Function(StrEnum):
-    """An element-wise function of one operand."""
-
-    RELU = "relu"
-    LEAKY_RELU = "leaky_relu"
-    CLIP = "clip"
-    SIGMOID = "sigmoid"
-    HARD_SIGMOID = "hard_sigmoid"
-    HARD_SWISH = "hard_swish"
-    TANH = "tanh"
-    ELU = "elu"
-    GELU = "gelu"
-    GELU_TANH = "gelu_tanh"
-    EXP = "exp"
-    LOG = "log"
-    SQRT = "sqrt"
-    RECIPROCAL = "reciprocal"
-    NEG = "neg"
-    ABS = "abs"
-    FLOOR = "floor"
-    CEIL = "ceil"
-    ROUND = "round"
-    ERF = "erf"
-    SOFTPLUS = "softplus"
-    IDENTITY = "identity"
-
-
-PARAMETERS = {Function.LEAKY_RELU: 1, Function.ELU: 1, Function.CLIP: 2, Function.HARD_SIGMOID: 2}
-"""How many of alpha, beta a function takes; the others take none."""
 
 
 class Act(NamedTuple):
@@ -67,7 +37,7 @@ class Act(NamedTuple):
 
     @property
     def parameters(self) -> Floats:
-        return (self.alpha, self.beta)[: PARAMETERS.get(self.kind, 0)]
+        return (self.alpha, self.beta)[: self.kind.parameters]
 
 
 @irdl_attr_definition
@@ -93,7 +63,7 @@ class ActAttr(Data[Act]):
         return self.data.beta
 
     def verify(self) -> None:
-        count = PARAMETERS.get(self.kind, 0)
+        count = self.kind.parameters
         if any((self.alpha, self.beta)[count:]):
             raise VerifyException(f"{self.kind} takes {count} parameters, found {self.alpha} and {self.beta}")
 
@@ -102,7 +72,7 @@ class ActAttr(Data[Act]):
         with parser.in_angle_brackets():
             kind = parser.parse_str_enum(Function)
             values = []
-            for _ in range(PARAMETERS.get(kind, 0)):
+            for _ in range(kind.parameters):
                 parser.parse_punctuation(",")
                 values.append(parse_float(parser))
         return Act(kind, *values)
@@ -110,47 +80,6 @@ class ActAttr(Data[Act]):
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
             printer.print_string(", ".join([self.kind, *map(float_text, self.data.parameters)]))
-
-
-class Pooling(StrEnum):
-    MAX = "max"
-    AVG = "avg"
-
-
-class Reduction(StrEnum):
-    MEAN = "mean"
-    SUM = "sum"
-    MIN = "min"
-    MAX = "max"
-
-
-class Arithmetic(StrEnum):
-    """An element-wise function of two operands; of prelu the second is the slope, of mask it says where (not 0)
-    the first is taken, and 0 elsewhere."""
-
-    ADD = "add"
-    SUB = "sub"
-    MUL = "mul"
-    DIV = "div"
-    MAX = "max"
-    MIN = "min"
-    POW = "pow"
-    PRELU = "prelu"
-    MASK = "mask"
-
-
-class Interpolation(StrEnum):
-    NEAREST = "nearest"
-    LINEAR = "linear"
-
-
-class Rounding(StrEnum):
-    """How `resize nearest` makes a position an index."""
-
-    FLOOR = "floor"
-    CEIL = "ceil"
-    ROUND_PREFER_FLOOR = "round_prefer_floor"
-    ROUND_PREFER_CEIL = "round_prefer_ceil"
 
 
 @irdl_attr_definition

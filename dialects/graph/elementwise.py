@@ -21,8 +21,9 @@ from xdsl.irdl import (
 )
 from xdsl.traits import Pure
 
+from frustum.dialects.functions import Arithmetic, Function
 from frustum.dialects.graph import shapes
-from frustum.dialects.graph.attributes import ActAttr, Arithmetic, ArithmeticAttr, Function, shape_of
+from frustum.dialects.graph.attributes import ActAttr, ArithmeticAttr, shape_of
 from frustum.dialects.graph.checks import check_elements, check_result, like
 from frustum.dialects.graph.scales import ScaleAttr, Scales, check_scales, scales_attr
 

@@ -13,9 +13,9 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.functions import Function
 from frustum.dialects.graph.attributes import (
     ActAttr,
-    Function,
     Ints,
     float_text,
     parse_float,

@@ -21,10 +21,10 @@ from xdsl.irdl import (
 )
 from xdsl.traits import Pure
 
+from frustum.dialects.functions import Reduction
 from frustum.dialects.graph import shapes
 from frustum.dialects.graph.attributes import (
     Ints,
-    Reduction,
     ReductionAttr,
     int_array,
     ints_of,

@@ -22,17 +22,15 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.functions import Interpolation, Pooling, Rounding
 from frustum.dialects.graph import shapes
 from frustum.dialects.graph.attributes import (
     ActAttr,
     Floats,
-    Interpolation,
     InterpolationAttr,
     Ints,
     Number,
-    Pooling,
     PoolingAttr,
-    Rounding,
     RoundingAttr,
     float_array,
     float_attr,

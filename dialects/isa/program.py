@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias, get_args
 
+from frustum.dialects import functions
+from frustum.dialects.functions import words
+
 MAX_LOOPS = 6
 """Nesting depth of `repeat`."""
 TABLE_ENTRIES = 64
@@ -24,16 +27,12 @@ Engine: TypeAlias = Literal["gdma", "iodma", "mvdma", "bus", "cdma", "matrix", "
 CopyEngine: TypeAlias = Literal["gdma", "iodma", "mvdma", "bus", "cdma"]
 Scope: TypeAlias = Literal["own", "cluster", "cores", "all_cores", "all_clusters"]
 ExternalClass: TypeAlias = Literal["weight", "input", "output", "intermediate", "program"]
-PoolKind: TypeAlias = Literal["max", "avg"]
-UnaryKind: TypeAlias = Literal[
-    "identity", "relu", "leaky_relu", "clip", "sigmoid", "hard_sigmoid", "hard_swish", "tanh", "elu",
-    "gelu", "gelu_tanh", "exp", "log", "sqrt", "reciprocal", "neg", "abs", "floor", "ceil", "round", "erf",
-    "softplus",
-]  # fmt: skip
-BinaryKind: TypeAlias = Literal["add", "sub", "mul", "div", "max", "min", "pow", "prelu", "mask"]
-ReduceKind: TypeAlias = Literal["mean", "sum", "max", "min"]
-ResizeMode: TypeAlias = Literal["nearest", "linear"]
-Rounding: TypeAlias = Literal["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]
+PoolKind: TypeAlias = str
+UnaryKind: TypeAlias = str
+BinaryKind: TypeAlias = str
+ReduceKind: TypeAlias = str
+ResizeMode: TypeAlias = str
+Rounding: TypeAlias = str
 RunMode: TypeAlias = Literal["split", "continuous"]
 LineMode: TypeAlias = RunMode | Literal["channels_last"]
 LineSource: TypeAlias = Literal["in"]
@@ -48,12 +47,9 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 EXTERNAL_CLASSES: tuple[ExternalClass, ...] = get_args(ExternalClass)
 IMAGE_CLASSES: tuple[ExternalClass, ...] = ("weight", "program")
 """What an executable brings with it: weights, and tables of the program."""
-POOL_KINDS: tuple[PoolKind, ...] = get_args(PoolKind)
-UNARY_KINDS: tuple[UnaryKind, ...] = get_args(UnaryKind)
-BINARY_KINDS: tuple[BinaryKind, ...] = get_args(BinaryKind)
-REDUCE_KINDS: tuple[ReduceKind, ...] = get_args(ReduceKind)
-RESIZE_MODES: tuple[ResizeMode, ...] = get_args(ResizeMode)
-ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
+POOL_KINDS, UNARY_KINDS = words(functions.Pooling), words(functions.Function)
+BINARY_KINDS, REDUCE_KINDS = words(functions.Arithmetic), words(functions.Reduction)
+RESIZE_MODES, ROUNDINGS = words(functions.Interpolation), words(functions.Rounding)
 RUN_MODES: tuple[RunMode, ...] = get_args(RunMode)
 """How rows of elements are written: what a set-up of the line buffer is for."""
 LINE_MODES: tuple[LineMode, ...] = (*RUN_MODES, "channels_last")

@@ -13,6 +13,7 @@ from math import gcd
 from typing import Literal
 
 from frustum.dialects.extents import Int, ceil_div
+from frustum.dialects.functions import ELEMENTWISE
 from frustum.dialects.target import Engine, MatrixUnit, Memory, Target, VectorUnit
 
 Mode = Literal["split", "continuous", "channels_last"]
@@ -296,42 +297,6 @@ def cheaper_mode(unit: MatrixUnit, work: Convolution) -> Mode:
 
 # --- the vector unit ---------------------------------------------------------------------------------------
 
-_PARTS = {  # kind: (elementary operations, transcendental ones)
-    "identity": (1, 0),
-    "add": (1, 0),
-    "sub": (1, 0),
-    "mul": (1, 0),
-    "max": (1, 0),
-    "min": (1, 0),
-    "div": (0, 1),
-    "pow": (1, 2),  # exp(b * log a)
-    "prelu": (2, 0),  # multiply, select
-    "mask": (1, 0),  # select
-    "relu": (1, 0),
-    "leaky_relu": (2, 0),  # multiply, select
-    "clip": (2, 0),
-    "neg": (1, 0),
-    "abs": (1, 0),
-    "floor": (1, 0),
-    "ceil": (1, 0),
-    "round": (1, 0),
-    "hard_sigmoid": (3, 0),  # scale and shift, clip
-    "hard_swish": (4, 0),  # hard sigmoid, multiply
-    "sigmoid": (0, 1),
-    "tanh": (0, 1),
-    "erf": (0, 1),
-    "exp": (0, 1),
-    "log": (0, 1),
-    "sqrt": (0, 1),
-    "reciprocal": (0, 1),
-    "elu": (2, 1),  # exponential, scale and shift, select
-    "softplus": (1, 2),  # exponential, add, logarithm
-    "gelu": (3, 1),  # scale, erf, scale and shift, multiply
-    "gelu_tanh": (5, 1),  # square, scale and shift, multiply, tanh, scale and shift, multiply
-}
-ELEMENTWISE_KINDS = frozenset(_PARTS)
-
-
 def vector_passes(unit: VectorUnit, kind: str, window: int = 1) -> int:
     """Passes over its elements that an operation needs.
 
@@ -356,8 +321,8 @@ def vector_passes(unit: VectorUnit, kind: str, window: int = 1) -> int:
             return passes.resize_nearest
         case "resize_linear":
             return passes.resize_linear
-    elementary, transcendental = _PARTS[kind]
-    return elementary * simple + transcendental * hard
+    function = ELEMENTWISE[kind]
+    return function.elementary * simple + function.transcendental * hard
 
 
 def vector_cycles(unit: VectorUnit, passes: Int, elements: Int, element_bytes: int) -> Int:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from random import Random
 
 from frustum.dialects.isa import program as p
-from frustum.dialects.target.durations import ELEMENTWISE_KINDS
 
 ROUTES = (
     ("gdma", "dram", "sram"), ("gdma", "sram", "dram"), ("iodma", "dram", "nram"), ("iodma", "dram", "wram"),
@@ -213,6 +212,3 @@ class TimedPrograms:
         strides = tuple(abs(s) for s in view.strides)
         around = p.Wrap(dim, box.extent[dim] + self.random.randint(0, 4), self.affine(depth, 1, 2))
         return p.View(view.element, view.offset, strides, view.memory, None, around)
-
-
-assert set(p.UNARY_KINDS) <= ELEMENTWISE_KINDS

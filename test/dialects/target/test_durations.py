@@ -253,13 +253,6 @@ def test_vector_passes(kind: str, window: int, passes: int):
     assert durations.vector_passes(DEFAULT.core.vector, kind, window) == passes
 
 
-def test_every_kind_of_the_graph_level_has_its_passes():
-    from frustum.dialects.graph.attributes import Arithmetic, Function
-
-    kinds = {str(kind) for enum in (Function, Arithmetic) for kind in enum}
-    assert kinds <= durations.ELEMENTWISE_KINDS
-
-
 @pytest.mark.parametrize(("element_bytes", "cycles"), [(1, 2), (2, 2), (4, 4)])
 def test_f32_goes_at_half_the_rate(element_bytes: int, cycles: int):
     assert durations.vector_cycles(DEFAULT.core.vector, 1, 100, element_bytes) == cycles
