@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects.target import Target
-from frustum.passes.plan.network.listing import is_layer, listing_of
-from frustum.passes.plan.network.optimal import SMALL, Plan, annotate, plan_listing, values_of, width_of
+from frustum.passes.plan.network.layer_order import is_layer, order_of
+from frustum.passes.plan.network.optimal import SMALL, Plan, annotate, plan_order, values_of, width_of
 from frustum.passes.plan.network.search import Search
 from frustum.passes.plan.wrap import readers_between, wrap
 
@@ -27,23 +27,23 @@ def plan_runs(
     layer is a move, or fits in no way."""
     if not all(is_layer(op) for op in ops):
         return None
-    listing = listing_of(ops, outputs)
-    states, longest = width_of(listing)
+    order = order_of(ops, outputs)
+    states, longest = width_of(order)
     keep = target.chip.clusters == 1 or target.cluster.cdma is not None
-    seams = None if len(ops) <= SMALL else listing.seams
-    return plan_listing(Search(listing, target, sram_bytes, borders, keep, longest, states, seams=seams))
+    seams = None if len(ops) <= SMALL else order.seams
+    return plan_order(Search(order, target, sram_bytes, borders, keep, longest, states, seams=seams))
 
 
 def write_runs(plan: Plan, first: int, stopped_by: str) -> None:
     """The runs as units behind each other, in the place of the last layer, called `u<first>` and so on."""
-    ops = [node.op for node in plan.listing.nodes]
+    ops = [node.op for node in plan.order.nodes]
     gather(ops, f"u{first}")
     for number, unit in enumerate(plan.units):
         layers = ops[unit.step.first : unit.step.stop]
         run = f"run {number + 1} of {len(plan.units)}: " if len(plan.units) > 1 else ""
-        written = wrap(layers, f"u{first + number}", run + stopped_by, values_of(unit.step.kept, plan.listing))
-        if unit.realised is not None:
-            annotate(written, layers, unit.realised)
+        written = wrap(layers, f"u{first + number}", run + stopped_by, values_of(unit.step.kept, plan.order))
+        if unit.evaluation is not None:
+            annotate(written, layers, unit.evaluation)
 
 
 def gather(ops: Sequence[Operation], unit_name: str) -> None:

@@ -22,7 +22,7 @@ from frustum.passes.analysis.project import UnitLayers, Unprojectable, project, 
 from frustum.passes.analysis.roll import COLUMNS
 from frustum.passes.fuse.cuts import node_name
 from frustum.passes.plan.footprint import footprint
-from frustum.passes.plan.network.realise import Realised, realise, residencies
+from frustum.passes.plan.network.evaluate import Evaluation, evaluate, residencies
 from frustum.passes.plan.network.search import chunk_bytes
 from frustum.passes.plan.pieces import LayerPlan
 
@@ -72,7 +72,7 @@ def layers_called(unit: UnitOp, names: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted(known[name] for name in names))
 
 
-def force(unit: UnitOp, asked: Asked, target: Target, sram_bytes: int) -> Realised:
+def force(unit: UnitOp, asked: Asked, target: Target, sram_bytes: int) -> Evaluation:
     """The unit cut as asked, with as few of its weights streamed as make it fit.
 
     Raises `PassFailedException` where it cannot be cut so, `DoesNotFit` where that does not fit.
@@ -85,7 +85,7 @@ def force(unit: UnitOp, asked: Asked, target: Target, sram_bytes: int) -> Realis
         partition = replace(partition, trimmed=False)
     check_covers(unit, layers, partition, target.chip.clusters)
     for streamed in range(len(layers.layers) + 1):
-        found = realise(layers, partition, streamed, (), target, sram_bytes, chunk_bytes(sram_bytes))
+        found = evaluate(layers, partition, streamed, (), target, sram_bytes, chunk_bytes(sram_bytes))
         if found is not None:
             return found
     raise too_large(unit, layers, partition, target, sram_bytes)
@@ -93,7 +93,7 @@ def force(unit: UnitOp, asked: Asked, target: Target, sram_bytes: int) -> Realis
 
 def force_bands(
     unit: UnitOp, layers: UnitLayers, partition: Partition, target: Target, sram_bytes: int
-) -> Realised:
+) -> Evaluation:
     """The same in bands of columns, all with the same pieces; the most that one of them needs, bytes and cycles of
     all."""
     try:
@@ -104,7 +104,7 @@ def force_bands(
         check_covers(unit, band.layers, band.partition, target.chip.clusters)
     chunk = chunk_bytes(sram_bytes)
     for streamed in range(len(layers.layers) + 1):
-        found = [realise(b.layers, b.partition, streamed, (), target, sram_bytes, chunk) for b in bands]
+        found = [evaluate(b.layers, b.partition, streamed, (), target, sram_bytes, chunk) for b in bands]
         own = [each for each in found if each is not None]
         if len(own) == len(found):
             if any(each.maps != own[0].maps for each in own):
@@ -114,7 +114,7 @@ def force_bands(
                 )
             most = max((each.footprint for each in own), key=lambda f: f.total_bytes)
             moved, cycles = sum(e.dram_bytes for e in own), sum(e.cycles for e in own)
-            return Realised(partition, own[0].maps, most, moved, cycles)
+            return Evaluation(partition, own[0].maps, most, moved, cycles)
     raise too_large(unit, bands[0].layers, bands[0].partition, target, sram_bytes)
 
 

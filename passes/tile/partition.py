@@ -20,7 +20,7 @@ from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import unit_layers
 from frustum.passes.plan.forced import Asked, force
-from frustum.passes.plan.network.realise import Realised
+from frustum.passes.plan.network.evaluate import Evaluation
 from frustum.passes.plan.network.unit_shapes import plan_given
 from frustum.passes.plan.shortage import does_not_fit, shortage
 from frustum.passes.plan.tile_search import Search
@@ -116,7 +116,7 @@ def partition_unit(unit: UnitOp, target: Target, budget: Budget, borders: str = 
     write(unit, plan.partition, plan.maps)
 
 
-def realised(unit: UnitOp, found: Realised) -> None:
+def realised(unit: UnitOp, found: Evaluation) -> None:
     """Write what was found with exact numbers; a unit that is tried again has another partition already."""
     write(unit, found.partition, found.maps)
 

@@ -12,7 +12,7 @@ from frustum.backend.pipeline import Choices, Run
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable, project
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.plan.network.listing import network_ops
+from frustum.passes.plan.network.layer_order import network_ops
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference.graph import network_of
 from frustum.runtime.report.counters import count

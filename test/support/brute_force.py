@@ -1,7 +1,7 @@
 """The least DRAM bytes that a network can be planned with, by trying everything: a witness for policy `optimal`.
 
 All cuts of a list of layers, all sets of maps that stay in SRAM between units, all tile shapes, borders and numbers of
-streamed weights of every unit, each costed by itself with `project`, `footprint` and `traffic` (`realise`).  Nothing
+streamed weights of every unit, each costed by itself with `project`, `footprint` and `traffic` (`evaluate`).  Nothing
 of the search is used: no sweep over groups, no states, no bounds; only what the options are (`shapes_of`, `boxes_of`).
 """
 
@@ -15,8 +15,8 @@ from functools import cached_property
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable, project
 from frustum.passes.plan.footprint import footprint
-from frustum.passes.plan.network.listing import listing_of, orders
-from frustum.passes.plan.network.realise import LayerPlan, SubMap, realise, residencies, unit_of
+from frustum.passes.plan.network.evaluate import LayerPlan, SubMap, evaluate, residencies, unit_of
+from frustum.passes.plan.network.layer_order import order_of, orders
 from frustum.passes.plan.network.search import (
     BY_COLUMNS,
     BY_ROWS,
@@ -42,7 +42,7 @@ def least_bytes(module, target, borders="auto", keep=True):
 def brutes(module, target, borders="auto", keep=True):
     network = network_of(module)
     return [
-        Brute(listing_of(ops, network.terminator.values), target, borders, keep) for ops in orders(network)
+        Brute(order_of(ops, network.terminator.values), target, borders, keep) for ops in orders(network)
     ]
 
 
@@ -62,13 +62,13 @@ class Interval:
 
     def __init__(self, brute, first, stop, resident):
         self.brute, self.first, self.stop, self.resident = brute, first, stop, resident
-        listing = brute.listing
-        self.nodes = listing.nodes[first:stop]
+        order = brute.order
+        self.nodes = order.nodes[first:stop]
         self.layers = [n.layer for n in self.nodes]
         self.outputs = [k for k in range(first, stop) if brute.leaves(k, stop)]
-        values = [listing.nodes[k].op.results[0] for k in self.outputs]
+        values = [order.nodes[k].op.results[0] for k in self.outputs]
         self.unit = unit_of(
-            [n.op for n in self.nodes], values, {listing.nodes[m].op.results[0] for m in resident}
+            [n.op for n in self.nodes], values, {order.nodes[m].op.results[0] for m in resident}
         )
         self.weights = sorted((n.weight_bytes for n in self.nodes if n.weight_bytes), reverse=True)
 
@@ -92,7 +92,7 @@ class Interval:
         layer, clusters = self.layers[-1], self.brute.target.chip.clusters
         whole = [d for d in layer.axes_all if d != 1]
         dims, borders = layer.out_dims, self.brute.borders
-        grains = self.brute.listing.grains
+        grains = self.brute.order.grains
         shapes = shapes_of(dims, whole, borders, clusters, grains)
         for k in range(len(shapes.mode)):
             if shapes.mode[k] != SINGLE and any(x.kind not in SPATIAL for x in self.layers):
@@ -131,7 +131,7 @@ class Interval:
         """All layers are parts of one graph whose edges are the maps that they read and make."""
         parts = []
         for k, node in enumerate(self.nodes, self.first):
-            touched = {k, *(r.map for r in node.reads if not self.brute.listing.maps[r.map].is_constant)}
+            touched = {k, *(r.map for r in node.reads if not self.brute.order.maps[r.map].is_constant)}
             for part in [p for p in parts if p & touched]:
                 parts.remove(part)
                 touched |= part
@@ -179,32 +179,32 @@ SPATIAL = ("conv", "pool", "unary", "binary", "lrn", "resize", "concat", "shuffl
 class Brute:
     """All ways through one list of layers.  A map that stays is (number, form)."""
 
-    def __init__(self, listing, target, borders="auto", keep=True):
-        self.listing, self.target, self.borders = listing, target, borders
+    def __init__(self, order, target, borders="auto", keep=True):
+        self.order, self.target, self.borders = order, target, borders
         self.capacity = target.cluster.sram.capacity_bytes
         self.clusters = target.chip.clusters
         self.keep = keep and (self.clusters == 1 or target.cluster.cdma is not None)
-        self.held = {(m >> FORM_BITS, m & 3): box for m, box in boxes_of(listing, self.clusters).items()}
+        self.held = {(m >> FORM_BITS, m & 3): box for m, box in boxes_of(order, self.clusters).items()}
         self.intervals, self.by_kept, self.costs, self.rest = {}, {}, {}, {}
 
     def least(self, first=0, kept=frozenset()):
         """DRAM bytes of layers from `first` on, with maps `kept` in SRAM."""
-        if first == len(self.listing.nodes):
+        if first == len(self.order.nodes):
             return 0
         if (first, kept) not in self.rest:
             found = NEVER
             for stop, cost, stay in self.ways(first, kept):
-                left = frozenset(m for m in kept | stay if self.listing.maps[m[0]].last_use >= stop)
+                left = frozenset(m for m in kept | stay if self.order.maps[m[0]].last_use >= stop)
                 found = min(found, cost + self.least(stop, left))
             self.rest[first, kept] = found
         return self.rest[first, kept]
 
     def best(self, first=0, kept=frozenset()):
         """One of the cheapest ways: (first, stop, bytes, maps that stay) of each unit."""
-        if first == len(self.listing.nodes):
+        if first == len(self.order.nodes):
             return []
         for stop, cost, stay in self.ways(first, kept):
-            left = frozenset(m for m in kept | stay if self.listing.maps[m[0]].last_use >= stop)
+            left = frozenset(m for m in kept | stay if self.order.maps[m[0]].last_use >= stop)
             if cost + self.least(stop, left) == self.least(first, kept):
                 return [(first, stop, cost, sorted(stay)), *self.best(stop, left)]
         raise AssertionError("no way")
@@ -214,13 +214,13 @@ class Brute:
     def ways(self, first, kept):
         """(stop, DRAM bytes, maps that stay) of every unit that may come next."""
         yield from self.alone(first, kept)
-        for stop in range(first + 1, len(self.listing.nodes) + 1):
+        for stop in range(first + 1, len(self.order.nodes) + 1):
             if not self.is_unit(first, stop):
                 continue
-            read = {r.map for n in self.listing.nodes[first:stop] for r in n.reads}
+            read = {r.map for n in self.order.nodes[first:stop] for r in n.reads}
             resident = frozenset(m for m in kept if m[0] in read and self.joins(m[0], first, stop))
             if any(
-                m[0] in read and m not in resident and not self.listing.maps[m[0]].needs_dram for m in kept
+                m[0] in read and m not in resident and not self.order.maps[m[0]].needs_dram for m in kept
             ):
                 continue
             for stay in self.stays(first, stop):
@@ -231,7 +231,7 @@ class Brute:
 
     def alone(self, first, kept):
         """A move; a concatenation that is only a name; a layer as `plan_unit` cuts it when SRAM is empty."""
-        node, maps = self.listing.nodes[first], self.listing.maps
+        node, maps = self.order.nodes[first], self.order.maps
         if node.layer is None:
             yield first + 1, sum(r.bytes for r in node.reads) + maps[first].bytes, frozenset()
         elif node.is_concat:
@@ -245,15 +245,15 @@ class Brute:
 
     def is_place(self, concat):
         """Layers make its parts for it alone."""
-        parts = [r.map for r in self.listing.nodes[concat].reads]
-        maps = self.listing.maps
-        others = {k for m in parts for k in maps[m].users if k != concat and self.listing.nodes[k].is_concat}
+        parts = [r.map for r in self.order.nodes[concat].reads]
+        maps = self.order.maps
+        others = {k for m in parts for k in maps[m].users if k != concat and self.order.nodes[k].is_concat}
         is_made = all(maps[m].producer is not None and not maps[m].is_output for m in parts)
         return is_made and not others and len(set(parts)) == len(parts)
 
     def is_unit(self, first, stop):
         """Layers that can be together, in the forms in which they make and read maps."""
-        nodes = self.listing.nodes[first:stop]
+        nodes = self.order.nodes[first:stop]
         if any(n.layer is None or n.batched_weights for n in nodes) or (
             len(nodes) == 1 and nodes[0].is_concat
         ):
@@ -265,11 +265,11 @@ class Brute:
         return len(parts) == len(set(parts))
 
     def leaves(self, k, stop):
-        map_ = self.listing.maps[k]
+        map_ = self.order.maps[k]
         return map_.is_output or map_.last_use >= stop or not map_.users or k == stop - 1
 
     def joins(self, number, first, stop):
-        reads = [r for n in self.listing.nodes[first:stop] for r in n.reads]
+        reads = [r for n in self.order.nodes[first:stop] for r in n.reads]
         return all(r.joins for r in reads if r.map == number)
 
     def stays(self, first, stop):
@@ -277,7 +277,7 @@ class Brute:
         yield frozenset()
         if not self.keep:
             return
-        nodes = self.listing.nodes
+        nodes = self.order.nodes
         parts = {r.map for n in nodes[first:stop] if n.is_concat for r in n.reads}
         may = [k for k in range(first, stop) if self.leaves(k, stop) and k not in parts]
         may = [k for k in may if self.is_read_behind(k, stop)]
@@ -289,7 +289,7 @@ class Brute:
                         yield frozenset((k, form) for k in chosen)
 
     def is_read_behind(self, number, stop):
-        readers = [self.listing.nodes[k] for k in self.listing.maps[number].users if k >= stop]
+        readers = [self.order.nodes[k] for k in self.order.maps[number].users if k >= stop]
         return any(r.joins for node in readers for r in node.reads if r.map == number)
 
     def interval(self, first, stop, resident):
@@ -316,7 +316,7 @@ class Brute:
     def found(self, first, stop, resident, stay, free):
         interval = self.interval(first, stop, frozenset(m for m, _ in resident))
         kept = frozenset(m for m, _ in stay)
-        stored = sum(self.listing.maps[m].bytes for m in kept if self.listing.maps[m].needs_dram)
+        stored = sum(self.order.maps[m].bytes for m in kept if self.order.maps[m].needs_dram)
         local, best = {m - first for m in kept}, NEVER
         for cut in self.cuts(interval, kept):
             if cut.dram_bytes >= best or cut.sram_bytes > free:
@@ -326,7 +326,7 @@ class Brute:
             for streamed in range(len(interval.weights) + 1):
                 if cut.dram_bytes + (cut.passes - 1) * sum(interval.weights[:streamed]) >= best:
                     break
-                made = realise(
+                made = evaluate(
                     interval.unit,
                     cut.partition,
                     streamed,
@@ -347,7 +347,7 @@ class Brute:
         projection = interval.partitions[partition]
         count = len(interval.unit.layers)
         for number, form in resident:
-            value = self.listing.nodes[number].op.results[0]
+            value = self.order.nodes[number].op.results[0]
             for k, own in enumerate(interval.unit.inputs):
                 if own.value == value and not self.is_within(
                     projection, projection.region_of(count + k), number, form
@@ -368,7 +368,7 @@ class Brute:
         if form == WHOLE:
             return True
         d, box = 0 if form == OF_IMAGES else form, self.held[number, form]
-        size = self.listing.nodes[number].layer.out_dims[d]
+        size = self.order.nodes[number].layer.out_dims[d]
         for cluster in range(self.clusters):
             low, high = cluster * box.share - box.before, (cluster + 1) * box.share + box.behind
             for start, stop in self.intervals_of(region, d, projection.counts, size, cluster):

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.passes.plan.network.listing import PLACE, Listing, is_side_by_side
+from frustum.passes.plan.network.layer_order import PLACE, LayerOrder, is_side_by_side
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Again:
         self.behind.erase()
 
 
-def name_parts(listing: Listing, first: int, stop: int, in_sram: Set[int]) -> list[Again]:
+def name_parts(order: LayerOrder, first: int, stop: int, in_sram: Set[int]) -> list[Again]:
     """Let what stands behind layers [first, stop) read the parts of their concatenations that are stored, where some
     part is in DRAM before; `in_sram` are maps that the layers find or leave there."""
-    nodes, maps = listing.nodes, listing.maps
+    nodes, maps = order.nodes, order.maps
     inside = {nodes[k].op for k in range(first, stop)}
     found = []
     for k in range(first, stop):
@@ -51,7 +51,7 @@ def name_parts(listing: Listing, first: int, stop: int, in_sram: Set[int]) -> li
         makers = [part.owner for part in parts]
         if all(maker in inside for maker in makers) or len(set(parts)) < len(parts):
             continue
-        numbers = [listing.number_of(part) for part in parts]
+        numbers = [order.number_of(part) for part in parts]
         if None not in numbers and in_sram.isdisjoint(numbers):
             found.append(behind(op, parts, inside, nodes[stop - 1].op))
     return found

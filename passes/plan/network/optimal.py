@@ -17,15 +17,15 @@ from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
 from frustum.passes.analysis.foreign import gather, sections_of
 from frustum.passes.plan.network.concatenations import Again, name_parts
-from frustum.passes.plan.network.listing import (
-    Listing,
+from frustum.passes.plan.network.evaluate import Evaluation, evaluate, unit_of
+from frustum.passes.plan.network.layer_order import (
+    LayerOrder,
     Map,
-    listing_of,
     ops_of_section,
+    order_of,
     orders,
     outputs_of_section,
 )
-from frustum.passes.plan.network.realise import Realised, realise, unit_of
 from frustum.passes.plan.network.search import (
     FORM_BITS,
     HUGE,
@@ -68,18 +68,18 @@ class OptimalOptions:
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit as it will be written: layers [first, stop) of a listing, and how they are cut (None: by
+    """A unit as it will be written: layers [first, stop) of an order, and how they are cut (None: by
     `frustum-tile-partition`)."""
 
     step: Step
-    realised: Realised | None
+    evaluation: Evaluation | None
 
 
 @dataclass(frozen=True)
 class Plan:
     """A whole network in units, and what the model expects."""
 
-    listing: Listing
+    order: LayerOrder
     units: tuple[Unit, ...]
     dram_bytes: int
     cycles: int
@@ -90,7 +90,7 @@ class Plan:
         left = 0
         for unit in self.units:
             kept = {m >> FORM_BITS for m in unit.step.kept}
-            maps = self.listing.maps[unit.step.first : unit.step.stop]
+            maps = self.order.maps[unit.step.first : unit.step.stop]
             left += sum(
                 m.bytes for m in maps if m.last_use >= unit.step.stop and (m.number not in kept or m.needs_dram)
             )
@@ -150,14 +150,14 @@ def with_places(
     """The plan, or a better one with units that store only the parts of concatenations that they make."""
     if (
         plan is None
-        or plan.dram_bytes <= NEAR * plan.listing.compulsory_bytes
-        or is_for_time(plan.listing, target)
+        or plan.dram_bytes <= NEAR * plan.order.compulsory_bytes
+        or is_for_time(plan.order, target)
     ):
         return plan
     again: list[Again] = []
     for unit in plan.units:
         in_sram = {m >> FORM_BITS for m in unit.step.kept | unit.step.resident}
-        again += name_parts(plan.listing, unit.step.first, unit.step.stop, in_sram)
+        again += name_parts(plan.order, unit.step.first, unit.step.stop, in_sram)
     better = plan_network(network, target, options, section) if again else None
     if better is not None and (better.dram_bytes, better.cycles) < (plan.dram_bytes, plan.cycles):
         return better
@@ -177,14 +177,14 @@ def plan_network(
     capacity = int(target.cluster.sram.capacity_bytes * options.sram)
     keep = options.keep and (target.chip.clusters == 1 or target.cluster.cdma is not None)
     outputs = outputs_of_section(network, section)
-    listings = [listing_of(ops, outputs) for ops in orders(network, section)]
-    fastest = is_for_time(listings[0], target)
-    is_small = len(listings[0].nodes) <= SMALL
+    layer_orders = [order_of(ops, outputs) for ops in orders(network, section)]
+    fastest = is_for_time(layer_orders[0], target)
+    is_small = len(layer_orders[0].nodes) <= SMALL
     searches = [
         Search(
             x, target, capacity, options.borders, keep, fastest=fastest, seams=None if is_small else x.seams
         )
-        for x in listings
+        for x in layer_orders
     ]
     plan = best_of(searches)
     if plan is None and not is_small:  # some chain fits in no way as a whole
@@ -199,28 +199,28 @@ def plan_network(
 def best_of(searches: Sequence[Search]) -> Plan | None:
     """The best plan over several orders of the layers."""
     fastest = searches[0].fastest
-    if len(searches[0].listing.nodes) <= SMALL:
-        plans = [plan for search in searches if (plan := plan_listing(search)) is not None]
+    if len(searches[0].order.nodes) <= SMALL:
+        plans = [plan for search in searches if (plan := plan_order(search)) is not None]
         return min(plans, key=lambda p: cost_of(p, fastest=fastest), default=None)
-    few = searches if len(searches[0].listing.nodes) <= MANY else searches[:1]
+    few = searches if len(searches[0].order.nodes) <= MANY else searches[:1]
     if not fastest and (plan := near(few)) is not None:
         return plan
     search, solution = quick(few)
     is_near = (
-        not fastest and solution is not None and solution.bytes <= NEAR * solution.listing.compulsory_bytes
+        not fastest and solution is not None and solution.bytes <= NEAR * solution.order.compulsory_bytes
     )
-    return plan_listing(search, solution if is_near else None)
+    return plan_order(search, solution if is_near else None)
 
 
 def near(searches: Sequence[Search]) -> Plan | None:
     """A plan that moves next to nothing more than it must, from the search of few ways and then of more; None where
     there is none in these orders.  What moves more is left out at once, so that to find none takes little time."""
-    compulsory_bytes = searches[0].listing.compulsory_bytes
-    few, many = (QUICK_STATES, QUICK_LENGTH, NEAR), (*width_of(searches[0].listing), NEARLY)
+    compulsory_bytes = searches[0].order.compulsory_bytes
+    few, many = (QUICK_STATES, QUICK_LENGTH, NEAR), (*width_of(searches[0].order), NEARLY)
     for states, length, share in (few, many):
         best, bound = None, int(share * compulsory_bytes)
         for search in searches:
-            plan = plan_listing(replace(search, most_states=states, longest=length, bound=bound), relax=False)
+            plan = plan_order(replace(search, most_states=states, longest=length, bound=bound), relax=False)
             if plan is not None and plan.dram_bytes <= NEAR * compulsory_bytes:
                 return plan
             if plan is not None and (best is None or plan.dram_bytes < best.dram_bytes):
@@ -230,16 +230,16 @@ def near(searches: Sequence[Search]) -> Plan | None:
     return None
 
 
-def width_of(listing: Listing) -> tuple[int, int]:
+def width_of(order: LayerOrder) -> tuple[int, int]:
     """States of a cut and layers of a group that the full search looks at."""
-    return (MANY_STATES, MANY_LENGTH) if len(listing.nodes) <= LARGE else (LARGE_STATES, LARGE_LENGTH)
+    return (MANY_STATES, MANY_LENGTH) if len(order.nodes) <= LARGE else (LARGE_STATES, LARGE_LENGTH)
 
 
 def quick(searches: Sequence[Search]) -> tuple[Search, Solution | None]:
     """The order of the layers that is best when few ways are looked at, and what is found, which bounds all others; a
     single order is searched in full at once.  Of large networks the full search looks at fewer states."""
     if len(searches) == 1:
-        states, length = width_of(searches[0].listing)
+        states, length = width_of(searches[0].order)
         return replace(searches[0], most_states=states, longest=length), None
     found = []
     for search in searches:
@@ -248,29 +248,29 @@ def quick(searches: Sequence[Search]) -> tuple[Search, Solution | None]:
         found.append((cost, search, solution))
     _, search, solution = min(found, key=lambda f: f[0])
     bound = HUGE if solution is None or search.fastest else solution.bytes
-    states, length = width_of(search.listing)
+    states, length = width_of(search.order)
     return replace(search, most_states=states, longest=length, bound=bound), solution
 
 
-def is_for_time(listing: Listing, target: Target) -> bool:
+def is_for_time(order: LayerOrder, target: Target) -> bool:
     """Whether cycles come before DRAM bytes: for several images that keep the products busy for longer than the DRAM
     port, even if all is read and written once."""
-    layers = [node.layer for node in listing.nodes if node.layer is not None]
+    layers = [node.layer for node in order.nodes if node.layer is not None]
     if all(layer.out_dims[0] == 1 for layer in layers):
         return False
     unit, cores = target.core.matrix, target.chip.clusters * target.cluster.cores
     cycles = sum(x.macs * unit.cycles_per_step.of(x.maps[0].element_bytes) for x in layers if x.is_matrix)
     products = unit.lines * unit.channels * cores
-    return cycles * target.chip.dram.port_bytes_per_cycle > listing.compulsory_bytes * products
+    return cycles * target.chip.dram.port_bytes_per_cycle > order.compulsory_bytes * products
 
 
-def cost_of(found: Plan | Solution | Realised, *, fastest: bool) -> tuple[float, float]:
+def cost_of(found: Plan | Solution | Evaluation, *, fastest: bool) -> tuple[float, float]:
     """What is to be least: DRAM bytes, then cycles, or the other way round."""
     bytes_ = found.bytes if isinstance(found, Solution) else found.dram_bytes
     return (found.cycles, bytes_) if fastest else (bytes_, found.cycles)
 
 
-def plan_listing(search: Search, solution: Solution | None = None, *, relax: bool = True) -> Plan | None:
+def plan_order(search: Search, solution: Solution | None = None, *, relax: bool = True) -> Plan | None:
     """The best solution of which every group fits with exact numbers; `solution` is the first to try.
 
     Where a group does not fit, the search goes on from its first one without it, and where nothing is left within its
@@ -301,7 +301,7 @@ def plan_listing(search: Search, solution: Solution | None = None, *, relax: boo
 def corrects(search: Search, units: Sequence[Unit]) -> bool:
     """Tell the search about units that are much slower by exact numbers; whether there are any."""
     is_new = False
-    for step, made in ((u.step, u.realised) for u in units):
+    for step, made in ((u.step, u.evaluation) for u in units):
         if made is None or step.cycles == 0 or made.cycles <= MUCH_SLOWER * step.cycles:
             continue
         key = (step.first, step.stop, step.by_channels, made.partition.tile[0] > 1)
@@ -311,9 +311,9 @@ def corrects(search: Search, units: Sequence[Unit]) -> bool:
 
 
 def plan_of(solution: Solution, units: Sequence[Unit]) -> Plan:
-    moved = sum(u.realised.dram_bytes if u.realised else u.step.bytes for u in units)
-    cycles = sum(int(u.realised.cycles) if u.realised else u.step.cycles for u in units)
-    return Plan(solution.listing, tuple(units), moved, cycles)
+    moved = sum(u.evaluation.dram_bytes if u.evaluation else u.step.bytes for u in units)
+    cycles = sum(int(u.evaluation.cycles) if u.evaluation else u.step.cycles for u in units)
+    return Plan(solution.order, tuple(units), moved, cycles)
 
 
 def exact(step: Step, search: Search) -> Unit | None:
@@ -323,13 +323,13 @@ def exact(step: Step, search: Search) -> Unit | None:
     group = group_of(step, search)
     if group is None:
         return None
-    nodes = search.listing.nodes[step.first : step.stop]
+    nodes = search.order.nodes[step.first : step.stop]
     ops = [node.op for node in nodes]
-    outputs = leaving(ops, step, search.listing)
-    resident = values_of(step.resident, search.listing)
+    outputs = leaving(ops, step, search.order)
+    resident = values_of(step.resident, search.order)
     unit = unit_of(ops, outputs, resident)
-    kept = {unit.ops.index(search.listing.nodes[m >> FORM_BITS].op) for m in step.kept}
-    also = sum(m.bytes for m in maps_of(step.kept, search.listing) if m.needs_dram)  # stays, and is stored
+    kept = {unit.ops.index(search.order.nodes[m >> FORM_BITS].op) for m in step.kept}
+    also = sum(m.bytes for m in maps_of(step.kept, search.order) if m.needs_dram)  # stays, and is stored
     found: list[Unit] = []
     for other in Ways(group, search).ranked(step.resident, step.kept, step.free_bytes, ALTERNATIVES):
         assert other.shape is not None
@@ -338,7 +338,7 @@ def exact(step: Step, search: Search) -> Unit | None:
         partition = group.shapes.partition(other.shape, group.channels, other.passes)
         most = other.streamed if search.once and other.passes > 1 else len(group.weights)
         for streamed in counts_near(other.streamed, most, fewer=FEWER if other.passes > 1 else 0):
-            made = realise(
+            made = evaluate(
                 unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
             )
             if made is not None:
@@ -346,7 +346,7 @@ def exact(step: Step, search: Search) -> Unit | None:
                 break
     return min(
         found,
-        key=lambda u: cost_of(u.realised, fastest=search.fastest) if u.realised else (0, 0),
+        key=lambda u: cost_of(u.evaluation, fastest=search.fastest) if u.evaluation else (0, 0),
         default=None,
     )
 
@@ -354,15 +354,15 @@ def exact(step: Step, search: Search) -> Unit | None:
 def group_of(step: Step, search: Search) -> Group | None:
     """The group of a step again."""
     if step.by_channels:
-        return by_channels(search.listing, search.target, step.stop, search.borders)
-    sweep = Sweep(search.listing, search.target, step.stop, search.borders)
+        return by_channels(search.order, search.target, step.stop, search.borders)
+    sweep = Sweep(search.order, search.target, step.stop, search.borders)
     return next((x for x in sweep.groups(search.capacity) if x.first == step.first), None)
 
 
 def most_of(found: Sequence[Unit]) -> int:
     """Bytes beyond which no shape is looked at: what the search expects of the cheapest, or the least that was found
     where that does not fit as the search thinks."""
-    least = min(unit.realised.dram_bytes for unit in found if unit.realised is not None)
+    least = min(unit.evaluation.dram_bytes for unit in found if unit.evaluation is not None)
     return max(found[0].step.bytes, least)
 
 
@@ -371,22 +371,22 @@ def counts_near(streamed: int, most: int, fewer: int) -> range:
     return range(max(0, streamed - fewer), min(most, streamed + 2) + 1)
 
 
-def leaving(ops: Sequence[Operation], step: Step, listing: Listing) -> list[SSAValue]:
+def leaving(ops: Sequence[Operation], step: Step, order: LayerOrder) -> list[SSAValue]:
     """Results that are read behind a group."""
     found: list[SSAValue] = [
         ops[k - step.first].results[0]
         for k in range(step.first, step.stop)
-        if listing.maps[k].last_use >= step.stop or listing.maps[k].is_output
+        if order.maps[k].last_use >= step.stop or order.maps[k].is_output
     ]
     return found or [ops[-1].results[0]]
 
 
-def maps_of(maps: Kept, listing: Listing) -> list[Map]:
-    return [listing.maps[m >> FORM_BITS] for m in maps]
+def maps_of(maps: Kept, order: LayerOrder) -> list[Map]:
+    return [order.maps[m >> FORM_BITS] for m in maps]
 
 
-def values_of(maps: Kept, listing: Listing) -> set[SSAValue]:
-    return {listing.nodes[m >> FORM_BITS].op.results[0] for m in maps}
+def values_of(maps: Kept, order: LayerOrder) -> set[SSAValue]:
+    return {order.nodes[m >> FORM_BITS].op.results[0] for m in maps}
 
 
 # ---------------------------------------------------------------- into the IR
@@ -394,20 +394,20 @@ def values_of(maps: Kept, listing: Listing) -> set[SSAValue]:
 
 def write(network: g.NetworkOp, plan: Plan, section: Operation | None = None, first: int = 0) -> None:
     """Units of a section in the order of the plan, each behind what it reads, numbered from `first`."""
-    ops = [[n.op for n in plan.listing.nodes[u.step.first : u.step.stop]] for u in plan.units]
+    ops = [[n.op for n in plan.order.nodes[u.step.first : u.step.stop]] for u in plan.units]
     in_order(network.body.block, [op for unit in ops for op in unit], section)
-    keeps = [values_of(u.step.kept, plan.listing) for u in plan.units]
+    keeps = [values_of(u.step.kept, plan.order) for u in plan.units]
     for number, (unit, layers, kept) in enumerate(zip(plan.units, ops, keeps, strict=True)):
         reason = stopped_by(plan, number)
         written = wrap(layers, f"u{first + number}", reason, kept)
-        if unit.realised is not None:
-            annotate(written, layers, unit.realised)
+        if unit.evaluation is not None:
+            annotate(written, layers, unit.evaluation)
 
 
-def annotate(unit: UnitOp, layers: Sequence[Operation], realised: Realised) -> None:
-    unit.properties["partition"] = PartitionAttr(realised.partition)
-    unit.properties["mode"] = StringAttr("small" if realised.partition.depth == 1 else "large")
-    for op, submap in zip(layers, realised.maps, strict=True):
+def annotate(unit: UnitOp, layers: Sequence[Operation], evaluation: Evaluation) -> None:
+    unit.properties["partition"] = PartitionAttr(evaluation.partition)
+    unit.properties["mode"] = StringAttr("small" if evaluation.partition.depth == 1 else "large")
+    for op, submap in zip(layers, evaluation.maps, strict=True):
         if submap is not None:
             op.attributes["frustum.map"] = MapAttr(submap)
 
@@ -437,10 +437,10 @@ def in_order(block: Block, ops: Sequence[Operation], section: Operation | None =
 def stopped_by(plan: Plan, number: int) -> str:
     """Why a unit ends: what it costs, and what comes next."""
     unit = plan.units[number]
-    cost = unit.realised.dram_bytes if unit.realised else unit.step.bytes
+    cost = unit.evaluation.dram_bytes if unit.evaluation else unit.step.bytes
     if number + 1 == len(plan.units):
         return f"end of the network: {cost} DRAM bytes here"
-    following = plan.listing.nodes[unit.step.stop].op
+    following = plan.order.nodes[unit.step.stop].op
     return f"cut before {name_of(following)}: {cost} DRAM bytes here, {plan.dram_bytes} in all"
 
 

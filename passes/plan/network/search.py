@@ -24,7 +24,7 @@ from frustum.dialects.tile import Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import tile_counts
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.plan.network.listing import Listing, Map
+from frustum.passes.plan.network.layer_order import LayerOrder, Map
 from frustum.passes.plan.network.sweep import (
     BY_IMAGES,
     ROLL,
@@ -95,7 +95,7 @@ class State:
 
 @dataclass
 class Solution:
-    listing: Listing
+    order: LayerOrder
     steps: list[Step]
     bytes: int
     cycles: int
@@ -114,9 +114,9 @@ def chunk_bytes(capacity: int) -> int:
 
 @dataclass
 class Search:
-    """The dynamic programme over one listing."""
+    """The dynamic programme over one order."""
 
-    listing: Listing
+    order: LayerOrder
     target: Target
     capacity: int
     borders: str = "auto"
@@ -139,8 +139,8 @@ class Search:
     """No weights are read from DRAM more than once."""
 
     def __post_init__(self) -> None:
-        self.boxes = boxes_of(self.listing, self.target.chip.clusters)
-        self.rest = rest_of(self.listing)
+        self.boxes = boxes_of(self.order, self.target.chip.clusters)
+        self.rest = rest_of(self.order)
         self.states: list[dict[Kept, State]] = [{}]
         self.cheapest = [0]
 
@@ -149,7 +149,7 @@ class Search:
 
         What was found before up to the cut `after` is taken as it is.
         """
-        count = len(self.listing.nodes)
+        count = len(self.order.nodes)
         self.states = [*self.states[: after + 1], *(dict[Kept, State]() for _ in range(after, count))]
         self.states[0][frozenset()] = State(0, 0)
         self.cheapest = [*self.cheapest[: after + 1], *[HUGE] * (count - after)]
@@ -170,14 +170,14 @@ class Search:
         while at is not None and at.step is not None:
             steps.append(at.step)
             at = at.before
-        return Solution(self.listing, steps[::-1], end.bytes, end.cycles)
+        return Solution(self.order, steps[::-1], end.bytes, end.cycles)
 
     def thin(self, stop: int) -> None:
         """Keep the most promising sets of resident maps."""
         states = self.states[stop]
         if len(states) <= self.most_states:
             return
-        live = [m for m in self.listing.maps[:stop] if m.last_use >= stop]
+        live = [m for m in self.order.maps[:stop] if m.last_use >= stop]
 
         rate = self.target.chip.dram.port_bytes_per_cycle
 
@@ -198,7 +198,7 @@ class Search:
     # ------------------------------------------------------------ ways to a cut
 
     def reach(self, stop: int) -> None:
-        node = self.listing.nodes[stop - 1]
+        node = self.order.nodes[stop - 1]
         if node.layer is None:
             self.move(stop)
             return
@@ -208,7 +208,7 @@ class Search:
             self.alone(stop)
             return
         channel_wise = (
-            by_channels(self.listing, self.target, stop, self.borders) if self.states[stop - 1] else None
+            by_channels(self.order, self.target, stop, self.borders) if self.states[stop - 1] else None
         )
         if channel_wise is not None:
             self.take(channel_wise)
@@ -224,7 +224,7 @@ class Search:
                 return False
             return self.cheapest[first] + weights_bytes + self.rest[stop] <= self.bound
 
-        for group in Sweep(self.listing, self.target, stop, self.borders).groups(
+        for group in Sweep(self.order, self.target, stop, self.borders).groups(
             self.capacity, is_wanted, farthest
         ):
             self.take(group)
@@ -276,7 +276,7 @@ class Search:
 
     def arrive(self, stop: int, kept: Kept, state: State, step: Step) -> None:
         """Take note of a way to a cut, if it is the best for what stays in SRAM."""
-        maps = self.listing.maps
+        maps = self.order.maps
         left = frozenset(m for m in kept if maps[m >> FORM_BITS].last_use >= stop)
         new = State(state.bytes + step.bytes, state.cycles + step.cycles, state, step)
         if new.bytes + self.rest[stop] > self.bound:
@@ -287,9 +287,9 @@ class Search:
 
     def move(self, stop: int) -> None:
         """A layer that only moves data: from DRAM to DRAM."""
-        node, maps = self.listing.nodes[stop - 1], self.listing.maps
+        node, maps = self.order.nodes[stop - 1], self.order.maps
         moved = (
-            0 if self.listing.is_row(stop - 1) else sum(r.bytes for r in node.reads) + maps[stop - 1].bytes
+            0 if self.order.is_row(stop - 1) else sum(r.bytes for r in node.reads) + maps[stop - 1].bytes
         )
         cycles = moved // self.target.chip.dram.port_bytes_per_cycle
         for kept, state in self.states[stop - 1].items():
@@ -298,12 +298,12 @@ class Search:
 
     def side_by_side(self, stop: int) -> None:
         """A concatenation alone: a name for what is there, all in DRAM or all in SRAM."""
-        node, maps = self.listing.nodes[stop - 1], self.listing.maps
+        node, maps = self.order.nodes[stop - 1], self.order.maps
         operands = {r.map for r in node.reads}
         for kept, state in self.states[stop - 1].items():
             here = frozenset(m for m in kept if m >> FORM_BITS in operands)
             if all(maps[m >> FORM_BITS].needs_dram for m in here):
-                moved = 0 if self.listing.is_place(stop - 1) else 2 * maps[stop - 1].bytes
+                moved = 0 if self.order.is_place(stop - 1) else 2 * maps[stop - 1].bytes
                 cycles = moved // self.target.chip.dram.port_bytes_per_cycle
                 step = Step(
                     stop - 1, stop, None, 0, frozenset(), frozenset(), moved, cycles, 0, self.capacity
@@ -324,7 +324,7 @@ class Search:
     def alone(self, stop: int) -> None:
         """A layer as `plan_unit` cuts it, by channels too, where nothing is in SRAM beside it and its maps and weights
         do not fit at once."""
-        node, maps = self.listing.nodes[stop - 1], self.listing.maps
+        node, maps = self.order.nodes[stop - 1], self.order.maps
         state, nothing = self.states[stop - 1].get(frozenset()), frozenset[int]()
         if state is None:
             return
@@ -347,9 +347,9 @@ class Search:
 
     def least_alone(self, stop: int) -> int:
         """Bytes of a layer by itself, with all maps in DRAM."""
-        if self.listing.nodes[stop - 1].batched_weights:
+        if self.order.nodes[stop - 1].batched_weights:
             return HUGE
-        group = next(Sweep(self.listing, self.target, stop, self.borders).groups(self.capacity), None)
+        group = next(Sweep(self.order, self.target, stop, self.borders).groups(self.capacity), None)
         found = Ways(group, self).best(frozenset(), frozenset(), self.capacity) if group else None
         return HUGE if found is None else found.bytes
 
@@ -358,7 +358,7 @@ class Search:
         known = {m >> FORM_BITS: m for m in kept}
         inside = frozenset(known[b.map] for b in group.inputs if b.map in known and b.can_stay)
         if any(
-            b.map in known and not b.can_stay and not self.listing.maps[b.map].needs_dram
+            b.map in known and not b.can_stay and not self.order.maps[b.map].needs_dram
             for b in group.inputs
         ):
             return
@@ -378,7 +378,7 @@ class Ways:
 
     def __init__(self, group: Group, search: Search):
         self.group, self.search = group, search
-        maps = search.listing.maps
+        maps = search.order.maps
         may_stay = [b.map for b in group.outputs if self.can_stay(b)] if search.keep else []
         may_stay = may_stay[-MOST_KEPT:]
         forms = (WHOLE,) if search.target.chip.clusters == 1 else (BY_ROWS, BY_COLUMNS, WHOLE)
@@ -422,12 +422,12 @@ class Ways:
 
     def can_stay(self, output: Boundary) -> bool:
         """Somebody behind the group reads it as it was made."""
-        listing = self.search.listing
+        order = self.search.order
         return output.can_stay and any(
             r.joins
-            for k in listing.maps[output.map].users
+            for k in order.maps[output.map].users
             if k >= self.group.stop
-            for r in listing.nodes[k].reads
+            for r in order.nodes[k].reads
             if r.map == output.map
         )
 
@@ -590,11 +590,11 @@ class Ways:
         """Cycles in which a cluster sends others what they hold of a map that stays, and do not make."""
         chip, map_ = self.search.target.chip, kept >> FORM_BITS
         form = kept & ((1 << FORM_BITS) - 1)
-        size_bytes = self.search.listing.maps[map_].bytes
+        size_bytes = self.search.order.maps[map_].bytes
         if form == WHOLE:
             sent_bytes = np.full(len(self.index), size_bytes * (chip.clusters - 1) // chip.clusters)
         else:
-            layer, box = self.search.listing.nodes[map_].layer, self.search.boxes[kept]
+            layer, box = self.search.order.nodes[map_].layer, self.search.boxes[kept]
             assert layer is not None
             borders = size_bytes * (box.before + box.behind) // layer.out_dims[form]
             sent_bytes = np.full(len(self.index), borders, np.int64)
@@ -626,19 +626,19 @@ class Base:
     fits: NDArray[np.bool_]
 
 
-def boxes_of(listing: Listing, clusters: int) -> dict[int, Box]:
+def boxes_of(order: LayerOrder, clusters: int) -> dict[int, Box]:
     """What each cluster holds of every map that may stay: all of it, or its share of rows or columns with the borders
     that single layers need of it."""
     found = {}
-    for map_ in listing.maps[: len(listing.nodes)]:
-        layer = listing.nodes[map_.number].layer
+    for map_ in order.maps[: len(order.nodes)]:
+        layer = order.nodes[map_.number].layer
         if layer is None:
             continue
         found[map_.number << FORM_BITS] = Box(0, 0, 0, -(-map_.bytes // 16) * 16)
         for d in (BY_ROWS, BY_COLUMNS) if clusters > 1 else ():
             size = layer.out_dims[d]
             share = -(-size // clusters)
-            before, behind = borders_of(listing, map_, d, share, clusters)
+            before, behind = borders_of(order, map_, d, share, clusters)
             extent = min(size, share + before + behind)
             held = map_.bytes // size * extent
             found[map_.number << FORM_BITS | d] = Box(share, before, behind, -(-held // 16) * 16)
@@ -650,11 +650,11 @@ def boxes_of(listing: Listing, clusters: int) -> dict[int, Box]:
     return found
 
 
-def borders_of(listing: Listing, map_: Map, d: int, share: int, clusters: int) -> tuple[int, int]:
+def borders_of(order: LayerOrder, map_: Map, d: int, share: int, clusters: int) -> tuple[int, int]:
     """Positions before and behind its share that layers need which are shared out in the same way."""
     before = behind = 0
     for k in map_.users:
-        node = listing.nodes[k]
+        node = order.nodes[k]
         for read in node.reads:
             axis = read.rows if d == BY_ROWS else read.columns
             if read.map != map_.number or node.layer is None or isinstance(axis, Whole) or not read.joins:
@@ -666,17 +666,17 @@ def borders_of(listing: Listing, map_: Map, d: int, share: int, clusters: int) -
     return before, behind
 
 
-def rest_of(listing: Listing) -> list[int]:
+def rest_of(order: LayerOrder) -> list[int]:
     """For each cut, bytes that what stands behind it moves at least: weights, inputs and outputs of the network."""
-    count = len(listing.nodes)
-    own = [node.weight_bytes + node.vector_bytes for node in listing.nodes]
-    outputs = [map_.number for map_ in listing.maps if map_.is_output and map_.producer is not None]
+    count = len(order.nodes)
+    own = [node.weight_bytes + node.vector_bytes for node in order.nodes]
+    outputs = [map_.number for map_ in order.maps if map_.is_output and map_.producer is not None]
     while outputs:
         number = outputs.pop()
-        if listing.is_row(number) or (listing.nodes[number].is_concat and listing.is_place(number)):
-            outputs += [read.map for read in listing.nodes[number].reads]  # written where its parts are made
+        if order.is_row(number) or (order.nodes[number].is_concat and order.is_place(number)):
+            outputs += [read.map for read in order.nodes[number].reads]  # written where its parts are made
         else:
-            own[number] += listing.maps[number].bytes
+            own[number] += order.maps[number].bytes
     rest = [0] * (count + 1)
     for k in range(count - 1, -1, -1):
         rest[k] = rest[k + 1] + own[k]

@@ -1,6 +1,6 @@
 """All groups that end at one layer, from the shortest to the longest: what each needs of SRAM and moves from DRAM.
 
-A group is an interval of a `Listing`.  Going back one layer costs a few numpy operations on arrays over all tile
+A group is an interval of a `LayerOrder`.  Going back one layer costs a few numpy operations on arrays over all tile
 shapes (`Shapes`): what a layer's consumers need of it never changes by what stands before it.
 Source: docs/techniques/frustum.md, "Regions", "Borders"; Occam (doi 10.1145/3566052) in the form of rates and leads;
 the same numbers as `analysis/project.py` and `analysis/footprint.py` give for one unit and one partition.
@@ -26,7 +26,7 @@ from frustum.dialects.unit import Borders, Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import grid_of
 from frustum.passes.plan.nest_cycles import over
-from frustum.passes.plan.network.listing import Listing, Node, Read
+from frustum.passes.plan.network.layer_order import LayerOrder, Node, Read
 from frustum.passes.plan.pieces import halves, operations_of, passes_of
 
 Ints = NDArray[np.int64]
@@ -222,17 +222,17 @@ class Group:
 class Sweep:
     """The groups that end before `stop`."""
 
-    def __init__(self, listing: Listing, target: Target, stop: int, borders: str = "auto", clusters: int = 0):
-        self.listing, self.target, self.stop = listing, target, stop
+    def __init__(self, order: LayerOrder, target: Target, stop: int, borders: str = "auto", clusters: int = 0):
+        self.order, self.target, self.stop = order, target, stop
         self.last = stop - 1
-        node = listing.nodes[self.last]
+        node = order.nodes[self.last]
         assert node.layer is not None
         layer = node.layer
         self.dims = layer.out_dims
         self.channels = self.dims[1]
         self.clusters = clusters or target.chip.clusters
         self.shapes = shapes_of(
-            self.dims, [d for d in layer.axes_all if d != 1], borders, self.clusters, listing.grains
+            self.dims, [d for d in layer.axes_all if d != 1], borders, self.clusters, order.grains
         )
         self.size = len(self.shapes.mode)
         self.needs: dict[int, Need] = {}
@@ -271,7 +271,7 @@ class Sweep:
         before `farthest`; of those only what `is_wanted`, by its first layer and the bytes of its weights."""
         weight_bytes = 0
         for k in range(self.last, farthest - 1, -1):
-            node = self.listing.nodes[k]
+            node = self.order.nodes[k]
             if node.layer is None or node.batched_weights or (k in self.plain_reads):
                 return
             if not self.add(k, node):
@@ -284,7 +284,7 @@ class Sweep:
 
     def rate(self, number: int, dimension: int) -> Fraction:
         """Rows (0) or columns (1) of a map for one of the last layer's output."""
-        rates = self.listing.rates[dimension]
+        rates = self.order.rates[dimension]
         return rates[number] / rates[self.last]
 
     def made(self, number: int) -> tuple[Ints, NDArray[np.bool_]]:
@@ -297,7 +297,7 @@ class Sweep:
         layer = node.layer
         assert layer is not None
         shapes = self.shapes
-        map_ = self.listing.maps[k]
+        map_ = self.order.maps[k]
         need = self.needs.pop(k, None)
         self.readers.pop(k, None)
         is_stored = map_.is_output or map_.last_use >= self.stop or not map_.users or k == self.last
@@ -351,7 +351,7 @@ class Sweep:
 
     def ask(self, k: int, node: Node, read: Read, need: Need, made: Ints) -> bool:
         """Let a layer ask for one of its operands; False where the group cannot be a unit."""
-        if self.listing.maps[read.map].is_constant:
+        if self.order.maps[read.map].is_constant:
             self.rings = self.rings + -(-read.bytes // 16) * 16
             return True
         if not read.joins:
@@ -411,7 +411,7 @@ class Sweep:
             if read.dims[2] > 1:
                 self.valid &= ~self.shapes.is_roll
         else:
-            if (k, number) in self.listing.uneven[0] | self.listing.uneven[1]:
+            if (k, number) in self.order.uneven[0] | self.order.uneven[1]:
                 self.valid &= ~self.shapes.is_roll
             oldest = need.lead * axis.num // axis.den + axis.low
             lead = oldest + (made - 1) * axis.num // axis.den + 1 + axis.reach - made_there
@@ -457,7 +457,7 @@ class Sweep:
             copies = self.copies if is_stored else np.ones_like(self.copies)
             size, is_ring = self.buffer(need, made, plane, copies, layer.out_dims)
         if is_stored:
-            moved = np.full(self.size, self.listing.maps[k].bytes)
+            moved = np.full(self.size, self.order.maps[k].bytes)
             can_stay = k not in self.place_of
             zero = np.zeros_like(moved)
             short = self.short(moved, need, layer.out_dims[3], layer.out_bytes)
@@ -467,7 +467,7 @@ class Sweep:
             self.live[: self.last_use(k) - k + 1] += np.where(is_ring, 0, size)
 
     def last_use(self, k: int) -> int:
-        return max((u for u in self.listing.maps[k].users if u < self.stop), default=k)
+        return max((u for u in self.order.maps[k].users if u < self.stop), default=k)
 
     def share(self, k: int, need: Need, is_stored: bool) -> None:
         """A concatenation, or a map that lies in one."""
@@ -487,7 +487,7 @@ class Sweep:
         """Bytes of rings of concatenations, and at most of other buffers that live; updates those that are stored."""
         live, rings = self.live, np.zeros(self.size, np.int64)
         for k, root in self.roots.items():
-            layer = self.listing.nodes[k].layer
+            layer = self.order.nodes[k].layer
             assert layer is not None
             need, since, crosses = root.need, root.first, root.crosses
             for number, place in self.place_of.items():
@@ -542,8 +542,8 @@ class Sweep:
             if number in self.place_of:
                 valid = valid & ~self.shapes.shared
         for k in range(first, self.stop):
-            for read in self.listing.nodes[k].reads:
-                if self.listing.maps[read.map].is_constant:
+            for read in self.order.nodes[k].reads:
+                if self.order.maps[read.map].is_constant:
                     constants += read.bytes
         outputs = [replace(b, spare=self.work - self.from_maker[b.map]) for b in self.stored.values()]
         return Group(
@@ -554,8 +554,8 @@ class Sweep:
 
     def loaded(self, number: int, need: Need) -> Boundary:
         """An input: its buffer, and the bytes of its boxes over all tiles."""
-        map_, shapes = self.listing.maps[number], self.shapes
-        read = next(r for r in self.listing.nodes[self.readers[number]].reads if r.map == number)
+        map_, shapes = self.order.maps[number], self.shapes
+        read = next(r for r in self.order.nodes[self.readers[number]].reads if r.map == number)
         made, _ = self.made(number)
         made = np.maximum(made, 1)
         _, _, height, width = read.dims
@@ -585,7 +585,7 @@ class Sweep:
             r.joins
             for k in map_.users
             if k < self.stop
-            for r in self.listing.nodes[k].reads
+            for r in self.order.nodes[k].reads
             if r.map == number
         )
         spare = self.behind_readers[number]
@@ -680,10 +680,10 @@ class Sweep:
         return most
 
 
-def by_channels(listing: Listing, target: Target, stop: int, borders: str = "auto") -> Group | None:
+def by_channels(order: LayerOrder, target: Target, stop: int, borders: str = "auto") -> Group | None:
     """The last layer before `stop` alone, its output channels dealt to the clusters, each of which reads all that the
     layer reads (some images, or some rows of one at a time); None where it cannot be."""
-    node, clusters = listing.nodes[stop - 1], target.chip.clusters
+    node, clusters = order.nodes[stop - 1], target.chip.clusters
     layer, numbers = node.layer, [read.map for read in node.reads]
     if (
         layer is None
@@ -700,8 +700,8 @@ def by_channels(listing: Listing, target: Target, stop: int, borders: str = "aut
     first, *others = node.reads
     parts = [replace(r, dims=(r.dims[0], min(share, r.dims[1]), *r.dims[2:])) for r in others]
     part = replace(node, layer=replace(layer, out_dims=(images, share, height, width)), reads=(first, *parts))
-    alone = copy(listing)
-    alone.nodes = [*listing.nodes[: stop - 1], part]
+    alone = copy(order)
+    alone.nodes = [*order.nodes[: stop - 1], part]
     group = next(Sweep(alone, target, stop, borders, clusters=1).groups(FAR), None)
     if group is None:
         return None

@@ -10,8 +10,8 @@ from xdsl.ir import SSAValue
 from frustum.dialects.target import Target
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.unit_layers import UnitLayers, unit_layers
-from frustum.passes.plan.network.listing import is_layer, listing_of
-from frustum.passes.plan.network.realise import Realised, realise
+from frustum.passes.plan.network.evaluate import Evaluation, evaluate
+from frustum.passes.plan.network.layer_order import is_layer, order_of
 from frustum.passes.plan.network.search import Search, Ways, chunk_bytes
 from frustum.passes.plan.network.sweep import Sweep
 from frustum.passes.plan.unit import Budget, plan_unit
@@ -19,7 +19,7 @@ from frustum.passes.plan.unit import Budget, plan_unit
 TRIED = 8
 
 
-def plan_given(unit: UnitOp, target: Target, sram_bytes: int, borders: str = "auto") -> Realised | None:
+def plan_given(unit: UnitOp, target: Target, sram_bytes: int, borders: str = "auto") -> Evaluation | None:
     """The cheapest shape of a unit with all its maps in DRAM, in bytes, then cycles; None where `plan_unit` knows a
     cheaper one, or none of these goes."""
     layers = unit_layers(unit)
@@ -34,13 +34,13 @@ def plan_given(unit: UnitOp, target: Target, sram_bytes: int, borders: str = "au
 
 def cheapest(
     layers: UnitLayers, outputs: list[SSAValue], target: Target, sram_bytes: int, borders: str
-) -> Realised | None:
+) -> Evaluation | None:
     """The best shape of the search for which all layers have pieces."""
     if not all(is_layer(op) for op in layers.ops):
         return None
-    search = Search(listing_of(layers.ops, outputs), target, sram_bytes, borders, keep=False)
+    search = Search(order_of(layers.ops, outputs), target, sram_bytes, borders, keep=False)
     count = len(layers.ops)
-    groups = Sweep(search.listing, target, count, borders).groups(sram_bytes)
+    groups = Sweep(search.order, target, count, borders).groups(sram_bytes)
     group = next((g for g in groups if g.first == 0), None)
     if group is None:
         return None
@@ -48,7 +48,7 @@ def cheapest(
     for step in Ways(group, search).ranked(nothing, nothing, sram_bytes, TRIED):
         assert step.shape is not None
         partition = group.shapes.partition(step.shape, group.channels, step.passes)
-        found = realise(layers, partition, step.streamed, (), target, sram_bytes, chunk_bytes(sram_bytes))
+        found = evaluate(layers, partition, step.streamed, (), target, sram_bytes, chunk_bytes(sram_bytes))
         if found is not None:
             return found
     return None

@@ -51,7 +51,7 @@ def test_more_sram_never_costs_more(build, target_name):
     assert plans[0].dram_bytes > plans[-1].dram_bytes
     for less, more in pairwise(plans):
         assert more.dram_bytes <= less.dram_bytes
-        assert more.dram_bytes >= more.listing.compulsory_bytes
+        assert more.dram_bytes >= more.order.compulsory_bytes
         assert more.cycles <= 1.01 * less.cycles or more.dram_bytes < less.dram_bytes
 
 
@@ -77,7 +77,7 @@ def branches(net):
 def test_counted_bytes_lie_between_compulsory_and_none_and_fall(build, name):
     net = Net()
     module = net.module(build(net))[0]
-    least = plan_network(network_of(module), load(name)).listing.compulsory_bytes
+    least = plan_network(network_of(module), load(name)).order.compulsory_bytes
     counted = []
     for kib in COUNTED_KIB:
         aim = with_sram(load(name), kib)

@@ -17,7 +17,7 @@ from frustum.backend import targets
 from frustum.dialects import graph
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.plan.network.listing import listing_of, network_ops, orders
+from frustum.passes.plan.network.layer_order import network_ops, order_of, orders
 from frustum.passes.plan.network.optimal import OptimalOptions, fuse_optimal, plan_network
 from frustum.passes.plan.network.search import FORM_BITS, Search
 from frustum.passes.plan.unit import Budget, plan_unit
@@ -44,7 +44,7 @@ def cases(draw, layers):
 
 def listed(module):
     network = network_of(module)
-    return listing_of(network_ops(network), network.terminator.values)
+    return order_of(network_ops(network), network.terminator.values)
 
 
 SIZES = st.sampled_from([12, 16, 24, 48])
@@ -88,9 +88,9 @@ def test_an_output_that_stays_is_stored_too():
     last = net.binary("mul", pooled, net.weight(1, 3, 1, 1))
     plan = plan_network(network_of(net.module(first, last, pooled)[0]), with_sram(EDGE, 2 * 1024))
     stays = next(unit for unit in plan.units if unit.step.kept)
-    assert plan.listing.maps[min(stays.step.kept) >> FORM_BITS].is_output
-    assert stays.realised.dram_bytes == stays.step.bytes
-    assert plan.dram_bytes == plan.listing.compulsory_bytes
+    assert plan.order.maps[min(stays.step.kept) >> FORM_BITS].is_output
+    assert stays.evaluation.dram_bytes == stays.step.bytes
+    assert plan.dram_bytes == plan.order.compulsory_bytes
 
 
 def plans(case, sizes, target=EDGE):
@@ -113,11 +113,11 @@ def test_never_above_layer_by_layer(case, kib):
     (plan,) = plans(case, [kib])
     if plan is None:
         return
-    listing, target = listed(case.module), with_sram(EDGE, kib * 1024)
+    order, target = listed(case.module), with_sram(EDGE, kib * 1024)
     alone = 0
-    for node in listing.nodes:
+    for node in order.nodes:
         if node.layer is None or node.is_concat:
-            alone += sum(r.bytes for r in node.reads) + listing.maps[listing.nodes.index(node)].bytes
+            alone += sum(r.bytes for r in node.reads) + order.maps[order.nodes.index(node)].bytes
             continue
         single = plan_unit(layers_of([node.op]), target, Budget(kib * 1024))
         alone += NEVER if single is None else single.dram_bytes
@@ -160,7 +160,7 @@ def test_what_is_written_is_what_was_planned(target, kib, stays):
     assert [len(u.body.block.ops) > 0 for u in units] == [True] * len(plan.units)
     kept = 0
     for unit, planned in zip(units, plan.units, strict=True):
-        assert unit.partition.data == planned.realised.partition
+        assert unit.partition.data == planned.evaluation.partition
         assert "DRAM bytes" in unit.stopped_by.data
         assert len(unit.kept) == len(planned.step.kept)
         kept += len(unit.kept)
@@ -197,7 +197,7 @@ def test_a_map_that_stays_is_counted_while_it_stays():
     net = Net()
     x = net.conv(net.input(1, 4, 16, 16), 4, 1)
     y = net.conv(x, 4, 1)
-    listing = listed(net.module(net.binary("add", net.unary("neg", y), x))[0])
-    size = listing.maps[0].bytes
-    small = Search(listing, with_sram(EDGE, size), size).solve()
+    order = listed(net.module(net.binary("add", net.unary("neg", y), x))[0])
+    size = order.maps[0].bytes
+    small = Search(order, with_sram(EDGE, size), size).solve()
     assert not any(m >> FORM_BITS == 0 for step in small.steps for m in step.kept)

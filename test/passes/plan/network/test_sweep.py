@@ -15,7 +15,7 @@ from frustum.passes.analysis.project import project
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.footprint import footprint
 from frustum.passes.plan.loaded import loaded_elements
-from frustum.passes.plan.network.listing import listing_of, network_ops
+from frustum.passes.plan.network.layer_order import network_ops, order_of
 from frustum.passes.plan.network.sweep import (
     BY_IMAGES,
     OVERLAP,
@@ -47,26 +47,26 @@ def networks(draw, layers):
 
 def listed(module):
     network = network_of(module)
-    return listing_of(network_ops(network), network.terminator.values)
+    return order_of(network_ops(network), network.terminator.values)
 
 
 @settings(max_examples=40)
 @given(networks(6))
 def test_every_shape_of_every_group_is_what_projection_says(case):
-    listing = listed(case.module)
-    for stop in range(1, len(listing.nodes) + 1):
-        node = listing.nodes[stop - 1]
+    order = listed(case.module)
+    for stop in range(1, len(order.nodes) + 1):
+        node = order.nodes[stop - 1]
         if node.layer is None:
             continue
-        sweep = Sweep(listing, EDGE, stop)
+        sweep = Sweep(order, EDGE, stop)
         for group in sweep.groups(UNBOUNDED):
             for k in np.flatnonzero(group.valid):
-                check(listing, group, int(k), node.layer.out_dims[1])
+                check(order, group, int(k), node.layer.out_dims[1])
 
 
-def check(listing, group, k, channels, clusters=1):
-    ops = [n.op for n in listing.nodes[group.first : group.stop]]
-    unit = layers_of(ops, [listing.nodes[b.map].op.results[0] for b in group.outputs])
+def check(order, group, k, channels, clusters=1):
+    ops = [n.op for n in order.nodes[group.first : group.stop]]
+    unit = layers_of(ops, [order.nodes[b.map].op.results[0] for b in group.outputs])
     shapes = group.shapes
     late = max([int(group.late[k]), *(int(b.late[k]) for b in group.inputs)])
     steps = late + int(group.behind[k]) if shapes.mode[k] == ROLL else int(shapes.counts[1][k])
@@ -103,8 +103,8 @@ def test_a_group_that_cannot_be_a_unit_ends_the_sweep():
     net = Net()
     x = net.conv(net.input(1, 4, 8, 8), 4)
     y = net.layer(graph.TransposeOp(x, (0, 1, 3, 2)))
-    listing = listed(net.module(net.conv(y, 4))[0])
-    assert [g.first for g in Sweep(listing, EDGE, 3).groups(UNBOUNDED)] == [2]
+    order = listed(net.module(net.conv(y, 4))[0])
+    assert [g.first for g in Sweep(order, EDGE, 3).groups(UNBOUNDED)] == [2]
 
 
 def test_rolling_rows_hold_what_the_windows_need():
@@ -126,9 +126,9 @@ def test_rolling_rows_hold_what_the_windows_need():
 
 def test_borders_can_be_restricted():
     net = Net()
-    listing = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
+    order = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
     modes = {
-        borders: set(Sweep(listing, EDGE, 1, borders).shapes.mode)
+        borders: set(Sweep(order, EDGE, 1, borders).shapes.mode)
         for borders in ("overlap", "exchange", "auto")
     }
     assert modes["overlap"] & {OVERLAP, ROLL} == {OVERLAP}
@@ -142,13 +142,13 @@ def test_a_partition_that_projection_refuses_is_not_in_a_group():
     x = net.input(1, 4, 16, 16)
     a = net.conv(net.conv(x, 4, strides=(2, 2)), 4)
     b = net.layer(graph.SliceOp(net.conv(x, 4), (0, 0, 0, 0), (1, 4, 8, 8)))
-    listing = listed(net.module(net.binary("add", a, b))[0])
-    for stop in range(1, len(listing.nodes) + 1):
-        if listing.nodes[stop - 1].layer is None:
+    order = listed(net.module(net.binary("add", a, b))[0])
+    for stop in range(1, len(order.nodes) + 1):
+        if order.nodes[stop - 1].layer is None:
             continue
-        for group in Sweep(listing, EDGE, stop).groups(UNBOUNDED):
+        for group in Sweep(order, EDGE, stop).groups(UNBOUNDED):
             for k in np.flatnonzero(group.valid):
-                check(listing, group, int(k), 4)
+                check(order, group, int(k), 4)
 
 
 @st.composite
@@ -163,38 +163,38 @@ def batches(draw, layers):
 @settings(max_examples=15)
 @given(batches(4))
 def test_images_dealt_to_clusters_are_what_projection_says(case):
-    listing = listed(case.module)
-    for stop in range(1, len(listing.nodes) + 1):
-        node = listing.nodes[stop - 1]
-        for group in Sweep(listing, DEFAULT, stop).groups(UNBOUNDED) if node.layer is not None else ():
+    order = listed(case.module)
+    for stop in range(1, len(order.nodes) + 1):
+        node = order.nodes[stop - 1]
+        for group in Sweep(order, DEFAULT, stop).groups(UNBOUNDED) if node.layer is not None else ():
             for k in np.flatnonzero(group.valid & (group.shapes.dealt == BY_IMAGES)):
-                check(listing, group, int(k), node.layer.out_dims[1], DEFAULT.chip.clusters)
+                check(order, group, int(k), node.layer.out_dims[1], DEFAULT.chip.clusters)
 
 
 @settings(max_examples=15)
 @given(networks(4), st.sampled_from([DEFAULT, MANYCORE]))
 def test_rows_and_columns_dealt_to_clusters_are_what_projection_says(case, target):
-    listing = listed(case.module)
-    for stop in range(1, len(listing.nodes) + 1):
-        node = listing.nodes[stop - 1]
-        for group in Sweep(listing, target, stop).groups(UNBOUNDED) if node.layer is not None else ():
+    order = listed(case.module)
+    for stop in range(1, len(order.nodes) + 1):
+        node = order.nodes[stop - 1]
+        for group in Sweep(order, target, stop).groups(UNBOUNDED) if node.layer is not None else ():
             for k in np.flatnonzero(group.valid):
-                check(listing, group, int(k), node.layer.out_dims[1], target.chip.clusters)
+                check(order, group, int(k), node.layer.out_dims[1], target.chip.clusters)
 
 
 def test_clusters_without_rows_load_borders_too():
     """Twelve rows, one for each of sixteen clusters: the border of the last row is loaded by one that makes none."""
     net = Net()
-    listing = listed(net.module(net.conv(net.input(1, 4, 12, 16), 4))[0])
-    (group,) = Sweep(listing, MANYCORE, 1).groups(UNBOUNDED)
+    order = listed(net.module(net.conv(net.input(1, 4, 12, 16), 4))[0])
+    (group,) = Sweep(order, MANYCORE, 1).groups(UNBOUNDED)
     k = int(np.flatnonzero(group.valid & (group.shapes.rows == 1) & (group.shapes.dealt == 2))[0])
     assert group.inputs[0].moved[k] == 4 * 16 * 4 * (2 + 10 * 3 + 2 + 1)
 
 
 def test_each_cluster_has_images_that_follow_each_other():
     net = Net()
-    listing = listed(net.module(net.conv(net.input(8, 4, 16, 16), 4))[0])
-    unit = layers_of([listing.nodes[0].op], [listing.nodes[0].op.results[0]])
+    order = listed(net.module(net.conv(net.input(8, 4, 16, 16), 4))[0])
+    unit = layers_of([order.nodes[0].op], [order.nodes[0].op.results[0]])
     (region,) = project(unit, Partition((1, 4, 16, 16), 0, 2, "overlap"), 4).outputs
     assert (region.start[0].cluster, region.start[0].loops[0]) == (2, 1)
 
@@ -202,8 +202,8 @@ def test_each_cluster_has_images_that_follow_each_other():
 def test_clusters_that_share_an_input_read_it_once():
     """Rows of a 3x3 window over 16 x 16: boxes with borders on four clusters, or the whole map once."""
     net = Net()
-    listing = listed(net.module(net.conv(net.input(1, 4, 16, 16), 8))[0])
-    (group,) = Sweep(listing, DEFAULT, 1).groups(UNBOUNDED)
+    order = listed(net.module(net.conv(net.input(1, 4, 16, 16), 8))[0])
+    (group,) = Sweep(order, DEFAULT, 1).groups(UNBOUNDED)
     shapes, own = group.shapes, group.inputs[0]
     by_rows = group.valid & (shapes.mode == SINGLE) & (shapes.dealt == 2)
     (boxes,), (whole,) = np.flatnonzero(by_rows & ~shapes.shared), np.flatnonzero(by_rows & shapes.shared)
@@ -211,21 +211,21 @@ def test_clusters_that_share_an_input_read_it_once():
     assert (own.moved[boxes], own.buffer[boxes]) == ((5 + 6 + 6 + 5) * row, 6 * row)
     assert (own.moved[whole], own.buffer[whole]) == (16 * row, 16 * row)
     assert shapes.partition(whole, 8, 1).shared
-    check(listing, group, int(whole), 8, DEFAULT.chip.clusters)
+    check(order, group, int(whole), 8, DEFAULT.chip.clusters)
 
 
 def test_parts_of_a_concatenation_are_not_shared():
     net = Net()
     x, y = net.input(1, 4, 16, 16), net.input(1, 4, 16, 16)
-    listing = listed(net.module(net.conv(net.layer(graph.ConcatOp([x, y], 1)), 4))[0])
-    group = list(Sweep(listing, DEFAULT, len(listing.nodes)).groups(UNBOUNDED))[-1]
+    order = listed(net.module(net.conv(net.layer(graph.ConcatOp([x, y], 1)), 4))[0])
+    group = list(Sweep(order, DEFAULT, len(order.nodes)).groups(UNBOUNDED))[-1]
     assert group.first == 0 and group.valid.any() and not (group.valid & group.shapes.shared).any()
 
 
 def test_one_cluster_has_nothing_to_share():
     net = Net()
-    listing = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
-    assert not Sweep(listing, EDGE, 1).shapes.shared.any()
+    order = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
+    assert not Sweep(order, EDGE, 1).shapes.shared.any()
 
 
 def test_of_equal_shapes_the_first_is_dealt_along_most_positions():

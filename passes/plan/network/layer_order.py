@@ -90,7 +90,7 @@ class Map:
 
 
 @dataclass
-class Listing:
+class LayerOrder:
     """Nodes in order; the first maps are their outputs, in the same order."""
 
     nodes: list[Node]
@@ -213,26 +213,26 @@ def root_of(value: SSAValue) -> SSAValue:
     return value
 
 
-def listing_of(ops: Sequence[Operation], outputs: Iterable[SSAValue]) -> Listing:
+def order_of(ops: Sequence[Operation], outputs: Iterable[SSAValue]) -> LayerOrder:
     """The operations in this order, which must be one in which they can run."""
-    return _Reading(ops, [layer_of(op) if is_layer(op) else None for op in ops]).listing(outputs)
+    return _Reading(ops, [layer_of(op) if is_layer(op) else None for op in ops]).order(outputs)
 
 
 class _Reading:
-    """A listing as it is made: maps by the values that they are."""
+    """An order as it is made: maps by the values that they are."""
 
     def __init__(self, ops: Sequence[Operation], layers: Sequence[Layer | None]):
         self.ops, self.layers = ops, layers
         self.numbers: dict[SSAValue, int] = {op.results[0]: i for i, op in enumerate(ops)}
         self.maps = [Map(i, size_of(op.results[0]), i) for i, op in enumerate(ops)]
 
-    def listing(self, outputs: Iterable[SSAValue]) -> Listing:
+    def order(self, outputs: Iterable[SSAValue]) -> LayerOrder:
         nodes = [self.node(i) for i in range(len(self.ops))]
         for value in outputs:
             number = self.map_of(value)
             self.maps[number].is_output = self.maps[number].needs_dram = True
         rows, columns = (rates_of(nodes, len(self.maps), d) for d in (ROWS, COLUMNS))
-        return Listing(nodes, self.maps, (rows[0], columns[0]), (rows[1], columns[1]))
+        return LayerOrder(nodes, self.maps, (rows[0], columns[0]), (rows[1], columns[1]))
 
     def map_of(self, value: SSAValue) -> int:
         root = root_of(value)

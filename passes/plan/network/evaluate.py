@@ -27,7 +27,7 @@ from frustum.passes.plan.unit import OVERLAPPED, TILE_OVERHEAD_CYCLES, held_byte
 
 
 @dataclass(frozen=True)
-class Realised:
+class Evaluation:
     """A unit that fits: partition, sub-maps of its layers (None: no work), bytes and cycles."""
 
     partition: Partition
@@ -43,7 +43,7 @@ def unit_of(
     return layers_of(list(ops), list(outputs), resident)
 
 
-def realise(
+def evaluate(
     unit: UnitLayers,
     partition: Partition,
     streamed: int,
@@ -51,7 +51,7 @@ def realise(
     target: Target,
     free_bytes: int,
     chunk_bytes: int,
-) -> Realised | None:
+) -> Evaluation | None:
     """The unit with this partition and its `streamed` largest weights streamed; None where it does not fit.
 
     Where pieces with small chunks of weights do not exist, or buffers are larger than the search thought, more of the
@@ -83,7 +83,7 @@ def realise(
     if unit.out.out_dims[0] == 1:
         cycles = one_image_cycles(unit, partition, projection, plans, target, kept, moved)
     cycles += waits(unit, partition, projection, plans, target, kept)
-    return Realised(partition, tuple(p.map if p else None for p in plans), needs, moved, cycles)
+    return Evaluation(partition, tuple(p.map if p else None for p in plans), needs, moved, cycles)
 
 
 def one_image_cycles(
