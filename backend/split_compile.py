@@ -39,7 +39,7 @@ from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Cuts, Range, at_outputs, cuts_within, pieces_of
 from frustum.passes.graph.map_sizes import check_dram
 from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
-from frustum.passes.plan.network.optimal import LARGE, MANY, SMALL
+from frustum.passes.plan.model import LARGE, MANY, SMALL
 from frustum.passes.weights import attach, store_of
 
 __all__ = ["Compilation", "Splitting", "When", "compile_pieces", "one_piece"]

@@ -27,19 +27,10 @@ from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectabl
 from frustum.passes.fuse.join import outputs_of
 from frustum.passes.fuse.operators import Operator, operators_of
 from frustum.passes.fuse.runs import plan_runs
+from frustum.passes.plan.cost import vector_bytes, weight_bytes
 from frustum.passes.plan.network.optimal import OptimalOptions, Plan
 from frustum.passes.plan.tile_search import ORDER, exhaust, with_extent
-from frustum.passes.plan.unit import (
-    Budget,
-    UnitPlan,
-    alignment,
-    bias_bytes,
-    candidates,
-    map_bytes,
-    plan_unit,
-    tile_bytes,
-    weight_bytes,
-)
+from frustum.passes.plan.unit import Budget, UnitPlan, alignment, candidates, map_bytes, plan_unit, tile_bytes
 
 __all__ = ["Candidate", "Limits", "Operator"]
 
@@ -170,7 +161,7 @@ class Candidate:
 
     def _weights_of(self, layer: Layer) -> Weights:
         def held(channels: int) -> int:
-            return weight_bytes(layer, channels) + bias_bytes(layer, channels)
+            return weight_bytes(layer, channels) + vector_bytes(layer, channels)
 
         channels, group = layer.out_dims[1], held(1)
         if self.limits.cout != "whole":
@@ -293,7 +284,7 @@ class Candidate:
                     size = math.prod(operand.dims) * operand.element_bytes
                     inputs[source.value] = max(size, inputs.get(source.value, 0))
         weights = sum(
-            weight_bytes(layer, layer.out_dims[1]) + bias_bytes(layer, layer.out_dims[1])
+            weight_bytes(layer, layer.out_dims[1]) + vector_bytes(layer, layer.out_dims[1])
             for layer in self.layers.layers
         )
         return sum(inputs.values()) + weights

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects.target import Target
+from frustum.passes.plan.model import SMALL
 from frustum.passes.plan.network.layer_order import is_layer, order_of
-from frustum.passes.plan.network.optimal import SMALL, Plan, annotate, plan_order, values_of, width_of
+from frustum.passes.plan.network.optimal import Plan, annotate, plan_order, values_of, width_of
 from frustum.passes.plan.network.search import Search
 from frustum.passes.plan.wrap import readers_between, wrap
 

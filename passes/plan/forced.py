@@ -21,9 +21,8 @@ from frustum.passes.analysis.bands import bands_of
 from frustum.passes.analysis.project import UnitLayers, Unprojectable, project, unit_layers
 from frustum.passes.analysis.roll import COLUMNS
 from frustum.passes.fuse.cuts import node_name
-from frustum.passes.plan.footprint import footprint
+from frustum.passes.plan.cost import chunk_bytes, footprint
 from frustum.passes.plan.network.evaluate import Evaluation, evaluate, residencies
-from frustum.passes.plan.network.search import chunk_bytes
 from frustum.passes.plan.pieces import LayerPlan
 
 DIMENSIONS = ("images", "channels", "rows", "columns")

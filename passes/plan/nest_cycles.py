@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.target import Target
+from frustum.passes.plan.model import PIECE_CYCLES
 
 Ints = NDArray[np.int64]
-PIECE_CYCLES = 8  # events and latencies of one piece; larger pieces also emulate faster
 
 
 def over(a: Ints | int, b: Ints | int) -> Ints:

@@ -25,12 +25,11 @@ from frustum.dialects.target.durations import vector_passes
 from frustum.dialects.tile import Access, Outer, Residency, SubMap, Whole
 from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.plan.busy_lines import Kernel, busy_cycles, filling_heights
+from frustum.passes.plan.model import COMPACT_GAIN, LATE
 from frustum.passes.plan.nest_cycles import clipped, copy_cycles, load_cycles, moves, nest_cycles, over
 
 ACCUMULATOR_BYTES = 4
 WIDE_BYTES = 4  # of a number that integers stand for: what is narrower and has scales is converted
-COMPACT_GAIN = 0.75  # of the cycles otherwise: short runs keep the SRAM port from weights that arrive meanwhile
-LATE = 0.3  # share of weights in one piece that is not loaded while the layer before is computed
 CHUNKS = 5  # the loop over input channels, the innermost of a product
 Ints = NDArray[np.int64]
 

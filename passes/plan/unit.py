@@ -26,21 +26,13 @@ from frustum.passes.analysis.project import (
     project,
     tile_counts,
 )
-from frustum.passes.plan.footprint import footprint
-from frustum.passes.plan.loaded import loaded_elements
+from frustum.passes.plan.cost import footprint, held_bytes, loaded_elements, vector_bytes
+from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OVERLAPPED, PASS_CYCLES, WIDEST
 from frustum.passes.plan.pieces import LayerPlan, halves, plan_layer, work_of
 from frustum.passes.plan.tile_search import SEARCHES, Search, find
 
 MAPS = "frustum.maps"
 """Attribute of a unit: the images at a time that it was fused for, where these are not all that fit."""
-WIDEST = 2  # widths at which something fits, from the full row down
-LARGEST_HEIGHTS = 3  # of the tiles that fit: beyond these only the borders grow
-LOOKED_AT = 8  # candidates whose cycles are modelled, cheapest in DRAM bytes first
-OVERLAPPED = (
-    0.2  # share of both that shows although they overlap; prefers less work on chip at equal DRAM time
-)
-TILE_OVERHEAD_CYCLES = 500  # filling and draining the pipeline of one tile
-
 
 @dataclass(frozen=True)
 class UnitPlan:
@@ -177,7 +169,7 @@ def search_among(
                 continue
             passes = math.prod(tile_counts(unit.out.out_dims, partition, clusters))
             found.append(
-                (moved + passes * TILE_OVERHEAD_CYCLES, moved, passes, partition, projection, residency)
+                (moved + passes * PASS_CYCLES, moved, passes, partition, projection, residency)
             )
             fitting += 1
             if largest and fitting == LARGEST_HEIGHTS:
@@ -189,7 +181,7 @@ def search_among(
         plans = layer_plans(unit, projection, target, residency, loops_left(unit, partition, clusters))
         if plans is None or not streams_fit(unit, partition, projection, plans, target, budget):
             continue
-        compute = passes * (sum(p.cycles for p in plans) + TILE_OVERHEAD_CYCLES)
+        compute = passes * (sum(p.cycles for p in plans) + PASS_CYCLES)
         transfer = moved / target.chip.dram.port_bytes_per_cycle
         score = max(compute, transfer) + OVERLAPPED * (compute + transfer)
         if best is None or score < best[0]:
@@ -279,26 +271,6 @@ def candidates(unit: UnitLayers, clusters: int, maps: int = 1) -> Iterator[Parti
             yield Partition(partition.tile, cluster_dim, depth)
 
 
-def weight_bytes(layer: Layer, channels: int) -> int:
-    """Bytes of the weights that make `channels` output channels."""
-    if not layer.is_matrix:
-        return 0
-    kernel, per_group = layer.params["kernel"], layer.params["channels"]
-    assert isinstance(kernel, tuple) and isinstance(per_group, int)
-    return channels * per_group * math.prod(kernel) * layer.weight_bytes
-
-
-def held_bytes(layer: Layer, channels: int) -> int:
-    """The same as SRAM and DRAM hold them: compressed, where they are to be."""
-    held, whole = layer.held
-    return -(-weight_bytes(layer, channels) * held // whole)
-
-
-def bias_bytes(layer: Layer, channels: int) -> int:
-    """Bytes of the bias, and of all else that has one number per output channel."""
-    return channels * sum(layer.channel_bytes)
-
-
 def tile_bytes(region: Region, element_bytes: int) -> int:
     return -(-region.elements * element_bytes // 16) * 16
 
@@ -322,7 +294,7 @@ def fit(
     copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
     weights = [copies * held_bytes(layer, c) for layer, c in zip(unit.layers, channels, strict=True)]
     used = map_bytes(unit, partition, projection) + sum(
-        copies * bias_bytes(layer, c) for layer, c in zip(unit.layers, channels, strict=True)
+        copies * vector_bytes(layer, c) for layer, c in zip(unit.layers, channels, strict=True)
     )
     residency: list[Residency] = ["stream" if varies(layer) else "unit" for layer in unit.layers]
     free = budget.sram_bytes - used
@@ -373,7 +345,7 @@ def streams_fit(
     copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
     held = sum(
         copies
-        * (bias_bytes(layer, c) + (held_bytes(layer, c) if p.map.weights == "unit" else 0))
+        * (vector_bytes(layer, c) + (held_bytes(layer, c) if p.map.weights == "unit" else 0))
         for layer, c, p in zip(unit.layers, channels, plans, strict=True)
     )
     streams = max((p.stream_bytes for p in plans), default=0)
@@ -395,5 +367,5 @@ def dram_bytes(
     for j, layer in enumerate(unit.layers):
         times = 1 if residency[j] == "unit" else counts[0] * counts[2] * counts[3]
         total += times * held_bytes(layer, layer.out_dims[1])
-        total += bias_bytes(layer, layer.out_dims[1])
+        total += vector_bytes(layer, layer.out_dims[1])
     return total

@@ -21,8 +21,8 @@ from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import UnitLayers, project, tile_counts, unit_layers
+from frustum.passes.plan.cost import loaded_elements
 from frustum.passes.plan.forced import Asked, force
-from frustum.passes.plan.loaded import loaded_elements
 from frustum.passes.plan.shortage import describe
 from frustum.passes.plan.unit import MAPS
 from frustum.passes.plan.wrap import wrap

@@ -14,7 +14,8 @@ from functools import cached_property
 
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable, project
-from frustum.passes.plan.footprint import footprint
+from frustum.passes.plan.cost import chunk_bytes, footprint, traffic
+from frustum.passes.plan.model import MOST_RECOMPUTED
 from frustum.passes.plan.network.evaluate import LayerPlan, SubMap, evaluate, residencies, unit_of
 from frustum.passes.plan.network.layer_order import order_of, orders
 from frustum.passes.plan.network.search import (
@@ -24,10 +25,8 @@ from frustum.passes.plan.network.search import (
     OF_IMAGES,
     WHOLE,
     boxes_of,
-    chunk_bytes,
 )
-from frustum.passes.plan.network.sweep import BY_IMAGES, MOST_RECOMPUTED, ROLL, SINGLE, shapes_of
-from frustum.passes.plan.traffic import traffic
+from frustum.passes.plan.network.sweep import BY_IMAGES, ROLL, SINGLE, shapes_of
 from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.runtime.reference.graph import network_of
 

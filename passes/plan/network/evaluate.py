@@ -18,12 +18,19 @@ from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS, Residency, SubMap
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import ROWS, Projection, UnitLayers, Unprojectable, project
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.plan.footprint import Footprint, footprint
-from frustum.passes.plan.loaded import loaded_elements
-from frustum.passes.plan.network.unit_cycles import compute_cycles, overlapped
+from frustum.passes.plan.cost import (
+    Footprint,
+    compute_cycles,
+    footprint,
+    held_bytes,
+    loaded_elements,
+    overlapped,
+    traffic,
+    weight_bytes,
+)
+from frustum.passes.plan.model import OVERLAPPED, PASS_CYCLES
 from frustum.passes.plan.pieces import LayerPlan, plan_layer, work_of
-from frustum.passes.plan.traffic import traffic
-from frustum.passes.plan.unit import OVERLAPPED, TILE_OVERHEAD_CYCLES, held_bytes, varies, weight_bytes
+from frustum.passes.plan.unit import varies
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ def evaluate(
     passes = 1
     for count in projection.counts:
         passes *= count
-    compute = passes * (sum(p.cycles for p in plans if p is not None) + TILE_OVERHEAD_CYCLES)
+    compute = passes * (sum(p.cycles for p in plans if p is not None) + PASS_CYCLES)
     transfer = moved / target.chip.dram.port_bytes_per_cycle
     cycles = max(compute, transfer) + OVERLAPPED * (compute + transfer)
     if unit.out.out_dims[0] == 1:

@@ -16,6 +16,27 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
 from frustum.passes.analysis.foreign import gather, sections_of
+from frustum.passes.plan.cost import chunk_bytes
+from frustum.passes.plan.model import (
+    ALIKE,
+    ALTERNATIVES,
+    CORRECTIONS,
+    FEWER,
+    LARGE,
+    LARGE_LENGTH,
+    LARGE_STATES,
+    MANY,
+    MANY_LENGTH,
+    MANY_STATES,
+    MUCH_SLOWER,
+    NEAR,
+    NEARLY,
+    ONCE,
+    QUICK_LENGTH,
+    QUICK_STATES,
+    SMALL,
+    TRIES,
+)
 from frustum.passes.plan.network.concatenations import Again, name_parts
 from frustum.passes.plan.network.evaluate import Evaluation, evaluate, unit_of
 from frustum.passes.plan.network.layer_order import (
@@ -34,26 +55,9 @@ from frustum.passes.plan.network.search import (
     Solution,
     Step,
     Ways,
-    chunk_bytes,
 )
 from frustum.passes.plan.network.sweep import Group, Sweep, by_channels
 from frustum.passes.plan.wrap import wrap
-
-TRIES = 24  # solutions looked at before groups that do not fit after all are given up
-SMALL = 24  # layers up to which every order is searched in full
-QUICK_STATES, QUICK_LENGTH = 2, 12  # of the search that finds an order and a bound
-MANY = 120  # layers beyond which one order is searched
-LARGE = 200  # layers beyond which less of it is searched
-MANY_STATES, MANY_LENGTH = 12, 48
-LARGE_STATES, LARGE_LENGTH = 4, 24
-NEAR = 1.0005  # times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for
-NEARLY = 1.001  # times the compulsory bytes: enough where only the search of more ways finds it
-ONCE = 1.25  # where time comes first: so much more of it is given for weights that are read once, and fewer bytes
-MUCH_SLOWER = 1.4  # times the cycles of the search, when exact numbers correct it
-CORRECTIONS = 4  # such searches at most
-ALIKE = 4  # shapes of a group of which the fastest is taken by exact numbers
-FEWER = 2  # streamed weights than the search thinks necessary, tried first where they are read in every pass
-ALTERNATIVES = 24  # shapes of a group that are tried where the cheapest has no pieces that fit
 
 
 @dataclass(frozen=True)

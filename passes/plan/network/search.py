@@ -24,28 +24,29 @@ from frustum.dialects.tile import Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import tile_counts
 from frustum.passes.analysis.unit_layers import layers_of
+from frustum.passes.plan.cost import chunk_bytes, overlapped
+from frustum.passes.plan.model import (
+    MOST_BANNED,
+    MOST_KEPT,
+    MOST_STATES,
+    OVERLAPPED,
+    PASS_CYCLES,
+)
 from frustum.passes.plan.network.layer_order import LayerOrder, Map
 from frustum.passes.plan.network.sweep import (
     BY_IMAGES,
     ROLL,
-    STEP_CYCLES,
     Boundary,
     Group,
     Ints,
     Sweep,
     by_channels,
 )
-from frustum.passes.plan.network.unit_cycles import overlapped
-from frustum.passes.plan.unit import OVERLAPPED, Budget, UnitPlan, plan_unit
+from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 
-MOST_STATES = 48
-MOST_BANNED = 4  # ways of some layers that do not fit after all, before they are no group any more
-MOST_KEPT = 3  # of the outputs of a group, any subset of so many may stay
 RESIDENT_CONCAT = (
     False  # a buffer for the whole would be needed from the first part on, which is not modelled
 )
-CHUNK_SHARE = 128  # a chunk of streamed weights is at most this part of SRAM: the pieces decide; or
-SMALLEST_CHUNK_BYTES = 2048
 CYCLE_BITS = 31
 HUGE = 1 << 62
 FORM_BITS = 2
@@ -106,10 +107,6 @@ def is_read_again(plan: UnitPlan, layer: Layer | None, clusters: int) -> bool:
     assert layer is not None
     images, _, rows, columns = tile_counts(layer.out_dims, plan.partition, clusters)
     return images * rows * columns > 1 and any(m.weights == "stream" for m in plan.maps)
-
-
-def chunk_bytes(capacity: int) -> int:
-    return max(SMALLEST_CHUNK_BYTES, capacity // CHUNK_SHARE)
 
 
 @dataclass
@@ -515,7 +512,7 @@ class Ways:
         if self.search.fastest:
             cycles = np.maximum(base.cycles, transfer) + self.waited(base, streamed)
             return cast(
-                Ints, cycles + base.passes * STEP_CYCLES + ((base.cycles + transfer) * OVERLAPPED).astype(np.int64)
+                Ints, cycles + base.passes * PASS_CYCLES + ((base.cycles + transfer) * OVERLAPPED).astype(np.int64)
             )
         # In one pass what is held comes as pieces need it; what is streamed only while its own layer is computed.
         held = (self.total_weights - self.streamed[streamed]) * (base.passes > 1)

@@ -3,7 +3,7 @@
 A group is an interval of a `LayerOrder`.  Going back one layer costs a few numpy operations on arrays over all tile
 shapes (`Shapes`): what a layer's consumers need of it never changes by what stands before it.
 Source: docs/techniques/frustum.md, "Regions", "Borders"; Occam (doi 10.1145/3566052) in the form of rates and leads;
-the same numbers as `analysis/project.py` and `analysis/footprint.py` give for one unit and one partition.
+the same numbers as `analysis/project.py` and `plan/cost.py` give for one unit and one partition.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from frustum.dialects.tile import AnyAxis, Whole
 from frustum.dialects.unit import Borders, Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import grid_of
+from frustum.passes.plan.model import FEWEST_COLUMNS, LAYER_CYCLES, MOST_RECOMPUTED, PIECE_SHARE, STRIPS
 from frustum.passes.plan.nest_cycles import over
 from frustum.passes.plan.network.layer_order import LayerOrder, Node, Read
 from frustum.passes.plan.pieces import halves, operations_of, passes_of
@@ -33,12 +34,6 @@ Ints = NDArray[np.int64]
 SINGLE, OVERLAP, ROLL = 0, 1, 2
 SPATIAL = ("conv", "pool", "unary", "binary", "lrn", "resize", "concat", "shuffle", "pick")
 BY_IMAGES, BY_ROWS, BY_COLUMNS = 0, 2, 3  # what is dealt to the clusters
-STRIPS = (1, 2, 3, 4, 6, 8, 12)
-FEWEST_COLUMNS = 8  # narrower strips read more than they save
-PIECE_SHARE = 4  # a piece is at most this part of NRAM: two copies of what is read, and of what is made
-STEP_CYCLES = 500  # of one pass over a tile: filling and draining the pipeline
-LAYER_CYCLES = 300  # of one layer in one pass: latencies and events of its pieces
-MOST_RECOMPUTED = 2.0  # times the multiply-accumulates of the group (docs/techniques/tfu.md, rule 11: 100 %)
 FAR = 1 << 40
 
 

@@ -10,13 +10,13 @@ from xdsl.ir import SSAValue
 from frustum.dialects.target import Target
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.unit_layers import UnitLayers, unit_layers
+from frustum.passes.plan.cost import chunk_bytes
+from frustum.passes.plan.model import TRIED
 from frustum.passes.plan.network.evaluate import Evaluation, evaluate
 from frustum.passes.plan.network.layer_order import is_layer, order_of
-from frustum.passes.plan.network.search import Search, Ways, chunk_bytes
+from frustum.passes.plan.network.search import Search, Ways
 from frustum.passes.plan.network.sweep import Sweep
 from frustum.passes.plan.unit import Budget, plan_unit
-
-TRIED = 8
 
 
 def plan_given(unit: UnitOp, target: Target, sram_bytes: int, borders: str = "auto") -> Evaluation | None:

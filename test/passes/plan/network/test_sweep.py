@@ -13,8 +13,7 @@ from frustum.dialects import graph
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import project
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.plan.footprint import footprint
-from frustum.passes.plan.loaded import loaded_elements
+from frustum.passes.plan.cost import footprint, loaded_elements, vector_bytes, weight_bytes
 from frustum.passes.plan.network.layer_order import network_ops, order_of
 from frustum.passes.plan.network.sweep import (
     BY_IMAGES,
@@ -26,7 +25,7 @@ from frustum.passes.plan.network.sweep import (
     covered,
     shapes_of,
 )
-from frustum.passes.plan.unit import bias_bytes, candidates, weight_bytes
+from frustum.passes.plan.unit import candidates
 from frustum.runtime.reference.graph import network_of
 
 DEFAULT, EDGE, MANYCORE = (targets.load(name) for name in ("default", "edge", "manycore"))
@@ -84,7 +83,7 @@ def check(order, group, k, channels, clusters=1):
     )
     assert sum(int(b.moved[k]) for b in group.inputs) + group.constant_bytes == moved
     assert sum(group.weights) == sum(weight_bytes(x, x.out_dims[1]) for x in unit.layers)
-    assert group.vector_bytes == sum(bias_bytes(x, x.out_dims[1]) for x in unit.layers)
+    assert group.vector_bytes == sum(vector_bytes(x, x.out_dims[1]) for x in unit.layers)
 
 
 @given(st.integers(-20, 20), st.integers(1, 9), st.integers(1, 12), st.integers(1, 9), st.integers(1, 40))

@@ -13,8 +13,9 @@ from stops import executable, modules_at_stops, target
 from frustum.backend.pipeline import Choices
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.project import project, unit_layers
+from frustum.passes.plan.cost import compute_cycles, overlapped, times
+from frustum.passes.plan.model import HIDDEN, WAITED
 from frustum.passes.plan.network.optimal import plan_network
-from frustum.passes.plan.network.unit_cycles import HIDDEN, WAITED, compute_cycles, overlapped, times
 from frustum.passes.plan.pieces import LayerPlan, SubMap
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference.graph import network_of

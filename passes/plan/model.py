@@ -1,0 +1,92 @@
+"""Every number of the planner that no machine file gives: shares in its cycle models, and how far its searches look.
+
+Beside each stands what set it: the change that measured it, or the test that holds it.  Two tests hold the cycle
+models as a whole against the emulator: `test_piece_cycles.py` (a layer alone, within 4 %) and `test_cost.py` (small
+networks, within 20 %); `benchmarks/measure.py` measures what plans that they choose take.
+"""
+
+# --- cycles of a layer's nest of pieces (pieces.py, piece_cycles.py)
+
+# Events and latencies of one piece: the layers alone of `test_piece_cycles.py`; larger pieces also emulate faster.
+PIECE_CYCLES = 8
+# Compacted pieces must take less than this part of the cycles otherwise: their short runs keep the SRAM port from
+# weights that arrive meanwhile.  No measurement is recorded; the strided layers of `benchmarks/measure.py` show it.
+COMPACT_GAIN = 0.75
+# Share of weights in one piece that is not loaded while the layer before is computed.  With it mobilenetv1 went from
+# 1.9 to 1.35 M cycles at 1 MiB, as did `PIECE_CYCLES`, `HIDDEN`, `WAITED`, `LAYER_CYCLES`, `PIECE_SHARE` together.
+LATE = 0.3
+
+# --- cycles of a unit (cost.py)
+
+# Filling and draining the pipeline of one tile.  No measurement is recorded; plans depend on it little, since bytes
+# come first, and `benchmarks/sums.py` says whether any does.
+PASS_CYCLES = 500
+# Share of computing and transfers that shows although they overlap, of several images or tiles that follow each other.
+# It prefers less work on chip at equal DRAM time; `test_default_search.py` counts that no search beats the plans.
+OVERLAPPED = 0.2
+# The same share in the model of one image, which counts what surely shows by itself: `test_cost.py`.
+HIDDEN = 0.05
+# Share of weights in which nothing is computed, before the first of several passes or streamed: `test_cost.py`.
+WAITED = 0.3
+# Latencies and events of the pieces of one layer in one pass, in the search over all shapes: `test_cost.py`.
+LAYER_CYCLES = 300
+# The search takes a piece for at most this part of NRAM: two copies of what is read, and of what is made.
+PIECE_SHARE = 4
+
+# --- tiles of one unit (unit.py)
+
+# Widths at which something fits, from the full row down, and heights of each: beyond these only the borders grow.
+# `test_default_search.py` holds that no other search finds fewer bytes.
+WIDEST = 2
+LARGEST_HEIGHTS = 3
+# Tiles whose cycles are modelled for each dimension that is dealt to clusters, those with the fewest DRAM bytes first.
+LOOKED_AT = 8
+
+# --- shapes and weights in the search over a whole network (network/)
+
+# Column strips that are tried, and the fewest columns of one: narrower strips read more than they save.
+STRIPS = (1, 2, 3, 4, 6, 8, 12)
+FEWEST_COLUMNS = 8
+# Times the multiply-accumulates of a group with overlapping borders (docs/techniques/tfu.md, rule 11: 100 % more).
+MOST_RECOMPUTED = 2.0
+# A chunk of streamed weights is at most this part of SRAM, or so many bytes: the pieces decide how large it is.
+# In less than 12 KiB of SRAM that is too much (docs/optimal.md, "Known limits").
+CHUNK_SHARE = 128
+SMALLEST_CHUNK_BYTES = 2048
+# Fewer streamed weights than the search thinks necessary are tried first, where they are read in every pass:
+# SqueezeNet on edge went from 3.81 to 2.78 MB.
+FEWER = 2
+# Shapes of a given unit that are tried, the cheapest first (`test_unit_shapes.py`).
+TRIED = 8
+# Shapes of a group that are tried where the cheapest has no pieces that fit.
+ALTERNATIVES = 24
+# Shapes of a group of which the fastest is taken by exact numbers, where time comes first.  This, `MUCH_SLOWER`,
+# `CORRECTIONS` and `ONCE` came with batches planned for time: ResNet-50 of 16 images 22.2 to 5.6 M cycles.
+ALIKE = 4
+# Times the search's cycles, when exact numbers correct the search, and how often they do.
+MUCH_SLOWER = 1.4
+CORRECTIONS = 4
+# So much more time is given for weights that are read once, and fewer bytes.
+ONCE = 1.25
+
+# --- how long the search over a whole network is (network/); times of planning are in `benchmarks/README.md`
+
+# Layers up to which every order is searched in full; beyond which one order is searched; beyond which less of it is.
+# With 200 instead of 120 FastestDet moves 1.005 and NanoDet 1.002 times the compulsory bytes.
+SMALL, MANY, LARGE = 24, 120, 200
+# Sets of resident maps that are kept at a cut, and of a group's outputs any subset of so many may stay:
+# `test/support/brute_force.py` finds no cheaper plan of small networks.
+MOST_STATES = 48
+MOST_KEPT = 3
+# States and layers of a group: of the search that finds an order and a bound, of large networks, of very large ones.
+# The quick search made ResNet-50 4.8 to 2.7 s and Inception v1 27 to 10 s of planning.
+QUICK_STATES, QUICK_LENGTH = 2, 12
+MANY_STATES, MANY_LENGTH = 12, 48
+LARGE_STATES, LARGE_LENGTH = 4, 24
+# Times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for; enough where
+# only the search of more ways finds it.
+NEAR, NEARLY = 1.0005, 1.001
+# Solutions looked at before groups that do not fit after all are given up, and ways of some layers that do not fit
+# before they are no group any more: YOLOX in 19 s instead of minutes.
+TRIES = 24
+MOST_BANNED = 4
