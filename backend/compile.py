@@ -40,7 +40,7 @@ from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.fuse.policy import chosen
 from frustum.passes.lower.weight_blocks import COMPRESSION
 from frustum.passes.onnx.import_onnx import MODEL
-from frustum.passes.tile.order_words import parse_order
+from frustum.passes.tile.orders import parse_order
 from frustum.passes.weights import WeightStore, store_of
 
 ACCURACY = "frustum.accuracy"

@@ -53,7 +53,7 @@ from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.lower.share_weights import ShareWeights
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.lower_units import LowerUnits
-from frustum.passes.tile.order_words import parse_order
+from frustum.passes.tile.orders import parse_order
 from frustum.passes.tile.partition import TILED, PartitionUnits
 from frustum.passes.tile.split_breadth_first import ROLLING, SplitBreadthFirst
 

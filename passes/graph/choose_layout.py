@@ -20,7 +20,6 @@ from frustum.dialects.target.durations import Mode, matrix_work, transfer_cycles
 from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import RANK, MapOperand, dense, is_move
-from frustum.passes.analysis.layouts import BLOCK, LAYOUT, LAYOUTS, LayoutName, view_in
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.analysis.project import (
     Region,
@@ -31,6 +30,7 @@ from frustum.passes.analysis.project import (
     project,
     unit_layers,
 )
+from frustum.passes.analysis.unit_layers import BLOCK, LAYOUT, LAYOUTS, LayoutName, view_in
 
 GAIN = 0.9
 """Another layout than nchw must be modelled at less than this part of its cycles: the model knows no overlap."""

@@ -18,7 +18,6 @@ from frustum.dialects.target.fit import OrderDoesNotFit
 from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import CONCAT, SAME4, Layer, MapOperand, dense, four, scales_of
-from frustum.passes.analysis.layouts import LAYOUT, layout_of, view_in, view_of
 from frustum.passes.analysis.module import element_of
 from frustum.passes.analysis.project import (
     Place,
@@ -33,6 +32,7 @@ from frustum.passes.analysis.project import (
     unit_layers,
 )
 from frustum.passes.analysis.roll import COLUMNS
+from frustum.passes.analysis.unit_layers import LAYOUT, layout_of, view_in, view_of
 from frustum.passes.plan.pieces import plan_layer, work_of
 from frustum.passes.plan.shortage import describe
 from frustum.passes.tile.resident import (

@@ -1,25 +1,37 @@
-"""Units to loops over tiles: what is loaded, computed and stored for each tile, by projection from the output back."""
+"""Units to loops over tiles: of layers, of bands of columns one after the other, of a movement of data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import Operation, OpResult
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
-from frustum.dialects.graph import WeightOp
+from frustum.dialects.graph import ConcatOp, WeightOp, tensor_of
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.bands import bands_of
 from frustum.passes.analysis.layer import is_move, moves_of
 from frustum.passes.analysis.module import element_bytes, target_of
+from frustum.passes.analysis.project import Unprojectable, places_of, project, unit_layers
+from frustum.passes.analysis.roll import COLUMNS
+from frustum.passes.analysis.unit_layers import LAYOUT
 from frustum.passes.plan.copy_tiles import plan_move
-from frustum.passes.tile.lower_bands import lower_bands
-from frustum.passes.tile.lower_layers import OWN, PRODUCED, Inside, empty, lower_layers
+from frustum.passes.tile.lower_layers import (
+    OWN,
+    PRODUCED,
+    Cut,
+    Inside,
+    Results,
+    empty,
+    lower_cut,
+    lower_layers,
+)
 from frustum.passes.tile.resident import Resident
 from frustum.passes.tile.side_by_side import alias
 
@@ -105,3 +117,42 @@ def lower_moves(unit: UnitOp, op: Operation, target: Target) -> t.UnitOp:
 
 
 __all__ = ["OWN", "PRODUCED", "LowerUnits", "lower_unit"]
+
+
+def lower_bands(unit: UnitOp, target: Target) -> ConcatOp:
+    """The bands before the unit, and their results side by side, which takes its place.
+
+    Raises `PassFailedException` for a partition that does not go with the layers, or a map that does not lie in nchw.
+    """
+    name = unit.unit_name.data
+    if LAYOUT in unit.attributes:
+        raise PassFailedException(
+            f"unit {name} goes in bands of columns: its map lies in nchw, found {LAYOUT}"
+        )
+    block, parts = unit.parent, []
+    assert block is not None
+    for number, cut in enumerate(band_cuts(unit, target)):
+        kind = TensorType(tensor_of(unit.results[0]).element_type, cut.layers.out.out_dims)
+        results = Results([kind], [len(cut.layers.layers) - 1], {}, {0: 0}, {}, {})
+        lowered = lower_cut(unit, cut, results, target)
+        lowered.properties["unit_name"] = StringAttr(f"{name}.{number}")
+        lowered.location = unit.location
+        block.insert_op_before(lowered, unit)
+        parts.append(lowered)
+    return ConcatOp([part.results[0] for part in parts], COLUMNS)
+
+
+def band_cuts(unit: UnitOp, target: Target) -> list[Cut]:
+    """How each band is cut."""
+    assert unit.partition is not None
+    found = []
+    try:
+        for band in bands_of(unit_layers(unit), unit.partition.data):
+            projection = project(band.layers, band.partition, target.chip.clusters)
+            places = places_of(band.layers, projection, band.partition.depth)
+            found.append(Cut(band.layers, band.partition, projection, places, band.own_elements))
+    except Unprojectable as reason:
+        raise PassFailedException(
+            f"unit {unit.unit_name.data} cannot be cut as {unit.partition}: {reason}"
+        ) from reason
+    return found

@@ -17,7 +17,7 @@ from frustum.backend.split_compile import Splitting, When
 from frustum.dialects.target import Target
 from frustum.passes.fuse.policy import problems_of
 from frustum.passes.onnx.import_onnx import INT8
-from frustum.passes.tile.order_words import parse_order
+from frustum.passes.tile.orders import parse_order
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import Array
 from frustum.runtime.model.calibration import Method

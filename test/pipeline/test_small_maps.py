@@ -25,7 +25,7 @@ from frustum.dialects import graph
 from frustum.dialects import tile as t
 from frustum.dialects.unit import Partition
 from frustum.passes.tile.assign_order import AssignOrder
-from frustum.passes.tile.order_words import parse_order
+from frustum.passes.tile.orders import parse_order
 from frustum.runtime.machine import Machine
 
 HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

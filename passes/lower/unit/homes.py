@@ -16,7 +16,7 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.tile import Tile
-from frustum.passes.lower.unit.blocks import CHANNELS
+from frustum.passes.lower.unit.memory_map import CHANNELS
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from typing import Any, cast
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 
 from frustum.dialects import isa
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, aligned
 from frustum.dialects.isa.program import (
     ACCUMULATORS,
     ELEMENT_BYTES,
@@ -34,12 +34,17 @@ from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
 from frustum.passes.analysis.project import memory_order
-from frustum.passes.lower.unit.blocks import Part
 from frustum.passes.lower.unit.instructions import COMPUTE
-from frustum.passes.lower.unit.memory_map import Placed, aligned, byte_strides, four, offset_of, tile_bytes
-from frustum.passes.lower.unit.piece_stores import Leaving, part_of_pieces
+from frustum.passes.lower.unit.memory_map import (
+    Placed,
+    byte_strides,
+    four,
+    offset_of,
+    sampled,
+    tile_bytes,
+)
+from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
 from frustum.passes.lower.unit.raster import parts_of
-from frustum.passes.lower.unit.resize import sampled
 from frustum.passes.lower.unit.shuffle import SHUFFLE, load_groups
 
 Emit = Callable[[Block, int], None]

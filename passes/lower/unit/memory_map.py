@@ -1,28 +1,25 @@
-"""Small things that every lowering of the tile level uses: where tiles lie, and how tile indices become loop levels."""
+"""Where boxes of maps lie in memories, and how tile indices become loop levels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
+from xdsl.utils.exceptions import PassFailedException
 
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, aligned
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Element, Four, View, Wrap
 from frustum.dialects.tile import TensorView, Tile
 from frustum.passes.analysis.project import strides_in
-from frustum.passes.lower.unit.blocks import CHANNELS, exactly
 
-ALIGNMENT_BYTES = 16
+CHANNELS = 1
+"""The dimension that may lie in blocks."""
 
 
 def four(values: Sequence[int]) -> Four:
     a, b, c, d = values
     return (a, b, c, d)
-
-
-def aligned(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 @dataclass
@@ -110,6 +107,50 @@ def offset_of(start: Sequence[Affine], strides: Sequence[int]) -> Affine:
     return offset
 
 
+def exactly(value: Affine, divisor: int) -> Affine:
+    """The value divided by what all of it is a multiple of."""
+    parts = value.base, value.cluster, value.core, *value.loops
+    assert all(part % divisor == 0 for part in parts), f"{value} is no multiple of {divisor}"
+    loops = tuple(c // divisor for c in value.loops)
+    return Affine(value.base // divisor, loops, value.cluster // divisor, value.core // divisor)
+
+
 def is_shared(start: Sequence[Affine], clusters: int) -> bool:
     """Whether all clusters want the same box."""
     return clusters > 1 and not any(s.cluster for s in start)
+
+
+@dataclass
+class Sampled(Placed):
+    """Every `steps`-th row and column of a place, counted from 0 of the map: its positions are those of the result."""
+
+    source: Placed | None = None
+    steps: tuple[int, int] = (1, 1)
+
+    @property
+    def buffer(self) -> SSAValue:
+        return self.whole.buffer
+
+    @property
+    def whole(self) -> Placed:
+        assert self.source is not None
+        return self.source
+
+    def view(self, start: Sequence[Affine], clusters_on: int = 0) -> View:
+        n, c, h, w = start
+        seen = self.whole.view((n, c, h * self.steps[0], w * self.steps[1]), clusters_on)
+        return replace(seen, strides=self.strides)
+
+
+def sampled(place: Placed, out: Placed, steps: tuple[int, int]) -> Sampled:
+    """The positions of a place that a layer's region `out` reads; raises PassFailedException for a ring, whose end may
+    lie between them."""
+    if place.wrap is not None or type(place) is not Placed:
+        raise PassFailedException("positions of a ring are read with a stride: its pieces cannot be compacted")
+    n, c, h, w = place.strides
+    strides = four((n, c, h * steps[0], w * steps[1]))
+    start = (*place.start[:2], *out.start[2:])
+    extent, bound = (
+        four((*own[:2], *of_out[2:])) for own, of_out in ((place.extent, out.extent), (place.bound, out.bound))
+    )
+    return Sampled(place.element, start, extent, bound, strides, source=place, steps=steps)

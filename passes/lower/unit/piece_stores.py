@@ -7,7 +7,7 @@ from the region's beginning, so that clipping to the box's bound is clipping to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -15,12 +15,23 @@ from xdsl.ir import Operation
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Four, Span
 from frustum.passes.analysis.piece_nest import Piece
-from frustum.passes.lower.unit.blocks import Part
 from frustum.passes.lower.unit.memory_map import Placed
 from frustum.passes.lower.unit.raster import RasterPlaced
 
 WASTE = 2
 """Pieces may keep the port at the destination busy so many times longer than the whole: they go while it is idle."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one copy moves: where it starts, and its box."""
+
+    start: tuple[Affine, ...]
+    box: Box
+
+
+def whole_part(start: Sequence[Affine], region: Box) -> Part:
+    return Part(tuple(start), Box(cast(Any, tuple(start)), region.extent, region.bound))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from xdsl.ir import Block, Operation
 
 from frustum.dialects import isa
 from frustum.dialects.isa.program import Box, View
-from frustum.passes.lower.unit.blocks import CHANNELS
+from frustum.passes.lower.unit.memory_map import CHANNELS
 
 MOST_PARTS = 4
 """Of one load or store: more of them cost code and latency and gain little."""

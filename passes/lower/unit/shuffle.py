@@ -12,8 +12,7 @@ from frustum.dialects.tile import Tile
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.project import memory_order
-from frustum.passes.lower.unit.blocks import exactly
-from frustum.passes.lower.unit.memory_map import Placed, byte_strides, four, tile_bytes
+from frustum.passes.lower.unit.memory_map import Placed, byte_strides, exactly, four, tile_bytes
 
 if TYPE_CHECKING:
     from frustum.passes.lower.unit.layer import LayerLowering

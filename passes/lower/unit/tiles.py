@@ -13,9 +13,9 @@ from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Wrap
 from frustum.passes.analysis.project import ROWS
-from frustum.passes.lower.unit.blocks import CHANNELS
 from frustum.passes.lower.unit.homes import Home
 from frustum.passes.lower.unit.memory_map import (
+    CHANNELS,
     Placed,
     at_levels,
     box_at_levels,

@@ -1,18 +1,36 @@
-"""Tiles between DRAM and SRAM, and from one cluster's SRAM to another's."""
+"""Tiles between DRAM and SRAM, and from one cluster's SRAM to another's; tensors from DRAM to DRAM through SRAM."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Block, Operation, Region
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
-from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box
-from frustum.passes.lower.unit.blocks import Part, by_blocks, whole_part
-from frustum.passes.lower.unit.memory_map import Placed, at_levels, box_at_levels, dram_view, four, is_shared
-from frustum.passes.lower.unit.piece_stores import Leaving
+from frustum.dialects.extents import Extents
+from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, View
+from frustum.dialects.unit import Partition
+from frustum.passes.analysis.module import element_of
+from frustum.passes.analysis.project import memory_order
+from frustum.passes.lower.unit.memory_map import (
+    CHANNELS,
+    Placed,
+    at_levels,
+    box_at_levels,
+    byte_strides,
+    dram_view,
+    four,
+    is_shared,
+    tile_bytes,
+)
+from frustum.passes.lower.unit.piece_stores import Leaving, Part, whole_part
+from frustum.passes.lower.unit.program import Window
 from frustum.passes.lower.unit.raster import parts_of
 
 if TYPE_CHECKING:
@@ -95,3 +113,88 @@ def leave(unit: UnitLowering, leaving: Leaving) -> None:
     depth, box = len(unit.loops), leaving.region
     for own, first, part in parts_of(leaving.tile, box.start, box):
         by_blocks(unit.innermost, partial(leaving.copy, own=own), Part(first, part), leaving.block, depth, unit.stage)
+
+
+Starts = tuple[Affine, Affine, Affine, Affine]
+
+
+def lower_move(
+    op: t.MoveOp, source: Window, result: Window, clusters: int, tags: dict[str, int]
+) -> list[isa.AllocOp | isa.CopyOp | isa.RepeatOp]:
+    """The operations that copy from one tensor to the other."""
+    partition = op.partition.data
+    dims = four([int(v) for v in op.dims.get_values()])
+    low = [int(v) for v in op.low.get_values()]
+    bound = four([int(v) for v in op.bound.get_values()])
+    element = element_of(cast(TensorType[Any], op.source.type).element_type)
+    size = ELEMENT_BYTES[element]
+    loops, start = move_loops(dims, partition, clusters)
+    shifted = cast(Starts, tuple(s + x for s, x in zip(start, low, strict=True)))
+    from_view, to_view = source.view(op.source_view.data), result.view(op.target_view.data)
+    tile = t.Tile(element, partition.tile, memory_order(from_view.strides, bound))
+    alloc = isa.AllocOp("sram", tile_bytes(tile), 2 if loops else 1)
+    local = View(element, Affine(), byte_strides(tile))
+    read = isa.CopyOp(
+        "gdma",
+        source.buffer,
+        alloc.buffer,
+        src_view=dram_view(element, from_view, shifted, size),
+        dst_view=local,
+        box=Box(shifted, partition.tile, bound),
+        fill=None if op.fill is None else op.fill.value.data,
+        multicast=is_shared(shifted, clusters),
+        **cast(Any, tags),
+    )
+    write = isa.CopyOp(
+        "gdma",
+        alloc.buffer,
+        result.buffer,
+        src_view=local,
+        dst_view=dram_view(element, to_view, start, size),
+        box=Box(start, partition.tile, dims),
+        stage=1 if loops else 0,
+        **cast(Any, tags),
+    )
+    return nested([alloc, read, write], [count for _, count in loops])
+
+
+def move_loops(dims: Extents, partition: Partition, clusters: int) -> tuple[list[tuple[int, int]], Starts]:
+    """The loops over the tiles (dimension, count), and where a tile starts in terms of their levels."""
+    dealt = [clusters if d == partition.clusters else 1 for d in range(4)]
+    counts = [math.ceil(math.ceil(dims[d] / partition.tile[d]) / dealt[d]) for d in range(4)]
+    loops = [d for d in range(4) if counts[d] > 1]
+    start = []
+    for d in range(4):
+        own = Affine.index(loops.index(d), partition.tile[d] * dealt[d]) if d in loops else Affine()
+        start.append(own + Affine(cluster=partition.tile[d]) if dealt[d] > 1 else own)
+    return [(d, counts[d]) for d in loops], cast(Starts, tuple(start))
+
+
+def nested(
+    ops: list[isa.AllocOp | isa.CopyOp | isa.RepeatOp], counts: list[int]
+) -> list[isa.AllocOp | isa.CopyOp | isa.RepeatOp]:
+    """The operations inside loops, outermost first."""
+    for count in reversed(counts):
+        block = Block()
+        block.add_ops(ops)
+        ops = [isa.RepeatOp(count, Region(block))]
+    return ops
+
+
+def by_blocks(
+    body: Block, copy: Callable[[Part, int], Operation], whole: Part, block: int, level: int, stage: int
+) -> None:
+    """Append the copy of a part, or, of several blocks, a loop at nesting `level` over the copies of each."""
+    extent = whole.box.extent[CHANNELS]
+    count = -(-extent // block) if block > 1 else 1
+    if count == 1:
+        body.add_op(copy(whole, stage))
+        return
+    n, c, h, w = whole.start
+    start = (n, c + Affine.index(level, block), h, w)
+    n_extent, _, h_extent, w_extent = whole.box.extent
+    limit = c + extent if extent % block else None
+    box = Box(start, (n_extent, block, h_extent, w_extent), whole.box.bound, (None, limit, None, None))
+    inner = Block()
+    inner.add_op(copy(Part(start, box), 0))
+    body.add_op(isa.RepeatOp(count, Region(inner), stage=stage))

@@ -17,14 +17,13 @@ from frustum.dialects.isa.program import Affine
 from frustum.dialects.tile.sweeps import Sweep
 from frustum.passes.analysis.project import ROWS
 from frustum.passes.lower.unit import prefetch as ahead
-from frustum.passes.lower.unit.declarations import Window
 from frustum.passes.lower.unit.homes import tile_of
 from frustum.passes.lower.unit.layer import LayerLowering, Site, WeightSource
 from frustum.passes.lower.unit.memory_map import Placed
-from frustum.passes.lower.unit.moves import lower_move
 from frustum.passes.lower.unit.piece_stores import Leaving
+from frustum.passes.lower.unit.program import Window
 from frustum.passes.lower.unit.tiles import Tiles, joined, resident
-from frustum.passes.lower.unit.transfers import leave, load, sent, stored
+from frustum.passes.lower.unit.transfers import leave, load, lower_move, sent, stored
 from frustum.passes.lower.unit.weight_loads import hold
 from frustum.passes.tile.lower_units import OWN, PRODUCED
 

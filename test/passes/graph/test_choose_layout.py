@@ -20,8 +20,8 @@ from frustum.dialects.isa import CopyOp, RepeatOp
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.tile import FTile, TensorView, UnitOp
 from frustum.dialects.unit import UnitOp as GraphUnit
-from frustum.passes.analysis.layouts import BLOCK, LAYOUT, LAYOUTS, view_in
 from frustum.passes.analysis.project import Region
+from frustum.passes.analysis.unit_layers import BLOCK, LAYOUT, LAYOUTS, view_in
 from frustum.passes.graph.choose_layout import Box, ChooseLayout, Copies, Product, run_elements
 
 NETWORKS = ("inception", "residual", "grouped", "wide")
