@@ -147,6 +147,3 @@ def across(dims: Extents, span: Span) -> Extents:
 def size(dims: Extents) -> int:
     n, c, h, w = dims
     return n * c * h * w
-
-
-__all__ = ["Band", "bands_of"]

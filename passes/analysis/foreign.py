@@ -14,8 +14,6 @@ from xdsl.ir import Block, Operation, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.foreign import is_foreign
 
-__all__ = ["gather", "is_movable", "is_read_by_others", "others_in", "sections_of"]
-
 FIXED = (g.NetworkOp, g.OutputOp, g.CallOp)
 """Operations of the graph level that are no layers and stay where they are."""
 

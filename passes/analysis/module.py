@@ -1,4 +1,4 @@
-"""What passes read from the module's attributes."""
+"""What passes read from attributes, of the module and of its types."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element
 from frustum.dialects.target import ATTRIBUTE, Target, from_attribute
+
+PRODUCED = "frustum.macs"
+"""Attribute of a computation: multiply-accumulates of the network's layer, each counted once."""
+OWN = "frustum.own_elements"
+"""Attribute of a computation: elements of the network's map that it counts for, where these are not all."""
 
 
 def target_of(module: ModuleOp) -> Target:

@@ -1,5 +1,5 @@
-"""The layers of a unit, where their operands come from, which of its maps lie side by side in one buffer; in which order
-the elements of maps between units lie in DRAM (noted on the unit that makes the map)."""
+"""The layers of a unit, where their operands come from, which of its maps lie side by side in one buffer, in which
+order the elements of maps between units lie in DRAM (noted on the unit that makes the map)."""
 
 from __future__ import annotations
 

@@ -77,9 +77,6 @@ class Lowering:
         return isa.ProgramOp(self.network.sym_name.data, Region(self.body))
 
 
-__all__ = ["Others"]
-
-
 class Others:
     """The operations of other dialects of a network, by the unit behind which they stand.
 

@@ -206,6 +206,3 @@ def sweep_of(nest: Nest) -> Sweep:
         Affine(nest.start[d], tuple(step[d] for step, _ in nest.loops), nest.apart[d]) for d in (0, 1)
     )
     return Sweep(tuple(count for _, count in nest.loops), row, column)
-
-
-__all__ = ["AssignOrder"]

@@ -18,11 +18,10 @@ from frustum.dialects.target.fit import OrderDoesNotFit
 from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import CONCAT, SAME4, Layer, MapOperand, dense, four, scales_of
-from frustum.passes.analysis.module import element_of
+from frustum.passes.analysis.module import OWN, PRODUCED, element_of
 from frustum.passes.analysis.project import (
     Place,
     Projection,
-    Region,
     UnitLayers,
     Unprojectable,
     map_of,
@@ -48,11 +47,6 @@ from frustum.passes.tile.resident import (
     settled,
 )
 from frustum.passes.tile.side_by_side import is_resident_concat, name_of, outermost, parts_of, wholes_of
-
-PRODUCED = "frustum.macs"
-"""Attribute of a computation: multiply-accumulates of the network's layer, each counted once."""
-OWN = "frustum.own_elements"
-"""Attribute of a computation: elements of the network's map that it counts for, where these are not all."""
 
 
 def empty(
@@ -450,6 +444,3 @@ def identity(operand: MapOperand, is_integral: bool) -> Layer:
         params |= scales_of(ScaleAttr.of(1.0), ScaleAttr.of(1.0))
     own = replace(operand, index=0, access=SAME4)
     return Layer("unary", operand.dims, operand.view, (own,), params, out_bytes=operand.element_bytes)
-
-
-__all__ = ["OWN", "PRODUCED", "Cut", "Inside", "Region", "Results", "cut_of", "empty", "lower_cut", "lower_layers"]

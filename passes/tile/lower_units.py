@@ -23,8 +23,6 @@ from frustum.passes.analysis.roll import COLUMNS
 from frustum.passes.analysis.unit_layers import LAYOUT
 from frustum.passes.plan.copy_tiles import plan_move
 from frustum.passes.tile.lower_layers import (
-    OWN,
-    PRODUCED,
     Cut,
     Inside,
     Results,
@@ -114,9 +112,6 @@ def lower_moves(unit: UnitOp, op: Operation, target: Target) -> t.UnitOp:
         inside.block.add_op(moved)
     inside.block.add_op(t.YieldOp())
     return lowered
-
-
-__all__ = ["OWN", "PRODUCED", "LowerUnits", "lower_unit"]
 
 
 def lower_bands(unit: UnitOp, target: Target) -> ConcatOp:

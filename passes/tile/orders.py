@@ -286,12 +286,6 @@ def joined_once(items: list[tuple[Step, Steps]], most_loops: int) -> list[tuple[
     return found
 
 
-__all__ = [
-    "DIRECTIONS", "ORDERS", "Band", "Direction", "Grid", "Nest", "Order", "Position", "morton", "nests_of",
-    "steps_of", "tiles_of",
-]  # fmt: skip
-
-
 DEPTHS = ("depth-first", "breadth-first")
 _FORM = re.compile(r"(?P<name>[a-z-]+)(?:\{(?P<options>[^{}]*)\})?")
 

@@ -274,7 +274,3 @@ def _limits(values: Sequence[Affine | None]) -> tuple[Affine | None, Affine | No
 def _extents(values: Sequence[int]) -> Extents:
     a, b, c, d = values
     return a, b, c, d
-
-
-__all__ = ["Resident", "Span", "in_map", "joined", "made_of", "over_all_passes", "readers_of", "resident_in",
-           "resident_of", "settled"]

@@ -159,6 +159,3 @@ def stores_plainly(unit: t.UnitOp, result: SSAValue) -> bool:
     number = unit.results.index(result)
     stores = [op for op in unit.body.block.ops if isinstance(op, t.StoreOp) and op.output.value.data == number]
     return bool(stores) and all(s.view.data.strides[0] == usual[0] and s.view.data.block == 1 for s in stores)
-
-
-__all__ = ["alias", "concat_of", "is_resident_concat", "outermost", "parts_of", "wholes_of"]

@@ -15,6 +15,7 @@ from frustum.dialects import tile as t
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.tile.sweeps import Sweep
+from frustum.passes.analysis.module import OWN, PRODUCED
 from frustum.passes.analysis.project import ROWS
 from frustum.passes.lower.unit import prefetch as ahead
 from frustum.passes.lower.unit.homes import tile_of
@@ -25,7 +26,6 @@ from frustum.passes.lower.unit.program import Window
 from frustum.passes.lower.unit.tiles import Tiles, joined, resident
 from frustum.passes.lower.unit.transfers import leave, load, lower_move, sent, stored
 from frustum.passes.lower.unit.weight_loads import hold
-from frustum.passes.tile.lower_units import OWN, PRODUCED
 
 if TYPE_CHECKING:
     from frustum.passes.lower.lower_tiles import Lowering

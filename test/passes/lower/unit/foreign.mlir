@@ -43,5 +43,5 @@ builtin.module {
     fgraph.output %y : tensor<1x4x8x8xf32>
   }
 }
-// CHECK:      others.mlir:{{[0-9]+}}:10: error: pass 'frustum-lower-tiles': 'acme.magic': unit u1 reads its result, but a program reads only what is there when it starts: let the network end before it, and another one begin behind it (frustum-graph-outline)
+// CHECK:      foreign.mlir:{{[0-9]+}}:10: error: pass 'frustum-lower-tiles': 'acme.magic': unit u1 reads its result, but a program reads only what is there when it starts: let the network end before it, and another one begin behind it (frustum-graph-outline)
 // CHECK-NEXT:     %m = "acme.magic"(%r)
