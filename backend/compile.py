@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
 from frustum.backend.cost import Count, CountRun, Image
@@ -30,21 +30,16 @@ from frustum.backend.pipeline import (
     stops_after,
     weight_passes,
 )
+from frustum.dialects import module as m
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import Element, Program
-from frustum.dialects.target import ATTRIBUTE as TARGET
 from frustum.dialects.target import Target, to_attribute
-from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
+from frustum.dialects.target.fit import CODE, DoesNotFit, OrderDoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.fuse.policy import chosen
-from frustum.passes.lower.weight_blocks import COMPRESSION
-from frustum.passes.onnx.import_onnx import MODEL
 from frustum.passes.tile.orders import parse_order
 from frustum.passes.weights import WeightStore, store_of
-
-ACCURACY = "frustum.accuracy"
-"""Module attribute: for the report, how exact a quantised network is; JSON."""
 
 SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
 """Shares of SRAM that units may use, in the order tried: buffers of one unit may leave holes."""
@@ -54,7 +49,6 @@ JOINED_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
 """Shares of code and events that joined sections may take, in the order tried; 0: a section for each unit."""
 JOINED_AT_FIRST = 1.1
 """The share tried before 1: the code is smaller than estimated, and the encoder says if it is not."""
-TABLES, INSTRUCTIONS = "address tables", "instruction memory"
 """In the messages that a section has too many tables, or pages too much code."""
 NUMPY: dict[Element, Any] = {
     "f32": np.float32,
@@ -86,7 +80,7 @@ def compile_module(
     """
     started = time.perf_counter()
     if target is not None:
-        module.attributes[TARGET] = to_attribute(target)
+        module.attributes[m.TARGET] = to_attribute(target)
     run = Run(at_stop)
     module = fixed(module, choices, run)
     began = time.perf_counter()
@@ -154,7 +148,7 @@ def _compressed(module: ModuleOp, choices: Choices, work: _Encoder) -> _Encoded 
 def _hold(module: ModuleOp, choices: Choices, run: Run) -> bool:
     """Go on to `fixed`; false, and no further, where weights were to be compressed and none gets smaller."""
     run.apply_all(module, weight_passes(choices))
-    noted = module.attributes.get(COMPRESSION)
+    noted = module.attributes.get(m.COMPRESSION)
     if choices.compression != "none":
         assert isinstance(noted, StringAttr)
         if not json.loads(noted.data)["compressed_tensors"]:
@@ -174,7 +168,7 @@ class _Encoder:
 
     def encoded(self, module: ModuleOp, choices: Choices) -> _Encoded:
         if self.machine is not None:
-            module.attributes[TARGET] = self.machine
+            module.attributes[m.TARGET] = self.machine
         with self.run.timed("encode"):
             program = read_program(module)
             code = encode(program, _code_memory_bytes(module))
@@ -246,7 +240,7 @@ def fixed(
             raise error.under(traversal(choices)) from None
         except DoesNotFit as error:
             first = first or error
-            tried = shares if "sram" in str(error).lower() else joined if is_of_sections(error) else [None]
+            tried = shares if error.resource == "sram" else joined if error.resource == CODE else [None]
             if len(tried) < 2:
                 raise (first.under(traversal(choices)) if is_bound(choices) else first) from None
             tried.pop(0)
@@ -284,11 +278,6 @@ def traversal(choices: Choices) -> str:
     return " with ".join(order + borders)
 
 
-def is_of_sections(error: DoesNotFit) -> bool:
-    """Whether shorter sections may help: address tables or code do not fit."""
-    return TABLES in str(error) or INSTRUCTIONS in str(error)
-
-
 def is_cut_by_fusion(module: ModuleOp, choices: Choices) -> bool:
     """Whether the pass that fuses cuts units into tiles too, so that a smaller share of SRAM concerns it."""
     policy = chosen(choices.policy, choices.rules, choices.thresholds, target_of(module).options)[0]
@@ -309,11 +298,11 @@ def executable_of(
     }
     if choices.split is not None:
         options["split"] = choices.split
-    if isinstance(model := module.attributes.get(MODEL), StringAttr):
+    if isinstance(model := module.attributes.get(m.MODEL), StringAttr):
         options["model"] = model.data
-    if isinstance(accuracy := module.attributes.get(ACCURACY), StringAttr):
+    if isinstance(accuracy := module.attributes.get(m.ACCURACY), StringAttr):
         options["accuracy"] = json.loads(accuracy.data)
-    if isinstance(compression := module.attributes.get(COMPRESSION), StringAttr):
+    if isinstance(compression := module.attributes.get(m.COMPRESSION), StringAttr):
         options["weights"] = json.loads(compression.data)
     weights = weights_of(program, store_of(module))
     return build_executable(program, weights, options, target.cluster.instruction_memory_bytes, code)
@@ -335,34 +324,18 @@ def weights_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[
 
 def layer_facts(module: ModuleOp) -> list[dict[str, Any]]:
     """Kind and unit of every layer, for reports."""
-    kinds, units = _words(module, "frustum.layer_kinds"), _numbers(module, "frustum.layer_units")
+    kinds, units = m.texts_of(module, m.LAYER_KINDS), m.numbers_of(module, m.LAYER_UNITS)
     return [{"op": kind, "unit": unit} for kind, unit in zip(kinds, units, strict=True)]
 
 
 def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
     """Mode, tiles, bytes of rows and columns that it keeps, and why it stopped growing of every unit, for reports."""
     columns = zip(
-        _words(module, "frustum.unit_modes"),
-        _words(module, "frustum.unit_stopped_by"),
-        _numbers(module, "frustum.unit_tiles"),
-        _numbers(module, "frustum.unit_kept_bytes"),
+        m.texts_of(module, m.UNIT_MODES),
+        m.texts_of(module, m.UNIT_STOPPED_BY),
+        m.numbers_of(module, m.UNIT_TILES),
+        m.numbers_of(module, m.UNIT_KEPT_BYTES),
         strict=True,
     )
     keys = ("mode", "stopped_by", "tiles", "kept_bytes")
     return [dict(zip(keys, facts, strict=True)) for facts in columns]
-
-
-def _words(module: ModuleOp, name: str) -> list[str]:
-    attribute = module.attributes.get(name)
-    return (
-        [a.data for a in attribute.data if isinstance(a, StringAttr)]
-        if isinstance(attribute, ArrayAttr)
-        else []
-    )
-
-
-def _numbers(module: ModuleOp, name: str) -> list[int]:
-    attribute = module.attributes.get(name)
-    if not isinstance(attribute, ArrayAttr):
-        return []
-    return [a.value.data for a in attribute.data if isinstance(a, IntegerAttr)]

@@ -32,6 +32,7 @@ from frustum.backend.waits.schedule import Schedule
 from frustum.dialects import tile, unit
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.sync import ProgramOp
+from frustum.dialects.module import TILED
 from frustum.dialects.weights.codec import CODECS
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
@@ -54,7 +55,7 @@ from frustum.passes.lower.share_weights import ShareWeights
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.passes.tile.orders import parse_order
-from frustum.passes.tile.partition import TILED, PartitionUnits
+from frustum.passes.tile.partition import PartitionUnits
 from frustum.passes.tile.split_breadth_first import ROLLING, SplitBreadthFirst
 
 Borders: TypeAlias = Literal["overlap", "exchange", "auto"]

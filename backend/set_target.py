@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from frustum.backend import targets
-from frustum.dialects.target import ATTRIBUTE, to_attribute
+from frustum.dialects.module import TARGET
+from frustum.dialects.target import to_attribute
 
 
 @dataclass(frozen=True)
@@ -20,4 +21,4 @@ class SetTarget(ModulePass):
     target: str = "default"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        op.attributes[ATTRIBUTE] = to_attribute(targets.load(self.target))
+        op.attributes[TARGET] = to_attribute(targets.load(self.target))

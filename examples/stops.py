@@ -20,7 +20,8 @@ from frustum.backend import targets
 from frustum.backend.pipeline import STOPS, Choices, Run
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.sync import ProgramOp
-from frustum.dialects.target import ATTRIBUTE, Target, to_attribute
+from frustum.dialects.module import TARGET
+from frustum.dialects.target import Target, to_attribute
 from frustum.passes.onnx.import_onnx import import_onnx
 
 CHANNELS, HEIGHT, WIDTH = 8, 64, 48
@@ -82,7 +83,7 @@ def machine() -> Target:
 def page() -> str:
     """The whole page."""
     module = import_onnx(model())
-    module.attributes[ATTRIBUTE] = to_attribute(machine())
+    module.attributes[TARGET] = to_attribute(machine())
     parts = [HEAD]
 
     def at_stop(stop: str, reached: ModuleOp) -> None:

@@ -9,11 +9,11 @@ from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, StringAttr, i64
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import WeightOp
+from frustum.dialects.module import INTEGERS
 from frustum.passes.weights import Array, WeightStore
 
 __all__ = ["Dequantised", "dequantised_of", "note"]
 
-ATTRIBUTE = "frustum.integers"
 KEYS = ("integers", "scales", "zeros")
 
 
@@ -41,14 +41,14 @@ def note(op: WeightOp, store: WeightStore, found: Dequantised) -> None:
     stem = op.key.data
     arrays = (found.integers, found.scales, found.zeros)
     names = {name: StringAttr(store.add(f"{stem}:{name}", array)) for name, array in zip(KEYS, arrays, strict=True)}
-    op.attributes[ATTRIBUTE] = DictionaryAttr({**names, "axis": IntegerAttr(found.axis, i64)})
+    op.attributes[INTEGERS] = DictionaryAttr({**names, "axis": IntegerAttr(found.axis, i64)})
 
 
 def dequantised_of(value: SSAValue | None, store: WeightStore) -> Dequantised | None:
     """What a constant was computed from; None for any other value."""
     if value is None or not isinstance(value.owner, WeightOp):
         return None
-    noted = value.owner.attributes.get(ATTRIBUTE)
+    noted = value.owner.attributes.get(INTEGERS)
     if not isinstance(noted, DictionaryAttr):
         return None
     arrays = []

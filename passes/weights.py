@@ -20,12 +20,12 @@ from xdsl.printer import Printer
 
 from frustum.dialects.isa.program import IMAGE_CLASSES
 from frustum.dialects.isa.sync import ExternalOp
+from frustum.dialects.module import INTEGERS, WEIGHTS
 from frustum.passes import safetensors
 from frustum.passes.errors import ModelError
 
-__all__ = ["ATTRIBUTE", "Array", "WeightStore", "attach", "load", "save", "store_of", "write_module"]
+__all__ = ["Array", "WeightStore", "attach", "load", "save", "store_of", "write_module"]
 
-ATTRIBUTE = "frustum.weights"
 TOKEN = "memory:"
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -88,7 +88,7 @@ def attach(module: ModuleOp, store: WeightStore) -> None:
     """Makes `store` the module's own."""
     token = StringAttr(f"{TOKEN}{next(_numbers)}")
     _STORES[token] = store
-    module.attributes[ATTRIBUTE] = token
+    module.attributes[WEIGHTS] = token
 
 
 def store_of(module: ModuleOp) -> WeightStore:
@@ -96,7 +96,7 @@ def store_of(module: ModuleOp) -> WeightStore:
 
     A file's name is relative to the folder of the module's own text, which its location tells.
     """
-    name = module.attributes.get(ATTRIBUTE)
+    name = module.attributes.get(WEIGHTS)
     if not isinstance(name, StringAttr):
         store = WeightStore()
         attach(module, store)
@@ -137,8 +137,8 @@ def write_module(module: ModuleOp, path: Path | str) -> None:
     path = Path(path)
     weights = path.with_suffix(".safetensors")
     save(module, weights)
-    own, place = module.attributes.get(ATTRIBUTE), module.location
-    module.attributes[ATTRIBUTE] = StringAttr(weights.name)
+    own, place = module.attributes.get(WEIGHTS), module.location
+    module.attributes[WEIGHTS] = StringAttr(weights.name)
     module.location = UnknownLoc()
     partial = path.with_name(path.name + ".partial")
     try:
@@ -150,7 +150,7 @@ def write_module(module: ModuleOp, path: Path | str) -> None:
         module.location = place
         partial.unlink(missing_ok=True)
         if own is not None:
-            module.attributes[ATTRIBUTE] = own
+            module.attributes[WEIGHTS] = own
 
 
 def used_keys(module: ModuleOp) -> list[str]:
@@ -161,7 +161,7 @@ def used_keys(module: ModuleOp) -> list[str]:
 
 def _keys_of_integers(op: Operation) -> list[str]:
     """What a constant was computed from (`passes/dequantised.py`)."""
-    noted = op.attributes.get("frustum.integers")
+    noted = op.attributes.get(INTEGERS)
     values = noted.data.values() if isinstance(noted, DictionaryAttr) else ()
     return [value.data for value in values if isinstance(value, StringAttr)]
 

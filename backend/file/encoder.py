@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 from frustum.backend.file.registers import RegisterFile
-from frustum.backend.fit import DoesNotFit
 from frustum.dialects.isa.fields import FieldError, Kind, RegisterKind
 from frustum.dialects.isa.format import (
     ACT_FORMAT,
@@ -42,6 +41,7 @@ from frustum.dialects.isa.program import (
     Span,
     View,
 )
+from frustum.dialects.target.fit import CODE, DoesNotFit
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ def _check_pages(pages: tuple[int, ...], available: int) -> None:
     for number, size in enumerate(pages):
         if size > available:
             raise DoesNotFit(
-                "program page", f"page {number}", f"{size} B", f"{available} B of instruction memory"
+                "program page", f"page {number}", f"{size} B", f"{available} B of {CODE}", CODE
             )
     for number, (one, next_) in enumerate(pairwise(pages)):
         if one + next_ > available:  # the next page arrives while one runs
             where = f"pages {number} and {number + 1}"
-            raise DoesNotFit("program", where, f"{one + next_} B", f"{available} B of instruction memory")
+            raise DoesNotFit("program", where, f"{one + next_} B", f"{available} B of {CODE}", CODE)
 
 
 @dataclass(frozen=True)

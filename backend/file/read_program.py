@@ -31,16 +31,8 @@ from frustum.dialects.isa.sync import (
 from frustum.dialects.isa.table import TableOp
 from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.isa.vector import BinaryOp, LrnOp, PoolOp, ReduceOp, ResizeOp, SoftmaxOp, UnaryOp
-from frustum.dialects.target import ATTRIBUTE, from_attribute, to_json
-
-LAYERS, UNITS, USEFUL_MACS, OWN_ELEMENTS, DTYPE = (
-    "frustum.layers",
-    "frustum.units",
-    "frustum.useful_macs",
-    "frustum.own_elements",
-    "frustum.dtype",
-)
-"""Module attributes: names, names, one integer per layer, perhaps another one, the element type of the device."""
+from frustum.dialects.module import DTYPE, LAYERS, OWN_ELEMENTS, TARGET, UNITS, USEFUL_MACS
+from frustum.dialects.target import from_attribute, to_json
 
 TYPE_OF: dict[type[Instruction], type] = {
     CopyOp: p.Copy,
@@ -197,9 +189,9 @@ class _Reader:
 
 
 def _target(module: ModuleOp) -> str:
-    attribute = module.attributes.get(ATTRIBUTE)
+    attribute = module.attributes.get(TARGET)
     if not isinstance(attribute, DictionaryAttr):
-        raise VerifyException(f"the module has no target: attribute {ATTRIBUTE}")
+        raise VerifyException(f"the module has no target: attribute {TARGET}")
     return json.dumps(to_json(from_attribute(attribute)), sort_keys=True)
 
 

@@ -19,6 +19,7 @@ from frustum.backend.waits.loop_tree import Path
 from frustum.backend.waits.read_code import Code, layer_of, read_code, target_of
 from frustum.dialects.isa.program import IMAGE_CLASSES, MEMORIES, Memory
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, ExternalOp, ProgramOp
+from frustum.dialects.module import LAYERS, PEAK, texts_of
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 
@@ -54,12 +55,7 @@ class Allocate(ModulePass):
         target = target_of(op)
         for program in op.walk():
             if isinstance(program, ProgramOp):
-                op.attributes["frustum.peak"] = _allocate(read_code(program), target, _names(op), self.copies)
-
-
-def _names(module: ModuleOp) -> tuple[str, ...]:
-    layers = module.attributes.get("frustum.layers")
-    return tuple(name.data for name in layers.data) if layers is not None else ()  # type: ignore[attr-defined]
+                op.attributes[PEAK] = _allocate(read_code(program), target, texts_of(op, LAYERS), self.copies)
 
 
 def _allocate(code: Code, target: Target, layers: Sequence[str], copies: int) -> DictionaryAttr:
@@ -198,11 +194,11 @@ class _Placing:
         return ""
 
     def _error(
-        self, memory: str, where: str, group: Sequence[int], needed: int, available: int
+        self, memory: Memory, where: str, group: Sequence[int], needed: int, available: int
     ) -> DoesNotFit:
         largest = sorted(group, key=lambda n: -self._size(n))[:LARGEST]
         what = f"buffers in {memory} (largest: {', '.join(self._describe(n) for n in largest)})"
-        return DoesNotFit(what, where, f"{needed} B", f"{available} B of {memory}")
+        return DoesNotFit(what, where, f"{needed} B", f"{available} B of {memory}", memory)
 
     def _describe(self, number: int) -> str:
         storage, buffer = self.code.storage[number], self.code.buffers[number]

@@ -16,7 +16,8 @@ from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.isa.transfer import CopyOp
-from frustum.dialects.target import ATTRIBUTE, Target, from_attribute
+from frustum.dialects.module import TARGET
+from frustum.dialects.target import Target, from_attribute
 
 WRITTEN = ("dst", "out", "acc")
 """Operands an instruction writes; it reads all others."""
@@ -54,9 +55,9 @@ def read_code(program: ProgramOp, cores: int | None = None) -> Code:
 
 def target_of(module: ModuleOp) -> Target:
     """The machine that the module is for."""
-    attribute = module.attributes.get(ATTRIBUTE)
+    attribute = module.attributes.get(TARGET)
     if not isinstance(attribute, DictionaryAttr):
-        raise VerifyException(f"the module has no attribute {ATTRIBUTE}")
+        raise VerifyException(f"the module has no attribute {TARGET}")
     return from_attribute(attribute)
 
 

@@ -81,7 +81,7 @@ def _slots(
         slots = shared_slots(instructions, signalling, units.cores, available)
     if slots.used(units.cores) > available:
         what = f"events ({slots.core_slots} for each of {units.cores} cores, {slots.cluster_slots} for the cluster)"
-        raise DoesNotFit(what, where, f"{slots.used(units.cores)} slots", f"{available} event slots")
+        raise DoesNotFit(what, where, f"{slots.used(units.cores)} slots", f"{available} event slots", "events")
     return slots
 
 

@@ -19,7 +19,6 @@ from frustum.dialects.target.declared import Parameter, Problem, build, declared
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import DictionaryAttr
 
-ATTRIBUTE = "frustum.target"  # the module attribute's name
 DTYPES = ("f32", "f16", "bf16", "int8", "model")
 POLICIES = ("none", "pyramid", "template", "greedy", "optimal", "custom")
 """Of fusion; `custom` is that of the rules beside it."""

@@ -7,20 +7,16 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element
-from frustum.dialects.target import ATTRIBUTE, Target, from_attribute
-
-PRODUCED = "frustum.macs"
-"""Attribute of a computation: multiply-accumulates of the network's layer, each counted once."""
-OWN = "frustum.own_elements"
-"""Attribute of a computation: elements of the network's map that it counts for, where these are not all."""
+from frustum.dialects.module import TARGET
+from frustum.dialects.target import Target, from_attribute
 
 
 def target_of(module: ModuleOp) -> Target:
     """The machine that the module is compiled for."""
-    attribute = module.attributes.get(ATTRIBUTE)
+    attribute = module.attributes.get(TARGET)
     if not isinstance(attribute, DictionaryAttr):
         raise PassFailedException(
-            f"the module has no attribute '{ATTRIBUTE}': run frustum-set-target{{target=NAME}} first"
+            f"the module has no attribute '{TARGET}': run frustum-set-target{{target=NAME}} first"
         )
     return from_attribute(attribute)
 

@@ -13,6 +13,7 @@ from xdsl.ir import Operation
 
 from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import Affine, Box
+from frustum.dialects.module import MAP
 from frustum.dialects.tile import Axis, MapAttr, Raster, SubMap, Tile
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, MapOperand, dense
@@ -479,7 +480,7 @@ def strides_in(tile: Tile) -> Extents:
 
 def map_of(op: Operation) -> SubMap | None:
     """The sub-map that `frustum-tile-partition` has left on a layer."""
-    attribute = op.attributes.get("frustum.map")
+    attribute = op.attributes.get(MAP)
     return attribute.data if isinstance(attribute, MapAttr) else None
 
 

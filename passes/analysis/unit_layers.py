@@ -14,6 +14,7 @@ from xdsl.ir import Operation, OpResult, SSAValue
 from frustum.dialects.extents import Extents
 from frustum.dialects.graph import WeightOp, shape_of
 from frustum.dialects.isa.tables import address_table as at
+from frustum.dialects.module import LAYOUT
 from frustum.dialects.tile import TensorView, TileType
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import CONCAT, Layer, layer_of
@@ -199,8 +200,6 @@ def is_resident(value: SSAValue) -> bool:
     return isinstance(owner, UnitOp) and isinstance(value, OpResult) and value.index in owner.kept
 
 
-LAYOUT = "frustum.layout"
-"""Attribute of a unit: the layout of its result, where that is not nchw."""
 BLOCK = 16
 """Channels of a block of `nchwc`: with 4 bytes each, the least run of DRAM that costs no more than its bytes."""
 

@@ -10,15 +10,15 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
+from frustum.dialects.module import MAPS, POLICY
 from frustum.dialects.target import Options, Target
 from frustum.passes.analysis.foreign import gather
 from frustum.passes.analysis.module import target_of
 from frustum.passes.fuse.cuts import cut_units
 from frustum.passes.fuse.grow import Grown, grow_units
-from frustum.passes.fuse.policy import ATTRIBUTE, CUTS, OPTIMAL, PolicyError, chosen, parse_policy
+from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy
 from frustum.passes.fuse.runs import write_runs
 from frustum.passes.plan.network.optimal import OptimalOptions, fuse_optimal
-from frustum.passes.plan.unit import MAPS
 from frustum.passes.plan.wrap import wrap
 
 
@@ -70,7 +70,7 @@ class FuseLayers(ModulePass):
         words = self.words(target.options)
         networks = [o for o in op.walk() if isinstance(o, g.NetworkOp)]
         if networks:
-            op.attributes[ATTRIBUTE] = StringAttr(words[0])
+            op.attributes[POLICY] = StringAttr(words[0])
         for network in networks:
             if words[0] == OPTIMAL:
                 fuse_optimal(network, target, self.options)

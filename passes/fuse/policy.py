@@ -24,8 +24,6 @@ NONE, OPTIMAL, CUSTOM, CUTS = "none", "optimal", "custom", "cuts"
 DEFAULT = OPTIMAL
 POLICIES = (NONE, *PRESETS, OPTIMAL)
 """What has a name of its own; `custom` is rules, `cuts` is layers behind which to cut."""
-ATTRIBUTE = "frustum.policy"
-"""Module attribute: how layers were, or will be, fused; so that a continued stage says the same."""
 STARTS = {"S1": "first layer", "S2": "first convolution or pooling"}
 
 

@@ -15,6 +15,7 @@ from xdsl.passes import ModulePass
 from frustum.dialects.extents import Extents
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.line_buffer_plan import Windows
+from frustum.dialects.module import LAYOUT
 from frustum.dialects.target import Engine, Memory, Target
 from frustum.dialects.target.durations import Mode, matrix_work, transfer_cycles
 from frustum.dialects.tile import TensorView
@@ -30,7 +31,7 @@ from frustum.passes.analysis.project import (
     project,
     unit_layers,
 )
-from frustum.passes.analysis.unit_layers import BLOCK, LAYOUT, LAYOUTS, LayoutName, view_in
+from frustum.passes.analysis.unit_layers import BLOCK, LAYOUTS, LayoutName, view_in
 
 GAIN = 0.9
 """Another layout than nchw must be modelled at less than this part of its cycles: the model knows no overlap."""

@@ -12,10 +12,7 @@ from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.host_type import HostType
-from frustum.passes.graph.quantise import INPUT_RANGES
-
-MODEL_DTYPES = "frustum.model_dtypes"
-"""Attribute of a network: the `HostType` of each input, then of each output."""
+from frustum.dialects.module import INPUT_RANGES, MODEL_DTYPES
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import int_array
+from frustum.dialects.module import SCALE
 from frustum.passes.dequantised import Dequantised, dequantised_of
 from frustum.passes.element_types import numpy_of
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.graph.constants import name_of
 from frustum.passes.weights import Array, WeightStore, store_of
 
-__all__ = ["SCALE", "FoldQuantisation"]
+__all__ = ["FoldQuantisation"]
 
 CONVERTS = (g.BinaryOp, g.UnaryOp, g.ReduceOp, g.SoftmaxOp, g.LrnOp)
 """Computed in f32 inside one operation."""
@@ -284,8 +285,6 @@ class Folder:
 
 
 SEGMENTS = "operandSegmentSizes"
-SCALE = "frustum.scale"
-"""On a product of integers: what its result stands for, which it does not need itself; for those who compare."""
 
 
 def _fits(known: Dequantised, element: Attribute) -> bool:

@@ -14,8 +14,8 @@ from xdsl.passes import ModulePass
 from frustum.dialects import graph as g
 from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES
+from frustum.dialects.module import HELD_BYTES
 from frustum.dialects.weights.codec import Codec, compress_all, in_slots
-from frustum.passes.analysis.layer import HELD_BYTES
 from frustum.passes.analysis.module import element_of, target_of
 from frustum.passes.element_types import NUMPY_BY_NAME
 from frustum.passes.weights import Array, store_of

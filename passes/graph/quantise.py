@@ -12,15 +12,12 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
+from frustum.dialects.module import DTYPE, INPUT_RANGES, RANGE
 from frustum.passes.dequantised import Dequantised, note
 from frustum.passes.weights import Array, WeightStore, store_of
 
-__all__ = ["INPUT_RANGES", "RANGE", "QuantiseNetwork", "scale_of_range", "separate_activations", "values_to_quantise"]
+__all__ = ["QuantiseNetwork", "scale_of_range", "separate_activations", "values_to_quantise"]
 
-RANGE = "frustum.range"
-"""On a layer: the least and largest number of its result that an integer should stand for."""
-INPUT_RANGES = "frustum.input_ranges"
-"""On a network: those of its inputs."""
 LEVELS = 255
 LARGEST = 127
 MARGIN = 1 << 29
@@ -48,7 +45,7 @@ class QuantiseNetwork(ModulePass):
         for network in [inner for inner in op.walk() if isinstance(inner, g.NetworkOp)]:
             if INPUT_RANGES in network.attributes:
                 _quantise(network, store_of(op))
-                op.attributes["frustum.dtype"] = StringAttr("int8")
+                op.attributes[DTYPE] = StringAttr("int8")
 
 
 def separate_activations(network: g.NetworkOp) -> None:

@@ -14,16 +14,15 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAVal
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
+from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, MODEL_DTYPES, texts_of
 from frustum.passes.analysis.foreign import others_in
 from frustum.passes.analysis.module import element_bytes
 from frustum.passes.analysis.series import Range, Series, at_outputs, pieces_of
 from frustum.passes.graph.own_outputs import own_outputs, root_of
 
-__all__ = ["CHAIN_INPUTS", "CHAIN_OUTPUTS", "Layers", "SplitOutputs", "joined", "networks_of", "split"]
+__all__ = ["Layers", "SplitOutputs", "joined", "networks_of", "split"]
 
-CHAIN_INPUTS, CHAIN_OUTPUTS = "frustum.chain_inputs", "frustum.chain_outputs"
 """Module attributes of several networks that are one: the inputs and outputs of the whole, in order."""
-MODEL_DTYPES = "frustum.model_dtypes"
 
 
 @dataclass(frozen=True)
@@ -287,7 +286,7 @@ def joined(module: ModuleOp) -> tuple[g.NetworkOp, list[Range]]:
     KeyError where a network reads what none before it gives.
     """
     parts = networks_of(module)
-    inputs, outputs = (_names(module, name) for name in (CHAIN_INPUTS, CHAIN_OUTPUTS))
+    inputs, outputs = (texts_of(module, name) for name in (CHAIN_INPUTS, CHAIN_OUTPUTS))
     taken = {
         name: (argument.type, dtype)
         for part in reversed(parts)
@@ -317,12 +316,6 @@ def joined(module: ModuleOp) -> tuple[g.NetworkOp, list[Range]]:
     if MODEL_DTYPES in parts[0].attributes:
         whole.attributes[MODEL_DTYPES] = ArrayAttr(StringAttr(dtypes[n]) for n in (*order, *outputs))
     return whole, pieces
-
-
-def _names(module: ModuleOp, attribute: str) -> list[str]:
-    found = module.attributes[attribute]
-    assert isinstance(found, ArrayAttr)
-    return [name.data for name in found if isinstance(name, StringAttr)]
 
 
 def _is_layer(op: Operation) -> bool:

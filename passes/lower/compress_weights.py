@@ -12,9 +12,10 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
 from frustum.dialects.isa.sync import ProgramOp
+from frustum.dialects.module import COMPRESSION
 from frustum.dialects.weights.codec import Codec
 from frustum.passes.analysis.module import target_of
-from frustum.passes.lower.weight_blocks import COMPRESSION, Blocks, raw_bytes, weights_of
+from frustum.passes.lower.weight_blocks import Blocks, raw_bytes, weights_of
 from frustum.passes.lower.weight_slots import Slots, StaysRaw, flows, is_compressed
 from frustum.passes.weights import store_of
 

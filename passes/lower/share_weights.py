@@ -15,11 +15,12 @@ from frustum.dialects.isa.instruction import attribute_of, integer
 from frustum.dialects.isa.program import ELEMENT_BYTES, MAX_LOOPS, Affine, Box, Span, View
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.isa.transfer import CopyOp
+from frustum.dialects.module import COMPRESSION
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.executions import enclosing_counts
-from frustum.passes.lower.weight_blocks import COMPRESSION, Blocks, raw_bytes, weights_of
+from frustum.passes.lower.weight_blocks import Blocks, raw_bytes, weights_of
 from frustum.passes.lower.weight_slots import CLUSTER, CORE, Flow, Slots, StaysRaw, flows
 from frustum.passes.weights import store_of
 

@@ -19,8 +19,6 @@ from frustum.passes.element_types import NUMPY_BY_NAME
 from frustum.passes.lower.weight_slots import Bytes, Flow, Slots, StaysRaw
 from frustum.passes.weights import Array, WeightStore
 
-COMPRESSION = "frustum.compression"
-"""Module attribute: what became of weights, as JSON; for the report."""
 Key = tuple[ExternalOp, bytes]
 
 

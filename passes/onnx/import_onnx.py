@@ -25,6 +25,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from frustum.dialects.graph import NetworkOp, OutputOp, is_integer, tensor_of, tensor_type
 from frustum.dialects.host_type import MODEL_DTYPE
+from frustum.dialects.module import DTYPE, MODEL, MODEL_DTYPES
 from frustum.passes.element_types import numpy_of
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.weights import WeightStore, attach
@@ -37,14 +38,10 @@ if TYPE_CHECKING:
     from frustum.passes.onnx.node import Network, Value
     from frustum.passes.onnx.walk import Unavailable, Walk
 
-__all__ = ["DTYPE", "MODEL", "MODEL_DTYPES", "import_onnx", "output_problems"]
+__all__ = ["import_onnx", "output_problems"]
 
-MODEL = "frustum.model"
 INT8 = "int8"
 """The type of a module with layers of integers: those where the IR says so, f32 elsewhere."""
-DTYPE = "frustum.dtype"
-MODEL_DTYPES = "frustum.model_dtypes"
-"""On a network: the numpy types in which the host passes its inputs and expects its outputs, in their order."""
 
 
 def import_onnx(

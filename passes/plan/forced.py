@@ -148,8 +148,9 @@ def too_large(
     needed = footprint(layers, partition, projection, plans).total_bytes
     tile = "x".join(map(str, partition.tile))
     what = f"its tile of {tile} with borders {partition.borders}, {math.prod(projection.counts)} of them,"
+    available = f"{sram_bytes} B of SRAM"
     if needed <= sram_bytes:
         return DoesNotFit(
-            what, f"unit {unit.unit_name.data}", f"{needed} B and streamed weights", f"{sram_bytes} B of SRAM"
+            what, f"unit {unit.unit_name.data}", f"{needed} B and streamed weights", available, "sram"
         )
-    return DoesNotFit(what, f"unit {unit.unit_name.data}", f"{needed} B", f"{sram_bytes} B of SRAM")
+    return DoesNotFit(what, f"unit {unit.unit_name.data}", f"{needed} B", available, "sram")

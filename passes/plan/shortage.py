@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 
 from frustum.dialects.extents import Extents
 from frustum.dialects.target import Target
-from frustum.dialects.target.fit import DoesNotFit
+from frustum.dialects.target.fit import DoesNotFit, Resource
 from frustum.dialects.tile import Whole
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, MapOperand
@@ -22,7 +22,7 @@ from frustum.passes.plan.unit import Budget, alignment, map_bytes, splits_channe
 class Shortage:
     """Bytes that the smallest piece of a layer needs in one memory."""
 
-    memory: str
+    memory: Resource
     layer: int
     needed_bytes: int
     available_bytes: int
@@ -34,11 +34,11 @@ def shortage(unit: UnitLayers, target: Target, budget: Budget) -> Shortage:
     found = []
     for j, layer in enumerate(unit.layers):
         nram = smallest_piece_bytes(layer)
-        found.append(Shortage("NRAM", j, nram, core.nram.capacity_bytes))
+        found.append(Shortage("nram", j, nram, core.nram.capacity_bytes))
         wram = smallest_weights_bytes(layer)
-        found.append(Shortage("WRAM", j, wram, core.wram.capacity_bytes))
+        found.append(Shortage("wram", j, wram, core.wram.capacity_bytes))
     found.append(
-        Shortage("SRAM", len(unit.layers) - 1, smallest_tile_bytes(unit, target), budget.sram_bytes)
+        Shortage("sram", len(unit.layers) - 1, smallest_tile_bytes(unit, target), budget.sram_bytes)
     )
     return max(found, key=lambda s: s.needed_bytes / s.available_bytes)
 
@@ -87,11 +87,11 @@ def does_not_fit(unit_name: str, unit: UnitLayers, found: Shortage) -> DoesNotFi
     if found.needed_bytes > found.available_bytes:
         what = "its smallest piece"
         return DoesNotFit(
-            what, where, f"{found.needed_bytes} B", f"{found.available_bytes} B of {found.memory}"
+            what, where, f"{found.needed_bytes} B", f"{found.available_bytes} B of {found.memory.upper()}", found.memory
         )
     what = "its smallest piece with double buffers and weights"
-    available = f"{found.available_bytes} B of {found.memory}"
-    return DoesNotFit(what, where, f"more than {found.available_bytes} B", available)
+    available = f"{found.available_bytes} B of {found.memory.upper()}"
+    return DoesNotFit(what, where, f"more than {found.available_bytes} B", available, found.memory)
 
 
 def describe(op: Operation) -> str:

@@ -31,8 +31,6 @@ from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OVERLAPPED, PA
 from frustum.passes.plan.pieces import LayerPlan, halves, plan_layer, work_of
 from frustum.passes.plan.tile_search import SEARCHES, Search, find
 
-MAPS = "frustum.maps"
-"""Attribute of a unit: the images at a time that it was fused for, where these are not all that fit."""
 
 @dataclass(frozen=True)
 class UnitPlan:

@@ -13,12 +13,13 @@ from frustum.dialects import tile as t
 from frustum.dialects.extents import Extents
 from frustum.dialects.graph import ScaleAttr, WeightOp, is_integer, shape_of, tensor_of
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Element
+from frustum.dialects.module import LAYOUT, MACS, OWN_ELEMENTS
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import OrderDoesNotFit
 from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import CONCAT, SAME4, Layer, MapOperand, dense, four, scales_of
-from frustum.passes.analysis.module import OWN, PRODUCED, element_of
+from frustum.passes.analysis.module import element_of
 from frustum.passes.analysis.project import (
     Place,
     Projection,
@@ -31,7 +32,7 @@ from frustum.passes.analysis.project import (
     unit_layers,
 )
 from frustum.passes.analysis.roll import COLUMNS
-from frustum.passes.analysis.unit_layers import LAYOUT, layout_of, view_in, view_of
+from frustum.passes.analysis.unit_layers import layout_of, view_in, view_of
 from frustum.passes.plan.pieces import plan_layer, work_of
 from frustum.passes.plan.shortage import describe
 from frustum.passes.tile.resident import (
@@ -336,9 +337,9 @@ class Body:
         tensors = [self.inside.tensor(op.operands[i]) for i in (layer.weight, *layer.vectors) if i is not None]
         box, accesses = self.projection.outputs[j].box(layer.out_dims), [m.access for m in layer.maps]
         made = t.ComputeOp(layer.kind, [*tiles, *tensors], box, accesses, submap, layer.params, self.tile(j))
-        made.attributes[PRODUCED] = IntegerAttr(layer.macs, i64)
+        made.attributes[MACS] = IntegerAttr(layer.macs, i64)
         if self.cut.own_elements:
-            made.attributes[OWN] = IntegerAttr(self.cut.own_elements[j], i64)
+            made.attributes[OWN_ELEMENTS] = IntegerAttr(self.cut.own_elements[j], i64)
         return made
 
     def concat(self, j: int, tiles: list[SSAValue]) -> Operation:

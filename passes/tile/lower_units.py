@@ -12,6 +12,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
 from frustum.dialects.graph import ConcatOp, WeightOp, tensor_of
+from frustum.dialects.module import LAYOUT
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import UnitOp
@@ -20,7 +21,6 @@ from frustum.passes.analysis.layer import is_move, moves_of
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.analysis.project import Unprojectable, places_of, project, unit_layers
 from frustum.passes.analysis.roll import COLUMNS
-from frustum.passes.analysis.unit_layers import LAYOUT
 from frustum.passes.plan.copy_tiles import plan_move
 from frustum.passes.tile.lower_layers import (
     Cut,

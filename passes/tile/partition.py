@@ -13,6 +13,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.graph import ConcatOp
+from frustum.dialects.module import MAP, MAPS, TILED
 from frustum.dialects.target import Target
 from frustum.dialects.tile import MapAttr, SubMap
 from frustum.dialects.unit import Partition, PartitionAttr, UnitOp
@@ -24,10 +25,7 @@ from frustum.passes.plan.network.evaluate import Evaluation
 from frustum.passes.plan.network.unit_shapes import plan_given
 from frustum.passes.plan.shortage import does_not_fit, shortage
 from frustum.passes.plan.tile_search import Search
-from frustum.passes.plan.unit import MAPS, Budget, plan_unit
-
-TILED = "frustum.tiled"
-"""Module attribute: this pass has run.  Policy `optimal` leaves partitions too."""
+from frustum.passes.plan.unit import Budget, plan_unit
 
 
 @dataclass(frozen=True)
@@ -129,4 +127,4 @@ def write(unit: UnitOp, partition: Partition, maps: Sequence[SubMap | None]) -> 
     for op, submap in zip(layers.ops, maps, strict=True):
         if not isinstance(op, ConcatOp):
             assert submap is not None
-            op.attributes["frustum.map"] = MapAttr(submap)
+            op.attributes[MAP] = MapAttr(submap)

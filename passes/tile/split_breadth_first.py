@@ -14,6 +14,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.graph import ConcatOp, WeightOp
+from frustum.dialects.module import MAP, MAPS
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.dialects.tile import TILE_LOOPS
@@ -24,7 +25,6 @@ from frustum.passes.analysis.project import UnitLayers, project, tile_counts, un
 from frustum.passes.plan.cost import loaded_elements
 from frustum.passes.plan.forced import Asked, force
 from frustum.passes.plan.shortage import describe
-from frustum.passes.plan.unit import MAPS
 from frustum.passes.plan.wrap import wrap
 from frustum.passes.tile.partition import realised
 
@@ -161,7 +161,7 @@ def split(unit: UnitOp, layers: UnitLayers, target: Target) -> None:
     keeps = kept_in(layers, end)
     unroll(unit, end)
     for j, op in enumerate(layers.ops):
-        op.attributes.pop("frustum.map", None)
+        op.attributes.pop(MAP, None)
         own = wrap([op], f"{unit.unit_name.data}.{j}", STOPPED, keeps_of(op, keeps))
         own.attributes.update(attributes)
         if not is_move(own.body.block.ops):

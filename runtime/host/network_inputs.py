@@ -6,9 +6,10 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 
 from frustum.dialects import graph
 from frustum.dialects.isa.program import Element, External
+from frustum.dialects.module import MODEL_DTYPES
 from frustum.runtime.device.memory import DTYPES
 from frustum.runtime.failures import UsageError
-from frustum.runtime.reference.graph import MODEL_DTYPES, numpy_type
+from frustum.runtime.reference.graph import numpy_type
 
 __all__ = ["network_inputs"]
 

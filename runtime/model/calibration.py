@@ -21,13 +21,8 @@ from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import float_array
-from frustum.passes.graph.fold_quantisation import SCALE
-from frustum.passes.graph.quantise import (
-    INPUT_RANGES,
-    RANGE,
-    separate_activations,
-    values_to_quantise,
-)
+from frustum.dialects.module import INPUT_RANGES, RANGE, SCALE
+from frustum.passes.graph.quantise import separate_activations, values_to_quantise
 from frustum.passes.weights import store_of
 from frustum.runtime.device.blas import single_threaded
 from frustum.runtime.diagnostics import node_name

@@ -11,15 +11,15 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
-from frustum.backend.compile import ACCURACY
 from frustum.backend.pipeline import STOPS, stop_of
 from frustum.dialects import graph
+from frustum.dialects.module import ACCURACY, DTYPE
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.quantise import QuantiseNetwork
 from frustum.passes.graph.split_reductions import SplitReductions
-from frustum.passes.onnx.import_onnx import DTYPE, INT8
+from frustum.passes.onnx.import_onnx import INT8
 from frustum.passes.weights import store_of
 from frustum.runtime.device.blas import single_threaded
 from frustum.runtime.host.oracle import random_inputs

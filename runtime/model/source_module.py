@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from frustum.backend import targets
+from frustum.dialects.module import CHAIN_INPUTS, MODEL
 from frustum.dialects.target import Target
-from frustum.passes.graph.split_outputs import CHAIN_INPUTS, joined
-from frustum.passes.onnx.import_onnx import MODEL
+from frustum.passes.graph.split_outputs import joined
 from frustum.passes.weights import WeightStore, attach, store_of
 from frustum.runtime.diagnostics import Source
 from frustum.runtime.failures import UsageError

@@ -14,15 +14,13 @@ from frustum.backend.pipeline import FLOATS, STOPS, Choices, stop_of
 from frustum.dialects.foreign import is_foreign
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.sync import ExternalOp, ProgramOp
-from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, DTYPE, POLICY, TARGET
 from frustum.dialects.target import Target, from_attribute, to_attribute
 from frustum.passes.fuse.fuse_layers import FuseLayers
-from frustum.passes.fuse.policy import ATTRIBUTE as POLICY
 from frustum.passes.fuse.policy import CUTS, PolicyError, chosen, parse_policy
 from frustum.passes.graph.map_sizes import check_dram
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
-from frustum.passes.graph.split_outputs import CHAIN_INPUTS, CHAIN_OUTPUTS
-from frustum.passes.onnx.import_onnx import DTYPE, INT8
+from frustum.passes.onnx.import_onnx import INT8
 from frustum.runtime.diagnostics import node_name
 from frustum.runtime.failures import UsageError, say
 from frustum.runtime.model.request import Request

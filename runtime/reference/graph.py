@@ -29,12 +29,11 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from frustum.dialects import graph, tile, unit
 from frustum.dialects.host_type import HostType
+from frustum.dialects.module import MODEL_DTYPES
 from frustum.runtime import kernels
 from frustum.runtime.diagnostics import node_name
 from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.reference.tiles import run_tiles, side_by_side
-
-MODEL_DTYPES = "frustum.model_dtypes"
 
 Values = dict[SSAValue, Array]
 Watch = Callable[[Operation, Array], None]

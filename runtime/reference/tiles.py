@@ -18,7 +18,7 @@ from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph, tile
 from frustum.dialects.isa.program import Box, Four
-from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.module import TARGET
 from frustum.dialects.target import from_attribute
 from frustum.runtime.device.memory import DTYPES
 from frustum.runtime.kernels import Array, narrow

@@ -21,8 +21,8 @@ from frustum.backend.file.executable import open_executable, write_executable
 from frustum.backend.pipeline import Choices
 from frustum.dialects.isa.program import Conv, instructions
 from frustum.dialects.isa.tables.stored_table import CHECKSUM, HEAD, RUNNING, read_table
+from frustum.dialects.module import DTYPE
 from frustum.passes.lower.make_address_tables import MakeAddressTables
-from frustum.passes.onnx.import_onnx import DTYPE
 from frustum.runtime.check.check import AccessError
 from frustum.runtime.machine import Machine
 

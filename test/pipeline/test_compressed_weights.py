@@ -17,9 +17,9 @@ from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects.isa import CopyOp, ExternalOp
+from frustum.dialects.module import COMPRESSION
 from frustum.dialects.weights.codec import CODECS
 from frustum.passes.lower.compress_weights import CompressWeights
-from frustum.passes.lower.weight_blocks import COMPRESSION
 from frustum.passes.weights import store_of, used_keys
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import compulsory_bytes, count

@@ -18,7 +18,7 @@ import frustum
 from frustum.backend.pipeline import STOPS, Choices, passes_to
 from frustum.dialects import isa, tile
 from frustum.dialects.foreign import is_foreign
-from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.module import TARGET
 from frustum.dialects.target import to_attribute
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.runtime.failures import UsageError

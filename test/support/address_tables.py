@@ -7,7 +7,7 @@ from dataclasses import replace
 from networks import Net
 from stops import target
 
-from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.module import TARGET
 from frustum.dialects.target import to_attribute
 
 

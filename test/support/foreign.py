@@ -29,7 +29,7 @@ from frustum.backend.compile import executable_of
 from frustum.backend.pipeline import STOPS, Choices, passes_to
 from frustum.dialects import graph, isa
 from frustum.dialects.foreign import is_foreign, name_of
-from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.module import TARGET
 from frustum.dialects.target import to_attribute
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.split_outputs import SplitOutputs

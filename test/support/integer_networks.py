@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import ArrayAttr, StringAttr, f32, i8, i16, i32
 
 from frustum.dialects import graph
 from frustum.dialects.graph import ActAttr, ScaleAttr, tensor_type
-from frustum.passes.onnx.import_onnx import MODEL_DTYPES
+from frustum.dialects.module import MODEL_DTYPES
 
 ELEMENTS = {np.dtype(np.int8): i8, np.dtype(np.int16): i16, np.dtype(np.int32): i32, np.dtype(np.float32): f32}
 NAMES = {element: dtype for dtype, element in ELEMENTS.items()}

@@ -9,7 +9,7 @@ from xdsl.ir import Block
 
 from frustum.dialects import graph
 from frustum.dialects.graph import ActAttr, tensor_type
-from frustum.passes.onnx.import_onnx import DTYPE, MODEL_DTYPES
+from frustum.dialects.module import DTYPE, MODEL_DTYPES
 from frustum.passes.weights import WeightStore, attach
 
 

@@ -15,7 +15,8 @@ from frustum.dialects.isa.program import Affine, Box, Span, View
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.isa.vector import BinaryOp, UnaryOp
-from frustum.dialects.target import ATTRIBUTE, Target, to_attribute
+from frustum.dialects.module import TARGET
+from frustum.dialects.target import Target, to_attribute
 
 VIEW = View("f32", Affine(), (4, 4, 4, 4))
 SPAN = Span(Affine(), 1, 1)
@@ -64,7 +65,7 @@ def machine(clusters: int, cores: int, *, capacity: int = 1 << 20, event_slots: 
 def module_of(target: Target, *ops) -> ModuleOp:
     """A module with one program."""
     program = ProgramOp("main", Region(Block(list(ops))))
-    return ModuleOp([program], {ATTRIBUTE: to_attribute(target)})
+    return ModuleOp([program], {TARGET: to_attribute(target)})
 
 
 def copy(engine, src, dst, **common) -> CopyOp:

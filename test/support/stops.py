@@ -11,7 +11,7 @@ import numpy as np
 from frustum.backend import targets
 from frustum.backend.compile import executable_of, fixed
 from frustum.backend.pipeline import Choices, Run, stop_of
-from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.module import TARGET
 from frustum.dialects.target import Engine, Target, to_attribute
 from frustum.passes.weights import store_of
 from frustum.runtime.machine import Machine

@@ -13,7 +13,8 @@ from itertools import product
 from math import prod
 
 from frustum.dialects import graph, tile
-from frustum.dialects.target import ATTRIBUTE, from_attribute
+from frustum.dialects.module import TARGET
+from frustum.dialects.target import from_attribute
 
 BIAS_BYTES = 4
 BYTES = {"f32": 4, "f16": 2, "bf16": 2}
@@ -30,7 +31,7 @@ class Traffic:
 
 def traffic_of(module):
     """Of a module at stop `placed`."""
-    clusters = from_attribute(module.attributes[ATTRIBUTE]).chip.clusters
+    clusters = from_attribute(module.attributes[TARGET]).chip.clusters
     total = Traffic()
     for unit in (op for op in module.walk() if isinstance(op, tile.UnitOp)):
         total.written += sum(bytes_of(r) for r in unit.results if not isinstance(r.type, tile.TileType))

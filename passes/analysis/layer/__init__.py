@@ -17,6 +17,7 @@ from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES
+from frustum.dialects.module import HELD_BYTES
 from frustum.passes.analysis.layer.elementwise import binary, dequantize, quantize, unary
 from frustum.passes.analysis.layer.moves import (
     Move,
@@ -103,8 +104,6 @@ def sized(layer: Layer, op: Operation) -> Layer:
     )
 
 
-HELD_BYTES = "frustum.held_bytes"
-"""Attribute of a weight: how many bytes it will take in SRAM and DRAM, where it is to be compressed."""
 
 
 def held_of(weights: SSAValue) -> tuple[int, int]:

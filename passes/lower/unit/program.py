@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, NameLoc, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import ArrayAttr, NameLoc, StringAttr, TensorType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import graph as g
 from frustum.dialects import isa
+from frustum.dialects import module as m
 from frustum.dialects import tile as t
 from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.isa.program import ELEMENT_BYTES, ExternalClass
+from frustum.dialects.module import MODEL_DTYPES
 from frustum.passes.analysis.module import element_of
-
-MODEL_DTYPES = "frustum.model_dtypes"
-"""Attribute of the network: numpy names of the types that the host passes and expects, inputs then outputs."""
 
 
 @dataclass(frozen=True)
@@ -235,21 +234,15 @@ class Names:
         return len(self.units) - 1
 
     def attributes(self) -> dict[str, ArrayAttr[Any]]:
-        def texts(values: Iterable[str]) -> ArrayAttr[Any]:
-            return ArrayAttr([StringAttr(v) for v in values])
-
-        def numbers(values: Iterable[int]) -> ArrayAttr[Any]:
-            return ArrayAttr([IntegerAttr(v, i64) for v in values])
-
         return {
-            "frustum.layers": texts(self.layers),
-            "frustum.layer_kinds": texts(self.kinds),
-            "frustum.useful_macs": numbers(self.macs),
-            "frustum.layer_units": numbers(self.unit_of),
-            "frustum.units": texts(self.units),
-            "frustum.unit_modes": texts(self.modes),
-            "frustum.unit_stopped_by": texts(self.stopped),
-            "frustum.unit_tiles": numbers(self.tiles),
-            "frustum.unit_kept_bytes": numbers(self.kept_bytes),
-            **({"frustum.own_elements": numbers(self.own_elements)} if any(self.own_elements) else {}),
+            m.LAYERS: m.texts(self.layers),
+            m.LAYER_KINDS: m.texts(self.kinds),
+            m.USEFUL_MACS: m.numbers(self.macs),
+            m.LAYER_UNITS: m.numbers(self.unit_of),
+            m.UNITS: m.texts(self.units),
+            m.UNIT_MODES: m.texts(self.modes),
+            m.UNIT_STOPPED_BY: m.texts(self.stopped),
+            m.UNIT_TILES: m.numbers(self.tiles),
+            m.UNIT_KEPT_BYTES: m.numbers(self.kept_bytes),
+            **({m.OWN_ELEMENTS: m.numbers(self.own_elements)} if any(self.own_elements) else {}),
         }

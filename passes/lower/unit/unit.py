@@ -14,8 +14,8 @@ from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.isa.program import Affine
+from frustum.dialects.module import MACS, OWN_ELEMENTS
 from frustum.dialects.tile.sweeps import Sweep
-from frustum.passes.analysis.module import OWN, PRODUCED
 from frustum.passes.analysis.project import ROWS
 from frustum.passes.lower.unit import prefetch as ahead
 from frustum.passes.lower.unit.homes import tile_of
@@ -295,7 +295,7 @@ class UnitLowering:
     def number_of(self, op: Operation, kind: str) -> int:
         """The number of a layer, which it gets the first time; it is then the one written last."""
         if op not in self.numbers:
-            counts = [op.attributes.get(name) for name in (PRODUCED, OWN)]
+            counts = [op.attributes.get(name) for name in (MACS, OWN_ELEMENTS)]
             useful, own = (each.value.data if isinstance(each, IntegerAttr) else 0 for each in counts)
             self.numbers[op] = self.program.names.layer(op, kind, useful, own)
         self.written = self.numbers[op]

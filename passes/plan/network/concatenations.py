@@ -14,7 +14,8 @@ from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.passes.plan.network.layer_order import PLACE, LayerOrder, is_side_by_side
+from frustum.dialects.module import PLACE
+from frustum.passes.plan.network.layer_order import LayerOrder, is_side_by_side
 
 
 @dataclass(frozen=True)

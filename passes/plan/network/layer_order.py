@@ -16,6 +16,7 @@ from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
+from frustum.dialects.module import PLACE
 from frustum.dialects.tile import AnyAxis, Axis, TensorView, Whole
 from frustum.passes.analysis.foreign import is_read_by_others, others_in, sections_of
 from frustum.passes.analysis.layer import BUILDERS, CONCAT, JOINS, MOVES, Layer, MapOperand, layer_of
@@ -28,8 +29,6 @@ LONGEST_CHAIN = 24
 """Layers that are not cut apart in a large network."""
 COARSEST = 8
 """Of the steps in which tiles of resized maps are made: the largest that is looked at."""
-PLACE = "frustum.place"
-"""Of a concatenation in DRAM: parts of it may lie in other concatenations too, inside units."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import NameLoc, StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
+from frustum.dialects.module import MAP
 from frustum.dialects.target import Target
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp
@@ -413,7 +414,7 @@ def annotate(unit: UnitOp, layers: Sequence[Operation], evaluation: Evaluation) 
     unit.properties["mode"] = StringAttr("small" if evaluation.partition.depth == 1 else "large")
     for op, submap in zip(layers, evaluation.maps, strict=True):
         if submap is not None:
-            op.attributes["frustum.map"] = MapAttr(submap)
+            op.attributes[MAP] = MapAttr(submap)
 
 
 def in_order(block: Block, ops: Sequence[Operation], section: Operation | None = None) -> None:

@@ -10,9 +10,9 @@ from random_program import Maker
 
 from frustum.backend.file.decoder import CodeError, decode
 from frustum.backend.file.encoder import Code, encode
-from frustum.backend.fit import DoesNotFit
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.format import FORMAT_OF_OPCODE, INSTRUCTION_FORMATS, MAX_WORDS, WAITS_INSIDE
+from frustum.dialects.target.fit import DoesNotFit
 
 ZERO = p.Affine()
 VIEW = p.View("f32", p.Affine(64), (0, 0, 16, 4), "nram")

@@ -21,10 +21,10 @@ from frustum.backend.file.executable import (
     open_executable,
     write_executable,
 )
-from frustum.backend.fit import DoesNotFit
 from frustum.backend.targets import load
 from frustum.dialects.isa.program import External, Node, Program, Repeat, TableLoad
 from frustum.dialects.target import to_json
+from frustum.dialects.target.fit import DoesNotFit
 
 EDGE = json.dumps(to_json(load("edge")), sort_keys=True)
 

@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.utils.exceptions import VerifyException
 
 import frustum.backend.targets
-from frustum.backend.file.read_program import DTYPE, LAYERS, UNITS, USEFUL_MACS, read_program, slots_of
+from frustum.backend.file.read_program import read_program, slots_of
 from frustum.dialects.isa import (
     Affine,
     AllocOp,
@@ -25,7 +25,8 @@ from frustum.dialects.isa import (
 )
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.instruction import integers
-from frustum.dialects.target import ATTRIBUTE, read_target, to_attribute
+from frustum.dialects.module import DTYPE, LAYERS, TARGET, UNITS, USEFUL_MACS
+from frustum.dialects.target import read_target, to_attribute
 
 VIEW = View("f32", Affine(8, (4,)), (0, 0, 0, 4))
 SPAN = Span(Affine(), 8, 8)
@@ -48,7 +49,7 @@ def module() -> ModuleOp:
     text = (Path(folder) / "edge.yaml").read_text()
     made.attributes.update(
         {
-            ATTRIBUTE: to_attribute(read_target(text, "edge.yaml")),
+            TARGET: to_attribute(read_target(text, "edge.yaml")),
             DTYPE: StringAttr("f32"),
             LAYERS: ArrayAttr([StringAttr("conv1"), StringAttr("end")]),
             UNITS: ArrayAttr([StringAttr("u0")]),
@@ -104,7 +105,7 @@ def test_a_module_without_program_or_target_is_refused() -> None:
     with pytest.raises(VerifyException, match=r"expected one 'fisa.program' in the module, found 0"):
         read_program(ModuleOp([]))
     made = module()
-    del made.attributes[ATTRIBUTE]
+    del made.attributes[TARGET]
     with pytest.raises(VerifyException, match="the module has no target: attribute"):
         read_program(made)
     made = module()

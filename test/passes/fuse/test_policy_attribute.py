@@ -8,8 +8,8 @@ from stops import aimed
 from xdsl.context import Context
 from xdsl.dialects.builtin import StringAttr
 
+from frustum.dialects.module import POLICY
 from frustum.passes.fuse.fuse_layers import FuseLayers
-from frustum.passes.fuse.policy import ATTRIBUTE
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,6 @@ from frustum.passes.fuse.policy import ATTRIBUTE
 def test_the_module_says_what_was_done(words, said):
     net = Net()
     module = aimed(net.module(net.conv(net.conv(net.input(1, 4, 8, 8), 4), 4))[0], "edge")
-    module.attributes[ATTRIBUTE] = StringAttr("optimal" if said != "optimal" else "none")
+    module.attributes[POLICY] = StringAttr("optimal" if said != "optimal" else "none")
     FuseLayers(**words).apply(Context(), module)
-    assert module.attributes[ATTRIBUTE] == StringAttr(said)
+    assert module.attributes[POLICY] == StringAttr(said)

@@ -14,13 +14,13 @@ from xdsl.dialects.builtin import IntegerAttr
 
 from frustum.dialects import graph
 from frustum.dialects.graph import ActAttr
+from frustum.dialects.module import MAPS
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.project import layers_of
 from frustum.passes.fuse.candidate import Weights
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.fuse.operators import Operator, operators_of
 from frustum.passes.fuse.rule import RULES, Remedy, Step
-from frustum.passes.plan.unit import MAPS
 
 MAIN, SCALAR, VECTOR = (
     lambda *reads, kind=kind: Operator(kind, reads) for kind in ("main", "scalar", "vector")

@@ -18,10 +18,11 @@ from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import graph
 from frustum.dialects.isa import CopyOp, RepeatOp
 from frustum.dialects.isa.program import Affine
+from frustum.dialects.module import LAYOUT
 from frustum.dialects.tile import FTile, TensorView, UnitOp
 from frustum.dialects.unit import UnitOp as GraphUnit
 from frustum.passes.analysis.project import Region
-from frustum.passes.analysis.unit_layers import BLOCK, LAYOUT, LAYOUTS, view_in
+from frustum.passes.analysis.unit_layers import BLOCK, LAYOUTS, view_in
 from frustum.passes.graph.choose_layout import Box, ChooseLayout, Copies, Product, run_elements
 
 NETWORKS = ("inception", "residual", "grouped", "wide")

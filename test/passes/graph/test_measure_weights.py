@@ -13,7 +13,7 @@ from xdsl.context import Context
 from frustum.backend.compile import executable_of, fixed
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import graph
-from frustum.passes.analysis.layer import HELD_BYTES
+from frustum.dialects.module import HELD_BYTES
 from frustum.passes.graph import measure_weights
 from frustum.passes.graph.measure_weights import MeasureWeights
 from frustum.passes.weights import store_of

@@ -17,7 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 from frustum.backend.pipeline import STOPS, Choices, passes_to
 from frustum.dialects import graph, isa
 from frustum.dialects.foreign import is_foreign
-from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.module import TARGET
 from frustum.dialects.target import to_attribute
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.weights import attach, store_of

@@ -12,8 +12,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 
 from frustum.dialects import graph
+from frustum.dialects.module import MODEL_DTYPES
 from frustum.passes.graph.split_outputs import Layers, SplitOutputs, joined, networks_of, split
-from frustum.passes.onnx.import_onnx import MODEL_DTYPES
 from frustum.passes.weights import attach, store_of
 from frustum.runtime.reference.graph import ReferenceExecutor
 

@@ -16,7 +16,7 @@ from frustum.backend.pipeline import Choices
 from frustum.dialects.isa import ConvOp, ExternalOp
 from frustum.dialects.isa.table import TableOp
 from frustum.dialects.isa.tables.stored_table import KEY, read_table
-from frustum.dialects.target import ATTRIBUTE as TARGET
+from frustum.dialects.module import TARGET
 from frustum.dialects.target import to_attribute
 from frustum.dialects.target.durations import address_cycles
 from frustum.passes.lower import make_address_tables

@@ -7,7 +7,8 @@ from networks import Net
 from xdsl.context import Context
 
 from frustum.backend import targets
-from frustum.dialects.target import ATTRIBUTE, to_attribute
+from frustum.dialects.module import TARGET
+from frustum.dialects.target import to_attribute
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.tile.partition import PartitionUnits
@@ -37,7 +38,7 @@ def test_the_memory_that_is_too_small_is_named(memory, capacity_bytes, kernel, s
     net = Net()
     x = net.input(1, 64, 16, 16)
     module, _ = net.module(net.conv(x, 64, kernel))
-    module.attributes[ATTRIBUTE] = to_attribute(edge_with(memory, capacity_bytes))
+    module.attributes[TARGET] = to_attribute(edge_with(memory, capacity_bytes))
     FuseLayers(policy="none").apply(Context(), module)
     with pytest.raises(DoesNotFit, match=rf"unit u0: node 'conv_1' \(fgraph.conv\): .*{says}"):
         PartitionUnits().apply(Context(), module)

@@ -1,0 +1,98 @@
+"""What stands beside the operations: every discardable attribute `frustum.*`, its type, who writes and who reads it.
+
+| attribute | stands on | type | written by | read by |
+|---|---|---|---|---|
+| `target` | module | dictionary | `frustum-set-target` | every pass that asks the machine |
+| `weights` | module | string: name of the store | importer, passes that change weights | whoever needs their bytes |
+| `model`, `dtype` | module | string | importer; `convert-type`, `quantise` | report, program |
+| `policy` | module | string | `frustum-fuse-layers` | report, stages run again |
+| `tiled` | module | unit | `frustum-tile-partition` | which stop a module is at |
+| `accuracy`, `compression` | module | string of JSON | calibration; weight passes | report |
+| `chain_inputs`, `chain_outputs` | module | strings | `frustum-graph-split-outputs` | the driver of pieces |
+| `model_dtypes` | network | strings, one per input and output | importer | host conversions |
+| `input_ranges` | network | arrays of two floats | calibration | `frustum-graph-quantise` |
+| `range` | graph operation | two floats | calibration | `frustum-graph-quantise` |
+| `scale` | graph operation | scale | `frustum-graph-fold-quantisation` | calibration |
+| `integers` | weight | dictionary | importer | passes that fold quantisation |
+| `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
+| `place` | concatenation | unit | policy `optimal` | policy `optimal` |
+| `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |
+| `map` | layer of a unit | sub-map | planners of pieces | lowering of units |
+| `layout` | unit | string | `frustum-graph-choose-layout` | lowering of units |
+| `macs`, `own_elements` | tile computation | integer | lowering of units | lowering of tiles |
+| `layers`, `layer_kinds`, `layer_units` | program's module | one entry per layer | lowering of tiles | report |
+| `useful_macs`, `own_elements` | program's module | integers, one per layer | lowering of tiles | report |
+| `units`, `unit_modes`, ... (`UNIT_*`) | program's module | one entry per unit | lowering of tiles | report |
+| `peak` | program's module | integers by memory and section | `frustum-allocate` | report |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, i64
+from xdsl.ir import Attribute, Operation
+
+TARGET = "frustum.target"
+WEIGHTS = "frustum.weights"
+MODEL = "frustum.model"
+DTYPE = "frustum.dtype"
+POLICY = "frustum.policy"
+TILED = "frustum.tiled"
+ACCURACY = "frustum.accuracy"
+COMPRESSION = "frustum.compression"
+CHAIN_INPUTS = "frustum.chain_inputs"
+CHAIN_OUTPUTS = "frustum.chain_outputs"
+MODEL_DTYPES = "frustum.model_dtypes"
+INPUT_RANGES = "frustum.input_ranges"
+RANGE = "frustum.range"
+SCALE = "frustum.scale"
+INTEGERS = "frustum.integers"
+HELD_BYTES = "frustum.held_bytes"
+PLACE = "frustum.place"
+MAPS = "frustum.maps"
+MAP = "frustum.map"
+LAYOUT = "frustum.layout"
+MACS = "frustum.macs"
+OWN_ELEMENTS = "frustum.own_elements"
+LAYERS = "frustum.layers"
+LAYER_KINDS = "frustum.layer_kinds"
+LAYER_UNITS = "frustum.layer_units"
+USEFUL_MACS = "frustum.useful_macs"
+UNITS = "frustum.units"
+UNIT_MODES = "frustum.unit_modes"
+UNIT_STOPPED_BY = "frustum.unit_stopped_by"
+UNIT_TILES = "frustum.unit_tiles"
+UNIT_KEPT_BYTES = "frustum.unit_kept_bytes"
+PEAK = "frustum.peak"
+
+
+def texts(values: Iterable[str]) -> ArrayAttr[StringAttr]:
+    """A list of texts as an attribute."""
+    return ArrayAttr([StringAttr(value) for value in values])
+
+
+def numbers(values: Iterable[int]) -> ArrayAttr[IntegerAttr]:
+    """A list of integers as an attribute."""
+    return ArrayAttr([IntegerAttr(value, i64) for value in values])
+
+
+def text_of(op: Operation, name: str) -> str | None:
+    """The text that stands on an operation; None where there is none."""
+    noted = op.attributes.get(name)
+    return noted.data if isinstance(noted, StringAttr) else None
+
+
+def texts_of(op: Operation, name: str) -> tuple[str, ...]:
+    """The list of texts; empty where there is none."""
+    return tuple(each.data for each in _list(op, name) if isinstance(each, StringAttr))
+
+
+def numbers_of(op: Operation, name: str) -> tuple[int, ...]:
+    """The list of integers; empty where there is none."""
+    return tuple(each.value.data for each in _list(op, name) if isinstance(each, IntegerAttr))
+
+
+def _list(op: Operation, name: str) -> Iterable[Attribute]:
+    noted = op.attributes.get(name)
+    return noted.data if isinstance(noted, ArrayAttr) else ()
