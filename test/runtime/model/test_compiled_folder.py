@@ -221,7 +221,7 @@ def test_a_folder_needs_nothing_of_the_compiler(compiled, how):
     program = (
         "import sys\n"
         "for name in ('xdsl', 'frustum.passes', 'frustum.backend.pipeline'): sys.modules[name] = None\n"
-        "import numpy as np, frustum\nfrom frustum.runtime import cli\n"
+        "import numpy as np, frustum\nfrom frustum.runtime.tools import cli\n"
         f"folder, x = {str(compiled)!r}, {{'x': np.zeros((1, 32, 32, 32), np.float32)}}\n"
         f"assert {how} in (0, None) or 'y' in frustum.run(folder, x).outputs\n"
     )

@@ -363,7 +363,7 @@ def test_inspect_a_stage(model: str, tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     program = (
-        "import sys\nfrom frustum.runtime import cli\n"
+        "import sys\nfrom frustum.runtime.tools import cli\n"
         f"try: cli.main({arguments!r})\nexcept SystemExit as exit: assert exit.code == 0\n"
         f"assert not [name for name in {HEAVY!r} if name in sys.modules]"
     )
