@@ -24,7 +24,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numba
 from numba import njit
@@ -34,19 +34,31 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
-from frustum.dialects.loops import TIMES
-
 DIGEST_BYTES = 32
 SUFFIX = ".loop"
 _DISPATCHERS: list[Any] = []
 
 
-def dispatcher(function: Callable[..., Any]) -> Any:
+class Times(Protocol):
+    """Who is told what machine code takes: `loops.LoopTimes`."""
+
+    loaded: list[str]
+
+    def making(self) -> AbstractContextManager[None]: ...
+    def compiling(self, name: str) -> AbstractContextManager[None]: ...
+
+
+def dispatcher(function: Callable[..., Any], times: Times) -> Any:
     """What numba calls a compiled function: it takes its machine code from the cache here."""
+    if not _DISPATCHERS:
+        event.register("numba:compile", _Listener(times))
     found: Any = njit(nogil=True)(function)
     found._cache = LoopCache(function)  # what `enable_caching` does, with numba's cache
+    found._cache.times = times
     _DISPATCHERS.append(found)
     return found
+
+
 
 
 def folders() -> list[str]:
@@ -58,22 +70,24 @@ def folders() -> list[str]:
 class LoopCache(FunctionCache):
     """The machine code of one function.  What goes wrong with a file costs the time of making it anew, and no more."""
 
+    times: Times
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function for these arguments; None where it is not there, or not whole."""
-        with TIMES.making():
+        with self.times.making():
             target_context.refresh()
             name = self._file_name(sig, target_context.codegen())
             beside = Path(inspect.getfile(self._py_func)).parent / "__pycache__"
             for folder in dict.fromkeys([*([Path(self.cache_path)] if self.cache_path else []), beside]):
                 payload = _unsealed(folder / name)
                 if payload is not None:
-                    TIMES.loaded.append(self._py_func.__name__)
+                    self.times.loaded.append(self._py_func.__name__)
                     return self._impl.rebuild(target_context, pickle.loads(payload))
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled function; without an error where it cannot be kept."""
-        with TIMES.making():
+        with self.times.making():
             if not self.cache_path or not self._impl.check_cachable(data):
                 return
             payload = dumps(self._impl.reduce(data))
@@ -168,18 +182,16 @@ LoopCache._impl_class = _LoopFiles
 
 
 class _Listener(event.Listener):
-    """Hears from numba what it compiles, one function inside another, and tells `TIMES`."""
+    """Hears from numba what it compiles, one function inside another, and tells `times`."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: Times) -> None:
+        self._times = times
         self._under_way: list[AbstractContextManager[None]] = []
 
     def on_start(self, event: event.Event) -> None:
-        under_way = TIMES.compiling(event.data["dispatcher"].py_func.__name__)
+        under_way = self._times.compiling(event.data["dispatcher"].py_func.__name__)
         under_way.__enter__()
         self._under_way.append(under_way)
 
     def on_end(self, event: event.Event) -> None:
         self._under_way.pop().__exit__(None, None, None)
-
-
-event.register("numba:compile", _Listener())

@@ -87,7 +87,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     """A function that other compiled ones call; in machine code, made for the types with which they do."""
     from frustum.dialects.loop_cache import dispatcher
 
-    return dispatcher(function)
+    return dispatcher(function, TIMES)
 
 
 def entry(*signatures: str) -> Callable[[Callable[..., Any]], Any]:

@@ -18,17 +18,16 @@ from frustum.backend.file.executable import Executable, check_program
 from frustum.dialects.isa.program import MEMORIES, Conv, External
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.check.check import check
-from frustum.runtime.device.addresses import check_reach
 from frustum.runtime.device.expand import DRAM, Expanded, expand
 from frustum.runtime.device.line_buffer import LineBufferCounts, LineBuffers
 from frustum.runtime.device.matrix import convolve_by_address
 from frustum.runtime.device.memory import DTYPES, Memories, host_type
-from frustum.runtime.device.table import check_tables, with_tables
+from frustum.runtime.device.tables import check_reach, check_tables, with_tables
 from frustum.runtime.kernels import Array, integer, narrow
 from frustum.runtime.progress import Progress
 
 if TYPE_CHECKING:
-    from frustum.runtime.device.functional import Plan
+    from frustum.runtime.device.functional import ExecutionPlan
 
 Mode: TypeAlias = Literal["full", "functional", "timing"]
 
@@ -64,10 +63,10 @@ class _Decoded:
         return with_tables(expanded, self._image)
 
     @cached_property
-    def plan(self) -> Plan:
-        from frustum.runtime.device.functional import Plan  # which imports numba
+    def plan(self) -> ExecutionPlan:
+        from frustum.runtime.device.functional import ExecutionPlan  # which imports numba
 
-        return Plan(self.expanded, self.capacities)
+        return ExecutionPlan(self.expanded, self.capacities)
 
     @cached_property
     def capacities(self) -> tuple[int, ...]:
@@ -100,7 +99,7 @@ class Machine:
         return self._decoded.expanded
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ExecutionPlan:
         return self._decoded.plan
 
     @property
@@ -136,7 +135,7 @@ class Machine:
         return RunResult(outputs, timeline, None if line_buffers is None else line_buffers.counts)
 
     def _compute(
-        self, plan: Plan, inputs: Mapping[str, Array], poisoned: bool, progress: Progress | None,
+        self, plan: ExecutionPlan, inputs: Mapping[str, Array], poisoned: bool, progress: Progress | None,
         beside: Callable[[], None] | None,
     ) -> dict[str, Array]:  # fmt: skip
         arrays = check_inputs(self._externals("input"), inputs)

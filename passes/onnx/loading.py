@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from onnx import external_data_helper, numpy_helper
 
 from frustum.passes.errors import ModelError, Problem, Unsupported

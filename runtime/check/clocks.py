@@ -32,7 +32,7 @@ from frustum.dialects.isa.program import (
     Scope,
 )
 from frustum.runtime.device.expand import Expanded, Rows
-from frustum.runtime.device.order import Ints
+from frustum.runtime.device.form import Ints
 
 PER_CORE = tuple(engine for engine in ENGINES if engine in CORE_ENGINES)
 PER_CLUSTER = tuple(engine for engine in ENGINES if engine not in CORE_ENGINES)
@@ -86,7 +86,7 @@ def clocks(expanded: Expanded) -> tuple[Clock, Clock]:
     """The clocks of the core and of the cluster table; `OrderError` if a wait comes before its signals."""
     doubted: dict[WaitName, Counter[int]] = {}
     while True:
-        walk = _Walk(expanded, doubted)
+        walk = _ClockWalk(expanded, doubted)
         walk.run()
         if walk.doubts.keys() <= doubted.keys():
             return walk.core, walk.cluster
@@ -94,7 +94,7 @@ def clocks(expanded: Expanded) -> tuple[Clock, Clock]:
 
 
 @dataclass
-class _Signals:
+class _SlotHistory:
     """What a counter has seen since the last barrier, in program order, and the waits that looked at it."""
 
     clocks: list[Ints] = field(default_factory=list)
@@ -134,7 +134,7 @@ class _Signals:
         return found
 
 
-class _Walk:
+class _ClockWalk:
     """One pass over the program in program order."""
 
     def __init__(self, expanded: Expanded, doubted: dict[WaitName, Counter[int]]) -> None:
@@ -144,7 +144,7 @@ class _Walk:
         self.first_engine = [engines.first(s.engine) if s.engine else 0 for s in expanded.instructions]
         self.now = np.zeros((engines.count, engines.count), np.int32)
         self.done = np.zeros(engines.count, np.int32)
-        self.signals: defaultdict[Slot, _Signals] = defaultdict(_Signals)
+        self.signals: defaultdict[Slot, _SlotHistory] = defaultdict(_SlotHistory)
         self.core, self.cluster = (self._table(rows, engines.count) for rows in (expanded.core, expanded.cluster))
 
     @staticmethod

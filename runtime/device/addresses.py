@@ -20,13 +20,10 @@ import numpy as np
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv
 from frustum.dialects.isa.tables.address_table import AXES
 from frustum.dialects.isa.tables.stored_table import STEPS, StoredTable, TableError, check_use
-from frustum.runtime.check.check import AccessError, beyond
-from frustum.runtime.device.expand import Expanded
-from frustum.runtime.device.form import groups_of
-from frustum.runtime.device.order import Ints
+from frustum.runtime.device.form import Ints, groups_of
 
 if TYPE_CHECKING:
-    from frustum.runtime.device.effects import Work
+    pass
 
 Four = tuple[int, ...]
 
@@ -97,7 +94,7 @@ def _sums(moves: Sequence[Ints]) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class AddressTables:
     """The tables of a program: `number` says for each row of the core table which it names (-1: none); `uses` what
     instruction number `static` makes of table `number`."""
 
@@ -157,49 +154,6 @@ def _keeps_to(found: Strides, conv: Conv, most: Four) -> bool:
     own = n, c, h, w, conv.channels.extent * c
     pairs = zip(found, own, (*several, conv.groups > 1), strict=True)
     return all(stride * size == its for stride, its, is_used in pairs if is_used)
-
-
-def input_strides(conv: Conv, work: Work) -> tuple[Four, int]:
-    """Bytes between neighbours of the input in n, c, h, w, and from group to group: of the table that the
-    convolution names, or of its view where it names none."""
-    view = conv.in_view
-    if work.addresses is None:
-        return view.strides, conv.channels.extent * view.strides[1]
-    assert work.addresses.strides is not None, "entries that are no strides have addresses only"
-    n, c, h, w, group = (stride * ELEMENT_BYTES[view.element] for stride in work.addresses.strides)
-    return (n, c, h, w), group
-
-
-# --- convolutions by addresses ---------------------------------------------------------------------------
-
-
-def check_reach(expanded: Expanded) -> None:
-    """AccessError at the first execution whose table leads out of the buffer of its input; padding is inside.
-
-    Addresses that are the buffer's own strides cannot: only others are looked at.
-    """
-    tables, rows = expanded.tables, expanded.core
-    if tables is None:
-        return
-    strange = [pair for pair, use in tables.uses.items() if use.strides is None]
-    for static, number in strange:
-        conv = expanded.instructions[static]
-        assert isinstance(conv, Conv)
-        mine = np.flatnonzero((rows.static == static) & (tables.number == number))
-        for row, unit in np.argwhere(rows.active[mine]).tolist():
-            _check_execution(expanded, conv, tables.uses[static, number], int(mine[row]), unit)
-
-
-def _check_execution(expanded: Expanded, conv: Conv, use: Addresses, row: int, unit: int) -> None:
-    rows, size = expanded.core, ELEMENT_BYTES[conv.in_view.element]
-    box, read, low, high = (part[:, row, unit].tolist() for part in (rows.extent, rows.read, rows.low, rows.high))
-    lowest, highest = use.ends((box[0], box[2], box[3], read[1]), groups_of(conv, box[1]))
-    elements = buffer_elements(conv, box, read, low, high)
-    if lowest >= 0 and highest < elements:
-        return
-    begin = int(rows.address[0, row, unit]) - low[2] * conv.in_view.strides[2] - low[3] * conv.in_view.strides[3]
-    wrong = lowest if lowest < 0 else highest
-    raise AccessError(beyond(expanded, row, unit, begin + wrong * size, begin, begin + elements * size))
 
 
 def buffer_elements(conv: Conv, box: list[int], read: list[int], low: list[int], high: list[int]) -> int:

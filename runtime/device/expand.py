@@ -3,6 +3,10 @@
 The rows of all core instructions are one table, those of all cluster instructions (and barriers) another; both are
 in program order.  A component of a row is an array `[rows, units]`, those of four dimensions are `[4, rows, units]`.
 Nothing here depends on which operation an instruction is, except where resizing looks: see `form.py`.
+
+Which instances run, in which order: a loop body of weight W (how many instructions it holds, inner loops counted pass
+by pass) takes W numbers of the program order for each of its passes; a child with stage s and index i runs in pass
+i + s.  So the key of an instance is a sum over its loops, and sorting the keys gives the program order.
 """
 
 from __future__ import annotations
@@ -22,15 +26,17 @@ from frustum.dialects.isa.program import (
     Affine,
     Copy,
     Instruction,
+    Node,
     Program,
+    Repeat,
     Resize,
 )
-from frustum.runtime.device.form import FAR, Form, Operand, form
-from frustum.runtime.device.order import Instances, Ints, instances
-from frustum.runtime.kernels.resizing import ROUNDING
+from frustum.runtime.device.form import FAR, Form, Ints, Operand, form
+from frustum.runtime.kernels.moving import ROUNDING
 
 if TYPE_CHECKING:
-    from frustum.runtime.device.addresses import Tables
+    from frustum.runtime.device.addresses import AddressTables
+
 
 OPERANDS = 8
 """Most operands of an instruction; `Rows.address` has that many planes, in the order of the instruction's views."""
@@ -108,7 +114,7 @@ class Expanded:
     copies: Ints
     core: Rows
     cluster: Rows
-    tables: Tables | None = None
+    tables: AddressTables | None = None
 
     @cached_property
     def order(self) -> tuple[Ints, Ints]:
@@ -129,7 +135,7 @@ def expand(program: Program, clusters: int, cores: int) -> Expanded:
     parts = instances(program.body)
     statics = tuple(part.instruction for part in parts)
     forms = tuple(form(instruction) for instruction in statics)
-    tables = _Tables(parts, forms)
+    tables = _Statics(parts, forms)
     memory, copies = tables.memory(), _copies(statics, clusters, cores)
     seq = _sequence(parts)
     on_core = np.array([instruction.engine in CORE_ENGINES for instruction in statics], bool)
@@ -156,7 +162,7 @@ def _copies(statics: Sequence[Instruction], clusters: int, cores: int) -> Ints:
     return copies
 
 
-class _Tables:
+class _Statics:
     """What the instructions say, as arrays: one row per instruction."""
 
     def __init__(self, parts: Sequence[Instances], forms: Sequence[Form]) -> None:
@@ -396,3 +402,56 @@ def _resized(instruction: Resize, axis: int, lower: Ints, extent: Ints) -> tuple
     else:
         low, high = np.floor(ends[0]), np.ceil(ends[1])
     return low.astype(np.int64), np.where(extent > 0, high + 1, low).astype(np.int64)
+
+
+# --- order -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Instances:
+    """All executions of one instruction: `keys` [n] sorts them among all others; `index` [n, MAX_LOOPS]."""
+
+    instruction: Instruction
+    counts: tuple[int, ...]
+    keys: Ints
+    index: Ints
+
+
+def instances(body: Sequence[Node]) -> list[Instances]:
+    """The executions of every instruction, in textual order; at the top level stages mean nothing."""
+    found: list[Instances] = []
+    start = np.zeros(1, np.int64)
+    _visit(body, (), start, np.zeros((1, MAX_LOOPS), np.int64), 0, found)
+    return found
+
+
+def _weight(node: Node) -> int:
+    """How many numbers of the program order one execution of this node takes."""
+    if not isinstance(node, Repeat):
+        return 1
+    return (node.count + _last_stage(node)) * _body_weight(node)
+
+
+def _body_weight(node: Repeat) -> int:
+    return sum(_weight(child) for child in node.body)
+
+
+def _last_stage(node: Repeat) -> int:
+    return max((child.stage for child in node.body), default=0)
+
+
+def _visit(
+    body: Sequence[Node], counts: tuple[int, ...], keys: Ints, index: Ints, pass_weight: int, found: list[Instances]
+) -> None:
+    """`keys` [n] and `index` [n, MAX_LOOPS] are those of the start of this body in each of its n iterations."""
+    for child in body:
+        own = keys + child.stage * pass_weight
+        if isinstance(child, Repeat):
+            weight = _body_weight(child)
+            inner = (own[:, None] + np.arange(child.count) * weight).ravel()
+            deeper = np.repeat(index, child.count, axis=0)
+            deeper[:, len(counts)] = np.tile(np.arange(child.count), len(own))
+            _visit(child.body, (*counts, child.count), inner, deeper, weight, found)
+        else:
+            found.append(Instances(child, counts, own, index))
+        keys = keys + _weight(child)

@@ -38,6 +38,7 @@ from frustum.dialects.isa.program import (
 
 Int = Any
 """An int, or an array of them."""
+Ints = np.ndarray
 STILL: Four = (0, 0, 0, 0)
 SAME = (None,) * 4
 FAR = 1 << 40
@@ -45,7 +46,7 @@ FAR = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ReadWindow:
     """Positions of one dimension of the read operand; `nominal` is the position its view's offset points at."""
 
     start: Affine
@@ -76,7 +77,7 @@ class Form:
     instruction's views, None where one is absent."""
 
     spans: tuple[Span, ...] = ()
-    windows: tuple[Window | None, ...] = ()
+    windows: tuple[ReadWindow | None, ...] = ()
     operands: tuple[Operand | None, ...] = ()
     fills: bool = False
 
@@ -161,7 +162,7 @@ def _(instruction: Binary) -> Form:
 def _(instruction: Lrn) -> Form:
     spans, given = instruction.box.spans, instruction.channels
     first = spans[1].start - (instruction.size - 1) // 2
-    channels = Window(first, given.start, 1, instruction.size, given.extent, given.bound, given.limit)
+    channels = ReadWindow(first, given.start, 1, instruction.size, given.extent, given.bound, given.limit)
     operands = (_source(instruction.in_view), _result(instruction.out_view))
     return Form(spans, (None, channels, None, None), operands)
 
@@ -190,11 +191,11 @@ def _moves(view: View) -> Four:
     return d0, d1, d2, d3
 
 
-def _window(span: Span, stride: int, size: int) -> Window:
-    return Window(span.start, span.start, stride, size, span.extent, span.bound, span.limit)
+def _window(span: Span, stride: int, size: int) -> ReadWindow:
+    return ReadWindow(span.start, span.start, stride, size, span.extent, span.bound, span.limit)
 
 
-def _windows(instruction: Conv | Pool) -> tuple[Window, Window]:
+def _windows(instruction: Conv | Pool) -> tuple[ReadWindow, ReadWindow]:
     """Rows and columns under the kernel."""
     sizes = [(k - 1) * d + 1 for k, d in zip(instruction.kernel, instruction.dilations, strict=True)]
     (v, h), (tall, wide) = instruction.strides, sizes

@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 
 from frustum.dialects.isa.program import Conv, Instruction
-from frustum.runtime.device import matrix, transfer, vector  # noqa: F401  (they register their effects)
+from frustum.runtime.device import matrix, vector  # noqa: F401  (they register their effects)
 from frustum.runtime.device.addresses import Addresses
 from frustum.runtime.device.blas import single_threaded
 from frustum.runtime.device.copies import copies, is_plain
-from frustum.runtime.device.effects import BASE, LEAD, STEPS, Work, effect
+from frustum.runtime.device.effects import BASE, LEAD, STEPS, Executions, effect
 from frustum.runtime.device.expand import Expanded, Rows
+from frustum.runtime.device.form import Ints
 from frustum.runtime.device.group import Calls, group
 from frustum.runtime.device.memory import Memories, bases
-from frustum.runtime.device.order import Ints
 from frustum.runtime.device.product_table import are_products, product_table
 from frustum.runtime.device.products import Products
 from frustum.runtime.progress import REPORTS, Progress
 
-Effect = Callable[[Any, Work], None]
+Effect = Callable[[Any, Executions], None]
 Step = tuple[int, int, int]
 """What it is, then numbers `[first, last)` of rows of copies, or the number of a group of units."""
 COPIES, PRODUCTS, WORK = range(3)
@@ -37,7 +37,7 @@ PER_MOVE = 10
 """Products that take as long as moving an element."""
 
 
-class Plan:
+class ExecutionPlan:
     """What to run of an expanded program, in program order; `effects` replace those of classes of instructions, and
     nothing of a plan that has such runs in halves."""
 
@@ -87,9 +87,9 @@ class Plan:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def with_effect(self, kind: type[Instruction], its_effect: Effect) -> Plan:
+    def with_effect(self, kind: type[Instruction], its_effect: Effect) -> ExecutionPlan:
         """The same with another effect of one class of instructions."""
-        return Plan(self._expanded, self._capacities, {**self._own, kind: its_effect})
+        return ExecutionPlan(self._expanded, self._capacities, {**self._own, kind: its_effect})
 
     def run(
         self, memories: Memories, progress: Progress | None = None, beside: Callable[[], None] | None = None
@@ -126,7 +126,7 @@ class Plan:
         future.result()
 
     def _do(self, memories: Memories, static: int, numbers: list[int], table: Addresses | None) -> None:
-        work = Work(memories, self._kinds[static], self._copied[static], numbers, table)
+        work = Executions(memories, self._kinds[static], self._copied[static], numbers, table)
         self._effects[static](self._instructions[static], work)
 
     def _do_quietly(self, memories: Memories, static: int, numbers: list[int], table: Addresses | None) -> None:
@@ -167,7 +167,7 @@ def _strange(expanded: Expanded) -> Ints:
 
 
 def _columns(expanded: Expanded, rows: Rows, calls: Calls, products: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Of each group: its instruction, whether to run it in halves, the numbers of its `Work`, its address table."""
+    """Of each group: its instruction, whether to run it in halves, the numbers of `Executions`, its address table."""
     row, unit = calls.row, calls.unit
     parts = (rows.lower, rows.extent, rows.origin, rows.read, rows.low, rows.high)
     box = [part[:, row, unit].T for part in parts]
@@ -184,7 +184,7 @@ def _columns(expanded: Expanded, rows: Rows, calls: Calls, products: Ints) -> tu
 
 
 def _halves(numbers: list[int]) -> tuple[list[int], list[int]]:
-    """The numbers of `Work` for the first and the second half of the units."""
+    """The numbers of `Executions` for the first and the second half of the units."""
     axis = 0 if numbers[LEAD][0] > 1 else 1
     first, second = numbers.copy(), numbers.copy()
     place, step = LEAD.start + axis, numbers[STEPS[axis]]

@@ -15,7 +15,7 @@ import numpy as np
 
 from frustum.dialects.isa.program import Lrn, Resize
 from frustum.runtime.device.expand import NO_MEMORY, Expanded, Rows
-from frustum.runtime.device.order import Ints
+from frustum.runtime.device.form import Ints
 
 Block = np.ndarray
 """Unit numbers `[outer, inner]`."""

@@ -21,11 +21,9 @@ from frustum.dialects.isa.line_buffer_plan import Run, column_pieces, fills, kep
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, LineBuffer, Node, Repeat, RunMode
 from frustum.dialects.target import MatrixUnit
 from frustum.dialects.target.durations import matrix_work
-from frustum.runtime.device.addresses import input_strides
-from frustum.runtime.device.effects import Work
-from frustum.runtime.device.form import groups_of
-from frustum.runtime.device.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, convolve, way_out
-from frustum.runtime.device.order import Ints
+from frustum.runtime.device.effects import Executions
+from frustum.runtime.device.form import Ints, groups_of
+from frustum.runtime.device.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, convolve, input_strides, way_out
 from frustum.runtime.kernels import Array, widen
 from frustum.runtime.time.work import windows_of
 
@@ -55,8 +53,8 @@ class LineBuffers:
         self._set_ups: dict[int, LineBuffer | None] = {}
         _pair(body, self._set_ups)
 
-    def convolve(self, instruction: Conv, work: Work) -> None:
-        """The effect of a convolution, for `Plan.run`."""
+    def convolve(self, instruction: Conv, work: Executions) -> None:
+        """The effect of a convolution, for `ExecutionPlan.run`."""
         has_no_strides = work.addresses is not None and work.addresses.strides is None
         if instruction.line_mode == "channels_last" or has_no_strides:
             self._count_in_closed_form(instruction, work)
@@ -64,13 +62,13 @@ class LineBuffers:
         else:
             way_out(instruction, work, self._products(instruction, instruction.line_mode, work))
 
-    def _products(self, conv: Conv, mode: RunMode, work: Work) -> Array:
+    def _products(self, conv: Conv, mode: RunMode, work: Executions) -> Array:
         """`[units..., n, co, h, w]` in f32; of integers in i64."""
         images, outputs, rows, columns = work.extent
         shape, units = _units(conv, work)
         run, runs = run_of(windows_of(conv), mode, images, rows, columns)
         check_set_up(self._set_ups.get(id(conv)), conv, run)
-        job = _Job(conv, work, run, runs, self.unit, LineBufferCounts())
+        job = _LineRun(conv, work, run, runs, self.unit, LineBufferCounts())
         sums = job.sums(shape[:-4])
         self._count(job.counts, units)
         numbers = kept(run.windows, run.discard)
@@ -79,7 +77,7 @@ class LineBuffers:
         result = np.moveaxis(sums.reshape(*shape[:-4], outputs, images, rows, columns), -4, -3)
         return result if result.dtype == np.float32 else result.astype(np.int64)
 
-    def _count_in_closed_form(self, conv: Conv, work: Work) -> None:
+    def _count_in_closed_form(self, conv: Conv, work: Executions) -> None:
         if conv.line_mode == "channels_last" and self._set_ups.get(id(conv)) is not None:
             raise SetUpError("a channels_last convolution with a line_buffer instruction before it")
         images, outputs, rows, columns = work.extent
@@ -94,7 +92,7 @@ class LineBuffers:
         self.counts.steps += units * counts.steps
 
 
-def _units(conv: Conv, work: Work) -> tuple[tuple[int, ...], int]:
+def _units(conv: Conv, work: Executions) -> tuple[tuple[int, ...], int]:
     """Shape of the output of all units that run together, and how many they are."""
     shape = work.view(OUT, conv.out_view, work.extent).shape
     return shape, int(np.prod(shape[:-4], dtype=np.int64))
@@ -135,11 +133,11 @@ def _pair(body: Sequence[Node], found: dict[int, LineBuffer | None]) -> None:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _LineRun:
     """One convolution on a group of units; counts are those of one unit."""
 
     conv: Conv
-    work: Work
+    work: Executions
     run: Run
     runs: int
     unit: MatrixUnit

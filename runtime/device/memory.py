@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
+from frustum.dialects.extents import aligned
 from frustum.dialects.host_type import HostType
-from frustum.dialects.isa.program import MEMORIES, Element, External
-from frustum.runtime.device.order import Ints
+from frustum.dialects.isa.program import CORE_ENGINES, MEMORIES, Element, External, Hold
+from frustum.runtime.device.expand import DRAM, SRAM, Expanded, Rows
+from frustum.runtime.device.form import Ints
 from frustum.runtime.kernels import Array
 
+WHO_SAYS_MORE = "a checked run says which, and where"
 POISON = 0xFF
 """Every float of 16 or 32 bits made of this byte is not a number."""
 DTYPES: dict[Element, np.dtype] = {
@@ -23,10 +26,12 @@ DTYPES: dict[Element, np.dtype] = {
     "i32": np.dtype(np.int32),
     "i64": np.dtype(np.int64),
 }
-
-
-ALIGNED = 64
+ALIGNED_BYTES = 64
 """Every kind of memory begins at a multiple of this in the flat array."""
+
+
+class AccessError(Exception):
+    """An access outside its memory, or a read of bytes that no instruction wrote."""
 
 
 class Memories:
@@ -57,17 +62,15 @@ class Memories:
         try:
             return np.ndarray(shape, dtype, self.bytes[kind], address, strides)
         except (ValueError, TypeError, OverflowError) as error:  # numpy: beyond the buffer
-            from frustum.runtime.check.check import AccessError
-
             where = f"an operand at address {address} of {MEMORIES[kind]}"
-            raise AccessError(f"{where} lies outside its memory; a checked run says which, and where") from error
+            raise AccessError(f"{where} lies outside its memory; {WHO_SAYS_MORE}") from error
 
 
 def bases(counts: Sequence[int], capacities: Sequence[int]) -> list[int]:
     """Where each kind of memory begins in the flat array, and behind them the size of that."""
     starts = [0]
     for count, size in zip(counts, capacities, strict=True):
-        starts.append(starts[-1] + -(-count * size // ALIGNED) * ALIGNED)
+        starts.append(starts[-1] + aligned(count * size, ALIGNED_BYTES))
     return starts
 
 
@@ -86,3 +89,44 @@ def reach(extent: Ints, stride: Ints) -> tuple[Ints, Ints]:
 def host_type(external: External) -> HostType:
     """How the host passes it; where the program says nothing, in the device's own type."""
     return HostType.parse(external.model_dtype or DTYPES[external.element].name)
+
+
+# --- words for messages ----------------------------------------------------------------------------------
+
+
+def left(expanded: Expanded, number: int) -> AccessError:
+    """What is wrong with an instruction whose operands leave the memories of their kind, found without a check."""
+    return AccessError(f"{instruction_name(expanded, number)}: an operand lies outside its memory; {WHO_SAYS_MORE}")
+
+
+def execution_name(expanded: Expanded, rows: Rows, row: int, unit: int) -> str:
+    """`conv 12 (layer 'Conv_3') at loops [4, 0] on cluster 1, core 2`"""
+    number = int(rows.static[row])
+    loops = ", ".join(map(str, rows.index[row, : expanded.depths[number]].tolist()))
+    where = unit_name(expanded, expanded.instructions[number].engine, unit)
+    return f"{instruction_name(expanded, number)} at loops [{loops}] on {where}"
+
+
+def instruction_name(expanded: Expanded, number: int) -> str:
+    """`conv 12 (layer 'Conv_3')`, `copy 3 by gdma`"""
+    instruction, layers = expanded.instructions[number], expanded.program.layers
+    name = "wait" if isinstance(instruction, Hold) else type(instruction).__name__.lower()
+    layer = f" (layer '{layers[instruction.layer]}')" if instruction.layer < len(layers) else ""
+    engine = "" if instruction.engine in (None, "matrix", "vector") else f" by {instruction.engine}"
+    return f"{name} {number}{layer}{engine}"
+
+
+def unit_name(expanded: Expanded, engine: str | None, unit: int) -> str:
+    if engine not in CORE_ENGINES:
+        return f"cluster {unit}"
+    cluster, core = divmod(unit, expanded.cores)
+    return f"cluster {cluster}, core {core}"
+
+
+def memory_name(expanded: Expanded, kind: int, place: int) -> str:
+    if kind == DRAM:
+        return MEMORIES[kind]
+    if kind == SRAM:
+        return f"{MEMORIES[kind]} of cluster {place}"
+    cluster, core = divmod(place, expanded.cores)
+    return f"{MEMORIES[kind]} of cluster {cluster}, core {core}"

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, Element, Instruction, View
-from frustum.runtime.check.check import AccessError, left
 from frustum.runtime.device.addresses import Addresses
 from frustum.runtime.device.expand import Expanded
+from frustum.runtime.device.form import Ints
 from frustum.runtime.device.group import Calls, flat_addresses, numbered, progressions
 from frustum.runtime.device.matrix import ACC, BIAS, IN, OUT, RESIDUAL, WEIGHT
-from frustum.runtime.device.memory import leave, reach
-from frustum.runtime.device.order import Ints
+from frustum.runtime.device.memory import leave, left, reach
 from frustum.runtime.kernels import product_loop as c
 
 TYPES: dict[Element, int] = {"f32": c.F32, "f16": c.F16, "bf16": c.BF16}
@@ -81,7 +80,7 @@ def product_table(expanded: Expanded, capacities: Sequence[int], starts: Sequenc
     size = _sizes(expanded.instructions, which)[statics][conv[calls.row]]
     odd = _leave(table, cells, calls.lead.prod(axis=1), np.array(starts)[kinds] // size, np.array(ends)[kinds] // size)
     if odd.any():
-        raise AccessError(left(expanded, int(statics[conv[calls.row[odd.argmax()]]])))
+        raise left(expanded, int(statics[conv[calls.row[odd.argmax()]]]))
     return ProductTable(
         rows.seq[row], convs, conv[calls.row], table, cells, first, calls.lead, calls.base, calls.step,
         direct[calls.row],

@@ -14,8 +14,8 @@ from math import prod
 
 import numpy as np
 
+from frustum.runtime.device.form import Ints
 from frustum.runtime.device.memory import Memories
-from frustum.runtime.device.order import Ints
 from frustum.runtime.device.product_table import IN_PLANE, WEIGHT_PLANE, ProductTable
 from frustum.runtime.kernels import Array, unary
 from frustum.runtime.kernels import product_loop as c
@@ -64,7 +64,7 @@ class Products:
         for piece in _pieces(part, max(1, COLUMNS_BYTES // (row_bytes * height))):
             start = self._first[group] + piece[0] * self._lead[group][1] + piece[2]
             cells = self._table.cells[start : start + _units(piece)]
-            job = _Job(self._table, group, numbers, self._direct[group], piece, cells, memories, lane)
+            job = _Piece(self._table, group, numbers, self._direct[group], piece, cells, memories, lane)
             for row in range(0, height, band):
                 job.compute(row, min(band, height - row))
 
@@ -84,7 +84,7 @@ class _Lane:
 
 
 @dataclass(slots=True)
-class _Job:
+class _Piece:
     """Some units of a group; `numbers` are its row of the table of calls."""
 
     table: ProductTable

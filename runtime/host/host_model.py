@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from onnx import ModelProto, NodeProto, TypeProto, checker, external_data_helper, helper, numpy_helper
 
-from frustum.runtime.model.chain import HostArray
+from frustum.runtime.host.inputs import HostArray
 
 Session: TypeAlias = Any
 

@@ -1,4 +1,4 @@
-"""Inputs of a run: from a file, or at random."""
+"""Inputs of a run: what a network takes, from a file or at random."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ import zlib
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.lib import format as npy
 
-from frustum.dialects.isa.program import External
-from frustum.runtime.device.memory import host_type
+from frustum.dialects.isa.program import Element, External
+from frustum.dialects.module import MODEL_DTYPES
+from frustum.runtime.device.memory import DTYPES, host_type
 from frustum.runtime.failures import UsageError
-from frustum.runtime.host.random_arrays import random_array
 from frustum.runtime.kernels import BFLOAT16, Array, narrow
 
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+HostArray: TypeAlias = Any
+"""An array; a list is a sequence, None an absent optional, a dictionary a map."""
+SMALL_INTEGERS = 8
+"""Random integers are below this."""
 TWO_BYTES = np.dtype("V2")
 """What numpy makes of bf16 numbers in a file: it does not know the type."""
-
-
 MOST_EXPANSION = 1032
 """Bytes that one of a deflated stream can stand for."""
 DAMAGE = (
@@ -80,11 +85,6 @@ def _needed_bytes(content: IO[bytes]) -> int:
     return prod(shape) * dtype.itemsize
 
 
-def random_inputs(expected: Sequence[External], seed: int) -> dict[str, Array]:
-    """Inputs for a program in its types."""
-    return {e.name: random_array(seed, index, e.shape, dtype_of(e)) for index, e in enumerate(expected)}
-
-
 def in_types_of(expected: Sequence[External], inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs; bf16 ones, which no .npz file can hold as such, may be two bytes each or f32."""
     found = dict(inputs)
@@ -102,3 +102,40 @@ def in_types_of(expected: Sequence[External], inputs: Mapping[str, Array]) -> di
 def dtype_of(external: External) -> np.dtype:
     """The type in which the host passes it."""
     return np.dtype(host_type(external).dtype)
+
+
+def network_inputs(module: ModuleOp) -> list[External] | None:
+    """What a network takes, as far as a machine checks it; None for a module that has no network any more."""
+    from xdsl.dialects.builtin import ArrayAttr, StringAttr
+
+    from frustum.dialects import graph
+    from frustum.runtime.reference.graph import numpy_type
+
+    network = next((op for op in module.walk() if isinstance(op, graph.NetworkOp)), None)
+    if network is None:
+        return None
+    noted = network.attributes.get(MODEL_DTYPES)
+    dtypes = [a.data for a in noted.data if isinstance(a, StringAttr)] if isinstance(noted, ArrayAttr) else []
+    found = []
+    for index, (name, value) in enumerate(zip(network.inputs, network.body.block.args, strict=True)):
+        own = numpy_type(graph.tensor_of(value).element_type)
+        element: Element | None = next((element for element, dtype in DTYPES.items() if dtype == own), None)
+        if element is None:
+            raise UsageError(
+                f"error: input '{name}' has elements of {graph.tensor_of(value).element_type}, which no engine of the "
+                f"device computes: allowed are {', '.join(DTYPES)}"
+            )
+        dtype = dtypes[index] if dtypes else ""
+        found.append(External(name, "input", 0, 0, graph.shape_of(value), element, dtype))
+    return found
+
+
+def random_array(seed: int, index: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """Input number `index`: floats evenly in [0, 1), as images are, integers in [0, `SMALL_INTEGERS`).
+
+    With unit normal floats some trained networks amplify the rounding of f32 beyond any tolerance.
+    """
+    rng = np.random.default_rng([seed, index])
+    if dtype.kind in "iub":
+        return rng.integers(0, 2 if dtype.kind == "b" else SMALL_INTEGERS, shape).astype(dtype)
+    return narrow(rng.random(shape, np.float32), dtype)

@@ -7,7 +7,7 @@ The oracle runs without any graph optimisation: onnxruntime's default is wrong f
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -16,13 +16,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import ModelProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 from xdsl.dialects.builtin import ModuleOp
 
-from frustum.dialects import graph
+from frustum.dialects import graph as g
 from frustum.runtime.host.host_model import known_to_onnxruntime
-from frustum.runtime.host.random_arrays import random_array
-from frustum.runtime.host.widen_model import has_narrow_floats, widened
+from frustum.runtime.host.inputs import random_array
 from frustum.runtime.kernels import Array
 from frustum.runtime.reference.graph import network_of, numpy_type
 
@@ -43,6 +42,14 @@ RUNS = 5
 PROTO_LIMIT_BYTES = (1 << 31) - 1
 SILENT = 4
 """onnxruntime's log level of fatal errors."""
+NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+TYPE_ATTRIBUTES = {
+    "Cast": "to",
+    "RandomNormal": "dtype",
+    "EyeLike": "dtype",
+    "QuantizeLinear": "output_dtype",
+}
+"""Operations that name an element type, and the attribute in which they do."""
 
 
 class OracleError(RuntimeError):
@@ -181,7 +188,7 @@ def random_inputs(module: ModuleOp, seed: int) -> dict[str, Array]:
     network = network_of(module)
     arguments = zip(network.inputs, network.body.block.args, strict=True)
     return {
-        name: random_array(seed, index, graph.shape_of(value), numpy_type(graph.tensor_of(value).element_type))
+        name: random_array(seed, index, g.shape_of(value), numpy_type(g.tensor_of(value).element_type))
         for index, (name, value) in enumerate(arguments)
     }
 
@@ -297,3 +304,67 @@ def _onnxruntime() -> Any:
     except ImportError as error:
         raise OracleError("--check needs the package onnxruntime: pip install onnxruntime") from error
     return onnxruntime
+
+
+# --- models in f32 ---------------------------------------------------------------------------------------
+
+
+def has_narrow_floats(model: ModelProto) -> bool:
+    """Whether any tensor of the model is f16 or bf16."""
+    for graph in _graphs(model.graph):
+        values = (*graph.input, *graph.output, *graph.value_info)
+        if any(value.type.tensor_type.elem_type in NARROW for value in values):
+            return True
+        if any(tensor.data_type in NARROW for tensor in graph.initializer):
+            return True
+        if any(attribute.i in NARROW for node in graph.node for attribute in _type_attributes(node)):
+            return True
+    return False
+
+
+def widened(model: ModelProto) -> ModelProto:
+    """A copy in which every f16 or bf16 tensor is f32; the model's tensors must be loaded."""
+    wide = ModelProto()
+    wide.CopyFrom(model)
+    for graph in _graphs(wide.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            _widen_type(value.type)
+        for tensor in graph.initializer:
+            _widen_tensor(tensor)
+        for node in graph.node:
+            _widen_node(node)
+    return wide
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph and those inside its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _graphs(inner)
+
+
+def _type_attributes(node: NodeProto) -> Iterator[AttributeProto]:
+    name = TYPE_ATTRIBUTES.get(node.op_type)
+    return (attribute for attribute in node.attribute if attribute.name == name)
+
+
+def _widen_type(type_: TypeProto) -> None:
+    if type_.tensor_type.elem_type in NARROW:
+        type_.tensor_type.elem_type = TensorProto.FLOAT
+
+
+def _widen_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type in NARROW:
+        array = numpy_helper.to_array(tensor).astype(np.float32)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+
+def _widen_node(node: NodeProto) -> None:
+    for attribute in _type_attributes(node):
+        if attribute.i in NARROW:
+            attribute.i = TensorProto.FLOAT
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            _widen_tensor(attribute.t)

@@ -5,21 +5,18 @@ computed in f32, which is what comes out; `narrow` rounds it.
 """
 
 from frustum.runtime.kernels import integer
-from frustum.runtime.kernels.convolution import conv
+from frustum.runtime.kernels.convolution import conv, matmul
 from frustum.runtime.kernels.elementwise import BINARY, UNARY, binary, erf, unary
-from frustum.runtime.kernels.linear import lrn, matmul, reduce, softmax
-from frustum.runtime.kernels.moving import interleave, pad, shuffle, slice_elements
-from frustum.runtime.kernels.pool import average_pool, max_pool
-from frustum.runtime.kernels.resizing import Axis, resize
-from frustum.runtime.kernels.types import BFLOAT16, Array, narrow, widen
-from frustum.runtime.kernels.window import output_size, padded, windows
+from frustum.runtime.kernels.maps import BFLOAT16, Array, narrow, output_size, padded, widen, windows
+from frustum.runtime.kernels.moving import ResizedAxis, interleave, pad, resize, shuffle, slice_elements
+from frustum.runtime.kernels.reductions import average_pool, lrn, max_pool, reduce, softmax
 
 __all__ = [
     "BFLOAT16",
     "BINARY",
     "UNARY",
     "Array",
-    "Axis",
+    "ResizedAxis",
     "average_pool",
     "binary",
     "conv",

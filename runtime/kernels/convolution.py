@@ -1,6 +1,6 @@
-"""Convolution as matrix products of windows.
+"""Matrix products, and convolution as matrix products of windows.
 
-Groups become a leading axis, so that a grouped convolution is many plain ones.  A plain one copies its
+Of a convolution groups become a leading axis, so that a grouped convolution is many plain ones.  A plain one copies its
 windows into columns (im2col) and multiplies them, a band of output rows at a time.  Measured on two cores
 (AVX2 OpenBLAS): 65 to 100 GMAC/s for 3x3x64x64 at 56x56 and 7x7x3x64 at 112x112; per tap 20 to 90.
 Depthwise ones of stride 1 copy whole maps per tap instead of rows: 1.5 times as fast on maps of 14x14.
@@ -12,8 +12,7 @@ from math import prod
 
 import numpy as np
 
-from frustum.runtime.kernels.types import Array, widen
-from frustum.runtime.kernels.window import NO_PADS, Pads, Pair, output_size, padded, windows
+from frustum.runtime.kernels.maps import NO_PADS, Array, Pads, Pair, output_size, padded, widen, windows
 
 COLUMNS_BYTES = 8 << 20
 """Most bytes of columns a plain convolution copies at once: they stay in the last-level cache."""
@@ -106,3 +105,10 @@ def _depthwise(x: Array, w: Array, dilations: Pair, size: Pair) -> Array:
         product = np.matmul(rows[..., part, :, :], columns)
         result[..., part, :, :, :] = product.reshape(*product.shape[:-1], size[0], width)[..., : size[1]]
     return result
+
+
+def matmul(a: Array, b: Array, *, trans_a: bool = False, trans_b: bool = False) -> Array:
+    """`[..., M, N]` of `a` `[..., M, K]` and `b` `[..., K, N]` (transposed: `[..., K, M]`, `[..., N, K]`)."""
+    a, b = widen(a), widen(b)
+    with np.errstate(all="ignore"):
+        return np.matmul(a.swapaxes(-1, -2) if trans_a else a, b.swapaxes(-1, -2) if trans_b else b)

@@ -10,7 +10,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from frustum.runtime.kernels.types import Array, widen
+from frustum.runtime.kernels.maps import Array, widen
 
 GELU_CUBE = 0.044715
 """Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", the tanh form."""

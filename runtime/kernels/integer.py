@@ -13,9 +13,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import DTypeLike
 
-from frustum.runtime.kernels import convolution, linear
-from frustum.runtime.kernels.types import Array
-from frustum.runtime.kernels.window import NO_PADS, Pads, Pair
+from frustum.runtime.kernels import convolution
+from frustum.runtime.kernels.maps import NO_PADS, Array, Pads, Pair
 
 EXACT = 1 << 24
 """Integers up to this magnitude are exact in f32."""
@@ -66,7 +65,7 @@ def matmul(
 
     def part(kind: DTypeLike, start: int, stop: int) -> Array:
         rows, columns = wide_a[..., start:stop], wide_b[..., start:stop, :]
-        return linear.matmul(rows.astype(kind, copy=False), columns.astype(kind, copy=False))
+        return convolution.matmul(rows.astype(kind, copy=False), columns.astype(kind, copy=False))
 
     return _summed(part, _largest(wide_a), wide_b.swapaxes(-1, -2)[..., None, None], (-3, -2, -1))
 

@@ -19,16 +19,13 @@ from frustum.dialects.isa.program import Element, External
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.device.memory import DTYPES, host_type
 from frustum.runtime.failures import UsageError
-from frustum.runtime.host.inputs import dtype_of, in_types_of
-from frustum.runtime.host.random_arrays import random_array
+from frustum.runtime.host.inputs import HostArray, dtype_of, in_types_of, random_array
 from frustum.runtime.machine import InputError, check_inputs
 from frustum.runtime.model.placement import chips_of
 
 if TYPE_CHECKING:
     from frustum.runtime.host.host_model import HostModel
 
-HostArray: TypeAlias = Any
-"""An array; a list is a sequence, None an absent optional, a dictionary a map."""
 ELEMENTS: dict[np.dtype[Any], Element] = {dtype: element for element, dtype in DTYPES.items()}
 
 

@@ -26,7 +26,7 @@ from frustum.dialects.share_done import listening
 from frustum.dialects.target import from_json
 from frustum.passes.weights import write_module
 from frustum.runtime.device.expand import expand
-from frustum.runtime.device.table import with_tables
+from frustum.runtime.device.tables import with_tables
 from frustum.runtime.diagnostics import Reported, Source, operation_at_fault
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import cannot_write, make_folder

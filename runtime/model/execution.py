@@ -11,9 +11,10 @@ from typing import Any
 from frustum.backend.file.executable import Executable
 from frustum.dialects.loops import TIMES, clock
 from frustum.dialects.target import digest
+from frustum.runtime.host.inputs import HostArray
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Machine, Mode
-from frustum.runtime.model.chain import Chain, DevicePiece, HostArray, chain_of, checked_values
+from frustum.runtime.model.chain import Chain, DevicePiece, chain_of, checked_values
 from frustum.runtime.model.placement import HOST, PieceWork, Schedule, schedule
 from frustum.runtime.progress import Progress
 from frustum.runtime.report.counters import Counters, count
@@ -24,12 +25,12 @@ from frustum.runtime.report.report import (
     LayerInfo,
     Report,
     Seconds,
-    Splitting,
+    SplitRun,
     SubgraphRun,
     UnitInfo,
     make_report,
+    weights_held,
 )
-from frustum.runtime.report.weights_held import weights_held
 from frustum.runtime.time.timeline import Timeline
 
 
@@ -234,7 +235,7 @@ def accuracy_of(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"accuracy": list(layers.values()), "output_snr_db": outputs, "calibration_inputs": inputs}
 
 
-def _splitting(chain: Chain, ran: RanChain, found: Schedule) -> Splitting | None:
+def _splitting(chain: Chain, ran: RanChain, found: Schedule) -> SplitRun | None:
     """None for one executable alone, or none: nothing is split."""
     if not ran.runs or len(chain.pieces) < 2:
         return None
@@ -242,7 +243,7 @@ def _splitting(chain: Chain, ran: RanChain, found: Schedule) -> Splitting | None
     if len(ran.runs) == 1:
         (alone,) = ran.runs.values()
         uncut = alone.counters.peak_bytes
-    return Splitting(found.total_cycles, found.moved_bytes, uncut)
+    return SplitRun(found.total_cycles, found.moved_bytes, uncut)
 
 
 def layers_of(manifest: Mapping[str, Any], prefix: str = "") -> list[LayerInfo]:

@@ -16,8 +16,7 @@ from frustum.passes.graph.split_outputs import joined
 from frustum.passes.weights import WeightStore, attach, store_of
 from frustum.runtime.diagnostics import Source
 from frustum.runtime.failures import UsageError
-from frustum.runtime.host.inputs import dtype_of
-from frustum.runtime.host.network_inputs import network_inputs
+from frustum.runtime.host.inputs import dtype_of, network_inputs
 from frustum.runtime.kernels import Array
 from frustum.runtime.model.chain import Interface
 from frustum.runtime.model.request import Request

@@ -291,7 +291,7 @@ def _lrn(op: graph.LrnOp, x: Array) -> Array:
 
 def _resize(op: graph.ResizeOp, x: Array) -> Array:
     rows, columns = (
-        kernels.Axis(scale, offset, extent)
+        kernels.ResizedAxis(scale, offset, extent)
         for scale, offset, extent in zip(op.scale, op.offset, x.shape[-2:], strict=True)
     )
     size = _result_shape(op)[-2:]

@@ -214,18 +214,18 @@ def _resize(work: Work) -> Array:
     sizes, axes, ranges = [], [], list(work.ranges[:2])
     for d in (0, 1):
         start, stop = work.ranges[2 + d]
-        whole = kernels.Axis(p["scale"][d], p["offset"][d], tile.bound[2 + d], start)
+        whole = kernels.ResizedAxis(p["scale"][d], p["offset"][d], tile.bound[2 + d], start)
         low, high = _taps(whole, stop - start, p["mode"], p["rounding"])
         promised = work.needed()[2 + d]
         assert promised[0] <= low and high <= promised[1], f"{(low, high)} is read, the access says {promised}"
         ranges.append((low, high))
         sizes.append(stop - start)
-        axes.append(kernels.Axis(p["scale"][d], p["offset"][d], tile.bound[2 + d], start, low))
+        axes.append(kernels.ResizedAxis(p["scale"][d], p["offset"][d], tile.bound[2 + d], start, low))
     return kernels.resize(tile.read(tuple(ranges)), tuple(sizes), (axes[0], axes[1]), mode=p["mode"],
                           rounding=p["rounding"])
 
 
-def _taps(axis: kernels.Axis, count: int, mode: str, rounding: str) -> Range:
+def _taps(axis: kernels.ResizedAxis, count: int, mode: str, rounding: str) -> Range:
     taps = axis.nearest(count, rounding) if mode == "nearest" else np.concatenate(axis.between(count)[:2])
     return int(taps.min()), int(taps.max()) + 1
 

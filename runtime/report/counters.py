@@ -18,13 +18,11 @@ from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, Element,
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.runtime.device.expand import DRAM, OPERANDS, SIDES, Expanded, Rows
-from frustum.runtime.device.order import Ints
-from frustum.runtime.device.table import count_tables
+from frustum.runtime.device.form import Ints
+from frustum.runtime.device.tables import count_tables
 from frustum.runtime.report.exchange import UnitExchange, exchanges
-from frustum.runtime.report.flows import Flows, flows
-from frustum.runtime.report.reads import Reads, raw_bytes, reads, size_bytes
-from frustum.runtime.time.code_bytes import fetched_bytes, start_bytes
-from frustum.runtime.time.work import Work, work
+from frustum.runtime.report.flows import Flows, Reads, flows, raw_bytes, reads, size_bytes
+from frustum.runtime.time.work import Workload, fetched_bytes, start_bytes, work
 
 CLASSES = ("weight", "input", "output", "intermediate", "other")
 _WEIGHT, _INPUT, _OUTPUT, _INTERMEDIATE, _OTHER = range(len(CLASSES))
@@ -64,7 +62,7 @@ def count(
     expanded: Expanded,
     target: Target,
     page_bytes: Sequence[int] = (),
-    tables: Sequence[tuple[Rows, Work]] | None = None,
+    tables: Sequence[tuple[Rows, Workload]] | None = None,
     passed: frozenset[str] = frozenset(),
 ) -> Counters:
     """What one run of the program on the target counts.
@@ -152,7 +150,7 @@ class _Dram:
         self.by_layer = np.zeros(_layers(expanded), np.int64)
         self.externals = sorted(expanded.program.externals, key=lambda each: each.address)
 
-    def add(self, rows: Rows, done: Work) -> None:
+    def add(self, rows: Rows, done: Workload) -> None:
         for slot, bytes_ in ((0, done.read_bytes[0]), (1, done.written_bytes[1])):
             in_dram = self.expanded.memory[rows.static, slot] == DRAM
             chosen = np.flatnonzero(in_dram & (bytes_ > 0))
@@ -222,7 +220,7 @@ def _by_layer(expanded: Expanded, static: Ints, values: Ints) -> Ints:
     return totals
 
 
-def _traffic(expanded: Expanded, rows: Rows, done: Work) -> Ints:
+def _traffic(expanded: Expanded, rows: Rows, done: Workload) -> Ints:
     """Bytes read and written in each kind of memory."""
     totals = np.zeros(len(MEMORIES), np.int64)
     for slot in range(OPERANDS):
@@ -263,7 +261,7 @@ def _written(expanded: Expanded, slot: int) -> tuple[Ints, Ints]:
     return strides, element
 
 
-def _energy(expanded: Expanded, target: Target, traffic: Ints, core: Rows, done: Work) -> dict[str, float]:
+def _energy(expanded: Expanded, target: Target, traffic: Ints, core: Rows, done: Workload) -> dict[str, float]:
     """pJ of each memory's bytes and of the multiplications of each type; `total` is their sum."""
     energy: dict[str, float] = {
         name: float(byte_energy_pj(target.memory(name), int(size)))

@@ -15,9 +15,9 @@ import numpy as np
 
 from frustum.dialects.isa.program import CORE_ENGINES, ELEMENT_BYTES, Copy, Instruction
 from frustum.runtime.device.expand import Expanded, Rows
+from frustum.runtime.device.form import Ints
 from frustum.runtime.device.memory import reach
-from frustum.runtime.device.order import Ints
-from frustum.runtime.time.work import Work
+from frustum.runtime.time.work import Workload
 
 SOURCE, DESTINATION = 0, 1
 
@@ -45,7 +45,7 @@ class UnitExchange:
 
 
 def exchanges(
-    expanded: Expanded, tables: Sequence[tuple[Rows, Work]], layer_macs: Ints, sram_bytes: int
+    expanded: Expanded, tables: Sequence[tuple[Rows, Workload]], layer_macs: Ints, sram_bytes: int
 ) -> tuple[UnitExchange, ...]:
     """The figures of every unit of the program, in its order; `sram_bytes`: of one cluster."""
     count = len(expanded.program.units)

@@ -1,20 +1,23 @@
-"""What every engine reads and writes, by memory, and by name what makes the two unequal.
+"""What every engine reads and writes, by memory, and which bytes of inputs and weights are read at all (what of them is
+compulsory).
 
-Of copies `read + filled + expanded + repeated = written`, as far as each is there.
+Of copies `read + filled + expanded + repeated = written`, as far as each is there.  Boxes that are read become
+contiguous ranges, dimension by dimension for all of them together, and ranges that touch become one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Copy
-from frustum.runtime.device.expand import OPERANDS, Expanded, Rows
-from frustum.runtime.device.order import Ints
-from frustum.runtime.time.work import Work
+from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Copy, External
+from frustum.runtime.device.expand import DRAM, OPERANDS, Expanded, Rows
+from frustum.runtime.device.form import Ints
+from frustum.runtime.time.work import Workload
 
 SOURCE, DESTINATION = 0, 1
 NOWHERE = ""
@@ -25,7 +28,7 @@ Way: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Flow:
+class ByteFlow:
     """Bytes over all executions."""
 
     read_bytes: int = 0
@@ -37,17 +40,21 @@ class Flow:
     """Written into further memories by a multicast or broadcast."""
     written_bytes: int = 0
 
-    def __add__(self, other: Flow) -> Flow:
-        return Flow(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: ByteFlow) -> ByteFlow:
+        return ByteFlow(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
-Flows: TypeAlias = Mapping[Way, Flow]
+Flows: TypeAlias = Mapping[Way, ByteFlow]
+Ranges: TypeAlias = Ints
+"""`[n, 2]`: disjoint ranges [start, stop) of bytes, in growing order."""
+Reads: TypeAlias = Mapping[tuple[str, str], Ranges]
+"""Of each input and weight, by class and name, the bytes that are read, from its first one on."""
 
 
-def flows(expanded: Expanded, tables: Sequence[tuple[Rows, Work]], fetched_bytes: int) -> Flows:
+def flows(expanded: Expanded, tables: Sequence[tuple[Rows, Workload]], fetched_bytes: int) -> Flows:
     """All flows of a run of a program that fetches so many bytes of code."""
     found = _Sum()
-    found.add(("fetch", "dram", NOWHERE), Flow(read_bytes=fetched_bytes))
+    found.add(("fetch", "dram", NOWHERE), ByteFlow(read_bytes=fetched_bytes))
     for rows, done in tables:
         _add_copies(found, expanded, rows, done)
         _add_others(found, expanded, rows, done)
@@ -74,13 +81,13 @@ def listed(found: Flows) -> list[dict[str, Any]]:
 
 class _Sum:
     def __init__(self) -> None:
-        self.flows: dict[Way, Flow] = {}
+        self.flows: dict[Way, ByteFlow] = {}
 
-    def add(self, way: Way, flow: Flow) -> None:
-        self.flows[way] = self.flows.get(way, Flow()) + flow
+    def add(self, way: Way, flow: ByteFlow) -> None:
+        self.flows[way] = self.flows.get(way, ByteFlow()) + flow
 
 
-def _add_copies(found: _Sum, expanded: Expanded, rows: Rows, done: Work) -> None:
+def _add_copies(found: _Sum, expanded: Expanded, rows: Rows, done: Workload) -> None:
     """Each kind of bytes from the boxes on its own: nothing here is the difference of two others."""
     extent, read = rows.extent.prod(axis=0), rows.read.prod(axis=0)
     around = ((extent - read) * rows.active).sum(axis=1)
@@ -94,7 +101,7 @@ def _add_copies(found: _Sum, expanded: Expanded, rows: Rows, done: Work) -> None
         read_bytes, outside, inside, times, written = (int(column[number]) for column in sums)
         size, copies = ELEMENT_BYTES[each.dst_view.element], int(expanded.copies[number, DESTINATION])
         way = each.engine, str(each.src_view.memory), str(each.dst_view.memory)
-        found.add(way, Flow(
+        found.add(way, ByteFlow(
             read_bytes,
             size * outside if each.fill is not None else 0,
             size * inside - each.expand * times if each.expand is not None else 0,
@@ -103,7 +110,7 @@ def _add_copies(found: _Sum, expanded: Expanded, rows: Rows, done: Work) -> None
         ))  # fmt: skip
 
 
-def _add_others(found: _Sum, expanded: Expanded, rows: Rows, done: Work) -> None:
+def _add_others(found: _Sum, expanded: Expanded, rows: Rows, done: Workload) -> None:
     """What compute units read and write, and what tables are loaded."""
     for slot in range(OPERANDS):
         read, written = (
@@ -114,11 +121,108 @@ def _add_others(found: _Sum, expanded: Expanded, rows: Rows, done: Work) -> None
             if kind < 0 or isinstance(each, Copy) or each.engine is None:
                 continue
             memory = MEMORIES[kind]
-            found.add((each.engine, memory, NOWHERE), Flow(read_bytes=read[number]))
-            found.add((each.engine, NOWHERE, memory), Flow(written_bytes=written[number]))
+            found.add((each.engine, memory, NOWHERE), ByteFlow(read_bytes=read[number]))
+            found.add((each.engine, NOWHERE, memory), ByteFlow(written_bytes=written[number]))
 
 
 def _by_static(expanded: Expanded, rows: Rows, values: Ints) -> Ints:
     totals = np.zeros(len(expanded.instructions), np.int64)
     np.add.at(totals, rows.static, values)
     return totals
+
+
+# --- what is read at all -----------------------------------------------------------------------------------
+
+
+def reads(expanded: Expanded) -> Reads:
+    """What all executions of a program read of its inputs and weights.
+
+    Where weights are held compressed they count whole, as they are uncompressed.
+    """
+    known = sorted(
+        (each for each in expanded.program.externals if each.class_ in ("input", "weight")),
+        key=lambda each: each.address,
+    )
+    if not known:
+        return {}
+    start, run = (
+        np.concatenate(part) for part in zip(*map(_runs, _boxes(expanded)), strict=True)
+    )  # fmt: skip
+    number = np.searchsorted([each.address for each in known], start, side="right") - 1
+    is_compressed = any(isinstance(each, Copy) and each.expand is not None for each in expanded.instructions)
+    found: dict[tuple[str, str], Ranges] = {}
+    for k, each in enumerate(known):
+        mine = np.flatnonzero(number == k)
+        first = start[mine] - each.address
+        inside = first < each.bytes
+        ranges = merged(np.stack([first[inside], (first + run[mine])[inside]], axis=1))
+        if is_compressed and each.class_ == "weight":
+            ranges = np.array([[0, raw_bytes(each)]], np.int64)
+        found[each.class_, each.name] = ranges
+    return found
+
+
+def raw_bytes(external: External) -> int:
+    """Of its elements, without padding or compression."""
+    return prod(external.shape) * ELEMENT_BYTES[external.element]
+
+
+def together(parts: Iterable[Reads]) -> Reads:
+    """What several programs read, each on its own."""
+    found: dict[tuple[str, str], list[Ranges]] = {}
+    for part in parts:
+        for key, ranges in part.items():
+            found.setdefault(key, []).append(ranges)
+    return {key: merged(np.concatenate(ranges)) for key, ranges in found.items()}
+
+
+def size_bytes(ranges: Ranges) -> int:
+    return int((ranges[:, 1] - ranges[:, 0]).sum())
+
+
+def merged(ranges: Ints) -> Ranges:
+    """Ranges in any order, which may overlap, as disjoint ones in growing order."""
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    if not len(ranges):
+        return ranges
+    reach = np.maximum.accumulate(ranges[:, 1])
+    first = np.append(True, ranges[1:, 0] > reach[:-1])
+    last = np.append(first[1:], True)
+    return np.stack([ranges[first, 0], reach[last]], axis=1)
+
+
+def _boxes(expanded: Expanded) -> Iterable[Ints]:
+    """Of both tables every different box that is read in DRAM: address, element bytes, 4 extents, 4 strides."""
+    for rows in (expanded.core, expanded.cluster):
+        yield _boxes_of(expanded, rows)
+
+
+def _boxes_of(expanded: Expanded, rows: Rows) -> Ints:
+    views = [each.src_view if isinstance(each, Copy) else None for each in expanded.instructions]
+    strides = np.array([view.strides if view else (0,) * 4 for view in views], np.int64).reshape(-1, 4)
+    element = np.array([ELEMENT_BYTES[view.element] if view else 0 for view in views], np.int64)
+    moves = rows.active & (rows.read > 0).all(axis=0)
+    moves &= ((expanded.memory[:, SOURCE] == DRAM) & (element > 0))[rows.static, None]
+    row, unit = np.nonzero(moves)
+    static = rows.static[row]
+    facts = (rows.address[SOURCE, row, unit], element[static], *rows.read[:, row, unit], *strides[static].T)
+    return np.unique(np.stack(facts, axis=1), axis=0) if len(row) else np.zeros((0, 10), np.int64)
+
+
+def _runs(boxes: Ints) -> tuple[Ints, Ints]:
+    """First bytes and lengths of the contiguous runs of all boxes."""
+    start, run = boxes[:, 0], boxes[:, 1]
+    extent, stride = boxes[:, 2:6], boxes[:, 6:10]
+    start = start + ((extent - 1) * np.minimum(stride, 0)).sum(axis=1)  # from the lowest address on
+    stride = np.abs(stride)
+    order = np.argsort(stride, axis=1, kind="stable")
+    extent, stride = np.take_along_axis(extent, order, axis=1), np.take_along_axis(stride, order, axis=1)
+    for d in range(4):
+        count = np.where(stride[:, d] == 0, 1, extent[:, d])
+        goes_on = stride[:, d] <= run  # the next position begins where this one ends, or before
+        run = np.where(goes_on & (count > 1), run + (count - 1) * stride[:, d], run)
+        count = np.where(goes_on, 1, count)
+        box = np.repeat(np.arange(len(start)), count)
+        number = np.arange(len(box)) - np.repeat(np.cumsum(count) - count, count)
+        start, run, extent, stride = start[box] + number * stride[box, d], run[box], extent[box], stride[box]
+    return start, run

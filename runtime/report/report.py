@@ -8,7 +8,8 @@ nothing was compared.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,7 @@ from frustum.runtime.report.counters import (
     compulsory_bytes,
     roofline_cycles,
 )
-from frustum.runtime.report.flows import added, listed
-from frustum.runtime.report.reads import together
+from frustum.runtime.report.flows import added, listed, together
 from frustum.runtime.time.timeline import Timeline
 
 SCHEMA = 1
@@ -90,7 +90,7 @@ class SubgraphRun:
 
 
 @dataclass(frozen=True)
-class Splitting:
+class SplitRun:
     """What running in several sub-graphs costs and saves."""
 
     total_cycles: int
@@ -184,7 +184,7 @@ def make_report(
     check: Check | None = None,
     seconds: Seconds | None = None,
     host: HostRun | None = None,
-    splitting: Splitting | None = None,
+    splitting: SplitRun | None = None,
 ) -> Report:
     """The report of a job whose sub-graphs ran one after the other, or as `splitting` says."""
     splitting = splitting or _one_after_the_other(runs)
@@ -258,12 +258,12 @@ def _units(runs: Sequence[SubgraphRun], infos: Sequence[UnitInfo]) -> list[dict[
     return [asdict(unit) | {"layers": list(unit.layers)} | counted.get(unit.name, {}) for unit in infos]
 
 
-def _one_after_the_other(runs: Sequence[SubgraphRun]) -> Splitting:
+def _one_after_the_other(runs: Sequence[SubgraphRun]) -> SplitRun:
     cycles = sum(run.timeline.total_cycles for run in runs if run.timeline is not None)
-    return Splitting(cycles, 0, dict(runs[0].counters.peak_bytes) if len(runs) == 1 else None)
+    return SplitRun(cycles, 0, dict(runs[0].counters.peak_bytes) if len(runs) == 1 else None)
 
 
-def _unsplit(splitting: Splitting) -> dict[str, int] | None:
+def _unsplit(splitting: SplitRun) -> dict[str, int] | None:
     peaks = splitting.unsplit_peak_bytes
     return None if peaks is None else {name: peaks[name] for name in ("sram", "nram", "wram")}
 
@@ -452,3 +452,21 @@ def _seconds(seconds: Seconds) -> dict[str, Any]:
         "loops": seconds.loops,
         "passes": dict(seconds.passes),
     }
+
+
+SUMS = ("raw_bytes", "stored_bytes", "compressed_tensors", "shared_tensors")
+
+
+def weights_held(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """`weights` of all executables together, as the compiler noted them in the manifests; empty where it did not.
+
+    `raw_bytes` are those of the tensors, `stored_bytes` those in DRAM; `raw_loads` counts by reason what stays raw.
+    """
+    noted = [manifest["options"]["weights"] for manifest in manifests if "weights" in manifest["options"]]
+    if not noted:
+        return {}
+    reasons = Counter[str]()
+    for each in noted:
+        reasons.update(each["raw_loads"])
+    sums = {name: sum(each.get(name, 0) for each in noted) for name in SUMS}
+    return {"weights": {"codec": noted[0]["codec"], **sums, "raw_loads": dict(sorted(reasons.items()))}}

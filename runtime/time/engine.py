@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from frustum.runtime.time.event_loop import Tables
+    from frustum.runtime.time.event_loop import LoopState
 
 Integers = NDArray[np.int64]
 
@@ -123,13 +123,13 @@ def simulate(ops: Operations, *, compiled: bool = True) -> Times:
     )
 
 
-def _tables(ops: Operations) -> "Tables":
+def _tables(ops: Operations) -> "LoopState":
     """The arguments of the event loop before the first event."""
-    from frustum.runtime.time.event_loop import NEVER, Tables
+    from frustum.runtime.time.event_loop import NEVER, LoopState
 
     counters = 1 + max(int(ops.signal_counter.max(initial=-1)), int(ops.group_counter.max(initial=-1)))
     ports = 1 + int(ops.route_port.max(initial=-1))
-    return Tables(
+    return LoopState(
         ops=_operation_table(ops),
         waits=_columns(ops.wait_group, ops.wait_value),
         groups=ops.group_at.astype(np.int64),
@@ -172,14 +172,14 @@ def _columns(*columns: NDArray[Any], dtype: type[np.integer[Any]] = np.int64) ->
     return table
 
 
-def _blocked(tables: "Tables") -> list[Blocked]:
+def _blocked(tables: "LoopState") -> list[Blocked]:
     from frustum.runtime.time.event_loop import END, HEAD
 
     stuck = np.flatnonzero(tables.engines[:, HEAD] < tables.engines[:, END])
     return [_why(tables, int(engine)) for engine in stuck]
 
 
-def _why(tables: "Tables", engine: int) -> Blocked:
+def _why(tables: "LoopState", engine: int) -> Blocked:
     from frustum.runtime.time.event_loop import HEAD, MEMBER, VALUE, WAIT
 
     op, wait = int(tables.engines[engine, HEAD]), int(tables.engines[engine, WAIT])

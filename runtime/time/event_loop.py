@@ -51,7 +51,7 @@ RUN = (
 """The types of the arguments of `run`."""
 
 
-class Tables(NamedTuple):
+class LoopState(NamedTuple):
     """The arguments of `run`."""
 
     ops: NDArray[np.int32]  # operations, columns

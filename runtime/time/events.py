@@ -1,4 +1,4 @@
-"""Which counters the waits of a program look at and its signals reach, for every operation."""
+"""What stands in the queue of which engine, in order, and which counters its waits look at and its signals reach."""
 
 from __future__ import annotations
 
@@ -7,16 +7,106 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frustum.dialects.isa.program import CORE_ENGINES, FETCHES, Copy, Instruction, Scope
+from frustum.dialects.isa.program import CORE_ENGINES, FETCHES, Barrier, Copy, Instruction, Scope
+from frustum.dialects.isa.program import Engine as EngineKind
 from frustum.dialects.target import Target
-from frustum.runtime.device.expand import WAITS, Expanded
-from frustum.runtime.device.order import Ints
+from frustum.runtime.device.expand import WAITS, Expanded, Rows
+from frustum.runtime.device.form import Ints
+from frustum.runtime.time.machine_map import CLUSTER_KINDS, CORE_KINDS, EngineName, MachineMap
 
+START = -1
+"""Instruction and row of the operations before the program's first: fetching its code and waiting for that."""
 _FAR_SCOPES = ("all_cores", "all_clusters")
 
 
 @dataclass(frozen=True)
-class Events:
+class Queues:
+    """Where the operations of every engine come from; they are numbered engine by engine.
+
+    `cell` numbers the rows and units of both tables, first those of the core table (row * units + unit), then
+    those of the cluster table; then the two cells of the start: fetching code, and waiting for it.
+    """
+
+    offsets: Ints  # engines + 1
+    cell: Ints  # operations
+    static: Ints  # operations: index of the instruction, or START
+    engine: Ints  # operations
+    row: Ints  # operations: in the core table, or len(core) + row in the cluster table, or START
+
+
+def make_queues(expanded: Expanded, machine: MachineMap, starts_with_fetch: bool) -> Queues:
+    """The queues of all engines: what they execute, and in each every barrier.
+
+    A fetch is executed by cluster 0 alone, as a multicast is.  A barrier is all that it does: it has no events.
+    """
+    for instruction in expanded.instructions:
+        if isinstance(instruction, Barrier):
+            assert not instruction.waits and instruction.signal is None, "a barrier has no events"
+    cells = _Cells(expanded)
+    parts = [_queue(name, cells, starts_with_fetch) for name in machine.engines]
+    sizes = [len(cell) for cell, _ in parts]
+    row = np.concatenate([row for _, row in parts])
+    return Queues(
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        cell=np.concatenate([cell for cell, _ in parts]),
+        static=np.concatenate([expanded.core.static, expanded.cluster.static, [START]])[row],
+        engine=np.repeat(np.arange(len(parts)), sizes),
+        row=row,
+    )
+
+
+def are(instructions: Sequence[Instruction], *kinds: type[Instruction]) -> Ints:
+    """Which of the instructions are of one of these classes."""
+    return np.array([isinstance(instruction, kinds) for instruction in instructions], bool)
+
+
+class _Cells:
+    """The rows of every kind of engine, merged with the barriers."""
+
+    def __init__(self, expanded: Expanded) -> None:
+        self.expanded = expanded
+        self.first_of_cluster = len(expanded.core) * expanded.core.units
+        self.fetch = self.first_of_cluster + len(expanded.cluster) * expanded.cluster.units
+        self.barriers = np.flatnonzero(are(expanded.instructions, Barrier)[expanded.cluster.static])
+        self.is_fetch = are(expanded.instructions, *FETCHES)[expanded.cluster.static]
+        self.merged = {kind: self._merged(kind, expanded.core) for kind in CORE_KINDS}
+        self.merged |= {kind: self._merged(kind, expanded.cluster) for kind in CLUSTER_KINDS}
+
+    def _merged(self, kind: EngineKind, rows: Rows) -> tuple[Ints, Ints]:
+        """Rows in program order, and which of them are barriers and so rows of the cluster table."""
+        is_mine = np.array([instruction.engine == kind for instruction in self.expanded.instructions], bool)
+        mine = np.flatnonzero(is_mine[rows.static])
+        order = np.argsort(np.concatenate([rows.seq[mine], self.expanded.cluster.seq[self.barriers]]))
+        return np.concatenate([mine, self.barriers])[order], (np.arange(len(order)) >= len(mine))[order]
+
+
+def _queue(name: EngineName, cells: _Cells, starts_with_fetch: bool) -> tuple[Ints, Ints]:
+    """Cells and rows of the operations of one engine."""
+    core, cluster = cells.expanded.core, cells.expanded.cluster
+    row, is_barrier = cells.merged[name.kind]
+    at_cluster = cells.first_of_cluster + row * cluster.units
+    if name.core is None:
+        left_to_another = cells.is_fetch[row] if name.cluster > 0 else np.zeros(len(row), bool)
+        is_mine = is_barrier | (cluster.takes_part[row, name.cluster] & ~left_to_another)
+        cell = (at_cluster + np.where(is_barrier, 0, name.cluster))[is_mine]
+        row = len(core) + row[is_mine]
+    else:
+        unit = name.cluster * cells.expanded.cores + name.core
+        cell = np.where(is_barrier, at_cluster, row * core.units + unit)
+        row = np.where(is_barrier, len(core) + row, row)
+    if starts_with_fetch:
+        does_fetch = name.kind == "fetch" and name.cluster == 0
+        cell = np.concatenate([[cells.fetch + (not does_fetch)], cell])
+        row = np.concatenate([[START], row])
+    return cell, row
+
+
+# --- waits and signals -----------------------------------------------------------------------------------
+
+
+
+@dataclass(frozen=True)
+class EventLists:
     """Waits and signals of operations, as `engine.Operations` has them."""
 
     wait_at: Ints
@@ -28,16 +118,16 @@ class Events:
     signal_delay: Ints
     group_at: Ints
     group_counter: Ints
-    counters: Counters
+    counters: CounterMap
 
     def name_of(self, counter: int) -> str:
         return self.counters.name_of(counter)
 
 
-def events(expanded: Expanded, target: Target, cell: Ints, static: Ints) -> Events:
+def events(expanded: Expanded, target: Target, cell: Ints, static: Ints) -> EventLists:
     """Waits and signals of operations that are these cells of these instructions (-1: the start)."""
     latency = target.cluster.sram.latency_cycles
-    counters = Counters(expanded, latency)
+    counters = CounterMap(expanded, latency)
     groups, signals = _Lists(), _Lists()
     start_group = groups.add([(counters.start, 0)])
     wait_group = _wait_groups(expanded, counters, groups)
@@ -61,7 +151,7 @@ def events(expanded: Expanded, target: Target, cell: Ints, static: Ints) -> Even
     signal = np.where(signal_list[static] >= 0, signal_list[static] + unit, nothing)
     signal[at_start] = np.where(cell[at_start] == fetch_cell, start_signal, nothing)
     holds = values > 0
-    return Events(
+    return EventLists(
         wait_at=np.concatenate([[0], np.cumsum(holds.sum(axis=0))]),
         wait_group=chosen.T[holds.T],
         wait_value=values.T[holds.T],
@@ -75,7 +165,7 @@ def events(expanded: Expanded, target: Target, cell: Ints, static: Ints) -> Even
     )
 
 
-class Counters:
+class CounterMap:
     """Numbers of the counters: core slots of all cores, cluster slots of all clusters, their remote views."""
 
     def __init__(self, expanded: Expanded, latency_cycles: int) -> None:
@@ -165,7 +255,7 @@ def _counts_cores(scope: Scope, on_core: bool) -> bool:
     return scope in ("cores", "all_cores") or (scope == "own" and on_core)
 
 
-def _wait_groups(expanded: Expanded, counters: Counters, groups: _Lists) -> Ints:
+def _wait_groups(expanded: Expanded, counters: CounterMap, groups: _Lists) -> Ints:
     """Of each instruction and wait the group for unit 0; the groups of its other units follow."""
     found = np.zeros((len(expanded.instructions) + 1, WAITS), np.int64)
     known: dict[tuple[int, Scope, bool], int] = {}
@@ -182,7 +272,7 @@ def _wait_groups(expanded: Expanded, counters: Counters, groups: _Lists) -> Ints
     return found
 
 
-def _watched(counters: Counters, slot: int, scope: Scope, on_core: bool, unit: int) -> list[int]:
+def _watched(counters: CounterMap, slot: int, scope: Scope, on_core: bool, unit: int) -> list[int]:
     """The counters that a wait of this unit (core or cluster) looks at."""
     cluster = counters.cluster_of(unit) if on_core else unit
     first = cluster * counters.cores
@@ -201,7 +291,7 @@ def _watched(counters: Counters, slot: int, scope: Scope, on_core: bool, unit: i
     return [counters.seen_by(cluster, counters.of_cluster(slot, c), c) for c in range(counters.clusters)]
 
 
-def _signal_lists(expanded: Expanded, counters: Counters, signals: _Lists) -> Ints:
+def _signal_lists(expanded: Expanded, counters: CounterMap, signals: _Lists) -> Ints:
     """Of each instruction the signals of unit 0 (-1: none); those of its other units follow."""
     found = np.full(len(expanded.instructions) + 1, -1, np.int64)
     known: dict[tuple[int, bool, bool], int] = {}
@@ -222,8 +312,8 @@ def reaches_all_clusters(instruction: Instruction) -> bool:
     return isinstance(instruction, FETCHES) or (isinstance(instruction, Copy) and instruction.multicast)
 
 
-def _reached(counters: Counters, slot: int, on_core: bool, to_all: bool, unit: int) -> list[tuple[int, int]]:
-    """Counters that a signal of this unit reaches, and how long after completion."""
+def _reached(counters: CounterMap, slot: int, on_core: bool, to_all: bool, unit: int) -> list[tuple[int, int]]:
+    """CounterMap that a signal of this unit reaches, and how long after completion."""
     if on_core:
         reached = [(counters.of_core(slot, unit), 0)]
     elif to_all:

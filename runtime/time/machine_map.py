@@ -17,7 +17,7 @@ import numpy as np
 from frustum.dialects.isa.program import Engine as EngineKind
 from frustum.dialects.target import Engine, Memory, Target
 from frustum.runtime.device.expand import DRAM, SRAM, WRAM
-from frustum.runtime.device.order import Ints
+from frustum.runtime.device.form import Ints
 
 CLUSTER_KINDS: tuple[EngineKind, ...] = ("gdma", "cdma", "bus", "fetch")
 CORE_KINDS: tuple[EngineKind, ...] = ("iodma", "mvdma", "matrix", "vector")

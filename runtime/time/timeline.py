@@ -3,7 +3,7 @@
 What is decided here and not in `engine.py`: which ports a transfer needs, how long its chunks hold them, which
 counters a wait looks at, which counters a signal reaches and when.
 
-- Counters: one for each core slot of every core and each cluster slot of every cluster.  Where a cluster looks at
+- CounterMap: one for each core slot of every core and each cluster slot of every cluster.  Where a cluster looks at
   counters of another one it sees them `SRAM latency` late: such a counter has a second one, the remote view, which
   every signal reaches that much later.
 - The signal of a multicast goes to the counter of every cluster, to others than its own after the SRAM latency.
@@ -21,15 +21,13 @@ import numpy as np
 from frustum.dialects.isa.program import Barrier, Hold
 from frustum.dialects.target import Target
 from frustum.runtime.device.expand import Expanded, Rows
-from frustum.runtime.device.order import Ints
+from frustum.runtime.device.form import Ints
 from frustum.runtime.time import engine
-from frustum.runtime.time.code_bytes import fetched_bytes, start_bytes
 from frustum.runtime.time.engine import BARRIER, COMPUTE, TRANSFER, DeadlockError, Operations, Times
-from frustum.runtime.time.events import Events, events
+from frustum.runtime.time.events import EventLists, Queues, are, events, make_queues
 from frustum.runtime.time.machine_map import EngineName, MachineMap
-from frustum.runtime.time.queues import Queues, are, make_queues
-from frustum.runtime.time.transfer_cost import Cost, fetch_cost, table_cost
-from frustum.runtime.time.work import Work, work
+from frustum.runtime.time.transfer_cost import CellCost, fetch_cost, table_cost
+from frustum.runtime.time.work import Workload, fetched_bytes, start_bytes, work
 
 NAMED = 12
 """Waiting instructions that a deadlock's message names at most."""
@@ -43,12 +41,12 @@ class Timeline:
     engines: tuple[EngineName, ...]
     queues: Queues
     times: Times
-    core_work: Work
-    cluster_work: Work
+    core_work: Workload
+    cluster_work: Workload
     engine_bytes: Ints  # of transfers; of compute units: operands and results
 
     @property
-    def tables(self) -> tuple[tuple[Rows, Work], tuple[Rows, Work]]:
+    def tables(self) -> tuple[tuple[Rows, Workload], tuple[Rows, Workload]]:
         """The rows with what they do, for `counters.count`."""
         return (self.expanded.core, self.core_work), (self.expanded.cluster, self.cluster_work)
 
@@ -111,20 +109,20 @@ def simulate(
 def _cost(
     expanded: Expanded,
     machine: MachineMap,
-    core_work: Work,
-    cluster_work: Work,
+    core_work: Workload,
+    cluster_work: Workload,
     page_bytes: Sequence[int],
     at_start: int,
-) -> Cost:
+) -> CellCost:
     """What every cell occupies."""
     core = table_cost(expanded, expanded.core, core_work, machine, ())
     cluster = table_cost(expanded, expanded.cluster, cluster_work, machine, page_bytes)
     start = fetch_cost(machine, np.array([at_start, 0]))
-    return Cost.joined((core, cluster, start))
+    return CellCost.joined((core, cluster, start))
 
 
 def _operations(
-    expanded: Expanded, machine: MachineMap, queues: Queues, cost: Cost, happens: Events
+    expanded: Expanded, machine: MachineMap, queues: Queues, cost: CellCost, happens: EventLists
 ) -> Operations:
     cell = queues.cell
     is_transfer = cost.chunks[cell] > 0
@@ -159,8 +157,8 @@ def _engine_bytes(
     expanded: Expanded,
     machine: MachineMap,
     queues: Queues,
-    core_work: Work,
-    cluster_work: Work,
+    core_work: Workload,
+    cluster_work: Workload,
     page_bytes: Sequence[int],
     at_start: int,
 ) -> Ints:
@@ -175,7 +173,7 @@ def _engine_bytes(
 
 
 def _deadlock(
-    error: DeadlockError, expanded: Expanded, machine: MachineMap, queues: Queues, happens: Events
+    error: DeadlockError, expanded: Expanded, machine: MachineMap, queues: Queues, happens: EventLists
 ) -> str:
     """Names the instructions that wait: those for events first, as they hold up those at a barrier."""
     blocked = sorted(error.blocked, key=lambda each: each.counter < 0)

@@ -12,15 +12,15 @@ from frustum.dialects.isa.program import Copy, Fetch, TableLoad
 from frustum.dialects.isa.program import Engine as EngineKind
 from frustum.dialects.target.durations import chunks, larger, transfer_chunk_cycles
 from frustum.runtime.device.expand import DRAM, NRAM, SRAM, Expanded, Rows
-from frustum.runtime.device.order import Ints
+from frustum.runtime.device.form import Ints
 from frustum.runtime.time.machine_map import MachineMap
-from frustum.runtime.time.work import Work
+from frustum.runtime.time.work import Workload
 
 SOURCE, DESTINATION = 0, 1
 
 
 @dataclass(frozen=True)
-class Cost:
+class CellCost:
     """Per cell (row and unit); the routes are numbered over all cells."""
 
     chunks: Ints  # 0: not a transfer, or an empty one
@@ -33,7 +33,7 @@ class Cost:
     route_side: Ints
 
     @classmethod
-    def joined(cls, parts: Sequence[Cost]) -> Cost:
+    def joined(cls, parts: Sequence[CellCost]) -> CellCost:
         """One after the other."""
         first_route = np.cumsum([0, *(len(part.route_at) - 1 for part in parts)])
         first_entry = np.cumsum([0, *(len(part.route_port) for part in parts)])
@@ -55,8 +55,8 @@ class Cost:
 
 
 def table_cost(
-    expanded: Expanded, rows: Rows, work: Work, machine: MachineMap, page_bytes: Sequence[int]
-) -> Cost:
+    expanded: Expanded, rows: Rows, work: Workload, machine: MachineMap, page_bytes: Sequence[int]
+) -> CellCost:
     """The cost of each row and unit of one table."""
     result = _Table(rows, work, machine)
     groups: dict[tuple[EngineKind, int, int, int], list[int]] = {}
@@ -81,14 +81,14 @@ def table_cost(
     return result.cost()
 
 
-def fetch_cost(machine: MachineMap, size_bytes: Ints) -> Cost:
+def fetch_cost(machine: MachineMap, size_bytes: Ints) -> CellCost:
     """Fetches of code, one per cell: over the DRAM port of chip 0."""
     whole, rest, busy, port = _fetch_cycles(machine, size_bytes)
     port_busy = np.stack([port, 0 * port], axis=1)
     cells = len(size_bytes)
     latency = np.where(size_bytes > 0, machine.memory(DRAM).latency_cycles, 0)
     one = np.zeros(1, np.int64)
-    return Cost(
+    return CellCost(
         whole + (rest > 0),
         busy,
         port_busy,
@@ -117,7 +117,7 @@ def _fetch_cycles(machine: MachineMap, size_bytes: Ints) -> tuple[Ints, Ints, In
 class _Table:
     """The cells of one table while they are filled."""
 
-    def __init__(self, rows: Rows, work: Work, machine: MachineMap) -> None:
+    def __init__(self, rows: Rows, work: Workload, machine: MachineMap) -> None:
         self.rows, self.work, self.machine = rows, work, machine
         shape = len(rows), rows.units
         self.chunks = np.zeros(shape, np.int64)
@@ -186,10 +186,10 @@ class _Table:
         self.route_ports.append([0])
         self.route_sides.append([SOURCE])
 
-    def cost(self) -> Cost:
+    def cost(self) -> CellCost:
         cells = self.chunks.size
         ends = np.cumsum([0, *map(len, self.route_ports)])
-        return Cost(
+        return CellCost(
             self.chunks.reshape(cells), self.busy.reshape(cells, 2), self.port_busy.reshape(cells, 2, 2),
             self.latency.reshape(cells), self.route.reshape(cells), ends,
             np.array([port for ports in self.route_ports for port in ports], np.int64),

@@ -24,6 +24,7 @@ from frustum.dialects.isa.program import (
     Conv,
     Copy,
     Element,
+    Fetch,
     Instruction,
     Lrn,
     Pool,
@@ -43,15 +44,14 @@ from frustum.dialects.target.durations import (
     vector_passes,
 )
 from frustum.runtime.device.expand import OPERANDS, Expanded, Rows
-from frustum.runtime.device.form import Form, groups_of
-from frustum.runtime.device.order import Ints
+from frustum.runtime.device.form import Form, Ints, groups_of
 
 Mask = tuple[bool, ...]
 Vector = Pool | Unary | Binary | Softmax | Reduce | Lrn | Resize
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What each row of one table does; nothing where it is not active."""
 
     cycles: Ints  # rows, units: the compute unit is busy
@@ -71,7 +71,7 @@ class Work:
     address_cycles_without_tables: Ints
 
 
-def work(expanded: Expanded, rows: Rows, target: Target) -> Work:
+def work(expanded: Expanded, rows: Rows, target: Target) -> Workload:
     """What the rows of one of the tables of `expanded` do."""
     result = _nothing(len(rows), rows.units)
     for alike, chosen in _alike(expanded, rows):
@@ -85,11 +85,11 @@ def work(expanded: Expanded, rows: Rows, target: Target) -> Work:
     return result
 
 
-def _nothing(rows: int, units: int) -> Work:
+def _nothing(rows: int, units: int) -> Workload:
     def zeros(*shape: int) -> Ints:
         return np.zeros(shape, np.int64)
 
-    return Work(
+    return Workload(
         cycles=zeros(rows, units),
         size_bytes=zeros(rows, units),
         source_bytes=zeros(rows, units),
@@ -221,7 +221,7 @@ def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
 # --- bytes -------------------------------------------------------------------------------------------------
 
 
-def _set_bytes(result: Work, rows: Rows, chosen: Ints, alike: _Alike) -> None:
+def _set_bytes(result: Workload, rows: Rows, chosen: Ints, alike: _Alike) -> None:
     active = rows.active[chosen]
     extent, read = rows.extent[:, chosen], rows.read[:, chosen]
     for slot, (size, operand) in enumerate(zip(alike.sizes, alike.form.operands, strict=True)):
@@ -248,7 +248,7 @@ def _set_bytes(result: Work, rows: Rows, chosen: Ints, alike: _Alike) -> None:
             result.moved_bytes[chosen] += each * times[:, None]
 
 
-def _set_size(result: Work, chosen: Ints, copy: Copy, each: Ints, written: bool) -> None:
+def _set_size(result: Workload, chosen: Ints, copy: Copy, each: Ints, written: bool) -> None:
     """The size of a transfer, by the bytes of its source (first) or destination."""
     if written:
         result.moved_bytes[chosen] = each
@@ -276,7 +276,7 @@ def _happens(instruction: Instruction, slot: int, rows: Rows, chosen: Ints) -> t
 # --- transfers ---------------------------------------------------------------------------------------------
 
 
-def _set_transfers(result: Work, expanded: Expanded, rows: Rows) -> None:
+def _set_transfers(result: Workload, expanded: Expanded, rows: Rows) -> None:
     is_copy = np.array([isinstance(instruction, Copy) for instruction in expanded.instructions], bool)
     chosen = np.flatnonzero(is_copy[rows.static])
     statics = rows.static[chosen]
@@ -341,7 +341,7 @@ def windows_of(conv: Conv) -> Windows:
     )  # fmt: skip
 
 
-def _set_matrix(result: Work, rows: Rows, chosen: Ints, conv: Conv, target: Target) -> None:
+def _set_matrix(result: Workload, rows: Rows, chosen: Ints, conv: Conv, target: Target) -> None:
     """Equal extents are worked out once."""
     images, outputs, height, width = rows.extent[:, chosen]
     groups = groups_of(conv, outputs)
@@ -359,7 +359,7 @@ def _set_matrix(result: Work, rows: Rows, chosen: Ints, conv: Conv, target: Targ
         total[chosen] = each[which].sum(axis=1)
 
 
-def _set_addresses(result: Work, expanded: Expanded, rows: Rows, target: Target) -> None:
+def _set_addresses(result: Workload, expanded: Expanded, rows: Rows, target: Target) -> None:
     """What finding the operands of convolutions takes, by the tables that they really name; the matrix unit is busy
     for at least that long."""
     is_conv = np.array([isinstance(each, Conv) for each in expanded.instructions], bool)
@@ -401,7 +401,7 @@ def _distinct(counts: Ints) -> tuple[Ints, Ints]:
     return which.reshape(key.shape), counts.reshape(len(counts), -1)[:, first]
 
 
-def _set_vector(result: Work, rows: Rows, chosen: Ints, alike: _Alike, unit: VectorUnit) -> None:
+def _set_vector(result: Workload, rows: Rows, chosen: Ints, alike: _Alike, unit: VectorUnit) -> None:
     elements = rows.extent[:, chosen].prod(axis=0) * rows.active[chosen]
     assert isinstance(alike.instruction, Vector)
     passes = _passes(unit, alike.instruction)
@@ -443,3 +443,15 @@ def _computing_passes(unit: VectorUnit, instruction: Vector) -> int:
         case Resize(mode=mode):
             return vector_passes(unit, f"resize_{mode}")
     raise AssertionError(f"no passes of {type(instruction).__name__}")
+
+
+def start_bytes(instructions: Sequence[Instruction], page_bytes: Sequence[int]) -> int:
+    """Bytes of the pages that are fetched at the start."""
+    later = {instruction.page for instruction in instructions if isinstance(instruction, Fetch)}
+    return sum(size for page, size in enumerate(page_bytes) if page not in later)
+
+
+def fetched_bytes(expanded: Expanded, page_bytes: Sequence[int]) -> Ints:
+    """Of each row of the cluster table: bytes of the page that it fetches, 0 if it is no fetch."""
+    sizes = [page_bytes[each.page] if isinstance(each, Fetch) else 0 for each in expanded.instructions]
+    return np.array(sizes, np.int64)[expanded.cluster.static]

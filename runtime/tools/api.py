@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from frustum.backend.file.executable import Executable
 from frustum.runtime.failures import UsageError
+from frustum.runtime.host.inputs import HostArray
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Mode
-from frustum.runtime.model.chain import Chain, HostArray, chain_of
+from frustum.runtime.model.chain import Chain, chain_of
 from frustum.runtime.model.execution import execute_chain, report_of_chain
 from frustum.runtime.model.sources import open_file, open_folder
 from frustum.runtime.tools.arguments import (

@@ -24,10 +24,11 @@ from onnx import ModelProto, NodeProto, helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from frustum.runtime.host.host_model import type_of
+from frustum.runtime.host.inputs import HostArray
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import InputError, Mode
 from frustum.runtime.model.build import build
-from frustum.runtime.model.chain import Chain, HostArray
+from frustum.runtime.model.chain import Chain
 from frustum.runtime.model.execution import execute_chain, report_of_chain
 from frustum.runtime.model.request import Request
 from frustum.runtime.model.source_module import constants_of_run

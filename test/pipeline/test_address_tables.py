@@ -23,7 +23,7 @@ from frustum.dialects.isa.program import Conv, instructions
 from frustum.dialects.isa.tables.stored_table import CHECKSUM, HEAD, RUNNING, read_table
 from frustum.dialects.module import DTYPE
 from frustum.passes.lower.make_address_tables import MakeAddressTables
-from frustum.runtime.check.check import AccessError
+from frustum.runtime.device.memory import AccessError
 from frustum.runtime.machine import Machine
 
 ELEMENTS = ("f32", "f16", "int8")

@@ -16,7 +16,7 @@ import pytest
 import frustum
 from frustum.backend.file.executable import Executable
 from frustum.dialects.isa.tables.stored_table import CHECKSUM, HEAD, RUNNING, read_table
-from frustum.runtime.check.check import AccessError
+from frustum.runtime.device.memory import AccessError
 from frustum.runtime.machine import Machine, host_type
 from frustum.runtime.model.chain import Chain
 

@@ -7,7 +7,7 @@ from plain_machine import new_memories, run
 
 from frustum.dialects.isa import program as p
 from frustum.runtime.device.expand import expand
-from frustum.runtime.device.functional import Plan
+from frustum.runtime.device.functional import ExecutionPlan
 from frustum.runtime.device.memory import DTYPES, Memories
 
 SIZES = {"dram": 1 << 18, "sram": 1 << 16, "nram": 1 << 16, "wram": 1 << 14}
@@ -69,7 +69,7 @@ def agree(program, clusters, cores, seed=0, exact=True, fill=None, must_write=Tr
     before = [flat.copy() for flat in ours.bytes]
     with np.errstate(all="ignore"):
         run(program, memories, clusters, cores)
-    Plan(expand(program, clusters, cores), ours.capacities).run(ours)
+    ExecutionPlan(expand(program, clusters, cores), ours.capacities).run(ours)
     for name, flat, units in zip(memories, ours.bytes, memories.values(), strict=True):
         expected = np.concatenate(units)
         if exact:

@@ -11,7 +11,7 @@ from frustum.dialects.isa import program as p
 from frustum.dialects.isa.line_buffer_plan import plan, run_of
 from frustum.dialects.target import LineBuffer
 from frustum.runtime.device.expand import expand
-from frustum.runtime.device.functional import Plan
+from frustum.runtime.device.functional import ExecutionPlan
 from frustum.runtime.device.line_buffer import LineBufferCounts, LineBuffers
 from frustum.runtime.device.memory import DTYPES, Memories
 from frustum.runtime.time.work import windows_of, work
@@ -145,7 +145,7 @@ def run(case, mode, machine, *, detailed, body=None):
     expanded = expand(p.Program(body), 1, 1)
     memories = filled()
     put(memories, case)
-    steps, counts = Plan(expanded, memories.capacities), LineBufferCounts()
+    steps, counts = ExecutionPlan(expanded, memories.capacities), LineBufferCounts()
     if detailed:
         buffers = LineBuffers(machine.core.matrix, body)
         steps, counts = steps.with_effect(p.Conv, buffers.convolve), buffers.counts

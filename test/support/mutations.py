@@ -29,7 +29,8 @@ from frustum.backend import targets
 from frustum.backend.file import container
 from frustum.backend.file.executable import PAGE_BYTES, SECTIONS
 from frustum.passes.fuse.policy import problems_of
-from frustum.runtime.check.check import AccessError, RaceError
+from frustum.runtime.check.check import RaceError
+from frustum.runtime.device.memory import AccessError
 from frustum.runtime.failures import exit_code_of
 from frustum.runtime.host.inputs import read_inputs
 from frustum.runtime.model import compiled_folder

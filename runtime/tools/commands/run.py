@@ -13,17 +13,10 @@ import numpy as np
 from frustum.runtime.failures import GOOD, Differs, UsageError, say
 from frustum.runtime.files import check_writable_file, write_file
 from frustum.runtime.host.agreement import Model, agreement
-from frustum.runtime.host.inputs import read_inputs
+from frustum.runtime.host.inputs import HostArray, read_inputs
 from frustum.runtime.kernels import BFLOAT16, Array
 from frustum.runtime.machine import InputError
-from frustum.runtime.model.chain import (
-    HostArray,
-    Interface,
-    checked_values,
-    flattened,
-    in_types,
-    random_values,
-)
+from frustum.runtime.model.chain import Interface, checked_values, flattened, in_types, random_values
 from frustum.runtime.model.execution import RanChain, execute_chain, report_of_chain
 from frustum.runtime.model.sources import kind_of
 from frustum.runtime.progress import Progress, TerminalProgress

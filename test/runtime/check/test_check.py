@@ -7,8 +7,9 @@ import pytest
 from small_network import expected, inputs, network
 
 from frustum.dialects.isa import program as p
-from frustum.runtime.check.check import AccessError, RaceError, check
+from frustum.runtime.check.check import RaceError, check
 from frustum.runtime.device.expand import expand
+from frustum.runtime.device.memory import AccessError
 from frustum.runtime.machine import Machine
 
 A = p.Affine

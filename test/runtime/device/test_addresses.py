@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.tables import address_table as at
 from frustum.dialects.isa.tables.stored_table import write_table
-from frustum.runtime.check.check import AccessError
-from frustum.runtime.device.addresses import check_reach
 from frustum.runtime.device.expand import expand
-from frustum.runtime.device.functional import PRODUCTS, Plan
+from frustum.runtime.device.functional import PRODUCTS, ExecutionPlan
 from frustum.runtime.device.matrix import convolve_by_address
-from frustum.runtime.device.memory import DTYPES, Memories
-from frustum.runtime.device.table import with_tables
+from frustum.runtime.device.memory import DTYPES, AccessError, Memories
+from frustum.runtime.device.tables import check_reach, with_tables
 
 A = p.Affine
 OUT, BYTES = 8192, 1 << 14
@@ -94,7 +92,7 @@ class Case:
         inside = np.s_[:, :, ph : self.size[0] - ph, pw : self.size[1] - pw]  # nobody writes the border
         memories.bytes[2][64:OUT].view(dtype)[place[inside]] = self.map[inside]
         memories.bytes[3][: self.weights.nbytes].view(dtype)[:] = self.weights.ravel()
-        plan = Plan(expanded, memories.capacities)
+        plan = ExecutionPlan(expanded, memories.capacities)
         is_fast = any(kind == PRODUCTS for kind, _, _ in plan.steps)
         (plan if effect is None else plan.with_effect(p.Conv, effect)).run(memories)
         shape = self.images, self.groups * self.outputs, *self.out

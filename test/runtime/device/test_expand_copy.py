@@ -13,10 +13,10 @@ from plain_machine import new_memories, run
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import read_target
 from frustum.dialects.weights import codec
-from frustum.runtime.check.check import AccessError, RaceError, check
+from frustum.runtime.check.check import RaceError, check
 from frustum.runtime.device.expand import expand
-from frustum.runtime.device.functional import Plan
-from frustum.runtime.device.memory import DTYPES
+from frustum.runtime.device.functional import ExecutionPlan
+from frustum.runtime.device.memory import DTYPES, AccessError
 from frustum.runtime.report.counters import count
 from frustum.runtime.time.timeline import simulate
 
@@ -72,7 +72,7 @@ def test_random_expansions_agree_with_the_plain_machine(case, seed):
             sram[32 + number * copy.expand :][: len(block)] = block
     ours = load(memories, CLUSTERS, CORES)
     run(program, memories, CLUSTERS, CORES)
-    Plan(expand(program, CLUSTERS, CORES), ours.capacities).run(ours)
+    ExecutionPlan(expand(program, CLUSTERS, CORES), ours.capacities).run(ours)
     for name, flat, units in zip(memories, ours.bytes, memories.values(), strict=True):
         np.testing.assert_array_equal(flat, np.concatenate(units), name)
 

@@ -7,17 +7,16 @@ import pytest
 from isa_cases import SIZES, Layout, agree, span
 
 from frustum.dialects.isa import program as p
-from frustum.runtime.check.check import AccessError
 from frustum.runtime.device import blas, functional, products
 from frustum.runtime.device.expand import expand
-from frustum.runtime.device.functional import Plan
-from frustum.runtime.device.memory import Memories
+from frustum.runtime.device.functional import ExecutionPlan
+from frustum.runtime.device.memory import AccessError, Memories
 
 A = p.Affine
 
 
 def test_an_empty_program_is_an_empty_plan():
-    plan = Plan(expand(p.Program(()), 2, 2), (16, 16, 16, 16))
+    plan = ExecutionPlan(expand(p.Program(()), 2, 2), (16, 16, 16, 16))
     plan.run(Memories((1, 2, 4, 4), (16, 16, 16, 16)))
     assert len(plan) == 0 and not plan.steps
 
@@ -56,7 +55,7 @@ def test_copies_that_follow_each_other_are_one_step():
         return p.Copy(engine=engine, src_view=views[0], dst_view=views[1], box=box)
 
     first, second, third = move(("dram", "sram")), move(("sram", "nram")), move(("dram", "sram"), "f16")
-    plan = Plan(expand(p.Program((first, second, third, p.Repeat(3, (first,)))), 2, 2), tuple(SIZES.values()))
+    plan = ExecutionPlan(expand(p.Program((first, second, third, p.Repeat(3, (first,)))), 2, 2), tuple(SIZES.values()))
     assert [(kind, last - first) for kind, first, last in plan.steps] == [(functional.COPIES, n) for n in (2, 1, 3)]
 
 
@@ -72,7 +71,7 @@ def test_a_convolution_outside_its_memory_does_not_run(operand):
                   channels=span(0, 2, 2), rows=box.spans[2], cols=box.spans[3], kernel=(1, 1), strides=(1, 1),
                   dilations=(1, 1))  # fmt: skip
     with pytest.raises(AccessError, match=r"conv 0 \(layer 'only'\): an operand lies outside its memory"):
-        Plan(expand(p.Program((conv,), layers=("only",)), 1, 2), tuple(SIZES.values()))
+        ExecutionPlan(expand(p.Program((conv,), layers=("only",)), 1, 2), tuple(SIZES.values()))
 
 
 @pytest.mark.parametrize(("engine", "copies"), [("mvdma", 1), ("bus", 2)])
@@ -82,7 +81,7 @@ def test_a_copy_outside_its_memory_does_not_run(engine, copies):
     target = replace(layout.view("nram", box.extent), offset=A(2 * SIZES["nram"] - 100 - (copies - 1) * SIZES["nram"]))
     copy = p.Copy(engine=engine, src_view=layout.view("sram", box.extent), dst_view=target, box=box)
     with pytest.raises(AccessError, match=f"copy 0 by {engine}: an operand lies outside its memory"):
-        Plan(expand(p.Program((copy,)), 1, 2), tuple(SIZES.values()))
+        ExecutionPlan(expand(p.Program((copy,)), 1, 2), tuple(SIZES.values()))
 
 
 def test_products_take_one_thread_inside_and_as_many_as_before_after_it():

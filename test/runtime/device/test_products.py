@@ -10,7 +10,7 @@ from plain_machine import new_memories
 from frustum.dialects.isa import program as p
 from frustum.runtime.device import products
 from frustum.runtime.device.expand import expand
-from frustum.runtime.device.functional import PRODUCTS, WORK, Plan
+from frustum.runtime.device.functional import PRODUCTS, WORK, ExecutionPlan
 from frustum.runtime.device.matrix import convolve
 from frustum.runtime.device.memory import DTYPES
 
@@ -65,7 +65,7 @@ def both(conv, rng):
     for unit in memories["wram"]:
         start = conv.bias_view.offset.base
         unit[start : start + bias.nbytes] = bias.view(np.uint8)
-    plan = Plan(expand(p.Program((conv,)), CLUSTERS, CORES), tuple(SIZES.values()))
+    plan = ExecutionPlan(expand(p.Program((conv,)), CLUSTERS, CORES), tuple(SIZES.values()))
     assert all(kind == PRODUCTS for kind, _, _ in plan.steps)
     defined = plan.with_effect(p.Conv, convolve)
     assert all(kind == WORK for kind, _, _ in defined.steps)

@@ -12,8 +12,9 @@ from isa_cases import agree
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import read_target
-from frustum.runtime.check.check import AccessError, RaceError, check
+from frustum.runtime.check.check import RaceError, check
 from frustum.runtime.device.expand import expand
+from frustum.runtime.device.memory import AccessError
 from frustum.runtime.report.counters import count
 from frustum.runtime.time.timeline import simulate
 from frustum.runtime.time.work import contiguous_bytes

@@ -14,8 +14,15 @@ from xdsl.dialects.builtin import ModuleOp, bf16, f32, i32
 
 from frustum.dialects import graph
 from frustum.runtime.host import oracle
-from frustum.runtime.host.oracle import OracleError, compare, native_seconds, oracle_outputs, random_inputs
-from frustum.runtime.host.widen_model import has_narrow_floats, widened
+from frustum.runtime.host.oracle import (
+    OracleError,
+    compare,
+    has_narrow_floats,
+    native_seconds,
+    oracle_outputs,
+    random_inputs,
+    widened,
+)
 
 
 def model(nodes, inputs, outputs, weights=(), opset=17):

@@ -275,7 +275,7 @@ def resize_by_elements(x, out, scale, offset, mode, rounding):
 
 
 def axes(x, scale, offset):
-    return tuple(kernels.Axis(scale[a], offset[a], x.shape[a - 2]) for a in (0, 1))
+    return tuple(kernels.ResizedAxis(scale[a], offset[a], x.shape[a - 2]) for a in (0, 1))
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
@@ -293,7 +293,7 @@ def test_resize_by_elements(mode, rounding, scale, offset):
 def test_resize_of_a_tile_is_a_part_of_the_whole(mode):
     x = normal(1, 2, 8, 8)
     whole = kernels.resize(x, (16, 16), axes(x, (0.5, 0.5), (-0.25, -0.25)), mode=mode)
-    part = (kernels.Axis(0.5, -0.25, 8, start=6, origin=2), kernels.Axis(0.5, -0.25, 8))
+    part = (kernels.ResizedAxis(0.5, -0.25, 8, start=6, origin=2), kernels.ResizedAxis(0.5, -0.25, 8))
     found = kernels.resize(x[..., 2:7, :], (6, 16), part, mode=mode)
     np.testing.assert_array_equal(found, whole[..., 6:12, :])
 

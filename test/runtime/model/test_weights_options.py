@@ -8,8 +8,8 @@ import pytest
 
 import frustum
 from frustum.runtime.failures import UsageError
+from frustum.runtime.report.report import weights_held
 from frustum.runtime.report.terminal import render
-from frustum.runtime.report.weights_held import weights_held
 from frustum.runtime.tools.cli import main
 
 SQUEEZENET = ("zoo:squeezenet", "default", "f16")

@@ -18,7 +18,7 @@ from frustum.runtime.report.report import (
     LayerInfo,
     Report,
     Seconds,
-    Splitting,
+    SplitRun,
     SubgraphRun,
     UnitInfo,
     make_report,
@@ -140,7 +140,7 @@ def test_subgraphs_add_up_but_the_network_is_one():
 
 def test_moves_between_chips_count_at_two_ports():
     runs = [subgraph("one"), replace(subgraph("two"), chip=1, passed=frozenset({"x"}))]
-    data = report(runs, splitting=Splitting(1234, 500, {"sram": 5000, "nram": 1, "wram": 2})).data
+    data = report(runs, splitting=SplitRun(1234, 500, {"sram": 5000, "nram": 1, "wram": 2})).data
     assert data["cycles"]["total"] == 1234
     assert data["dram"]["read_bytes"] == 2 * 4640 + 500 and data["dram"]["write_bytes"] == 2 * 4000 + 500
     assert data["dram"]["intermediate_bytes"] == 1000 and data["dram"]["total_bytes"] == 2 * 8640 + 1000

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from frustum.dialects.isa.program import Conv, TableLoad
+from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, TableLoad
 from frustum.dialects.isa.tables.stored_table import Bytes, StoredTable, TableError, find_table
-from frustum.runtime.check.check import AccessError, named
-from frustum.runtime.device.addresses import Addresses, Tables, addresses
+from frustum.runtime.device.addresses import Addresses, AddressTables, addresses, buffer_elements
 from frustum.runtime.device.expand import Expanded
-from frustum.runtime.device.order import Ints
+from frustum.runtime.device.form import Ints, groups_of
+from frustum.runtime.device.memory import AccessError, execution_name, instruction_name, memory_name
 
 
 @dataclass
@@ -81,11 +81,11 @@ def with_tables(expanded: Expanded, image: Sequence[tuple[int, Bytes]]) -> Expan
         at = np.searchsorted(seqs, rows.seq[mine]) - 1
         found = np.where(at >= 0, places[at], -1) if len(places) else np.full(len(mine), -1)
         if (found < 0).any():
-            conv = named(expanded, int(rows.static[mine[found.argmin()]]))
+            conv = instruction_name(expanded, int(rows.static[mine[found.argmin()]]))
             raise AccessError(f"address cache: {conv} uses entry {entry}, which holds no table")
         number[mine] = found
     stored, number = _read(expanded, loads, number, image)
-    return replace(expanded, tables=Tables(stored, number, _uses(expanded, stored, number)))
+    return replace(expanded, tables=AddressTables(stored, number, _uses(expanded, stored, number)))
 
 
 def _entry(instruction: object) -> int:
@@ -129,7 +129,7 @@ def _read(
             try:
                 stored.append(find_table(image, *where))
             except TableError as error:
-                raise AccessError(f"{named(expanded, static)}: {error}") from error
+                raise AccessError(f"{instruction_name(expanded, static)}: {error}") from error
             tables[where] = len(stored) - 1
         renamed[place] = tables[where]
     return tuple(stored), renamed[number]
@@ -150,8 +150,48 @@ def _uses(expanded: Expanded, stored: Sequence[StoredTable], number: Ints) -> di
         try:
             found[static, its] = addresses(stored[its], conv, (images, height, width, channels))
         except TableError as error:
-            raise AccessError(f"{named(expanded, static)}: its address table: {error}") from error
+            raise AccessError(f"{instruction_name(expanded, static)}: its address table: {error}") from error
     return found
 
 
-__all__ = ["Occupancy", "check_tables", "count_tables", "with_tables"]
+# --- convolutions by addresses ---------------------------------------------------------------------------
+
+
+def check_reach(expanded: Expanded) -> None:
+    """AccessError at the first execution whose table leads out of the buffer of its input; padding is inside.
+
+    Addresses that are the buffer's own strides cannot: only others are looked at.
+    """
+    tables, rows = expanded.tables, expanded.core
+    if tables is None:
+        return
+    strange = [pair for pair, use in tables.uses.items() if use.strides is None]
+    for static, number in strange:
+        conv = expanded.instructions[static]
+        assert isinstance(conv, Conv)
+        mine = np.flatnonzero((rows.static == static) & (tables.number == number))
+        for row, unit in np.argwhere(rows.active[mine]).tolist():
+            _check_execution(expanded, conv, tables.uses[static, number], int(mine[row]), unit)
+
+
+def _check_execution(expanded: Expanded, conv: Conv, use: Addresses, row: int, unit: int) -> None:
+    rows, size = expanded.core, ELEMENT_BYTES[conv.in_view.element]
+    box, read, low, high = (part[:, row, unit].tolist() for part in (rows.extent, rows.read, rows.low, rows.high))
+    lowest, highest = use.ends((box[0], box[2], box[3], read[1]), groups_of(conv, box[1]))
+    elements = buffer_elements(conv, box, read, low, high)
+    if lowest >= 0 and highest < elements:
+        return
+    begin = int(rows.address[0, row, unit]) - low[2] * conv.in_view.strides[2] - low[3] * conv.in_view.strides[3]
+    wrong = lowest if lowest < 0 else highest
+    raise AccessError(_beyond(expanded, row, unit, begin + wrong * size, begin, begin + elements * size))
+
+
+def _beyond(expanded: Expanded, row: int, unit: int, address: int, begin: int, end: int) -> str:
+    """What is wrong with a convolution of the core table whose address table leads out of its input's buffer; bytes of
+    the memory, `[begin, end)` are the buffer's."""
+    rows = expanded.core
+    kind, place = int(expanded.memory[rows.static[row], 0]), int(rows.place[0, row, unit])
+    return (
+        f"{execution_name(expanded, rows, row, unit)}: its address table leads to address {address} of"
+        f" {memory_name(expanded, kind, place)}, outside its buffer [{begin}, {end})"
+    )

@@ -1,4 +1,5 @@
-"""Pooling: the largest element or the mean of every window, rows first, then columns."""
+"""Many elements to one: pooling (rows first, then columns), reductions over axes, and the layers that normalise,
+soft-max and local response."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from frustum.runtime.kernels.types import Array
-from frustum.runtime.kernels.window import NO_PADS, Pads, Pair, output_size, padded, tap
+from frustum.runtime.kernels.maps import NO_PADS, Array, Pads, Pair, output_size, padded, tap, widen
+
+REDUCTIONS: dict[str, Callable[..., Array]] = {"mean": np.mean, "sum": np.sum, "max": np.max, "min": np.min}
 
 
 def max_pool(
@@ -68,3 +70,36 @@ def _slide(combine: Callable[..., Array], x: Array, kernel: Pair, strides: Pair,
             combine(result, tap(x, axis, index * dilation, stride, count), out=result)
         x = result
     return x
+
+
+def reduce(kind: str, x: Array, axes: tuple[int, ...], *, keepdims: bool = True) -> Array:
+    """`mean`, `sum`, `max` or `min` over `axes`."""
+    with np.errstate(all="ignore"):
+        return np.asarray(REDUCTIONS[kind](widen(x), axis=axes, keepdims=keepdims))
+
+
+def softmax(x: Array, axis: int) -> Array:
+    """Exponentials divided by their sum along `axis`, the largest taken out first."""
+    x = widen(x)
+    with np.errstate(all="ignore"):
+        result = np.exp(x - x.max(axis=axis, keepdims=True))
+        result /= result.sum(axis=axis, keepdims=True)
+    return result
+
+
+def lrn(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
+    """`x` `[..., C, H, W]` over (bias + alpha/size * sum of squares of `size` channels around) ** beta."""
+    x = widen(x)
+    before, channels = (size - 1) // 2, x.shape[-3]
+    squares = x * x
+    total = np.zeros_like(x)
+    for shift in range(-before, size - before):  # the neighbour c + shift
+        low, high = max(0, -shift), min(channels, channels - shift)
+        if low < high:
+            total[..., low:high, :, :] += squares[..., low + shift : high + shift, :, :]
+    total *= np.float32(alpha / size)
+    total += np.float32(bias)
+    with np.errstate(all="ignore"):
+        return x / total ** np.float32(beta)
+
+

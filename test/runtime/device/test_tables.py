@@ -6,9 +6,9 @@ import inspect
 import pytest
 
 from frustum.dialects.isa.program import Affine, Box, Conv, Span, TableLoad, View
-from frustum.runtime.check.check import AccessError
-from frustum.runtime.device import gather
-from frustum.runtime.device.table import Occupancy
+from frustum.runtime.device.matrix import gather
+from frustum.runtime.device.memory import AccessError
+from frustum.runtime.device.tables import Occupancy
 
 VIEW = View("i8", Affine(), (0, 0, 0, 1), "dram")
 
