@@ -15,7 +15,6 @@ import numpy as np
 from numpy.lib import format as npy
 
 from frustum.dialects.isa.program import Element, External
-from frustum.dialects.module import MODEL_DTYPES
 from frustum.runtime.device.memory import DTYPES, host_type
 from frustum.runtime.failures import UsageError
 from frustum.runtime.kernels import BFLOAT16, Array, narrow
@@ -109,6 +108,7 @@ def network_inputs(module: ModuleOp) -> list[External] | None:
     from xdsl.dialects.builtin import ArrayAttr, StringAttr
 
     from frustum.dialects import graph
+    from frustum.dialects.module import MODEL_DTYPES
     from frustum.runtime.reference.graph import numpy_type
 
     network = next((op for op in module.walk() if isinstance(op, graph.NetworkOp)), None)
