@@ -1,9 +1,9 @@
-"""What passes read from attributes, of the module and of its types."""
+"""What passes read from attributes of the module, types and locations."""
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, TensorType, bf16, f16, f32, i8, i16, i32
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, NameLoc, TensorType, bf16, f16, f32, i8, i16, i32
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element
@@ -41,3 +41,13 @@ def element_bytes(value: SSAValue) -> int:
     """Bytes of one element of a tensor on the device."""
     assert isinstance(value.type, TensorType)
     return ELEMENT_BYTES[element_of(value.type.element_type)]
+
+
+def node_name(op: Operation) -> str:
+    """The name of the model's node that an operation came from; empty where it has none."""
+    return op.location.desc.data if isinstance(op.location, NameLoc) else ""
+
+
+def kind_name(op: Operation) -> str:
+    """The operation's own name, without its dialect."""
+    return op.name.removeprefix("fgraph.")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
@@ -24,7 +24,6 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import SubMap
 from frustum.passes.analysis.layer import CONCAT, SAME4, Layer
 from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project, tile_counts
-from frustum.passes.fuse.join import outputs_of
 from frustum.passes.fuse.operators import Operator, operators_of
 from frustum.passes.fuse.runs import plan_runs
 from frustum.passes.plan.cost import vector_bytes, weight_bytes
@@ -354,6 +353,13 @@ class Candidate:
 
     def _with(self, **limits: Any) -> Candidate:
         return replace(self, limits=replace(self.limits, **limits))
+
+
+def outputs_of(ops: Sequence[Operation]) -> list[OpResult]:
+    """Results that are read outside (or by nobody)."""
+    inside = set(ops)
+    results = (op.results[0] for op in ops)
+    return [r for r in results if not r.uses or any(use.operation not in inside for use in r.uses)]
 
 
 def core_share(extent: Extents, layer: Layer, cores: int) -> Extents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,12 +11,12 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
+from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.module import MAPS, POLICY
 from frustum.dialects.target import Options, Target
 from frustum.passes.analysis.foreign import gather
-from frustum.passes.analysis.module import target_of
-from frustum.passes.fuse.cuts import cut_units
-from frustum.passes.fuse.grow import Grown, grow_units
+from frustum.passes.analysis.module import kind_name, node_name, target_of
+from frustum.passes.fuse.grow import Grown, LayerGraph, can_join, grow_units
 from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy
 from frustum.passes.fuse.runs import write_runs
 from frustum.passes.plan.network.optimal import OptimalOptions, fuse_optimal
@@ -110,3 +111,57 @@ def wrap_grown(grown: Grown, number: int) -> int:
     if grown.maps > 1:
         unit.attributes[MAPS] = IntegerAttr(grown.maps, i64)
     return 1
+
+
+# ---------------------------------------------------------------- units given by hand
+
+
+def cut_units(network: g.NetworkOp, cuts: str) -> list[Grown]:
+    """The layers up to each named one, from the one before it on, as a unit.
+
+    A layer that shares units with no other is one of its own, and a unit also ends before a layer that reads it
+    through a reshape.  Raises `PolicyError` for names that no layer has.
+    """
+    graph = LayerGraph(network)
+    named = [word.strip() for word in cuts.split(",") if word.strip()]
+    names = {name: i for i in graph.layers if (name := node_name(graph.op(i)))}
+    unknown = [name for name in named if name not in names]
+    if unknown:
+        raise PolicyError(
+            f"cuts: no layer is called '{unknown[0]}'{did_you_mean(unknown[0], list(names))} "
+            f"(there are {len(names)} layers with names)"
+        )
+    last = {names[name] for name in named}
+    found: list[Grown] = []
+    unit: list[int] = []
+
+    def close(reason: str) -> None:
+        if unit:
+            found.append(Grown(tuple(graph.ops(unit)), reason))
+            unit.clear()
+
+    for i in graph.layers:
+        op = graph.op(i)
+        if not can_join(op):
+            close(f"{kind_name(op)} follows")
+            found.append(Grown((op,), "joins no other layer"))
+            continue
+        if unit and graph.section_of[graph.op(unit[-1])] != graph.section_of[op]:
+            close("operations of other dialects follow")
+        if reads_behind(graph, unit, i):
+            close("the next layer reads it in another form")
+        unit.append(i)
+        if i in last:
+            close(f"cut behind '{node_name(op)}'")
+    close("end of the network")
+    return found
+
+
+def reads_behind(graph: LayerGraph, unit: Sequence[int], layer: int) -> bool:
+    """The layer reads something that is no layer of the unit, but depends on it."""
+    inside = set(unit)
+    behind: set[int] = set()
+    for i in range(unit[0] if unit else layer, layer):
+        if i not in inside and any(read in inside or read in behind for read in graph.flow.reads_of[i]):
+            behind.add(i)
+    return any(read in behind for read in graph.flow.reads_of[layer])

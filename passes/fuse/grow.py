@@ -10,22 +10,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from xdsl.dialects.builtin import NameLoc
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.passes.analysis.blocks import Flow
 from frustum.passes.analysis.foreign import sections_of
-from frustum.passes.analysis.layer import is_move
-from frustum.passes.analysis.project import layers_of
-from frustum.passes.fuse.candidate import Candidate, Limits
-from frustum.passes.fuse.join import can_join, is_layer, name_of, outputs_of, seam
+from frustum.passes.analysis.layer import RANK, is_move
+from frustum.passes.analysis.module import kind_name, node_name
+from frustum.passes.analysis.project import UnitLayers, layers_of
+from frustum.passes.fuse.candidate import Candidate, Limits, outputs_of
 from frustum.passes.fuse.operators import opens_units
 from frustum.passes.fuse.policy import Policy
-from frustum.passes.fuse.rule import Kind, Remedy, Rule, Step, Verdict
+from frustum.passes.fuse.rules import Addition, Remedy, Rule, RuleKind, Verdict
+from frustum.passes.plan.network.layer_order import is_work
 from frustum.passes.plan.network.optimal import OptimalOptions, Plan
 
+JOINING = (g.ConvOp, g.PoolOp, g.UnaryOp, g.BinaryOp, g.LrnOp, g.ResizeOp, g.QuantizeOp, g.DequantizeOp)
+"""Layers that work on a map position by position, or by windows of it: their tiles can be cut along n, h and w."""
 MOST_LAYERS = 24
 """Of a unit: what bounds the time to plan one.  Up to so many layers policy `optimal` looks at every cut."""
 
@@ -84,7 +86,7 @@ class LayerGraph:
     @cached_property
     def layers(self) -> list[int]:
         """All that must end in units, in order."""
-        return [i for i, node in enumerate(self.nodes) if isinstance(node, Operation) and is_layer(node)]
+        return [i for i, node in enumerate(self.nodes) if isinstance(node, Operation) and is_work(node)]
 
 
 def is_weight(value: SSAValue) -> bool:
@@ -142,7 +144,7 @@ class Growth:
         if is_move([op]):
             return "moves data only"
         if not can_join(op):
-            return f"{name_of(op)} joins no other layer"
+            return f"{kind_name(op)} joins no other layer"
         return "rule S2: no convolution or pooling is left to start from"
 
     # --- growing -------------------------------------------------------------------------------------------
@@ -165,27 +167,27 @@ class Growth:
             else:
                 return self._close(start, unit, best, reason or "nothing follows")
 
-    def _steps(self, unit: Sequence[int]) -> Sequence[Step]:
+    def _steps(self, unit: Sequence[int]) -> Sequence[Addition]:
         """What to try next, in the order of the policy's search rules; without any forward, then backward."""
         inside, flow = set(unit), self.graph.flow
         after = sorted({user for i in unit for user in flow.users_of[i]} - inside)
         before = sorted({read for i in unit for read in flow.reads_of[i]} - inside - self.fused, reverse=True)
         opened = flow.block_from(unit[-1])
-        steps = [Step((i,), True, (opened.nodes,) if opened and i == after[0] else ()) for i in after]
+        steps = [Addition((i,), True, (opened.nodes,) if opened and i == after[0] else ()) for i in after]
         for i in filter(self._is_layer, before):
             fork = flow.joins.get(i)
-            steps.append(Step((i,), False, (flow.between(fork, i),) if fork is not None else ()))
-        ordered: Sequence[Step] = steps
+            steps.append(Addition((i,), False, (flow.between(fork, i),) if fork is not None else ()))
+        ordered: Sequence[Addition] = steps
         for rule in self.policy.rules:
-            if rule.kind is Kind.SEARCH:
+            if rule.kind is RuleKind.SEARCH:
                 ordered = rule.order(ordered)
         return ordered
 
     def _is_layer(self, number: int) -> bool:
         node = self.graph.nodes[number]
-        return isinstance(node, Operation) and is_layer(node)
+        return isinstance(node, Operation) and is_work(node)
 
-    def _add(self, unit: Sequence[int], step: Step) -> Candidate | Failure:
+    def _add(self, unit: Sequence[int], step: Addition) -> Candidate | Failure:
         """The unit with the step's layers, mended by remedies until all rules hold; or why it cannot be."""
         together = tuple(sorted({*unit, *step.layers}))
         refused = self._refusal(together, step)
@@ -203,27 +205,27 @@ class Growth:
             self.whole = whole
         return outcome
 
-    def _split_reason(self, candidate: Candidate, step: Step) -> str:
+    def _split_reason(self, candidate: Candidate, step: Addition) -> str:
         rule = next((r for r in self.policy.rules if r.number == 4), None)
         who = str(rule) if rule else "one output is all that the tile level gives"
         return f"{who}: {candidate.outputs} > 1 outputs{self._with(step)}"
 
-    def _refusal(self, together: Sequence[int], step: Step) -> str | None:
+    def _refusal(self, together: Sequence[int], step: Addition) -> str | None:
         """Why the tile level cannot run these layers as a unit, or why some of them are not to be had."""
         if len(together) > MOST_LAYERS:
             return f"{len(together)} > {MOST_LAYERS} layers"
         for i in together:
             node = self.graph.nodes[i]
             if not isinstance(node, Operation) or not can_join(node):
-                what = name_of(node) if isinstance(node, Operation) else "an input of the network"
+                what = kind_name(node) if isinstance(node, Operation) else "an input of the network"
                 return f"{what} follows" if step.is_forward else f"{what} comes before"
             if i in self.fused:
-                return f"{name_of(node)} is fused already"
+                return f"{kind_name(node)} is fused already"
         if len({self.graph.section_of[op] for op in self.graph.ops(together)}) > 1:
             return "operations of other dialects stand between"
         return seam(layers_of(self.graph.ops(together)))
 
-    def _with_one_output(self, unit: Sequence[int], step: Step) -> tuple[int, ...] | None:
+    def _with_one_output(self, unit: Sequence[int], step: Addition) -> tuple[int, ...] | None:
         """With all layers from the unit's output to the first one that all ways go through; None: there is none."""
         join = self.graph.flow.post_dominator(unit[-1]) if step.is_forward else None
         return None if join is None else tuple(sorted({*unit, *self.graph.flow.between(unit[-1], join)}))
@@ -237,9 +239,9 @@ class Growth:
 
     # --- judging -------------------------------------------------------------------------------------------
 
-    def _judge(self, candidate: Candidate, step: Step) -> Candidate | Failure:
+    def _judge(self, candidate: Candidate, step: Addition) -> Candidate | Failure:
         """The candidate when all rules hold that a growing unit can have: those first that need no plan."""
-        growing = [r for r in self.policy.rules if r.kind is not Kind.SEARCH and not r.at_closing]
+        growing = [r for r in self.policy.rules if r.kind is not RuleKind.SEARCH and not r.at_closing]
         found = self._mended(candidate, [r for r in growing if not r.needs_plan], step)
         if isinstance(found, Failure):
             return found
@@ -247,7 +249,7 @@ class Growth:
             return Failure(f"no unit map fits{self._with(step)}")
         return self._mended(found, [r for r in growing if r.needs_plan], step)
 
-    def _mended(self, candidate: Candidate, rules: Sequence[Rule], step: Step) -> Candidate | Failure:
+    def _mended(self, candidate: Candidate, rules: Sequence[Rule], step: Addition) -> Candidate | Failure:
         """The candidate, made smaller by remedies until all of these rules hold."""
         waiting = list(rules)
         while waiting:
@@ -262,12 +264,12 @@ class Growth:
             candidate, waiting = mended, list(rules)
         return candidate
 
-    def _failure(self, rule: Rule, verdict: Verdict, step: Step) -> Failure:
+    def _failure(self, rule: Rule, verdict: Verdict, step: Addition) -> Failure:
         return Failure(f"{rule}: {verdict}{self._with(step)}", Remedy.STOP in rule.remedies)
 
-    def _with(self, step: Step) -> str:
+    def _with(self, step: Addition) -> str:
         op = self.graph.op(step.layers[-1])
-        name = op.location.desc.data if isinstance(op.location, NameLoc) else name_of(op)
+        name = node_name(op) or kind_name(op)
         return f" with block up to '{name}'" if step.is_block else f" with '{name}'"
 
     # --- closing -------------------------------------------------------------------------------------------
@@ -302,4 +304,29 @@ def mend(candidate: Candidate, rule: Rule) -> Candidate | None:
         mended = smaller[remedy]() if remedy in smaller else None
         if mended is not None and not (rule.needs_plan and mended.plan is None):
             return mended
+    return None
+
+
+# ---------------------------------------------------------------- what the tile level can run
+
+
+def can_join(op: Operation) -> bool:
+    """The layer may share a unit with others; of concatenations those of images' channels."""
+    if isinstance(op, g.ConcatOp):
+        return len(g.shape_of(op.result)) == RANK and op.axis == 1
+    return isinstance(op, JOINING)
+
+
+def seam(unit: UnitLayers) -> str | None:
+    """Why the tile level cannot hand a map of this unit from layer to layer; None: it can.
+
+    Each layer must read a map in the form in which the other has made it, and never as weights.
+    """
+    numbers = {op.results[0]: j for j, op in enumerate(unit.ops)}
+    for op, layer in zip(unit.ops, unit.layers, strict=True):
+        maps = {operand.index for operand in layer.maps}
+        if any(value in numbers and place not in maps for place, value in enumerate(op.operands)):
+            return f"{kind_name(op)} reads computed weights"
+    if unit.other_form is not None:
+        return f"{kind_name(unit.ops[unit.other_form[0]])} sees the map in another form"
     return None

@@ -12,8 +12,7 @@ from typing import Any
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.target import Options
 from frustum.dialects.target.declared import Problem
-from frustum.passes.fuse import rules as _rules  # noqa: F401  # registers them
-from frustum.passes.fuse.rule import RULES, Rule
+from frustum.passes.fuse.rules import RULES, Rule
 
 PRESETS = {
     "pyramid": "S2,1,4,5,8-12,17,19",

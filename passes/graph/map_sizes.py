@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import FixedBitwidthType, TensorType
 from frustum.dialects.graph import NetworkOp, shape_of
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.fuse.cuts import node_name
+from frustum.passes.analysis.module import node_name
 
 
 def check_dram(network: NetworkOp, target: Target) -> None:

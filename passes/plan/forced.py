@@ -18,9 +18,9 @@ from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.tile import SubMap
 from frustum.dialects.unit import Borders, Partition, UnitOp
 from frustum.passes.analysis.bands import bands_of
+from frustum.passes.analysis.module import node_name
 from frustum.passes.analysis.project import UnitLayers, Unprojectable, project, unit_layers
 from frustum.passes.analysis.roll import COLUMNS
-from frustum.passes.fuse.cuts import node_name
 from frustum.passes.plan.cost import chunk_bytes, footprint
 from frustum.passes.plan.network.evaluate import Evaluation, evaluate, residencies
 from frustum.passes.plan.pieces import LayerPlan

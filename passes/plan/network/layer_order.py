@@ -176,7 +176,7 @@ class LayerOrder:
 
 def network_ops(network: g.NetworkOp) -> list[Operation]:
     """What has to be in units, in the order of the file."""
-    return [op for op in network.body.block.ops if type(op) in BUILDERS or type(op) in MOVES]
+    return [op for op in network.body.block.ops if is_work(op)]
 
 
 def ops_of_section(network: g.NetworkOp, section: Operation | None) -> list[Operation]:
@@ -194,6 +194,11 @@ def outputs_of_section(network: g.NetworkOp, section: Operation | None) -> list[
     own = {op for op, behind in section_of.items() if behind is section and not isinstance(op, g.WeightOp)}
     made = (result for op in own for result in op.results)
     return [value for value in made if any(use.operation not in own for use in value.uses)]
+
+
+def is_work(op: Operation) -> bool:
+    """Whether the operation must end in a unit: it computes, or it moves data."""
+    return type(op) in BUILDERS or type(op) in MOVES
 
 
 def is_layer(op: Operation) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects.builtin import NameLoc, StringAttr
+from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
@@ -38,6 +38,7 @@ from frustum.passes.plan.model import (
     SMALL,
     TRIES,
 )
+from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.plan.network.concatenations import Again, name_parts
 from frustum.passes.plan.network.evaluate import Evaluation, evaluate, unit_of
 from frustum.passes.plan.network.layer_order import (
@@ -446,9 +447,5 @@ def stopped_by(plan: Plan, number: int) -> str:
     if number + 1 == len(plan.units):
         return f"end of the network: {cost} DRAM bytes here"
     following = plan.order.nodes[unit.step.stop].op
-    return f"cut before {name_of(following)}: {cost} DRAM bytes here, {plan.dram_bytes} in all"
-
-
-def name_of(op: Operation) -> str:
-    location = op.location
-    return f"'{location.desc.data}'" if isinstance(location, NameLoc) else op.name.removeprefix("fgraph.")
+    name = f"'{node_name(following)}'" if node_name(following) else kind_name(following)
+    return f"cut before {name}: {cost} DRAM bytes here, {plan.dram_bytes} in all"

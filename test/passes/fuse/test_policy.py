@@ -9,7 +9,7 @@ from frustum.backend import targets
 from frustum.dialects.target import Options, read_target
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.fuse.policy import DEFAULT, POLICIES, PolicyError, chosen, parse_policy
-from frustum.passes.fuse.rule import RULES, Kind
+from frustum.passes.fuse.rules import RULES, RuleKind
 from frustum.runtime.tools.arguments import POLICIES as OFFERED
 
 EXPECTED = {
@@ -28,12 +28,12 @@ def test_presets_are_those_of_the_specification(name):
 def test_the_table_of_rules():
     """Numbers, kinds and thresholds of docs/techniques/tfu.md."""
     assert list(RULES) == list(range(1, 20))
-    kinds = {kind: {n for n, rule in RULES.items() if rule.kind is kind} for kind in Kind}
+    kinds = {kind: {n for n, rule in RULES.items() if rule.kind is kind} for kind in RuleKind}
     assert kinds == {
-        Kind.SEARCH: {1, 2, 3},
-        Kind.LEGALITY: {4, 8, 9},
-        Kind.CAPACITY: {10, *range(12, 18)},
-        Kind.PROFITABILITY: {5, 6, 7, 11, 18, 19},
+        RuleKind.SEARCH: {1, 2, 3},
+        RuleKind.LEGALITY: {4, 8, 9},
+        RuleKind.CAPACITY: {10, *range(12, 18)},
+        RuleKind.PROFITABILITY: {5, 6, 7, 11, 18, 19},
     }
     thresholds = {n: rule.threshold.default for n, rule in RULES.items() if rule.threshold}
     assert thresholds == {11: 100, 18: 16, 19: 4}

@@ -20,7 +20,7 @@ from frustum.passes.analysis.project import layers_of
 from frustum.passes.fuse.candidate import Weights
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.fuse.operators import Operator, operators_of
-from frustum.passes.fuse.rule import RULES, Remedy, Step
+from frustum.passes.fuse.rules import RULES, Addition, Remedy
 
 MAIN, SCALAR, VECTOR = (
     lambda *reads, kind=kind: Operator(kind, reads) for kind in ("main", "scalar", "vector")
@@ -111,10 +111,10 @@ def test_every_rule_that_judges_has_a_remedy():
 
 
 def test_search_rules_order_the_steps():
-    ahead, behind = Step((3,), True, ((3, 4, 5),)), Step((1,), False)
+    ahead, behind = Addition((3,), True, ((3, 4, 5),)), Addition((1,), False)
     assert RULES[1].order([ahead, behind]) == [ahead]
     assert RULES[2].order([ahead, behind]) == [behind, ahead]
-    assert RULES[3].order([behind, ahead]) == [behind, Step((3, 4, 5), True, is_block=True), ahead]
+    assert RULES[3].order([behind, ahead]) == [behind, Addition((3, 4, 5), True, is_block=True), ahead]
 
 
 def test_what_was_folded_into_a_layer_is_an_operator_of_its_own():
