@@ -25,9 +25,8 @@ from frustum.dialects.tile import SubMap
 from frustum.passes.analysis.layer import CONCAT, SAME4, Layer
 from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project, tile_counts
 from frustum.passes.fuse.operators import Operator, operators_of
-from frustum.passes.fuse.runs import plan_runs
 from frustum.passes.plan.cost import vector_bytes, weight_bytes
-from frustum.passes.plan.network.optimal import OptimalOptions, Plan
+from frustum.passes.plan.network.optimal import OptimalOptions, Plan, plan_runs
 from frustum.passes.plan.tile_search import ORDER, exhaust, with_extent
 from frustum.passes.plan.unit import Budget, UnitPlan, alignment, candidates, map_bytes, plan_unit, tile_bytes
 

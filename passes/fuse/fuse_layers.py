@@ -18,8 +18,8 @@ from frustum.passes.analysis.foreign import gather
 from frustum.passes.analysis.module import kind_name, node_name, target_of
 from frustum.passes.fuse.grow import Grown, LayerGraph, can_join, grow_units
 from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy
-from frustum.passes.fuse.runs import write_runs
-from frustum.passes.plan.network.optimal import OptimalOptions, fuse_optimal
+from frustum.passes.plan.network.optimal import OptimalOptions
+from frustum.passes.plan.network.units import fuse_optimal, write_runs
 from frustum.passes.plan.wrap import wrap
 
 

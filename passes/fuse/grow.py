@@ -24,7 +24,7 @@ from frustum.passes.fuse.operators import opens_units
 from frustum.passes.fuse.policy import Policy
 from frustum.passes.fuse.rules import Addition, Remedy, Rule, RuleKind, Verdict
 from frustum.passes.plan.network.layer_order import is_work
-from frustum.passes.plan.network.optimal import OptimalOptions, Plan
+from frustum.passes.plan.network.optimal import DEFAULTS, OptimalOptions, Plan
 
 JOINING = (g.ConvOp, g.PoolOp, g.UnaryOp, g.BinaryOp, g.LrnOp, g.ResizeOp, g.QuantizeOp, g.DequantizeOp)
 """Layers that work on a map position by position, or by windows of it: their tiles can be cut along n, h and w."""
@@ -97,7 +97,7 @@ def grow_units(
     network: g.NetworkOp,
     target: Target,
     policy: Policy | None,
-    options: OptimalOptions = OptimalOptions(),  # noqa: B008  # frozen
+    options: OptimalOptions = DEFAULTS,
 ) -> list[Grown]:
     """The units of a network in the order of their outputs: every layer in exactly one; those that rules made with
     their runs, which may be cut as the options say."""

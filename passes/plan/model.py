@@ -56,7 +56,7 @@ SMALLEST_CHUNK_BYTES = 2048
 # Fewer streamed weights than the search thinks necessary are tried first, where they are read in every pass:
 # SqueezeNet on edge went from 3.81 to 2.78 MB.
 FEWER = 2
-# Shapes of a given unit that are tried, the cheapest first (`test_unit_shapes.py`).
+# Shapes of a given unit that are tried, the cheapest first (`test_given_units.py`).
 TRIED = 8
 # Shapes of a group that are tried where the cheapest has no pieces that fit.
 ALTERNATIVES = 24

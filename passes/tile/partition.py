@@ -22,7 +22,7 @@ from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import unit_layers
 from frustum.passes.plan.forced import Asked, force
 from frustum.passes.plan.network.evaluate import Evaluation
-from frustum.passes.plan.network.unit_shapes import plan_given
+from frustum.passes.plan.network.optimal import plan_given
 from frustum.passes.plan.shortage import does_not_fit, shortage
 from frustum.passes.plan.tile_search import Search
 from frustum.passes.plan.unit import Budget, plan_unit

@@ -8,43 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects.builtin import StringAttr
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.module import MAP
 from frustum.dialects.target import Target
-from frustum.dialects.tile import MapAttr
-from frustum.dialects.unit import PartitionAttr, UnitOp
-from frustum.passes.analysis.foreign import gather, sections_of
+from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.unit_layers import UnitLayers, unit_layers
+from frustum.passes.plan import model
 from frustum.passes.plan.cost import chunk_bytes
-from frustum.passes.plan.model import (
-    ALIKE,
-    ALTERNATIVES,
-    CORRECTIONS,
-    FEWER,
-    LARGE,
-    LARGE_LENGTH,
-    LARGE_STATES,
-    MANY,
-    MANY_LENGTH,
-    MANY_STATES,
-    MUCH_SLOWER,
-    NEAR,
-    NEARLY,
-    ONCE,
-    QUICK_LENGTH,
-    QUICK_STATES,
-    SMALL,
-    TRIES,
-)
-from frustum.passes.analysis.module import kind_name, node_name
-from frustum.passes.plan.network.concatenations import Again, name_parts
 from frustum.passes.plan.network.evaluate import Evaluation, evaluate, unit_of
 from frustum.passes.plan.network.layer_order import (
     LayerOrder,
     Map,
-    ops_of_section,
+    is_layer,
     order_of,
     orders,
     outputs_of_section,
@@ -59,7 +35,7 @@ from frustum.passes.plan.network.search import (
     Ways,
 )
 from frustum.passes.plan.network.sweep import Group, Sweep, by_channels
-from frustum.passes.plan.wrap import wrap
+from frustum.passes.plan.unit import Budget, plan_unit
 
 
 @dataclass(frozen=True)
@@ -70,6 +46,9 @@ class OptimalOptions:
     borders: str = "auto"
     sram: float = 1.0
     keep: bool = True
+
+
+DEFAULTS = OptimalOptions()
 
 
 @dataclass(frozen=True)
@@ -103,77 +82,8 @@ class Plan:
         return left
 
 
-def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions()) -> None:
-    """Put all layers of a network into the units of `plan_network`.
-
-    Raises `DoesNotFit` later, in `frustum-tile-partition`, for a layer that fits in no way.
-    """
-    number = 0
-    for section in gather(network.body.block):
-        number += fuse_section(network, target, options, section, number)
-    for weight in [op for op in network.body.block.ops if isinstance(op, g.WeightOp)]:
-        if not weight.result.uses:
-            weight.detach()
-            weight.erase()
-
-
-def fuse_section(
-    network: g.NetworkOp, target: Target, options: OptimalOptions, section: Operation | None, number: int
-) -> int:
-    """Put the layers of one section into units, from this number on; how many units they are."""
-    if not ops_of_section(network, section):
-        return 0
-    options = replace(options, borders=borders_of(network, target, options, section))
-    plan = plan_network(network, target, options, section)
-    plan = with_places(network, target, options, plan, section)
-    if plan is not None:
-        write(network, plan, section, number)
-        return len(plan.units)
-    layers = orders(network, section)[0]
-    for k, op in enumerate(layers):
-        wrap([op], f"u{number + k}", "does not fit SRAM beside another layer")
-    return len(layers)
-
-
-def borders_of(
-    network: g.NetworkOp, target: Target, options: OptimalOptions, section: Operation | None
-) -> str:
-    """`exchange` instead of `sent` where units without borders of their own leave more maps in DRAM: its units are run
-    layer by layer afterwards, or refused (`frustum-tile-split-breadth-first`)."""
-    if options.borders != "sent":
-        return options.borders
-    sent, exchange = (
-        plan_network(network, target, replace(options, borders=each), section) for each in ("sent", "exchange")
-    )
-    if sent is None or exchange is None:
-        return "sent" if exchange is None else "exchange"
-    return "sent" if sent.between_bytes <= exchange.between_bytes else "exchange"
-
-
-def with_places(
-    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: Plan | None, section: Operation | None = None
-) -> Plan | None:
-    """The plan, or a better one with units that store only the parts of concatenations that they make."""
-    if (
-        plan is None
-        or plan.dram_bytes <= NEAR * plan.order.compulsory_bytes
-        or is_for_time(plan.order, target)
-    ):
-        return plan
-    again: list[Again] = []
-    for unit in plan.units:
-        in_sram = {m >> FORM_BITS for m in unit.step.kept | unit.step.resident}
-        again += name_parts(plan.order, unit.step.first, unit.step.stop, in_sram)
-    better = plan_network(network, target, options, section) if again else None
-    if better is not None and (better.dram_bytes, better.cycles) < (plan.dram_bytes, plan.cycles):
-        return better
-    for changed in reversed(again):
-        changed.undo()
-    return plan
-
-
 def plan_network(
-    network: g.NetworkOp, target: Target, options: OptimalOptions = OptimalOptions(), section: Operation | None = None
+    network: g.NetworkOp, target: Target, options: OptimalOptions = DEFAULTS, section: Operation | None = None
 ) -> Plan | None:
     """The cheapest units over several orders of the layers, in DRAM bytes, then cycles, or where `is_for_time` in
     cycles, then bytes; None where some layer fits in no way.
@@ -185,7 +95,7 @@ def plan_network(
     outputs = outputs_of_section(network, section)
     layer_orders = [order_of(ops, outputs) for ops in orders(network, section)]
     fastest = is_for_time(layer_orders[0], target)
-    is_small = len(layer_orders[0].nodes) <= SMALL
+    is_small = len(layer_orders[0].nodes) <= model.SMALL
     searches = [
         Search(
             x, target, capacity, options.borders, keep, fastest=fastest, seams=None if is_small else x.seams
@@ -198,22 +108,22 @@ def plan_network(
     if not fastest or plan is None:
         return plan
     once = best_of([replace(search, once=True, costs={}, banned={}, slower={}) for search in searches])
-    is_better = once is not None and once.cycles <= ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
+    is_better = once is not None and once.cycles <= model.ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
     return once if is_better else plan
 
 
 def best_of(searches: Sequence[Search]) -> Plan | None:
     """The best plan over several orders of the layers."""
     fastest = searches[0].fastest
-    if len(searches[0].order.nodes) <= SMALL:
+    if len(searches[0].order.nodes) <= model.SMALL:
         plans = [plan for search in searches if (plan := plan_order(search)) is not None]
         return min(plans, key=lambda p: cost_of(p, fastest=fastest), default=None)
-    few = searches if len(searches[0].order.nodes) <= MANY else searches[:1]
+    few = searches if len(searches[0].order.nodes) <= model.MANY else searches[:1]
     if not fastest and (plan := near(few)) is not None:
         return plan
     search, solution = quick(few)
     is_near = (
-        not fastest and solution is not None and solution.bytes <= NEAR * solution.order.compulsory_bytes
+        not fastest and solution is not None and solution.bytes <= model.NEAR * solution.order.compulsory_bytes
     )
     return plan_order(search, solution if is_near else None)
 
@@ -222,12 +132,12 @@ def near(searches: Sequence[Search]) -> Plan | None:
     """A plan that moves next to nothing more than it must, from the search of few ways and then of more; None where
     there is none in these orders.  What moves more is left out at once, so that to find none takes little time."""
     compulsory_bytes = searches[0].order.compulsory_bytes
-    few, many = (QUICK_STATES, QUICK_LENGTH, NEAR), (*width_of(searches[0].order), NEARLY)
+    few, many = (model.QUICK_STATES, model.QUICK_LENGTH, model.NEAR), (*width_of(searches[0].order), model.NEARLY)
     for states, length, share in (few, many):
         best, bound = None, int(share * compulsory_bytes)
         for search in searches:
             plan = plan_order(replace(search, most_states=states, longest=length, bound=bound), relax=False)
-            if plan is not None and plan.dram_bytes <= NEAR * compulsory_bytes:
+            if plan is not None and plan.dram_bytes <= model.NEAR * compulsory_bytes:
                 return plan
             if plan is not None and (best is None or plan.dram_bytes < best.dram_bytes):
                 best, bound = plan, plan.dram_bytes - 1
@@ -238,7 +148,9 @@ def near(searches: Sequence[Search]) -> Plan | None:
 
 def width_of(order: LayerOrder) -> tuple[int, int]:
     """States of a cut and layers of a group that the full search looks at."""
-    return (MANY_STATES, MANY_LENGTH) if len(order.nodes) <= LARGE else (LARGE_STATES, LARGE_LENGTH)
+    if len(order.nodes) <= model.LARGE:
+        return model.MANY_STATES, model.MANY_LENGTH
+    return model.LARGE_STATES, model.LARGE_LENGTH
 
 
 def quick(searches: Sequence[Search]) -> tuple[Search, Solution | None]:
@@ -249,7 +161,7 @@ def quick(searches: Sequence[Search]) -> tuple[Search, Solution | None]:
         return replace(searches[0], most_states=states, longest=length), None
     found = []
     for search in searches:
-        solution = replace(search, most_states=QUICK_STATES, longest=QUICK_LENGTH).solve()
+        solution = replace(search, most_states=model.QUICK_STATES, longest=model.QUICK_LENGTH).solve()
         cost = (HUGE, HUGE) if solution is None else cost_of(solution, fastest=search.fastest)
         found.append((cost, search, solution))
     _, search, solution = min(found, key=lambda f: f[0])
@@ -283,7 +195,7 @@ def plan_order(search: Search, solution: Solution | None = None, *, relax: bool 
     bound, without that (`relax`).
     """
     after = 0
-    for attempt in range(TRIES):
+    for attempt in range(model.TRIES):
         solution = solution or search.solve(after)
         if solution is None and relax and search.bound < HUGE:  # what it is the bound of does not fit
             search, after = replace(search, bound=HUGE), 0
@@ -291,7 +203,7 @@ def plan_order(search: Search, solution: Solution | None = None, *, relax: bool 
         if solution is None:
             return None
         units = [exact(step, search) for step in solution.steps]
-        if search.fastest and attempt < CORRECTIONS and corrects(search, [u for u in units if u is not None]):
+        if search.fastest and attempt < model.CORRECTIONS and corrects(search, [u for u in units if u is not None]):
             solution, after = None, 0
             continue
         failed = [s for s, unit in zip(solution.steps, units, strict=True) if unit is None]
@@ -308,7 +220,7 @@ def corrects(search: Search, units: Sequence[Unit]) -> bool:
     """Tell the search about units that are much slower by exact numbers; whether there are any."""
     is_new = False
     for step, made in ((u.step, u.evaluation) for u in units):
-        if made is None or step.cycles == 0 or made.cycles <= MUCH_SLOWER * step.cycles:
+        if made is None or step.cycles == 0 or made.cycles <= model.MUCH_SLOWER * step.cycles:
             continue
         key = (step.first, step.stop, step.by_channels, made.partition.tile[0] > 1)
         search.slower[key] = search.slower.get(key, 1.0) * made.cycles / step.cycles
@@ -337,13 +249,13 @@ def exact(step: Step, search: Search) -> Unit | None:
     kept = {unit.ops.index(search.order.nodes[m >> FORM_BITS].op) for m in step.kept}
     also = sum(m.bytes for m in maps_of(step.kept, search.order) if m.needs_dram)  # stays, and is stored
     found: list[Unit] = []
-    for other in Ways(group, search).ranked(step.resident, step.kept, step.free_bytes, ALTERNATIVES):
+    for other in Ways(group, search).ranked(step.resident, step.kept, step.free_bytes, model.ALTERNATIVES):
         assert other.shape is not None
-        if found and (len(found) == ALIKE if search.fastest else other.bytes > most_of(found)):
+        if found and (len(found) == model.ALIKE if search.fastest else other.bytes > most_of(found)):
             break
         partition = group.shapes.partition(other.shape, group.channels, other.passes)
         most = other.streamed if search.once and other.passes > 1 else len(group.weights)
-        for streamed in counts_near(other.streamed, most, fewer=FEWER if other.passes > 1 else 0):
+        for streamed in counts_near(other.streamed, most, fewer=model.FEWER if other.passes > 1 else 0):
             made = evaluate(
                 unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
             )
@@ -395,57 +307,53 @@ def values_of(maps: Kept, order: LayerOrder) -> set[SSAValue]:
     return {order.nodes[m >> FORM_BITS].op.results[0] for m in maps}
 
 
-# ---------------------------------------------------------------- into the IR
+# ---------------------------------------------------------------- layers that are a unit already
 
 
-def write(network: g.NetworkOp, plan: Plan, section: Operation | None = None, first: int = 0) -> None:
-    """Units of a section in the order of the plan, each behind what it reads, numbered from `first`."""
-    ops = [[n.op for n in plan.order.nodes[u.step.first : u.step.stop]] for u in plan.units]
-    in_order(network.body.block, [op for unit in ops for op in unit], section)
-    keeps = [values_of(u.step.kept, plan.order) for u in plan.units]
-    for number, (unit, layers, kept) in enumerate(zip(plan.units, ops, keeps, strict=True)):
-        reason = stopped_by(plan, number)
-        written = wrap(layers, f"u{first + number}", reason, kept)
-        if unit.evaluation is not None:
-            annotate(written, layers, unit.evaluation)
+def plan_runs(
+    ops: Sequence[Operation], outputs: Sequence[SSAValue], target: Target, sram_bytes: int, borders: str
+) -> Plan | None:
+    """The runs of these layers that move the fewest DRAM bytes, with what they read and give in DRAM; None where some
+    layer is a move, or fits in no way."""
+    if not all(is_layer(op) for op in ops):
+        return None
+    order = order_of(ops, outputs)
+    states, longest = width_of(order)
+    keep = target.chip.clusters == 1 or target.cluster.cdma is not None
+    seams = None if len(ops) <= model.SMALL else order.seams
+    return plan_order(Search(order, target, sram_bytes, borders, keep, longest, states, seams=seams))
 
 
-def annotate(unit: UnitOp, layers: Sequence[Operation], evaluation: Evaluation) -> None:
-    unit.properties["partition"] = PartitionAttr(evaluation.partition)
-    unit.properties["mode"] = StringAttr("small" if evaluation.partition.depth == 1 else "large")
-    for op, submap in zip(layers, evaluation.maps, strict=True):
-        if submap is not None:
-            op.attributes[MAP] = MapAttr(submap)
+def plan_given(unit: UnitOp, target: Target, sram_bytes: int, borders: str = "auto") -> Evaluation | None:
+    """The cheapest shape of a unit with all its maps in DRAM, in bytes, then cycles; None where `plan_unit` knows a
+    cheaper one, or none of these goes."""
+    layers = unit_layers(unit)
+    end = unit.body.block.last_op
+    assert end is not None
+    found = cheapest(layers, list(end.operands), target, sram_bytes, borders)
+    plain = None if borders == "exchange" else plan_unit(layers, target, Budget(sram_bytes))
+    if plain is None or found is None:
+        return found
+    return found if (found.dram_bytes, found.cycles) < (plain.dram_bytes, plain.cycles) else None
 
 
-def in_order(block: Block, ops: Sequence[Operation], section: Operation | None = None) -> None:
-    """Put the layers of a section in this order, and every reshape of it before its first reader."""
-    own = [op for op, behind in sections_of(block).items() if behind is section]
-    waiting = {op for op in own if isinstance(op, g.ReshapeOp)}
-    end = own[-1].next_op if own else None
-    assert end is not None  # a network ends with its outputs
-
-    def place(op: Operation) -> None:
-        waiting.discard(op)
-        for operand in op.operands:
-            if isinstance(operand.owner, Operation) and operand.owner in waiting:
-                place(operand.owner)
-        op.detach()
-        block.insert_op_before(op, end)
-
-    for op in ops:
-        place(op)
-    for op in own:
-        if op in waiting:
-            place(op)
-
-
-def stopped_by(plan: Plan, number: int) -> str:
-    """Why a unit ends: what it costs, and what comes next."""
-    unit = plan.units[number]
-    cost = unit.evaluation.dram_bytes if unit.evaluation else unit.step.bytes
-    if number + 1 == len(plan.units):
-        return f"end of the network: {cost} DRAM bytes here"
-    following = plan.order.nodes[unit.step.stop].op
-    name = f"'{node_name(following)}'" if node_name(following) else kind_name(following)
-    return f"cut before {name}: {cost} DRAM bytes here, {plan.dram_bytes} in all"
+def cheapest(
+    layers: UnitLayers, outputs: list[SSAValue], target: Target, sram_bytes: int, borders: str
+) -> Evaluation | None:
+    """The best shape of the search for which all layers have pieces."""
+    if not all(is_layer(op) for op in layers.ops):
+        return None
+    search = Search(order_of(layers.ops, outputs), target, sram_bytes, borders, keep=False)
+    count = len(layers.ops)
+    groups = Sweep(search.order, target, count, borders).groups(sram_bytes)
+    group = next((g for g in groups if g.first == 0), None)
+    if group is None:
+        return None
+    nothing = frozenset[int]()
+    for step in Ways(group, search).ranked(nothing, nothing, sram_bytes, model.TRIED):
+        assert step.shape is not None
+        partition = group.shapes.partition(step.shape, group.channels, step.passes)
+        found = evaluate(layers, partition, step.streamed, (), target, sram_bytes, chunk_bytes(sram_bytes))
+        if found is not None:
+            return found
+    return None

@@ -18,8 +18,9 @@ from frustum.dialects import graph
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.network.layer_order import network_ops, order_of, orders
-from frustum.passes.plan.network.optimal import OptimalOptions, fuse_optimal, plan_network
+from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
 from frustum.passes.plan.network.search import FORM_BITS, Search
+from frustum.passes.plan.network.units import fuse_optimal
 from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.runtime.reference.graph import network_of
 

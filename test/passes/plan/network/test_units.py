@@ -8,7 +8,8 @@ from xdsl.dialects.builtin import ModuleOp
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
 from frustum.passes.analysis.module import target_of
-from frustum.passes.plan.network.optimal import OptimalOptions, plan_network, with_places
+from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
+from frustum.passes.plan.network.units import with_places
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference.graph import network_of
 from frustum.runtime.report.counters import count

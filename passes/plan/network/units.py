@@ -1,0 +1,257 @@
+"""The units of policy `optimal` in the IR: a network's, or the runs of one unit that rules made.
+
+Source: docs/techniques/tfu.md, "Policy optimal" and "Running a unit".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass, replace
+
+from xdsl.dialects.builtin import StringAttr, UnitAttr
+from xdsl.ir import Block, Operation, SSAValue
+
+from frustum.dialects import graph as g
+from frustum.dialects.module import MAP, PLACE
+from frustum.dialects.target import Target
+from frustum.dialects.tile import MapAttr
+from frustum.dialects.unit import PartitionAttr, UnitOp
+from frustum.passes.analysis.foreign import gather, sections_of
+from frustum.passes.analysis.module import kind_name, node_name
+from frustum.passes.plan import model
+from frustum.passes.plan.network.evaluate import Evaluation
+from frustum.passes.plan.network.layer_order import (
+    LayerOrder,
+    is_side_by_side,
+    ops_of_section,
+    orders,
+)
+from frustum.passes.plan.network.optimal import (
+    DEFAULTS,
+    OptimalOptions,
+    Plan,
+    is_for_time,
+    plan_network,
+    values_of,
+)
+from frustum.passes.plan.network.search import FORM_BITS
+from frustum.passes.plan.wrap import readers_between, wrap
+
+
+def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions = DEFAULTS) -> None:
+    """Put all layers of a network into the units of `plan_network`.
+
+    Raises `DoesNotFit` later, in `frustum-tile-partition`, for a layer that fits in no way.
+    """
+    number = 0
+    for section in gather(network.body.block):
+        number += fuse_section(network, target, options, section, number)
+    for weight in [op for op in network.body.block.ops if isinstance(op, g.WeightOp)]:
+        if not weight.result.uses:
+            weight.detach()
+            weight.erase()
+
+
+def fuse_section(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, section: Operation | None, number: int
+) -> int:
+    """Put the layers of one section into units, from this number on; how many units they are."""
+    if not ops_of_section(network, section):
+        return 0
+    options = replace(options, borders=borders_of(network, target, options, section))
+    plan = plan_network(network, target, options, section)
+    plan = with_places(network, target, options, plan, section)
+    if plan is not None:
+        write(network, plan, section, number)
+        return len(plan.units)
+    layers = orders(network, section)[0]
+    for k, op in enumerate(layers):
+        wrap([op], f"u{number + k}", "does not fit SRAM beside another layer")
+    return len(layers)
+
+
+def borders_of(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, section: Operation | None
+) -> str:
+    """`exchange` instead of `sent` where units without borders of their own leave more maps in DRAM: its units are run
+    layer by layer afterwards, or refused (`frustum-tile-split-breadth-first`)."""
+    if options.borders != "sent":
+        return options.borders
+    sent, exchange = (
+        plan_network(network, target, replace(options, borders=each), section) for each in ("sent", "exchange")
+    )
+    if sent is None or exchange is None:
+        return "sent" if exchange is None else "exchange"
+    return "sent" if sent.between_bytes <= exchange.between_bytes else "exchange"
+
+
+def with_places(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: Plan | None, section: Operation | None = None
+) -> Plan | None:
+    """The plan, or a better one with units that store only the parts of concatenations that they make."""
+    if (
+        plan is None
+        or plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes
+        or is_for_time(plan.order, target)
+    ):
+        return plan
+    again: list[Again] = []
+    for unit in plan.units:
+        in_sram = {m >> FORM_BITS for m in unit.step.kept | unit.step.resident}
+        again += name_parts(plan.order, unit.step.first, unit.step.stop, in_sram)
+    better = plan_network(network, target, options, section) if again else None
+    if better is not None and (better.dram_bytes, better.cycles) < (plan.dram_bytes, plan.cycles):
+        return better
+    for changed in reversed(again):
+        changed.undo()
+    return plan
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write(network: g.NetworkOp, plan: Plan, section: Operation | None = None, first: int = 0) -> None:
+    """Units of a section in the order of the plan, each behind what it reads, numbered from `first`."""
+    ops = [[n.op for n in plan.order.nodes[u.step.first : u.step.stop]] for u in plan.units]
+    in_order(network.body.block, [op for unit in ops for op in unit], section)
+    keeps = [values_of(u.step.kept, plan.order) for u in plan.units]
+    for number, (unit, layers, kept) in enumerate(zip(plan.units, ops, keeps, strict=True)):
+        reason = stopped_by(plan, number)
+        written = wrap(layers, f"u{first + number}", reason, kept)
+        if unit.evaluation is not None:
+            annotate(written, layers, unit.evaluation)
+
+
+def annotate(unit: UnitOp, layers: Sequence[Operation], evaluation: Evaluation) -> None:
+    unit.properties["partition"] = PartitionAttr(evaluation.partition)
+    unit.properties["mode"] = StringAttr("small" if evaluation.partition.depth == 1 else "large")
+    for op, submap in zip(layers, evaluation.maps, strict=True):
+        if submap is not None:
+            op.attributes[MAP] = MapAttr(submap)
+
+
+def in_order(block: Block, ops: Sequence[Operation], section: Operation | None = None) -> None:
+    """Put the layers of a section in this order, and every reshape of it before its first reader."""
+    own = [op for op, behind in sections_of(block).items() if behind is section]
+    waiting = {op for op in own if isinstance(op, g.ReshapeOp)}
+    end = own[-1].next_op if own else None
+    assert end is not None  # a network ends with its outputs
+
+    def place(op: Operation) -> None:
+        waiting.discard(op)
+        for operand in op.operands:
+            if isinstance(operand.owner, Operation) and operand.owner in waiting:
+                place(operand.owner)
+        op.detach()
+        block.insert_op_before(op, end)
+
+    for op in ops:
+        place(op)
+    for op in own:
+        if op in waiting:
+            place(op)
+
+
+def stopped_by(plan: Plan, number: int) -> str:
+    """Why a unit ends: what it costs, and what comes next."""
+    unit = plan.units[number]
+    cost = unit.evaluation.dram_bytes if unit.evaluation else unit.step.bytes
+    if number + 1 == len(plan.units):
+        return f"end of the network: {cost} DRAM bytes here"
+    following = plan.order.nodes[unit.step.stop].op
+    name = f"'{node_name(following)}'" if node_name(following) else kind_name(following)
+    return f"cut before {name}: {cost} DRAM bytes here, {plan.dram_bytes} in all"
+
+
+def write_runs(plan: Plan, first: int, stopped_by: str) -> None:
+    """The runs as units behind each other, in the place of the last layer, called `u<first>` and so on."""
+    ops = [node.op for node in plan.order.nodes]
+    move_together(ops, f"u{first}")
+    for number, unit in enumerate(plan.units):
+        layers = ops[unit.step.first : unit.step.stop]
+        run = f"run {number + 1} of {len(plan.units)}: " if len(plan.units) > 1 else ""
+        written = wrap(layers, f"u{first + number}", run + stopped_by, values_of(unit.step.kept, plan.order))
+        if unit.evaluation is not None:
+            annotate(written, layers, unit.evaluation)
+
+
+def move_together(ops: Sequence[Operation], unit_name: str) -> None:
+    """Put layers in front of the last of them, so that nothing else runs between two runs, and what stood between them
+    and reads one of them behind it."""
+    last = ops[-1]
+    block = last.parent
+    assert isinstance(block, Block)
+    later = readers_between(ops, set(ops), unit_name)
+    for op in ops[:-1]:
+        op.detach()
+        block.insert_op_before(op, last)
+    for reader in reversed(later):
+        reader.detach()
+        block.insert_op_after(reader, last)
+
+
+# ---------------------------------------------------------------- concatenations of which units store parts
+
+
+@dataclass(frozen=True)
+class Again:
+    """A concatenation inside a unit that is read behind it, and the one that names its parts there."""
+
+    inside: g.ConcatOp
+    behind: g.ConcatOp
+
+    def undo(self) -> None:
+        """The network as it was."""
+        if self.inside.parent is None:
+            block = self.behind.parent
+            assert block is not None
+            block.insert_op_before(self.inside, self.behind)
+        self.behind.result.replace_all_uses_with(self.inside.result)
+        self.behind.detach()
+        self.behind.erase()
+
+
+def name_parts(order: LayerOrder, first: int, stop: int, in_sram: Set[int]) -> list[Again]:
+    """Let what stands behind layers [first, stop) read the parts of their concatenations that are stored, where some
+    part is in DRAM before; `in_sram` are maps that the layers find or leave there."""
+    nodes, maps = order.nodes, order.maps
+    inside = {nodes[k].op for k in range(first, stop)}
+    found = []
+    for k in range(first, stop):
+        op, map_ = nodes[k].op, maps[k]
+        if not isinstance(op, g.ConcatOp) or not is_side_by_side(op) or stop - first == 1:
+            continue
+        if map_.is_output or map_.needs_dram or map_.last_use < stop or k in in_sram:
+            continue
+        parts = parts_of(op, inside)
+        makers = [part.owner for part in parts]
+        if all(maker in inside for maker in makers) or len(set(parts)) < len(parts):
+            continue
+        numbers = [order.number_of(part) for part in parts]
+        if None not in numbers and in_sram.isdisjoint(numbers):
+            found.append(behind(op, parts, inside, nodes[stop - 1].op))
+    return found
+
+
+def parts_of(concat: g.ConcatOp, inside: Collection[Operation]) -> list[SSAValue]:
+    """What a concatenation and those in it, of some layers, lay side by side."""
+    parts: list[SSAValue] = []
+    for x in concat.xs:
+        maker = x.owner
+        nested = isinstance(maker, g.ConcatOp) and maker in inside and is_side_by_side(maker)
+        parts += parts_of(maker, inside) if nested and isinstance(maker, g.ConcatOp) else [x]
+    return parts
+
+
+def behind(op: g.ConcatOp, parts: list[SSAValue], inside: Collection[Operation], last: Operation) -> Again:
+    """The concatenation of these parts behind the last layer, for readers that are not among the layers."""
+    again = g.ConcatOp(parts, 1)
+    again.location = op.location
+    again.attributes[PLACE] = UnitAttr()
+    block = last.parent
+    assert block is not None
+    block.insert_op_after(again, last)
+    op.result.replace_uses_with_if(again.result, lambda use: use.operation not in inside)
+    if not op.result.uses:
+        op.detach()
+    return Again(op, again)
