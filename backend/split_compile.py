@@ -25,40 +25,28 @@ from typing import Literal, TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
 
-from frustum.backend.compile import built
-from frustum.backend.cost import Cost, Count, CountRun, total
+from frustum.backend.cost import Cost, CountRun, total
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal, Strategy
-from frustum.dialects.isa.program import Memory as MemoryName
+from frustum.backend.trials import TYPED, AtStop, Peaks, Trials, allocated_bytes, module_of
 from frustum.dialects.module import TARGET
-from frustum.dialects.target import Memory, Target, to_attribute
+from frustum.dialects.target import Target, to_attribute
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.passes.analysis.foreign import others_in
-from frustum.passes.analysis.module import target_of
-from frustum.passes.analysis.series import Cuts, Range, at_outputs, cuts_within, pieces_of
-from frustum.passes.graph.map_sizes import check_dram
+from frustum.passes.analysis.series import Range, at_outputs, cuts_within, pieces_of
 from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
 from frustum.passes.plan.model import LARGE, MANY, SMALL
-from frustum.passes.weights import attach, store_of
 
 __all__ = ["Compilation", "Splitting", "When", "compile_pieces", "one_piece"]
 
 When: TypeAlias = Literal["auto", "outputs", "never"]
-Peaks: TypeAlias = dict[MemoryName, int]
-ON_CHIP: tuple[MemoryName, ...] = ("sram", "nram", "wram")
 SETTLED_BY: tuple[Strategy, ...] = ("forward", "pairs")
 """How `auto` fuses pieces again, in turn."""
 QUICK_SHARE = 4
 """A piece of at most one in so many layers is planned quickly."""
-TYPED = "typed"
 SPLIT = f"{STOPS.index(TYPED) + 1:02}-split"
 """How a dump of the cut module is called: it stands beside the stops of an uncut one."""
-SMALLEST_BYTES = 256
-"""The least that a target may have of a memory."""
-BUFFERS_END_AT_BYTES = 16
-"""At multiples of this; what is written in them may end before."""
-AtStop = Callable[[str, ModuleOp], None]
 
 
 @dataclass(frozen=True)
@@ -114,36 +102,20 @@ def compile_pieces(
         module.attributes[TARGET] = to_attribute(target)
     choices = replace(choices, split=splitting.when)
     measured = measured or allocated_bytes
-    work = _Work(module, choices, splitting, frozenset(names), at_stop, say, measured, count_run, results)
-    pieces = work.pieces()
-    found = work.result(pieces)
+    splitter = Splitter(
+        module, choices, frozenset(names), at_stop, say, measured, count_run, splitting=splitting, results=results
+    )
+    found = splitter.result(splitter.pieces())
     found.seconds = time.perf_counter() - started
     return found
 
 
 @dataclass
-class _Work:
-    """One network being compiled: what was tried, what was said."""
+class Splitter(Trials):
+    """One network being cut, compiled and fused again: what to do in which order."""
 
-    module: ModuleOp
-    choices: Choices
-    splitting: Splitting
-    names: frozenset[str]
-    at_stop: Callable[[str], AtStop]
-    tell: Callable[[str], None]
-    measured: Callable[[Executable], Peaks]
-    count_run: CountRun | None
-    results: frozenset[str] | None
-    log: list[str] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    tried: dict[Range, Executable | DoesNotFit] = field(default_factory=dict)
-    counts: dict[Executable, Count] = field(default_factory=dict)
-    stop: str = TYPED
-    """Where the network is that is cut."""
-
-    def say(self, line: str) -> None:
-        self.log.append(line)
-        self.tell(line)
+    splitting: Splitting = Splitting()  # frozen
+    results: frozenset[str] | None = None
 
     # --- in order ------------------------------------------------------------------------------------------
 
@@ -151,7 +123,7 @@ class _Work:
         """The executables, cut, fused again and within the memory of the uncut network."""
         ranges = self._first_pieces()
         if ranges is None:
-            return [self._fixed(self.module, stop_of(self.module), self.at_stop(""))]
+            return [self.fixed(self.module, stop_of(self.module), self.at_stop(""))]
         if ranges == [self.layers.whole] and self.splitting.when == "auto":
             return self._whole_or_better()
         found = self._compiled_pieces(self._all_fit(ranges))
@@ -166,7 +138,7 @@ class _Work:
             return None
         if several:
             whole, pieces = joined(self.module)
-            self.module = _module_of(whole, self.module)
+            self.module = module_of(whole, self.module)
             self.layers = Layers(whole, self.names, self.results)
             self.stop = STOPS[0]  # nobody says that each network was simplified
             return pieces
@@ -176,14 +148,14 @@ class _Work:
             return [self.layers.whole]
         cuts = at_outputs(self.layers.series, self.layers.whole)
         if cuts:
-            self._say_cut(self.layers.whole, cuts)
+            self.say_cut(self.layers.whole, cuts)
         return pieces_of(self.layers.whole, cuts)
 
     def _compiled_pieces(self, ranges: Sequence[Range]) -> dict[Range, Executable]:
         """Pieces that fit, fused again as asked, within the memory of the whole."""
         if len(ranges) > 1:
             ranges = self._fused_again(ranges)
-        found = [self._known(piece) for piece in ranges]
+        found = [self.known(piece) for piece in ranges]
         if len(found) > 1:
             found = self._within(ranges, found)
         return dict(zip(ranges if len(found) > 1 else [self.layers.whole], found, strict=True))
@@ -197,11 +169,11 @@ class _Work:
     def _whole_or_better(self) -> list[Executable]:
         """The whole, or pieces: where it does not fit, or where they are better."""
         whole = self.layers.whole
-        fits = self._error(whole) is None
+        fits = self.error(whole) is None
         ranges = self._better_pieces() if fits else self._fused_again(self._all_fit([whole]))
         if len(ranges) > 1:
             self._dump(ranges)
-        return [self._known(piece) for piece in ranges]
+        return [self.known(piece) for piece in ranges]
 
     def _better_pieces(self) -> list[Range]:
         """The whole, which fits, or the pieces between its output branches, fused again, where they cost less."""
@@ -209,8 +181,8 @@ class _Work:
         cuts = at_outputs(self.layers.series, whole)
         if cuts is None or self.count_run is None:
             return [whole]
-        self._say_cut(whole, cuts, verdict="tried")
-        ranges, own = pieces_of(whole, cuts), self._cost(whole)
+        self.say_cut(whole, cuts, verdict="tried")
+        ranges, own = pieces_of(whole, cuts), self.cost(whole)
         least = self._least_bytes(ranges)
         if least >= own.dram_bytes:
             self.say(
@@ -220,52 +192,40 @@ class _Work:
             return [whole]
         by_size = sorted(ranges, key=_layers)
         if not _is_quick(_layers(by_size[0]), _layers(whole)):
-            self.say(f"split: to plan {self._describe(by_size[0])} for itself takes too long: it stays whole")
+            self.say(f"split: to plan {self.describe(by_size[0])} for itself takes too long: it stays whole")
             return [whole]
         if not all(self._is_worth(piece) for piece in by_size):
             return [whole]
         ranges = self._fused_again(ranges)
         if len(ranges) == 1:
             return ranges
-        cost = total(map(self._cost, ranges))
-        most = self.measured(self._known(whole))
-        above = [piece for piece in ranges if not self._is_within(self._known(piece), most)]
+        cost = total(map(self.cost, ranges))
+        most = self.measured(self.known(whole))
+        above = [piece for piece in ranges if not self.is_within(self.known(piece), most)]
         is_better = cost.is_better(own) and not above
         verdict = "it is cut" if is_better else "it stays whole"
-        why = f", and {self._describe(above[0])} needs more on chip" if above else ""
+        why = f", and {self.describe(above[0])} needs more on chip" if above else ""
         self.say(f"split: the {len(ranges)} pieces take {cost}, the whole {own}{why}: {verdict}")
         return list(ranges) if is_better else [whole]
 
     def _is_worth(self, piece: Range) -> bool:
         """Whether a piece fits, and alone costs no more than its layers do in the whole: as soon as one does, time is
         better spent than on the others."""
-        if (error := self._error(piece)) is not None:
-            self.say(f"split: {self._describe(piece)} does not fit ({error}), the whole does: it stays whole")
+        if (error := self.error(piece)) is not None:
+            self.say(f"split: {self.describe(piece)} does not fit ({error}), the whole does: it stays whole")
             return False
-        found, names = self._count(piece), self._known(piece).program.layers
-        alone, inside = Cost(found.cost.cycles, found.of(names).dram_bytes), self._count(self.layers.whole).of(names)
+        found, names = self.count(piece), self.known(piece).program.layers
+        alone, inside = Cost(found.cost.cycles, found.of(names).dram_bytes), self.count(self.layers.whole).of(names)
         if alone.is_within(inside):
             return True
-        self.say(f"split: {self._describe(piece)} takes {alone} alone, {inside} in the whole: it stays whole")
+        self.say(f"split: {self.describe(piece)} takes {alone} alone, {inside} in the whole: it stays whole")
         return False
 
     def _least_bytes(self, ranges: Sequence[Range]) -> int:
         """Of DRAM that pieces move at least: weights as the whole holds them, the outputs, and what pieces read."""
-        externals = self._known(self.layers.whole).program.externals
+        externals = self.known(self.layers.whole).program.externals
         weights = sum(each.bytes for each in externals if each.class_ == "weight")
         return weights + sum(map(self.layers.least_bytes, ranges))
-
-    def _cost(self, piece: Range) -> Cost:
-        return self._count(piece).cost
-
-    def _count(self, piece: Range) -> Count:
-        executable = self._known(piece)
-        if executable not in self.counts:
-            assert self.count_run is not None
-            self.counts[executable] = self.count_run(
-                executable.program, executable.code.page_bytes, executable.weights
-            )
-        return self.counts[executable]
 
     def _advance(self) -> None:
         run = Run(self.at_stop(""), self.seconds)
@@ -276,14 +236,14 @@ class _Work:
         waiting, done = deque(ranges), list[Range]()
         while waiting:
             piece = waiting.popleft()
-            error = self._error(piece)
+            error = self.error(piece)
             if error is None:
                 done.append(piece)
                 continue
             cuts = cuts_within(self.layers.series, piece)
             if self.splitting.when != "auto" or cuts is None or isinstance(error, OrderDoesNotFit):
                 raise self._blamed(error, piece)
-            self._say_cut(piece, cuts, error)
+            self.say_cut(piece, cuts, error)
             waiting.extendleft(reversed(pieces_of(piece, cuts)))
         return done
 
@@ -315,20 +275,20 @@ class _Work:
         return [_union(ranges[start:stop]) for start, stop in refusal.groups([self._load(r) for r in ranges], is_fused)]
 
     def _fits(self, strategy: str, parts: Sequence[Range]) -> bool:
-        error = self._error(_union(parts))
+        error = self.error(_union(parts))
         result = "fits" if error is None else f"does not fit ({error})"
-        self.say(f"refuse {strategy}: {self._describe(_union(parts))}: {result}")
+        self.say(f"refuse {strategy}: {self.describe(_union(parts))}: {result}")
         return error is None
 
     def _is_no_worse(self, strategy: str, parts: Sequence[Range]) -> bool:
         """Whether pieces as one have neither more cycles nor more bytes than apart."""
-        fused, apart = _union(parts), total(map(self._cost, parts))
-        if (error := self._error(fused)) is not None:
-            self.say(f"refuse {strategy}: {self._describe(fused)}: does not fit ({error})")
+        fused, apart = _union(parts), total(map(self.cost, parts))
+        if (error := self.error(fused)) is not None:
+            self.say(f"refuse {strategy}: {self.describe(fused)}: does not fit ({error})")
             return False
-        cost = self._cost(fused)
+        cost = self.cost(fused)
         verdict = "fused" if cost.is_within(apart) else "apart"
-        self.say(f"refuse {strategy}: {self._describe(fused)}: {cost}, apart {apart}: {verdict}")
+        self.say(f"refuse {strategy}: {self.describe(fused)}: {cost}, apart {apart}: {verdict}")
         return cost.is_within(apart)
 
     def _load(self, piece: Range) -> Load:
@@ -338,76 +298,26 @@ class _Work:
     def _within(self, ranges: Sequence[Range], found: Sequence[Executable]) -> list[Executable]:
         """The executables, none with a higher peak of any memory on chip than the uncut network."""
         is_known = self.layers.whole in self.tried
-        error = self._error(self.layers.whole)
+        error = self.error(self.layers.whole)
         if error is not None:
             if not is_known:
                 self.say(f"split: the uncut network does not fit ({error})")
             return list(found)
-        whole = self._known(self.layers.whole)
+        whole = self.known(self.layers.whole)
         most = self.measured(whole)
         kept = []
         for piece, executable in zip(ranges, found, strict=True):
-            if not self._is_within(executable, most):
-                again = self._capped(piece, most)
+            if not self.is_within(executable, most):
+                again = self.capped(piece, most)
                 if again is None:
                     self.say(
-                        f"split: {self._describe(piece)} needs more on chip than the uncut network: it stays uncut"
+                        f"split: {self.describe(piece)} needs more on chip than the uncut network: it stays uncut"
                     )
                     return [whole]
-                self.say(f"split: {self._describe(piece)} compiled with the memory that the uncut network uses")
+                self.say(f"split: {self.describe(piece)} compiled with the memory that the uncut network uses")
                 executable = again
             kept.append(executable)
         return kept
-
-    # --- compiling one -------------------------------------------------------------------------------------
-
-    def _error(self, piece: Range) -> DoesNotFit | None:
-        """Compile a piece, once; what did not fit."""
-        if piece not in self.tried:
-            try:
-                self.tried[piece] = self._compiled(piece)
-            except DoesNotFit as error:
-                self.tried[piece] = error
-        found = self.tried[piece]
-        return found if isinstance(found, DoesNotFit) else None
-
-    def _known(self, piece: Range) -> Executable:
-        found = self.tried[piece]
-        assert isinstance(found, Executable)
-        return found
-
-    def _compiled(self, piece: Range, cap: Target | None = None) -> Executable:
-        if piece == self.layers.whole:
-            check_dram(self.layers.network, target_of(self.module))
-            return self._fixed(self.module.clone(), self.stop, self.at_stop(""), cap)
-        name = self._trial(piece)
-        network = self.layers.extract(piece, name)
-        check_dram(network, target_of(self.module))
-        return self._fixed(_module_of(network, self.module), self.stop, self.at_stop(name), cap)
-
-    def _trial(self, piece: Range) -> str:
-        return f"{self.layers.network.sym_name.data}_{piece[0]}-{piece[1]}"
-
-    def _capped(self, piece: Range, most: Peaks) -> Executable | None:
-        """A piece compiled as for a machine with so many bytes on chip; None where it does not fit or needs more."""
-        try:
-            found = self._compiled(piece, _shrunk(target_of(self.module), most))
-        except DoesNotFit:
-            return None
-        return found if self._is_within(found, most) else None
-
-    def _is_within(self, executable: Executable, most: Peaks) -> bool:
-        peaks = self.measured(executable)
-        return all(peaks.get(memory, 0) <= most.get(memory, 0) for memory in ON_CHIP)
-
-    def _fixed(self, module: ModuleOp, stop: str, at_stop: AtStop, cap: Target | None = None) -> Executable:
-        own = module.attributes[TARGET]
-        if cap is not None:
-            module.attributes[TARGET] = to_attribute(cap)
-        done = built(module, self.choices, Run(at_stop, self.seconds), stop, self.count_run, own)
-        if done.count is not None:
-            self.counts[done.executable] = done.count
-        return done.executable
 
     # --- the end -------------------------------------------------------------------------------------------
 
@@ -428,23 +338,6 @@ class _Work:
         module = self.module.clone()
         split(module, Layers(networks_of(module)[0], self.names), ranges)
         self.at_stop("")(SPLIT, module)
-
-    # --- words ---------------------------------------------------------------------------------------------
-
-    def _say_cut(
-        self, piece: Range, cuts: Cuts, error: DoesNotFit | None = None, verdict: str = "cut"
-    ) -> None:
-        names = self.layers.series.names
-        after = ", ".join(f"'{names[position - 1]}'" for position in cuts.positions)
-        why = f" does not fit ({error});" if error else ""
-        self.say(f"split: {self._describe(piece)}{why} {verdict} {cuts.reason}, after {after}")
-
-    def _describe(self, piece: Range) -> str:
-        names, (start, stop) = self.layers.series.names, piece
-        if stop - start == 1:
-            return f"layer '{names[start]}'"
-        return f"'{names[start]}' to '{names[stop - 1]}' ({stop - start} layers)"
-
 
 def _layers(piece: Range) -> int:
     return piece[1] - piece[0]
@@ -476,29 +369,3 @@ def renamed(executable: Executable, name: str) -> Executable:
     """The same executable under another name."""
     program = replace(executable.program, name=name)
     return replace(executable, program=program, manifest={**executable.manifest, "name": name})
-
-
-def _module_of(network: object, like: ModuleOp) -> ModuleOp:
-    """A module with one network and all else from another: target, types, weights."""
-    module = ModuleOp([network], dict(like.attributes))  # type: ignore[list-item]
-    module.location = like.location
-    attach(module, store_of(like))
-    return module
-
-
-def allocated_bytes(executable: Executable) -> Peaks:
-    """Of each memory on chip where its last buffer ends."""
-    return {memory: executable.program.peak_bytes.get(memory, 0) for memory in ON_CHIP}
-
-
-def _shrunk(target: Target, most: Peaks) -> Target:
-    """The target with no more than so many bytes of each memory on chip."""
-
-    def smaller(memory: Memory, name: MemoryName) -> Memory:
-        room = -(-most.get(name, 0) // BUFFERS_END_AT_BYTES) * BUFFERS_END_AT_BYTES
-        return replace(memory, capacity_bytes=min(memory.capacity_bytes, max(room, SMALLEST_BYTES)))
-
-    core = target.core
-    core = replace(core, nram=smaller(core.nram, "nram"), wram=smaller(core.wram, "wram"))
-    cluster = replace(target.cluster, core=core, sram=smaller(target.cluster.sram, "sram"))
-    return replace(target, chip=replace(target.chip, cluster=cluster))

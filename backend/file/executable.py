@@ -35,10 +35,16 @@ from frustum.backend.file.container import (
 )
 from frustum.backend.file.decoder import CodeError, decode
 from frustum.backend.file.encoder import Code, encode
-from frustum.backend.file.manifest import Json, manifest_of, program_of, read_json, to_bytes
-from frustum.backend.file.manifest_check import ManifestError, check_manifest
-from frustum.backend.file.program_check import check_program
-from frustum.backend.file.table_check import check_tables
+from frustum.backend.file.manifest import (
+    Json,
+    ManifestError,
+    check_manifest,
+    manifest_of,
+    program_of,
+    read_json,
+    to_bytes,
+)
+from frustum.backend.file.program_check import check_program, check_tables
 from frustum.dialects.isa.program import IMAGE_CLASSES, Program
 from frustum.dialects.isa.tables.stored_table import TableError
 

@@ -2,6 +2,8 @@
 
 Checksums say that a file is what somebody wrote; these checks, that it is a program at all.  Where operands lie is
 watched when they are used.
+
+The address tables of an executable, looked at before anything runs: each is one, and its instructions can use it.
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
 
 from frustum.backend.file.container import ExecutableError
 from frustum.dialects.isa.program import (
@@ -24,6 +29,7 @@ from frustum.dialects.isa.program import (
     TableLoad,
     View,
 )
+from frustum.dialects.isa.tables.stored_table import StoredTable, TableError, check_use, find_table
 from frustum.dialects.target import from_json
 
 MOST_EXECUTIONS = 1 << 24
@@ -113,3 +119,41 @@ MOST_UNNAMED = 1 << 10
 """Layers without a name, in programs that no compiler made."""
 MOST = (1 << 31) - 1
 """Where only the least is in question."""
+
+
+Bytes = NDArray[np.uint8]
+
+
+def check_tables(program: Program, weights: Sequence[tuple[int, Bytes]]) -> None:
+    """TableError, naming the table or the layer, for a table that is none or is not that of an instruction which the
+    text of the program says finds it in its entry."""
+    held: dict[int, StoredTable] = {}
+    known: dict[tuple[int, int], StoredTable] = {}
+    checked: set[tuple[int, int]] = set()
+    for node in _in_order(program.body):
+        if isinstance(node, TableLoad):
+            place = node.src_view.offset.base, node.bytes
+            if place not in known:
+                known[place] = find_table(weights, *place)
+            held[node.entry] = known[place]
+        elif isinstance(node, Conv) and node.table in held and (id(node), id(held[node.table])) not in checked:
+            checked.add((id(node), id(held[node.table])))
+            try:
+                check_use(held[node.table], node)
+            except TableError as error:
+                layers = program.layers
+                layer = f" of layer '{layers[node.layer]}'" if node.layer < len(layers) else ""
+                raise TableError(f"address table in entry {node.table}{layer}: {error}") from error
+
+
+def _in_order(body: Sequence[Node]) -> Iterator[Node]:
+    """As the program has them; bodies of loops with tables twice, as their last tables are there for their first
+    instructions."""
+    for node in body:
+        if isinstance(node, Repeat):
+            inside = list(_in_order(node.body))
+            yield from inside
+            if any(isinstance(each, TableLoad) for each in inside):
+                yield from inside
+        else:
+            yield node

@@ -11,12 +11,13 @@ from xdsl.dialects.builtin import DenseArrayBase, DictionaryAttr, IntegerAttr, M
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
-from frustum.backend.memory.buffer_places import DeepPlaces
-from frustum.backend.memory.interference import life_of, meetings, outermost
+from frustum.backend.memory.buffering import BufferPlaces
+from frustum.backend.memory.interference import interference, life_of, outermost
 from frustum.backend.memory.packing import pack, pack_apart, usable
 from frustum.backend.memory.prefetch import Want, wants_of, wishes_of
 from frustum.backend.waits.loop_tree import Path
 from frustum.backend.waits.read_code import Code, layer_of, read_code, target_of
+from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import IMAGE_CLASSES, MEMORIES, Memory
 from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.module import LAYERS, PEAK, texts_of
@@ -39,12 +40,12 @@ class Allocate(ModulePass):
 
     Externals come first in DRAM, weights and tables before all others, in the order of the program, and stay.  Other
     buffers have their memory between two barriers.  If all buffers of a memory fit side by side, none share; else
-    those share that `lifetimes.py` lets, placed by `packing.py`; as far as there is room, not with those of the same
-    unit and the units before, as `early.py` says.  (Sharing makes instructions wait for each other that otherwise
+    those share that `interference.py` lets, placed by `packing.py`; as far as there is room, not with those of the same
+    unit and the units before, as `prefetch.py` says.  (Sharing makes instructions wait for each other that otherwise
     would not; nothing is gained by a lower peak.)
 
     A buffer that nothing but loads from DRAM in a loop fill may have up to `copies` copies, where SRAM has room: so
-    many passes the loads may be ahead (`deep_places.py`).
+    many passes the loads may be ahead (`buffering.py`).
     """
 
     name = "frustum-allocate"
@@ -98,7 +99,7 @@ class _Placing:
         address = 0
         for number in numbers:
             self.addresses[number] = address
-            address = _aligned(address + self.code.buffers[number].bytes, IMAGE_ALIGNMENT_BYTES)
+            address = aligned(address + self.code.buffers[number].bytes, IMAGE_ALIGNMENT_BYTES)
         capacity = self.target.memory("dram").capacity_bytes
         if address > capacity:
             raise self._error("dram", "the program's weights, inputs and outputs", numbers, address, capacity)
@@ -111,7 +112,7 @@ class _Placing:
         everything = [n for group in self._groups(memory) for n in group]
         offsets: Sequence[int] | None = None
         if memory == "sram":
-            deep = DeepPlaces(self.code, self.target, self.uses, self.wants, everything, self.copies)
+            deep = BufferPlaces(self.code, self.target, self.uses, self.wants, everything, self.copies)
             offsets = deep.best()
         if offsets is None:
             offsets = self._pack_apart(everything, usable(capacity) - base)
@@ -143,9 +144,9 @@ class _Placing:
 
     def _pack_apart(self, group: Sequence[int], capacity: int) -> Sequence[int] | None:
         lives = [life_of(self.code.buffers[n], self.uses[n]) for n in group]
-        met, sizes = meetings(lives), [self._size(n) for n in group]
-        wishes = wishes_of([self.wants[n] for n in group], met)
-        packing = pack_apart(sizes, met, wishes, [outermost(life)[0] for life in lives], capacity)
+        interfering, sizes = interference(lives), [self._size(n) for n in group]
+        wishes = wishes_of([self.wants[n] for n in group], interfering)
+        packing = pack_apart(sizes, interfering, wishes, [outermost(life)[0] for life in lives], capacity)
         return None if isinstance(packing, int) else packing.offsets
 
     def _place(self, group: Sequence[int], memory: Memory, base: int, capacity: int) -> None:
@@ -163,8 +164,8 @@ class _Placing:
             return [base + offset for offset in apart]
         sizes = [self._size(n) for n in group]
         lives = [life_of(self.code.buffers[n], self.uses[n]) for n in group]
-        met = meetings(lives)
-        packing = pack(sizes, met, [life.start for life in lives], usable(capacity) - base)
+        interfering = interference(lives)
+        packing = pack(sizes, interfering, [life.start for life in lives], usable(capacity) - base)
         if base + packing.peak > capacity:
             end = base + packing.peak
             placed = zip(group, packing.offsets, sizes, strict=True)
@@ -173,7 +174,7 @@ class _Placing:
         return [base + offset for offset in packing.offsets]
 
     def _size(self, number: int) -> int:
-        return _aligned(self.code.buffers[number].total_bytes, ALIGNMENT_BYTES)
+        return aligned(self.code.buffers[number].total_bytes, ALIGNMENT_BYTES)
 
     def _is_image(self, number: int) -> bool:
         storage = self.code.storage[number]
@@ -205,7 +206,3 @@ class _Placing:
         name = storage.external_name.data if isinstance(storage, ExternalOp) else self._layer(number)
         copies = f"{buffer.depth} x " if buffer.total_bytes > buffer.bytes else ""
         return f"{copies}{buffer.bytes} B" + (f" of '{name}'" if name else "")
-
-
-def _aligned(size: int, alignment: int) -> int:
-    return -(-size // alignment) * alignment

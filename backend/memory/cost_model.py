@@ -51,7 +51,7 @@ class _Child:
     used: set[int] = field(default_factory=set)
 
 
-class Forecast:
+class CostModel:
     """Of one program; `cycles` of it with given addresses and depths of its buffers."""
 
     def __init__(self, code: Code, target: Target) -> None:

@@ -35,7 +35,7 @@ def life_of(buffer: Buffer, uses: Sequence[Path]) -> Life:
     return Life(buffer.path, min(positions), max(positions), None if whole else stages.pop())
 
 
-def meet(a: Life, b: Life) -> bool:
+def interfere(a: Life, b: Life) -> bool:
     """Whether two buffers must not share memory."""
     if len(a.path) > len(b.path):
         a, b = b, a
@@ -45,32 +45,32 @@ def meet(a: Life, b: Life) -> bool:
         if x.position != y.position:
             return level > 0 and x.stage != y.stage
     if len(b.path) > len(a.path):  # b lies in the body of a, or in a loop beside it
-        return _meets_child(a, b, last)
+        return _interferes_with_child(a, b, last)
     if a.stage is None or b.stage is None or a.stage != b.stage:
         return True
     return a.start <= b.stop and b.start <= a.stop
 
 
-def _meets_child(a: Life, b: Life, level: int) -> bool:
+def _interferes_with_child(a: Life, b: Life, level: int) -> bool:
     child = b.path[level]
     if a.stage is None or (level > 0 and child.stage != a.stage):
         return True
     return a.start <= child.position <= a.stop
 
 
-def meetings(lives: Sequence[Life]) -> list[list[int]]:
+def interference(lives: Sequence[Life]) -> list[list[int]]:
     """For each life the others it meets."""
-    met: list[list[int]] = [[] for _ in lives]
+    interfering: list[list[int]] = [[] for _ in lives]
     alive: list[int] = []
     for number in sorted(range(len(lives)), key=lambda n: outermost(lives[n])):
         start, _ = outermost(lives[number])
         alive = [n for n in alive if outermost(lives[n])[1] >= start]
         for other in alive:
-            if meet(lives[other], lives[number]):
-                met[other].append(number)
-                met[number].append(other)
+            if interfere(lives[other], lives[number]):
+                interfering[other].append(number)
+                interfering[number].append(other)
         alive.append(number)
-    return met
+    return interfering
 
 
 def outermost(life: Life) -> tuple[int, int]:

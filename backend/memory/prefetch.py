@@ -55,7 +55,7 @@ def _is_early(code: Code, memory: Memory, source: int) -> bool:
 
 
 def wishes_of(
-    wants: Sequence[Want], met: Sequence[Sequence[int]], loaded: Sequence[int] = (), ahead_bytes: int = 0
+    wants: Sequence[Want], interfering: Sequence[Sequence[int]], loaded: Sequence[int] = (), ahead_bytes: int = 0
 ) -> list[dict[int, float]]:
     """For each buffer those that it should share no bytes with, though it may, and what a shared byte costs.
 
@@ -78,7 +78,7 @@ def wishes_of(
         want = wants[number]
         costs = [(n, near_by(want, wants[n])) for n in near]
         near = [n for n, cost in costs if cost]
-        meets = set(met[number])
+        meets = set(interfering[number])
         for other, cost in costs:
             if cost and other not in meets:
                 wishes[number][other] = wishes[other][number] = cost * want.worth

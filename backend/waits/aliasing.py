@@ -20,7 +20,7 @@ Place = tuple[Memory, int, int]
 """Memory, first byte, first byte behind."""
 
 
-def sharing_of(instructions: Sequence[Instruction], places: Mapping[int, Place]) -> dict[int, list[int]]:
+def aliases_of(instructions: Sequence[Instruction], places: Mapping[int, Place]) -> dict[int, list[int]]:
     """For each buffer those that the uses of its bytes have to wait for.
 
     `places` has every buffer that the instructions of a section use.  A buffer is in use from the first to the last
@@ -104,4 +104,4 @@ class _Latest:
                 del self.edges[n], self.held[n]
 
 
-__all__ = ["Place", "sharing_of"]
+__all__ = ["Place", "aliases_of"]

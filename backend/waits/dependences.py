@@ -23,9 +23,9 @@ makes its own index that of x.  It runs in each pass in which x has just run, an
 Also in 1 and 4, at the start of the loop y needs the last x of the loop's previous run, `max(i - back, -1)` counted on
 across runs.  With `back` above 1 that is not affine either, so a `Hold` in front of the loop waits for that run.
 8. Stores of one engine into a tensor in DRAM: independent.
-9. A core's copy that writes no position of a copy of the buffer twice (`Access.apart`), where nothing else writes the
-   buffer but sends: what was read or sent of that copy before were other positions.  So it waits as in 3, for the
-   uses of what the copy held before.
+9. A core's copy that writes no position of a copy of the buffer twice (`Access.disjoint`), where nothing else writes
+   the buffer but sends: what was read or sent of that copy before were other positions.  So it waits as in 3, for
+   the uses of what the copy held before.
 
 Where an index is negative, the value in `counters.py` asks for executions of earlier iterations of an outer loop: at
 least those needed, and all of them before y.  Every wait is for something earlier in the program order, and counters
@@ -99,7 +99,7 @@ def find_dependences(
     sharing: Mapping[int, Sequence[int]],
     units: Units,
 ) -> Dependences:
-    """The dependences of one section; `sharing` as `sharing_of` finds it."""
+    """The dependences of one section; `sharing` as `aliases_of` finds it."""
     section = _Section(instructions, buffers, sharing, units)
     needs: list[tuple[Need, ...]] = []
     holds: dict[tuple[int, Engine, int], list[Need]] = {}
@@ -174,7 +174,7 @@ class _Section:
     def _note_maker(self, number: int, access: Access) -> None:
         """Count one more instruction among those that write a buffer, sends left out."""
         buffer = self.buffers[access.buffer]
-        is_apart = access.apart <= buffer.level and not access.reads and not buffer.rolling
+        is_apart = access.disjoint <= buffer.level and not access.reads and not buffer.rolling
         alone = is_apart and access.buffer not in self.maker
         self.maker[access.buffer] = number if alone else None
 

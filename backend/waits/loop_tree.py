@@ -58,14 +58,14 @@ class Buffer:
 class Access:
     """One operand of an instruction: `everywhere` if it reaches beyond the memory of the unit that executes it
     (the destination of a broadcast, a multicast or a cluster-to-cluster copy); `also_reads`: it stands for several
-    operands, of which some are read and some written; `apart`, of a copy from a core: the level from which on all
-    executions in its cluster write different positions of one copy of the buffer (`apart.py`), else `TOGETHER`."""
+    operands, of which some are read and some written; `disjoint`, of a copy from a core: the level from which on all
+    executions in its cluster write different positions of one copy of the buffer (`read_code.py`), else `TOGETHER`."""
 
     buffer: int
     writes: bool
     everywhere: bool = False
     also_reads: bool = False
-    apart: int = TOGETHER
+    disjoint: int = TOGETHER
 
     @property
     def reads(self) -> bool:

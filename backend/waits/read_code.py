@@ -1,19 +1,27 @@
-"""The plain values of `loop_tree.py` that a `fisa.program` stands for, beside the operations they came from."""
+"""The plain values of `loop_tree.py` that a `fisa.program` stands for, beside the operations they came from.
+
+From which loop on the executions of a write all write different positions.
+
+Boxes are positions of a map, before clipping.  Along one dimension the pieces that some indices move are apart when,
+from the smallest step to the largest, each step is at least what the smaller ones cover.  Executions that differ in
+indices whose pieces are apart along some dimension write different positions.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.waits.disjoint import apart_from
 from frustum.backend.waits.loop_tree import TOGETHER, Access, Buffer, Path, Step
 from frustum.backend.waits.loop_tree import Instruction as Plain
 from frustum.dialects.foreign import is_foreign
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import Instruction
+from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box, Span
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.module import TARGET
@@ -123,15 +131,52 @@ def _accesses(code: Code, op: Instruction, counts: tuple[int, ...]) -> tuple[Acc
             if operand not in code.numbers:
                 raise VerifyException(f"'{op.name}': {name} is a buffer that is made behind it")
             writes = name in WRITTEN
-            apart = _apart(op, counts, code.cores) if writes and code.cores else TOGETHER
-            found.append(Access(code.numbers[operand], writes, writes and reaches_out, apart=apart))
+            disjoint = _disjoint_level_of(op, counts, code.cores) if writes and code.cores else TOGETHER
+            found.append(Access(code.numbers[operand], writes, writes and reaches_out, disjoint=disjoint))
     return tuple(found)
 
 
-def _apart(op: Instruction, counts: tuple[int, ...], cores: int) -> int:
-    """`Access.apart` of what an instruction writes."""
+def _disjoint_level_of(op: Instruction, counts: tuple[int, ...], cores: int) -> int:
+    """`Access.disjoint` of what an instruction writes."""
     if not isinstance(op, CopyOp) or op.engine.data != "mvdma" or op.dst_view.data.wrap is not None:
         return TOGETHER
     if not isinstance(op.dst.type, BufferType) or op.dst.type.memory != "sram":
         return TOGETHER
-    return apart_from(op.box.data, counts, cores)
+    return disjoint_level(op.box.data, counts, cores)
+
+
+CORE = MAX_LOOPS
+
+
+def disjoint_level(box: Box, counts: Sequence[int], cores: int) -> int:
+    """The least level such that executions that differ in core or in loops from that level on write different
+    positions; one more than there are loops where cores do not."""
+    sizes = {level: count for level, count in enumerate(counts) if count > 1}
+    if cores > 1:
+        sizes[CORE] = cores
+    free: set[int] = set()
+    for span in box.spans:
+        free |= _disjoint_along(span, sizes)
+    if CORE in sizes and CORE not in free:
+        return len(counts) + 1
+    level = len(counts)
+    while level and (level - 1 not in sizes or level - 1 in free):
+        level -= 1
+    return level
+
+
+def _disjoint_along(span: Span, sizes: dict[int, int]) -> set[int]:
+    """The indices that move a span, if its places are apart for all their values."""
+    steps = sorted(
+        (abs(step), index) for index, step in _steps(span.start).items() if index in sizes and step
+    )
+    covered = span.extent
+    for step, index in steps:
+        if step < covered:
+            return set()
+        covered += step * (sizes[index] - 1)
+    return {index for _, index in steps}
+
+
+def _steps(start: Affine) -> dict[int, int]:
+    return {**dict(enumerate(start.loops)), CORE: start.core}

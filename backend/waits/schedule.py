@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.waits.aliasing import Place, sharing_of
+from frustum.backend.waits.aliasing import Place, aliases_of
 from frustum.backend.waits.counters import Counts, Slots, separate_slots, shared_slots
 from frustum.backend.waits.dependences import Hold, Need, find_dependences
 from frustum.backend.waits.loop_tree import Buffer, Instruction
@@ -61,7 +61,7 @@ def events_of(
     event_slots: int,
     where: str,
 ) -> Events:
-    """The events of one section; `sharing` as `sharing_of` finds it."""
+    """The events of one section; `sharing` as `aliases_of` finds it."""
     dependences = find_dependences(instructions, buffers, sharing, units)
     signalling = sorted({need.producer for need in dependences.all_needs()})
     slots = _slots(instructions, signalling, units, event_slots, where)
@@ -109,7 +109,7 @@ def _schedule(code: Code, target: Target) -> None:
     places = [_place(code, number) for number in range(len(code.buffers))]
     for number, section in enumerate(code.sections):
         used = {access.buffer for instruction in section.instructions for access in instruction.accesses}
-        sharing = sharing_of(section.instructions, {buffer: places[buffer] for buffer in used})
+        sharing = aliases_of(section.instructions, {buffer: places[buffer] for buffer in used})
         slots = target.cluster.event_slots
         events = events_of(section.instructions, code.buffers, sharing, units, slots, f"section {number}")
         _write(code, section, events)

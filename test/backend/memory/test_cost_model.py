@@ -8,7 +8,7 @@ import pytest
 from programs import copy, machine, module_of, unary
 from xdsl.ir import Block, Region
 
-from frustum.backend.memory.cost_model import Forecast
+from frustum.backend.memory.cost_model import CostModel
 from frustum.backend.waits.read_code import read_code
 from frustum.dialects.isa.attributes import BoxAttr
 from frustum.dialects.isa.program import Affine, Box, Span
@@ -29,7 +29,7 @@ def sized(op, words=WORDS):
 
 def forecast_of(*ops):
     code = read_code(module_of(TARGET, *ops).body.block.first_op)
-    return code, Forecast(code, TARGET)
+    return code, CostModel(code, TARGET)
 
 
 def test_a_loop_takes_as_long_as_what_takes_longest_in_it():
@@ -37,9 +37,9 @@ def test_a_loop_takes_as_long_as_what_takes_longest_in_it():
     passes, x = 8, ExternalOp("x", "weight", 4 * WORDS, (WORDS,), "f32")
     ring, near = AllocOp("sram", 4 * WORDS, 2), AllocOp("nram", 4 * WORDS, 2)
     body = [ring, near, sized(copy("gdma", x, ring)), sized(copy("mvdma", ring, near, stage=1))]
-    code, forecast = forecast_of(x, RepeatOp(passes, Region(Block(body))))
+    code, cost_model = forecast_of(x, RepeatOp(passes, Region(Block(body))))
     assert LOADED < MOVED
-    assert forecast.cycles({code.numbers[ring.buffer]: 0}) == pytest.approx(LOADED + passes * MOVED)
+    assert cost_model.cycles({code.numbers[ring.buffer]: 0}) == pytest.approx(LOADED + passes * MOVED)
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -51,12 +51,12 @@ def test_a_load_waits_for_those_who_use_what_had_its_bytes_before(apart):
     ops = [x, near, first, second]
     for held in (first, second):
         ops += [sized(copy("gdma", x, held)), sized(copy("mvdma", held, near))]
-    code, forecast = forecast_of(*ops)
+    code, cost_model = forecast_of(*ops)
     places = {code.numbers[first.buffer]: 0, code.numbers[second.buffer]: 4 * WORDS if apart else 0}
-    assert forecast.cycles(places) == pytest.approx((1 if apart else 2) * LOADED + 2 * MOVED)
+    assert cost_model.cycles(places) == pytest.approx((1 if apart else 2) * LOADED + 2 * MOVED)
 
 
 def test_vector_work_counts():
     near = AllocOp("nram", 4 * WORDS)
-    _, forecast = forecast_of(near, sized(unary(near, near)))
-    assert forecast.cycles({}) >= ceil(WORDS / TARGET.core.vector.lanes)
+    _, cost_model = forecast_of(near, sized(unary(near, near)))
+    assert cost_model.cycles({}) >= ceil(WORDS / TARGET.core.vector.lanes)

@@ -8,23 +8,23 @@ from hypothesis import strategies as st
 from frustum.backend.memory.packing import pack, pack_apart, usable
 
 
-def meetings(lives):
-    met = [[] for _ in lives]
+def interference(lives):
+    interfering = [[] for _ in lives]
     for a, b in combinations(range(len(lives)), 2):
         if lives[a][0] <= lives[b][1] and lives[b][0] <= lives[a][1]:
-            met[a].append(b)
-            met[b].append(a)
-    return met
+            interfering[a].append(b)
+            interfering[b].append(a)
+    return interfering
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6), st.integers(1, 9)), max_size=14))
 def test_buffers_that_meet_do_not_overlap(buffers):
     lives = [(start, start + length) for start, length, _ in buffers]
     sizes = [16 * units for *_, units in buffers]
-    met = meetings(lives)
-    packing = pack(sizes, met, [start for start, _ in lives], 0)
+    interfering = interference(lives)
+    packing = pack(sizes, interfering, [start for start, _ in lives], 0)
     for a in range(len(buffers)):
-        for b in met[a]:
+        for b in interfering[a]:
             apart = packing.offsets[a] + sizes[a] <= packing.offsets[b]
             assert apart or packing.offsets[b] + sizes[b] <= packing.offsets[a]
     assert packing.peak == max((o + s for o, s in zip(packing.offsets, sizes, strict=True)), default=0)
@@ -32,13 +32,13 @@ def test_buffers_that_meet_do_not_overlap(buffers):
 
 def test_a_chain_of_equal_buffers_needs_two():
     lives = [(n, n + 1) for n in range(10)]
-    assert pack([64] * 10, meetings(lives), list(range(10)), 128).peak == 128
+    assert pack([64] * 10, interference(lives), list(range(10)), 128).peak == 128
 
 
 def test_the_search_goes_on_where_the_orders_do_not_fit():
     lives = [(1, 2), (1, 3), (4, 5), (2, 2), (3, 5), (4, 7)]  # every order gives 224
     sizes = [80, 64, 16, 64, 96, 80]
-    assert pack(sizes, meetings(lives), [start for start, _ in lives], 208).peak == 208
+    assert pack(sizes, interference(lives), [start for start, _ in lives], 208).peak == 208
 
 
 @given(st.integers(0, 5000), st.data())

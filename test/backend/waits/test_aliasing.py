@@ -1,11 +1,11 @@
-"""`sharing_of` against all pairs: what a buffer has to wait for follows, directly or through others."""
+"""`aliases_of` against all pairs: what a buffer has to wait for follows, directly or through others."""
 
 import time
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frustum.backend.waits.aliasing import sharing_of
+from frustum.backend.waits.aliasing import aliases_of
 from frustum.backend.waits.loop_tree import Access, Instruction, Step
 
 uses = st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0, 20), st.integers(1, 8))
@@ -19,7 +19,7 @@ def sharing(buffers):
         Instruction("gdma", (Step(0, child, 0),), (), accesses_at(buffers, child)) for child in children
     ]
     places = {n: ("sram", start, start + size) for n, (_, _, start, size) in enumerate(buffers)}
-    return sharing_of(instructions, places)
+    return aliases_of(instructions, places)
 
 
 def accesses_at(buffers, child):
@@ -55,7 +55,7 @@ def test_every_earlier_buffer_at_the_same_bytes_is_reached(buffers):
 def test_many_buffers_at_one_address_wait_only_for_the_latest():
     count = 4000
     started = time.process_time()
-    found = sharing_of(
+    found = aliases_of(
         [Instruction("gdma", (Step(0, n, 0),), (), (Access(n, True),)) for n in range(count)],
         {n: ("sram", 0, 64) for n in range(count)},
     )
