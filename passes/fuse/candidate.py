@@ -25,10 +25,10 @@ from frustum.dialects.tile import SubMap
 from frustum.passes.analysis.layer import CONCAT, SAME4, Layer
 from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project, tile_counts
 from frustum.passes.fuse.operators import Operator, operators_of
-from frustum.passes.plan.cost import vector_bytes, weight_bytes
+from frustum.passes.plan.cost import footprint, tile_bytes, vector_bytes, weight_bytes
 from frustum.passes.plan.network.optimal import OptimalOptions, Plan, plan_runs
 from frustum.passes.plan.tile_search import ORDER, exhaust, with_extent
-from frustum.passes.plan.unit import Budget, UnitPlan, alignment, candidates, map_bytes, plan_unit, tile_bytes
+from frustum.passes.plan.unit import Budget, UnitPlan, alignment, candidates, plan_unit
 
 __all__ = ["Candidate", "Limits", "Operator"]
 
@@ -220,8 +220,8 @@ class Candidate:
     @cached_property
     def buffer_bytes(self) -> int:
         """All else that maps take of SRAM: second copies, and the maps between the layers."""
-        maps = map_bytes(self.layers, self.planned.partition, self.projection)
-        return maps - self.in_bytes - self.out_bytes
+        maps = footprint(self.layers, self.planned.partition, self.projection)
+        return maps.map_bytes - self.in_bytes - self.out_bytes
 
     # --- the sub-maps --------------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class Candidate:
         return tuple(
             (piece_input_bytes(layer, submap), piece_output_bytes(layer, submap))
             for layer, submap in zip(self.layers.layers, self.planned.maps, strict=True)
-            if layer.kind != CONCAT
+            if submap is not None
         )
 
     # --- DRAM ----------------------------------------------------------------------------------------------

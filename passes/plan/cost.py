@@ -1,6 +1,7 @@
 """What a unit with a partition costs: SRAM bytes as the lowering will allocate them, DRAM bytes, and cycles.
 
 Layers of a pass follow each other; every layer is computed once for each pass in which it has something to do.
+The search over a whole network (`network/`) has the same as arrays over all shapes of tiles, tested against this.
 Source: docs/techniques/frustum.md, "Sizing" (weights, adjacent tiles, kept borders, skip tiles until their last use)
 and "Borders" (with exchange nothing is read twice, with overlap the boxes of all tiles are); docs/techniques/tfu.md,
 rules 12 to 15 and "Running a unit" (boxes are clipped to the map, and loaded when a loop moves them).
@@ -15,11 +16,19 @@ from functools import lru_cache
 from typing import Any
 
 from frustum.dialects.extents import ALIGNMENT_BYTES, Extents, aligned, ceil_div
-from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS
+from frustum.dialects.target import Target
+from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS, Residency
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import Projection, Region, UnitLayers, places_of
-from frustum.passes.plan.model import CHUNK_SHARE, HIDDEN, SMALLEST_CHUNK_BYTES, WAITED
+from frustum.passes.plan.model import (
+    CHUNK_SHARE,
+    HIDDEN,
+    OVERLAPPED,
+    PASS_CYCLES,
+    SMALLEST_CHUNK_BYTES,
+    WAITED,
+)
 from frustum.passes.plan.pieces import LayerPlan
 
 Number = Any  # a number, or a numpy array of them
@@ -41,20 +50,99 @@ class Footprint:
     """Two chunks of streamed weights."""
 
     @property
+    def map_bytes(self) -> int:
+        return self.crossing_bytes + self.kept_bytes + self.inside_bytes
+
+    @property
     def total_bytes(self) -> int:
-        return (
-            self.crossing_bytes + self.kept_bytes + self.inside_bytes + self.weight_bytes + self.stream_bytes
-        )
+        return self.map_bytes + self.weight_bytes + self.stream_bytes
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a unit: SRAM of one cluster, bytes over the DRAM port, cycles with what of computing and transfers does not
+    overlap."""
+
+    sram: Footprint
+    dram_bytes: int
+    cycles: float
+
+
+def cost(
+    unit: UnitLayers,
+    partition: Partition,
+    projection: Projection,
+    plans: Sequence[LayerPlan | None],
+    target: Target,
+    kept: Collection[int] = (),
+) -> Cost:
+    """What a unit costs; `plans` has None for what is no work (a concatenation), `kept` are the layers whose maps stay
+    in SRAM after the unit."""
+    sram = footprint(unit, partition, projection, residency_of(plans), kept, streams=stream_bytes(plans))
+    moved = traffic(unit, partition, projection, residency_of(plans), target.chip.clusters, kept)
+    if unit.out.out_dims[0] == 1:  # bytes decide, and of equal ones the cycles of the cores
+        return Cost(sram, moved, one_image_cycles(unit, partition, projection, plans, target, kept, moved))
+    waiting = waiting_cycles(unit, partition, projection, plans, target, kept)
+    return Cost(sram, moved, in_turn_cycles(projection, plans, moved, target) + waiting)
+
+
+def residency_of(plans: Sequence[LayerPlan | None]) -> list[Residency | None]:
+    """Where the weights of each layer wait."""
+    return [None if plan is None else plan.map.weights for plan in plans]
+
+
+def stream_bytes(plans: Sequence[LayerPlan | None]) -> int:
+    """SRAM for the chunks of streamed weights of whatever layer needs most."""
+    return max((plan.stream_bytes for plan in plans if plan is not None), default=0)
+
+
+# ---------------------------------------------------------------- weights
+
+
+def weight_bytes(layer: Layer, channels: int) -> int:
+    """Bytes of the weights that make `channels` output channels."""
+    if not layer.is_matrix:
+        return 0
+    kernel, per_group = layer.params["kernel"], layer.params["channels"]
+    assert isinstance(kernel, tuple) and isinstance(per_group, int)
+    return channels * per_group * math.prod(kernel) * layer.weight_bytes
+
+
+def held_bytes(layer: Layer, channels: int) -> int:
+    """The same as SRAM and DRAM hold them: compressed, where they are to be."""
+    held, whole = layer.held
+    return ceil_div(weight_bytes(layer, channels) * held, whole)
+
+
+def vector_bytes(layer: Layer, channels: int, grain: int = 1) -> int:
+    """Bytes of the bias, and of all else that has one number per output channel, each in whole `grain`s."""
+    return sum(aligned(channels * size, grain) for size in layer.channel_bytes)
+
+
+def chunk_bytes(sram_bytes: int) -> int:
+    """The most that a chunk of streamed weights takes, where pieces of so many exist."""
+    return max(SMALLEST_CHUNK_BYTES, sram_bytes // CHUNK_SHARE)
+
+
+# ---------------------------------------------------------------- SRAM
+
+
+def tile_bytes(region: Region, element_bytes: int) -> int:
+    """Of one copy of a region."""
+    return aligned(region.elements * element_bytes)
 
 
 def footprint(
     unit: UnitLayers,
     partition: Partition,
     projection: Projection,
-    plans: Sequence[LayerPlan | None],
+    residency: Sequence[Residency | None] = (),
     kept: Collection[int] = (),
+    *,
+    streams: int = 0,
+    grain: int = ALIGNMENT_BYTES,
 ) -> Footprint:
-    """What a unit needs; `plans` has None for what is no work (a concatenation).
+    """What a unit needs; weights count where `residency` says that they stay, in whole `grain`s.
 
     `kept` are the layers whose maps stay in SRAM after the unit: these, like resident inputs, are not counted here.
     """
@@ -78,72 +166,69 @@ def footprint(
             made = [m for m in members if m < count]
             for j in range(min(made), max(unit.last_use(m) for m in made) + 1):
                 live[j] += size
-    copies = 2 if projection.counts[1] > 1 else 1
-    weights = sum(
-        copies
-        * (
-            vector_bytes(layer, region.extent[1], ALIGNMENT_BYTES)
-            + (aligned(held_bytes(layer, region.extent[1])) if is_held(plan) else 0)
-        )
-        for layer, region, plan in zip(unit.layers, projection.outputs, plans, strict=True)
-    )
-    streams = max((plan.stream_bytes for plan in plans if plan is not None), default=0)
+    copies = weight_copies(projection)
+    pairs = zip(unit.layers, projection.outputs, strict=True)
+    weights = sum(copies * vector_bytes(layer, region.extent[1], grain) for layer, region in pairs)
+    held = zip(held_weights(unit, projection, grain), residency, strict=True) if residency else ()
+    weights += sum(size for size, where in held if where == "unit")
     return Footprint(crossing, rings, max(live, default=0), weights, streams)
 
 
-def is_held(plan: LayerPlan | None) -> bool:
-    return plan is not None and plan.map.weights == "unit"
+def held_weights(unit: UnitLayers, projection: Projection, grain: int = 1) -> list[int]:
+    """SRAM that the weights of each layer take where they stay."""
+    copies, pairs = weight_copies(projection), zip(unit.layers, projection.outputs, strict=True)
+    return [copies * aligned(held_bytes(layer, region.extent[1]), grain) for layer, region in pairs]
 
 
-def weight_bytes(layer: Layer, channels: int) -> int:
-    """Bytes of the weights that make `channels` output channels."""
-    if not layer.is_matrix:
-        return 0
-    kernel, per_group = layer.params["kernel"], layer.params["channels"]
-    assert isinstance(kernel, tuple) and isinstance(per_group, int)
-    return channels * per_group * math.prod(kernel) * layer.weight_bytes
+def weight_copies(projection: Projection) -> int:
+    """Of weights that change from tile to tile the next ones are loaded meanwhile."""
+    return 2 if projection.counts[1] > 1 else 1
 
 
-def held_bytes(layer: Layer, channels: int) -> int:
-    """The same as SRAM and DRAM hold them: compressed, where they are to be."""
-    held, whole = layer.held
-    return int(ceil_div(weight_bytes(layer, channels) * held, whole))
-
-
-def vector_bytes(layer: Layer, channels: int, grain: int = 1) -> int:
-    """Bytes of the bias, and of all else that has one number per output channel, each in whole `grain`s."""
-    return sum(int(aligned(channels * size, grain)) for size in layer.channel_bytes)
-
-
-def chunk_bytes(sram_bytes: int) -> int:
-    """The most that a chunk of streamed weights takes, where pieces of so many exist."""
-    return max(SMALLEST_CHUNK_BYTES, sram_bytes // CHUNK_SHARE)
+# ---------------------------------------------------------------- DRAM
 
 
 def traffic(
     unit: UnitLayers,
     partition: Partition,
     projection: Projection,
-    plans: Sequence[LayerPlan | None],
+    residency: Sequence[Residency | None],
     clusters: int,
     kept: Collection[int] = (),
+    *,
+    is_alone: bool = False,
 ) -> int:
-    """Bytes over the DRAM port: boxes of the inputs that are not resident, weights as often as they are loaded, what is
-    stored; `kept` are layers whose maps stay in SRAM instead."""
-    order = ROLLING_LOOPS if partition.borders == "exchange" else TILE_LOOPS
-    total = sum(
-        math.prod(unit.layers[j].out_dims) * unit.layers[j].out_bytes for j in unit.stored if j not in kept
-    )
-    for own, region in zip(unit.inputs, projection.inputs, strict=True):
-        if not own.resident:
-            total += loaded_elements(region, own.dims, projection.counts, clusters, order) * own.element_bytes
+    """Bytes over the DRAM port: boxes of the inputs that are not resident, weights as often as they are loaded (None:
+    never), what is stored; `kept` are layers whose maps stay in SRAM instead.
+
+    Of a unit that `is_alone` every input is loaded and the last map alone is stored: so `plan_unit` compares tiles.
+    """
+    stored = unit.stored if not is_alone else (len(unit.layers) - 1,)
+    total = sum(stored_bytes(unit.layers[j]) for j in stored if j not in kept)
+    loaded = zip(unit.inputs, loaded_bytes(unit, partition, projection, clusters), strict=True)
+    total += sum(size for own, size in loaded if is_alone or not own.resident)
     passes = projection.counts[0] * projection.counts[2] * projection.counts[3]
-    for layer, plan in zip(unit.layers, plans, strict=True):
-        if plan is not None:
-            times = passes if plan.map.weights == "stream" else 1
-            total += times * held_bytes(layer, layer.out_dims[1])
-            total += vector_bytes(layer, layer.out_dims[1])
+    for layer, where in zip(unit.layers, residency, strict=True):
+        if where is not None:
+            channels = layer.out_dims[1]
+            total += (passes if where == "stream" else 1) * held_bytes(layer, channels)
+            total += vector_bytes(layer, channels)
     return total
+
+
+def stored_bytes(layer: Layer) -> int:
+    """Of a layer's whole map."""
+    return math.prod(layer.out_dims) * layer.out_bytes
+
+
+def loaded_bytes(unit: UnitLayers, partition: Partition, projection: Projection, clusters: int) -> list[int]:
+    """Of each input, over all tiles."""
+    order = ROLLING_LOOPS if partition.borders == "exchange" else TILE_LOOPS
+    pairs = zip(unit.inputs, projection.inputs, strict=True)
+    counts = projection.counts
+    return [
+        loaded_elements(region, own.dims, counts, clusters, order) * own.element_bytes for own, region in pairs
+    ]
 
 
 def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: int, order: Extents) -> int:
@@ -178,6 +263,88 @@ def clipped(start: int, step: int, passes: int, extent: int, bound: int) -> int:
     )
 
 
+# ---------------------------------------------------------------- cycles
+
+
+def in_turn_cycles(
+    projection: Projection, plans: Sequence[LayerPlan | None], moved: int, target: Target
+) -> float:
+    """Of a unit of several images, or of tiles that are compared: every pass does all that one can have to do."""
+    taken = sum(plan.cycles for plan in plans if plan is not None)
+    compute = math.prod(projection.counts) * (taken + PASS_CYCLES)
+    transfer = moved / target.chip.dram.port_bytes_per_cycle
+    return max(compute, transfer) + OVERLAPPED * (compute + transfer)
+
+
+def waiting_cycles(
+    unit: UnitLayers,
+    partition: Partition,
+    projection: Projection,
+    plans: Sequence[LayerPlan | None],
+    target: Target,
+    kept: Collection[int],
+) -> float:
+    """Cycles in which the cores wait for maps of several images: of the first and last pass of each innermost loop, and
+    of one copy what is not loaded behind its last reader, or stored before its maker in the next pass."""
+    counts, rate = projection.counts, target.chip.dram.port_bytes_per_cycle
+    rolls = partition.borders == "exchange"
+    runs = max(counts[2], 1) if rolls else max(counts[0], counts[3] if counts[3] > 1 else counts[2])
+    passes = math.prod(counts)
+    is_one = partition.depth == 1 and passes > 1
+    took = [0.0 if p is None else p.cycles for p in plans]
+
+    def waited(size: int, meanwhile: Sequence[float]) -> float:
+        """For a map of so many bytes, with what layers take while its only copy is free."""
+        moved = size / rate
+        return moved / runs + is_one * max(0.0, moved - passes * sum(meanwhile))
+
+    total = 0.0
+    for k, size in enumerate(loaded_bytes(unit, partition, projection, target.chip.clusters)):
+        if not unit.inputs[k].resident:
+            readers = [j for j, sources in enumerate(unit.sources) if any(s.input == k for s in sources)]
+            total += waited(size, took[max(readers, default=0) + 1 :])
+    for j in unit.stored:
+        if j not in kept:
+            total += waited(stored_bytes(unit.layers[j]), took[:j])
+    return total
+
+
+def one_image_cycles(
+    unit: UnitLayers,
+    partition: Partition,
+    projection: Projection,
+    plans: Sequence[LayerPlan | None],
+    target: Target,
+    kept: Collection[int],
+    moved: int,
+) -> float:
+    """Of a unit of one image, by the passes in which each layer has something to do."""
+    rate, passes = target.chip.dram.port_bytes_per_cycle, math.prod(projection.counts)
+    maps = traffic(unit, partition, projection, [None] * len(plans), target.chip.clusters, kept)
+    compute = compute_cycles(unit, projection, plans, target.chip.clusters)
+    residency = zip(unit.layers, residency_of(plans), strict=True)
+    held = sum(weight_bytes(layer, layer.out_dims[1]) for layer, where in residency if where == "unit")
+    padding = short_runs(unit, projection, target, kept)
+    waited = held / rate if passes > 1 else 0.0
+    return float(
+        overlapped(compute, (moved + padding) / rate, (maps + padding) / rate, waited, passes, partition.depth == 1)
+    )
+
+
+def short_runs(unit: UnitLayers, projection: Projection, target: Target, kept: Collection[int]) -> int:
+    """Bytes for which the DRAM port is busy in addition where boxes are so narrow that their rows are short runs."""
+    least, total = target.chip.dram.minimum_run_bytes, 0
+    inputs = zip(projection.inputs, unit.inputs, strict=True)
+    stored = zip(projection.stores, unit.stored, strict=False)
+    boxes = [(r, x.dims, x.element_bytes) for r, x in inputs if not x.resident]
+    boxes += [(r, unit.layers[j].out_dims, unit.layers[j].out_bytes) for r, j in stored if j not in kept]
+    for region, dims, element_bytes in boxes:
+        run = region.extent[3] * element_bytes
+        if region.extent[3] < dims[3] and run < least:
+            total += math.prod(dims) * element_bytes * (least - run) // run
+    return total
+
+
 def overlapped(
     compute: Number, transfer: Number, maps: Number, weights: Number, passes: Number, is_in_turn: Number
 ) -> Number:
@@ -210,10 +377,7 @@ def compute_cycles(
 
 def times(unit: UnitLayers, projection: Projection, j: int, cluster: int) -> float:
     """How many whole passes of layer j a cluster's clipped ones are."""
-    layer = unit.layers[j]
-    is_reduced = layer.kind == "reduce"
-    region = projection.operands[j][0] if is_reduced else projection.outputs[j]
-    dims = layer.maps[0].dims if is_reduced else layer.out_dims
+    region, dims = worked_region(unit, projection, j), unit.layers[j].work_dims
     total = 1.0
     for d, (start, extent, size) in enumerate(zip(region.start, region.extent, dims, strict=True)):
         count = projection.counts[d]
@@ -224,3 +388,8 @@ def times(unit: UnitLayers, projection: Projection, j: int, cluster: int) -> flo
         else:
             total *= count * max(0, min(first + extent, size) - max(first, 0)) / extent
     return total
+
+
+def worked_region(unit: UnitLayers, projection: Projection, j: int) -> Region:
+    """What the pieces of layer j divide: its output, of reductions the input."""
+    return projection.operands[j][0] if unit.layers[j].kind == "reduce" else projection.outputs[j]

@@ -15,15 +15,13 @@ from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.extents import Extents
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.dialects.tile import SubMap
 from frustum.dialects.unit import Borders, Partition, UnitOp
 from frustum.passes.analysis.bands import bands_of
 from frustum.passes.analysis.module import node_name
 from frustum.passes.analysis.project import UnitLayers, Unprojectable, project, unit_layers
 from frustum.passes.analysis.roll import COLUMNS
-from frustum.passes.plan.cost import chunk_bytes, footprint
-from frustum.passes.plan.network.evaluate import Evaluation, evaluate, residencies
-from frustum.passes.plan.pieces import LayerPlan
+from frustum.passes.plan.cost import Cost, chunk_bytes, footprint
+from frustum.passes.plan.unit import UnitPlan, evaluate, residencies
 
 DIMENSIONS = ("images", "channels", "rows", "columns")
 
@@ -71,7 +69,7 @@ def layers_called(unit: UnitOp, names: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted(known[name] for name in names))
 
 
-def force(unit: UnitOp, asked: Asked, target: Target, sram_bytes: int) -> Evaluation:
+def force(unit: UnitOp, asked: Asked, target: Target, sram_bytes: int) -> UnitPlan:
     """The unit cut as asked, with as few of its weights streamed as make it fit.
 
     Raises `PassFailedException` where it cannot be cut so, `DoesNotFit` where that does not fit.
@@ -92,7 +90,7 @@ def force(unit: UnitOp, asked: Asked, target: Target, sram_bytes: int) -> Evalua
 
 def force_bands(
     unit: UnitOp, layers: UnitLayers, partition: Partition, target: Target, sram_bytes: int
-) -> Evaluation:
+) -> UnitPlan:
     """The same in bands of columns, all with the same pieces; the most that one of them needs, bytes and cycles of
     all."""
     try:
@@ -111,9 +109,9 @@ def force_bands(
                     f"unit {unit.unit_name.data}: bands of {partition.bands} columns differ in their pieces; "
                     f"take tiles with fewer columns, found {partition.tile[COLUMNS]}"
                 )
-            most = max((each.footprint for each in own), key=lambda f: f.total_bytes)
+            most = max((each.cost.sram for each in own), key=lambda f: f.total_bytes)
             moved, cycles = sum(e.dram_bytes for e in own), sum(e.cycles for e in own)
-            return Evaluation(partition, own[0].maps, most, moved, cycles)
+            return UnitPlan(partition, own[0].maps, Cost(most, moved, cycles))
     raise too_large(unit, bands[0].layers, bands[0].partition, target, sram_bytes)
 
 
@@ -144,8 +142,7 @@ def too_large(
     """What the maps and vectors alone need of SRAM; where that fits, no piece of some layer does."""
     projection = project(layers, partition, target.chip.clusters)
     every = residencies(layers, len(layers.layers))
-    plans = [LayerPlan(SubMap((1, 1, 1, 1), 0, weights=r), 0.0, 0, 0) for r in every]
-    needed = footprint(layers, partition, projection, plans).total_bytes
+    needed = footprint(layers, partition, projection, every).total_bytes
     tile = "x".join(map(str, partition.tile))
     what = f"its tile of {tile} with borders {partition.borders}, {math.prod(projection.counts)} of them,"
     available = f"{sram_bytes} B of SRAM"

@@ -15,7 +15,8 @@ from frustum.dialects.tile import Whole
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, MapOperand
 from frustum.passes.analysis.project import UnitLayers, project
-from frustum.passes.plan.unit import Budget, alignment, map_bytes, splits_channels
+from frustum.passes.plan.cost import footprint
+from frustum.passes.plan.unit import Budget, alignment, splits_channels
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def smallest_tile_bytes(unit: UnitLayers, target: Target) -> int:
     n, c, h, w = tile
     extents: Extents = (n, c, h, w)
     partition = Partition(extents, 2, 2)
-    return map_bytes(unit, partition, project(unit, partition, target.chip.clusters))
+    return footprint(unit, partition, project(unit, partition, target.chip.clusters)).map_bytes
 
 
 def does_not_fit(unit_name: str, unit: UnitLayers, found: Shortage) -> DoesNotFit:

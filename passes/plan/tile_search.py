@@ -21,7 +21,7 @@ Fits: TypeAlias = Callable[[Extents], bool]
 ORDER = (0, 2, 3, 1)
 
 
-def find(search: Search, whole: Extents, least: Extents, fits: Fits) -> Extents | None:
+def find_tile(search: Search, whole: Extents, least: Extents, fits: Fits) -> Extents | None:
     """The tile that a search finds between the whole map and the least tile; None where none fits.
 
     Extents are multiples of `least` or whole.

@@ -9,38 +9,56 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, ceil_div, replaced
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import TILE_LOOPS, Residency, SubMap
+from frustum.dialects.tile import Residency, SubMap
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import CONCAT, Layer
 from frustum.passes.analysis.project import (
+    ROWS,
     Projection,
-    Region,
     UnitLayers,
     Unprojectable,
     project,
     tile_counts,
 )
-from frustum.passes.plan.cost import footprint, held_bytes, loaded_elements, vector_bytes
-from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OVERLAPPED, PASS_CYCLES, WIDEST
+from frustum.passes.plan.cost import (
+    Cost,
+    cost,
+    footprint,
+    held_bytes,
+    held_weights,
+    in_turn_cycles,
+    residency_of,
+    stream_bytes,
+    traffic,
+    worked_region,
+)
+from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, PASS_CYCLES, WIDEST
 from frustum.passes.plan.pieces import LayerPlan, halves, plan_layer, work_of
-from frustum.passes.plan.tile_search import SEARCHES, Search, find
+from frustum.passes.plan.tile_search import SEARCHES, Search, find_tile
 
 
 @dataclass(frozen=True)
 class UnitPlan:
-    """A partition with the sub-maps of its layers and what the model expects of it."""
+    """A partition with the sub-maps of its layers (None: no work), and what the model expects of it."""
 
     partition: Partition
-    maps: tuple[SubMap, ...]
-    dram_bytes: int
-    cycles: float
-    """The longer of computing and DRAM transfers, and `OVERLAPPED` of both: what does not overlap."""
+    maps: tuple[SubMap | None, ...]
+    cost: Cost
+
+    @property
+    def dram_bytes(self) -> int:
+        return self.cost.dram_bytes
+
+    @property
+    def cycles(self) -> float:
+        return self.cost.cycles
 
 
 @dataclass(frozen=True)
@@ -62,7 +80,7 @@ def plan_unit(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | No
     if key not in _PLANS:
         if len(_PLANS) > MOST_PLANS:
             _PLANS.clear()
-        _PLANS[key] = search(unit, target, budget)
+        _PLANS[key] = cheapest(unit, target, budget)
     return _PLANS[key]
 
 
@@ -82,15 +100,33 @@ def signature(unit: UnitLayers) -> Hashable:
     )
 
 
-def search(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
+# ---------------------------------------------------------------- which tiles
+
+
+@dataclass(frozen=True)
+class CutUnit:
+    """A unit cut so that its maps and weights fit SRAM: regions, where weights wait, DRAM bytes."""
+
+    partition: Partition
+    projection: Projection
+    residency: tuple[Residency, ...]
+    dram_bytes: int
+
+    @property
+    def rank(self) -> int:
+        """What is small where few bytes move in few passes: which of many are looked at."""
+        return self.dram_bytes + math.prod(self.projection.counts) * PASS_CYCLES
+
+
+def cheapest(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
     """The best of the largest tiles that fit; of all tiles where none of those has pieces that fit the cores.
 
     With a `search`, the best of the tiles that it finds for each dimension that can be dealt to the clusters.
     Without one, the plan never moves more DRAM bytes than what any of the searches finds.
     """
     if budget.search not in ("all", "halvings"):
-        return best_found(unit, target, budget)
-    plan = search_among(unit, target, budget, largest=True) or search_among(unit, target, budget, largest=False)
+        return found_by_search(unit, target, budget)
+    plan = best_halving(unit, target, budget) or best_halving(unit, target, budget, is_thorough=True)
     if plan is None or budget.search == "halvings" or is_one_pass(unit, plan, target):
         return plan
     return with_fewest_bytes(unit, target, budget, plan)
@@ -104,119 +140,114 @@ def is_one_pass(unit: UnitLayers, plan: UnitPlan, target: Target) -> bool:
 def with_fewest_bytes(unit: UnitLayers, target: Target, budget: Budget, plan: UnitPlan) -> UnitPlan:
     """The plan, which has the fewest cycles of the halvings; or, where a search finds one that moves fewer bytes, the
     best in cycles of those that move no more than that."""
-    rivals = [best_found(unit, target, replace(budget, search=name)) for name in SEARCHES]
+    rivals = [found_by_search(unit, target, replace(budget, search=name)) for name in SEARCHES]
     found = [rival for rival in rivals if rival is not None]
     most = min((rival.dram_bytes for rival in found), default=plan.dram_bytes)
     if plan.dram_bytes <= most:
         return plan
-    fewer = search_among(unit, target, budget, largest=True, most_bytes=most)
+    fewer = best_halving(unit, target, budget, most)
     choices = [rival for rival in found if rival.dram_bytes <= most] + ([fewer] if fewer else [])
     return min(choices, key=lambda choice: (choice.cycles, choice.dram_bytes))
 
 
-def best_found(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
-    """The best plan among the tiles that the budget's search finds."""
-    ranges: dict[int, tuple[Extents, Extents]] = {}
+def found_by_search(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
+    """The fastest of the tiles that the budget's search finds, one for each dimension dealt to the clusters."""
+    tiles: dict[int, list[Extents]] = {}
     for p in candidates(unit, target.chip.clusters, budget.maps):
-        low, high = ranges.get(p.clusters, (p.tile, p.tile))
-        ranges[p.clusters] = (_each(min, low, p.tile), _each(max, high, p.tile))
-    plans = []
-    for dimension, (least, whole) in ranges.items():
-
-        def planned(tile: Extents, dimension: int = dimension) -> UnitPlan | None:
-            counts = tile_counts(unit.out.out_dims, Partition(tile, dimension, 1), target.chip.clusters)
-            only = [Partition(tile, dimension, 2 if math.prod(counts) > 1 else 1)]
-            return search_among(unit, target, budget, largest=False, among=only)
-
-        tile = find(budget.search, whole, least, lambda tile, planned=planned: planned(tile) is not None)  # type: ignore[misc]
-        if tile is not None and (plan := planned(tile)) is not None:
-            plans.append(plan)
-    return min(plans, key=lambda plan: plan.cycles, default=None)
+        tiles.setdefault(p.clusters, []).append(p.tile)
+    plans = [found_along(unit, target, budget, *of_dimension) for of_dimension in tiles.items()]
+    return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
 
 
-def _each(choose: Callable[[int, int], int], a: Extents, b: Extents) -> Extents:
-    n, c, h, w = (choose(x, y) for x, y in zip(a, b, strict=True))
-    return (n, c, h, w)
-
-
-def search_among(
-    unit: UnitLayers,
-    target: Target,
-    budget: Budget,
-    *,
-    largest: bool,
-    among: Sequence[Partition] | None = None,
-    most_bytes: int | None = None,
+def found_along(
+    unit: UnitLayers, target: Target, budget: Budget, dimension: int, tiles: Sequence[Extents]
 ) -> UnitPlan | None:
-    """The candidate with the fewest cycles of those that fit and move at most `most_bytes`: of all, of those `among`
-    which to look, or of the `largest` in each column."""
-    clusters = target.chip.clusters
-    found = []
+    """The tile that the budget's search finds between the least and the largest of these."""
+
+    def planned(tile: Extents) -> UnitPlan | None:
+        partition = partition_of(unit, tile, dimension, target.chip.clusters)
+        cut = cut_within(unit, partition, target, budget)
+        return None if cut is None else fastest(unit, [cut], target, budget)
+
+    least, whole = (tuple(map(choose, zip(*tiles, strict=True))) for choose in (min, max))
+    tile = find_tile(budget.search, whole, least, lambda tile: planned(tile) is not None)
+    return None if tile is None else planned(tile)
+
+
+def best_halving(
+    unit: UnitLayers, target: Target, budget: Budget, most_bytes: int | None = None, *, is_thorough: bool = False
+) -> UnitPlan | None:
+    """The fastest of the halvings that fit and move at most `most_bytes`: of the largest in each column, the cheapest
+    of them, or of all (`is_thorough`)."""
+    found: list[CutUnit] = []
     widths: Counter[tuple[int, ...]] = Counter()
-    for column in columns(unit, clusters, budget) if among is None else [[partition] for partition in among]:
-        fitting = 0
+    for column in columns(unit, target.chip.clusters, budget):
         group = (column[0].clusters, *column[0].tile[:2])
-        if largest and widths[group] == WIDEST:
-            continue
-        for partition in column:
-            held = held_within(unit, partition, target, budget)
-            if held is None:
-                continue
-            projection, residency, moved = held
-            if most_bytes is not None and moved > most_bytes:
-                continue
-            passes = math.prod(tile_counts(unit.out.out_dims, partition, clusters))
-            found.append(
-                (moved + passes * PASS_CYCLES, moved, passes, partition, projection, residency)
-            )
-            fitting += 1
-            if largest and fitting == LARGEST_HEIGHTS:
-                break
-        widths[group] += fitting > 0
-    found.sort(key=lambda c: c[0])
-    best: tuple[float, UnitPlan] | None = None
-    for _, moved, passes, partition, projection, residency in enough(found) if largest else found:
-        plans = layer_plans(unit, projection, target, residency, loops_left(unit, partition, clusters))
-        if plans is None or not streams_fit(unit, partition, projection, plans, target, budget):
-            continue
-        compute = passes * (sum(p.cycles for p in plans) + PASS_CYCLES)
-        transfer = moved / target.chip.dram.port_bytes_per_cycle
-        score = max(compute, transfer) + OVERLAPPED * (compute + transfer)
-        if best is None or score < best[0]:
-            maps = tuple(p.map for p in plans)
-            best = (score, UnitPlan(partition, maps, moved, score))
-    return best[1] if best else None
+        if widths[group] < WIDEST or is_thorough:
+            cuts = (cut_within(unit, partition, target, budget, most_bytes) for partition in column)
+            fitting = (cut for cut in cuts if cut is not None)
+            heights = list(itertools.islice(fitting, None if is_thorough else LARGEST_HEIGHTS))
+            found += heights
+            widths[group] += bool(heights)
+    found.sort(key=lambda cut: cut.rank)
+    return fastest(unit, found if is_thorough else first_of_each(found), target, budget)
 
 
-def held_within(
-    unit: UnitLayers, partition: Partition, target: Target, budget: Budget
-) -> tuple[Projection, tuple[Residency, ...], int] | None:
-    """Regions, where weights wait, and DRAM bytes; None where the unit cannot be cut so, or does not fit SRAM."""
+def first_of_each(cuts: Iterable[CutUnit]) -> Iterator[CutUnit]:
+    """The first `LOOKED_AT` of each cluster dimension."""
+    seen: Counter[int] = Counter()
+    for cut in cuts:
+        seen[cut.partition.clusters] += 1
+        if seen[cut.partition.clusters] <= LOOKED_AT:
+            yield cut
+
+
+def fastest(unit: UnitLayers, cuts: Iterable[CutUnit], target: Target, budget: Budget) -> UnitPlan | None:
+    """The first of those with the fewest cycles, of the cuts for which all layers have pieces and these fit SRAM."""
+    best: UnitPlan | None = None
+    for cut in cuts:
+        plans = layer_plans(unit, cut.projection, target, cut.residency)
+        if plans is None:
+            continue
+        where, streams = residency_of(plans), stream_bytes(plans)
+        sram = footprint(unit, cut.partition, cut.projection, where, streams=streams, grain=1)
+        cycles = in_turn_cycles(cut.projection, plans, cut.dram_bytes, target)
+        if sram.total_bytes <= budget.sram_bytes and (best is None or cycles < best.cycles):
+            best = UnitPlan(cut.partition, maps_of(plans), Cost(sram, cut.dram_bytes, cycles))
+    return best
+
+
+def cut_within(
+    unit: UnitLayers, partition: Partition, target: Target, budget: Budget, most_bytes: int | None = None
+) -> CutUnit | None:
+    """The unit cut so; None where it cannot be, does not fit SRAM, or moves more than `most_bytes`."""
     clusters = target.chip.clusters
     try:
         projection = project(unit, partition, clusters)
     except Unprojectable:
         return None
-    residency = fit(unit, partition, projection, target, budget)
+    residency = fit(unit, partition, projection, budget)
     if residency is None:
         return None
-    return projection, residency, dram_bytes(unit, partition, projection, residency, clusters)
+    moved = traffic(unit, partition, projection, residency, clusters, is_alone=True)
+    return CutUnit(partition, projection, residency, moved) if most_bytes is None or moved <= most_bytes else None
 
 
-def enough(
-    found: Sequence[tuple[float, int, int, Partition, Projection, tuple[Residency, ...]]],
-) -> Iterator[tuple[float, int, int, Partition, Projection, tuple[Residency, ...]]]:
-    """The cheapest candidates in DRAM bytes, some of each cluster dimension."""
-    seen: dict[int, int] = {}
-    for candidate in found:
-        dimension = candidate[3].clusters
-        seen[dimension] = seen.get(dimension, 0) + 1
-        if seen[dimension] <= LOOKED_AT:
-            yield candidate
+def fit(
+    unit: UnitLayers, partition: Partition, projection: Projection, budget: Budget
+) -> tuple[Residency, ...] | None:
+    """Where each layer's weights wait so that all fits SRAM: the largest are streamed first; None if nothing helps."""
+    weights, residency = held_weights(unit, projection), residencies(unit)
+    free = budget.sram_bytes - footprint(unit, partition, projection, grain=1).total_bytes
+    held = sum(w for w, r in zip(weights, residency, strict=True) if r == "unit")
+    for j in sorted(range(len(weights)), key=lambda j: -weights[j]):
+        if held > free and residency[j] == "unit" and weights[j]:
+            residency[j] = "stream"
+            held -= weights[j]
+    return tuple(residency) if 0 <= held <= free else None
 
 
-def loops_left(unit: UnitLayers, partition: Partition, clusters: int) -> int:
-    return MAX_LOOPS - sum(c > 1 for c in tile_counts(unit.out.out_dims, partition, clusters))
+# ---------------------------------------------------------------- which partitions there are
 
 
 def splits_channels(unit: UnitLayers) -> bool:
@@ -226,13 +257,13 @@ def splits_channels(unit: UnitLayers) -> bool:
 
 def alignment(unit: UnitLayers) -> Extents:
     """Multiples that tile extents must have, so that every projected start is exact."""
-    n, c, h, w = (math.lcm(*(layer.align[d] for layer in unit.layers)) for d in range(4))
+    align = tuple(math.lcm(*(layer.align[d] for layer in unit.layers)) for d in range(4))
     out = unit.out
     if out.is_matrix and out.params["groups"] != 1:
         groups = out.params["groups"]
         assert isinstance(groups, int)
-        c = out.out_dims[1] // groups
-    return (n, c, h, w)
+        return replaced(align, 1, out.out_dims[1] // groups)
+    return align
 
 
 def columns(unit: UnitLayers, clusters: int, budget: Budget) -> Iterator[list[Partition]]:
@@ -242,10 +273,11 @@ def columns(unit: UnitLayers, clusters: int, budget: Budget) -> Iterator[list[Pa
         n, c, _, w = partition.tile
         found.setdefault((partition.clusters, n, c, w), []).append(partition)
     for column in found.values():
-        yield sorted(column, key=lambda p: -p.tile[2])
+        yield sorted(column, key=lambda p: -p.tile[ROWS])
 
 
 def candidates(unit: UnitLayers, clusters: int, maps: int = 1) -> Iterator[Partition]:
+    """Every halving of every dimension that may be cut, for every dimension that may be dealt to the clusters."""
     dims, align = unit.out.out_dims, alignment(unit)
     whole = {d for d in range(4) if dims[d] == 1 or d in unit.out.axes_all}
     if not splits_channels(unit):
@@ -255,53 +287,60 @@ def candidates(unit: UnitLayers, clusters: int, maps: int = 1) -> Iterator[Parti
     for cluster_dim in dealt_over if clusters > 1 else dealt_over[:1]:
         choices = []
         for d in range(4):
-            share = -(-dims[d] // clusters) if d == cluster_dim else dims[d]
+            share = ceil_div(dims[d], clusters) if d == cluster_dim else dims[d]
             if d in whole:
                 choices.append([dims[d]])
             elif d == 0:
                 choices.append(halves(min(maps, share)))
             else:
                 choices.append(halves(share, min(align[d], dims[d])))
-        for n, c, h, w in itertools.product(*choices):
-            partition = Partition((n, c, h, w), cluster_dim, 1)
-            counts = tile_counts(dims, partition, clusters)
-            depth = 2 if math.prod(counts) > 1 else 1
-            yield Partition(partition.tile, cluster_dim, depth)
+        for tile in itertools.product(*choices):
+            yield partition_of(unit, tile, cluster_dim, clusters)
 
 
-def tile_bytes(region: Region, element_bytes: int) -> int:
-    return -(-region.elements * element_bytes // 16) * 16
+def partition_of(unit: UnitLayers, tile: Extents, cluster_dim: int, clusters: int) -> Partition:
+    """With two copies of what is loaded and stored, where there are several tiles."""
+    one = Partition(tile, cluster_dim, 1)
+    several = math.prod(tile_counts(unit.out.out_dims, one, clusters)) > 1
+    return replace(one, depth=2) if several else one
 
 
-def map_bytes(unit: UnitLayers, partition: Partition, projection: Projection) -> int:
-    """SRAM bytes of all maps, as the lowering will allocate them: an input once however many layers read it, a part of
-    a concatenation in its place of the whole, intermediate maps while they live."""
-    needs = footprint(unit, partition, projection, [None] * len(unit.layers))
-    return needs.crossing_bytes + needs.kept_bytes + needs.inside_bytes
+# ---------------------------------------------------------------- a partition with exact numbers
 
 
-def fit(
+def evaluate(
     unit: UnitLayers,
     partition: Partition,
-    projection: Projection,
+    streamed: int,
+    kept: Collection[int],
     target: Target,
-    budget: Budget,
-) -> tuple[Residency, ...] | None:
-    """Where each layer's weights wait so that all fits SRAM: the largest are streamed first; None if nothing helps."""
-    channels = [region.extent[1] for region in projection.outputs]
-    copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
-    weights = [copies * held_bytes(layer, c) for layer, c in zip(unit.layers, channels, strict=True)]
-    used = map_bytes(unit, partition, projection) + sum(
-        copies * vector_bytes(layer, c) for layer, c in zip(unit.layers, channels, strict=True)
-    )
-    residency: list[Residency] = ["stream" if varies(layer) else "unit" for layer in unit.layers]
-    free = budget.sram_bytes - used
-    held = sum(w for w, r in zip(weights, residency, strict=True) if r == "unit")
-    for j in sorted(range(len(weights)), key=lambda j: -weights[j]):
-        if held > free and residency[j] == "unit" and weights[j]:
-            residency[j] = "stream"
-            held -= weights[j]
-    return tuple(residency) if 0 <= held <= free else None
+    free_bytes: int,
+    chunk_bytes: int,
+) -> UnitPlan | None:
+    """The unit with this partition and its `streamed` largest weights streamed; None where it does not fit.
+
+    Where pieces with small chunks of weights do not exist, or buffers are larger than the search thought, more of the
+    weights may be streamed.
+    """
+    try:
+        projection = project(unit, partition, target.chip.clusters)
+    except Unprojectable:
+        return None
+    residency = residencies(unit, streamed)
+    left = free_bytes - footprint(unit, partition, projection, residency, kept).total_bytes
+    whole = (ROWS,) if partition.borders == "raster" else ()  # bands of rows are told apart when code is made
+    plans = layer_plans(unit, projection, target, residency, max(chunk_bytes, left // 2), whole)
+    if plans is None:
+        return None
+    found = cost(unit, partition, projection, plans, target, kept)
+    return UnitPlan(partition, maps_of(plans), found) if found.sram.total_bytes <= free_bytes else None
+
+
+def residencies(unit: UnitLayers, streamed: int = 0) -> list[Residency]:
+    """Where each layer's weights wait: the `streamed` largest are streamed, and those that another layer makes."""
+    sizes = [held_bytes(layer, layer.out_dims[1]) for layer in unit.layers] if streamed else []
+    largest = sorted((j for j in range(len(sizes)) if sizes[j]), key=lambda j: -sizes[j])[:streamed]
+    return ["stream" if j in largest or varies(layer) else "unit" for j, layer in enumerate(unit.layers)]
 
 
 def varies(layer: Layer) -> bool:
@@ -314,56 +353,34 @@ def layer_plans(
     projection: Projection,
     target: Target,
     residency: Sequence[Residency],
-    loops: int,
-) -> list[LayerPlan] | None:
-    plans = []
+    chunk_bytes: int | None = None,
+    whole: tuple[int, ...] = (),
+) -> list[LayerPlan | None] | None:
+    """The pieces of every layer (None: its operands are written in their place), with the dimensions `whole` not cut
+    and streamed weights in chunks of at most so many bytes; None where some layer has none that fit."""
+    loops = MAX_LOOPS - sum(count > 1 for count in projection.counts)
+    plans: list[LayerPlan | None] = []
     for j, layer in enumerate(unit.layers):
-        if layer.kind == CONCAT:  # its operands are written in their place: no work of its own
-            plans.append(LayerPlan(SubMap(projection.outputs[j].extent, 1), 0.0, 0, 0))
+        if layer.kind == CONCAT:
+            plans.append(None)
             continue
-        extent = projection.operands[j][0].extent if layer.kind == "reduce" else projection.outputs[j].extent
         in_ring = projection.is_ring(unit.number_of(unit.sources[j][0]))
-        plan = plan_layer(work_of(layer, extent, in_ring=in_ring), target, residency[j], loops)
+        work = work_of(layer, worked_region(unit, projection, j).extent, in_ring=in_ring)
+        is_chunked = residency[j] == "stream" and chunk_bytes is not None
+        machine = with_chunks(target, chunk_bytes) if is_chunked else target
+        plan = plan_layer(replace(work, whole=(*work.whole, *whole)), machine, residency[j], loops)
         if plan is None:
             return None
         plans.append(plan)
     return plans
 
 
-def streams_fit(
-    unit: UnitLayers,
-    partition: Partition,
-    projection: Projection,
-    plans: Sequence[LayerPlan],
-    target: Target,
-    budget: Budget,
-) -> bool:
-    """With the buffers of streamed weights and partial reductions everything still fits SRAM."""
-    channels = [region.extent[1] for region in projection.outputs]
-    copies = 2 if tile_counts(unit.out.out_dims, partition, target.chip.clusters)[1] > 1 else 1
-    held = sum(
-        copies
-        * (vector_bytes(layer, c) + (held_bytes(layer, c) if p.map.weights == "unit" else 0))
-        for layer, c, p in zip(unit.layers, channels, plans, strict=True)
-    )
-    streams = max((p.stream_bytes for p in plans), default=0)
-    return map_bytes(unit, partition, projection) + held + streams <= budget.sram_bytes
+def maps_of(plans: Sequence[LayerPlan | None]) -> tuple[SubMap | None, ...]:
+    return tuple(None if plan is None else plan.map for plan in plans)
 
 
-def dram_bytes(
-    unit: UnitLayers,
-    partition: Partition,
-    projection: Projection,
-    residency: Sequence[Residency],
-    clusters: int,
-) -> int:
-    """Modelled DRAM bytes: boxes of the inputs, weights as often as they are loaded, the output once."""
-    counts = tile_counts(unit.out.out_dims, partition, clusters)
-    total = math.prod(unit.out.out_dims) * unit.out.out_bytes
-    for own, region in zip(unit.inputs, projection.inputs, strict=True):
-        total += loaded_elements(region, own.dims, counts, clusters, TILE_LOOPS) * own.element_bytes
-    for j, layer in enumerate(unit.layers):
-        times = 1 if residency[j] == "unit" else counts[0] * counts[2] * counts[3]
-        total += times * held_bytes(layer, layer.out_dims[1])
-        total += vector_bytes(layer, layer.out_dims[1])
-    return total
+@lru_cache(maxsize=64)
+def with_chunks(target: Target, chunk_bytes: int) -> Target:
+    """The target as `plan_layer` must see it to stream weights in chunks of at most so many bytes."""
+    sram = replace(target.cluster.sram, capacity_bytes=4 * chunk_bytes)
+    return replace(target, chip=replace(target.chip, cluster=replace(target.cluster, sram=sram)))

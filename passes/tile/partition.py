@@ -21,11 +21,10 @@ from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import unit_layers
 from frustum.passes.plan.forced import Asked, force
-from frustum.passes.plan.network.evaluate import Evaluation
 from frustum.passes.plan.network.optimal import plan_given
 from frustum.passes.plan.shortage import does_not_fit, shortage
 from frustum.passes.plan.tile_search import Search
-from frustum.passes.plan.unit import Budget, plan_unit
+from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def partition_unit(unit: UnitOp, target: Target, budget: Budget, borders: str = 
     write(unit, plan.partition, plan.maps)
 
 
-def realised(unit: UnitOp, found: Evaluation) -> None:
+def realised(unit: UnitOp, found: UnitPlan) -> None:
     """Write what was found with exact numbers; a unit that is tried again has another partition already."""
     write(unit, found.partition, found.maps)
 

@@ -14,9 +14,9 @@ from functools import cached_property
 
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable, project
+from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.cost import chunk_bytes, footprint, traffic
 from frustum.passes.plan.model import MOST_RECOMPUTED
-from frustum.passes.plan.network.evaluate import LayerPlan, SubMap, evaluate, residencies, unit_of
 from frustum.passes.plan.network.layer_order import order_of, orders
 from frustum.passes.plan.network.search import (
     BY_COLUMNS,
@@ -27,7 +27,7 @@ from frustum.passes.plan.network.search import (
     boxes_of,
 )
 from frustum.passes.plan.network.sweep import BY_IMAGES, ROLL, SINGLE, shapes_of
-from frustum.passes.plan.unit import Budget, plan_unit
+from frustum.passes.plan.unit import Budget, evaluate, plan_unit, residencies
 from frustum.runtime.reference.graph import network_of
 
 NEVER = 1 << 60
@@ -66,7 +66,7 @@ class Interval:
         self.layers = [n.layer for n in self.nodes]
         self.outputs = [k for k in range(first, stop) if brute.leaves(k, stop)]
         values = [order.nodes[k].op.results[0] for k in self.outputs]
-        self.unit = unit_of(
+        self.unit = layers_of(
             [n.op for n in self.nodes], values, {order.nodes[m].op.results[0] for m in resident}
         )
         self.weights = sorted((n.weight_bytes for n in self.nodes if n.weight_bytes), reverse=True)
@@ -158,13 +158,7 @@ class Interval:
         clusters, found = self.brute.target.chip.clusters, []
         inside = {k - self.first for k in kept}
         for partition, projection in self.partitions.items():
-            none = [
-                LayerPlan(SubMap((1, 1, 1, 1), 0, weights=r), 0.0, 0, 0)
-                for r in residencies(self.unit, NEVER)
-            ]
-            held = [
-                LayerPlan(SubMap((1, 1, 1, 1), 0, weights=r), 0.0, 0, 0) for r in residencies(self.unit, 0)
-            ]
+            none, held = residencies(self.unit, NEVER), residencies(self.unit)
             sram = footprint(self.unit, partition, projection, none, inside).total_bytes
             moved = traffic(self.unit, partition, projection, held, clusters, inside)
             passes = projection.counts[0] * projection.counts[2] * projection.counts[3]
@@ -238,7 +232,7 @@ class Brute:
             if all(maps[m].needs_dram for m in here):
                 yield first + 1, 0 if self.is_place(first) else 2 * maps[first].bytes, frozenset()
         elif not kept:
-            plan = plan_unit(unit_of([node.op], [node.op.results[0]], ()), self.target, Budget(self.capacity))
+            plan = plan_unit(layers_of([node.op], [node.op.results[0]], ()), self.target, Budget(self.capacity))
             if plan is not None:
                 yield first + 1, plan.dram_bytes, frozenset()
 

@@ -13,10 +13,9 @@ from xdsl.ir import Operation, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.dialects.unit import UnitOp
-from frustum.passes.analysis.unit_layers import UnitLayers, unit_layers
+from frustum.passes.analysis.unit_layers import UnitLayers, layers_of, unit_layers
 from frustum.passes.plan import model
 from frustum.passes.plan.cost import chunk_bytes
-from frustum.passes.plan.network.evaluate import Evaluation, evaluate, unit_of
 from frustum.passes.plan.network.layer_order import (
     LayerOrder,
     Map,
@@ -35,7 +34,7 @@ from frustum.passes.plan.network.search import (
     Ways,
 )
 from frustum.passes.plan.network.sweep import Group, Sweep, by_channels
-from frustum.passes.plan.unit import Budget, plan_unit
+from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Unit:
     `frustum-tile-partition`)."""
 
     step: Step
-    evaluation: Evaluation | None
+    evaluation: UnitPlan | None
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ def is_for_time(order: LayerOrder, target: Target) -> bool:
     return cycles * target.chip.dram.port_bytes_per_cycle > order.compulsory_bytes * products
 
 
-def cost_of(found: Plan | Solution | Evaluation, *, fastest: bool) -> tuple[float, float]:
+def cost_of(found: Plan | Solution | UnitPlan, *, fastest: bool) -> tuple[float, float]:
     """What is to be least: DRAM bytes, then cycles, or the other way round."""
     bytes_ = found.bytes if isinstance(found, Solution) else found.dram_bytes
     return (found.cycles, bytes_) if fastest else (bytes_, found.cycles)
@@ -245,7 +244,7 @@ def exact(step: Step, search: Search) -> Unit | None:
     ops = [node.op for node in nodes]
     outputs = leaving(ops, step, search.order)
     resident = values_of(step.resident, search.order)
-    unit = unit_of(ops, outputs, resident)
+    unit = layers_of(ops, outputs, resident)
     kept = {unit.ops.index(search.order.nodes[m >> FORM_BITS].op) for m in step.kept}
     also = sum(m.bytes for m in maps_of(step.kept, search.order) if m.needs_dram)  # stays, and is stored
     found: list[Unit] = []
@@ -260,7 +259,8 @@ def exact(step: Step, search: Search) -> Unit | None:
                 unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
             )
             if made is not None:
-                found.append(Unit(other, replace(made, dram_bytes=made.dram_bytes + also)))
+                moved = replace(made.cost, dram_bytes=made.dram_bytes + also)
+                found.append(Unit(other, replace(made, cost=moved)))
                 break
     return min(
         found,
@@ -324,7 +324,7 @@ def plan_runs(
     return plan_order(Search(order, target, sram_bytes, borders, keep, longest, states, seams=seams))
 
 
-def plan_given(unit: UnitOp, target: Target, sram_bytes: int, borders: str = "auto") -> Evaluation | None:
+def plan_given(unit: UnitOp, target: Target, sram_bytes: int, borders: str = "auto") -> UnitPlan | None:
     """The cheapest shape of a unit with all its maps in DRAM, in bytes, then cycles; None where `plan_unit` knows a
     cheaper one, or none of these goes."""
     layers = unit_layers(unit)
@@ -339,7 +339,7 @@ def plan_given(unit: UnitOp, target: Target, sram_bytes: int, borders: str = "au
 
 def cheapest(
     layers: UnitLayers, outputs: list[SSAValue], target: Target, sram_bytes: int, borders: str
-) -> Evaluation | None:
+) -> UnitPlan | None:
     """The best shape of the search for which all layers have pieces."""
     if not all(is_layer(op) for op in layers.ops):
         return None

@@ -106,7 +106,7 @@ def is_read_again(plan: UnitPlan, layer: Layer | None, clusters: int) -> bool:
     """Whether a layer streams its weights more than once."""
     assert layer is not None
     images, _, rows, columns = tile_counts(layer.out_dims, plan.partition, clusters)
-    return images * rows * columns > 1 and any(m.weights == "stream" for m in plan.maps)
+    return images * rows * columns > 1 and any(m is not None and m.weights == "stream" for m in plan.maps)
 
 
 @dataclass

@@ -19,7 +19,6 @@ from frustum.dialects.unit import PartitionAttr, UnitOp
 from frustum.passes.analysis.foreign import gather, sections_of
 from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.plan import model
-from frustum.passes.plan.network.evaluate import Evaluation
 from frustum.passes.plan.network.layer_order import (
     LayerOrder,
     is_side_by_side,
@@ -35,6 +34,7 @@ from frustum.passes.plan.network.optimal import (
     values_of,
 )
 from frustum.passes.plan.network.search import FORM_BITS
+from frustum.passes.plan.unit import UnitPlan
 from frustum.passes.plan.wrap import readers_between, wrap
 
 
@@ -122,7 +122,7 @@ def write(network: g.NetworkOp, plan: Plan, section: Operation | None = None, fi
             annotate(written, layers, unit.evaluation)
 
 
-def annotate(unit: UnitOp, layers: Sequence[Operation], evaluation: Evaluation) -> None:
+def annotate(unit: UnitOp, layers: Sequence[Operation], evaluation: UnitPlan) -> None:
     unit.properties["partition"] = PartitionAttr(evaluation.partition)
     unit.properties["mode"] = StringAttr("small" if evaluation.partition.depth == 1 else "large")
     for op, submap in zip(layers, evaluation.maps, strict=True):

@@ -142,11 +142,11 @@ def test_looking_at_all_partitions_finds_none_that_is_much_better(name, monkeypa
     machine = target("tiny")
     budget = plan_unit.Budget(machine.cluster.sram.capacity_bytes)
     layers = [unit_layers(unit) for unit in units(name)]
-    quick = [plan_unit.search(each, machine, budget) for each in layers]
+    quick = [plan_unit.cheapest(each, machine, budget) for each in layers]
     for bound in ("WIDEST", "LARGEST_HEIGHTS", "LOOKED_AT"):
         monkeypatch.setattr(plan_unit, bound, 10**9)
     for each, found in zip(layers, quick, strict=True):
-        best = plan_unit.search(each, machine, budget)
+        best = plan_unit.cheapest(each, machine, budget)
         assert found is not None and best is not None
         assert score(found, machine) <= 1.25 * score(best, machine)
 

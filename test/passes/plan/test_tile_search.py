@@ -9,7 +9,7 @@ from networks import Net
 from stops import target
 
 from frustum.passes.analysis.project import layers_of
-from frustum.passes.plan.tile_search import exhaust, find, fixed, shrinking
+from frustum.passes.plan.tile_search import exhaust, find_tile, fixed, shrinking
 from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.runtime.reference.graph import network_of
 
@@ -24,10 +24,10 @@ def within(elements):
 def test_100_kb_into_40_kb():
     """Halving gives 25 KB; 1/2 and then 3/4 give 37.5 KB."""
     whole, least, fits = (1, 1, 100 * 1024, 1), ONE, within(40 * 1024)
-    assert find("fixed", whole, least, fits) == (1, 1, 25 * 1024, 1)
-    assert find("exhaust", whole, least, fits) == (1, 1, 25 * 1024, 1)
-    assert find("shrinking", whole, least, fits) == (1, 1, 37.5 * 1024, 1)
-    assert find("small-to-large", whole, least, fits) == (1, 1, 40 * 1024, 1)
+    assert find_tile("fixed", whole, least, fits) == (1, 1, 25 * 1024, 1)
+    assert find_tile("exhaust", whole, least, fits) == (1, 1, 25 * 1024, 1)
+    assert find_tile("shrinking", whole, least, fits) == (1, 1, 37.5 * 1024, 1)
+    assert find_tile("small-to-large", whole, least, fits) == (1, 1, 40 * 1024, 1)
 
 
 def test_fixed_takes_dimensions_in_turn_and_channels_last():
@@ -54,7 +54,7 @@ def test_shrinking_comes_to_an_end_with_every_extent_smaller_than_before():
     [(40, (2, 2, 3, 3)), (18, (1, 2, 3, 3)), (13, (1, 2, 2, 3)), (5, (1, 2, 1, 2)), (1, ONE), (0, None)],
 )
 def test_small_to_large_grows_images_then_rows_then_columns(elements, found):
-    assert find("small-to-large", (4, 2, 3, 3), ONE, within(elements)) == found
+    assert find_tile("small-to-large", (4, 2, 3, 3), ONE, within(elements)) == found
 
 
 @given(
@@ -65,7 +65,7 @@ def test_small_to_large_grows_images_then_rows_then_columns(elements, found):
 )
 def test_what_is_found_fits_and_nothing_is_missed(search, whole, align, elements):
     least = tuple(min(w, a) for w, a in zip(whole, align, strict=True))
-    tile = find(search, whole, least, within(elements))
+    tile = find_tile(search, whole, least, within(elements))
     assert (tile is None) == (not within(elements)(least))
     if tile is not None:
         assert within(elements)(tile)

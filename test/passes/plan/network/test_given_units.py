@@ -31,7 +31,7 @@ def test_rows_that_roll_are_taken_where_they_read_less():
     found = plan_given(made, EDGE, 24 * KIB)
     assert found.partition.borders == "exchange"
     assert found.dram_bytes < plain.dram_bytes
-    assert found.footprint.total_bytes <= 24 * KIB
+    assert found.cost.sram.total_bytes <= 24 * KIB
 
 
 def test_borders_are_restricted():

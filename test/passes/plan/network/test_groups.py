@@ -72,7 +72,7 @@ def check(order, group, k, channels, clusters=1):
     partition = shapes.partition(k, channels, steps)
     projection = project(unit, partition, clusters)
     assert projection.counts[2] == steps
-    needs = footprint(unit, partition, projection, [None] * len(ops))
+    needs = footprint(unit, partition, projection)
     own = needs.total_bytes - needs.weight_bytes
     boundary = sum(int(b.buffer[k]) for b in (*group.inputs, *group.outputs))
     assert int(group.inside[k]) + boundary == own
