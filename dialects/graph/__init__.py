@@ -30,12 +30,20 @@ from frustum.dialects.graph.attributes import (
     tensor_of,
     tensor_type,
 )
-from frustum.dialects.graph.conversions import DequantizeOp, QuantizeOp
-from frustum.dialects.graph.elementwise import BinaryOp, UnaryOp
+from frustum.dialects.graph.layers import (
+    BinaryOp,
+    DequantizeOp,
+    LrnOp,
+    PoolOp,
+    QuantizeOp,
+    ReduceOp,
+    ResizeOp,
+    SoftmaxOp,
+    UnaryOp,
+)
 from frustum.dialects.graph.network import CallOp, NetworkOp, OutputOp, WeightOp
 from frustum.dialects.graph.products import ConvOp, MatmulOp
 from frustum.dialects.graph.scales import Scale, ScaleAttr, bounds, is_integer
-from frustum.dialects.graph.sums import ReduceOp, SoftmaxOp
 from frustum.dialects.graph.views import (
     ConcatOp,
     InterleaveOp,
@@ -47,7 +55,6 @@ from frustum.dialects.graph.views import (
     TransposeOp,
     TurnOp,
 )
-from frustum.dialects.graph.windows import LrnOp, PoolOp, ResizeOp
 
 __all__ = [
     "Act",

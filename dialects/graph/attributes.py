@@ -120,14 +120,6 @@ def float_attr(value: float) -> FloatAttr[Any]:
     return FloatAttr(float(value), f64)
 
 
-def ints_of(attribute: DenseArrayBase[Any]) -> Ints:
-    return tuple(attribute.get_values())
-
-
-def floats_of(attribute: DenseArrayBase[Any]) -> Floats:
-    return tuple(attribute.get_values())
-
-
 @lru_cache(maxsize=4096)
 def tensor_type(element_type: Attribute, shape: Ints) -> TensorType[Any]:
     return TensorType(element_type, shape)

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from xdsl.dialects.builtin import TensorType, UnitAttr, i32
+from xdsl.dialects.builtin import TensorType, f32, i32
 from xdsl.ir import SSAValue
-from xdsl.irdl import (
-    AttrSizedOperandSegments,
-    IRDLOperation,
-    ParsePropInAttrDict,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-    traits_def,
-)
+from xdsl.irdl import AttrSizedOperandSegments, IRDLOperation
 from xdsl.irdl.declarative_assembly_format import (
     CustomDirective,
     ParsingState,
@@ -28,38 +16,26 @@ from xdsl.irdl.declarative_assembly_format import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.graph import shapes
-from frustum.dialects.graph.attributes import (
-    ActAttr,
-    Ints,
-    int_array,
-    ints_of,
-    shape_of,
-    tensor_type,
-)
-from frustum.dialects.graph.checks import (
+from frustum.dialects.graph.attributes import ActAttr, Ints, shape_of, tensor_of, tensor_type
+from frustum.dialects.graph.declaration import (
+    ACT,
+    FLAG,
     INT,
     INTS,
-    check_bias,
+    SCALES,
+    LayerOp,
     check_elements,
     check_result,
-    i64_attr,
-    like,
-    unit,
+    operand,
+    operation,
+    prop,
 )
-from frustum.dialects.graph.scales import (
-    ScaleAttr,
-    Scales,
-    check_product,
-    check_scales,
-    is_integer,
-    scales_attr,
-)
+from frustum.dialects.graph.scales import Scales, check_product, check_scales, is_integer
 
-__all__ = ["ConvOp", "MatmulOp"]
+__all__ = ["ConvOp", "MatmulOp", "ProductOp"]
 
 
 @irdl_custom_directive
@@ -98,8 +74,26 @@ class ProductTypes(CustomDirective):
         printer.print_attribute(op.results[0].type)
 
 
-@irdl_op_definition
-class ConvOp(IRDLOperation):
+class ProductOp(LayerOp):
+    """What a convolution and a matrix product have in common: of integers a multiplier, zero points and scales, the
+    addition of a residual, and the activation."""
+
+    w_zero: SSAValue | None = operand(default=None, kw_only=True)
+    multiplier: SSAValue | None = operand(default=None, kw_only=True)
+    residual: SSAValue | None = operand(default=None, kw_only=True)
+    zeros: Ints | None = prop(INTS, default=None, kw_only=True)
+    scales: Scales | None = prop(SCALES, default=None, kw_only=True)
+    act: ActAttr | None = prop(ACT, default=None, kw_only=True)
+    custom_directives = (ProductTypes,)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+
+    def result_type(self, shape: Ints) -> TensorType[Any]:
+        is_sum = is_integer(self.operands[0]) and self.multiplier is None
+        return tensor_type(i32, shape) if is_sum else super().result_type(shape)
+
+
+@operation
+class ConvOp(ProductOp):
     """Convolution. x: [N, C, H, W], w: [M, C/groups, KH, KW], bias: [M]; pads: top, left, bottom, right.
 
     residual: of the result's shape, added before `act`.
@@ -107,23 +101,13 @@ class ConvOp(IRDLOperation):
     """
 
     name = "fgraph.conv"
-    x = operand_def(TensorType)
-    w = operand_def(TensorType)
-    bias = opt_operand_def(TensorType)
-    w_zero = opt_operand_def(TensorType)
-    multiplier = opt_operand_def(TensorType)
-    residual = opt_operand_def(TensorType)
-    strides_attr = prop_def(INTS, prop_name="strides")
-    pads_attr = prop_def(INTS, prop_name="pads")
-    dilations_attr = prop_def(INTS, prop_name="dilations")
-    groups_attr = prop_def(INT, prop_name="groups")
-    zeros_attr = opt_prop_def(INTS, prop_name="zeros")
-    scales = opt_prop_def(Scales)
-    act = opt_prop_def(ActAttr)
-    result = result_def(TensorType)
-    traits = traits_def(Pure())
-    custom_directives = (ProductTypes,)
-    irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
+    x: SSAValue = operand()
+    w: SSAValue = operand()
+    bias: SSAValue | None = operand(default=None)
+    strides: Ints = prop(INTS, default=(1, 1))
+    pads: Ints = prop(INTS, default=(0, 0, 0, 0))
+    dilations: Ints = prop(INTS, default=(1, 1))
+    groups: int = prop(INT, default=1)
     assembly_format = (
         "$x `,` $w (`,` $bias^)? (`w_zero` $w_zero^)? (`multiplier` $multiplier^)? (`residual` $residual^)? "
         "`strides` $strides `pads` $pads `dilations` $dilations `groups` $groups attr-dict `:` "
@@ -131,70 +115,21 @@ class ConvOp(IRDLOperation):
         "type($result))"
     )
 
-    def __init__(
-        self,
-        x: SSAValue,
-        w: SSAValue,
-        bias: SSAValue | None = None,
-        *,
-        strides: Ints = (1, 1),
-        pads: Ints = (0, 0, 0, 0),
-        dilations: Ints = (1, 1),
-        groups: int = 1,
-        act: ActAttr | None = None,
-        w_zero: SSAValue | None = None,
-        multiplier: SSAValue | None = None,
-        zeros: Ints | None = None,
-        residual: SSAValue | None = None,
-        scales: Sequence[ScaleAttr] | None = None,
-    ) -> None:
-        shape = shapes.conv_shape(shape_of(x), shape_of(w), strides, pads, dilations, groups)
-        super().__init__(
-            operands=[x, w, bias, w_zero, multiplier, residual],
-            properties={
-                "strides": int_array(strides),
-                "pads": int_array(pads),
-                "dilations": int_array(dilations),
-                "groups": i64_attr(groups),
-                "zeros": int_array(zeros) if zeros is not None else None,
-                "scales": scales_attr(scales),
-                "act": act,
-            },
-            result_types=[_result_type(x, multiplier, shape)],
-        )
-
-    @property
-    def strides(self) -> Ints:
-        return ints_of(self.strides_attr)
-
-    @property
-    def pads(self) -> Ints:
-        return ints_of(self.pads_attr)
-
-    @property
-    def dilations(self) -> Ints:
-        return ints_of(self.dilations_attr)
-
-    @property
-    def groups(self) -> int:
-        return self.groups_attr.value.data
-
-    @property
-    def zeros(self) -> Ints | None:
-        return None if self.zeros_attr is None else ints_of(self.zeros_attr)
-
     @property
     def kernel(self) -> Ints:
         return shape_of(self.w)[2:]
 
+    def inferred(self) -> Ints:
+        windows = self.strides, self.pads, self.dilations
+        return shapes.conv_shape(shape_of(self.x), shape_of(self.w), *windows, self.groups)
+
     def verify_(self) -> None:
-        x, w = shape_of(self.x), shape_of(self.w)
-        check_result(self, shapes.conv_shape(x, w, self.strides, self.pads, self.dilations, self.groups))
-        _check_types(self, self.x, self.w, w[0])
+        check_result(self, self.inferred())
+        _check_types(self, self.x, self.w, shape_of(self.w)[0])
 
 
-@irdl_op_definition
-class MatmulOp(IRDLOperation):
+@operation
+class MatmulOp(ProductOp):
     """Matrix product. a: [.., M, K], b: [.., K, N] (transposed where marked), bias: [N].
 
     residual: of the result's shape, added before `act`.
@@ -202,21 +137,11 @@ class MatmulOp(IRDLOperation):
     """
 
     name = "fgraph.matmul"
-    a = operand_def(TensorType)
-    b = operand_def(TensorType)
-    bias = opt_operand_def(TensorType)
-    w_zero = opt_operand_def(TensorType)
-    multiplier = opt_operand_def(TensorType)
-    residual = opt_operand_def(TensorType)
-    trans_a_attr = opt_prop_def(UnitAttr, prop_name="trans_a")
-    trans_b_attr = opt_prop_def(UnitAttr, prop_name="trans_b")
-    zeros_attr = opt_prop_def(INTS, prop_name="zeros")
-    scales = opt_prop_def(Scales)
-    act = opt_prop_def(ActAttr)
-    result = result_def(TensorType)
-    traits = traits_def(Pure())
-    custom_directives = (ProductTypes,)
-    irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
+    a: SSAValue = operand()
+    b: SSAValue = operand()
+    bias: SSAValue | None = operand(default=None)
+    trans_a: bool = prop(FLAG, default=False)
+    trans_b: bool = prop(FLAG, default=False)
     assembly_format = (
         "$a `,` $b (`,` $bias^)? (`w_zero` $w_zero^)? (`multiplier` $multiplier^)? (`residual` $residual^)? "
         "(`trans_a` $trans_a^)? (`trans_b` $trans_b^)? attr-dict `:` "
@@ -224,54 +149,12 @@ class MatmulOp(IRDLOperation):
         "type($result))"
     )
 
-    def __init__(
-        self,
-        a: SSAValue,
-        b: SSAValue,
-        bias: SSAValue | None = None,
-        *,
-        trans_a: bool = False,
-        trans_b: bool = False,
-        act: ActAttr | None = None,
-        w_zero: SSAValue | None = None,
-        multiplier: SSAValue | None = None,
-        zeros: Ints | None = None,
-        residual: SSAValue | None = None,
-        scales: Sequence[ScaleAttr] | None = None,
-    ) -> None:
-        shape = shapes.matmul_shape(shape_of(a), shape_of(b), trans_a, trans_b)
-        super().__init__(
-            operands=[a, b, bias, w_zero, multiplier, residual],
-            properties={
-                "trans_a": unit(trans_a),
-                "trans_b": unit(trans_b),
-                "zeros": int_array(zeros) if zeros is not None else None,
-                "scales": scales_attr(scales),
-                "act": act,
-            },
-            result_types=[_result_type(a, multiplier, shape)],
-        )
-
-    @property
-    def trans_a(self) -> bool:
-        return self.trans_a_attr is not None
-
-    @property
-    def trans_b(self) -> bool:
-        return self.trans_b_attr is not None
-
-    @property
-    def zeros(self) -> Ints | None:
-        return None if self.zeros_attr is None else ints_of(self.zeros_attr)
+    def inferred(self) -> Ints:
+        return shapes.matmul_shape(shape_of(self.a), shape_of(self.b), self.trans_a, self.trans_b)
 
     def verify_(self) -> None:
-        expected = shapes.matmul_shape(shape_of(self.a), shape_of(self.b), self.trans_a, self.trans_b)
-        check_result(self, expected)
-        _check_types(self, self.a, self.b, expected[-1])
-
-
-def _result_type(x: SSAValue, multiplier: SSAValue | None, shape: Ints) -> TensorType[Any]:
-    return tensor_type(i32, shape) if is_integer(x) and multiplier is None else like(x, shape)
+        check_result(self, self.inferred())
+        _check_types(self, self.a, self.b, self.inferred()[-1])
 
 
 def _check_types(op: ConvOp | MatmulOp, x: SSAValue, w: SSAValue, columns: int) -> None:
@@ -285,7 +168,7 @@ def _check_types(op: ConvOp | MatmulOp, x: SSAValue, w: SSAValue, columns: int) 
         _check_residual(op)
         return
     check_elements(x, w, op.result)
-    check_bias(x, op.bias, columns)
+    _check_bias(x, op.bias, columns)
     if any(field is not None for field in (op.zeros, op.w_zero, op.multiplier, op.scales)):
         raise VerifyException("zeros, w_zero, multiplier and scales belong to products of integers")
 
@@ -298,6 +181,17 @@ def _check_residual(op: ConvOp | MatmulOp) -> None:
         return
     check_scales(op.scales, op.result, op.residual, op.result)
     assert op.scales is not None and op.zeros is not None
-    product = op.scales.data[0]
+    product = op.scales[0]
     if product.zero != op.zeros[1]:
         raise VerifyException(f"the product's zero point is {op.zeros[1]} in zeros, {product.zero} in scales")
+
+
+def _check_bias(x: SSAValue, bias: SSAValue | None, length: int) -> None:
+    """A bias is a vector, in the operand's type or in f32 (the machine keeps it so)."""
+    if bias is None:
+        return
+    if shape_of(bias) != (length,):
+        raise VerifyException(f"the bias has shape {shape_of(bias)}, expected {(length,)}")
+    element, own = tensor_of(bias).element_type, tensor_of(x).element_type
+    if element not in (f32, own):
+        raise VerifyException(f"the bias has elements of {element}, expected f32 or {own}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from xdsl.dialects.builtin import ArrayAttr, IntegerType, Signedness, f32, i8, i16, i32
+from xdsl.dialects.builtin import IntegerType, Signedness, f32, i8, i16, i32
 from xdsl.ir import Attribute, Data, SSAValue
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
@@ -23,7 +23,7 @@ from frustum.dialects.graph.attributes import (
     tensor_of,
 )
 
-__all__ = ["Scale", "ScaleAttr", "Scales", "bounds", "check_no_scales", "check_scales", "is_integer", "scales_attr"]
+__all__ = ["Scale", "ScaleAttr", "Scales", "bounds", "check_no_scales", "check_scales", "is_integer"]
 
 PRODUCT_TYPES = (i8, i16)
 """Integers that layers compute with."""
@@ -71,12 +71,8 @@ class ScaleAttr(Data[Scale]):
             printer.print_string(f"{float_text(self.scale)}, {self.zero}")
 
 
-Scales = ArrayAttr[ScaleAttr]
+Scales: TypeAlias = Sequence[ScaleAttr]
 """Of each operand, then of the result."""
-
-
-def scales_attr(scales: Sequence[ScaleAttr] | None) -> Scales | None:
-    return ArrayAttr(scales) if scales else None
 
 
 def is_integer(value: SSAValue) -> bool:

@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
-from frustum.dialects.graph.attributes import int_array
+from frustum.dialects.graph.attributes import float_attr, int_array
 from frustum.dialects.module import SCALE
 from frustum.passes.dequantised import Dequantised, dequantised_of
 from frustum.passes.element_types import numpy_of
@@ -85,7 +85,7 @@ def _sink(op: Operation) -> None:
     element = g.tensor_of(source.x).element_type
     properties = dict(op.properties)
     if isinstance(op, g.PadOp):
-        properties["value"] = type(op.value_attr)(float(_step_of(op.value, source.from_)), op.value_attr.type)
+        properties["value"] = float_attr(_step_of(op.value, source.from_))
     new = _rebuilt(op, [source.x], element, properties)
     after = g.DequantizeOp(new.results[0], source.from_)
     _place(op, new, after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, ModuleOp, i32
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i32
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
@@ -64,7 +64,7 @@ def takes_residual(addition: BinaryOp, place: int) -> bool:
         return True
     if product.multiplier is None or product.zeros is None or addition.scales is None:
         return False
-    return product.zeros[1] == addition.scales.data[place].zero
+    return product.zeros[1] == addition.scales[place].zero
 
 
 def take_in(product: Product, addition: BinaryOp, place: int, residual: SSAValue) -> None:
@@ -78,10 +78,10 @@ def take_in(product: Product, addition: BinaryOp, place: int, residual: SSAValue
     assert isinstance(sizes, DenseArrayBase)
     product.properties["operandSegmentSizes"] = DenseArrayBase.from_list(i32, [*sizes.get_values()[:-1], 1])
     if addition.act is not None:
-        product.properties["act"] = addition.act
+        product.act = addition.act
     if addition.scales is not None:
-        scales = addition.scales.data
-        product.properties["scales"] = ArrayAttr([scales[place], scales[1 - place], scales[2]])
+        scales = addition.scales
+        product.scales = (scales[place], scales[1 - place], scales[2])
 
 
 def _preference(value: SSAValue) -> tuple[bool, int]:

@@ -51,7 +51,7 @@ def split(op: g.ReduceOp, limit: int) -> None:
         new.append(step)
         return step.results[0]
 
-    scales = op.scales.data if op.scales is not None else None  # of integers the parts are summed up in f32
+    scales = op.scales  # of integers the parts are summed up in f32
     x = emit(g.DequantizeOp(op.x, scales[0])) if scales else op.x
     x = emit(g.ReshapeOp(x, (before, length // part, part, after)))
     x = emit(g.ReduceOp(str(op.kind), x, (2,), True))

@@ -180,7 +180,7 @@ def _scale_of(op: Operation) -> g.ScaleAttr | None:
     """What the integers of an operation's result stand for, where it tells."""
     scales = getattr(op, "scales", None)
     if scales is not None:
-        last = scales.data[-1]
+        last = scales[-1]
         assert isinstance(last, g.ScaleAttr)
         return last
     noted = op.attributes.get(SCALE)

@@ -111,7 +111,7 @@ class ReferenceExecutor:
         if scales is not None and not _is_product(op):
             reals = (kernels.integer.dequantize(q, *s.data) for q, s in zip(operands, scales, strict=False))
             computed = _activated(op, OPERATIONS[type(op)](op, *reals))
-            computed = _quantized(computed, scales.data[-1], op.results[0])
+            computed = _quantized(computed, scales[-1], op.results[0])
         else:
             computed = _activated(op, OPERATIONS[type(op)](op, *operands))
         assert computed.shape == type_.get_shape(), f"{op}: computed {computed.shape}"
@@ -308,7 +308,7 @@ OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.SoftmaxOp: lambda op, x: kernels.softmax(x, op.axis),
     graph.LrnOp: _lrn,
     graph.ResizeOp: _resize,
-    graph.UnaryOp: lambda op, x: kernels.unary(op.kind, x, op.alpha, op.beta),
+    graph.UnaryOp: lambda op, x: kernels.unary(op.kind, x, op.act.alpha, op.act.beta),
     graph.BinaryOp: lambda op, a, b: kernels.binary(op.kind, a, b),
     graph.ConcatOp: lambda op, *xs: np.concatenate(xs, op.axis),
     graph.SliceOp: lambda op, x: kernels.slice_elements(x, op.starts, op.steps, _result_shape(op)),

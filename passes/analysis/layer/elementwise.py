@@ -57,7 +57,7 @@ def elementwise(op: Operation, kind: str, operands: Sequence[SSAValue], params: 
 
 
 def unary(op: g.UnaryOp) -> Layer:
-    params = {"kind": str(op.kind), "alpha": float(op.alpha), "beta": float(op.beta), **scales_params(op)}
+    params = {"kind": str(op.kind), "alpha": op.act.alpha, "beta": op.act.beta, **scales_params(op)}
     return elementwise(op, "unary", [op.x], params)
 
 

@@ -18,7 +18,6 @@ from frustum.dialects.graph import (
     is_integer,
     tensor_of,
 )
-from frustum.dialects.graph.attributes import int_array
 
 __all__ = ["FuseActivation", "FusePad"]
 
@@ -42,8 +41,8 @@ class FuseActivation(RewritePattern):
         if not all(isinstance(producer, Layer) and producer.act is None for producer in producers):
             return
         for producer in producers:
-            assert isinstance(producer, Operation)
-            producer.properties["act"] = op.act
+            assert isinstance(producer, Layer)
+            producer.act = op.act
             rewriter.notify_op_modified(producer)
         rewriter.replace(op, (), [op.x])
 
@@ -62,7 +61,7 @@ class FusePad(RewritePattern):
         added = (*pad.low[PLANE:], *pad.high[PLANE:])
         if min(added) < 0:  # a crop, then a border: not the same as their sum
             return
-        op.properties["pads"] = int_array(tuple(a + b for a, b in zip(op.pads, added, strict=True)))
+        op.pads = tuple(a + b for a, b in zip(op.pads, added, strict=True))
         op.operands[0] = pad.x
         rewriter.notify_op_modified(op)
         rewriter.erase(pad)

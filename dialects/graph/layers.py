@@ -1,0 +1,279 @@
+"""Layers of the vector unit: windows, sums, functions of elements, and conversions to and from integers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects.builtin import TensorType, f32, i8
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import VarConstraint, base, result_def
+from xdsl.utils.exceptions import VerifyException
+
+from frustum.dialects.functions import Function, Interpolation, Pooling
+from frustum.dialects.graph import shapes
+from frustum.dialects.graph.attributes import (
+    ActAttr,
+    ArithmeticAttr,
+    Floats,
+    InterpolationAttr,
+    Ints,
+    Number,
+    PoolingAttr,
+    ReductionAttr,
+    RoundingAttr,
+    shape_of,
+    tensor_of,
+    tensor_type,
+)
+from frustum.dialects.graph.declaration import (
+    ACT,
+    FLAG,
+    FLOAT,
+    FLOATS,
+    INT,
+    INTS,
+    SCALES,
+    Kind,
+    LayerOp,
+    check_result,
+    given,
+    like,
+    operand,
+    operation,
+    prop,
+    word,
+)
+from frustum.dialects.graph.scales import (
+    PRODUCT_TYPES,
+    ScaleAttr,
+    Scales,
+    check_no_scales,
+    check_scales,
+    check_zero,
+)
+
+__all__ = ["BinaryOp", "DequantizeOp", "LrnOp", "PoolOp", "QuantizeOp", "ReduceOp", "ResizeOp", "SoftmaxOp", "UnaryOp"]
+
+
+@operation
+class PoolOp(LayerOp):
+    """Pooling. `ceil_pads` [bottom, right] is what ceil_mode adds to `pads`: it never counts in a divisor."""
+
+    name = "fgraph.pool"
+    kind: str = prop(word(PoolingAttr))
+    x: SSAValue = operand()
+    kernel: Ints = prop(INTS)
+    strides: Ints = prop(INTS, default=(1, 1))
+    pads: Ints = prop(INTS, default=(0, 0, 0, 0))
+    dilations: Ints = prop(INTS, default=(1, 1))
+    ceil_pads: Ints = prop(INTS, default=(0, 0))
+    count_include_pad: bool = prop(FLAG, default=False)
+    act: ActAttr | None = prop(ACT, default=None)
+    scales: Scales | None = prop(SCALES, default=None)
+    assembly_format = (
+        "$kind $x `kernel` $kernel `strides` $strides `pads` $pads `dilations` $dilations "
+        "`ceil_pads` $ceil_pads (`count_include_pad` $count_include_pad^)? "
+        "attr-dict `:` functional-type(operands, results)"
+    )
+
+    def inferred(self) -> Ints:
+        windows = self.kernel, self.strides, self.pads, self.dilations
+        return shapes.pool_shape(shape_of(self.x), *windows, self.ceil_pads)
+
+    def verify_(self) -> None:
+        super().verify_()
+        if self.kind == Pooling.MAX and self.count_include_pad:
+            raise VerifyException("count_include_pad belongs to avg")
+        if self.kind == Pooling.MAX:
+            check_no_scales(self.scales, self.act, self.x)
+        else:
+            check_scales(self.scales, self.x, self.result)
+
+
+@operation
+class LrnOp(LayerOp):
+    """x / (bias + alpha / size * sum of x**2 over `size` neighbouring channels) ** beta"""
+
+    name = "fgraph.lrn"
+    T: ClassVar = VarConstraint("T", base(TensorType))
+    x: SSAValue = operand(T)
+    size: int = prop(INT)
+    alpha: float = prop(FLOAT)
+    beta: float = prop(FLOAT)
+    bias: float = prop(FLOAT)
+    scales: Scales | None = prop(SCALES, default=None)
+    result = result_def(T)
+    custom_directives = (Number,)
+    assembly_format = (
+        "$x `size` $size `alpha` custom<Number>($alpha) `beta` custom<Number>($beta) "
+        "`bias` custom<Number>($bias) attr-dict `:` type($result)"
+    )
+
+    def verify_(self) -> None:
+        if self.size < 1:
+            raise VerifyException(f"size must be positive, found {self.size}")
+        if len(shape_of(self.x)) < 2:
+            raise VerifyException("expected an operand with channels")
+        check_scales(self.scales, self.x, self.result)
+
+
+@operation
+class ResizeOp(LayerOp):
+    """Resize of the plane: output index o reads input position o * scale + offset, clamped to the edge."""
+
+    name = "fgraph.resize"
+    mode: str = prop(word(InterpolationAttr))
+    x: SSAValue = operand()
+    plane: Ints = given(
+        lambda op, plane: like(op.x, (*shape_of(op.x)[:2], *plane)), lambda op: shape_of(op.result)[2:]
+    )
+    rounding: str = prop(word(RoundingAttr), default="floor", kw_only=True)
+    scale: Floats = prop(FLOATS)
+    offset: Floats = prop(FLOATS)
+    scales: Scales | None = prop(SCALES, default=None)
+    assembly_format = (
+        "$mode $x `rounding` $rounding `scale` $scale `offset` $offset attr-dict `:` "
+        "functional-type(operands, results)"
+    )
+
+    def inferred(self) -> Ints:
+        return shape_of(self.result)
+
+    def verify_(self) -> None:
+        x, result = shape_of(self.x), shape_of(self.result)
+        if len(x) != shapes.SPATIAL_RANK or len(result) != shapes.SPATIAL_RANK or x[:2] != result[:2]:
+            raise VerifyException(
+                f"expected 4-D shapes with equal batch and channels, found {x} and {result}"
+            )
+        if len(self.scale) != 2 or len(self.offset) != 2:
+            raise VerifyException("expected two scales and two offsets")
+        super().verify_()
+        if self.mode == Interpolation.NEAREST:
+            check_no_scales(self.scales, None, self.x)
+        else:
+            check_scales(self.scales, self.x, self.result)
+
+
+@operation
+class ReduceOp(LayerOp):
+    """Reduction over axes; a global pool is one over h and w."""
+
+    name = "fgraph.reduce"
+    kind: str = prop(word(ReductionAttr))
+    x: SSAValue = operand()
+    axes: Ints = prop(INTS)
+    keepdims: bool = prop(FLAG, default=True)
+    scales: Scales | None = prop(SCALES, default=None)
+    assembly_format = (
+        "$kind $x `axes` $axes (`keepdims` $keepdims^)? attr-dict `:` functional-type(operands, results)"
+    )
+
+    def inferred(self) -> Ints:
+        return shapes.reduce_shape(shape_of(self.x), self.axes, self.keepdims)
+
+    def verify_(self) -> None:
+        super().verify_()
+        check_scales(self.scales, self.x, self.result)
+
+
+@operation
+class SoftmaxOp(LayerOp):
+    """Softmax along one axis."""
+
+    name = "fgraph.softmax"
+    T: ClassVar = VarConstraint("T", base(TensorType))
+    x: SSAValue = operand(T)
+    axis: int = prop(INT)
+    scales: Scales | None = prop(SCALES, default=None)
+    result = result_def(T)
+    assembly_format = "$x `axis` $axis attr-dict `:` type($result)"
+
+    def verify_(self) -> None:
+        shapes.check_axis(self.axis, len(shape_of(self.x)))
+        check_scales(self.scales, self.x, self.result)
+
+
+@operation
+class UnaryOp(LayerOp):
+    """A function of every element."""
+
+    name = "fgraph.unary"
+    T: ClassVar = VarConstraint("T", base(TensorType))
+    act: ActAttr = prop(ACT)
+    x: SSAValue = operand(T)
+    scales: Scales | None = prop(SCALES, default=None)
+    result = result_def(T)
+    assembly_format = "$act $x attr-dict `:` type($result)"
+
+    def __init__(self, function: ActAttr | str, x: SSAValue, scales: Scales | None = None) -> None:
+        super().__init__(ActAttr.of(function) if isinstance(function, str) else function, x, scales)
+
+    @property
+    def kind(self) -> Function:
+        return self.act.kind
+
+    def verify_(self) -> None:
+        super().verify_()
+        check_scales(self.scales, self.x, self.result)
+
+
+@operation
+class BinaryOp(LayerOp):
+    """A function of the elements of two tensors, with numpy's broadcasting."""
+
+    name = "fgraph.binary"
+    kind: str = prop(word(ArithmeticAttr))
+    a: SSAValue = operand()
+    b: SSAValue = operand()
+    act: ActAttr | None = prop(ACT, default=None)
+    scales: Scales | None = prop(SCALES, default=None)
+    assembly_format = "$kind $a `,` $b attr-dict `:` functional-type(operands, results)"
+
+    def inferred(self) -> Ints:
+        return shapes.broadcast_shape(shape_of(self.a), shape_of(self.b))
+
+    def verify_(self) -> None:
+        super().verify_()
+        check_scales(self.scales, self.a, self.b, self.result)
+
+
+@operation
+class QuantizeOp(LayerOp):
+    """f32 numbers as integers: saturate(round(x / scale) + zero), half to even."""
+
+    name = "fgraph.quantize"
+    x: SSAValue = operand()
+    to: ScaleAttr = prop(Kind(ScaleAttr))
+    element: Attribute = given(
+        lambda op, element: tensor_type(element, shape_of(op.x)),
+        lambda op: tensor_of(op.result).element_type,
+        default=i8,
+    )
+    assembly_format = "$x attr-dict `:` functional-type(operands, results)"
+
+    def verify_(self) -> None:
+        check_result(self, shape_of(self.x))
+        source, target = tensor_of(self.x).element_type, self.element
+        if source != f32 or target not in PRODUCT_TYPES:
+            raise VerifyException(f"quantising is from f32 to i8 or i16, found {source} to {target}")
+        check_zero(self.to.zero, target)
+
+
+@operation
+class DequantizeOp(LayerOp):
+    """Integers as the f32 numbers that they stand for: (q - zero) * scale."""
+
+    name = "fgraph.dequantize"
+    x: SSAValue = operand()
+    from_: ScaleAttr = prop(Kind(ScaleAttr), ir_name="from")
+    assembly_format = "$x attr-dict `:` functional-type(operands, results)"
+
+    def result_type(self, shape: Ints) -> TensorType[Attribute]:
+        return tensor_type(f32, shape)
+
+    def verify_(self) -> None:
+        check_result(self, shape_of(self.x))
+        source, target = tensor_of(self.x).element_type, tensor_of(self.result).element_type
+        if target != f32:
+            raise VerifyException(f"dequantising is to f32, found {target}")
+        check_zero(self.from_.zero, source)
