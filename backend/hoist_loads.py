@@ -15,9 +15,10 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.backend.waits.read_code import target_of
+from frustum.dialects.extents import ALIGNMENT_BYTES
 from frustum.dialects.isa.instruction import Instruction, value_of
-from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, BarrierOp, ExternalOp, ProgramOp
-from frustum.dialects.isa.transfer import CopyOp
+from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp
 
 CROSSING = 8
 """So many loads at most move over a barrier: `frustum-join-sections` leaves room for their code."""

@@ -15,10 +15,11 @@ from frustum.backend.file.encoder import encode
 from frustum.backend.file.read_program import read_nodes
 from frustum.backend.waits.counters import least_slots
 from frustum.backend.waits.read_code import read_code, target_of
+from frustum.dialects.extents import ALIGNMENT_BYTES
 from frustum.dialects.isa.format import WORD_BYTES
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.program import CORE_ENGINES, Engine, Program
-from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, BarrierOp, ExternalOp, FetchOp, ProgramOp
+from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, FetchOp, ProgramOp
 from frustum.dialects.target import Target
 
 EVENT_WORDS = 6
@@ -137,6 +138,6 @@ def fetch_pages_ahead(program: ProgramOp) -> None:
     first = next((op for op in block.ops if not isinstance(op, ExternalOp)), None)
     if first is None:
         return
-    block.insert_ops_before([FetchOp(page) for page in range(min(2, len(barriers) + 1))], first)
+    block.insert_ops_before([FetchOp(page=page) for page in range(min(2, len(barriers) + 1))], first)
     for page, barrier in enumerate(barriers[:-1], 2):
-        block.insert_op_after(FetchOp(page), barrier)
+        block.insert_op_after(FetchOp(page=page), barrier)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from frustum.dialects.isa.fields import REGISTERS, FieldError, Kind, RegisterKind
+from frustum.dialects.isa.fields import REGISTERS, FieldError, FieldKind, RegisterKind
 from frustum.dialects.isa.format import (
     ACT_FORMAT,
     AFFINE_FORMAT,
@@ -202,7 +202,7 @@ class _Writer:
             shift += WORD_BITS
         self._append(total, words)
 
-    def _number(self, name: str, kind: Kind, value: int) -> int:
+    def _number(self, name: str, kind: FieldKind, value: int) -> int:
         try:
             return kind.write(value, self)[0]
         except FieldError as error:

@@ -17,39 +17,9 @@ from frustum.dialects.isa import program as p
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.format import WAITS_INSIDE
 from frustum.dialects.isa.instruction import Instruction, value_of
-from frustum.dialects.isa.line_buffer import LineBufferOp
-from frustum.dialects.isa.matrix import ConvOp
-from frustum.dialects.isa.sync import (
-    AllocOp,
-    BarrierOp,
-    ExternalOp,
-    FetchOp,
-    ProgramOp,
-    RepeatOp,
-    WaitOp,
-)
-from frustum.dialects.isa.table import TableOp
-from frustum.dialects.isa.transfer import CopyOp
-from frustum.dialects.isa.vector import BinaryOp, LrnOp, PoolOp, ReduceOp, ResizeOp, SoftmaxOp, UnaryOp
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.module import DTYPE, LAYERS, OWN_ELEMENTS, TARGET, UNITS, USEFUL_MACS
 from frustum.dialects.target import from_attribute, to_json
-
-TYPE_OF: dict[type[Instruction], type] = {
-    CopyOp: p.Copy,
-    LineBufferOp: p.LineBuffer,
-    ConvOp: p.Conv,
-    PoolOp: p.Pool,
-    UnaryOp: p.Unary,
-    BinaryOp: p.Binary,
-    SoftmaxOp: p.Softmax,
-    ReduceOp: p.Reduce,
-    LrnOp: p.Lrn,
-    ResizeOp: p.Resize,
-    FetchOp: p.Fetch,
-    TableOp: p.TableLoad,
-    BarrierOp: p.Barrier,
-    WaitOp: p.Hold,
-}
 
 
 def read_program(module: ModuleOp) -> p.Program:
@@ -169,23 +139,20 @@ class _Reader:
         return int(address)
 
     def _instruction(self, op: Instruction) -> p.Instruction:
-        values: dict[str, Any] = {
-            name: value_of(a) for name, a in op.properties.items() if name != "operandSegmentSizes"
-        }
+        views: dict[str, p.View] = {}
         for operand, view in op.VIEWS:
             buffer = getattr(op, operand)
             if buffer is not None:
                 if buffer not in self.places:
                     raise VerifyException(f"'{op.name}': {operand} is a buffer that is made behind it")
                 memory, address, ring = self.places[buffer]
-                relative: p.View = values[view]
+                relative: p.View = getattr(op, view).data
                 if relative.wrap is not None and ring is not None:
                     raise VerifyException(
                         f"'{op.name}': {view} wraps, so its buffer is one ring, but it has {ring.depth} copies"
                     )
-                values[view] = replace(relative, offset=relative.offset + address, memory=memory, ring=ring)
-        instruction: p.Instruction = TYPE_OF[type(op)](**values)
-        return instruction
+                views[view] = replace(relative, offset=relative.offset + address, memory=memory, ring=ring)
+        return op.plain(**views)
 
 
 def _target(module: ModuleOp) -> str:

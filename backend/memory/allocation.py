@@ -17,9 +17,9 @@ from frustum.backend.memory.packing import pack, pack_apart, usable
 from frustum.backend.memory.prefetch import Want, wants_of, wishes_of
 from frustum.backend.waits.loop_tree import Path
 from frustum.backend.waits.read_code import Code, layer_of, read_code, target_of
-from frustum.dialects.extents import aligned
+from frustum.dialects.extents import ALIGNMENT_BYTES, aligned
 from frustum.dialects.isa.program import IMAGE_CLASSES, MEMORIES, Memory
-from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, ExternalOp, ProgramOp
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.module import LAYERS, PEAK, texts_of
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit

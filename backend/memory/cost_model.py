@@ -22,9 +22,8 @@ from xdsl.dialects.builtin import DenseArrayBase
 from frustum.backend.waits.loop_tree import Instruction as Plain
 from frustum.backend.waits.read_code import Code, Section
 from frustum.dialects.isa.instruction import Instruction
-from frustum.dialects.isa.matrix import ConvOp
+from frustum.dialects.isa.operations import ConvOp, CopyOp
 from frustum.dialects.isa.program import ELEMENT_BYTES
-from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import Convolution, matrix_work
 

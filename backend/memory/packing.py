@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.isa.sync import ALIGNMENT_BYTES
+from frustum.dialects.extents import ALIGNMENT_BYTES
 
 ROUNDS = 200
 """Searches beyond this found nothing more on the sizes of our networks."""

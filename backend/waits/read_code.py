@@ -21,9 +21,9 @@ from frustum.backend.waits.loop_tree import Instruction as Plain
 from frustum.dialects.foreign import is_foreign
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import Instruction
+from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box, Span
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
-from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target, from_attribute
 

@@ -131,4 +131,4 @@ def _write(code: Code, section: Section, events: Events) -> None:
         anchor = code.operations[hold.position]
         block = anchor.parent_block()
         assert block is not None
-        block.insert_op_before(WaitOp(hold.engine, stage=hold.stage, waits=waits), anchor)
+        block.insert_op_before(WaitOp(engine=hold.engine, stage=hold.stage, waits=waits), anchor)

@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
-from xdsl.ir import Data, TypeAttribute
+from xdsl.ir import Attribute, Data, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
@@ -253,6 +253,10 @@ class RealsAttr(Data[tuple[float, ...]]):
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string("<" + ", ".join(map(real_text, self.data)) + ">")
 
+
+ALL: list[type[Attribute]] = [
+    BufferType, AffineAttr, ViewAttr, SpanAttr, BoxAttr, WaitsAttr, ActAttr, ScalesAttr, RealAttr, RealsAttr
+]  # fmt: skip
 
 # ------------------------------------------------------------------------------------------ text
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, Protocol
 
-from frustum.dialects.isa.program import Box, Span
+from frustum.dialects.isa.values import Box
 
 RegisterKind = Literal["affine", "view", "span", "act", "scale"]
 REGISTERS = 256
@@ -54,7 +52,7 @@ class FieldError(ValueError):
         return f"{self.field}: {text}" if self.field else text
 
 
-class Kind(ABC):
+class FieldKind(ABC):
     """One kind of field."""
 
     widths: tuple[int, ...]
@@ -68,13 +66,9 @@ class Kind(ABC):
         """The value, from as many numbers."""
 
 
-@dataclass(frozen=True)
-class Unsigned(Kind):
-    bits: int
-
-    @cached_property
-    def widths(self) -> tuple[int, ...]:  # type: ignore[override]
-        return (self.bits,)
+class Unsigned(FieldKind):
+    def __init__(self, bits: int) -> None:
+        self.bits, self.widths = bits, (bits,)
 
     def write(self, value: int, registers: Numbers) -> tuple[int, ...]:
         if not 0 <= value < 1 << self.bits:
@@ -85,13 +79,9 @@ class Unsigned(Kind):
         return next(bits)
 
 
-@dataclass(frozen=True)
-class Signed(Kind):
-    bits: int
-
-    @cached_property
-    def widths(self) -> tuple[int, ...]:  # type: ignore[override]
-        return (self.bits,)
+class Signed(FieldKind):
+    def __init__(self, bits: int) -> None:
+        self.bits, self.widths = bits, (bits,)
 
     def write(self, value: int, registers: Numbers) -> tuple[int, ...]:
         half = 1 << self.bits - 1
@@ -104,7 +94,7 @@ class Signed(Kind):
         return value - (1 << self.bits) if value >> self.bits - 1 else value
 
 
-class Flag(Kind):
+class Flag(FieldKind):
     widths = (1,)
 
     def write(self, value: bool, registers: Numbers) -> tuple[int, ...]:
@@ -114,7 +104,7 @@ class Flag(Kind):
         return bool(next(bits))
 
 
-class Real(Kind):
+class Real(FieldKind):
     """f64."""
 
     widths = (64,)
@@ -128,7 +118,7 @@ class Real(Kind):
         return float(value)
 
 
-class OneOf(Kind):
+class OneOf(FieldKind):
     """One of a list of words, by its place in the list."""
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -148,12 +138,13 @@ class OneOf(Kind):
         return self.words[place]
 
 
-@dataclass(frozen=True)
-class Register(Kind):
+class Register(FieldKind):
     """A value of the register file."""
 
-    kind: RegisterKind
     widths = (REGISTER_BITS,)
+
+    def __init__(self, kind: RegisterKind) -> None:
+        self.kind = kind
 
     def write(self, value: Any, registers: Numbers) -> tuple[int, ...]:
         return (registers.number_of(self.kind, value),)
@@ -162,7 +153,7 @@ class Register(Kind):
         return registers.value_of(self.kind, next(bits))
 
 
-class BoxOf(Kind):
+class BoxOf(FieldKind):
     """A box: four span registers."""
 
     widths = (REGISTER_BITS,) * DIMENSIONS
@@ -171,11 +162,10 @@ class BoxOf(Kind):
         return tuple(registers.number_of("span", span) for span in value.spans)
 
     def read(self, bits: Iterator[int], registers: Values) -> Box:
-        spans: list[Span] = [registers.value_of("span", next(bits)) for _ in range(DIMENSIONS)]
-        return Box.of(*spans)
+        return Box.of(*(registers.value_of("span", next(bits)) for _ in range(DIMENSIONS)))
 
 
-class Mask(Kind):
+class Mask(FieldKind):
     """A sorted set of small numbers, one bit each."""
 
     def __init__(self, bits: int) -> None:
@@ -195,10 +185,10 @@ class Mask(Kind):
         return tuple(bit for bit in range(self.bits) if mask >> bit & 1)
 
 
-class Several(Kind):
+class Several(FieldKind):
     """A tuple of equal fields."""
 
-    def __init__(self, count: int, kind: Kind) -> None:
+    def __init__(self, count: int, kind: FieldKind) -> None:
         self.count, self.kind = count, kind
         self.widths = kind.widths * count
 
@@ -211,10 +201,10 @@ class Several(Kind):
         return tuple(self.kind.read(bits, registers) for _ in range(self.count))
 
 
-class Maybe(Kind):
+class Maybe(FieldKind):
     """A value or None: one bit of presence, then the value."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: FieldKind) -> None:
         self.kind = kind
         self.widths = (1, *kind.widths)
         self._absent = (0,) * len(self.widths)
@@ -230,10 +220,10 @@ class Maybe(Kind):
             next(bits)
 
 
-class Record(Kind):
+class Record(FieldKind):
     """A small dataclass, field by field."""
 
-    def __init__(self, type_: type, **fields: Kind) -> None:
+    def __init__(self, type_: type, **fields: FieldKind) -> None:
         self.type, self.fields = type_, tuple(fields.items())
         self.widths = tuple(width for kind in fields.values() for width in kind.widths)
 

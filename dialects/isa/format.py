@@ -12,15 +12,19 @@ words; one of 64 bits takes two whole words.  Every instruction begins with `opc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.fields import (
     REGISTER_BITS,
     BoxOf,
     FieldError,
+    FieldKind,
     Flag,
-    Kind,
     Mask,
     Maybe,
     Numbers,
@@ -33,37 +37,20 @@ from frustum.dialects.isa.fields import (
     Unsigned,
     Values,
 )
-from frustum.dialects.isa.program import (
-    BINARY_KINDS,
+from frustum.dialects.isa.program import Common, Instruction
+from frustum.dialects.isa.values import (
     ELEMENTS,
     ENGINES,
-    LINE_MODES,
-    LINE_SOURCES,
     MAX_LOOPS,
     MEMORIES,
-    POOL_KINDS,
-    REDUCE_KINDS,
-    RESIZE_MODES,
-    ROUNDINGS,
-    RUN_MODES,
     SCOPES,
-    TABLE_ENTRIES,
     UNARY_KINDS,
-    Barrier,
-    Binary,
-    Conv,
-    Copy,
-    Fetch,
-    Hold,
-    LineBuffer,
-    Lrn,
-    Pool,
-    Reduce,
-    Resize,
+    Act,
+    Affine,
+    Box,
     Ring,
-    Softmax,
-    TableLoad,
-    Unary,
+    Span,
+    View,
     Wait,
     Wrap,
 )
@@ -76,22 +63,62 @@ LENGTH_BITS = 4
 WAITS_INSIDE = 2
 SLOT = Unsigned(11)
 STAGE = Unsigned(6)
-AFFINE, VIEW, SPAN = Register("affine"), Register("view"), Register("span")
-ACT, SCALE = Maybe(Register("act")), Register("scale")
-LEVEL = Maybe(Unsigned(3))
-ENTRY = Unsigned(6)
-PAIR = Several(2, Unsigned(16))
-ZERO_POINT = Signed(16)
-SCALES = Maybe(Several(2, SCALE))
-"""Of the operand, of the result."""
+AFFINE = Register("affine")
+KINDS: Mapping[object, FieldKind] = {
+    Affine: AFFINE,
+    View: Register("view"),
+    Span: Register("span"),
+    Act: Register("act"),
+    Box: BoxOf(),
+    bool: Flag(),
+    float: Real(),
+    tuple[float, float]: Several(2, Real()),
+}
+"""How a field is written whose declaration says no more than its type."""
 
 
 @dataclass(frozen=True)
-class Placed:
+class DeclaredField:
+    """A field of an instruction as `program.py` declares it: what it holds unless that is None, how it is written."""
+
+    name: str
+    type: Any
+    kind: FieldKind
+    default: Any
+    """`MISSING`: it must be given."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What it may be, if it is one of some words."""
+        return self.kind.words if isinstance(self.kind, OneOf) else ()
+
+
+@cache
+def declared_fields(instruction: type[Common]) -> tuple[DeclaredField, ...]:
+    """The fields that are an instruction's own, in the order of their bits."""
+    hints = get_type_hints(instruction, include_extras=True)
+    common = {field.name for field in fields(Common)}
+    own = [field for field in fields(instruction) if field.name not in common]
+    return tuple(_declared(field.name, hints[field.name], field.default) for field in own)
+
+
+def _declared(name: str, hint: Any, default: Any) -> DeclaredField:
+    members = [member for member in get_args(hint) if member is not NoneType]
+    if is_optional := NoneType in get_args(hint):
+        (hint,) = members
+    type_, *notes = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+    if get_origin(type_) is Literal:
+        type_, notes = str, [OneOf(get_args(type_))]
+    kind = notes[0] if notes else KINDS[type_]
+    return DeclaredField(name, type_, Maybe(kind) if is_optional else kind, default)
+
+
+@dataclass(frozen=True)
+class PlacedField:
     """A field and where its numbers lie, counted in bits from the start of the instruction."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     shifts: tuple[int, ...]
     masks: tuple[int, ...]
 
@@ -99,15 +126,17 @@ class Placed:
 class Format:
     """An instruction's opcode and fields; `type` is its class in `program.py`, if it is one of those."""
 
-    def __init__(self, opcode: int, name: str, type_: type | None, head: dict[str, Kind], **body: Kind) -> None:
+    def __init__(
+        self, opcode: int, name: str, type_: type | None, head: dict[str, FieldKind], **body: FieldKind
+    ) -> None:
         self.opcode, self.name, self.type = opcode, name, type_
-        start: dict[str, Kind] = {"opcode": Unsigned(OPCODE_BITS), "length": Unsigned(LENGTH_BITS), **head}
+        start = {"opcode": Unsigned(OPCODE_BITS), "length": Unsigned(LENGTH_BITS), **head}
         placed, head_bits = _place(start, 0)
         assert head_bits <= WORD_BITS, f"{name}: the first word has {head_bits} bits"
         more, bits = _place(body, WORD_BITS)
         self.head = placed[2:]
         self.body = more
-        self.words = -(-bits // WORD_BITS)
+        self.words: int = ceil_div(bits, WORD_BITS)
         assert self.words + WAITS_INSIDE <= MAX_WORDS, f"{name}: {self.words} words"
 
     def pack(self, values: dict[str, Any], body: Any, registers: Numbers, length: int) -> int:
@@ -126,7 +155,7 @@ class Format:
         return {field.name: unpack_field(field, total, registers) for field in self.body}
 
 
-def _place(fields: dict[str, Kind], position: int) -> tuple[tuple[Placed, ...], int]:
+def _place(fields: dict[str, FieldKind], position: int) -> tuple[tuple[PlacedField, ...], int]:
     """Give each field its bits from `position` on; the position after them."""
     placed = []
     for name, kind in fields.items():
@@ -137,11 +166,11 @@ def _place(fields: dict[str, Kind], position: int) -> tuple[tuple[Placed, ...], 
             shifts.append(position)
             position += width
         masks = tuple((1 << width) - 1 for width in kind.widths)
-        placed.append(Placed(name, kind, tuple(shifts), masks))
+        placed.append(PlacedField(name, kind, tuple(shifts), masks))
     return tuple(placed), position
 
 
-def pack_field(field: Placed, value: Any, registers: Numbers) -> int:
+def pack_field(field: PlacedField, value: Any, registers: Numbers) -> int:
     try:
         numbers = field.kind.write(value, registers)
     except FieldError as error:
@@ -154,7 +183,7 @@ def pack_field(field: Placed, value: Any, registers: Numbers) -> int:
     return total
 
 
-def unpack_field(field: Placed, total: int, registers: Values) -> Any:
+def unpack_field(field: PlacedField, total: int, registers: Values) -> Any:
     bits = [total >> shift & mask for shift, mask in zip(field.shifts, field.masks, strict=True)]
     try:
         return field.kind.read(iter(bits), registers)
@@ -164,11 +193,11 @@ def unpack_field(field: Placed, total: int, registers: Values) -> Any:
 
 # ------------------------------------------------------------------------------------------ set-up
 
-_REGISTER: dict[str, Kind] = {"register": Unsigned(REGISTER_BITS)}
-_VIEW: dict[str, Kind] = {"element": OneOf(ELEMENTS), "memory": OneOf(MEMORIES), "offset": AFFINE}
-_SPAN: dict[str, Kind] = {**_REGISTER, "start": AFFINE}
-_NARROW: dict[str, Kind] = {"extent": Unsigned(16), "bound": Unsigned(16)}
-_WIDE: dict[str, Kind] = {"extent": Unsigned(32), "bound": Unsigned(32)}
+_REGISTER: dict[str, FieldKind] = {"register": Unsigned(REGISTER_BITS)}
+_VIEW: dict[str, FieldKind] = {"element": OneOf(ELEMENTS), "memory": OneOf(MEMORIES), "offset": AFFINE}
+_SPAN: dict[str, FieldKind] = {**_REGISTER, "start": AFFINE}
+_NARROW: dict[str, FieldKind] = {"extent": Unsigned(16), "bound": Unsigned(16)}
+_WIDE: dict[str, FieldKind] = {"extent": Unsigned(32), "bound": Unsigned(32)}
 STRIDES = Several(4, Signed(32))
 COEFFICIENT = Signed(32)
 WIDE = Signed(64)
@@ -201,15 +230,13 @@ SPAN_FORMATS = {
     (True, True): Format(21, "wide_limited_span", None, _SPAN, **_WIDE, limit=AFFINE),
 }
 """By (extent or bound needs more than 16 bits, limit is present)."""
-ACT_FORMAT = Format(
-    24, "act", None, {**_REGISTER, "kind": OneOf(UNARY_KINDS)}, alpha=Real(), beta=Real()
-)
+ACT_FORMAT = Format(24, "act", None, {**_REGISTER, "kind": OneOf(UNARY_KINDS)}, alpha=Real(), beta=Real())
 SCALE_FORMAT = Format(25, "scale", None, _REGISTER, zero=Signed(32), scale=Real())
 REPEAT_FORMAT = Format(6, "repeat", None, {"stage": STAGE}, count=Unsigned(32), body_words=Unsigned(32))
 
 # ------------------------------------------------------------------------------------------ instructions
 
-_COMMON: dict[str, Kind] = {
+_COMMON: dict[str, FieldKind] = {
     "engine": OneOf(ENGINES),
     "stage": STAGE,
     "waits": Unsigned(2),
@@ -218,179 +245,15 @@ _COMMON: dict[str, Kind] = {
 WAIT = Record(Wait, slot=SLOT, scope=OneOf(SCOPES), value=AFFINE)
 (WAIT_FIELD,), _ = _place({"wait": WAIT}, 0)
 
-INSTRUCTION_FORMATS = (
+INSTRUCTION_FORMATS = tuple(
     Format(
-        8,
-        "copy",
-        Copy,
+        type_.OPCODE,
+        type_.NAME,
+        type_,
         _COMMON,
-        src_view=VIEW,
-        dst_view=VIEW,
-        multicast=Flag(),
-        peer=Maybe(AFFINE),
-        box=BoxOf(),
-        expand=Maybe(Unsigned(30)),
-        fill=Maybe(Real()),
-    ),
-    Format(
-        9,
-        "conv",
-        Conv,
-        _COMMON,
-        in_view=VIEW,
-        weight_view=VIEW,
-        out_view=VIEW,
-        channels=SPAN,
-        box=BoxOf(),
-        rows=SPAN,
-        cols=SPAN,
-        bias_view=Maybe(VIEW),
-        acc_view=Maybe(VIEW),
-        line_mode=OneOf(LINE_MODES),
-        accumulate=LEVEL,
-        groups=Unsigned(16),
-        kernel=PAIR,
-        strides=PAIR,
-        dilations=PAIR,
-        act=ACT,
-        table=Maybe(ENTRY),
-        weight_zero_view=Maybe(VIEW),
-        multiplier_view=Maybe(VIEW),
-        residual_view=Maybe(VIEW),
-        in_zero=ZERO_POINT,
-        out_zero=ZERO_POINT,
-        scales=Maybe(Several(3, SCALE)),
-    ),
-    Format(
-        10,
-        "pool",
-        Pool,
-        _COMMON,
-        in_view=VIEW,
-        out_view=VIEW,
-        rows=SPAN,
-        cols=SPAN,
-        box=BoxOf(),
-        kernel=PAIR,
-        strides=PAIR,
-        dilations=PAIR,
-        pad_low=PAIR,
-        pad_high=PAIR,
-        kind=OneOf(POOL_KINDS),
-        include_pad=Flag(),
-        act=ACT,
-        scales=SCALES,
-    ),
-    Format(
-        11,
-        "unary",
-        Unary,
-        _COMMON,
-        in_view=VIEW,
-        out_view=VIEW,
-        kind=OneOf(UNARY_KINDS),
-        box=BoxOf(),
-        alpha=Real(),
-        beta=Real(),
-        scales=SCALES,
-    ),
-    Format(
-        12,
-        "binary",
-        Binary,
-        _COMMON,
-        a_view=VIEW,
-        b_view=VIEW,
-        out_view=VIEW,
-        kind=OneOf(BINARY_KINDS),
-        box=BoxOf(),
-        act=ACT,
-        scales=Maybe(Several(3, SCALE)),
-    ),
-    Format(
-        13,
-        "softmax",
-        Softmax,
-        _COMMON,
-        in_view=VIEW,
-        out_view=VIEW,
-        axis=Unsigned(2),
-        box=BoxOf(),
-        scales=SCALES,
-    ),
-    Format(
-        14,
-        "reduce",
-        Reduce,
-        _COMMON,
-        in_view=VIEW,
-        out_view=VIEW,
-        kind=OneOf(REDUCE_KINDS),
-        axes=Mask(4),
-        accumulate=LEVEL,
-        box=BoxOf(),
-        scale=Real(),
-        scales=SCALES,
-    ),
-    Format(
-        15,
-        "lrn",
-        Lrn,
-        _COMMON,
-        in_view=VIEW,
-        out_view=VIEW,
-        channels=SPAN,
-        box=BoxOf(),
-        size=Unsigned(32),
-        alpha=Real(),
-        beta=Real(),
-        bias=Real(),
-        scales=SCALES,
-    ),
-    Format(
-        16,
-        "resize",
-        Resize,
-        _COMMON,
-        in_view=VIEW,
-        out_view=VIEW,
-        rows=SPAN,
-        cols=SPAN,
-        mode=OneOf(RESIZE_MODES),
-        rounding=OneOf(ROUNDINGS),
-        box=BoxOf(),
-        scale=Several(2, Real()),
-        offset=Several(2, Real()),
-        scales=SCALES,
-    ),
-    Format(17, "fetch", Fetch, _COMMON, page=Unsigned(16)),
-    Format(
-        28,
-        "table",
-        TableLoad,
-        _COMMON,
-        src_view=VIEW,
-        entry=ENTRY,
-        bytes=Unsigned(32),
-        evicts=Mask(TABLE_ENTRIES),
-    ),
-    Format(18, "barrier", Barrier, _COMMON),
-    Format(19, "wait", Hold, _COMMON),
-    Format(
-        23,
-        "line_buffer",
-        LineBuffer,
-        _COMMON,
-        mode=OneOf(RUN_MODES),
-        source=OneOf(LINE_SOURCES),
-        lines=Unsigned(16),
-        shift=Unsigned(16),
-        second_shift=Unsigned(16),
-        blocks=Unsigned(32),
-        boundary=Unsigned(32),
-        padding=Several(4, Unsigned(16)),
-        discard=Maybe(Several(3, Unsigned(32))),
-    ),
+        **{field.name: field.kind for field in declared_fields(type_) if field.name != "engine"},
+    )
+    for type_ in get_args(Instruction)
 )
 VIEW_FORMATS = (VIEW_FORMAT, RING_VIEW_FORMAT, WRAPPED_VIEW_FORMAT)
 SETUP_FORMATS = (AFFINE_FORMAT, *VIEW_FORMATS, *SPAN_FORMATS.values(), ACT_FORMAT, SCALE_FORMAT)

@@ -91,7 +91,13 @@ class Windows:
         return images - (images - 1) * follows
 
     def convolution(
-        self, images: Int, rows: Int, columns: Int, channels_in: Int, channels_out: Int, groups: Int | None = None
+        self,
+        images: Int,
+        rows: Int,
+        columns: Int,
+        channels_in: Int,
+        channels_out: Int,
+        groups: Int | None = None,
     ) -> Convolution:
         """What one instruction does, for `durations.matrix_work`; channels are those of one group.
 

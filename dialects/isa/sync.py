@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, ClassVar, Unpack, cast
+from typing import Any
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolNameConstraint
-from xdsl.ir import Block, Region
+from xdsl.ir import Block, Operation, Region
 from xdsl.irdl import (
     IRDLOperation,
     eq,
@@ -20,33 +20,30 @@ from xdsl.irdl import (
 from xdsl.traits import HasParent, IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.extents import ALIGNMENT_BYTES
 from frustum.dialects.host_type import MODEL_DTYPE, HostType
+from frustum.dialects.isa import program as p
 from frustum.dialects.isa.attributes import BUFFER_TYPES, DRAM, BufferType
 from frustum.dialects.isa.instruction import (
     COMMON,
     INTEGER,
     INTEGERS,
-    CommonFields,
     Instruction,
     Word,
     check_word,
     integer,
     integers,
+    operation,
     word,
 )
 from frustum.dialects.isa.program import (
     ELEMENT_BYTES,
     ELEMENTS,
-    ENGINES,
     EXTERNAL_CLASSES,
     Element,
-    Engine,
     ExternalClass,
     Memory,
 )
-
-ALIGNMENT_BYTES = 16
-"""Buffers start at multiples of this."""
 
 
 @irdl_op_definition
@@ -148,7 +145,7 @@ class ExternalOp(IRDLOperation):
     def _check_interface(self) -> None:
         """The host passes whole arrays of a type that numpy has."""
         shape, size = tuple(self.shape.get_values()), self.bytes.value.data
-        needed = prod(shape) * ELEMENT_BYTES[cast(Element, self.element.data)]
+        needed = prod(shape) * ELEMENT_BYTES[self.element.data]
         if min(shape, default=0) < 0 or (self.class_.data in ("input", "output") and needed != size):
             text = "x".join(map(str, shape))
             raise VerifyException(f"'{self.name}': shape {text} of {self.element.data} in {size} bytes")
@@ -158,7 +155,9 @@ class ExternalOp(IRDLOperation):
             except ValueError as error:
                 raise VerifyException(f"'{self.name}': {error}") from error
             if not MODEL_DTYPE.fullmatch(host.dtype):
-                raise VerifyException(f"'{self.name}': {host.dtype!r} is no type of the host, such as float32")
+                raise VerifyException(
+                    f"'{self.name}': {host.dtype!r} is no type of the host, such as float32"
+                )
 
 
 @irdl_op_definition
@@ -217,61 +216,39 @@ class AllocOp(IRDLOperation):
         check_storage(self.name, self.bytes.value.data, self.address)
 
 
-@irdl_op_definition
+@operation(p.Fetch)
 class FetchOp(Instruction):
     """Bring a page of the program into the cluster's instruction memory."""
 
-    name = "fisa.fetch"
-    ENGINE: ClassVar[Engine | None] = "fetch"
-
-    page = prop_def(INTEGER)
-
     assembly_format = "$page" + COMMON
-
-    def __init__(self, page: int, **common: Unpack[CommonFields]) -> None:
-        self.fill_in((), common, {"page": page})
 
     def check(self) -> None:
         if self.page.value.data < 0:
             raise VerifyException(f"'{self.name}': page is not negative, found {self.page.value.data}")
 
 
-@irdl_op_definition
+@operation(p.Barrier)
 class BarrierOp(Instruction):
     """Every engine of every cluster drains, all counters are reset to 0, and a page ends."""
-
-    name = "fisa.barrier"
 
     traits = traits_def(HasParent(ProgramOp))
     assembly_format = COMMON.strip()
 
-    def __init__(self, **common: Unpack[CommonFields]) -> None:
-        self.fill_in((), common, {})
-
     def check(self) -> None:
         if self.waits is not None or self.signal is not None:
-            raise VerifyException(f"'{self.name}': a barrier drains everything: it has no waits and no signal")
+            raise VerifyException(
+                f"'{self.name}': a barrier drains everything: it has no waits and no signal"
+            )
 
 
-@irdl_op_definition
+@operation(p.Hold)
 class WaitOp(Instruction):
     """Only waits: for an instruction with more waits than fit into it, or for an engine that has to stop."""
 
-    name = "fisa.wait"
-
-    engine = prop_def(StringAttr)
-
-    custom_directives = (Word,)
     assembly_format = "custom<Word>($engine)" + COMMON
 
-    def __init__(self, engine: Engine, **common: Unpack[CommonFields]) -> None:
-        self.fill_in((), common, {"engine": engine})
 
-    def engine_of(self) -> Engine:
-        return self.engine.data  # type: ignore[return-value]  # verified
-
-    def check(self) -> None:
-        check_word(self.name, "engine", self.engine, ENGINES)
+STRUCTURE: list[type[Operation]] = [ProgramOp, ExternalOp, AllocOp, RepeatOp]
 
 
 def check_storage(name: str, bytes: int, address: IntegerAttr[Any] | None) -> None:
@@ -280,5 +257,3 @@ def check_storage(name: str, bytes: int, address: IntegerAttr[Any] | None) -> No
     start = 0 if address is None else address.value.data
     if start < 0 or start % ALIGNMENT_BYTES:
         raise VerifyException(f"'{name}': an address is a multiple of {ALIGNMENT_BYTES}, found {start}")
-
-

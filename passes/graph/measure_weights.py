@@ -12,8 +12,8 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
+from frustum.dialects.extents import ALIGNMENT_BYTES
 from frustum.dialects.isa.program import ELEMENT_BYTES
-from frustum.dialects.isa.sync import ALIGNMENT_BYTES
 from frustum.dialects.module import HELD_BYTES
 from frustum.dialects.weights.codec import Codec, compress_all, in_slots
 from frustum.passes.analysis.module import element_of, target_of

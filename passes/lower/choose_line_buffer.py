@@ -8,13 +8,13 @@ from typing import Literal
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from frustum.dialects.isa.instruction import value_of
-from frustum.dialects.isa.line_buffer import LineBufferOp
+from frustum.dialects.isa.instruction import emit, value_of
 from frustum.dialects.isa.line_buffer_plan import Windows, plan, run_of
-from frustum.dialects.isa.matrix import ConvOp
-from frustum.dialects.isa.program import ELEMENT_BYTES, Four, RunMode
+from frustum.dialects.isa.operations import ConvOp, LineBufferOp
+from frustum.dialects.isa.program import ELEMENT_BYTES, Four, LineBuffer, RunMode
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.dialects.target.durations import Mode, matrix_work
 from frustum.passes.analysis.module import target_of
@@ -142,15 +142,15 @@ def busy_cycles(unit: MatrixUnit, windows: Windows, sizes: Sizes, mode: Mode) ->
 
 def line_buffer(
     conv: ConvOp, mode: RunMode, windows: Windows, sizes: Sizes, unit: MatrixUnit
-) -> LineBufferOp:
+) -> Operation:
     """The set-up for the largest execution."""
     images, rows, columns = (int(largest) for largest in sizes.counts[:3].max(axis=1))
     run, _ = run_of(windows, mode, images, rows, columns)
     block = unit.line_buffer.block_bytes // windows.element_bytes
     made = plan(run, mode, unit.lines, block, windows.kernel[1], windows.dilation[1])
-    return LineBufferOp(
-        mode,
-        "in",
+    set_up = LineBuffer(
+        mode=mode,
+        source="in",
         blocks=made.blocks,
         lines=made.lines,
         shift=made.shift,
@@ -158,7 +158,5 @@ def line_buffer(
         boundary=made.boundary,
         padding=sizes.padding,
         discard=made.discard,
-        stage=conv.stage.value.data,
-        layer=conv.layer.value.data,
-        unit=conv.unit.value.data,
     )
+    return emit(set_up, **{name: value_of(conv.properties[name]) for name in ("stage", "layer", "unit")})

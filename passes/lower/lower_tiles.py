@@ -65,10 +65,10 @@ class Lowering:
         self.declared.declare()
         units = [op for op in self.network.body.block.ops if isinstance(op, t.UnitOp)]
         others = Others(self.network, self.declared.buffers)
-        self.body.add_op(isa.FetchOp(0))
+        self.body.add_op(isa.FetchOp(page=0))
         for page in range(len(units) + 1):
             if page < len(units):
-                self.body.add_op(isa.FetchOp(page + 1))
+                self.body.add_op(isa.FetchOp(page=page + 1))
             if page:
                 UnitLowering(self, units[page - 1]).run()
             self.body.add_ops(others.behind(page))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
-from frustum.dialects.isa.instruction import Instruction, integer, value_of
-from frustum.dialects.isa.matrix import ConvOp
-from frustum.dialects.isa.program import ELEMENT_BYTES, TABLE_ENTRIES, ZERO, Element, View
+from frustum.dialects.isa.instruction import Instruction, emit, integer, value_of
+from frustum.dialects.isa.operations import ConvOp, TableOp
+from frustum.dialects.isa.program import ELEMENT_BYTES, TABLE_ENTRIES, ZERO, Element, TableLoad, View
 from frustum.dialects.isa.sync import BarrierOp, ExternalOp, FetchOp, ProgramOp, RepeatOp
-from frustum.dialects.isa.table import TableOp
 from frustum.dialects.isa.tables.address_cache import AddressCache, Load
 from frustum.dialects.isa.tables.address_table import Geometry, Order, best_order, walk_of
 from frustum.dialects.isa.tables.stored_table import KEY, key_of, write_table
@@ -217,10 +216,8 @@ class _Tables:
         names = {asked: key for asked, (key, _) in self.tables(section).items()}
         user = next(conv for conv, demand in section.demands.items() if names.get(demand.asked) == load.key)
         common = {name: value_of(user.properties[name]) for name in ("layer", "unit")}
-        op = TableOp(
-            self.buffer(load.key, data), src_view=BYTE_VIEW, bytes=len(data), entry=load.entry, evicts=load.evicts,
-            **cast(Any, common),
-        )  # fmt: skip
+        table = TableLoad(src_view=BYTE_VIEW, bytes=len(data), entry=load.entry, evicts=load.evicts)
+        op = emit(table, self.buffer(load.key, data), **common)
         self.program.body.block.insert_op_before(op, before.end)
 
     def buffer(self, key: str, data: Bytes) -> SSAValue:

@@ -9,12 +9,14 @@ from typing import Any, cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from frustum.dialects.isa.instruction import attribute_of, integer
-from frustum.dialects.isa.program import ELEMENT_BYTES, MAX_LOOPS, Affine, Box, Span, View
-from frustum.dialects.isa.sync import ALIGNMENT_BYTES, AllocOp, ExternalOp, ProgramOp
-from frustum.dialects.isa.transfer import CopyOp
+from frustum.dialects.extents import ALIGNMENT_BYTES
+from frustum.dialects.isa.instruction import attribute_of, emit, integer, value_of
+from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.program import ELEMENT_BYTES, MAX_LOOPS, Affine, Box, Copy, Span, View
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.module import COMPRESSION
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
@@ -62,7 +64,7 @@ class ShareWeights(ModulePass):
             blocks.settle(before)
             spread = 0
             for flow in list(_in_slots(program)):
-                if _is_worth(flow, flow.fill.expand.value.data, flow.held.bytes.value.data, target):  # type: ignore[union-attr]
+                if _is_worth(flow, flow.fill.expand.value.data, flow.held.bytes.value.data, target):
                     share(flow, target.chip.clusters, target.cluster.cores)
                     spread += 1
             _note(op, weights_of(program), spread)
@@ -185,7 +187,7 @@ def _load_parts(load: CopyOp, own: Span, slots: int, part: int, slot: int) -> No
 def _send(
     flow: Flow, arriving: AllocOp, number: Affine, own: Span, distance: int, counts: tuple[int, int, int],
     sizes: tuple[int, int],
-) -> CopyOp:  # fmt: skip
+) -> Operation:  # fmt: skip
     """What a cluster sends to the one `distance` further on: its part of the piece, or of each core's, that this needs.
 
     Nobody is there where the first dimension of the box is empty; no piece where the third is.
@@ -197,12 +199,13 @@ def _send(
     step = number.core
     wanted = Affine(number.base + distance * number.cluster, number.loops, number.cluster)
     box = Box.of(Span(peer, 1, clusters), Span(Affine(), pieces, pieces), Span(wanted, 1, slots), own)
-    return CopyOp(
-        "cdma", flow.held.buffer, arriving.buffer,
+    send = Copy(
+        engine="cdma", box=box, peer=peer,
         src_view=View(element, wanted * part, (0, step * part, 0, size)),
         dst_view=View(element, Affine(cluster=part), (0, slot, 0, size)),
-        box=box, peer=peer, stage=fill.stage.value.data, layer=fill.layer.value.data, unit=fill.unit.value.data,
     )  # fmt: skip
+    common = {name: value_of(fill.properties[name]) for name in ("stage", "layer", "unit")}
+    return emit(send, flow.held.buffer, arriving.buffer, **common)
 
 
 def _divided(function: Affine, by: int) -> Affine:

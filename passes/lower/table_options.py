@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from frustum.dialects.isa.instruction import value_of
-from frustum.dialects.isa.matrix import ConvOp
+from frustum.dialects.isa.operations import ConvOp
 from frustum.dialects.isa.program import ELEMENT_BYTES, LineMode
 from frustum.dialects.isa.tables.address_table import MOST_EXTENT, ORDERS, Geometry, Layout, parts_of, walk_of
 from frustum.dialects.isa.tables.stored_table import stored_bytes

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from frustum.dialects.extents import ALIGNMENT_BYTES
 from frustum.dialects.isa.instruction import attribute_of, integer, integers, value_of
+from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import Affine, Box, Element, Span, View
-from frustum.dialects.isa.sync import ALIGNMENT_BYTES, ExternalOp, ProgramOp
-from frustum.dialects.isa.transfer import CopyOp
+from frustum.dialects.isa.sync import ExternalOp, ProgramOp
 from frustum.dialects.target import Target
 from frustum.dialects.weights.codec import Codec, compress_all, in_slots
 from frustum.passes.element_types import NUMPY_BY_NAME

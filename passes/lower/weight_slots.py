@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
 from frustum.dialects.isa.attributes import BufferType
+from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import CORE_ENGINES, ELEMENT_BYTES, MAX_LOOPS, Affine, Box
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
-from frustum.dialects.isa.transfer import CopyOp
 from frustum.passes.lower.executions import Ints, coefficients, enclosing_counts
 
 Bytes = NDArray[np.uint8]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, Element, External, Program
+from frustum.dialects.isa.program import ELEMENT_BYTES, ELEMENTS, MEMORIES, Conv, Element, External, Program
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.runtime.device.expand import DRAM, OPERANDS, SIDES, Expanded, Rows
@@ -132,7 +132,7 @@ def _element(dtype: str) -> Element:
     known: dict[str, Element] = {"int8": "i8", "int16": "i16", "int32": "i32"}
     if dtype in known:
         return known[dtype]
-    found: list[Element] = [element for element in ELEMENT_BYTES if element == dtype]
+    found: list[Element] = [element for element in ELEMENTS if element == dtype]
     assert found, f"no element type is called {dtype}"
     return found[0]
 

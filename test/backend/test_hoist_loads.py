@@ -5,9 +5,9 @@ from xdsl.context import Context
 
 from frustum.backend.hoist_loads import CROSSING, HoistLoads
 from frustum.backend.memory.allocation import Allocate
+from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp
-from frustum.dialects.isa.transfer import CopyOp
 
 
 def chain(count, size, *, barriers=False):

@@ -19,9 +19,9 @@ from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, FetchOp, P
 def units(count, copies=4, loops=()):
     """Units of copies to SRAM, with a barrier and a fetch before each, as the lowering writes them."""
     x = ExternalOp("x", "weight", 64, (16,), "f32")
-    ops = [x, FetchOp(0), FetchOp(1)]
+    ops = [x, FetchOp(page=0), FetchOp(page=1)]
     for number in range(count):
-        ops += [BarrierOp(), FetchOp(number + 2)]
+        ops += [BarrierOp(), FetchOp(page=number + 2)]
         for stages in ([0] * copies, *loops):
             s, w = AllocOp("sram", 64), AllocOp("wram", 64)
             inner = [copy("gdma", x, s, stage=stage, unit=number) for stage in stages]

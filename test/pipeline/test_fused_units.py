@@ -17,8 +17,8 @@ from xdsl.dialects.builtin import ModuleOp
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import graph
 from frustum.dialects.graph import shape_of
+from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.sync import ProgramOp
-from frustum.dialects.isa.transfer import CopyOp
 from frustum.dialects.unit import Partition
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference.graph import network_of

@@ -11,8 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import product
 
+from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.sync import BarrierOp, ExternalOp, ProgramOp, RepeatOp
-from frustum.dialects.isa.transfer import CopyOp
 
 CORE_ENGINES = ("iodma", "mvdma", "matrix", "vector")
 

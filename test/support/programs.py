@@ -10,11 +10,9 @@ from xdsl.ir import Block, Region
 
 from frustum.backend.targets import load
 from frustum.dialects.isa.instruction import Instruction, integer
-from frustum.dialects.isa.matrix import ConvOp
+from frustum.dialects.isa.operations import BinaryOp, ConvOp, CopyOp, UnaryOp
 from frustum.dialects.isa.program import Affine, Box, Span, View
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
-from frustum.dialects.isa.transfer import CopyOp
-from frustum.dialects.isa.vector import BinaryOp, UnaryOp
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target, to_attribute
 
@@ -69,18 +67,19 @@ def module_of(target: Target, *ops) -> ModuleOp:
 
 
 def copy(engine, src, dst, **common) -> CopyOp:
-    return CopyOp(engine, src, dst, src_view=VIEW, dst_view=VIEW, box=BOX, **common)
+    return CopyOp(src, dst, engine=engine, src_view=VIEW, dst_view=VIEW, box=BOX, **common)
 
 
 def unary(src, dst, **common) -> UnaryOp:
-    return UnaryOp("relu", src, dst, in_view=VIEW, out_view=VIEW, box=BOX, **common)
+    return UnaryOp(src, dst, kind="relu", in_view=VIEW, out_view=VIEW, box=BOX, **common)
 
 
 def conv(in_, weight, out, acc=None, **common) -> ConvOp:
     if acc is not None:
-        common |= {"acc": acc, "acc_view": VIEW, "accumulate": 0}
-    spans = {"channels": SPAN, "rows": SPAN, "cols": SPAN, "kernel": (1, 1)}
-    return ConvOp(in_, weight, out, in_view=VIEW, weight_view=VIEW, out_view=VIEW, box=BOX, **spans, **common)
+        common |= {"acc_view": VIEW, "accumulate": 0}
+    common |= {name: SPAN for name in ("channels", "rows", "cols")}
+    common |= {name: (1, 1) for name in ("kernel", "strides", "dilations")}
+    return ConvOp(in_, weight, None, acc, out, in_view=VIEW, weight_view=VIEW, out_view=VIEW, box=BOX, **common)
 
 
 @dataclass
@@ -165,7 +164,7 @@ class Generator:
         if kind == "vector":
             a, b, out = pick("nram"), pick("nram"), pick("nram")
             views = {"a_view": VIEW, "b_view": VIEW, "out_view": VIEW, "box": BOX, "stage": stage}
-            made = a and BinaryOp("add", a, b, out, **views)
+            made = a and BinaryOp(a, b, out, kind="add", **views)
         elif kind == "conv":
             a, w, out, acc = pick("nram"), pick("wram"), pick("nram"), pick("nram")
             made = a and w and conv(a, w, out, acc if random.random() < 0.3 else None, stage=stage)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 from frustum.dialects.isa import program as p
 
@@ -70,7 +70,7 @@ class Maker:
 
     def make_copy(self, common: dict[str, Any]) -> p.Copy:
         return p.Copy(
-            engine=self.random.choice(p.COPY_ENGINES),
+            engine=self.random.choice(get_args(p.CopyEngine)),
             src_view=self.pooled_view(),
             dst_view=self.pooled_view(),
             box=self.box(),
@@ -95,7 +95,7 @@ class Maker:
             groups=self.unsigned(16),
             accumulate=self.maybe(self.below(6)),
             act=self.act(),
-            line_mode=self.random.choice(p.LINE_MODES),
+            line_mode=self.random.choice(get_args(p.LineMode)),
             table=self.maybe(self.unsigned(6)),
             weight_zero_view=self.maybe(self.pooled_view()),
             multiplier_view=self.maybe(self.pooled_view()),
@@ -109,8 +109,8 @@ class Maker:
 
     def make_line_buffer(self, common: dict[str, Any]) -> p.LineBuffer:
         return p.LineBuffer(
-            mode=self.random.choice(p.RUN_MODES),
-            source=self.random.choice(p.LINE_SOURCES),
+            mode=self.random.choice(get_args(p.RunMode)),
+            source=self.random.choice(get_args(p.LineSource)),
             blocks=self.unsigned(32),
             shift=self.unsigned(16),
             second_shift=self.unsigned(16),

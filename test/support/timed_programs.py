@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import get_args
 
 from frustum.dialects.isa import program as p
 
@@ -105,7 +106,7 @@ class TimedPrograms:
         outputs = per_group * random.randint(1, 3 * groups)
         bound = random.randint(1, 3), outputs, random.randint(2, 9), random.randint(5, 60)
         box = p.Box(tuple(starts), extent, bound)
-        mode = random.choice(p.LINE_MODES)
+        mode = random.choice(get_args(p.LineMode))
         kernel, strides, dilations = ((random.randint(1, most), random.randint(1, most)) for most in (5, 3, 2))
         size, stored, pitch = p.ELEMENT_BYTES[element], random.randint(1, 60), random.randint(2, 90)
         steps = (0, size, size * stored * pitch, size * stored) if mode == "channels_last" else (

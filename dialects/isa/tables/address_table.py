@@ -155,7 +155,9 @@ def phase_of(g: Geometry, group: int) -> int:
     return 0 if not block or block % g.channels == 0 else group * g.channels % block
 
 
-def padded(g: Geometry, origin: Pair, bound: Pair, padding: int, order: Order = "channel-major") -> list[list[int]]:
+def padded(
+    g: Geometry, origin: Pair, bound: Pair, padding: int, order: Order = "channel-major"
+) -> list[list[int]]:
     """The address of each operand of each thread where the border is not in memory.
 
     The first window starts at position `origin` of a map of size `bound`, which lies from address 0 on; operands
@@ -164,8 +166,9 @@ def padded(g: Geometry, origin: Pair, bound: Pair, padding: int, order: Order = 
     start = origin[0] * g.layout.h + origin[1] * g.layout.w
     table = [[start + b + r for r in rel(g, 0, order)] for b in base(g, 0, order)]
     marks = replace(g, layout=Layout(0, 0, 1, 0)), replace(g, layout=Layout(0, 0, 0, 1))
-    (rows_of, columns_of) = (([b + o for b in base(m, 0, order)], rel(m, 0, order))
-                             for m, o in zip(marks, origin, strict=True))
+    (rows_of, columns_of) = (
+        ([b + o for b in base(m, 0, order)], rel(m, 0, order)) for m, o in zip(marks, origin, strict=True)
+    )
     for t, (row, column) in enumerate(zip(rows_of[0], columns_of[0], strict=True)):
         for k, (v, u) in enumerate(zip(rows_of[1], columns_of[1], strict=True)):
             if not (0 <= row + v < bound[0] and 0 <= column + u < bound[1]):
@@ -218,6 +221,7 @@ def lines_read(g: Geometry, order: Order, threads: int, line_bytes: int, element
 @lru_cache(maxsize=4096)
 def best_order(g: Geometry, threads: int, line_bytes: int, element_bytes: int) -> Order:
     """The order that reads the fewest lines; of equal ones the narrowest table, then the first of ORDERS."""
+
     def cost(order: Order) -> tuple[int, int]:
         return lines_read(g, order, threads, line_bytes, element_bytes), entries_bytes(g, order)
 

@@ -120,7 +120,9 @@ def read_table(data: Bytes) -> StoredTable:
     text = data.tobytes()
     if len(text) < HEAD.size + CHECKSUM.size:
         raise TableError(f"{len(text)} bytes long, shorter than a head")
-    groups, images, rows, columns, channels, high, wide, order, *codes, size, walked, width = HEAD.unpack_from(text)
+    groups, images, rows, columns, channels, high, wide, order, *codes, size, walked, width = (
+        HEAD.unpack_from(text)
+    )
     end = HEAD.size + CHECKSUM.size + walked.bit_count() * width
     (checksum,) = CHECKSUM.unpack_from(text, HEAD.size)
     if checksum != crc_hqx(text[: HEAD.size] + text[HEAD.size + CHECKSUM.size : end], 0):
@@ -172,11 +174,15 @@ def check_use(table: StoredTable, conv: Conv) -> None:
     """TableError where the table is not made for this instruction, as far as the two alone tell."""
     size = ELEMENT_BYTES[conv.in_view.element]
     if table.kernel != conv.kernel:
-        raise TableError(f"it is for a kernel of {_times(table.kernel)}, the convolution has {_times(conv.kernel)}")
+        raise TableError(
+            f"it is for a kernel of {_times(table.kernel)}, the convolution has {_times(conv.kernel)}"
+        )
     if table.element_bytes != size:
         raise TableError(f"it is for elements of {table.element_bytes} bytes, the convolution has {size}")
     images, _, rows, columns = conv.box.extent
-    for what, has, most in zip(STEPS, table.part, (images, rows, columns, conv.channels.extent), strict=False):
+    for what, has, most in zip(
+        STEPS, table.part, (images, rows, columns, conv.channels.extent), strict=False
+    ):
         if has > most:
             raise TableError(f"it describes {has} {what}s, the convolution has {most}")
     if table.groups not in (1, conv.groups) or (table.groups > 1 and table.walk != STILL):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation
 
 from frustum.dialects import isa
-from frustum.dialects.isa.program import Affine, Element, Scale, Span, View
+from frustum.dialects.isa.program import Affine, Element, Instruction, Scale, Span, View
 from frustum.passes.analysis.piece_nest import CHANNELS_IN
 from frustum.passes.lower.unit.memory_map import four
 
@@ -16,63 +16,60 @@ if TYPE_CHECKING:
     from frustum.passes.lower.unit.layer import LayerLowering
 
 
-def conv(low: LayerLowering, common: dict[str, int]) -> Operation:
+def compute(low: LayerLowering, common: dict[str, int]) -> Operation:
+    """The instruction on its buffers; partial sums go where they are kept."""
+    instruction, operands = COMPUTE[low.kind](low), [piece.buffer for piece in low.pieces]
+    if not isinstance(instruction, isa.Conv):
+        out = low.out_buffer if low.acc_buffer is None else low.acc_buffer
+        return isa.emit(instruction, *operands, out, **common)
+    assert low.weight_piece is not None
+    extra = {name: placed.buffer for name, placed in low.vector_pieces.items()}
+    residual = operands[1] if len(operands) > 1 else None
+    return isa.emit(
+        instruction, operands[0], low.weight_piece.buffer, extra.get("bias"), low.acc_buffer, low.out_buffer,
+        extra.get("weight_zero"), extra.get("multiplier"), residual, **common,
+    )  # fmt: skip
+
+
+def conv(low: LayerLowering) -> Instruction:
     p, pieces, weights = low.params, low.pieces, low.weight_piece
     assert weights is not None
-    per_group = p["channels"]
-    groups = (
-        1
-        if p["groups"] == 1 or low.nest.part_of_group
-        else low.map.extent[1] // (low.out.bound[1] // p["groups"])
-    )
-    channels = Span(low.nest.chunk, low.map.channels, per_group)
-    return isa.ConvOp(
-        pieces[0].buffer,
-        weights.buffer,
-        low.out_buffer,
-        acc=low.acc_buffer,
-        **extra_operands(low),
+    is_whole = p["groups"] > 1 and not low.nest.part_of_group
+    views = {name: placed.own_view for name, placed in low.vector_pieces.items()}
+    return isa.Conv(
         in_view=pieces[0].own_view,
         weight_view=weights.own_view,
-        acc_view=View(low.wide, Affine(), low.acc_strides) if low.acc_buffer is not None else None,
         out_view=low.out_view,
+        bias_view=views.get("bias"),
+        acc_view=View(low.wide, Affine(), low.acc_strides) if low.acc_buffer is not None else None,
+        weight_zero_view=views.get("weight_zero"),
+        multiplier_view=views.get("multiplier"),
+        residual_view=pieces[1].own_view if len(pieces) > 1 else None,
         box=low.piece.box,
-        channels=channels,
+        channels=Span(low.nest.chunk, low.map.channels, p["channels"]),
         rows=low.span(2),
         cols=low.span(3),
         kernel=p["kernel"],
         strides=p["strides"],
         dilations=p["dilations"],
-        groups=groups,
+        groups=low.map.extent[1] // (low.out.bound[1] // p["groups"]) if is_whole else 1,
         accumulate=low.nest.level(CHANNELS_IN),
         act=low.act,
         in_zero=p.get("in_zero", 0),
         out_zero=p.get("out_zero", 0),
         scales=low.scales,
-        **cast(Any, common),
     )
 
 
-def extra_operands(low: LayerLowering) -> dict[str, Any]:
-    """Numbers per output channel, and what is added on the way out, with their views."""
-    extras = dict(low.vector_pieces)
-    if len(low.pieces) > 1:
-        extras["residual"] = low.pieces[1]
-    operands: dict[str, Any] = {name: placed.buffer for name, placed in extras.items()}
-    return {**operands, **{f"{name}_view": placed.own_view for name, placed in extras.items()}}
-
-
-def pool(low: LayerLowering, common: dict[str, int]) -> Operation:
+def pool(low: LayerLowering) -> Instruction:
     p = low.params
-    return isa.PoolOp(
-        p["kind"],
-        low.pieces[0].buffer,
-        low.out_buffer,
+    return isa.Pool(
         in_view=low.pieces[0].own_view,
         out_view=low.out_view,
         box=low.piece.box,
         rows=low.span(2),
         cols=low.span(3),
+        kind=p["kind"],
         kernel=p["kernel"],
         strides=p["strides"],
         dilations=p["dilations"],
@@ -81,42 +78,33 @@ def pool(low: LayerLowering, common: dict[str, int]) -> Operation:
         pad_high=p["pad_high"],
         act=low.act,
         scales=low.scales,
-        **cast(Any, common),
     )
 
 
-def unary(low: LayerLowering, common: dict[str, int]) -> Operation:
+def unary(low: LayerLowering) -> Instruction:
     p = low.params
-    return isa.UnaryOp(
-        p["kind"],
-        low.pieces[0].buffer,
-        low.out_buffer,
+    return isa.Unary(
         in_view=low.pieces[0].own_view,
         out_view=low.out_view,
         box=low.piece.box,
+        kind=p["kind"],
         alpha=p["alpha"],
         beta=p["beta"],
         scales=low.scales,
-        **cast(Any, common),
     )
 
 
-def pick(low: LayerLowering, common: dict[str, int]) -> Operation:
+def pick(low: LayerLowering) -> Instruction:
     """Elements as they are: read every steps-th position along each dimension."""
     view = low.pieces[0].own_view
     strides = four([stride * step for stride, step in zip(view.strides, low.params["steps"], strict=True)])
     is_integral = low.out.element not in FLOATS
-    return isa.UnaryOp(
-        "identity",
-        low.pieces[0].buffer,
-        low.out_buffer,
+    return isa.Unary(
         in_view=View(view.element, view.offset, strides),
         out_view=low.out_view,
         box=low.piece.box,
-        alpha=0.0,
-        beta=0.0,
+        kind="identity",
         scales=(Scale(), Scale()) if is_integral else None,
-        **cast(Any, common),
     )
 
 
@@ -127,57 +115,43 @@ def broadcast_view(low: LayerLowering, k: int) -> View:
     return View(view.element, view.offset, four(strides))
 
 
-def binary(low: LayerLowering, common: dict[str, int]) -> Operation:
-    a, b = low.pieces
-    return isa.BinaryOp(
-        low.params["kind"],
-        a.buffer,
-        b.buffer,
-        low.out_buffer,
+def binary(low: LayerLowering) -> Instruction:
+    return isa.Binary(
         a_view=broadcast_view(low, 0),
         b_view=broadcast_view(low, 1),
         out_view=low.out_view,
         box=low.piece.box,
+        kind=low.params["kind"],
         act=low.act,
         scales=low.scales,
-        **cast(Any, common),
     )
 
 
-def softmax(low: LayerLowering, common: dict[str, int]) -> Operation:
-    return isa.SoftmaxOp(
-        low.pieces[0].buffer,
-        low.out_buffer,
+def softmax(low: LayerLowering) -> Instruction:
+    return isa.Softmax(
         in_view=low.pieces[0].own_view,
         out_view=low.out_view,
         box=low.piece.box,
         axis=low.params["axis"],
         scales=low.scales,
-        **cast(Any, common),
     )
 
 
-def reduce(low: LayerLowering, common: dict[str, int]) -> Operation:
-    p = low.params
+def reduce(low: LayerLowering) -> Instruction:
+    p, is_partial = low.params, low.acc_buffer is not None
     levels = [level for d in low.reduced if (level := low.nest.level(d)) is not None]
-    level = max(levels, default=None)
-    wide = low.acc_buffer if low.acc_buffer is not None else low.out_buffer
-    element, strides = (
-        ("f32", low.acc_strides) if low.acc_buffer is not None else (low.out.element, low.out_strides)
-    )
+    element: Element = "f32" if is_partial else low.out.element
+    strides = low.acc_strides if is_partial else low.out_strides
     kept = four([0 if d in low.reduced else s for d, s in enumerate(strides)])
-    return isa.ReduceOp(
-        p["kind"],
-        low.pieces[0].buffer,
-        wide,
+    return isa.Reduce(
         in_view=low.pieces[0].own_view,
-        out_view=View(cast(Element, element), Affine(), kept),
+        out_view=View(element, Affine(), kept),
         box=low.piece.box,
+        kind=p["kind"],
         axes=tuple(p["axes"]),
         scale=p["scale"],
-        accumulate=level,
+        accumulate=max(levels, default=None),
         scales=reduce_scales(low),
-        **cast(Any, common),
     )
 
 
@@ -188,11 +162,9 @@ def reduce_scales(low: LayerLowering) -> tuple[Scale, ...] | None:
     return (low.scales[0], Scale())
 
 
-def lrn(low: LayerLowering, common: dict[str, int]) -> Operation:
+def lrn(low: LayerLowering) -> Instruction:
     p = low.params
-    return isa.LrnOp(
-        low.pieces[0].buffer,
-        low.out_buffer,
+    return isa.Lrn(
         in_view=low.pieces[0].own_view,
         out_view=low.out_view,
         box=low.piece.box,
@@ -202,31 +174,27 @@ def lrn(low: LayerLowering, common: dict[str, int]) -> Operation:
         beta=p["beta"],
         bias=p["bias"],
         scales=low.scales,
-        **cast(Any, common),
     )
 
 
-def resize(low: LayerLowering, common: dict[str, int]) -> Operation:
+def resize(low: LayerLowering) -> Instruction:
     p = low.params
-    return isa.ResizeOp(
-        p["mode"],
-        p["rounding"],
-        low.pieces[0].buffer,
-        low.out_buffer,
+    return isa.Resize(
         in_view=low.pieces[0].own_view,
         out_view=low.out_view,
         box=low.piece.box,
         rows=low.span(2),
         cols=low.span(3),
+        mode=p["mode"],
+        rounding=p["rounding"],
         scale=p["scale"],
         offset=p["offset"],
         scales=low.scales,
-        **cast(Any, common),
     )
 
 
 FLOATS = ("f32", "f16", "bf16")
-COMPUTE: dict[str, Callable[[LayerLowering, dict[str, int]], Operation]] = {
+COMPUTE: dict[str, Callable[[LayerLowering], Instruction]] = {
     "conv": conv,
     "pool": pool,
     "unary": unary,

@@ -34,7 +34,7 @@ from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
 from frustum.passes.analysis.project import memory_order
-from frustum.passes.lower.unit.instructions import COMPUTE
+from frustum.passes.lower.unit.instructions import compute
 from frustum.passes.lower.unit.memory_map import (
     Placed,
     byte_strides,
@@ -203,7 +203,9 @@ class LayerLowering:
         def emit(block: Block, stage: int) -> None:
             piece.allocated = self.alloc(block, "nram", tile_bytes(box_tile), depth)
             for own, first, part in parts_of(tile, start, box):
-                self.copy(block, "mvdma", own.buffer, piece.buffer, own.view(first), piece.view(first), part, stage)
+                self.copy(
+                    block, "mvdma", own.buffer, piece.buffer, own.view(first), piece.view(first), part, stage
+                )
 
         depth = self.nest.depth(names)
         self.loads.append(Item(depth, emit))
@@ -306,16 +308,14 @@ class LayerLowering:
         def emit(block: Block, stage: int) -> None:
             late.allocated = self.alloc(block, "sram", tile_bytes(tile), depth)
             block.add_op(
-                isa.CopyOp(
-                    "gdma",
+                isa.emit(
+                    isa.Copy(
+                        engine="gdma", src_view=source, dst_view=late.own_view, box=box, multicast=multicast
+                    ),
                     weights.tensor,
                     late.buffer,
-                    src_view=source,
-                    dst_view=late.own_view,
-                    box=box,
-                    multicast=multicast,
                     stage=stage,
-                    **cast(Any, self.site.tags),
+                    **self.site.tags,
                 )
             )
 
@@ -415,16 +415,18 @@ class LayerLowering:
         assert self.acc_buffer is not None
         _, box = self.reduced_box()
         block.add_op(
-            isa.UnaryOp(
-                "identity",
+            isa.emit(
+                isa.Unary(
+                    kind="identity",
+                    in_view=View("f32", Affine(), self.of_result(self.acc_strides)),
+                    out_view=View(self.out.element, Affine(), self.of_result(self.out_strides)),
+                    box=box,
+                    scales=None if self.scales is None else (Scale(), self.scales[-1]),
+                ),
                 self.acc_buffer,
                 self.out_buffer,
-                in_view=View("f32", Affine(), self.of_result(self.acc_strides)),
-                out_view=View(self.out.element, Affine(), self.of_result(self.out_strides)),
-                box=box,
-                scales=None if self.scales is None else (Scale(), self.scales[-1]),
                 stage=stage,
-                **cast(Any, self.site.tags),
+                **self.site.tags,
             )
         )
 
@@ -439,23 +441,13 @@ class LayerLowering:
         box: Box,
         stage: int,
     ) -> None:
-        block.add_op(
-            isa.CopyOp(
-                engine,
-                source,
-                target,
-                src_view=source_view,
-                dst_view=target_view,
-                box=box,
-                stage=stage,
-                **cast(Any, self.site.tags),
-            )
-        )
+        copy = isa.Copy(engine=engine, src_view=source_view, dst_view=target_view, box=box)
+        block.add_op(isa.emit(copy, source, target, stage=stage, **self.site.tags))
 
     # ---------------------------------------------------------------- the instruction
 
     def compute(self, stage: int) -> Operation:
-        return COMPUTE[self.kind](self, {"stage": stage, **self.site.tags})
+        return compute(self, {"stage": stage, **self.site.tags})
 
     @property
     def act(self) -> Act | None:

@@ -45,14 +45,15 @@ def load(unit: UnitLowering, op: t.LoadOp) -> None:
     placed = unit.tiles.place(op.result, region)
     depth = max(unit.depth_of(*placed.start), unit.program.homes[op.result].depth)
     fill = None if op.fill is None else op.fill.value.data
-    tags = cast(Any, unit.tags(layer_of_load(unit, op)))
+    tags = unit.tags(layer_of_load(unit, op))
 
-    def copy(part: Part, stage: int, own: Placed) -> isa.CopyOp:
+    def copy(part: Part, stage: int, own: Placed) -> Operation:
         seen = dram_view(placed.element, view, part.start, ELEMENT_BYTES[placed.element])
-        return isa.CopyOp(
-            "gdma", source.buffer, own.buffer, src_view=seen, dst_view=own.view(part.start), box=part.box,
-            fill=fill, multicast=is_shared(placed.start, unit.clusters), stage=stage, **tags,
+        moved = isa.Copy(
+            engine="gdma", src_view=seen, dst_view=own.view(part.start), box=part.box, fill=fill,
+            multicast=is_shared(placed.start, unit.clusters),
         )  # fmt: skip
+        return isa.emit(moved, source.buffer, own.buffer, stage=stage, **tags)
 
     whole = whole_part(placed.start, region)
     for own, start, box in parts_of(placed, placed.start, whole.box):
@@ -72,14 +73,12 @@ def stored(unit: UnitLowering, op: t.StoreOp) -> Leaving:
     target = unit.program.declared.buffers[unit.unit.results[op.output.value.data]]
     view = target.view(op.view.data)
     start = box_at_levels(region, unit.levels)
-    tags = cast(Any, unit.tags(unit.last_layer))
+    tags = unit.tags(unit.last_layer)
 
-    def copy(part: Part, stage: int, own: Placed = placed) -> isa.CopyOp:
+    def copy(part: Part, stage: int, own: Placed = placed) -> Operation:
         seen = dram_view(placed.element, view, part.start, ELEMENT_BYTES[placed.element])
-        return isa.CopyOp(
-            "gdma", own.buffer, target.buffer, src_view=own.view(part.start), dst_view=seen, box=part.box,
-            stage=stage, **tags,
-        )  # fmt: skip
+        moved = isa.Copy(engine="gdma", src_view=own.view(part.start), dst_view=seen, box=part.box)
+        return isa.emit(moved, own.buffer, target.buffer, stage=stage, **tags)
 
     strides = four([s * ELEMENT_BYTES[placed.element] for s in view.near])
     least = unit.target.memory("dram").minimum_run_bytes
@@ -95,13 +94,14 @@ def sent(unit: UnitLowering, op: t.SendOp) -> Leaving:
     placed, region, by = unit.tiles[op.tile], op.region.data, op.by.value.data
     start = box_at_levels(region, unit.levels)
     limit = tuple(None if x is None else at_levels(x, unit.levels) for x in region.limit)
-    tags = cast(Any, unit.tags(unit.last_layer))
+    tags = unit.tags(unit.last_layer)
 
-    def copy(part: Part, stage: int, own: Placed = placed) -> isa.CopyOp:
-        return isa.CopyOp(
-            "cdma", own.buffer, own.buffer, src_view=own.view(part.start), dst_view=own.view(part.start, by),
-            box=part.box, peer=Affine(by, cluster=1), stage=stage, **tags,
+    def copy(part: Part, stage: int, own: Placed = placed) -> Operation:
+        moved = isa.Copy(
+            engine="cdma", src_view=own.view(part.start), dst_view=own.view(part.start, by), box=part.box,
+            peer=Affine(by, cluster=1),
         )  # fmt: skip
+        return isa.emit(moved, own.buffer, own.buffer, stage=stage, **tags)
 
     box = Box(cast(Any, start), region.extent, region.bound, cast(Any, limit))
     least = unit.target.memory("sram").minimum_run_bytes
@@ -112,7 +112,14 @@ def leave(unit: UnitLowering, leaving: Leaving) -> None:
     """All of a region at once, behind what has been written of the innermost body."""
     depth, box = len(unit.loops), leaving.region
     for own, first, part in parts_of(leaving.tile, box.start, box):
-        by_blocks(unit.innermost, partial(leaving.copy, own=own), Part(first, part), leaving.block, depth, unit.stage)
+        by_blocks(
+            unit.innermost,
+            partial(leaving.copy, own=own),
+            Part(first, part),
+            leaving.block,
+            depth,
+            unit.stage,
+        )
 
 
 Starts = tuple[Affine, Affine, Affine, Affine]
@@ -120,7 +127,7 @@ Starts = tuple[Affine, Affine, Affine, Affine]
 
 def lower_move(
     op: t.MoveOp, source: Window, result: Window, clusters: int, tags: dict[str, int]
-) -> list[isa.AllocOp | isa.CopyOp | isa.RepeatOp]:
+) -> list[Operation]:
     """The operations that copy from one tensor to the other."""
     partition = op.partition.data
     dims = four([int(v) for v in op.dims.get_values()])
@@ -134,28 +141,22 @@ def lower_move(
     tile = t.Tile(element, partition.tile, memory_order(from_view.strides, bound))
     alloc = isa.AllocOp("sram", tile_bytes(tile), 2 if loops else 1)
     local = View(element, Affine(), byte_strides(tile))
-    read = isa.CopyOp(
-        "gdma",
-        source.buffer,
-        alloc.buffer,
+    read = isa.Copy(
+        engine="gdma",
         src_view=dram_view(element, from_view, shifted, size),
         dst_view=local,
         box=Box(shifted, partition.tile, bound),
         fill=None if op.fill is None else op.fill.value.data,
         multicast=is_shared(shifted, clusters),
-        **cast(Any, tags),
     )
-    write = isa.CopyOp(
-        "gdma",
-        alloc.buffer,
-        result.buffer,
-        src_view=local,
-        dst_view=dram_view(element, to_view, start, size),
-        box=Box(start, partition.tile, dims),
-        stage=1 if loops else 0,
-        **cast(Any, tags),
-    )
-    return nested([alloc, read, write], [count for _, count in loops])
+    to_dram = dram_view(element, to_view, start, size)
+    write = isa.Copy(engine="gdma", src_view=local, dst_view=to_dram, box=Box(start, partition.tile, dims))
+    ops = [
+        alloc,
+        isa.emit(read, source.buffer, alloc.buffer, **tags),
+        isa.emit(write, alloc.buffer, result.buffer, stage=1 if loops else 0, **tags),
+    ]
+    return nested(ops, [count for _, count in loops])
 
 
 def move_loops(dims: Extents, partition: Partition, clusters: int) -> tuple[list[tuple[int, int]], Starts]:
@@ -170,9 +171,7 @@ def move_loops(dims: Extents, partition: Partition, clusters: int) -> tuple[list
     return [(d, counts[d]) for d in loops], cast(Starts, tuple(start))
 
 
-def nested(
-    ops: list[isa.AllocOp | isa.CopyOp | isa.RepeatOp], counts: list[int]
-) -> list[isa.AllocOp | isa.CopyOp | isa.RepeatOp]:
+def nested(ops: list[Operation], counts: list[int]) -> list[Operation]:
     """The operations inside loops, outermost first."""
     for count in reversed(counts):
         block = Block()

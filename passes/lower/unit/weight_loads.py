@@ -102,15 +102,12 @@ def keep(
     depth = unit.depth_of(*start)
     alloc = isa.AllocOp("sram", tile_bytes(tile), unit.copies(depth))
     placed = Placed(element, start, extent, bound, byte_strides(tile), alloc.buffer)
-    copy = isa.CopyOp(
-        "gdma",
-        tensor,
-        alloc.buffer,
+    copy = isa.Copy(
+        engine="gdma",
         src_view=View(element, offset_of(start, strides), strides),
         dst_view=placed.own_view,
-        box=Box(cast(Any, start), extent, bound),
+        box=Box(start, extent, bound),
         multicast=is_shared(start, unit.clusters),
-        **cast(Any, unit.tags(layer)),
     )
-    unit.bodies[depth].add_ops([alloc, copy])
+    unit.bodies[depth].add_ops([alloc, isa.emit(copy, tensor, alloc.buffer, **unit.tags(layer))])
     return placed

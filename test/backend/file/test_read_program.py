@@ -38,9 +38,9 @@ def module() -> ModuleOp:
     data = ExternalOp("data", "input", 32, (8,), "f32", model_dtype="float16", address=4096)
     outer = AllocOp("nram", 64, depth=2, address=128)
     inner = AllocOp("nram", 32, depth=3, address=256)
-    relu = UnaryOp("relu", outer, inner, in_view=VIEW, out_view=VIEW, box=BOX, signal=5)
+    relu = UnaryOp(outer, inner, kind="relu", in_view=VIEW, out_view=VIEW, box=BOX, signal=5)
     back = UnaryOp(
-        "relu", inner, outer, in_view=VIEW, out_view=VIEW, box=BOX, waits=(Wait(7, "cluster", Affine(1)),)
+        inner, outer, kind="relu", in_view=VIEW, out_view=VIEW, box=BOX, waits=(Wait(7, "cluster", Affine(1)),)
     )
     loop.body.block.add_ops([inner, relu, back])
     program.body.block.add_ops([data, outer, loop, BarrierOp(layer=1)])
@@ -121,7 +121,7 @@ def wrapping(depth: int) -> ModuleOp:
     data = next(op for op in made.walk() if isinstance(op, ExternalOp))
     ring = AllocOp("sram", 64, depth=depth, address=512)
     around = View("f32", Affine(8), (0, 0, 0, 4), wrap=Wrap(3, 10, Affine(0, (8,))))
-    loop.body.block.add_ops([ring, CopyOp("gdma", data, ring, src_view=VIEW, dst_view=around, box=BOX)])
+    loop.body.block.add_ops([ring, CopyOp(data, ring, engine="gdma", src_view=VIEW, dst_view=around, box=BOX)])
     return made
 
 

@@ -29,9 +29,12 @@ def conv(element="i8", *, operands=("multiplier",), out=None, **fields):
     }  # fmt: skip
     places = {name: NRAM if name in ("acc", "residual") else WRAM for name in operands}
     views = {f"{name}_view": view(kinds[name]) for name in operands}
+    more = {name: (1, 1) for name in ("kernel", "strides", "dilations")}
+    extra = [places.get(name) for name in ("weight_zero", "multiplier", "residual")]
     return ConvOp(
-        NRAM, WRAM, NRAM, **places, **views, in_view=view(element), weight_view=view(kinds.get("weight", element)),
-        out_view=view(out or element), box=BOX, channels=ROW, rows=ROW, cols=ROW, kernel=(1, 1), **fields,
+        NRAM, WRAM, places.get("bias"), places.get("acc"), NRAM, *extra, **views, in_view=view(element),
+        weight_view=view(kinds.get("weight", element)), out_view=view(out or element), box=BOX, channels=ROW,
+        rows=ROW, cols=ROW, **more, **fields,
     )  # fmt: skip
 
 
@@ -40,30 +43,30 @@ def of_each(make, *elements, scales=(HALF, QUARTER), **fields):
 
 
 def quantize(scales=(PLAIN, QUARTER)):
-    return of_each(lambda *args, **rest: UnaryOp("identity", *args, **rest), "f32", "i8", scales=scales)
+    return of_each(UnaryOp, "f32", "i8", kind="identity", scales=scales)
 
 
 def window(kind, **fields):
-    more = {"rows": ROW, "cols": ROW, "kernel": (2, 2)}
-    return of_each(lambda *args, **rest: PoolOp(kind, *args, **rest), "i8", "i8", **more, **fields)
+    more = {"rows": ROW, "cols": ROW, "kernel": (2, 2), "strides": (1, 1), "dilations": (1, 1)}
+    return of_each(PoolOp, "i8", "i8", kind=kind, **more, **fields)
 
 
 def resized(mode, **fields):
     more = {"rows": ROW, "cols": ROW, "scale": (1.0, 1.0), "offset": (0.0, 0.0)}
-    return of_each(lambda *args, **rest: ResizeOp(mode, "floor", *args, **rest), "i8", "i8", **more, **fields)
+    return of_each(ResizeOp, "i8", "i8", mode=mode, rounding="floor", **more, **fields)
 
 
 def sums(**fields):
     made = view("f32")
     return ReduceOp(
-        "sum", NRAM, NRAM, in_view=view("i8"), out_view=View(made.element, made.offset, (0, 0, 0, 0)), box=BOX,
+        NRAM, NRAM, kind="sum", in_view=view("i8"), out_view=View(made.element, made.offset, (0, 0, 0, 0)), box=BOX,
         axes=(2, 3), **fields,
     )  # fmt: skip
 
 
 def pairs(*elements, scales=(HALF, QUARTER, HALF)):
     a, b, out = map(view, elements)
-    return BinaryOp("add", NRAM, NRAM, NRAM, a_view=a, b_view=b, out_view=out, box=BOX, scales=scales)
+    return BinaryOp(NRAM, NRAM, NRAM, kind="add", a_view=a, b_view=b, out_view=out, box=BOX, scales=scales)
 
 
 ALL = ("bias", "weight_zero", "multiplier", "residual")

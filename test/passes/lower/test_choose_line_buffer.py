@@ -13,7 +13,7 @@ from xdsl.ir import Block, Region
 
 from frustum.backend import targets
 from frustum.dialects.isa import Affine, AllocOp, ConvOp, RepeatOp, Span
-from frustum.dialects.isa.line_buffer import LineBufferOp
+from frustum.dialects.isa.operations import LineBufferOp
 from frustum.dialects.isa.program import View
 from frustum.dialects.target.durations import matrix_work
 from frustum.passes.lower.choose_line_buffer import (
@@ -41,7 +41,7 @@ def conv_op(case, nram, wram, **changes):
         )
     }  # fmt: skip
     fields = {name: getattr(plain, name) for name in FIELDS}
-    return ConvOp(nram, wram, nram, **{**views, **fields, **changes})
+    return ConvOp(nram, wram, None, None, nram, **{**views, **fields, **changes})
 
 
 def chosen(case, target, mode="auto", count=None, **changes):

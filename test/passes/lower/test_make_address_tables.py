@@ -11,8 +11,8 @@ from xdsl.context import Context
 from frustum.backend.pipeline import Choices
 from frustum.dialects.isa import BarrierOp, ConvOp, ExternalOp, FetchOp, ProgramOp
 from frustum.dialects.isa.instruction import value_of
+from frustum.dialects.isa.operations import TableOp
 from frustum.dialects.isa.program import IMAGE_CLASSES
-from frustum.dialects.isa.table import TableOp
 from frustum.dialects.isa.tables.stored_table import KEY, read_table
 from frustum.passes.lower.make_address_tables import MakeAddressTables, forget
 from frustum.passes.weights import store_of

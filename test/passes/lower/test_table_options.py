@@ -14,7 +14,7 @@ from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects.isa import ConvOp, ExternalOp
-from frustum.dialects.isa.table import TableOp
+from frustum.dialects.isa.operations import TableOp
 from frustum.dialects.isa.tables.stored_table import KEY, read_table
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import to_attribute

@@ -11,8 +11,8 @@ from xdsl.parser import Parser
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.backend.pipeline import Choices, Run
+from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.sync import AllocOp, ProgramOp
-from frustum.dialects.isa.transfer import CopyOp
 from frustum.passes.weights import WeightStore, attach
 from frustum.runtime.machine import Machine
 from frustum.runtime.universe import DIALECTS, load
