@@ -15,7 +15,6 @@ have seen:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -24,21 +23,16 @@ import numpy as np
 from frustum.dialects.isa.program import (
     CORE_ENGINES,
     ENGINES,
-    FETCHES,
     Barrier,
-    Copy,
     Engine,
     Instruction,
-    Scope,
 )
 from frustum.runtime.device.expand import Expanded, Rows
-from frustum.runtime.device.form import Ints
+from frustum.runtime.device.form import Ints, Slot, is_on_core, reached, watched
 
 PER_CORE = tuple(engine for engine in ENGINES if engine in CORE_ENGINES)
 PER_CLUSTER = tuple(engine for engine in ENGINES if engine not in CORE_ENGINES)
 
-Slot: TypeAlias = tuple[bool, int, int]
-"""A counter: whether it is a core's, its slot, the core (of the chip) or cluster it belongs to."""
 WaitName: TypeAlias = tuple[int, int, int]
 """A wait: place in the program order, unit, number in its instruction."""
 
@@ -184,9 +178,9 @@ class _ClockWalk:
         table.number[row, units] = self.done[engines]
         start[np.arange(len(units)), engines] = self.done[engines]
         self.now[engines] = start
-        if instruction.signal is not None:
-            for place, unit in enumerate(units.tolist()):
-                self._signal(instruction, unit, start[place], int(engines[place]))
+        for place, unit in enumerate(units.tolist()):
+            for slot in reached(instruction, unit, self.expanded.clusters):
+                self.signals[slot].add(start[place], int(engines[place]))
 
     def _wait(
         self, instruction: Instruction, rows: Rows, row: int, unit: int, number: int, value: int
@@ -196,7 +190,7 @@ class _ClockWalk:
         engine = self.first_engine[rows.static[row]] + unit
         name = int(rows.seq[row]), unit, number
         found = []
-        for slot in self._watched(wait.slot, wait.scope, instruction.engine in CORE_ENGINES, unit):
+        for slot in watched(wait, is_on_core(instruction), unit, self.expanded.clusters, self.expanded.cores):
             signals = self.signals[slot]
             if len(signals.clocks) < value:
                 raise OrderError(rows, row, unit, len(signals.clocks), value)
@@ -206,24 +200,3 @@ class _ClockWalk:
                 signals.waits.append((name, engine, int(self.done[engine]), value))
                 found.append(signals.joined[value - 1])
         return found
-
-    def _watched(self, slot: int, scope: Scope, on_core: bool, unit: int) -> Sequence[Slot]:
-        cores, clusters = self.expanded.cores, self.expanded.clusters
-        cluster = unit // cores if on_core else unit
-        match scope:
-            case "own":
-                return [(on_core, slot, unit)]
-            case "cluster":
-                return [(False, slot, cluster)]
-            case "cores":
-                return [(True, slot, cluster * cores + core) for core in range(cores)]
-            case "all_cores":
-                return [(True, slot, core) for core in range(clusters * cores)]
-        return [(False, slot, other) for other in range(clusters)]
-
-    def _signal(self, instruction: Instruction, unit: int, clock: Ints, engine: int) -> None:
-        assert instruction.signal is not None
-        on_core = instruction.engine in CORE_ENGINES
-        to_all = isinstance(instruction, FETCHES) or (isinstance(instruction, Copy) and instruction.multicast)
-        for reached in range(self.expanded.clusters) if to_all else (unit,):
-            self.signals[on_core, instruction.signal, reached].add(clock, engine)

@@ -9,7 +9,8 @@ from math import gcd
 
 import numpy as np
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, Copy, Reduce, Wrap
+from frustum.dialects.extents import replaced
+from frustum.dialects.isa.program import ELEMENT_BYTES, Wrap
 from frustum.runtime.check.clocks import Clock
 from frustum.runtime.device.expand import DRAM, Expanded, Rows
 from frustum.runtime.device.form import Ints
@@ -169,29 +170,23 @@ def accesses(expanded: Expanded, rows: Rows, row: int, unit: int) -> Iterator[Me
     if not rows.active[row, unit]:
         return
     static = int(rows.static[row])
-    operands = expanded.forms[static].operands
-    extent, read = (tuple(part[:, row, unit].tolist()) for part in (rows.extent, rows.read))
+    extent, read = (part[:, row, unit].tolist() for part in (rows.extent, rows.read))
     flags = bool(rows.is_first[row]), bool(rows.is_last[row])
-    uses = [
-        (slot, is_write)
-        for is_write in (False, True)
-        for slot, operand in enumerate(operands)
-        if operand is not None
-        and (operand.is_written if is_write else operand.is_read)
-        and _happens(expanded.instructions[static], slot, is_write, *flags)
-    ]
-    for slot, is_write in uses:
-        operand = operands[slot]
-        assert operand is not None
-        shape, strides = _region(expanded.instructions[static], slot, extent, read, operand.view.strides)
-        if 0 not in shape:
+    operands = [(slot, operand) for slot, operand in enumerate(expanded.forms[static].operands) if operand is not None]
+    for is_write in (False, True):
+        for slot, operand in operands:
+            counts = [axis.count(extent, read) for axis in operand.axes]
+            if 0 in counts or not (operand.writes if is_write else operand.reads).holds(*flags):
+                continue
+            # an axis of stride 0 is touched once
+            shape = tuple(n if stride else 1 for n, stride in zip(counts, operand.strides, strict=True))
             access = MemoryAccess(
                 slot, is_write, int(expanded.memory[static, slot]), int(rows.place[slot, row, unit]),
-                int(expanded.copies[static, slot]), int(rows.address[slot, row, unit]), shape, strides,
-                ELEMENT_BYTES[operand.view.element],
+                int(expanded.copies[static, slot]), int(rows.address[slot, row, unit]), shape, operand.strides,
+                operand.element_bytes,
             )  # fmt: skip
             around = operand.view.wrap
-            if around is not None and rows.split[slot, around.dim, row, unit] and strides[around.dim]:
+            if around is not None and rows.split[slot, around.dim, row, unit] and operand.strides[around.dim]:
                 yield from _in_two(access, around, int(rows.split[slot, around.dim, row, unit]))
             else:
                 yield access
@@ -199,49 +194,10 @@ def accesses(expanded: Expanded, rows: Rows, row: int, unit: int) -> Iterator[Me
 
 def _in_two(access: MemoryAccess, around: Wrap, split: int) -> tuple[MemoryAccess, MemoryAccess]:
     """An access that goes beyond the end of a ring: what lies before the end, and what begins the ring."""
-    before, after = list(access.shape), list(access.shape)
-    before[around.dim] = min(split, access.shape[around.dim])
-    after[around.dim] = access.shape[around.dim] - before[around.dim]
-    moved = (split - around.size) * access.strides[around.dim]
+    before = min(split, access.shape[around.dim])
+    after = access.shape[around.dim] - before
+    begin = access.address + (split - around.size) * access.strides[around.dim]
     return (
-        replace(access, shape=tuple(before)),
-        replace(access, shape=tuple(after), address=access.address + moved),
+        replace(access, shape=replaced(access.shape, around.dim, before)),
+        replace(access, shape=replaced(access.shape, around.dim, after), address=begin),
     )
-
-
-def _happens(instruction: object, slot: int, is_write: bool, is_first: bool, is_last: bool) -> bool:
-    """Whether accumulators and the way out use this operand in this pass."""
-    match instruction, slot, is_write:
-        case (Conv(), 2, _) | (Conv(), 4, _):
-            return is_last
-        case Conv(), 3, True:
-            return not is_last
-        case (Conv(), 3, False) | (Reduce(), 1, False):
-            return not is_first
-    return True
-
-
-def _region(
-    instruction: object, slot: int, extent: tuple[int, ...], read: tuple[int, ...], strides: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of what is touched; an axis of stride 0 is touched once."""
-    match instruction, slot:
-        case Conv(), 0:
-            per_group = instruction.box.extent[1] // instruction.groups
-            n, c, h, w = strides
-            groups = 1 if instruction.groups == 1 else extent[1] // per_group
-            shape = (read[0], groups, *read[1:])
-            strides = (n, c * instruction.channels.extent, c, h, w)
-        case Conv(), 1:
-            shape = (extent[1], read[1], *instruction.kernel)
-        case Copy(expand=int(slot_bytes)), 0:
-            element = ELEMENT_BYTES[instruction.src_view.element]
-            return (slot_bytes // element,), (element,)
-        case (Copy(), 1) | (Conv(), _):
-            shape = extent
-        case _, 0:
-            shape = read
-        case _:
-            shape = extent
-    empty = 0 in shape
-    return tuple(0 if empty else n if s else 1 for n, s in zip(shape, strides, strict=True)), strides

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from frustum.dialects.isa.program import (
-    CORE_ENGINES,
-    FETCHES,
     MAX_LOOPS,
     MEMORIES,
     Affine,
@@ -31,7 +29,7 @@ from frustum.dialects.isa.program import (
     Repeat,
     Resize,
 )
-from frustum.runtime.device.form import FAR, Form, Ints, Operand, form
+from frustum.runtime.device.form import FAR, Form, Ints, Operand, form, is_on_core, reaches_all_clusters
 from frustum.runtime.kernels.moving import ROUNDING
 
 if TYPE_CHECKING:
@@ -138,7 +136,7 @@ def expand(program: Program, clusters: int, cores: int) -> Expanded:
     tables = _Statics(parts, forms)
     memory, copies = tables.memory(), _copies(statics, clusters, cores)
     seq = _sequence(parts)
-    on_core = np.array([instruction.engine in CORE_ENGINES for instruction in statics], bool)
+    on_core = np.array([is_on_core(instruction) for instruction in statics], bool)
     units = np.divmod(np.arange(clusters * cores), cores)
     core = tables.rows(seq, on_core, units, memory, cores)
     cluster = tables.rows(seq, ~on_core, (np.arange(clusters), np.zeros(clusters, np.int64)), memory, cores)
@@ -255,7 +253,7 @@ class _Statics:
         split = self._go_around(static, index, units, box, seen, address)
         is_first, is_last = self._accumulates(static, index)
         takes_part = np.ones((len(static), len(units[0])), bool)
-        takes_part[self._is_for_all()[static], 1:] = False
+        takes_part[np.array([reaches_all_clusters(each) for each in self.statics], bool)[static], 1:] = False
         return Rows(
             units=len(units[0]), static=static, seq=seq, index=index, takes_part=takes_part,
             active=takes_part & (box.extent > 0).all(axis=0),
@@ -359,10 +357,6 @@ class _Statics:
         whole = np.array([level is None for level in levels], bool)[static]
         at = np.take_along_axis(index, level[static, None], axis=1)[:, 0] if len(static) else static
         return whole | (at == 0), whole | (at == last.astype(np.int64)[static])
-
-    def _is_for_all(self) -> Ints:
-        """Which instructions cluster 0 executes for all clusters."""
-        return np.array([isinstance(s, FETCHES) or (isinstance(s, Copy) and s.multicast) for s in self.statics], bool)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,19 +1,26 @@
-"""The common form of all instructions: a box, what is read around it, and operands that move with the clipping.
+"""The common form of all instructions: a box, what is read around it, operands that move with the clipping, counters.
 
-Expansion, timing and checking work on this form only and know no operation by name.  A *window* says which positions
+Expansion, timing and checking work on this form only and know no operation by name: of an operand it says what is
+touched, and in which passes over accumulators.  A *window* says which positions
 of the read operand an output range needs: the output position at distance k from the box's nominal start needs
 `[start + k*stride, start + k*stride + size)`, of which `[max(0, nominal), min(nominal + extent, bound, limit))` exist.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import singledispatch
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from frustum.dialects.extents import replaced
 from frustum.dialects.isa.program import (
+    CORE_ENGINES,
+    ELEMENT_BYTES,
+    FETCHES,
     ZERO,
     Affine,
     Barrier,
@@ -34,6 +41,7 @@ from frustum.dialects.isa.program import (
     TableLoad,
     Unary,
     View,
+    Wait,
 )
 
 Int = Any
@@ -41,6 +49,8 @@ Int = Any
 Ints = np.ndarray
 STILL: Four = (0, 0, 0, 0)
 SAME = (None,) * 4
+Slot: TypeAlias = tuple[bool, int, int]
+"""A counter: whether it is a core's, its slot, the core (of the chip) or cluster it belongs to."""
 FAR = 1 << 40
 """Stands for a bound or limit that is not there."""
 
@@ -58,16 +68,62 @@ class ReadWindow:
     limit: Affine | None
 
 
+class When(Enum):
+    """In which passes over accumulators an operand is read, or written."""
+
+    NEVER, ALWAYS, LAST, NOT_FIRST, NOT_LAST = range(5)
+
+    def holds(self, is_first: Int, is_last: Int) -> Int:
+        """Whether it is in passes that are, or are not, the first and the last."""
+        always = is_first | True
+        return (always ^ always, always, is_last, always ^ is_first, always ^ is_last)[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Positions that are touched along an axis: those of dimension `number` of the clipped box or of what is read,
+    `number` of them (`fixed`), or the groups of `number` output channels each that the box has."""
+
+    of: Literal["box", "read", "fixed", "groups"]
+    number: int
+
+    def count(self, extent: Sequence[int] | Ints, read: Sequence[int] | Ints) -> Int:
+        match self.of:
+            case "box":
+                return extent[self.number]
+            case "read":
+                return read[self.number]
+            case "groups":
+                return extent[1] // self.number
+        return self.number
+
+
+Axes: TypeAlias = tuple[Axis, ...]
+BOX, READ = (tuple(Axis(of, d) for d in range(4)) for of in ("box", "read"))
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """One operand: `by_box` and `by_read` are the bytes its address moves for each position by which the lower end
-    of the box (of the read positions) is clipped."""
+    of the box (of the read positions) is clipped; it is touched along `axes` by `strides`."""
 
     view: View
-    by_box: Four = STILL
-    by_read: Four = STILL
-    is_read: bool = False
-    is_written: bool = False
+    by_box: Four
+    by_read: Four
+    reads: When
+    writes: When
+    axes: Axes
+    strides: tuple[int, ...]
+    is_whole: bool
+    """Axes of stride 0 move bytes as well: each position is moved or computed with on its own."""
+
+    @property
+    def element_bytes(self) -> int:
+        return ELEMENT_BYTES[self.view.element]
+
+    @property
+    def is_written(self) -> bool:
+        return self.writes is not When.NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,27 +160,46 @@ def _(instruction: TableLoad) -> Form:
 
 @form.register
 def _(instruction: Copy) -> Form:
-    spans = instruction.box.spans
-    operands = (_source(instruction.src_view), _result(instruction.dst_view))
-    return Form(spans, SAME, operands, instruction.fill is not None)
+    source, element = _source(instruction.src_view, is_whole=True), ELEMENT_BYTES[instruction.src_view.element]
+    if instruction.expand is not None:
+        slot = (Axis("fixed", instruction.expand // element),)
+        source = replace(source, axes=slot, strides=(element,))
+    operands = (source, _result(instruction.dst_view, is_whole=True))
+    return Form(instruction.box.spans, SAME, operands, instruction.fill is not None)
 
 
 @form.register
 def _(instruction: Conv) -> Form:
-    spans, weight, group = instruction.box.spans, instruction.weight_view, _group_move(instruction)
+    """Input, weights and numbers for each output channel do not lie like the output."""
+    weight, view, channels = instruction.weight_view, instruction.in_view, instruction.channels
     rows, cols = _windows(instruction)
-    channels, bias, acc = instruction.channels, instruction.bias_view, instruction.acc_view
-    read = instruction.in_view.strides
-    extras = instruction.weight_zero_view, instruction.multiplier_view, instruction.residual_view
+    (n, *others), channel = view.strides, (BOX[1],)
+    groups = [(Axis("groups", outputs_per_group(instruction)), channels.extent * others[0])] * (instruction.groups > 1)
+    taps = (Axis("fixed", taps) for taps in instruction.kernel)
+
+    def beside(view: View | None, reads: When, axes: Axes = BOX, writes: When = When.NEVER) -> Operand | None:
+        if view is None:
+            return None
+        strides = view.strides if axes is BOX else view.strides[1:2]
+        return Operand(view, view.strides, STILL, reads, writes, axes, strides, axes is not BOX)
+
     operands = (
-        Operand(instruction.in_view, (0, group, 0, 0), read, is_read=True),
-        Operand(weight, (0, weight.strides[0], 0, 0), (0, weight.strides[1], 0, 0), is_read=True),
-        None if bias is None else Operand(bias, bias.strides, is_read=True),
-        None if acc is None else Operand(acc, acc.strides, is_read=True, is_written=True),
-        _result(instruction.out_view),
-        *(None if extra is None else Operand(extra, extra.strides, is_read=True) for extra in extras),
-    )
-    return Form(spans, (None, _window(channels, 0, channels.extent), rows, cols), operands)
+        Operand(
+            view, (0, _group_move(instruction), 0, 0), view.strides, When.ALWAYS, When.NEVER,
+            (READ[0], *(axis for axis, _ in groups), *READ[1:]), (n, *(step for _, step in groups), *others), True,
+        ),
+        Operand(
+            weight, (0, weight.strides[0], 0, 0), (0, weight.strides[1], 0, 0), When.ALWAYS, When.NEVER,
+            (BOX[1], READ[1], *taps), weight.strides, True,
+        ),
+        beside(instruction.bias_view, When.LAST, channel),
+        beside(instruction.acc_view, When.NOT_FIRST, writes=When.NOT_LAST),
+        _result(instruction.out_view, When.LAST),
+        beside(instruction.weight_zero_view, When.ALWAYS, channel),
+        beside(instruction.multiplier_view, When.LAST, channel),
+        beside(instruction.residual_view, When.LAST),
+    )  # fmt: skip
+    return Form(instruction.box.spans, (None, _window(channels, 0, channels.extent), rows, cols), operands)
 
 
 @form.register
@@ -146,8 +221,8 @@ def _(instruction: Unary | Softmax) -> Form:
 def _(instruction: Reduce) -> Form:
     spans = instruction.box.spans
     out = instruction.out_view
-    continued = instruction.accumulate is not None
-    result = Operand(out, out.strides, is_read=continued, is_written=True)
+    read = When.NEVER if instruction.accumulate is None else When.NOT_FIRST
+    result = replace(_result(out), by_box=out.strides, reads=read)
     return Form(spans, SAME, (_source(instruction.in_view), result))
 
 
@@ -175,20 +250,19 @@ def _(instruction: Resize) -> Form:
     return Form(spans, (None, None, rows, cols), operands)
 
 
-def _source(view: View) -> Operand:
-    return Operand(view, by_read=_moves(view), is_read=True)
+def _source(view: View, is_whole: bool = False) -> Operand:
+    return Operand(view, STILL, _moves(view), When.ALWAYS, When.NEVER, READ, view.strides, is_whole)
 
 
-def _result(view: View) -> Operand:
-    return Operand(view, by_box=_moves(view), is_written=True)
+def _result(view: View, writes: When = When.ALWAYS, is_whole: bool = False) -> Operand:
+    return Operand(view, _moves(view), STILL, When.NEVER, writes, BOX, view.strides, is_whole)
 
 
 def _moves(view: View) -> Four:
     """The strides; 0 where the view wraps: there the address follows from the position itself."""
     if view.wrap is None:
         return view.strides
-    d0, d1, d2, d3 = (0 if d == view.wrap.dim else stride for d, stride in enumerate(view.strides))
-    return d0, d1, d2, d3
+    return replaced(view.strides, view.wrap.dim, 0)
 
 
 def _window(span: Span, stride: int, size: int) -> ReadWindow:
@@ -202,22 +276,60 @@ def _windows(instruction: Conv | Pool) -> tuple[ReadWindow, ReadWindow]:
     return _window(instruction.rows, v, tall), _window(instruction.cols, h, wide)
 
 
+def outputs_per_group(conv: Conv) -> int:
+    return conv.box.extent[1] // conv.groups
+
+
 def groups_of(conv: Conv, outputs: Int) -> Int:
     """How many groups a clipped box of so many output channels still has: groups are cut whole."""
     if conv.groups == 1:
         return 1 + 0 * outputs
-    per_group = conv.box.extent[1] // conv.groups
-    assert np.all(outputs % per_group == 0), "groups are cut whole"
-    return outputs // per_group
+    assert np.all(outputs % outputs_per_group(conv) == 0), "groups are cut whole"
+    return outputs // outputs_per_group(conv)
 
 
 def _group_move(instruction: Conv) -> int:
     """Bytes by which the input moves for each output channel cut at the lower end: whole groups are cut."""
     if instruction.groups == 1:
         return 0
-    outputs = instruction.box.extent[1] // instruction.groups
+    outputs = outputs_per_group(instruction)
     bytes_per_group = instruction.channels.extent * instruction.in_view.strides[1]
     start = instruction.box.start[1]
     never_cut = min(start.base, start.cluster, start.core, *start.loops, 0) == 0
     assert bytes_per_group % outputs == 0 or never_cut, "groups cut at the lower end"
     return bytes_per_group // outputs
+
+
+# --- counters ----------------------------------------------------------------------------------------------
+
+
+def is_on_core(instruction: Instruction) -> bool:
+    return instruction.engine in CORE_ENGINES
+
+
+def reaches_all_clusters(instruction: Instruction) -> bool:
+    """Whether cluster 0 executes the instruction for all clusters."""
+    return isinstance(instruction, FETCHES) or (isinstance(instruction, Copy) and instruction.multicast)
+
+
+def watched(wait: Wait, on_core: bool, unit: int, clusters: int, cores: int) -> list[Slot]:
+    """The counters that a wait of this unit (core or cluster) looks at."""
+    cluster = unit // cores if on_core else unit
+    match wait.scope:
+        case "own":
+            return [(on_core, wait.slot, unit)]
+        case "cluster":
+            return [(False, wait.slot, cluster)]
+        case "cores":
+            return [(True, wait.slot, core) for core in range(cluster * cores, (cluster + 1) * cores)]
+        case "all_cores":
+            return [(True, wait.slot, core) for core in range(clusters * cores)]
+    return [(False, wait.slot, other) for other in range(clusters)]
+
+
+def reached(instruction: Instruction, unit: int, clusters: int) -> list[Slot]:
+    """The counters that the signal of this unit reaches, if there is one."""
+    if instruction.signal is None:
+        return []
+    units = range(clusters) if reaches_all_clusters(instruction) else (unit,)
+    return [(is_on_core(instruction), instruction.signal, each) for each in units]

@@ -15,6 +15,7 @@ The rules are those of `docs/targets.md`, "Time":
 Nothing here knows what an engine is for, or what an operation does.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,36 +31,51 @@ COMPUTE, TRANSFER, BARRIER = range(3)
 """Kinds of operations."""
 
 
-class Operations(NamedTuple):
-    """What is to be simulated.  Operations are numbered through the queues, engine by engine.
+class Lists(NamedTuple):
+    """Lists of pairs of unequal length: the pairs `at[i]` to `at[i + 1]` are those of list `i`."""
 
-    Lists of unequal length are flat arrays with offsets: `x_at[i]` to `x_at[i + 1]` are the entries of `i`.
-    """
+    at: Integers  # lists + 1
+    pairs: Integers  # pairs, 2
+
+    @staticmethod
+    def of(lists: Sequence[Sequence[tuple[int, int]]]) -> "Lists":
+        pairs = np.array([pair for each in lists for pair in each], np.int64).reshape(-1, 2)
+        return Lists(np.cumsum([0, *map(len, lists)]), pairs)
+
+
+def _ends_of(lists: Lists, which: Integers) -> tuple[Integers, Integers]:
+    """Where these lists begin and end."""
+    return lists.at[which], lists.at[which + 1]
+
+
+class OperationCost(NamedTuple):
+    """What operations occupy."""
+
+    routes: Lists  # each port, and the side of `port_busy` that says how long it is held
+    chunks: Integers  # operations: chunks of a transfer, at least 1
+    busy: Integers  # operations, 2: cycles of the engine for a full chunk, and for the last one (or computation)
+    port_busy: Integers  # operations, sides, 2: the same for the ports of each side
+    latency: Integers  # operations
+    route: Integers  # operations: which ports a transfer needs
+
+
+class EventLists(NamedTuple):
+    """What operations wait for, and whom they tell."""
+
+    waits: Lists  # of each operation: a list of counters, all of which must reach a value
+    signal: Integers  # operations: a list of signals
+    signals: Lists  # the counter that grows by 1, how long after the completion
+    groups: Lists  # counters (and nothing)
+
+
+class Operations(NamedTuple):
+    """What is to be simulated.  Operations are numbered through the queues, engine by engine."""
 
     queue: Integers  # engines + 1: offsets of the operations of each engine
     depth: Integers  # engines: transfers in flight at a time; 0: no limit
     kind: Integers  # operations: COMPUTE, TRANSFER or BARRIER
-    chunks: Integers  # operations: chunks of a transfer, at least 1
-    busy: Integers  # operations, 2: cycles of the engine for a full chunk, and for the last one (or computation)
-    port_busy: Integers  # operations, sides, 2: the same for the ports of each side
-    route: Integers  # operations: which ports a transfer needs
-    latency: Integers  # operations
-    wait_at: Integers  # operations + 1
-    wait_group: Integers  # waits: a list of counters, all of which must reach ...
-    wait_value: Integers  # ... this value
-    signal: Integers  # operations: a list of signals
-    signal_at: Integers  # lists + 1
-    signal_counter: Integers  # signals: the counter that grows by 1 ...
-    signal_delay: Integers  # ... this long after the completion
-    route_at: Integers  # routes + 1
-    route_port: Integers  # the ports of each route ...
-    route_side: Integers  # ... and the side of `port_busy` that says how long each is held
-    group_at: Integers  # groups + 1
-    group_counter: Integers
-
-    @property
-    def engines(self) -> int:
-        return self.queue.size - 1
+    cost: OperationCost
+    events: EventLists
 
 
 @dataclass(frozen=True)
@@ -127,35 +143,34 @@ def _tables(ops: Operations) -> "LoopState":
     """The arguments of the event loop before the first event."""
     from frustum.runtime.time.event_loop import NEVER, LoopState
 
-    counters = 1 + max(int(ops.signal_counter.max(initial=-1)), int(ops.group_counter.max(initial=-1)))
-    ports = 1 + int(ops.route_port.max(initial=-1))
+    cost, events = ops.cost, ops.events
+    counters = 1 + max(int(lists.pairs[:, 0].max(initial=-1)) for lists in (events.signals, events.groups))
+    ports = 1 + int(cost.routes.pairs[:, 0].max(initial=-1))
+    engines, size = len(ops.depth), len(ops.kind)
+    groups, wanted = events.waits.pairs.T
+    ranges = (
+        *_ends_of(cost.routes, cost.route), events.waits.at[:-1], events.waits.at[1:],
+        *_ends_of(events.signals, events.signal),
+    )  # fmt: skip
+    facts = (ops.kind, cost.chunks, cost.latency, *ranges, *cost.busy.T, *cost.port_busy.reshape(-1, 4).T)
     return LoopState(
-        ops=_operation_table(ops),
-        waits=_columns(ops.wait_group, ops.wait_value),
-        groups=ops.group_at.astype(np.int64),
-        members=ops.group_counter.astype(np.int64),
-        signals=_columns(ops.signal_counter, ops.signal_delay),
-        routes=ops.route_at.astype(np.int64),
-        route_ports=_columns(ops.route_port, ops.route_side),
+        ops=_columns(*facts, dtype=np.int32),
+        waits=_columns(*_ends_of(events.groups, groups), wanted),
+        members=_columns(events.groups.pairs[:, 0])[:, 0],
+        signals=events.signals.pairs,
+        route_ports=cost.routes.pairs,
         engines=_engine_table(ops),
         counters=_columns(np.zeros(counters), np.full(counters, -1)),
         ports=np.zeros((ports, 2), np.int64),
-        times=np.zeros((ops.kind.size, 3), np.int64),
-        alarms=np.full(2 << max(0, ops.engines - 1).bit_length(), NEVER),
-        heap=np.full(int(np.diff(ops.signal_at)[ops.signal].sum()) + 2, NEVER),
+        times=np.zeros((size, 3), np.int64),
+        alarms=np.full(2 << max(0, engines - 1).bit_length(), NEVER),
+        heap=np.full(int((ranges[5] - ranges[4]).sum()) + 2, NEVER),
         clock=np.zeros(3, np.int64),
     )
 
 
-def _operation_table(ops: Operations) -> NDArray[np.int32]:
-    facts = (ops.kind, ops.chunks, ops.route, ops.latency)
-    ranges = (ops.wait_at[:-1], ops.wait_at[1:], ops.signal_at[ops.signal], ops.signal_at[ops.signal + 1])
-    port_busy = ops.port_busy.reshape(ops.kind.size, 2 * ops.port_busy.shape[1])
-    return _columns(*facts, *ranges, *ops.busy.T, *port_busy.T, dtype=np.int32)
-
-
 def _engine_table(ops: Operations) -> Integers:
-    nothing, nobody = np.zeros(ops.engines), np.full(ops.engines, -1)
+    nothing, nobody = np.zeros(len(ops.depth)), np.full(len(ops.depth), -1)
     in_flight = [nothing] * max(1, int(ops.depth.max(initial=0)))
     # In the order of the columns HEAD, END, FREE_AT, LEFT, WAIT, MEMBER, SLEEPER, BUSY, STALLED, DEPTH.
     return _columns(
@@ -185,8 +200,8 @@ def _why(tables: "LoopState", engine: int) -> Blocked:
     op, wait = int(tables.engines[engine, HEAD]), int(tables.engines[engine, WAIT])
     if wait < 0:
         return Blocked(engine, op, counter=-1, needed=0, found=0)
-    group, needed = tables.waits[wait]
-    counter = int(tables.members[tables.groups[group] + tables.engines[engine, MEMBER]])
+    first, _, needed = tables.waits[wait]
+    counter = int(tables.members[first + tables.engines[engine, MEMBER]])
     return Blocked(engine, op, counter, int(needed), int(tables.counters[counter, VALUE]))
 
 

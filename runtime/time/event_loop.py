@@ -32,11 +32,13 @@ RELEASE = 2  # a barrier opens
 REQUEST = 3  # engine `who` wants the ports of the next chunk of its transfer
 
 # Columns of `ops`; the times of a full chunk stand before those of the last one.
-TYPE, CHUNKS, ROUTE, LATENCY, WAIT_AT, WAIT_END, SIGNAL_AT, SIGNAL_END, BUSY, PORT_BUSY = (*range(9), 10)
+TYPE, CHUNKS, LATENCY, ROUTE_AT, ROUTE_END, WAIT_AT, WAIT_END, SIGNAL_AT, SIGNAL_END, BUSY, PORT_BUSY = (*range(10), 11)
 # Values of `TYPE`.
 COMPUTE, TRANSFER, BARRIER = range(3)
 # Columns of `engines`; the completion times of the latest transfers follow from `IN_FLIGHT` on.
 HEAD, END, FREE_AT, LEFT, WAIT, MEMBER, SLEEPER, BUSY_CYCLES, STALLED_CYCLES, DEPTH, IN_FLIGHT = range(11)
+# Columns of `waits`: which of `members` must reach the value.
+MEMBER_AT, MEMBER_END, WANTED = range(3)
 # Columns of `times`, `counters`, `ports`; entries of `clock`.
 START, STOP, COMPLETION = range(3)
 VALUE, FIRST_SLEEPER = range(2)
@@ -45,8 +47,8 @@ HEAP_SIZE, LAST_EFFECT, AT_BARRIER = range(3)
 
 
 RUN = (
-    "void(int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, ::1],"
-    " int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1])"
+    "void(int32[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1],"
+    " int64[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1])"
 )
 """The types of the arguments of `run`."""
 
@@ -55,11 +57,9 @@ class LoopState(NamedTuple):
     """The arguments of `run`."""
 
     ops: NDArray[np.int32]  # operations, columns
-    waits: Integers  # group, value
-    groups: Integers  # groups + 1: where the counters of each group stand
+    waits: Integers  # waits, columns
     members: Integers  # counters of the groups
     signals: Integers  # counter, delay
-    routes: Integers  # routes + 1: where the ports of each route stand
     route_ports: Integers  # port, side
     engines: Integers
     counters: Integers
@@ -71,22 +71,7 @@ class LoopState(NamedTuple):
 
 
 @entry(RUN)
-def run(
-    ops,
-    waits,
-    groups,
-    members,
-    signals,
-    routes,
-    route_ports,
-    engines,
-    counters,
-    ports,
-    times,
-    alarms,
-    heap,
-    clock,
-):
+def run(ops, waits, members, signals, route_ports, engines, counters, ports, times, alarms, heap, clock):
     """Simulate until nothing can happen any more; the results are in `engines`, `ports`, `times` and `clock`.
 
     Serving a chunk, which happens far more often than all else, is written out here and calls nothing.
@@ -98,32 +83,15 @@ def run(
         key = min(alarms[1], heap[0])
         if key == NEVER:
             return
-        time = key >> TIME
-        kind = (key >> KIND) & 3
-        who = key & WHO
-        if kind != REQUEST:
-            happen(
-                ops,
-                waits,
-                groups,
-                members,
-                signals,
-                engines,
-                counters,
-                times,
-                alarms,
-                heap,
-                clock,
-                time,
-                kind,
-                who,
-            )
+        if (key >> KIND) & 3 != REQUEST:
+            happen(ops, waits, members, signals, engines, counters, times, alarms, heap, clock, key)
             continue
+        time, who = key >> TIME, key & WHO
         # Give the ports to one chunk: of all requests that are left to serve this is the earliest.
         op = engines[who, HEAD]
         left = engines[who, LEFT] - 1
         last = 1 if left == 0 else 0
-        first, end = routes[ops[op, ROUTE]], routes[ops[op, ROUTE] + 1]
+        first, end = ops[op, ROUTE_AT], ops[op, ROUTE_END]
         start = time
         for place in range(first, end):
             start = max(start, ports[route_ports[place, 0], PORT_FREE])
@@ -149,10 +117,9 @@ def run(
 
 
 @compiled
-def happen(
-    ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, time, kind, who
-):
+def happen(ops, waits, members, signals, engines, counters, times, alarms, heap, clock, key):
     """A signal arrives, an engine becomes free, or a barrier opens: let all whom it concerns go on."""
+    time, kind, who = key >> TIME, (key >> KIND) & 3, key & WHO
     sleeper = NOBODY
     if kind == ARRIVE:
         pop(heap, clock)
@@ -169,15 +136,11 @@ def happen(
     while sleeper != NOBODY:
         engine = sleeper
         sleeper = engines[engine, SLEEPER]
-        advance(
-            ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, engine, time
-        )
+        advance(ops, waits, members, signals, engines, counters, times, alarms, heap, clock, engine, time)
 
 
 @compiled
-def advance(
-    ops, waits, groups, members, signals, engines, counters, times, alarms, heap, clock, engine, time
-):
+def advance(ops, waits, members, signals, engines, counters, times, alarms, heap, clock, engine, time):
     """Go on with the queue of an engine that is free, until something takes time or has to be waited for."""
     while engines[engine, HEAD] < engines[engine, END]:
         op = engines[engine, HEAD]
@@ -187,7 +150,7 @@ def advance(
             if clock[AT_BARRIER] == engines.shape[0]:
                 push(heap, clock, event(max(time, clock[LAST_EFFECT]), RELEASE, 0))
             return
-        if not waits_hold(ops, waits, groups, members, engines, counters, engine, op):
+        if not waits_hold(ops, waits, members, engines, counters, engine, op):
             return
         if ops[op, TYPE] == TRANSFER:
             oldest = engines[engine, oldest_in_flight(engines, engine)]
@@ -237,19 +200,19 @@ def oldest_in_flight(engines, engine):
 
 
 @compiled
-def waits_hold(ops, waits, groups, members, engines, counters, engine, op):
+def waits_hold(ops, waits, members, engines, counters, engine, op):
     """Whether all counters of the operation are high enough; else the engine sleeps on the first that is not."""
     wait = engines[engine, WAIT]
     if wait == NOBODY:
         wait = ops[op, WAIT_AT]
         engines[engine, MEMBER] = 0
     while wait < ops[op, WAIT_END]:
-        group = waits[wait, 0]
-        for member in range(groups[group] + engines[engine, MEMBER], groups[group + 1]):
+        first = waits[wait, MEMBER_AT]
+        for member in range(first + engines[engine, MEMBER], waits[wait, MEMBER_END]):
             counter = members[member]
-            if counters[counter, VALUE] < waits[wait, 1]:
+            if counters[counter, VALUE] < waits[wait, WANTED]:
                 engines[engine, WAIT] = wait
-                engines[engine, MEMBER] = member - groups[group]
+                engines[engine, MEMBER] = member - first
                 engines[engine, SLEEPER] = counters[counter, FIRST_SLEEPER]
                 counters[counter, FIRST_SLEEPER] = engine
                 return False

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from frustum.dialects.isa.program import CORE_ENGINES, FETCHES, Barrier, Copy, Instruction, Scope
+from frustum.dialects.isa.program import FETCHES, Barrier, Instruction, Scope, Wait
 from frustum.dialects.isa.program import Engine as EngineKind
-from frustum.dialects.target import Target
 from frustum.runtime.device.expand import WAITS, Expanded, Rows
-from frustum.runtime.device.form import Ints
+from frustum.runtime.device.form import Ints, Slot, is_on_core, reached, reaches_all_clusters, watched
+from frustum.runtime.time.engine import EventLists, Lists
 from frustum.runtime.time.machine_map import CLUSTER_KINDS, CORE_KINDS, EngineName, MachineMap
 
 START = -1
 """Instruction and row of the operations before the program's first: fetching its code and waiting for that."""
+Pairs = list[tuple[int, int]]
 _FAR_SCOPES = ("all_cores", "all_clusters")
 
 
@@ -104,36 +105,13 @@ def _queue(name: EngineName, cells: _Cells, starts_with_fetch: bool) -> tuple[In
 # --- waits and signals -----------------------------------------------------------------------------------
 
 
-
-@dataclass(frozen=True)
-class EventLists:
-    """Waits and signals of operations, as `engine.Operations` has them."""
-
-    wait_at: Ints
-    wait_group: Ints
-    wait_value: Ints
-    signal: Ints
-    signal_at: Ints
-    signal_counter: Ints
-    signal_delay: Ints
-    group_at: Ints
-    group_counter: Ints
-    counters: CounterMap
-
-    def name_of(self, counter: int) -> str:
-        return self.counters.name_of(counter)
-
-
-def events(expanded: Expanded, target: Target, cell: Ints, static: Ints) -> EventLists:
+def events(expanded: Expanded, counters: CounterMap, cell: Ints, static: Ints) -> EventLists:
     """Waits and signals of operations that are these cells of these instructions (-1: the start)."""
-    latency = target.cluster.sram.latency_cycles
-    counters = CounterMap(expanded, latency)
-    groups, signals = _Lists(), _Lists()
-    start_group = groups.add([(counters.start, 0)])
+    groups: list[Pairs] = [[(counters.start, 0)]]
+    signals: list[Pairs] = [[], [(counters.start, 0)]]
+    start_group, nothing, start_signal = 0, 0, 1
     wait_group = _wait_groups(expanded, counters, groups)
     signal_list = _signal_lists(expanded, counters, signals)
-    nothing, start_signal = signals.add([]), signals.add([(counters.start, 0)])
-
     core, cluster = expanded.core, expanded.cluster
     split, fetch_cell = len(core) * core.units, len(core) * core.units + len(cluster) * cluster.units
     on_core = cell < split
@@ -151,18 +129,10 @@ def events(expanded: Expanded, target: Target, cell: Ints, static: Ints) -> Even
     signal = np.where(signal_list[static] >= 0, signal_list[static] + unit, nothing)
     signal[at_start] = np.where(cell[at_start] == fetch_cell, start_signal, nothing)
     holds = values > 0
-    return EventLists(
-        wait_at=np.concatenate([[0], np.cumsum(holds.sum(axis=0))]),
-        wait_group=chosen.T[holds.T],
-        wait_value=values.T[holds.T],
-        signal=signal,
-        signal_at=signals.offsets,
-        signal_counter=signals.first,
-        signal_delay=signals.second,
-        group_at=groups.offsets,
-        group_counter=groups.first,
-        counters=counters,
+    waits = Lists(
+        np.concatenate([[0], np.cumsum(holds.sum(axis=0))]), np.stack([chosen.T[holds.T], values.T[holds.T]], axis=1)
     )
+    return EventLists(waits, signal, Lists.of(signals), Lists.of(groups))
 
 
 class CounterMap:
@@ -172,26 +142,27 @@ class CounterMap:
         self.clusters, self.cores = expanded.clusters, expanded.cores
         self.units = self.clusters * self.cores
         self.latency_cycles = latency_cycles
-        slots = list(_slots(expanded.instructions))
-        self.core_slots = 1 + max((slot for slot, on_core in slots if on_core), default=-1)
-        self.cluster_slots = 1 + max((slot for slot, on_core in slots if not on_core), default=-1)
+        waits = [(wait, is_on_core(each)) for each in expanded.instructions for wait in each.waits]
+        named = [each for wait, on_core in waits for each in self.watched(wait, on_core, 0)]
+        named += [each for instruction in expanded.instructions for each in reached(instruction, 0, 1)]
+        self.core_slots = 1 + max((slot for on_core, slot, _ in named if on_core), default=-1)
+        self.cluster_slots = 1 + max((slot for on_core, slot, _ in named if not on_core), default=-1)
         self.local = self.core_slots * self.units + self.cluster_slots * self.clusters
         self.start = 2 * self.local
-        waits = [wait for instruction in expanded.instructions for wait in instruction.waits]
-        self.seen_from_far = {(w.slot, w.scope == "all_cores") for w in waits if w.scope in _FAR_SCOPES}
+        self.seen_from_far = {(w.scope == "all_cores", w.slot) for w, _ in waits if w.scope in _FAR_SCOPES}
 
-    def of_core(self, slot: int, unit: int) -> int:
-        return slot * self.units + unit
+    def watched(self, wait: Wait, on_core: bool, unit: int) -> list[Slot]:
+        return watched(wait, on_core, unit, self.clusters, self.cores)
 
-    def of_cluster(self, slot: int, cluster: int) -> int:
-        return self.core_slots * self.units + slot * self.clusters + cluster
+    def number(self, slot: Slot) -> int:
+        on_core, number, unit = slot
+        return number * self.units + unit if on_core else self.core_slots * self.units + number * self.clusters + unit
 
-    def cluster_of(self, unit: int) -> int:
-        return unit // self.cores
-
-    def seen_by(self, cluster: int, counter: int, home: int) -> int:
+    def seen_by(self, cluster: int, slot: Slot) -> int:
         """The counter, or its remote view for another cluster than its own."""
-        return counter if cluster == home else self.local + counter
+        on_core, _, unit = slot
+        is_own = cluster == (unit // self.cores if on_core else unit)
+        return self.number(slot) + (0 if is_own else self.local)
 
     def name_of(self, counter: int) -> str:
         if counter == self.start:
@@ -205,122 +176,45 @@ class CounterMap:
         return f"cluster slot {slot} of cluster {cluster}"
 
 
-class _Lists:
-    """Lists of pairs, flat."""
-
-    def __init__(self) -> None:
-        self.pairs: list[tuple[int, int]] = []
-        self.ends = [0]
-
-    def add(self, pairs: Iterable[tuple[int, int]]) -> int:
-        """The number of the new list."""
-        self.pairs.extend(pairs)
-        self.ends.append(len(self.pairs))
-        return len(self.ends) - 2
-
-    def add_all(self, lists: Iterable[Iterable[tuple[int, int]]]) -> int:
-        """The number of the first; the others follow."""
-        first = len(self.ends) - 1
-        for pairs in lists:
-            self.add(pairs)
-        return first
-
-    @property
-    def offsets(self) -> Ints:
-        return np.array(self.ends, np.int64)
-
-    @property
-    def first(self) -> Ints:
-        return np.array([pair[0] for pair in self.pairs], np.int64)
-
-    @property
-    def second(self) -> Ints:
-        return np.array([pair[1] for pair in self.pairs], np.int64)
-
-
-def _is_on_core(instruction: Instruction) -> bool:
-    return instruction.engine in CORE_ENGINES
-
-
-def _slots(instructions: Sequence[Instruction]) -> Iterable[tuple[int, bool]]:
-    """Slots that are named anywhere, and whether they are core slots."""
-    for instruction in instructions:
-        if instruction.signal is not None:
-            yield instruction.signal, _is_on_core(instruction)
-        for wait in instruction.waits:
-            yield wait.slot, _counts_cores(wait.scope, _is_on_core(instruction))
-
-
-def _counts_cores(scope: Scope, on_core: bool) -> bool:
-    return scope in ("cores", "all_cores") or (scope == "own" and on_core)
-
-
-def _wait_groups(expanded: Expanded, counters: CounterMap, groups: _Lists) -> Ints:
+def _wait_groups(expanded: Expanded, counters: CounterMap, groups: list[Pairs]) -> Ints:
     """Of each instruction and wait the group for unit 0; the groups of its other units follow."""
     found = np.zeros((len(expanded.instructions) + 1, WAITS), np.int64)
     known: dict[tuple[int, Scope, bool], int] = {}
     for number, instruction in enumerate(expanded.instructions):
-        on_core = _is_on_core(instruction)
-        for slot, wait in enumerate(instruction.waits):
+        on_core = is_on_core(instruction)
+        for place, wait in enumerate(instruction.waits):
             key = wait.slot, wait.scope, on_core
             if key not in known:
-                units = counters.units if on_core else counters.clusters
-                known[key] = groups.add_all(
-                    [(counter, 0) for counter in _watched(counters, *key, unit)] for unit in range(units)
-                )
-            found[number, slot] = known[key]
+                known[key] = len(groups)
+                for unit in range(counters.units if on_core else counters.clusters):
+                    cluster = unit // counters.cores if on_core else unit
+                    seen = counters.watched(wait, on_core, unit)
+                    groups.append([(counters.seen_by(cluster, each), 0) for each in seen])
+            found[number, place] = known[key]
     return found
 
 
-def _watched(counters: CounterMap, slot: int, scope: Scope, on_core: bool, unit: int) -> list[int]:
-    """The counters that a wait of this unit (core or cluster) looks at."""
-    cluster = counters.cluster_of(unit) if on_core else unit
-    first = cluster * counters.cores
-    match scope:
-        case "own" if on_core:
-            return [counters.of_core(slot, unit)]
-        case "own" | "cluster":
-            return [counters.of_cluster(slot, cluster)]
-        case "cores":
-            return [counters.of_core(slot, core) for core in range(first, first + counters.cores)]
-        case "all_cores":
-            return [
-                counters.seen_by(cluster, counters.of_core(slot, core), counters.cluster_of(core))
-                for core in range(counters.units)
-            ]
-    return [counters.seen_by(cluster, counters.of_cluster(slot, c), c) for c in range(counters.clusters)]
-
-
-def _signal_lists(expanded: Expanded, counters: CounterMap, signals: _Lists) -> Ints:
+def _signal_lists(expanded: Expanded, counters: CounterMap, signals: list[Pairs]) -> Ints:
     """Of each instruction the signals of unit 0 (-1: none); those of its other units follow."""
     found = np.full(len(expanded.instructions) + 1, -1, np.int64)
     known: dict[tuple[int, bool, bool], int] = {}
     for number, instruction in enumerate(expanded.instructions):
         if instruction.signal is None:
             continue
-        on_core, to_all = _is_on_core(instruction), reaches_all_clusters(instruction)
-        key = instruction.signal, on_core, to_all
+        on_core = is_on_core(instruction)
+        key = instruction.signal, on_core, reaches_all_clusters(instruction)
         if key not in known:
-            units = counters.units if on_core else counters.clusters
-            known[key] = signals.add_all(_reached(counters, *key, unit) for unit in range(units))
+            known[key] = len(signals)
+            units = range(counters.units if on_core else counters.clusters)
+            signals += [_reached(counters, instruction, unit) for unit in units]
         found[number] = known[key]
     return found
 
 
-def reaches_all_clusters(instruction: Instruction) -> bool:
-    """Whether cluster 0 executes the instruction for all clusters."""
-    return isinstance(instruction, FETCHES) or (isinstance(instruction, Copy) and instruction.multicast)
-
-
-def _reached(counters: CounterMap, slot: int, on_core: bool, to_all: bool, unit: int) -> list[tuple[int, int]]:
-    """CounterMap that a signal of this unit reaches, and how long after completion."""
-    if on_core:
-        reached = [(counters.of_core(slot, unit), 0)]
-    elif to_all:
-        late = counters.latency_cycles
-        reached = [(counters.of_cluster(slot, c), late * (c != unit)) for c in range(counters.clusters)]
-    else:
-        reached = [(counters.of_cluster(slot, unit), 0)]
-    if (slot, on_core) in counters.seen_from_far:
-        reached += [(counters.local + counter, late + counters.latency_cycles) for counter, late in reached]
-    return reached
+def _reached(counters: CounterMap, instruction: Instruction, unit: int) -> Pairs:
+    """Counters that a signal of this unit reaches, and how long after completion."""
+    late, slots = counters.latency_cycles, reached(instruction, unit, counters.clusters)
+    pairs = [(counters.number(slot), late * (slot[2] != unit)) for slot in slots]
+    if slots[0][:2] in counters.seen_from_far:
+        pairs += [(counters.local + counter, delay + late) for counter, delay in pairs]
+    return pairs

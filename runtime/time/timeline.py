@@ -3,7 +3,7 @@
 What is decided here and not in `engine.py`: which ports a transfer needs, how long its chunks hold them, which
 counters a wait looks at, which counters a signal reaches and when.
 
-- CounterMap: one for each core slot of every core and each cluster slot of every cluster.  Where a cluster looks at
+- Counters: one for each core slot of every core and each cluster slot of every cluster.  Where a cluster looks at
   counters of another one it sees them `SRAM latency` late: such a counter has a second one, the remote view, which
   every signal reaches that much later.
 - The signal of a multicast goes to the counter of every cluster, to others than its own after the SRAM latency.
@@ -20,14 +20,22 @@ import numpy as np
 
 from frustum.dialects.isa.program import Barrier, Hold
 from frustum.dialects.target import Target
-from frustum.runtime.device.expand import Expanded, Rows
+from frustum.runtime.device.expand import Expanded
 from frustum.runtime.device.form import Ints
 from frustum.runtime.time import engine
-from frustum.runtime.time.engine import BARRIER, COMPUTE, TRANSFER, DeadlockError, Operations, Times
-from frustum.runtime.time.events import EventLists, Queues, are, events, make_queues
+from frustum.runtime.time.engine import (
+    BARRIER,
+    COMPUTE,
+    TRANSFER,
+    DeadlockError,
+    OperationCost,
+    Operations,
+    Times,
+)
+from frustum.runtime.time.events import CounterMap, Queues, are, events, make_queues
 from frustum.runtime.time.machine_map import EngineName, MachineMap
-from frustum.runtime.time.transfer_cost import CellCost, fetch_cost, table_cost
-from frustum.runtime.time.work import Workload, fetched_bytes, start_bytes, work
+from frustum.runtime.time.transfer_cost import Tables, cell_costs
+from frustum.runtime.time.work import fetched_bytes, start_bytes, work
 
 NAMED = 12
 """Waiting instructions that a deadlock's message names at most."""
@@ -41,14 +49,8 @@ class Timeline:
     engines: tuple[EngineName, ...]
     queues: Queues
     times: Times
-    core_work: Workload
-    cluster_work: Workload
+    tables: Tables
     engine_bytes: Ints  # of transfers; of compute units: operands and results
-
-    @property
-    def tables(self) -> tuple[tuple[Rows, Workload], tuple[Rows, Workload]]:
-        """The rows with what they do, for `counters.count`."""
-        return (self.expanded.core, self.core_work), (self.expanded.cluster, self.cluster_work)
 
     @property
     def total_cycles(self) -> int:
@@ -88,92 +90,33 @@ def simulate(
     Raises `DeadlockError` that names the instructions which wait for ever.
     """
     machine = MachineMap(target, expanded.clusters, expanded.cores)
-    core_work = work(expanded, expanded.core, target)
-    cluster_work = work(expanded, expanded.cluster, target)
+    tables = [(rows, work(expanded, rows, target)) for rows in (expanded.core, expanded.cluster)]
     at_start = start_bytes(expanded.instructions, page_bytes)
-    cost = _cost(expanded, machine, core_work, cluster_work, page_bytes, at_start)
     queues = make_queues(expanded, machine, at_start > 0)
-    happens = events(expanded, target, queues.cell, queues.static)
-    operations = _operations(expanded, machine, queues, cost, happens)
-    try:
-        times = engine.simulate(operations, compiled=compiled)
-    except DeadlockError as error:
-        raise DeadlockError(error.blocked, _deadlock(error, expanded, machine, queues, happens)) from None
-    engine_bytes = _engine_bytes(expanded, machine, queues, core_work, cluster_work, page_bytes, at_start)
-    return Timeline(expanded, machine.engines, queues, times, core_work, cluster_work, engine_bytes)
-
-
-# --- operations --------------------------------------------------------------------------------------------
-
-
-def _cost(
-    expanded: Expanded,
-    machine: MachineMap,
-    core_work: Workload,
-    cluster_work: Workload,
-    page_bytes: Sequence[int],
-    at_start: int,
-) -> CellCost:
-    """What every cell occupies."""
-    core = table_cost(expanded, expanded.core, core_work, machine, ())
-    cluster = table_cost(expanded, expanded.cluster, cluster_work, machine, page_bytes)
-    start = fetch_cost(machine, np.array([at_start, 0]))
-    return CellCost.joined((core, cluster, start))
-
-
-def _operations(
-    expanded: Expanded, machine: MachineMap, queues: Queues, cost: CellCost, happens: EventLists
-) -> Operations:
-    cell = queues.cell
-    is_transfer = cost.chunks[cell] > 0
-    kind = np.where(is_transfer, TRANSFER, COMPUTE)
+    counters = CounterMap(expanded, target.cluster.sram.latency_cycles)
+    cost = cell_costs(expanded, tables, machine, page_bytes, at_start)
+    cost = OperationCost(cost.routes, *(column[queues.cell] for column in cost[1:]))
+    kind = np.where(cost.chunks > 0, TRANSFER, COMPUTE)
     kind[np.append(are(expanded.instructions, Barrier), False)[queues.static]] = BARRIER
-    in_flight = machine.target.transfers.in_flight
-    return Operations(
-        queue=queues.offsets,
-        depth=np.array([in_flight if name.is_dma else 0 for name in machine.engines], np.int64),
-        kind=kind,
-        chunks=cost.chunks[cell],
-        busy=cost.busy[cell],
-        port_busy=cost.port_busy[cell],
-        route=cost.route[cell],
-        latency=cost.latency[cell],
-        wait_at=happens.wait_at,
-        wait_group=happens.wait_group,
-        wait_value=happens.wait_value,
-        signal=happens.signal,
-        signal_at=happens.signal_at,
-        signal_counter=happens.signal_counter,
-        signal_delay=happens.signal_delay,
-        route_at=cost.route_at,
-        route_port=cost.route_port,
-        route_side=cost.route_side,
-        group_at=happens.group_at,
-        group_counter=happens.group_counter,
-    )
-
-
-def _engine_bytes(
-    expanded: Expanded,
-    machine: MachineMap,
-    queues: Queues,
-    core_work: Workload,
-    cluster_work: Workload,
-    page_bytes: Sequence[int],
-    at_start: int,
-) -> Ints:
-    moved = cluster_work.moved_bytes + fetched_bytes(expanded, page_bytes)[:, None]
-    cells = np.concatenate([core_work.moved_bytes.ravel(), moved.ravel(), [at_start, 0]])
-    totals = np.zeros(len(machine.engines), np.int64)
-    np.add.at(totals, queues.engine, cells[queues.cell])
-    return totals
+    depth = np.array([target.transfers.in_flight if name.is_dma else 0 for name in machine.engines], np.int64)
+    happens = events(expanded, counters, queues.cell, queues.static)
+    try:
+        times = engine.simulate(Operations(queues.offsets, depth, kind, cost, happens), compiled=compiled)
+    except DeadlockError as error:
+        raise DeadlockError(error.blocked, _deadlock(error, expanded, machine, queues, counters)) from None
+    moved = [done.moved_bytes for _, done in tables]
+    moved[1] = moved[1] + fetched_bytes(expanded, page_bytes)[:, None]
+    cells = np.concatenate([*map(np.ravel, moved), [at_start, 0]])
+    engine_bytes = np.zeros(len(machine.engines), np.int64)
+    np.add.at(engine_bytes, queues.engine, cells[queues.cell])
+    return Timeline(expanded, machine.engines, queues, times, tables, engine_bytes)
 
 
 # --- deadlock ----------------------------------------------------------------------------------------------
 
 
 def _deadlock(
-    error: DeadlockError, expanded: Expanded, machine: MachineMap, queues: Queues, happens: EventLists
+    error: DeadlockError, expanded: Expanded, machine: MachineMap, queues: Queues, counters: CounterMap
 ) -> str:
     """Names the instructions that wait: those for events first, as they hold up those at a barrier."""
     blocked = sorted(error.blocked, key=lambda each: each.counter < 0)
@@ -184,7 +127,7 @@ def _deadlock(
         if each.counter < 0:
             lines.append(f"{who} the other engines")
         else:
-            lines.append(f"{who} {happens.name_of(each.counter)} to reach {each.needed}; it is {each.found}")
+            lines.append(f"{who} {counters.name_of(each.counter)} to reach {each.needed}; it is {each.found}")
     if len(blocked) > NAMED:
         lines.append(f"  and {len(blocked) - NAMED} engines more")
     return "\n".join(lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,95 +12,40 @@ from frustum.dialects.isa.program import Engine as EngineKind
 from frustum.dialects.target.durations import chunks, larger, transfer_chunk_cycles
 from frustum.runtime.device.expand import DRAM, NRAM, SRAM, Expanded, Rows
 from frustum.runtime.device.form import Ints
+from frustum.runtime.time.engine import Lists, OperationCost
 from frustum.runtime.time.machine_map import MachineMap
 from frustum.runtime.time.work import Workload
 
 SOURCE, DESTINATION = 0, 1
+Tables = Sequence[tuple[Rows, Workload]]
+"""The core and the cluster table, each with what its rows do."""
+Route = list[tuple[int, int]]
+"""Ports, each with its side."""
 
 
-@dataclass(frozen=True)
-class CellCost:
-    """Per cell (row and unit); the routes are numbered over all cells."""
+def cell_costs(
+    expanded: Expanded, tables: Tables, machine: MachineMap, page_bytes: Sequence[int], at_start: int
+) -> OperationCost:
+    """The cost of every cell (row and unit), of both tables and of the start, which fetches code of so many bytes.
 
-    chunks: Ints  # 0: not a transfer, or an empty one
-    busy: Ints  # cells, 2: engine, for a full chunk and for the last (or for computing)
-    port_busy: Ints  # cells, 2 sides, 2
-    latency: Ints
-    route: Ints
-    route_at: Ints  # routes + 1
-    route_port: Ints
-    route_side: Ints
-
-    @classmethod
-    def joined(cls, parts: Sequence[CellCost]) -> CellCost:
-        """One after the other."""
-        first_route = np.cumsum([0, *(len(part.route_at) - 1 for part in parts)])
-        first_entry = np.cumsum([0, *(len(part.route_port) for part in parts)])
-        return cls(
-            chunks=np.concatenate([p.chunks for p in parts]),
-            busy=np.concatenate([p.busy for p in parts]),
-            port_busy=np.concatenate([p.port_busy for p in parts]),
-            latency=np.concatenate([p.latency for p in parts]),
-            route=np.concatenate([p.route + first for p, first in zip(parts, first_route, strict=False)]),
-            route_at=np.concatenate(
-                [
-                    *(p.route_at[:-1] + first for p, first in zip(parts, first_entry, strict=False)),
-                    first_entry[-1:],
-                ]
-            ),
-            route_port=np.concatenate([p.route_port for p in parts]),
-            route_side=np.concatenate([p.route_side for p in parts]),
-        )
+    What is no transfer, or an empty one, has 0 chunks.
+    """
+    routes: list[Route] = []
+    parts = []
+    for rows, work in tables:
+        table = _TableCost(rows, work, machine, routes)
+        table.add_all(expanded, page_bytes)
+        cells = table.chunks.size
+        parts.append(
+            (table.chunks.ravel(), table.busy.reshape(cells, 2), table.port_busy.reshape(cells, 2, 2),
+             table.latency.ravel(), table.route.ravel())
+        )  # fmt: skip
+    parts.append(_fetches(machine, np.array([at_start, 0]), routes))
+    return OperationCost(Lists.of(routes), *(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
-def table_cost(
-    expanded: Expanded, rows: Rows, work: Workload, machine: MachineMap, page_bytes: Sequence[int]
-) -> CellCost:
-    """The cost of each row and unit of one table."""
-    result = _Table(rows, work, machine)
-    groups: dict[tuple[EngineKind, int, int, int], list[int]] = {}
-    fetches: list[tuple[int, int]] = []
-    for number in np.flatnonzero(np.bincount(rows.static, minlength=len(expanded.instructions))).tolist():
-        instruction = expanded.instructions[number]
-        if isinstance(instruction, Copy):
-            source, destination = expanded.memory[number, :2].tolist()
-            copies = int(expanded.copies[number, 1])
-            groups.setdefault((instruction.engine, source, destination, copies), []).append(number)
-        elif isinstance(instruction, Fetch):
-            fetches.append((number, page_bytes[instruction.page]))
-        elif isinstance(instruction, TableLoad):
-            fetches.append((number, instruction.bytes))
-    group = np.full(len(expanded.instructions), -1, np.int64)
-    for k, members in enumerate(groups.values()):
-        group[members] = k
-    for k, key in enumerate(groups):
-        result.add_copies(np.flatnonzero(group[rows.static] == k), *key)
-    for number, size_bytes in fetches:
-        result.add_fetch(rows.of(number), size_bytes)
-    return result.cost()
-
-
-def fetch_cost(machine: MachineMap, size_bytes: Ints) -> CellCost:
-    """Fetches of code, one per cell: over the DRAM port of chip 0."""
-    whole, rest, busy, port = _fetch_cycles(machine, size_bytes)
-    port_busy = np.stack([port, 0 * port], axis=1)
-    cells = len(size_bytes)
-    latency = np.where(size_bytes > 0, machine.memory(DRAM).latency_cycles, 0)
-    one = np.zeros(1, np.int64)
-    return CellCost(
-        whole + (rest > 0),
-        busy,
-        port_busy,
-        latency,
-        np.zeros(cells, np.int64),
-        np.array([0, 1]),
-        one,
-        one + SOURCE,
-    )
-
-
-def _fetch_cycles(machine: MachineMap, size_bytes: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Whole chunks, bytes of the rest, cycles of the engine `[..., 2]` and of the DRAM port `[..., 2]`."""
+def _fetches(machine: MachineMap, size_bytes: Ints, routes: list[Route]) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """The columns of fetches of code or tables: over the DRAM port of chip 0."""
     whole, rest = chunks(size_bytes, machine.target.transfers.chunk_bytes)
     full = machine.target.transfers.chunk_bytes + 0 * rest
     engine, dram = machine.mover("fetch"), machine.memory(DRAM)
@@ -111,25 +55,50 @@ def _fetch_cycles(machine: MachineMap, size_bytes: Ints) -> tuple[Ints, Ints, In
     ]
     busy = np.stack([pair.engine for pair in pairs], axis=-1) * (size_bytes > 0)[..., None]
     port = np.stack([pair.source_port for pair in pairs], axis=-1)
-    return whole, rest, busy, port
+    routes.append([(0, SOURCE)])
+    latency = dram.latency_cycles * (size_bytes > 0)
+    return whole + (rest > 0), busy, np.stack([port, 0 * port], axis=1), latency, 0 * rest + len(routes) - 1
 
 
-class _Table:
+class _TableCost:
     """The cells of one table while they are filled."""
 
-    def __init__(self, rows: Rows, work: Workload, machine: MachineMap) -> None:
-        self.rows, self.work, self.machine = rows, work, machine
+    def __init__(self, rows: Rows, work: Workload, machine: MachineMap, routes: list[Route]) -> None:
+        self.rows, self.work, self.machine, self.routes = rows, work, machine, routes
         shape = len(rows), rows.units
-        self.chunks = np.zeros(shape, np.int64)
+        self.chunks, self.route = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self.busy = np.zeros((*shape, 2), np.int64)
         self.busy[..., 1] = work.cycles
         self.port_busy = np.zeros((*shape, 2, 2), np.int64)
         self.latency = np.where(work.cycles > 0, machine.memory(NRAM).latency_cycles, 0)
-        self.route = np.zeros(shape, np.int64)
-        self.route_ports: list[list[int]] = []
-        self.route_sides: list[list[int]] = []
 
-    def add_copies(
+    def add_all(self, expanded: Expanded, page_bytes: Sequence[int]) -> None:
+        """All transfers of the table; copies between the same memories together."""
+        groups: dict[tuple[EngineKind, int, int, int], list[int]] = {}
+        for number in np.flatnonzero(np.bincount(self.rows.static, minlength=len(expanded.instructions))).tolist():
+            instruction = expanded.instructions[number]
+            if isinstance(instruction, Copy):
+                source, destination = expanded.memory[number, :2].tolist()
+                copies = int(expanded.copies[number, 1])
+                groups.setdefault((instruction.engine, source, destination, copies), []).append(number)
+            elif isinstance(instruction, Fetch):
+                self._add_fetch(number, page_bytes[instruction.page])
+            elif isinstance(instruction, TableLoad):
+                self._add_fetch(number, instruction.bytes)
+        group = np.full(len(expanded.instructions), -1, np.int64)
+        for k, (key, members) in enumerate(groups.items()):
+            group[members] = k
+            self._add_copies(np.flatnonzero(group[self.rows.static] == k), *key)
+
+    def _add_fetch(self, number: int, size_bytes: int) -> None:
+        """A page of code or a table, for all clusters by cluster 0."""
+        chosen = self.rows.of(number)
+        columns = self.chunks, self.busy, self.port_busy, self.latency, self.route
+        values = _fetches(self.machine, np.full(len(chosen), size_bytes), self.routes)
+        for column, value in zip(columns, values, strict=True):
+            column[chosen, 0] = value
+
+    def _add_copies(
         self, chosen: Ints, engine: EngineKind, source: int, destination: int, copies: int
     ) -> None:
         """Transfers of one engine kind between two kinds of memory, to `copies` memories at once."""
@@ -164,34 +133,9 @@ class _Table:
         writes = machine.port(destination, to, cluster, write=True)
         key = reads * machine.ports + writes
         found, number = np.unique(key, return_inverse=True)
-        self.route[chosen] = len(self.route_ports) + number.reshape(key.shape)
+        self.route[chosen] = len(self.routes) + number.reshape(key.shape)
         per_memory = 2 if destination == SRAM else 4
         for read, write in (divmod(int(each), machine.ports) for each in found):
-            many = (
-                []
-                if destination == DRAM and read == write
-                else [write + per_memory * k for k in range(copies)]
-            )
-            self.route_ports.append([read, *many])
-            self.route_sides.append([SOURCE] + [DESTINATION] * len(many))
-
-    def add_fetch(self, chosen: Ints, size_bytes: int) -> None:
-        """A page of code or a table, for all clusters by cluster 0."""
-        whole, rest, busy, port = _fetch_cycles(self.machine, np.full(len(chosen), size_bytes))
-        self.chunks[chosen, 0] = whole + (rest > 0)
-        self.busy[chosen, 0] = busy
-        self.port_busy[chosen, 0, SOURCE] = port
-        self.latency[chosen, 0] = self.machine.memory(DRAM).latency_cycles * (size_bytes > 0)
-        self.route[chosen, 0] = len(self.route_ports)
-        self.route_ports.append([0])
-        self.route_sides.append([SOURCE])
-
-    def cost(self) -> CellCost:
-        cells = self.chunks.size
-        ends = np.cumsum([0, *map(len, self.route_ports)])
-        return CellCost(
-            self.chunks.reshape(cells), self.busy.reshape(cells, 2), self.port_busy.reshape(cells, 2, 2),
-            self.latency.reshape(cells), self.route.reshape(cells), ends,
-            np.array([port for ports in self.route_ports for port in ports], np.int64),
-            np.array([side for sides in self.route_sides for side in sides], np.int64),
-        )  # fmt: skip
+            in_one = destination == DRAM and read == write
+            many = [] if in_one else [(write + per_memory * k, DESTINATION) for k in range(copies)]
+            self.routes.append([(read, SOURCE), *many])

@@ -17,9 +17,11 @@ from math import prod
 
 import numpy as np
 
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.line_buffer_plan import Windows
 from frustum.dialects.isa.program import (
     ELEMENT_BYTES,
+    Act,
     Binary,
     Conv,
     Copy,
@@ -44,9 +46,10 @@ from frustum.dialects.target.durations import (
     vector_passes,
 )
 from frustum.runtime.device.expand import OPERANDS, Expanded, Rows
-from frustum.runtime.device.form import Form, Ints, groups_of
+from frustum.runtime.device.form import Axis, Ints, Operand, When, groups_of, outputs_per_group
 
-Mask = tuple[bool, ...]
+INTEGERS: tuple[Element, ...] = ("i8", "i16", "i32")
+CONVERSION = ("identity", 1)
 Vector = Pool | Unary | Binary | Softmax | Reduce | Lrn | Resize
 
 
@@ -86,40 +89,15 @@ def work(expanded: Expanded, rows: Rows, target: Target) -> Workload:
 
 
 def _nothing(rows: int, units: int) -> Workload:
-    def zeros(*shape: int) -> Ints:
-        return np.zeros(shape, np.int64)
-
-    return Workload(
-        cycles=zeros(rows, units),
-        size_bytes=zeros(rows, units),
-        source_bytes=zeros(rows, units),
-        source_run_bytes=zeros(rows, units),
-        destination_run_bytes=zeros(rows, units),
-        moved_bytes=zeros(rows, units),
-        read_bytes=zeros(OPERANDS, rows),
-        written_bytes=zeros(OPERANDS, rows),
-        macs=zeros(rows),
-        line_writes=zeros(rows),
-        line_writes_split=zeros(rows),
-        steps=zeros(rows),
-        discarded=zeros(rows),
-        address_cycles=zeros(rows),
-        address_cycles_without_tables=zeros(rows),
-    )
+    shapes = [(rows, units)] * 6 + [(OPERANDS, rows)] * 2 + [(rows,)] * 7
+    return Workload(*(np.zeros(shape, np.int64) for shape in shapes))
 
 
 # --- alike instructions ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Size:
-    """Bytes of an operand: `factor`, times the box's (the read operand's) extents in the dimensions named."""
-
-    factor: int
-    by_box: Mask
-    by_read: Mask
-    outputs_per_group: int = 0
-    """Not 0: times the groups of so many output channels that the box has."""
+Moved = tuple[int, When, When, tuple[Axis, ...]]
+"""Bytes of an element of an operand, when it is read and written, and the axes along which that is done."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +105,12 @@ class _Alike:
     """One of several instructions that do equally much for equal extents."""
 
     instruction: Instruction
-    form: Form
-    sizes: tuple[_Size | None, ...]
+    moved: tuple[Moved | None, ...]
 
     @property
     def element_bytes(self) -> int:
         """Of the widest operand."""
-        return max(ELEMENT_BYTES[operand.view.element] for operand in self.form.operands if operand)
+        return max(each[0] for each in self.moved if each)
 
 
 def _alike(expanded: Expanded, rows: Rows) -> list[tuple[_Alike, Ints]]:
@@ -142,12 +119,11 @@ def _alike(expanded: Expanded, rows: Rows) -> list[tuple[_Alike, Ints]]:
     members: list[_Alike] = []
     groups = np.full(len(expanded.instructions), -1, np.int64)
     for number in np.flatnonzero(np.bincount(rows.static, minlength=len(expanded.instructions))).tolist():
-        instruction, form = expanded.instructions[number], expanded.forms[number]
-        if not form.operands:
+        instruction, operands = expanded.instructions[number], expanded.forms[number].operands
+        if not operands:
             continue
-        alike = _Alike(instruction, form, _sizes(instruction, form))
-        key = (*_parameters(instruction), alike.sizes, alike.element_bytes)
-        groups[number] = group_of.setdefault(key, len(members))
+        alike = _Alike(instruction, tuple(map(_moved, operands)))
+        groups[number] = group_of.setdefault((*_parameters(instruction), alike.moved), len(members))
         if groups[number] == len(members):
             members.append(alike)
     group = groups[rows.static]
@@ -156,66 +132,24 @@ def _alike(expanded: Expanded, rows: Rows) -> list[tuple[_Alike, Ints]]:
     return [(alike, order[starts[k] : starts[k + 1]]) for k, alike in enumerate(members)]
 
 
-def _sizes(instruction: Instruction, form: Form) -> tuple[_Size | None, ...]:
-    sizes: list[_Size | None] = []
-    for slot, operand in enumerate(form.operands):
-        if operand is None:
-            sizes.append(None)
-            continue
-        element = ELEMENT_BYTES[operand.view.element]
-        if isinstance(instruction, Conv) and slot in PER_CHANNEL:
-            sizes.append(_conv_size(instruction, slot, element))
-            continue
-        still = (False,) * 4
-        if slot == 0 and isinstance(instruction, Copy) and instruction.expand is not None:
-            sizes.append(_Size(instruction.expand, still, still))
-            continue
-        moves = tuple(isinstance(instruction, Copy) or stride != 0 for stride in operand.view.strides)
-        lies_like_the_box = operand.is_written or isinstance(instruction, Conv)
-        sizes.append(_Size(element, *((moves, still) if lies_like_the_box else (still, moves))))
-    return tuple(sizes)
-
-
-INTEGERS: tuple[Element, ...] = ("i8", "i16", "i32")
-PER_CHANNEL = (0, 1, 2, 5, 6)
-"""Operands of a convolution that do not lie like its output: input, weights, and numbers per output channel."""
-
-
-def _conv_size(conv: Conv, slot: int, element: int) -> _Size:
-    """Input, weights, or one number for each output channel."""
-    channel, still = (False, True, False, False), (False,) * 4
-    if slot == 0:
-        return _Size(element, still, (True,) * 4, 0 if conv.groups == 1 else conv.box.extent[1] // conv.groups)
-    if slot == 1:
-        return _Size(element * prod(conv.kernel), channel, channel)
-    return _Size(element, channel, still)
+def _moved(operand: Operand | None) -> Moved | None:
+    if operand is None:
+        return None
+    steps = zip(operand.axes, operand.strides, strict=True)
+    axes = tuple(axis for axis, stride in steps if stride or operand.is_whole)
+    return operand.element_bytes, operand.reads, operand.writes, axes
 
 
 def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
     """What an instruction's work depends on, beside the extents and sizes of its operands."""
-    parameters: tuple[Hashable, ...] = ()
-    match instruction:
-        case Conv():
-            mode = instruction.line_mode
-            rows = None if mode == "split" else windows_of(instruction)
-            width = instruction.kernel, instruction.strides[1], instruction.dilations[1]
-            per_group = 0 if instruction.groups == 1 else instruction.box.extent[1] // instruction.groups
-            parameters = *width, instruction.groups, per_group, mode, rows
-        case Pool():
-            parameters = prod(instruction.kernel), instruction.act and instruction.act.kind
-        case Binary():
-            parameters = instruction.kind, instruction.act and instruction.act.kind
-        case Unary():
-            parameters = (instruction.kind,)
-        case Reduce():
-            parameters = (instruction.accumulate is not None,)
-        case Lrn():
-            parameters = (instruction.size,)
-        case Resize():
-            parameters = (instruction.mode,)
     if isinstance(instruction, Vector):
-        parameters = *parameters, _conversions(instruction)
-    return type(instruction).__name__, *parameters
+        return steps(instruction)
+    if not isinstance(instruction, Conv):
+        return (type(instruction).__name__,)
+    mode, groups = instruction.line_mode, instruction.groups
+    width = instruction.kernel, instruction.strides[1], instruction.dilations[1]
+    per_group = 0 if groups == 1 else outputs_per_group(instruction)
+    return "Conv", *width, groups, per_group, mode, None if mode == "split" else windows_of(instruction)
 
 
 # --- bytes -------------------------------------------------------------------------------------------------
@@ -224,28 +158,21 @@ def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
 def _set_bytes(result: Workload, rows: Rows, chosen: Ints, alike: _Alike) -> None:
     active = rows.active[chosen]
     extent, read = rows.extent[:, chosen], rows.read[:, chosen]
-    for slot, (size, operand) in enumerate(zip(alike.sizes, alike.form.operands, strict=True)):
-        if size is None or operand is None:
+    first, last = rows.is_first[chosen], rows.is_last[chosen]
+    for slot, moved in enumerate(alike.moved):
+        if moved is None:
             continue
-        each = size.factor * active
-        for d in range(4):
-            if size.by_box[d]:
-                each = each * extent[d]
-            if size.by_read[d]:
-                each = each * read[d]
-        if size.outputs_per_group:
-            each = each * (extent[1] // size.outputs_per_group)
-        reads, writes = _happens(alike.instruction, slot, rows, chosen)
-        total = each.sum(axis=1)
-        if operand.is_read:
-            result.read_bytes[slot, chosen] = total * reads
-        if operand.is_written:
-            result.written_bytes[slot, chosen] = total * writes
+        element_bytes, reads, writes, axes = moved
+        each = element_bytes * active
+        for axis in axes:
+            each = each * axis.count(extent, read)
+        is_read, is_written = reads.holds(first, last), writes.holds(first, last)
+        result.read_bytes[slot, chosen] = each.sum(axis=1) * is_read
+        result.written_bytes[slot, chosen] = each.sum(axis=1) * is_written
         if isinstance(alike.instruction, Copy):
-            _set_size(result, chosen, alike.instruction, each, operand.is_written)
+            _set_size(result, chosen, alike.instruction, each, writes is not When.NEVER)
         else:
-            times = operand.is_read * reads + operand.is_written * writes
-            result.moved_bytes[chosen] += each * times[:, None]
+            result.moved_bytes[chosen] += each * (is_read.astype(np.int64) + is_written)[:, None]
 
 
 def _set_size(result: Workload, chosen: Ints, copy: Copy, each: Ints, written: bool) -> None:
@@ -255,22 +182,6 @@ def _set_size(result: Workload, chosen: Ints, copy: Copy, each: Ints, written: b
         result.size_bytes[chosen] = np.maximum(each, result.source_bytes[chosen] * (copy.expand is not None))
     if not written or copy.expand is None:
         result.source_bytes[chosen] = each
-
-
-def _happens(instruction: Instruction, slot: int, rows: Rows, chosen: Ints) -> tuple[Ints, Ints]:
-    """In which rows the operand is read, and in which it is written: accumulators come and go."""
-    always = np.ones(len(chosen), np.int64)
-    first, last = rows.is_first[chosen].astype(np.int64), rows.is_last[chosen].astype(np.int64)
-    match instruction, slot:
-        case Conv(), (2 | 6 | 7):  # bias, multiplier, residual
-            return last, 0 * always
-        case Conv(), 3:  # accumulators
-            return 1 - first, 1 - last
-        case Conv(), 4:
-            return 0 * always, last
-        case Reduce(), 1:
-            return 1 - first, always
-    return always, always
 
 
 # --- transfers ---------------------------------------------------------------------------------------------
@@ -327,7 +238,7 @@ def contiguous_bytes(extent: Ints, stride: Ints, element_bytes: Ints, split: Int
         if split is not None:
             in_two |= unbroken & counts & (split[d] > 0)
             unbroken &= ~in_two
-    return np.where(in_two, -(-run // 2), run)
+    return np.where(in_two, ceil_div(run, 2), run)
 
 
 # --- computing ---------------------------------------------------------------------------------------------
@@ -404,45 +315,42 @@ def _distinct(counts: Ints) -> tuple[Ints, Ints]:
 def _set_vector(result: Workload, rows: Rows, chosen: Ints, alike: _Alike, unit: VectorUnit) -> None:
     elements = rows.extent[:, chosen].prod(axis=0) * rows.active[chosen]
     assert isinstance(alike.instruction, Vector)
-    passes = _passes(unit, alike.instruction)
+    passes = sum(vector_passes(unit, *step) for step in steps(alike.instruction))
     result.cycles[chosen] = vector_cycles(unit, passes, elements, alike.element_bytes)
 
 
-def _conversions(instruction: Vector) -> int:
-    """Operands and results between integers and the numbers that these stand for."""
-    if instruction.scales is None:
-        return 0
+def steps(instruction: Vector) -> tuple[tuple[str, int], ...]:
+    """What the vector unit does one after the other, as `vector_passes` names it, each with its window.
+
+    An activation on the way out is a step; so is each conversion between integers and the numbers that these stand
+    for, and an instruction that only converts computes nothing else.
+    """
     views = [getattr(instruction, name, None) for name in ("in_view", "a_view", "b_view", "out_view")]
-    return sum(view is not None and view.element in INTEGERS for view in views)
-
-
-def _passes(unit: VectorUnit, instruction: Vector) -> int:
-    """What it computes, and a pass for each conversion; converting alone computes nothing else."""
-    conversions = _conversions(instruction)
-    if conversions and isinstance(instruction, Unary) and instruction.kind == "identity":
-        return conversions * vector_passes(unit, "identity")
-    return conversions * vector_passes(unit, "identity") + _computing_passes(unit, instruction)
-
-
-def _computing_passes(unit: VectorUnit, instruction: Vector) -> int:
-    """An activation on the way out adds its own passes."""
+    integers = sum(view is not None and view.element in INTEGERS for view in views)
+    conversions = (CONVERSION,) * (0 if instruction.scales is None else integers)
     match instruction:
+        case Unary(kind="identity") if conversions:
+            return conversions
         case Pool(kernel=kernel, act=act):
-            passes = vector_passes(unit, "pool", prod(kernel))
-            return passes + (vector_passes(unit, act.kind) if act else 0)
+            return (*conversions, ("pool", prod(kernel)), *_activation(act))
         case Binary(kind=kind, act=act):
-            return vector_passes(unit, kind) + (vector_passes(unit, act.kind) if act else 0)
+            return (*conversions, (kind, 1), *_activation(act))
         case Unary(kind=kind):
-            return vector_passes(unit, kind)
-        case Softmax():
-            return vector_passes(unit, "softmax")
-        case Reduce():
-            return vector_passes(unit, "reduce")
+            return (*conversions, (kind, 1))
         case Lrn(size=size):
-            return vector_passes(unit, "lrn", size)
+            return (*conversions, ("lrn", size))
         case Resize(mode=mode):
-            return vector_passes(unit, f"resize_{mode}")
-    raise AssertionError(f"no passes of {type(instruction).__name__}")
+            return (*conversions, (f"resize_{mode}", 1))
+    return (*conversions, (type(instruction).__name__.lower(), 1))
+
+
+def _activation(act: Act | None) -> tuple[tuple[str, int], ...]:
+    return () if act is None else ((act.kind, 1),)
+
+
+# --- the program's own bytes -------------------------------------------------------------------------------
+# Code that no instruction fetches is fetched at the start, before anything else; the rest page by page, when its
+# `fetch` is executed, which cluster 0 does for all.
 
 
 def start_bytes(instructions: Sequence[Instruction], page_bytes: Sequence[int]) -> int:

@@ -5,7 +5,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from frustum.runtime.time.engine import BARRIER, COMPUTE, TRANSFER, DeadlockError, Operations, simulate
+from frustum.runtime.time.engine import (
+    BARRIER,
+    COMPUTE,
+    TRANSFER,
+    DeadlockError,
+    EventLists,
+    Lists,
+    OperationCost,
+    Operations,
+    simulate,
+)
 
 
 @dataclass
@@ -35,34 +45,26 @@ def operations(queues, depth=0):
     ops = [op for queue in queues for op in queue]
     waits = [wait for op in ops for wait in op.waits]
 
-    def offsets(lengths):
-        return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-
     def integers(values, *shape):
         return np.array(list(values), np.int64).reshape(-1, *shape)
 
-    return Operations(
-        queue=offsets([len(queue) for queue in queues]),
-        depth=np.full(len(queues), depth),
-        kind=integers(op.kind for op in ops),
+    values, ends = integers(value for _, value in waits), np.cumsum([0, *(len(op.waits) for op in ops)])
+    cost = OperationCost(
         chunks=integers(op.chunks for op in ops),
         busy=integers(((op.full, op.cycles) for op in ops), 2),
         port_busy=integers((op.port_cycles for op in ops), 2, 2),
-        route=np.arange(len(ops)),
         latency=integers(op.latency for op in ops),
-        wait_at=offsets([len(op.waits) for op in ops]),
-        wait_group=np.arange(len(waits)),
-        wait_value=integers(value for _, value in waits),
-        signal=np.arange(len(ops)),
-        signal_at=offsets([len(op.signals) for op in ops]),
-        signal_counter=integers(counter for op in ops for counter, _ in op.signals),
-        signal_delay=integers(delay for op in ops for _, delay in op.signals),
-        route_at=offsets([len(op.ports) for op in ops]),
-        route_port=integers(port for op in ops for port, _ in op.ports),
-        route_side=integers(side for op in ops for _, side in op.ports),
-        group_at=offsets([len(counters) for counters, _ in waits]),
-        group_counter=integers(counter for counters, _ in waits for counter in counters),
+        route=np.arange(len(ops)),
+        routes=Lists.of([op.ports for op in ops]),
     )
+    events = EventLists(
+        waits=Lists(ends, np.stack([np.arange(len(waits)), values], axis=1)),
+        signal=np.arange(len(ops)),
+        signals=Lists.of([op.signals for op in ops]),
+        groups=Lists.of([[(counter, 0) for counter in counters] for counters, _ in waits]),
+    )
+    kind, queue = integers(op.kind for op in ops), np.cumsum([0, *map(len, queues)])
+    return Operations(queue, np.full(len(queues), depth), kind, cost, events)
 
 
 def run(*queues, depth=0):

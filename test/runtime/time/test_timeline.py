@@ -109,7 +109,7 @@ def test_short_runs_hold_the_dram_port_as_if_they_were_64_bytes():
     )
     line = timeline(strided)
     assert of_engine(line, "gdma") == [(0, 41, 241)]
-    assert line.cluster_work.size_bytes.tolist() == [[256]]
+    assert line.tables[1][1].size_bytes.tolist() == [[256]]
 
 
 def test_short_runs_on_chip_count_as_16_bytes():
@@ -170,7 +170,7 @@ def test_the_matrix_unit_overlaps_writes_and_steps_and_completes_after_the_laten
     """64 positions x 64 channels of 16-bit elements: 3 steps of 2 cycles; 2 writes of 32 elements for each of 3."""
     line = timeline(conv(element="f16"), target=free_addresses(DEFAULT))
     assert of_engine(line, "matrix", core=0) == [(0, 6, 10)]
-    work = line.core_work
+    work = line.tables[0][1]
     assert (work.steps.item(), work.line_writes.item(), work.macs.item()) == (3, 6, 64 * 64 * 3)
 
 
@@ -178,7 +178,7 @@ def test_the_matrix_unit_computes_addresses_where_no_table_has_them():
     """(64 positions + 3 products) x 4 cycles, which is more than its steps and writes."""
     line = timeline(conv(element="f16"))
     assert of_engine(line, "matrix", core=0) == [(0, 268, 272)]
-    assert line.core_work.address_cycles.item() == line.core_work.address_cycles_without_tables.item() == 268
+    assert line.tables[0][1].address_cycles.item() == line.tables[0][1].address_cycles_without_tables.item() == 268
 
 
 def test_the_vector_unit_adds_the_passes_of_its_parts():
