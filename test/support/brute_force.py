@@ -2,7 +2,7 @@
 
 All cuts of a list of layers, all sets of maps that stay in SRAM between units, all tile shapes, borders and numbers of
 streamed weights of every unit, each costed by itself with `project`, `footprint` and `traffic` (`evaluate`).  Nothing
-of the search is used: no sweep over groups, no states, no bounds; only what the options are (`shapes_of`, `boxes_of`).
+of the search is used: no walk over groups, no states, no bounds; only what the options are (`shapes_of`, `boxes_of`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from frustum.passes.plan.network.search import (
     WHOLE,
     boxes_of,
 )
-from frustum.passes.plan.network.sweep import BY_IMAGES, ROLL, SINGLE, shapes_of
+from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Mode, shapes_of
 from frustum.passes.plan.unit import Budget, evaluate, plan_unit, residencies
 from frustum.runtime.reference.graph import network_of
 
@@ -89,17 +89,17 @@ class Interval:
 
     def options(self):
         layer, clusters = self.layers[-1], self.brute.target.chip.clusters
-        whole = [d for d in layer.axes_all if d != 1]
+        whole = tuple(d for d in layer.axes_all if d != 1)
         dims, borders = layer.out_dims, self.brute.borders
         grains = self.brute.order.grains
         shapes = shapes_of(dims, whole, borders, clusters, grains)
         for k in range(len(shapes.mode)):
-            if shapes.mode[k] != SINGLE and any(x.kind not in SPATIAL for x in self.layers):
+            if shapes.mode[k] != Mode.SINGLE and any(x.kind not in SPATIAL for x in self.layers):
                 continue
             if shapes.dealt[k] == BY_IMAGES and not self.is_by_image:
                 continue
             tile = tuple(int(x) for x in (shapes.images[k], dims[1], shapes.rows[k], shapes.columns[k]))
-            kind = "exchange" if shapes.mode[k] == ROLL else "overlap"
+            kind = "exchange" if shapes.mode[k] == Mode.ROLL else "overlap"
             is_whole = tile[2:] == dims[2:]
             shared = bool(shapes.shared[k])
             yield Partition(tile, int(shapes.dealt[k]), int(shapes.depth[k]), kind, shared=shared), is_whole
@@ -107,7 +107,7 @@ class Interval:
             shapes = shapes_of(dims, whole, borders, 1, grains)
             for k in range(len(shapes.mode)):
                 tile = (shapes.images[k], -(-dims[1] // clusters), shapes.rows[k], shapes.columns[k])
-                kind = "exchange" if shapes.mode[k] == ROLL else "overlap"
+                kind = "exchange" if shapes.mode[k] == Mode.ROLL else "overlap"
                 yield Partition(tuple(int(x) for x in tile), 1, int(shapes.depth[k]), kind), True
 
     def may_share_channels(self, layer, clusters):

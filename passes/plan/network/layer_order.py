@@ -7,7 +7,7 @@ has branches (Cocco, doi 10.1145/3620665.3640395).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -96,8 +96,8 @@ class LayerOrder:
     maps: list[Map]
     rates: tuple[list[Fraction], list[Fraction]]
     """Rows, and columns, of each map for one of some reference; comparable between maps that windows connect."""
-    uneven: tuple[set[tuple[int, int]], set[tuple[int, int]]]
-    """(node, map) of reads where two ways through the network have different strides along rows, along columns."""
+    uneven: set[tuple[int, int]]
+    """(node, map) of reads where two ways through the network have different strides along rows or columns."""
 
     def __post_init__(self) -> None:
         self.compulsory_bytes = sum(n.weight_bytes + n.vector_bytes for n in self.nodes)
@@ -133,6 +133,22 @@ class LayerOrder:
                 found.add(k)
                 first = k
         return frozenset(found)
+
+    def layer(self, number: int) -> Layer:
+        """The layer of this number, which is no move."""
+        layer = self.nodes[number].layer
+        assert layer is not None
+        return layer
+
+    def rate(self, number: int, other: int, dimension: int) -> Fraction:
+        """Rows or columns of a map for one of another."""
+        rates = self.rates[dimension - ROWS]
+        return rates[number] / rates[other]
+
+    def reads_of(self, number: int, first: int, stop: int) -> Iterator[Read]:
+        """How layers [first, stop) read a map."""
+        users = (k for k in self.maps[number].users if first <= k < stop)
+        return (read for k in users for read in self.nodes[k].reads if read.map == number)
 
     def is_place(self, concat: int) -> bool:
         """A concatenation in DRAM that its operands are written into: layers make them, none is an output of the
@@ -236,7 +252,7 @@ class _Reading:
             number = self.map_of(value)
             self.maps[number].is_output = self.maps[number].needs_dram = True
         rows, columns = (rates_of(nodes, len(self.maps), d) for d in (ROWS, COLUMNS))
-        return LayerOrder(nodes, self.maps, (rows[0], columns[0]), (rows[1], columns[1]))
+        return LayerOrder(nodes, self.maps, (rows[0], columns[0]), rows[1] | columns[1])
 
     def map_of(self, value: SSAValue) -> int:
         root = root_of(value)

@@ -16,6 +16,7 @@ from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.unit_layers import UnitLayers, layers_of, unit_layers
 from frustum.passes.plan import model
 from frustum.passes.plan.cost import chunk_bytes
+from frustum.passes.plan.network.groups import Group, GroupsBefore, by_channels
 from frustum.passes.plan.network.layer_order import (
     LayerOrder,
     Map,
@@ -33,7 +34,6 @@ from frustum.passes.plan.network.search import (
     Step,
     Ways,
 )
-from frustum.passes.plan.network.sweep import Group, Sweep, by_channels
 from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit
 
 
@@ -273,8 +273,8 @@ def group_of(step: Step, search: Search) -> Group | None:
     """The group of a step again."""
     if step.by_channels:
         return by_channels(search.order, search.target, step.stop, search.borders)
-    sweep = Sweep(search.order, search.target, step.stop, search.borders)
-    return next((x for x in sweep.groups(search.capacity) if x.first == step.first), None)
+    groups = GroupsBefore(search.order, search.target, step.stop, search.borders).within(search.capacity)
+    return next((group for group in groups if group.first == step.first), None)
 
 
 def most_of(found: Sequence[Unit]) -> int:
@@ -345,7 +345,7 @@ def cheapest(
         return None
     search = Search(order_of(layers.ops, outputs), target, sram_bytes, borders, keep=False)
     count = len(layers.ops)
-    groups = Sweep(search.order, target, count, borders).groups(sram_bytes)
+    groups = GroupsBefore(search.order, target, count, borders).within(sram_bytes)
     group = next((g for g in groups if g.first == 0), None)
     if group is None:
         return None

@@ -32,16 +32,9 @@ from frustum.passes.plan.model import (
     OVERLAPPED,
     PASS_CYCLES,
 )
+from frustum.passes.plan.network.groups import Boundary, Group, GroupsBefore, by_channels
 from frustum.passes.plan.network.layer_order import LayerOrder, Map
-from frustum.passes.plan.network.sweep import (
-    BY_IMAGES,
-    ROLL,
-    Boundary,
-    Group,
-    Ints,
-    Sweep,
-    by_channels,
-)
+from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Ints
 from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 
 RESIDENT_CONCAT = (
@@ -221,7 +214,7 @@ class Search:
                 return False
             return self.cheapest[first] + weights_bytes + self.rest[stop] <= self.bound
 
-        for group in Sweep(self.order, self.target, stop, self.borders).groups(
+        for group in GroupsBefore(self.order, self.target, stop, self.borders).within(
             self.capacity, is_wanted, farthest
         ):
             self.take(group)
@@ -346,7 +339,7 @@ class Search:
         """Bytes of a layer by itself, with all maps in DRAM."""
         if self.order.nodes[stop - 1].batched_weights:
             return HUGE
-        group = next(Sweep(self.order, self.target, stop, self.borders).groups(self.capacity), None)
+        group = next(GroupsBefore(self.order, self.target, stop, self.borders).within(self.capacity), None)
         found = Ways(group, self).best(frozenset(), frozenset(), self.capacity) if group else None
         return HUGE if found is None else found.bytes
 
@@ -396,7 +389,7 @@ class Ways:
         least = group.inside + group.vector_bytes + self.held_weights - self.gain[-1]
         self.index = np.flatnonzero(group.valid & (least <= search.capacity))
         self.tiles = (shapes.counts[0] * shapes.counts[1] * shapes.counts[2])[self.index]
-        self.is_roll = (shapes.mode == ROLL)[self.index]
+        self.is_roll = (shapes.is_roll)[self.index]
         self.fixed = (group.inside + group.vector_bytes + self.held_weights)[self.index]
         self.late, self.behind, self.work = (a[self.index] for a in (group.late, group.behind, group.work))
         self.spent = group.spent[self.index]

@@ -1,4 +1,4 @@
-"""Groups of a sweep against `project` and `footprint`, one unit and one partition at a time."""
+"""Groups of all lengths against `project` and `footprint`, one unit and one partition at a time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,10 @@ from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import project
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.cost import footprint, loaded_elements, vector_bytes, weight_bytes
+from frustum.passes.plan.network.groups import GroupsBefore
 from frustum.passes.plan.network.layer_order import network_ops, order_of
-from frustum.passes.plan.network.sweep import (
-    BY_IMAGES,
-    OVERLAP,
-    ROLL,
-    SINGLE,
-    Sweep,
-    below,
-    covered,
-    shapes_of,
-)
+from frustum.passes.plan.network.needs import Intervals, below
+from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Mode, shapes_of
 from frustum.passes.plan.unit import candidates
 from frustum.runtime.reference.graph import network_of
 
@@ -57,8 +50,7 @@ def test_every_shape_of_every_group_is_what_projection_says(case):
         node = order.nodes[stop - 1]
         if node.layer is None:
             continue
-        sweep = Sweep(order, EDGE, stop)
-        for group in sweep.groups(UNBOUNDED):
+        for group in GroupsBefore(order, EDGE, stop).within(UNBOUNDED):
             for k in np.flatnonzero(group.valid):
                 check(order, group, int(k), node.layer.out_dims[1])
 
@@ -68,7 +60,7 @@ def check(order, group, k, channels, clusters=1):
     unit = layers_of(ops, [order.nodes[b.map].op.results[0] for b in group.outputs])
     shapes = group.shapes
     late = max([int(group.late[k]), *(int(b.late[k]) for b in group.inputs)])
-    steps = late + int(group.behind[k]) if shapes.mode[k] == ROLL else int(shapes.counts[1][k])
+    steps = late + int(group.behind[k]) if shapes.mode[k] == Mode.ROLL else int(shapes.counts[1][k])
     partition = shapes.partition(k, channels, steps)
     projection = project(unit, partition, clusters)
     assert projection.counts[2] == steps
@@ -92,29 +84,29 @@ def test_clipped_intervals_are_summed_in_closed_form(base, step, extent, count, 
     expected = sum(max(0, min(high, size) - max(low, 0)) for low, high in boxes)
     if all(low < size and high > 0 for low, high in boxes):
         as_array = [np.array([v]) for v in (base, step, extent, count)]
-        assert covered(*as_array, size)[0] == expected
+        assert Intervals(*as_array[:3]).covered(as_array[3], size)[0] == expected
     assert below(np.array([base]), np.array([step]), np.array([count]))[0] == sum(
         max(0, base - i * step) for i in range(count)
     )
 
 
-def test_a_group_that_cannot_be_a_unit_ends_the_sweep():
+def test_no_group_is_longer_than_one_that_cannot_be_a_unit():
     net = Net()
     x = net.conv(net.input(1, 4, 8, 8), 4)
     y = net.layer(graph.TransposeOp(x, (0, 1, 3, 2)))
     order = listed(net.module(net.conv(y, 4))[0])
-    assert [g.first for g in Sweep(order, EDGE, 3).groups(UNBOUNDED)] == [2]
+    assert [g.first for g in GroupsBefore(order, EDGE, 3).within(UNBOUNDED)] == [2]
 
 
 def test_rolling_rows_hold_what_the_windows_need():
     """Two 3x3 windows, one row at a time: two rows of each map before, and the row that comes."""
     net = Net()
     x = net.conv(net.conv(net.input(1, 4, 16, 16), 4, bias=False), 4, bias=False)
-    group = list(Sweep(listed(net.module(x)[0]), EDGE, 2).groups(UNBOUNDED))[-1]
+    group = list(GroupsBefore(listed(net.module(x)[0]), EDGE, 2).within(UNBOUNDED))[-1]
     k = next(
         k
         for k in range(len(group.valid))
-        if group.shapes.mode[k] == ROLL and group.shapes.rows[k] == 1 and group.shapes.columns[k] == 16
+        if group.shapes.mode[k] == Mode.ROLL and group.shapes.rows[k] == 1 and group.shapes.columns[k] == 16
     )
     row = 4 * 16 * 4
     assert group.inside[k] == 3 * row
@@ -127,12 +119,12 @@ def test_borders_can_be_restricted():
     net = Net()
     order = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
     modes = {
-        borders: set(Sweep(order, EDGE, 1, borders).shapes.mode)
+        borders: set(GroupsBefore(order, EDGE, 1, borders).shapes.mode)
         for borders in ("overlap", "exchange", "auto")
     }
-    assert modes["overlap"] & {OVERLAP, ROLL} == {OVERLAP}
-    assert modes["exchange"] & {OVERLAP, ROLL} == {ROLL}
-    assert modes["auto"] >= {OVERLAP, ROLL}
+    assert modes["overlap"] & {Mode.OVERLAP, Mode.ROLL} == {Mode.OVERLAP}
+    assert modes["exchange"] & {Mode.OVERLAP, Mode.ROLL} == {Mode.ROLL}
+    assert modes["auto"] >= {Mode.OVERLAP, Mode.ROLL}
 
 
 def test_a_partition_that_projection_refuses_is_not_in_a_group():
@@ -145,7 +137,7 @@ def test_a_partition_that_projection_refuses_is_not_in_a_group():
     for stop in range(1, len(order.nodes) + 1):
         if order.nodes[stop - 1].layer is None:
             continue
-        for group in Sweep(order, EDGE, stop).groups(UNBOUNDED):
+        for group in GroupsBefore(order, EDGE, stop).within(UNBOUNDED):
             for k in np.flatnonzero(group.valid):
                 check(order, group, int(k), 4)
 
@@ -165,7 +157,7 @@ def test_images_dealt_to_clusters_are_what_projection_says(case):
     order = listed(case.module)
     for stop in range(1, len(order.nodes) + 1):
         node = order.nodes[stop - 1]
-        for group in Sweep(order, DEFAULT, stop).groups(UNBOUNDED) if node.layer is not None else ():
+        for group in GroupsBefore(order, DEFAULT, stop).within(UNBOUNDED) if node.layer is not None else ():
             for k in np.flatnonzero(group.valid & (group.shapes.dealt == BY_IMAGES)):
                 check(order, group, int(k), node.layer.out_dims[1], DEFAULT.chip.clusters)
 
@@ -176,7 +168,7 @@ def test_rows_and_columns_dealt_to_clusters_are_what_projection_says(case, targe
     order = listed(case.module)
     for stop in range(1, len(order.nodes) + 1):
         node = order.nodes[stop - 1]
-        for group in Sweep(order, target, stop).groups(UNBOUNDED) if node.layer is not None else ():
+        for group in GroupsBefore(order, target, stop).within(UNBOUNDED) if node.layer is not None else ():
             for k in np.flatnonzero(group.valid):
                 check(order, group, int(k), node.layer.out_dims[1], target.chip.clusters)
 
@@ -185,7 +177,7 @@ def test_clusters_without_rows_load_borders_too():
     """Twelve rows, one for each of sixteen clusters: the border of the last row is loaded by one that makes none."""
     net = Net()
     order = listed(net.module(net.conv(net.input(1, 4, 12, 16), 4))[0])
-    (group,) = Sweep(order, MANYCORE, 1).groups(UNBOUNDED)
+    (group,) = GroupsBefore(order, MANYCORE, 1).within(UNBOUNDED)
     k = int(np.flatnonzero(group.valid & (group.shapes.rows == 1) & (group.shapes.dealt == 2))[0])
     assert group.inputs[0].moved[k] == 4 * 16 * 4 * (2 + 10 * 3 + 2 + 1)
 
@@ -202,9 +194,9 @@ def test_clusters_that_share_an_input_read_it_once():
     """Rows of a 3x3 window over 16 x 16: boxes with borders on four clusters, or the whole map once."""
     net = Net()
     order = listed(net.module(net.conv(net.input(1, 4, 16, 16), 8))[0])
-    (group,) = Sweep(order, DEFAULT, 1).groups(UNBOUNDED)
+    (group,) = GroupsBefore(order, DEFAULT, 1).within(UNBOUNDED)
     shapes, own = group.shapes, group.inputs[0]
-    by_rows = group.valid & (shapes.mode == SINGLE) & (shapes.dealt == 2)
+    by_rows = group.valid & (shapes.mode == Mode.SINGLE) & (shapes.dealt == 2)
     (boxes,), (whole,) = np.flatnonzero(by_rows & ~shapes.shared), np.flatnonzero(by_rows & shapes.shared)
     row = 4 * 16 * 4
     assert (own.moved[boxes], own.buffer[boxes]) == ((5 + 6 + 6 + 5) * row, 6 * row)
@@ -217,14 +209,14 @@ def test_parts_of_a_concatenation_are_not_shared():
     net = Net()
     x, y = net.input(1, 4, 16, 16), net.input(1, 4, 16, 16)
     order = listed(net.module(net.conv(net.layer(graph.ConcatOp([x, y], 1)), 4))[0])
-    group = list(Sweep(order, DEFAULT, len(order.nodes)).groups(UNBOUNDED))[-1]
+    group = list(GroupsBefore(order, DEFAULT, len(order.nodes)).within(UNBOUNDED))[-1]
     assert group.first == 0 and group.valid.any() and not (group.valid & group.shapes.shared).any()
 
 
 def test_one_cluster_has_nothing_to_share():
     net = Net()
     order = listed(net.module(net.conv(net.input(1, 4, 16, 16), 4))[0])
-    assert not Sweep(order, EDGE, 1).shapes.shared.any()
+    assert not GroupsBefore(order, EDGE, 1).shapes.shared.any()
 
 
 def test_of_equal_shapes_the_first_is_dealt_along_most_positions():

@@ -1,0 +1,420 @@
+"""All groups that end at one layer, from the shortest to the longest: what each needs of SRAM and moves from DRAM.
+
+A group is an interval of a `LayerOrder`.  Going back one layer costs a few numpy operations on arrays over all tile
+shapes (`TileShapes`): what a layer's consumers need of it never changes by what stands before it.
+Source: docs/techniques/frustum.md, "Sizing"; the same numbers as `plan/cost.py` gives for one unit and one partition.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from frustum.dialects.extents import aligned, ceil_div
+from frustum.dialects.target import Target
+from frustum.passes.analysis.layer import CONCAT, Layer
+from frustum.passes.plan.model import LAYER_CYCLES, MOST_RECOMPUTED, PIECE_SHARE
+from frustum.passes.plan.network.layer_order import LayerOrder, Read
+from frustum.passes.plan.network.needs import FAR, GroupLayer, GroupNeeds, Intervals, MapNeed
+from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints, Mask, TileShapes
+from frustum.passes.plan.pieces import operations_of, passes_of
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A map that enters or leaves a group: bytes of its buffer in each shape, bytes it moves, and by how many steps
+    a loaded map is ahead; whether it can be in SRAM instead."""
+
+    map: int
+    buffer: Ints
+    moved: Ints
+    late: Ints
+    can_stay: bool
+    rows: Intervals
+    """What one cluster makes or needs of it."""
+    columns: Intervals
+    spare: Ints
+    """Cycles of a pass in which its only copy may be loaded or stored: behind its last reader, before its maker."""
+    short: Ints
+    """Bytes that the DRAM port is busy with beyond those that it moves: of rows shorter than a whole run."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """An interval [first, stop) of the list with all shapes of its tiles."""
+
+    first: int
+    stop: int
+    shapes: TileShapes
+    valid: Mask
+    inside: Ints
+    """Bytes of maps that neither enter nor leave, and of constants."""
+    inputs: list[Boundary]
+    outputs: list[Boundary]
+    late: Ints
+    behind: Ints
+    """Steps of a rolling group: `late` (at least, and of every loaded map) + `behind`."""
+    vector_bytes: int
+    weights: tuple[int, ...]
+    """Of each layer that has any, ascending; what one cluster holds of them."""
+    constant_bytes: int
+    work: Ints
+    """Cycles of one pass."""
+    spent: Ints
+    """Cycles of all passes in which layers have something to do."""
+    channels: int
+    """Of a tile."""
+    shares: int = 1
+    """Clusters that hold different parts of the weights."""
+
+
+class GroupsBefore:
+    """The groups that end before layer `stop`."""
+
+    def __init__(self, order: LayerOrder, target: Target, stop: int, borders: str = "auto", clusters: int = 0):
+        self.order, self.target, self.stop = order, target, stop
+        self.needs = GroupNeeds(order, stop, borders, clusters or target.chip.clusters)
+        self.shapes = self.needs.shapes
+        self.buffers = Buffers(self.needs, target.chip.dram.minimum_run_bytes)
+        self.work = Work(self.needs, target, counts_overlaps=borders in ("exchange", "sent"))
+        self.read_apart: set[int] = set()
+        """Maps that are read in another form than they are made: their makers are in no such group."""
+        self.vector_bytes = self.constant_bytes = 0
+        self.weights: list[int] = []
+
+    def within(
+        self, most_bytes: int, is_wanted: Callable[[int, int], bool] | None = None, farthest: int = 0
+    ) -> Iterator[Group]:
+        """Groups from one layer on, until none larger can fit `most_bytes` of SRAM or be a unit at all, or begins
+        before `farthest`; of those only what `is_wanted`, by its first layer and the bytes of its weights."""
+        for k in range(self.stop - 1, farthest - 1, -1):
+            node = self.order.nodes[k]
+            if node.layer is None or node.batched_weights or k in self.read_apart or not self.add(k):
+                return
+            least = self.buffers.rings + self.buffers.peak() + self.vector_bytes
+            if not (least <= most_bytes)[self.needs.valid].any():
+                return
+            if is_wanted is None or is_wanted(k, sum(self.weights) + self.vector_bytes):
+                yield self.group(k)
+
+    def add(self, k: int) -> bool:
+        """Let a layer join; False where the group cannot be a unit."""
+        joining = self.needs.take(k)
+        if joining is None:
+            return False
+        self.buffers.place(joining)
+        self.work.add(joining)
+        node = joining.node
+        self.vector_bytes += node.vector_bytes
+        if node.weight_bytes:
+            insort(self.weights, node.weight_bytes)
+        return all(self.ask(joining, read) for read in node.reads)
+
+    def ask(self, reader: GroupLayer, read: Read) -> bool:
+        """Let a layer ask for one of its operands; False where the group cannot be a unit."""
+        if self.order.maps[read.map].is_constant:
+            self.buffers.rings = self.buffers.rings + aligned(read.bytes)
+            self.constant_bytes += read.bytes
+            return True
+        if not read.joins:
+            self.read_apart.add(read.map)
+        if reader.node.is_concat and not self.buffers.lies_in(read.map, reader.number):
+            return False
+        self.needs.pull(reader, read)
+        return True
+
+    def group(self, first: int) -> Group:
+        """The group as it stands."""
+        needs, shapes = self.needs, self.shapes
+        valid = needs.valid & self.work.is_allowed()
+        if needs.parts.count(first, self.stop) > 1:
+            valid &= (shapes.rows == needs.dims[2]) & (shapes.columns == needs.dims[3])
+        if any(number in self.buffers.place_of for number in needs.of_map):
+            valid &= ~shapes.shared
+        inside = self.buffers.inside(first)
+        inputs = [self.loaded(number, need) for number, need in needs.of_map.items()]
+        total, before = self.work.cycles, self.work.before_maker
+        outputs = [replace(b, spare=total - before[b.map]) for b in self.buffers.stored.values()]
+        return Group(
+            first, self.stop, shapes, valid, inside, inputs, outputs, needs.late, needs.behind, self.vector_bytes,
+            tuple(self.weights), self.constant_bytes, total, self.work.spent, needs.dims[1],
+        )  # fmt: skip
+
+    def loaded(self, number: int, needed: MapNeed) -> Boundary:
+        """An input: its buffer, and the bytes of its boxes over all tiles."""
+        shapes, (made, _) = self.shapes, self.needs.made(number)
+        read = next(r for r in self.order.nodes[self.needs.readers[number]].reads if r.map == number)
+        images, _, height, width = read.dims
+        rows, columns = needed.rows.or_whole(shapes.shared, height), needed.columns.or_whole(shapes.shared, width)
+        need = replace(needed, rows=rows, columns=columns)
+        first, end = self.needs.channels[number]
+        moves_down = (rows.step != 0) & (shapes.counts[1] > 1)
+        moves_right = (columns.step != 0) & (shapes.counts[2] > 1)
+        is_fixed = ~moves_down & ~moves_right & (shapes.counts[0] == 1)
+        rolls = shapes.is_roll & (need.lead > -FAR)
+        if number in self.buffers.place_of:
+            size = np.zeros_like(made)
+        else:
+            plane = np.minimum(shapes.images, images) * (end - first) * read.element_bytes
+            copies = np.where(is_fixed & ~rolls, 1, self.buffers.copies)
+            size, _ = self.buffers.sized(need, made, plane, copies, height)
+        rolled = np.minimum(height, need.lead + self.needs.behind * made)  # the last rows may be needed by nobody
+        down = np.where(rolls, rolled, rows.covered(shapes.tiles[0], height))
+        # tiles run row by row: strips that are all alike are loaded once for each row of tiles
+        down = np.where(~moves_down & moves_right & ~shapes.is_roll, down * shapes.counts[1], down)
+        moved = columns.covered(shapes.tiles[1], width) * down * (end - first) * images * read.element_bytes
+        late = np.where(need.lead > -FAR, ceil_div(need.lead, made), 0)
+        joins = all(r.joins for r in self.order.reads_of(number, 0, self.stop))
+        short = self.buffers.short(moved, columns, width, read.element_bytes)
+        spare = self.work.behind_reader[number]
+        return Boundary(number, size, moved, late, joins, needed.rows, needed.columns, spare, short)
+
+
+@dataclass
+class Root:
+    """A concatenation in whose buffer other maps lie: what is needed of any of them, and since which layer."""
+
+    need: MapNeed
+    first: int
+    is_stored: bool
+    crosses: bool
+    """Some of its maps is loaded or stored."""
+
+
+class Buffers:
+    """SRAM bytes of the maps of a growing group: for the whole pass (`rings`), while they live, or as maps that
+    leave."""
+
+    def __init__(self, needs: GroupNeeds, run_bytes: int):
+        self.needs, self.order, self.shapes, self.run_bytes = needs, needs.order, needs.shapes, run_bytes
+        self.live = np.zeros((0, needs.size), np.int64)
+        self.rings = np.zeros(needs.size, np.int64)
+        self.place_of: dict[int, int] = {}
+        """Of a map that lies in a concatenation: the outermost one."""
+        self.roots: dict[int, Root] = {}
+        self.stored: dict[int, Boundary] = {}
+        self.once = (self.shapes.counts[0] == 1) & (self.shapes.counts[2] == 1)
+        self.copies = np.where(~self.shapes.is_roll & (self.shapes.passes == 1), 1, self.shapes.depth)
+
+    def lies_in(self, number: int, concat: int) -> bool:
+        """Give a concatenation's operand its place; False for an operand of two: one of them is a copy."""
+        if number in self.place_of:
+            return False
+        self.place_of[number] = self.place_of.get(concat, concat)
+        return True
+
+    def place(self, made: GroupLayer) -> None:
+        """Count a layer's own map."""
+        k, need, is_stored = made.number, made.need, made.is_stored
+        zero = np.zeros(self.needs.size, np.int64)
+        self.live = np.concatenate([zero[np.newaxis], self.live])
+        has_place = k in self.place_of
+        size = zero
+        if has_place:
+            root = self.roots[self.place_of[k]]
+            root.need = root.need.spanned(need, self.needs.dims)
+            root.first, root.crosses = k, root.crosses or is_stored
+        elif made.node.is_concat:
+            self.roots[k] = Root(need, k, is_stored, is_stored)
+        else:
+            size, is_ring = self.buffer(k, need, crosses=is_stored)
+            if not is_stored:
+                self.rings = self.rings + np.where(is_ring, size, 0)
+                self.live[: self.last_use(k) - k + 1] += np.where(is_ring, 0, size)
+        if is_stored:
+            moved = np.full(self.needs.size, self.order.maps[k].bytes)
+            short = self.short(moved, need.columns, made.layer.out_dims[3], made.layer.out_bytes)
+            self.stored[k] = Boundary(k, size, moved, zero, not has_place, need.rows, need.columns, zero, short)
+
+    def last_use(self, k: int) -> int:
+        return max((u for u in self.order.maps[k].users if u < self.needs.stop), default=k)
+
+    def peak(self) -> Ints:
+        """The most that lives at a time."""
+        return self.live.max(axis=0)
+
+    def inside(self, first: int) -> Ints:
+        """Bytes of all maps that neither enter nor leave a group from `first` on; updates the buffers of
+        concatenations that are stored."""
+        live, rings = self.live, self.rings
+        for k, root in self.roots.items():
+            need, crosses = root.need, root.crosses
+            for number, place in self.place_of.items():
+                if place == k and number in self.needs.of_map:
+                    need, crosses = need.spanned(self.needs.of_map[number], self.needs.dims), True
+            size, is_ring = self.buffer(k, need, crosses=crosses)
+            if root.is_stored:
+                self.stored[k] = replace(self.stored[k], buffer=size, rows=need.rows, columns=need.columns)
+            elif crosses:
+                rings = rings + size
+            else:
+                live = live.copy() if live is self.live else live
+                rings = rings + np.where(is_ring, size, 0)
+                live[root.first - first : self.last_use(k) - first + 1] += np.where(is_ring, 0, size)
+        return rings + live.max(axis=0)
+
+    def buffer(self, k: int, need: MapNeed, *, crosses: bool) -> tuple[Ints, Mask]:
+        """Bytes of the buffer of a layer's map, and where it is a ring; with copies if it is loaded or stored."""
+        layer, (made, _) = self.order.layer(k), self.needs.made(k)
+        plane = self.shapes.images * layer.out_dims[1] * layer.out_bytes
+        return self.sized(need, made, plane, self.copies if crosses else np.ones_like(made), layer.out_dims[2])
+
+    def sized(self, need: MapNeed, made: Ints, plane: Ints, copies: Ints, height: int) -> tuple[Ints, Mask]:
+        """Bytes of a buffer, and where it is a ring."""
+        rolls = self.shapes.is_roll & (need.lead > -FAR)
+        span = need.lead + made - np.minimum(need.oldest, need.lead)
+        is_ring = rolls & (span > made)
+        ring = span + (copies - 1) * made
+        ring = np.where(self.once, np.minimum(ring, height), ring)
+        rows = np.where(is_ring, ring, np.where(rolls, made, need.rows.extent))
+        size = aligned(plane * rows * need.columns.extent)
+        return np.where(is_ring, size, size * copies), is_ring
+
+    def short(self, moved: Ints, columns: Intervals, width: int, element_bytes: int) -> Ints:
+        """What the DRAM port loses with rows of part of a map, where they are shorter than its shortest run."""
+        run = np.where(columns.extent < width, columns.extent * element_bytes, FAR)
+        return np.where(run < self.run_bytes, moved * (self.run_bytes - run) // np.maximum(run, 1), 0)
+
+
+class Work:
+    """Cycles of a growing group, and what of it is computed more than once."""
+
+    def __init__(self, needs: GroupNeeds, target: Target, *, counts_overlaps: bool):
+        self.needs, self.shapes, self.target = needs, needs.shapes, target
+        self.core, self.cores = target.core, target.cluster.cores
+        self.cycles = np.zeros(needs.size, np.int64)
+        self.spent = np.zeros(needs.size, np.int64)
+        self.behind_reader: dict[int, Ints] = {}
+        """Cycles of a pass behind the last layer that reads a map."""
+        self.before_maker: dict[int, Ints] = {}
+        """Cycles of a pass from the layer on that makes a map."""
+        self.macs = np.zeros(needs.size, np.float64)
+        self.useful_macs = 0
+        self.overlaps = np.zeros(needs.size, np.bool_) if counts_overlaps else None
+
+    def is_allowed(self) -> Mask:
+        """Where little, or nothing if overlaps count, is computed again."""
+        little: Mask = self.macs <= MOST_RECOMPUTED * self.useful_macs
+        return little if self.overlaps is None else little & ~self.overlaps
+
+    def add(self, made: GroupLayer) -> None:
+        """A layer, before those that are there."""
+        layer, need, shapes = made.layer, made.need, self.shapes
+        for read in made.node.reads:
+            self.behind_reader.setdefault(read.map, self.cycles)
+        rolls = shapes.is_roll & (need.lead > -FAR)
+        rows = np.where(rolls, made.made, need.rows.extent)
+        plane = shapes.images * rows * need.columns.extent
+        if self.overlaps is not None or layer.is_matrix:
+            self.count_again(made, rolls)
+        passes = 1 if layer.is_matrix else passes_of(operations_of(layer), self.core.vector)
+        if layer.is_matrix:
+            busy = self.matrix_cycles(layer, rows, need.columns.extent, plane)
+        else:
+            busy = self.vector_cycles(layer, plane, passes)
+        self.cycles = self.cycles + busy + LAYER_CYCLES * (passes > 0)
+        if layer.kind != CONCAT:
+            self.spent = self.spent + self.all_passes(made, rolls, plane, busy)
+        self.before_maker[made.number] = self.cycles
+
+    def count_again(self, made: GroupLayer, rolls: Mask) -> None:
+        """What is made of a layer's map over all tiles, and where some of it is made twice."""
+        layer, need, shapes = made.layer, made.need, self.shapes
+        images, channels, height, width = layer.out_dims
+        down, right = need.rows.covered(shapes.tiles[0], height), need.columns.covered(shapes.tiles[1], width)
+        if self.overlaps is not None:
+            self.overlaps |= ~shapes.is_roll & ((down > height) | (right > width))
+            if self.needs.clusters > 1:  # what all clusters need alike, each of them makes
+                self.overlaps |= (shapes.dealt == BY_ROWS) & (need.rows.step == 0) & ~shapes.is_roll
+                self.overlaps |= (shapes.dealt == BY_COLUMNS) & (need.columns.step == 0)
+        if layer.is_matrix:
+            _, per_group, taps = product_of(layer)
+            self.macs += np.where(rolls, height, down) * right * (images * channels * per_group * taps)
+            self.useful_macs += layer.macs
+
+    def matrix_cycles(self, layer: Layer, rows: Ints, columns: Ints, plane: Ints) -> Ints:
+        """Cycles of products on a tile of so many rows and columns, or of the copies to and from the cores."""
+        groups, per_group, taps = product_of(layer)
+        operand_bytes = layer.maps[0].element_bytes
+        steps = self.line_fills(rows, columns, layer.out_dims[1] // groups) * (groups * per_group * taps)
+        moved = layer.out_dims[1] * (layer.out_bytes + sum(m.element_bytes for m in layer.maps[1:]))
+        moved += groups * per_group * operand_bytes  # about as many positions as the output has
+        rate = self.cores * self.core.mvdma.bytes_per_cycle
+        return np.maximum(steps * self.core.matrix.cycles_per_step.of(operand_bytes), plane * moved // rate)
+
+    def vector_cycles(self, layer: Layer, plane: Ints, passes: int) -> Ints:
+        """Cycles of so many passes over the elements of a tile."""
+        widest = max(layer.out_bytes, *(m.element_bytes for m in layer.maps))
+        reduced = math.prod(layer.maps[0].dims[2:]) if layer.kind == "reduce" else 1
+        steps = plane * (layer.out_dims[1] * reduced * passes * self.core.vector.cycles_per_element.of(widest))
+        return ceil_div(steps, self.core.vector.lanes * self.cores)
+
+    def all_passes(self, made: GroupLayer, rolls: Mask, plane: Ints, busy: Ints) -> Ints:
+        """A layer's cycles over all passes in which it has something to do: `busy` or the copies to and from the cores,
+        and the first load and last store of each pass."""
+        shapes, node = self.shapes, made.node
+        _, channels, height, width = made.layer.out_dims
+        passes = np.where(rolls, ceil_div(height, made.made), shapes.counts[1]) * shapes.counts[0] * shapes.counts[2]
+        made_bytes = plane * channels * made.layer.out_bytes
+        read_bytes = np.zeros_like(plane)
+        for read in node.reads:
+            read_bytes = read_bytes + plane * math.prod(read.dims[1:]) // (height * width) * read.element_bytes
+        piece = self.core.nram.capacity_bytes // PIECE_SHARE
+        ends = np.minimum(made_bytes // self.cores, piece) + np.minimum(read_bytes // self.cores, piece)
+        moved = (made_bytes + read_bytes + node.weight_bytes) // self.cores
+        rate, latency = self.core.mvdma.bytes_per_cycle, 2 * self.target.cluster.sram.latency_cycles
+        return passes * (np.maximum(busy, moved // rate) + ends // rate + latency)
+
+    def line_fills(self, rows: Ints, columns: Ints, channels: int) -> Ints:
+        """Fills of the lines for all output channels of a group, on the core that has the most: rows, columns, images
+        or channels dealt to the cores, whichever takes fewest."""
+        unit, cores, images = self.core.matrix, self.cores, self.shapes.images
+        slices, share = ceil_div(channels, unit.channels), ceil_div(ceil_div(channels, cores), unit.channels)
+        fewest = ceil_div(images * rows * columns, unit.lines) * share
+        for windows in (
+            images * ceil_div(rows, cores) * columns,
+            images * rows * ceil_div(columns, cores),
+            ceil_div(images, cores) * rows * columns,
+        ):
+            fewest = np.minimum(fewest, ceil_div(windows, unit.lines) * slices)
+        return fewest
+
+
+def product_of(layer: Layer) -> tuple[int, int, int]:
+    """Groups of a product, input channels of each, and taps of its kernel."""
+    groups, per_group, kernel = layer.params["groups"], layer.params["channels"], layer.params["kernel"]
+    assert isinstance(groups, int) and isinstance(per_group, int) and isinstance(kernel, tuple)
+    return groups, per_group, math.prod(kernel)
+
+
+def by_channels(order: LayerOrder, target: Target, stop: int, borders: str = "auto") -> Group | None:
+    """The last layer before `stop` alone, its output channels dealt to the clusters, each of which reads all that the
+    layer reads (some images, or some rows of one at a time); None where it cannot be."""
+    node, clusters = order.nodes[stop - 1], target.chip.clusters
+    layer, numbers = node.layer, [read.map for read in node.reads]
+    if layer is None or clusters == 1 or not layer.is_matrix or layer.params["groups"] != 1 or node.batched_weights:
+        return None
+    images, channels, height, width = layer.out_dims
+    if channels < clusters or len(set(numbers)) < len(numbers):
+        return None
+    share = ceil_div(channels, clusters)
+    first, *others = node.reads
+    parts = [replace(r, dims=(r.dims[0], min(share, r.dims[1]), *r.dims[2:])) for r in others]
+    part = replace(node, layer=replace(layer, out_dims=(images, share, height, width)), reads=(first, *parts))
+    alone = copy(order)
+    alone.nodes = [*order.nodes[: stop - 1], part]
+    group = next(GroupsBefore(alone, target, stop, borders, clusters=1).within(FAR), None)
+    if group is None:
+        return None
+    whole = {read.map: read.bytes for read in others}
+    inputs = [
+        replace(b, moved=np.full_like(b.moved, whole[b.map])) if b.map in whole else b for b in group.inputs
+    ]
+    shapes = replace(group.shapes, dealt=np.ones_like(group.shapes.dealt))
+    weights = (aligned(ceil_div(node.weight_bytes, clusters)),)
+    return replace(group, shapes=shapes, inputs=inputs, weights=weights, shares=clusters)
