@@ -134,7 +134,7 @@ def orders() -> Rows:
             target = replace(target, chip=replace(target.chip, clusters=clusters, cluster=cluster))
             assign = f"frustum-tile-assign-order{{order={order}}}," if order else ""
             tail = fusion.TAIL.replace("frustum-lower-tiles", f"{assign}frustum-lower-tiles")
-            cut = "frustum-fuse-layers{cuts=\"\"},frustum-tile-partition{tile=1,0,2,2 borders=overlap clusters=2}"
+            cut = "frustum-fuse-layers{cuts=\"\"},frustum-tile-force-partition{tile=1,0,2,2 borders=overlap clusters=2}"
             request = Request(windows(), target, pipeline=f"{HALVES},{cut},{tail}")
             cycles.append(frustum.run(build(request).chain, {}, mode="timing").report["cycles"]["total"])
         yield [order or "none", *(f"{each / 1e3:.1f}" for each in cycles)]

@@ -238,7 +238,7 @@ class Point:
     @property
     def pipeline(self) -> str:
         """As `frustum run --pipeline` takes it."""
-        fuse, partition = f"frustum-fuse-layers{{{self.fuse}}}", f"frustum-tile-partition{{{self.partition}}}"
+        fuse, partition = f"frustum-fuse-layers{{{self.fuse}}}", f"frustum-tile-force-partition{{{self.partition}}}"
         return ",".join((HEAD, fuse, partition, TAIL))
 
 

@@ -34,6 +34,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-split-outputs", "frustum.passes.graph.split_outputs:SplitOutputs"),
     ("frustum-graph-measure-weights", "frustum.passes.graph.measure_weights:MeasureWeights"),
     ("frustum-fuse-layers", "frustum.passes.fuse.fuse_layers:FuseLayers"),
+    ("frustum-tile-force-partition", "frustum.passes.tile.force_partition:ForcePartition"),
     ("frustum-tile-partition", "frustum.passes.tile.partition:PartitionUnits"),
     ("frustum-tile-split-breadth-first", "frustum.passes.tile.split_breadth_first:SplitBreadthFirst"),
     ("frustum-graph-choose-layout", "frustum.passes.graph.choose_layout:ChooseLayout"),

@@ -20,7 +20,7 @@ from frustum.passes.fuse.grow import Grown, LayerGraph, can_join, grow_units
 from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy
 from frustum.passes.plan.network.optimal import OptimalOptions
 from frustum.passes.plan.network.units import fuse_optimal, write_runs
-from frustum.passes.plan.wrap import wrap
+from frustum.passes.plan.unit_ops import wrap
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import UnitLayers, project, tile_counts, unit_layers
-from frustum.passes.plan.cost import loaded_elements
-from frustum.passes.plan.forced import Asked, force
+from frustum.passes.plan.cost import loaded_elements, stored_bytes
 from frustum.passes.plan.shortage import describe
-from frustum.passes.plan.wrap import wrap
-from frustum.passes.tile.partition import realised
+from frustum.passes.plan.unit_ops import units_of, wrap
+from frustum.passes.tile.force_partition import ForcePartition
+from frustum.passes.tile.partition import write
 
 ROWS, COLUMNS = 2, 3
 COLUMN_MAJOR, ROW_MAJOR = "column-major", "row-major"
@@ -60,9 +60,7 @@ class SplitBreadthFirst(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
-        for unit in [o for o in op.walk() if isinstance(o, UnitOp)]:
-            if is_move(unit.body.block.ops):
-                continue
+        for unit in units_of(op):
             layers = unit_layers(unit)
             if not self.needs_split(unit, layers, target):
                 continue
@@ -112,7 +110,7 @@ def check_fits(unit: UnitOp, layers: UnitLayers, target: Target) -> None:
     """Every layer's map, those that it reads, and all that later layers or units still read, are in SRAM at once: the
     clusters together must have room for it."""
     available = target.chip.clusters * target.cluster.sram.capacity_bytes
-    sizes = [map_bytes(layer.out_dims, layer.out_bytes) for layer in layers.layers]
+    sizes = [stored_bytes(layer) for layer in layers.layers]
     last = [len(sizes) if j in layers.kept else layers.last_use(j) for j in range(len(sizes))]
     for j in range(1, len(sizes)):
         is_here = j not in layers.stored or j in layers.kept
@@ -145,13 +143,6 @@ def check_stays(unit: UnitOp, layers: UnitLayers) -> None:
                 )
 
 
-def map_bytes(dims: Sequence[int], element_bytes: int) -> int:
-    total = element_bytes
-    for extent in dims:
-        total *= extent
-    return total
-
-
 def split(unit: UnitOp, layers: UnitLayers, target: Target) -> None:
     """One unit for each layer in the place of the unit; its own results go where they went."""
     block = unit.parent
@@ -177,10 +168,10 @@ def by_rows(unit: UnitOp, height: int, target: Target) -> None:
     """Cut a layer into as many tiles as there are clusters, if such tiles fit; the planner cuts it otherwise."""
     rows = -(-height // target.chip.clusters)
     try:
-        found = force(unit, Asked((0, 0, rows, 0), "overlap", ROWS, 1), target, target.cluster.sram.capacity_bytes)
+        found = ForcePartition(tile=(0, 0, rows, 0), clusters=ROWS, depth=1).plan(unit, target)
     except (DoesNotFit, PassFailedException):
         return
-    realised(unit, found)
+    write(unit, found)
 
 
 def kept_in(layers: UnitLayers, end: Operation) -> list[SSAValue]:

@@ -19,7 +19,7 @@ from frustum.dialects import tile as t
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import Partition
 from frustum.passes.graph.canonicalize import Canonicalize
-from frustum.passes.plan.wrap import wrap
+from frustum.passes.plan.unit_ops import wrap
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.orders import ORDERS
 from frustum.passes.tile.split_breadth_first import SplitBreadthFirst

@@ -18,7 +18,7 @@ from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable
 from frustum.passes.fuse.fuse_layers import FuseLayers
-from frustum.passes.tile.partition import PartitionUnits
+from frustum.passes.tile.force_partition import ForcePartition
 from frustum.runtime.machine import Machine
 from frustum.runtime.model.execution import units_of
 from frustum.runtime.reference.graph import network_of
@@ -98,7 +98,7 @@ def test_maps_between_units_cross_dram_just_twice(alone):
     module = aimed(module, "df")
     between = [shape_of(op.results[0]) for op in layers_in(module)[:-1]] if alone else []
     FuseLayers(**({"policy": "none"} if alone else {"cuts": ""})).apply(Context(), module)
-    PartitionUnits(tile=(1, 0, 1, 0), borders="exchange").apply(Context(), module)
+    ForcePartition(tile=(1, 0, 1, 0), borders="exchange").apply(Context(), module)
     Run().advance(module, ["placed", "lowered"], Choices())
     made = executable(module)
     machine = Machine(made)

@@ -16,7 +16,7 @@ from frustum.passes.analysis.layer import BUILDERS, CONCAT, MOVES, is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import project, unit_layers
 from frustum.passes.plan.pieces import plan_layer, work_of
-from frustum.passes.plan.wrap import wrap
+from frustum.passes.plan.unit_ops import wrap
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.runtime.reference.graph import network_of
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 
-from xdsl.dialects.builtin import StringAttr, UnitAttr
+from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.module import MAP, PLACE
+from frustum.dialects.module import PLACE
 from frustum.dialects.target import Target
-from frustum.dialects.tile import MapAttr
-from frustum.dialects.unit import PartitionAttr, UnitOp
 from frustum.passes.analysis.foreign import gather, sections_of
 from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.plan import model
@@ -34,8 +32,7 @@ from frustum.passes.plan.network.optimal import (
     values_of,
 )
 from frustum.passes.plan.network.search import FORM_BITS
-from frustum.passes.plan.unit import UnitPlan
-from frustum.passes.plan.wrap import readers_between, wrap
+from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
 
 def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions = DEFAULTS) -> None:
@@ -119,15 +116,7 @@ def write(network: g.NetworkOp, plan: Plan, section: Operation | None = None, fi
         reason = stopped_by(plan, number)
         written = wrap(layers, f"u{first + number}", reason, kept)
         if unit.evaluation is not None:
-            annotate(written, layers, unit.evaluation)
-
-
-def annotate(unit: UnitOp, layers: Sequence[Operation], evaluation: UnitPlan) -> None:
-    unit.properties["partition"] = PartitionAttr(evaluation.partition)
-    unit.properties["mode"] = StringAttr("small" if evaluation.partition.depth == 1 else "large")
-    for op, submap in zip(layers, evaluation.maps, strict=True):
-        if submap is not None:
-            op.attributes[MAP] = MapAttr(submap)
+            annotate(written, layers, unit.evaluation, is_small=unit.evaluation.partition.depth == 1)
 
 
 def in_order(block: Block, ops: Sequence[Operation], section: Operation | None = None) -> None:
@@ -172,7 +161,7 @@ def write_runs(plan: Plan, first: int, stopped_by: str) -> None:
         run = f"run {number + 1} of {len(plan.units)}: " if len(plan.units) > 1 else ""
         written = wrap(layers, f"u{first + number}", run + stopped_by, values_of(unit.step.kept, plan.order))
         if unit.evaluation is not None:
-            annotate(written, layers, unit.evaluation)
+            annotate(written, layers, unit.evaluation, is_small=unit.evaluation.partition.depth == 1)
 
 
 def move_together(ops: Sequence[Operation], unit_name: str) -> None:

@@ -1,7 +1,11 @@
-// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-partition{tile=1,0,4,16 borders=overlap},frustum-tile-lower-units' | filecheck %s --check-prefix OVERLAP
-// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-partition{tile=1,0,4,16 borders=exchange},frustum-tile-lower-units' | filecheck %s --check-prefix EXCHANGE
-// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-partition{tile=1,0,4,16 borders=raster},frustum-tile-lower-units' | filecheck %s --check-prefix RASTER
-// RUN: not frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-partition{tile=1,0,4,16 borders=mirror}' 2>&1 | filecheck %s --check-prefix UNKNOWN
+// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-force-partition{tile=1,0,4,16 borders=overlap},frustum-tile-lower-units' | filecheck %s --check-prefix OVERLAP
+// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-force-partition{tile=1,0,4,16 borders=exchange},frustum-tile-lower-units' | filecheck %s --check-prefix EXCHANGE
+// RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-force-partition{tile=1,0,4,16 borders=raster},frustum-tile-lower-units' | filecheck %s --check-prefix RASTER
+// RUN: not frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-force-partition{tile=1,0,4,16 borders=mirror}' 2>&1 | filecheck %s --check-prefix UNKNOWN
+// RUN: not frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-force-partition{tile=1,0,4,16 borders=auto}' 2>&1 | filecheck %s --check-prefix SEARCHED
+// RUN: not frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-force-partition{only=u0}' 2>&1 | filecheck %s --check-prefix WITHOUT
+// RUN: not frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-partition{bands=4}' 2>&1 | filecheck %s --check-prefix NOT-FORCED
+// RUN: not frustum-opt %s -p 'frustum-set-target{target=edge},frustum-tile-partition{borders=raster}' 2>&1 | filecheck %s --check-prefix RASTERED
 
 // Two 3x3 convolutions in tiles of 4 rows and 16 columns.  What a tile reads of the input: with `overlap` its own 4 + 4
 // rows and 16 + 4 columns; with `exchange` 4 rows, the other 4 are in a ring of 10, and 20 columns; with `raster` 4
@@ -33,4 +37,8 @@ builtin.module {
 // RASTER:        ftile.compute "conv"{{.*}} -3 + 4*i2 : 4 in 64, -15 + 16*i3 : 16 in 64>
 // RASTER:        ftile.compute "conv"{{.*}} -4 + 4*i2 : 4 in 64, -16 + 16*i3 : 16 in 64>
 
-// UNKNOWN: error: option 'borders' of pass 'frustum-tile-partition' is {{.*}}'overlap', 'exchange', 'raster', 'auto'{{.*}}, not mirror
+// UNKNOWN: error: option 'borders' of pass 'frustum-tile-force-partition' is {{.*}}'overlap', 'exchange', 'raster'{{.*}}, not mirror
+// SEARCHED: error: option 'borders' of pass 'frustum-tile-force-partition' is {{.*}}'overlap', 'exchange', 'raster'{{.*}}, not auto
+// WITHOUT: error: pass 'frustum-tile-force-partition' needs option 'tile'
+// NOT-FORCED: error: pass 'frustum-tile-partition' has no option 'bands' (it has sram, search, borders)
+// RASTERED: error: option 'borders' of pass 'frustum-tile-partition' is {{.*}}'overlap', 'exchange', 'auto'{{.*}}, not raster

@@ -9,7 +9,7 @@ from frustum.passes.analysis.unit_layers import unit_layers
 from frustum.passes.plan.network.layer_order import network_ops
 from frustum.passes.plan.network.optimal import plan_given
 from frustum.passes.plan.unit import Budget, plan_unit
-from frustum.passes.plan.wrap import wrap
+from frustum.passes.plan.unit_ops import wrap
 from frustum.runtime.reference.graph import network_of
 
 EDGE = targets.load("edge")

@@ -1,15 +1,33 @@
-"""Move layers into a unit."""
+"""Units in the IR: layers are moved into one, and how it is cut is written."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from xdsl.dialects.builtin import DenseArrayBase, i64
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, StringAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.graph import WeightOp
-from frustum.dialects.unit import UnitOp, YieldOp
+from frustum.dialects.module import MAP
+from frustum.dialects.tile import MapAttr
+from frustum.dialects.unit import PartitionAttr, UnitOp, YieldOp
+from frustum.passes.analysis.layer import is_move
+from frustum.passes.plan.unit import UnitPlan
+
+
+def units_of(module: ModuleOp) -> list[UnitOp]:
+    """The units of layers, without those that only move data."""
+    return [op for op in module.walk() if isinstance(op, UnitOp) and not is_move(op.body.block.ops)]
+
+
+def annotate(unit: UnitOp, layers: Sequence[Operation], plan: UnitPlan, *, is_small: bool) -> None:
+    """Write into a unit and its layers how they are cut."""
+    unit.properties["partition"] = PartitionAttr(plan.partition)
+    unit.properties["mode"] = StringAttr("small" if is_small else "large")
+    for op, submap in zip(layers, plan.maps, strict=True):
+        if submap is not None:
+            op.attributes[MAP] = MapAttr(submap)
 
 
 def wrap(
