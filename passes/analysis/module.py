@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, NameLoc, TensorType, bf16, f16, f32, i8, i16, i32
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, NameLoc, bf16, f16, f32, i8, i16, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
+from frustum.dialects.graph import tensor_of
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target, from_attribute
+
+ELEMENTS: dict[Attribute, Element] = {f32: "f32", f16: "f16", bf16: "bf16", i8: "i8", i16: "i16", i32: "i32"}
 
 
 def target_of(module: ModuleOp) -> Target:
@@ -23,24 +26,19 @@ def target_of(module: ModuleOp) -> Target:
 
 def element_of(kind: Attribute) -> Element:
     """The device's name of an element type."""
-    names: dict[Attribute, Element] = {
-        f32: "f32",
-        f16: "f16",
-        bf16: "bf16",
-        i8: "i8",
-        i16: "i16",
-        i32: "i32",
-    }
-    try:
-        return names[kind]
-    except KeyError:
-        raise PassFailedException(f"no engine of the device computes elements of {kind}") from None
+    if kind not in ELEMENTS:
+        raise PassFailedException(f"no engine of the device computes elements of {kind}")
+    return ELEMENTS[kind]
+
+
+def element_in(value: SSAValue) -> Element:
+    """The type of a tensor's elements."""
+    return element_of(tensor_of(value).element_type)
 
 
 def element_bytes(value: SSAValue) -> int:
     """Bytes of one element of a tensor on the device."""
-    assert isinstance(value.type, TensorType)
-    return ELEMENT_BYTES[element_of(value.type.element_type)]
+    return ELEMENT_BYTES[element_in(value)]
 
 
 def node_name(op: Operation) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frustum.dialects.extents import Extents
-from frustum.dialects.isa.program import Affine, Box, Four
+from frustum.dialects.extents import Extents, replaced
+from frustum.dialects.isa.program import Affine, Box, Limits, Starts
 from frustum.dialects.tile import Access, SubMap, Whole
-from frustum.passes.lower.unit.memory_map import four
 
 GROUP, CHANNELS_IN = "g", "ci"
 """Loops that are not one of the four dimensions: groups of a convolution, chunks of input channels."""
@@ -21,16 +20,14 @@ LoopName = int | str
 class Piece:
     """What one core computes at a time, in the layer's map: nominal start, extents, where it must end."""
 
-    start: tuple[Affine, ...]
+    start: Starts
     extent: Extents
     bound: Extents
-    limit: tuple[Affine | None, ...]
+    limit: Limits
 
     @property
     def box(self) -> Box:
-        a, b, c, d = self.start
-        x, y, z, w = self.limit
-        return Box((a, b, c, d), self.extent, self.bound, (x, y, z, w))
+        return Box(self.start, self.extent, self.bound, self.limit)
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ def build(
     """The nest over a region (`start`, `extent`, in a map of size `bound`)."""
     per_group_out = bound[1] // params["groups"] if is_matrix else 0
     splits_group = is_matrix and params["groups"] > 1 and submap.extent[1] < per_group_out
-    space = extent if not splits_group else four([extent[0], per_group_out, extent[2], extent[3]])
+    space = extent if not splits_group else replaced(extent, 1, per_group_out)
     dealt = [cores if d == submap.cores else 1 for d in range(4)]
     counts: dict[LoopName, int] = {
         d: math.ceil(math.ceil(space[d] / submap.extent[d]) / dealt[d]) for d in range(4)
@@ -120,10 +117,10 @@ def _limit_matters(start: Affine, extent: int, bound: int, splits_group: bool) -
     return splits_group or not start.is_constant or start.base + extent < bound
 
 
-def needs(access: Access, piece: Piece) -> tuple[tuple[Affine, ...], Four]:
+def needs(access: Access, piece: Piece) -> tuple[Starts, Extents]:
     """Where the part of an operand starts that a piece needs, and its nominal extents."""
     starts = tuple(axis.start(s) for axis, s in zip(access, piece.start, strict=True))
-    return starts, four([axis.extent(e) for axis, e in zip(access, piece.extent, strict=True)])
+    return starts, tuple(axis.extent(e) for axis, e in zip(access, piece.extent, strict=True))
 
 
 def depends(access: Access, *, channels: Sequence[LoopName] = (GROUP, 1)) -> list[LoopName]:

@@ -18,8 +18,7 @@ from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.unit.homes import find_homes
-from frustum.passes.lower.unit.memory_map import Placed
-from frustum.passes.lower.unit.program import Declarations, Names, Window
+from frustum.passes.lower.unit.program import Declarations, Names, Program, Window
 from frustum.passes.lower.unit.unit import UnitLowering
 
 
@@ -41,7 +40,7 @@ class LowerTiles(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, names = target_of(op), Names()
         for network in [o for o in op.walk() if isinstance(o, g.NetworkOp)]:
-            program = Lowering(network, target, names, hold=self.hold).run()
+            program = lowered(network, target, names, hold=self.hold)
             op.attributes.update(names.attributes())
             block = network.parent
             assert block is not None
@@ -50,31 +49,24 @@ class LowerTiles(ModulePass):
             network.erase()
 
 
-class Lowering:
-    """One network to one program; `names` are those of all programs of the module; `tiles`: where those lie that units
-    have left in SRAM; `hold`: see `LowerTiles`."""
-
-    def __init__(self, network: g.NetworkOp, target: Target, names: Names, *, hold: bool = False):
-        self.network, self.target, self.names, self.hold = network, target, names, hold
-        self.body = Block()
-        self.declared = Declarations(network, self.body)
-        self.homes = find_homes(network.body.block.ops)
-        self.tiles: dict[SSAValue, Placed] = {}
-
-    def run(self) -> isa.ProgramOp:
-        self.declared.declare()
-        units = [op for op in self.network.body.block.ops if isinstance(op, t.UnitOp)]
-        others = Others(self.network, self.declared.buffers)
-        self.body.add_op(isa.FetchOp(page=0))
-        for page in range(len(units) + 1):
-            if page < len(units):
-                self.body.add_op(isa.FetchOp(page=page + 1))
-            if page:
-                UnitLowering(self, units[page - 1]).run()
-            self.body.add_ops(others.behind(page))
-            if page < len(units):
-                self.body.add_op(isa.BarrierOp())
-        return isa.ProgramOp(self.network.sym_name.data, Region(self.body))
+def lowered(network: g.NetworkOp, target: Target, names: Names, *, hold: bool) -> isa.ProgramOp:
+    """One network to one program; `names` are those of all programs of the module; `hold`: see `LowerTiles`."""
+    body = Block()
+    declared = Declarations(network, body)
+    declared.declare()
+    program = Program(target, names, body, declared, find_homes(network.body.block.ops), hold)
+    units = [op for op in network.body.block.ops if isinstance(op, t.UnitOp)]
+    others = Others(network, declared.buffers)
+    body.add_op(isa.FetchOp(page=0))
+    for page in range(len(units) + 1):
+        if page < len(units):
+            body.add_op(isa.FetchOp(page=page + 1))
+        if page:
+            UnitLowering(program, units[page - 1]).run()
+        body.add_ops(others.behind(page))
+        if page < len(units):
+            body.add_op(isa.BarrierOp())
+    return isa.ProgramOp(network.sym_name.data, Region(body))
 
 
 class Others:

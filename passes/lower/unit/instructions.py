@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation
 
 from frustum.dialects import isa
-from frustum.dialects.isa.program import Affine, Element, Instruction, Scale, Span, View
+from frustum.dialects.isa.program import Instruction, Scale, Span, View
 from frustum.passes.analysis.piece_nest import CHANNELS_IN
-from frustum.passes.lower.unit.memory_map import four
-
-if TYPE_CHECKING:
-    from frustum.passes.lower.unit.layer import LayerLowering
+from frustum.passes.lower.unit.layer_pieces import LayerPieces
+from frustum.passes.lower.unit.memory_map import Common
 
 
-def compute(low: LayerLowering, common: dict[str, int]) -> Operation:
+def compute(low: LayerPieces, common: Common) -> Operation:
     """The instruction on its buffers; partial sums go where they are kept."""
     instruction, operands = COMPUTE[low.kind](low), [piece.buffer for piece in low.pieces]
     if not isinstance(instruction, isa.Conv):
-        out = low.out_buffer if low.acc_buffer is None else low.acc_buffer
-        return isa.emit(instruction, *operands, out, **common)
+        return isa.emit(instruction, *operands, (low.acc or low.result).buffer, **common)
     assert low.weight_piece is not None
     extra = {name: placed.buffer for name, placed in low.vector_pieces.items()}
-    residual = operands[1] if len(operands) > 1 else None
+    residual, acc = operands[1] if len(operands) > 1 else None, low.acc.buffer if low.acc else None
     return isa.emit(
-        instruction, operands[0], low.weight_piece.buffer, extra.get("bias"), low.acc_buffer, low.out_buffer,
+        instruction, operands[0], low.weight_piece.buffer, extra.get("bias"), acc, low.result.buffer,
         extra.get("weight_zero"), extra.get("multiplier"), residual, **common,
     )  # fmt: skip
 
 
-def conv(low: LayerLowering) -> Instruction:
+def conv(low: LayerPieces) -> Instruction:
     p, pieces, weights = low.params, low.pieces, low.weight_piece
     assert weights is not None
     is_whole = p["groups"] > 1 and not low.nest.part_of_group
@@ -39,9 +35,9 @@ def conv(low: LayerLowering) -> Instruction:
     return isa.Conv(
         in_view=pieces[0].own_view,
         weight_view=weights.own_view,
-        out_view=low.out_view,
+        out_view=low.result.own_view,
         bias_view=views.get("bias"),
-        acc_view=View(low.wide, Affine(), low.acc_strides) if low.acc_buffer is not None else None,
+        acc_view=low.acc.own_view if low.acc else None,
         weight_zero_view=views.get("weight_zero"),
         multiplier_view=views.get("multiplier"),
         residual_view=pieces[1].own_view if len(pieces) > 1 else None,
@@ -61,11 +57,11 @@ def conv(low: LayerLowering) -> Instruction:
     )
 
 
-def pool(low: LayerLowering) -> Instruction:
+def pool(low: LayerPieces) -> Instruction:
     p = low.params
     return isa.Pool(
         in_view=low.pieces[0].own_view,
-        out_view=low.out_view,
+        out_view=low.result.own_view,
         box=low.piece.box,
         rows=low.span(2),
         cols=low.span(3),
@@ -81,11 +77,11 @@ def pool(low: LayerLowering) -> Instruction:
     )
 
 
-def unary(low: LayerLowering) -> Instruction:
+def unary(low: LayerPieces) -> Instruction:
     p = low.params
     return isa.Unary(
         in_view=low.pieces[0].own_view,
-        out_view=low.out_view,
+        out_view=low.result.own_view,
         box=low.piece.box,
         kind=p["kind"],
         alpha=p["alpha"],
@@ -94,32 +90,32 @@ def unary(low: LayerLowering) -> Instruction:
     )
 
 
-def pick(low: LayerLowering) -> Instruction:
+def pick(low: LayerPieces) -> Instruction:
     """Elements as they are: read every steps-th position along each dimension."""
     view = low.pieces[0].own_view
-    strides = four([stride * step for stride, step in zip(view.strides, low.params["steps"], strict=True)])
+    strides = tuple(stride * step for stride, step in zip(view.strides, low.params["steps"], strict=True))
     is_integral = low.out.element not in FLOATS
     return isa.Unary(
         in_view=View(view.element, view.offset, strides),
-        out_view=low.out_view,
+        out_view=low.result.own_view,
         box=low.piece.box,
         kind="identity",
         scales=(Scale(), Scale()) if is_integral else None,
     )
 
 
-def broadcast_view(low: LayerLowering, k: int) -> View:
+def broadcast_view(low: LayerPieces, k: int) -> View:
     """The view of an operand that may have one position along a dimension of the piece."""
     view = low.pieces[k].own_view
     strides = [0 if low.tiles[k].bound[d] == 1 else s for d, s in enumerate(view.strides)]
-    return View(view.element, view.offset, four(strides))
+    return View(view.element, view.offset, tuple(strides))
 
 
-def binary(low: LayerLowering) -> Instruction:
+def binary(low: LayerPieces) -> Instruction:
     return isa.Binary(
         a_view=broadcast_view(low, 0),
         b_view=broadcast_view(low, 1),
-        out_view=low.out_view,
+        out_view=low.result.own_view,
         box=low.piece.box,
         kind=low.params["kind"],
         act=low.act,
@@ -127,25 +123,22 @@ def binary(low: LayerLowering) -> Instruction:
     )
 
 
-def softmax(low: LayerLowering) -> Instruction:
+def softmax(low: LayerPieces) -> Instruction:
     return isa.Softmax(
         in_view=low.pieces[0].own_view,
-        out_view=low.out_view,
+        out_view=low.result.own_view,
         box=low.piece.box,
         axis=low.params["axis"],
         scales=low.scales,
     )
 
 
-def reduce(low: LayerLowering) -> Instruction:
-    p, is_partial = low.params, low.acc_buffer is not None
+def reduce(low: LayerPieces) -> Instruction:
+    p = low.params
     levels = [level for d in low.reduced if (level := low.nest.level(d)) is not None]
-    element: Element = "f32" if is_partial else low.out.element
-    strides = low.acc_strides if is_partial else low.out_strides
-    kept = four([0 if d in low.reduced else s for d, s in enumerate(strides)])
     return isa.Reduce(
         in_view=low.pieces[0].own_view,
-        out_view=View(element, Affine(), kept),
+        out_view=(low.acc or low.result).own_view,
         box=low.piece.box,
         kind=p["kind"],
         axes=tuple(p["axes"]),
@@ -155,18 +148,18 @@ def reduce(low: LayerLowering) -> Instruction:
     )
 
 
-def reduce_scales(low: LayerLowering) -> tuple[Scale, ...] | None:
+def reduce_scales(low: LayerPieces) -> tuple[Scale, ...] | None:
     """Partial sums are numbers: what they stand for is said when they are narrowed."""
-    if low.scales is None or low.acc_buffer is None:
+    if low.scales is None or low.acc is None:
         return low.scales
     return (low.scales[0], Scale())
 
 
-def lrn(low: LayerLowering) -> Instruction:
+def lrn(low: LayerPieces) -> Instruction:
     p = low.params
     return isa.Lrn(
         in_view=low.pieces[0].own_view,
-        out_view=low.out_view,
+        out_view=low.result.own_view,
         box=low.piece.box,
         channels=low.span(1),
         size=p["size"],
@@ -177,11 +170,11 @@ def lrn(low: LayerLowering) -> Instruction:
     )
 
 
-def resize(low: LayerLowering) -> Instruction:
+def resize(low: LayerPieces) -> Instruction:
     p = low.params
     return isa.Resize(
         in_view=low.pieces[0].own_view,
-        out_view=low.out_view,
+        out_view=low.result.own_view,
         box=low.piece.box,
         rows=low.span(2),
         cols=low.span(3),
@@ -194,7 +187,7 @@ def resize(low: LayerLowering) -> Instruction:
 
 
 FLOATS = ("f32", "f16", "bf16")
-COMPUTE: dict[str, Callable[[LayerLowering], Instruction]] = {
+COMPUTE: dict[str, Callable[[LayerPieces], Instruction]] = {
     "conv": conv,
     "pool": pool,
     "unary": unary,

@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
+from frustum.dialects import isa
 from frustum.dialects.extents import Extents, aligned
-from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Element, Four, View, Wrap
+from frustum.dialects.isa.program import (
+    ELEMENT_BYTES,
+    Affine,
+    Box,
+    CopyEngine,
+    Element,
+    Memory,
+    Starts,
+    View,
+    Wrap,
+)
 from frustum.dialects.tile import TensorView, Tile
-from frustum.passes.analysis.project import strides_in
+from frustum.passes.analysis.project import memory_order, strides_in
 
 CHANNELS = 1
 """The dimension that may lie in blocks."""
 
 
-def four(values: Sequence[int]) -> Four:
-    a, b, c, d = values
-    return (a, b, c, d)
+class Tags(TypedDict):
+    """Numbers of a layer and a unit, for reports."""
+
+    layer: int
+    unit: int
+
+
+class Common(Tags):
+    """What every instruction of a layer has."""
+
+    stage: int
 
 
 @dataclass
 class Placed:
     """A box of a map in some memory: where it starts in the map, its nominal extents, the map's size, strides in
-    bytes; its buffer, once the loop body that allocates it is written.
+    bytes; its buffer, once it has one.
 
     The buffer begins at position `origin` of the map (None: at `start`); with `wrap` one dimension goes around.
     """
 
     element: Element
-    start: tuple[Affine, ...]
+    start: Starts
     extent: Extents
     bound: Extents
-    strides: Four
+    strides: Extents
     allocated: SSAValue | None = None
-    origin: tuple[Affine, ...] | None = None
+    origin: Starts | None = None
     wrap: Wrap | None = None
 
     @property
@@ -59,22 +80,36 @@ class Placed:
                 offset = offset + (position - first - first.cluster * clusters_on) * stride
         return View(self.element, offset, self.strides, wrap=self.wrap)
 
-    @property
-    def limits(self) -> tuple[Affine, ...]:
-        """Where the box ends along each dimension."""
-        return tuple(s + e for s, e in zip(self.start, self.extent, strict=True))
 
-
-def byte_strides(tile: Tile) -> Four:
-    size = ELEMENT_BYTES[tile.element]
-    return four([s * size for s in strides_in(tile)])
+def byte_strides(tile: Tile) -> Extents:
+    return tuple(s * ELEMENT_BYTES[tile.element] for s in strides_in(tile))
 
 
 def tile_bytes(tile: Tile) -> int:
-    elements = 1
-    for extent in tile.extents:
-        elements *= extent
-    return aligned(elements * ELEMENT_BYTES[tile.element])
+    return int(aligned(math.prod(tile.extents) * ELEMENT_BYTES[tile.element]))
+
+
+def packed(like: Placed, start: Starts, extent: Extents, element: Element | None = None) -> Placed:
+    """A box of the same map without gaps, its dimensions in the same order."""
+    tile = Tile(element or like.element, extent, memory_order(like.strides, like.extent))
+    return Placed(tile.element, start, extent, like.bound, byte_strides(tile))
+
+
+def allocate(placed: Placed, memory: Memory, copies: int) -> isa.AllocOp:
+    """A buffer that a box begins, of so many copies."""
+    size = math.prod(placed.extent) * ELEMENT_BYTES[placed.element]
+    alloc = isa.AllocOp(memory, aligned(size), copies)
+    placed.allocated = alloc.buffer
+    return alloc
+
+
+def copied(
+    engine: CopyEngine, source: Placed, target: Placed, box: Box, tags: Tags, *, multicast: bool = False
+) -> Operation:
+    """A copy of a box of a map from where it lies to where it is to lie."""
+    seen, own = source.view(box.start), target.view(box.start)
+    copy = isa.Copy(engine=engine, src_view=seen, dst_view=own, box=box, multicast=multicast)
+    return isa.emit(copy, source.buffer, target.buffer, **tags)
 
 
 def at_levels(value: Affine, levels: Mapping[int, Affine]) -> Affine:
@@ -86,7 +121,7 @@ def at_levels(value: Affine, levels: Mapping[int, Affine]) -> Affine:
     return result
 
 
-def box_at_levels(box: Box, levels: Mapping[int, Affine]) -> tuple[Affine, ...]:
+def box_at_levels(box: Box, levels: Mapping[int, Affine]) -> Starts:
     return tuple(at_levels(s, levels) for s in box.start)
 
 
@@ -96,15 +131,13 @@ def dram_view(element: Element, view: TensorView, start: Sequence[Affine], size:
     for d, (position, stride) in enumerate(zip(start, view.strides, strict=True)):
         steps = position if d != CHANNELS or view.block == 1 else exactly(position, view.block)
         offset = offset + steps * (stride * size)
-    return View(element, offset, four([s * size for s in view.near]))
+    return View(element, offset, tuple(s * size for s in view.near))
 
 
-def offset_of(start: Sequence[Affine], strides: Sequence[int]) -> Affine:
-    """Bytes from position 0 to `start`."""
-    offset = Affine()
-    for position, stride in zip(start, strides, strict=True):
-        offset = offset + position * stride
-    return offset
+def in_dram(tensor: SSAValue, element: Element, dims: Extents, strides: Extents) -> Placed:
+    """All of a tensor; strides in elements."""
+    size = ELEMENT_BYTES[element]
+    return Placed(element, (Affine(),) * len(dims), dims, dims, tuple(s * size for s in strides), tensor)
 
 
 def exactly(value: Affine, divisor: int) -> Affine:
@@ -148,9 +181,7 @@ def sampled(place: Placed, out: Placed, steps: tuple[int, int]) -> Sampled:
     if place.wrap is not None or type(place) is not Placed:
         raise PassFailedException("positions of a ring are read with a stride: its pieces cannot be compacted")
     n, c, h, w = place.strides
-    strides = four((n, c, h * steps[0], w * steps[1]))
+    strides = (n, c, h * steps[0], w * steps[1])
     start = (*place.start[:2], *out.start[2:])
-    extent, bound = (
-        four((*own[:2], *of_out[2:])) for own, of_out in ((place.extent, out.extent), (place.bound, out.bound))
-    )
+    extent, bound = (*place.extent[:2], *out.extent[2:]), (*place.bound[:2], *out.bound[2:])
     return Sampled(place.element, start, extent, bound, strides, source=place, steps=steps)

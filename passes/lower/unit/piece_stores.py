@@ -7,13 +7,13 @@ from the region's beginning, so that clipping to the box's bound is clipping to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 from xdsl.ir import Operation
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Four, Span
+from frustum.dialects.extents import Extents
+from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Span, Starts
 from frustum.passes.analysis.piece_nest import Piece
 from frustum.passes.lower.unit.memory_map import Placed
 from frustum.passes.lower.unit.raster import RasterPlaced
@@ -26,12 +26,8 @@ WASTE = 2
 class Part:
     """What one copy moves: where it starts, and its box."""
 
-    start: tuple[Affine, ...]
+    start: Starts
     box: Box
-
-
-def whole_part(start: Sequence[Affine], region: Box) -> Part:
-    return Part(tuple(start), Box(cast(Any, tuple(start)), region.extent, region.bound))
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class Leaving:
     tile: Placed
     region: Box
     block: int
-    strides: Four
+    strides: Extents
     least_run_bytes: int
     copy: Callable[..., Operation]
 
@@ -97,6 +93,7 @@ def run_bytes(box: Box, leaving: Leaving) -> int:
 
 def _all_cores(piece: Piece, cores: int) -> Box:
     """The box of what all cores of a cluster make in one pass."""
-    starts = [replace(start, core=0) for start in piece.start]
-    extents = [e * (cores if s.core else 1) for s, e in zip(piece.start, piece.extent, strict=True)]
-    return Box(cast(Any, tuple(starts)), cast(Any, tuple(extents)), piece.bound, cast(Any, piece.limit))
+    spans = piece.box.spans
+    return Box.of(
+        *(replace(s, start=replace(s.start, core=0), extent=s.extent * (cores if s.start.core else 1)) for s in spans)
+    )

@@ -15,14 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Block, Operation
 
 from frustum.dialects import isa
+from frustum.dialects import tile as t
+from frustum.dialects.extents import ceil_div, replaced
 from frustum.dialects.isa.program import Box, View
+from frustum.passes.lower.unit.homes import Home, tile_of
 from frustum.passes.lower.unit.memory_map import CHANNELS
+from frustum.passes.lower.unit.tile_loops import TileLoops
 
 MOST_PARTS = 4
 """Of one load or store: more of them cost code and latency and gain little."""
@@ -49,14 +52,71 @@ def store_slots(writer: int, layers: int, copies: int) -> Slots:
     return Slots(0, layers if copies > 1 else writer)
 
 
+def is_inside(home: Home, loops: TileLoops) -> bool:
+    """Whether a tile has a buffer of its own in the innermost body."""
+    return len(loops) > 0 and home.depth == len(loops) and home.is_alone and not loops.unit.sweeps
+
+
+def slots_of_store(op: t.StoreOp, home: Home, layers: Sequence[t.ComputeOp], loops: TileLoops) -> Slots | None:
+    """Behind which layers of the next pass a store may stand; None: it stays behind its own."""
+    tile = tile_of(op.tile)
+    if not is_inside(home, loops) or home.is_resident or tile.ring or tile.raster or op.tile.owner not in layers:
+        return None
+    return store_slots(layers.index(op.tile.owner), len(layers), loops.deepest_copies) or None
+
+
+def slots_of_load(op: t.LoadOp, home: Home, layers: Sequence[t.ComputeOp], loops: TileLoops) -> Slots | None:
+    """Behind which layers a load of the innermost body may stand; None: it stays in front of them."""
+    readers = [i for i, layer in enumerate(layers) if op.result in layer.tiles]
+    if not is_inside(home, loops) or not readers or len(readers) != len(list(op.result.uses)):
+        return None
+    return load_slots(readers, len(layers), loops.deepest_copies) or None
+
+
+def put_behind(body: Block, slots: Slots, ops: Sequence[Operation], ends: Sequence[Operation], stage: int) -> None:
+    """Put a store, one pass late, behind layers that are written already (`ends`: their last operations), or, of
+    several copies, are not."""
+    set_stage(ops, stage + 1)
+    among = Slots(slots.first, min(slots.stop, len(ends)))
+    for place, parts in spread(ops, among, in_parts=True).items():
+        detach(parts)
+        body.insert_ops_after(parts, ends[place])
+
+
+def put_ahead(
+    body: Block, loads: Sequence[tuple[Slots, list[Operation]]], stage: int, *, in_parts: bool
+) -> dict[int, list[Operation]]:
+    """The loads of the innermost body by the layer behind which they stand, one pass ahead of all else, of which
+    `stage` is the stage."""
+    prefetched = {op for _, ops in loads for op in ops}
+    if loads and stage == 0:
+        set_stage([op for op in body.ops if op not in prefetched], 1)
+    placed: dict[int, list[Operation]] = {}
+    for slots, ops in loads:
+        for place, parts in spread(ops, slots, in_parts=in_parts).items():
+            if place >= 0:
+                detach(parts)
+                placed.setdefault(place, []).extend(parts)
+            else:
+                body.add_ops(op for op in parts if op.parent is None)
+    return placed
+
+
+def detach(ops: Sequence[Operation]) -> None:
+    for op in ops:
+        if op.parent is not None:
+            op.detach()
+
+
 def spread(ops: Sequence[Operation], slots: Slots, *, in_parts: bool) -> dict[int, list[Operation]]:
     """The transfers by the layer behind which they stand; `in_parts`: one behind each, as far as there are channels."""
-    if not in_parts or len(slots) < 2 or not all(isinstance(op, isa.CopyOp) for op in ops):
+    copies = [op for op in ops if isinstance(op, isa.CopyOp)]
+    if not in_parts or len(slots) < 2 or len(copies) < len(ops):
         return {slots.first: list(ops)}
     count = min(MOST_PARTS, len(slots))
     placed: dict[int, list[Operation]] = {}
-    for op in ops:
-        parts = parts_of_copy(cast(isa.CopyOp, op), count)
+    for op in copies:
+        parts = parts_of_copy(op, count)
         for k, part in enumerate(parts):
             placed.setdefault(slots.first + k * len(slots) // len(parts), []).append(part)
     return placed
@@ -67,15 +127,14 @@ def parts_of_copy(op: isa.CopyOp, count: int) -> list[Operation]:
     box = op.box.data
     channels = box.extent[CHANNELS]
     views = op.src_view.data, op.dst_view.data
-    share = -(-channels // count)
+    share = ceil_div(channels, count)
     if share == channels or any(v.wrap is not None and v.wrap.dim == CHANNELS for v in views):
         return [op]
     found: list[Operation] = []
     for first in range(0, channels, share):
-        part = op.clone()
-        n, c, h, w = box.start
-        a, _, y, x = box.extent
-        own = Box((n, c + first, h, w), (a, min(share, channels - first), y, x), box.bound, box.limit)
+        part, whole = op.clone(), box.spans[CHANNELS]
+        span = replace(whole, start=whole.start + first, extent=min(share, channels - first))
+        own = Box.of(*replaced(box.spans, CHANNELS, span))
         part.properties["box"] = type(op.box)(own)
         for name, view in zip(("src_view", "dst_view"), views, strict=True):
             part.properties[name] = type(op.src_view)(moved(view, first))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -16,9 +16,13 @@ from frustum.dialects import isa
 from frustum.dialects import module as m
 from frustum.dialects import tile as t
 from frustum.dialects.foreign import is_foreign, name_of
+from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import ELEMENT_BYTES, ExternalClass
 from frustum.dialects.module import MODEL_DTYPES
-from frustum.passes.analysis.module import element_of
+from frustum.dialects.target import Target
+from frustum.passes.analysis.module import element_in
+from frustum.passes.lower.unit.homes import Home
+from frustum.passes.lower.unit.memory_map import Placed
 
 
 @dataclass(frozen=True)
@@ -138,9 +142,7 @@ class Declarations:
         return self.weights[key]
 
     def external(self, name: str, kind: ExternalClass, value: SSAValue, model_dtype: str | None) -> SSAValue:
-        assert isinstance(value.type, TensorType)
-        shape = tuple(value.type.get_shape())
-        element = element_of(value.type.element_type)
+        shape, element = shape_of(value), element_in(value)
         size = max(1, math.prod(shape)) * ELEMENT_BYTES[element]
         op = isa.ExternalOp(name, kind, size, shape, element, model_dtype=model_dtype)
         self.body.add_op(op)
@@ -246,3 +248,20 @@ class Names:
             m.UNIT_KEPT_BYTES: m.numbers(self.kept_bytes),
             **({m.OWN_ELEMENTS: m.numbers(self.own_elements)} if any(self.own_elements) else {}),
         }
+
+
+@dataclass
+class Program:
+    """A program as it grows unit by unit.
+
+    `homes` of all tiles of the network; `tiles`: where those lie that units have left in SRAM; `hold`: whether weights
+    are held in SRAM even where each piece is used once.
+    """
+
+    target: Target
+    names: Names
+    body: Block
+    declared: Declarations
+    homes: Mapping[SSAValue, Home]
+    hold: bool
+    tiles: dict[SSAValue, Placed] = field(default_factory=dict)

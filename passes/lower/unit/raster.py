@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
-from frustum.dialects.extents import Extents
-from frustum.dialects.isa.program import Affine, Box, View, Wrap
+from frustum.dialects.extents import replaced
+from frustum.dialects.isa.program import Affine, Box, Span, Starts, View, Wrap
 from frustum.dialects.tile import Tile
 from frustum.passes.lower.unit.memory_map import Placed, byte_strides, tile_bytes
 
@@ -21,7 +21,7 @@ ROWS, COLUMNS = 2, 3
 
 
 @dataclass
-class Band:
+class RowBand:
     """Rows of a tile that lie in one ring: where they begin, how many, and how they lie."""
 
     first: Affine
@@ -33,7 +33,7 @@ class Band:
 class RasterPlaced(Placed):
     """A tile in bands, the rows of passes before first; no view shows all of it."""
 
-    bands: tuple[Band, ...] = ()
+    bands: tuple[RowBand, ...] = ()
 
     def view(self, start: Sequence[Affine], clusters_on: int = 0) -> View:
         raise PassFailedException("a tile of which rows and columns are kept is copied by bands of rows alone")
@@ -54,8 +54,7 @@ def fresh_tile(tile: Tile) -> Tile | None:
 
 
 def ring_of(tile: Tile, rows: int, columns: int) -> Tile:
-    n, c, _, _ = tile.extents
-    return replace(tile, extents=(n, c, rows, columns), raster=None)
+    return replace(tile, extents=(*tile.extents[:ROWS], rows, columns), raster=None)
 
 
 def raster_bytes(tile: Tile) -> int:
@@ -64,7 +63,7 @@ def raster_bytes(tile: Tile) -> int:
 
 
 def in_bands(
-    plain: Placed, tile: Tile, origin: tuple[Affine, ...], passes: Affine, kept: SSAValue, fresh: SSAValue
+    plain: Placed, tile: Tile, origin: Starts, passes: Affine, kept: SSAValue, fresh: SSAValue
 ) -> RasterPlaced:
     """A tile that begins at `origin` in this pass, `passes` along the rows after the first, in its two buffers."""
     raster, rows = tile.raster, tile.extents[ROWS]
@@ -80,7 +79,7 @@ def in_bands(
             tile.element, plain.start, plain.extent, plain.bound, byte_strides(part), buffer,
             origin=(n, c, first, Affine()), wrap=Wrap(COLUMNS, columns, phase),
         )  # fmt: skip
-        bands.append(Band(first, part.extents[ROWS], own))
+        bands.append(RowBand(first, part.extents[ROWS], own))
 
     whole, rest = kept_tile(tile), fresh_tile(tile)
     if whole is not None:
@@ -94,22 +93,19 @@ def in_bands(
     return RasterPlaced(tile.element, plain.start, plain.extent, plain.bound, strides, kept, origin, bands=tuple(bands))
 
 
-def parts_of(placed: Placed, start: Sequence[Affine], box: Box) -> list[tuple[Placed, tuple[Affine, ...], Box]]:
-    """What must be copied of a box that begins at `start`, by where it lies: the place, the beginning, the box."""
+def parts_of(placed: Placed, box: Box) -> list[tuple[Placed, Box]]:
+    """What must be copied of a box, by where it lies."""
     if not isinstance(placed, RasterPlaced):
-        return [(placed, tuple(start), box)]
-    found: list[tuple[Placed, tuple[Affine, ...], Box]] = []
-    extent = rows_within(box, start[ROWS])
+        return [(placed, box)]
+    found: list[tuple[Placed, Box]] = []
+    top = box.start[ROWS]
+    extent = rows_within(box, top)
     for band in placed.bands:
-        offset = exactly_apart(band.first, start[ROWS])
+        offset = exactly_apart(band.first, top)
         low, high = max(0, offset), min(extent, offset + band.rows)
         if low < high:
-            n, c, top, left = start
-            own = (n, c, top + low, left)
-            images, channels, _, columns = box.extent
-            extents: Extents = (images, channels, high - low, columns)
-            a, b, _, d = box.limit
-            found.append((band.placed, own, Box(own, extents, box.bound, (a, b, None, d))))
+            rows = Span(top + low, high - low, box.bound[ROWS])
+            found.append((band.placed, Box.of(*replaced(box.spans, ROWS, rows))))
     return found
 
 

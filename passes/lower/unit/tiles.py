@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
-from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Wrap
+from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Starts, Wrap
 from frustum.passes.analysis.project import ROWS
 from frustum.passes.lower.unit.homes import Home
 from frustum.passes.lower.unit.memory_map import (
@@ -20,23 +19,19 @@ from frustum.passes.lower.unit.memory_map import (
     at_levels,
     box_at_levels,
     byte_strides,
-    four,
     tile_bytes,
 )
 from frustum.passes.lower.unit.raster import COLUMNS, fresh_tile, in_bands, kept_tile, raster_bytes
-
-if TYPE_CHECKING:
-    from frustum.passes.lower.unit.unit import UnitLowering
-
-Starts = tuple[Affine, ...]
+from frustum.passes.lower.unit.tile_loops import TileLoops
 
 
 @dataclass
 class Tiles:
-    """Where the tiles of a unit lie; `homes` of all tiles of the network."""
+    """Where the tiles of a unit lie; `homes` of all tiles of the network; `body` of the program."""
 
-    unit: UnitLowering
+    loops: TileLoops
     homes: Mapping[SSAValue, Home]
+    body: Block
     placed: dict[SSAValue, Placed] = field(default_factory=dict)
     fresh: dict[Home, SSAValue] = field(default_factory=dict)
     """Of tiles of which rows and columns are kept: the buffer of the rows that no later pass reads."""
@@ -48,11 +43,11 @@ class Tiles:
 
     def place(self, value: SSAValue, region: Box) -> Placed:
         """The place of a tile of which each pass makes or loads the region; its home is allocated with its first."""
-        unit, home = self.unit, self.homes[value]
-        start, tile = box_at_levels(region, unit.levels), home.tile
-        origin = start if tile.origin is None else tuple(at_levels(o, unit.levels) for o in tile.origin)
+        loops, home = self.loops, self.homes[value]
+        start, tile = box_at_levels(region, loops.levels), home.tile
+        origin = start if tile.origin is None else tuple(at_levels(o, loops.levels) for o in tile.origin)
         if home.buffer is None:
-            least = unit.least_depth(region.start if tile.origin is None else tile.origin)
+            least = loops.least_depth(region.start if tile.origin is None else tile.origin)
             self.allocate(home, origin, least, region, is_loaded=isinstance(value.owner, t.LoadOp))
         if tile.origin is None:
             self.check_together(home, start)
@@ -63,7 +58,7 @@ class Tiles:
             placed = self.rolled(placed, tile.extents[ROWS])
         elif tile.raster is not None:
             assert home.buffer is not None
-            placed = in_bands(placed, tile, origin, unit.passes_outside(COLUMNS), home.buffer, self.fresh[home])
+            placed = in_bands(placed, tile, origin, loops.passes_outside(COLUMNS), home.buffer, self.fresh[home])
         self.placed[value] = placed
         return placed
 
@@ -86,23 +81,23 @@ class Tiles:
 
         `step`: what one pass makes or loads of the first tile in it.
         """
-        unit, size = self.unit, tile_bytes(home.tile)
+        loops, size = self.loops, tile_bytes(home.tile)
         moves = home.has(t.LoadOp, t.StoreOp)
         if home.is_resident:
-            alloc, body = isa.AllocOp("sram", size), unit.program.body
+            alloc, body = isa.AllocOp("sram", size), self.body
         elif home.tile.raster is not None:
-            self.allocate_raster(home, unit.copies(len(unit.loops)) if moves else 1)
+            self.allocate_raster(home, loops.copies(len(loops)) if moves else 1)
             self.note_kept(home, step, raster_bytes(home.tile))
             return
-        elif home.tile.ring and unit.loops:
-            home.depth = len(unit.loops)
+        elif home.tile.ring and len(loops):
+            home.depth = len(loops)
             self.note_kept(home, step, size)
-            alloc = isa.AllocOp("sram", size, rolling=unit.copies(home.depth) if moves else 1)
-            body = unit.innermost
+            alloc = isa.AllocOp("sram", size, rolling=loops.copies(home.depth) if moves else 1)
+            body = loops.innermost
         else:
             home.depth = max(least, self.depth(home, origin, is_loaded=is_loaded))
-            alloc = isa.AllocOp("sram", size, unit.copies(home.depth) if moves else 1)
-            body = unit.bodies[home.depth]
+            alloc = isa.AllocOp("sram", size, loops.copies(home.depth) if moves else 1)
+            body = loops.bodies[home.depth]
         body.add_op(alloc)
         home.buffer, home.start = alloc.buffer, origin
 
@@ -111,18 +106,18 @@ class Tiles:
         _, _, rows, columns = step.extent
         n, c, _, width = home.tile.extents
         own = n * c * rows * (columns if home.tile.raster else width) * ELEMENT_BYTES[home.tile.element]
-        copies = self.unit.copies(home.depth) if home.has(t.LoadOp, t.StoreOp) else 1
+        copies = self.loops.copies(home.depth) if home.has(t.LoadOp, t.StoreOp) else 1
         self.kept_bytes += max(0, size - copies * own)
 
     def allocate_raster(self, home: Home, copies: int) -> None:
         """Both rings of a tile of which rows and columns are kept (one, where the other would be empty)."""
-        unit = self.unit
-        home.depth = len(unit.loops)
+        loops = self.loops
+        home.depth = len(loops)
         buffers = []
         for ring in (kept_tile(home.tile), fresh_tile(home.tile)):
             if ring is not None:
-                alloc = isa.AllocOp("sram", tile_bytes(ring), rolling=copies if unit.loops else None)
-                unit.innermost.add_op(alloc)
+                alloc = isa.AllocOp("sram", tile_bytes(ring), rolling=copies if len(loops) else None)
+                loops.innermost.add_op(alloc)
                 buffers.append(alloc.buffer)
         home.buffer, self.fresh[home] = buffers[0], buffers[-1]
 
@@ -130,14 +125,15 @@ class Tiles:
         """How many tile loops are open where a home is allocated that does not roll: those that move it; all, where
         it is computed anew in each pass."""
         anew = home.tile.origin is None and not (is_loaded and home.is_alone)
-        return len(self.unit.loops) if anew else self.unit.depth_of(*origin)
+        return len(self.loops) if anew else self.loops.depth_of(origin)
 
     def check_together(self, home: Home, start: Starts) -> None:
         """Tiles without an origin that lie in one buffer are of one region."""
         assert home.start is not None
+        name = self.loops.unit.unit_name.data
         if any(a != b for d, (a, b) in enumerate(zip(start, home.start, strict=True)) if d != CHANNELS):
             raise PassFailedException(
-                f"unit {self.unit.unit.unit_name.data}: a concatenation of tiles without an origin takes one region of "
+                f"unit {name}: a concatenation of tiles without an origin takes one region of "
                 f"each, found them at {tuple(map(str, start))} and {tuple(map(str, home.start))}"
             )
 
@@ -147,11 +143,11 @@ class Tiles:
         """A tile whose rows go around a ring of `rows`, on from one image or strip to the next; a ring of all rows of
         the map needs no turn."""
         assert placed.origin is not None
-        outer = self.unit.passes_outside(ROWS)
+        outer = self.loops.passes_outside(ROWS)
         n, c, _, w = placed.origin
         if not outer.loops and rows >= placed.bound[ROWS]:
             return replace(placed, origin=(n, c, Affine(), w))
-        on = placed.extent[ROWS] * self.unit.unit.tile_counts[ROWS]
+        on = placed.extent[ROWS] * self.loops.unit.tile_counts[ROWS]
         phase = Affine(0, tuple(k * on % rows for k in outer.loops))
         return replace(placed, wrap=Wrap(ROWS, rows, phase))
 
@@ -171,7 +167,7 @@ def joined(parts: Sequence[Placed]) -> Placed:
     extent[CHANNELS] = sum(p.extent[CHANNELS] for p in parts)
     n, _, h, w = first.bound
     bound = (n, sum(p.bound[CHANNELS] for p in parts), h, w)
-    return replace(first, start=tuple(start), extent=four(extent), bound=bound)
+    return replace(first, start=tuple(start), extent=tuple(extent), bound=bound)
 
 
 def resident(placed: Placed, tile: t.Tile) -> Placed:

@@ -1,199 +1,200 @@
-"""Tiles between DRAM and SRAM, and from one cluster's SRAM to another's; tensors from DRAM to DRAM through SRAM."""
+"""What the GDMA and CDMA move for a unit: tiles and held weights between DRAM and SRAM, tiles from one cluster to
+another, tensors from DRAM to DRAM through SRAM."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Block, Operation, Region
-from xdsl.utils.exceptions import PassFailedException
+from xdsl.ir import Block, Operation, Region, SSAValue
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
-from frustum.dialects.extents import Extents
-from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, View
+from frustum.dialects.extents import Extents, ceil_div, replaced
+from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Span, Starts, View
 from frustum.dialects.unit import Partition
-from frustum.passes.analysis.module import element_of
+from frustum.passes.analysis.module import element_in
+from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, build
 from frustum.passes.analysis.project import memory_order
+from frustum.passes.lower.unit.layer_pieces import Site, WeightSource
 from frustum.passes.lower.unit.memory_map import (
     CHANNELS,
     Placed,
+    Tags,
+    allocate,
     at_levels,
     box_at_levels,
     byte_strides,
+    copied,
     dram_view,
-    four,
+    in_dram,
     is_shared,
+    packed,
     tile_bytes,
 )
-from frustum.passes.lower.unit.piece_stores import Leaving, Part, whole_part
+from frustum.passes.lower.unit.piece_stores import Leaving, Part
 from frustum.passes.lower.unit.program import Window
 from frustum.passes.lower.unit.raster import parts_of
-
-if TYPE_CHECKING:
-    from frustum.passes.lower.unit.unit import UnitLowering
+from frustum.passes.lower.unit.tile_loops import TileLoops
 
 
-def load(unit: UnitLowering, op: t.LoadOp) -> None:
+def load(loops: TileLoops, op: t.LoadOp, source: Window, placed: Placed, depth: int, tags: Tags, clusters: int) -> None:
     """A tile's region from DRAM, in the body of the loop that moves it or its buffer."""
-    region = op.region.data
-    source = unit.tensors[op.source]
-    view = source.view(op.view.data)
-    placed = unit.tiles.place(op.result, region)
-    depth = max(unit.depth_of(*placed.start), unit.program.homes[op.result].depth)
-    fill = None if op.fill is None else op.fill.value.data
-    tags = unit.tags(layer_of_load(unit, op))
+    view, size = source.view(op.view.data), ELEMENT_BYTES[placed.element]
 
     def copy(part: Part, stage: int, own: Placed) -> Operation:
-        seen = dram_view(placed.element, view, part.start, ELEMENT_BYTES[placed.element])
         moved = isa.Copy(
-            engine="gdma", src_view=seen, dst_view=own.view(part.start), box=part.box, fill=fill,
-            multicast=is_shared(placed.start, unit.clusters),
+            engine="gdma", src_view=dram_view(own.element, view, part.start, size), dst_view=own.view(part.start),
+            box=part.box, fill=None if op.fill is None else op.fill.value.data,
+            multicast=is_shared(placed.start, clusters),
         )  # fmt: skip
         return isa.emit(moved, source.buffer, own.buffer, stage=stage, **tags)
 
-    whole = whole_part(placed.start, region)
-    for own, start, box in parts_of(placed, placed.start, whole.box):
-        by_blocks(unit.bodies[depth], partial(copy, own=own), Part(start, box), view.block, depth, 0)
+    region = op.region.data
+    for own, box in parts_of(placed, Box(placed.start, region.extent, region.bound)):
+        by_blocks(loops.bodies[depth], partial(copy, own=own), Part(box.start, box), view.block, depth, 0)
 
 
-def layer_of_load(unit: UnitLowering, op: t.LoadOp) -> int:
-    """Number of the layer that first reads a loaded tile."""
-    layers = [o for o in unit.unit.body.block.ops if isinstance(o, t.ComputeOp)]
-    user = next((i for i, o in enumerate(layers) if op.result in o.operands), 0)
-    return unit.first_layer + user
-
-
-def stored(unit: UnitLowering, op: t.StoreOp) -> Leaving:
+def stored(loops: TileLoops, op: t.StoreOp, placed: Placed, target: Window, least: int, tags: Tags) -> Leaving:
     """A tile's region to DRAM."""
-    placed, region = unit.tiles[op.tile], op.region.data
-    target = unit.program.declared.buffers[unit.unit.results[op.output.value.data]]
-    view = target.view(op.view.data)
-    start = box_at_levels(region, unit.levels)
-    tags = unit.tags(unit.last_layer)
+    view, size, region = target.view(op.view.data), ELEMENT_BYTES[placed.element], op.region.data
 
     def copy(part: Part, stage: int, own: Placed = placed) -> Operation:
-        seen = dram_view(placed.element, view, part.start, ELEMENT_BYTES[placed.element])
-        moved = isa.Copy(engine="gdma", src_view=own.view(part.start), dst_view=seen, box=part.box)
+        there = dram_view(own.element, view, part.start, size)
+        moved = isa.Copy(engine="gdma", src_view=own.view(part.start), dst_view=there, box=part.box)
         return isa.emit(moved, own.buffer, target.buffer, stage=stage, **tags)
 
-    strides = four([s * ELEMENT_BYTES[placed.element] for s in view.near])
-    least = unit.target.memory("dram").minimum_run_bytes
-    return Leaving(placed, whole_part(start, region).box, view.block, strides, least, copy)
+    box = Box(box_at_levels(region, loops.levels), region.extent, region.bound)
+    return Leaving(placed, box, view.block, tuple(s * size for s in view.near), least, copy)
 
 
-def sent(unit: UnitLowering, op: t.SendOp) -> Leaving:
+def sent(loops: TileLoops, op: t.SendOp, placed: Placed, least: int, tags: Tags) -> Leaving:
     """Part of a tile to the same place of the map in another cluster's SRAM."""
-    if unit.target.chip.cluster.cdma is None:
-        raise PassFailedException(
-            f"unit {unit.unit.unit_name.data} sends between clusters; the target has no cdma"
-        )
-    placed, region, by = unit.tiles[op.tile], op.region.data, op.by.value.data
-    start = box_at_levels(region, unit.levels)
-    limit = tuple(None if x is None else at_levels(x, unit.levels) for x in region.limit)
-    tags = unit.tags(unit.last_layer)
+    region, by = op.region.data, op.by.value.data
 
     def copy(part: Part, stage: int, own: Placed = placed) -> Operation:
-        moved = isa.Copy(
-            engine="cdma", src_view=own.view(part.start), dst_view=own.view(part.start, by), box=part.box,
-            peer=Affine(by, cluster=1),
-        )  # fmt: skip
+        here, there = own.view(part.start), own.view(part.start, by)
+        moved = isa.Copy(engine="cdma", src_view=here, dst_view=there, box=part.box, peer=Affine(by, cluster=1))
         return isa.emit(moved, own.buffer, own.buffer, stage=stage, **tags)
 
-    box = Box(cast(Any, start), region.extent, region.bound, cast(Any, limit))
-    least = unit.target.memory("sram").minimum_run_bytes
+    limit = tuple(None if x is None else at_levels(x, loops.levels) for x in region.limit)
+    box = Box(box_at_levels(region, loops.levels), region.extent, region.bound, limit)
     return Leaving(placed, box, 1, placed.strides, least, copy)
 
 
-def leave(unit: UnitLowering, leaving: Leaving) -> None:
+def leave(loops: TileLoops, leaving: Leaving, stage: int) -> None:
     """All of a region at once, behind what has been written of the innermost body."""
-    depth, box = len(unit.loops), leaving.region
-    for own, first, part in parts_of(leaving.tile, box.start, box):
-        by_blocks(
-            unit.innermost,
-            partial(leaving.copy, own=own),
-            Part(first, part),
-            leaving.block,
-            depth,
-            unit.stage,
-        )
-
-
-Starts = tuple[Affine, Affine, Affine, Affine]
-
-
-def lower_move(
-    op: t.MoveOp, source: Window, result: Window, clusters: int, tags: dict[str, int]
-) -> list[Operation]:
-    """The operations that copy from one tensor to the other."""
-    partition = op.partition.data
-    dims = four([int(v) for v in op.dims.get_values()])
-    low = [int(v) for v in op.low.get_values()]
-    bound = four([int(v) for v in op.bound.get_values()])
-    element = element_of(cast(TensorType[Any], op.source.type).element_type)
-    size = ELEMENT_BYTES[element]
-    loops, start = move_loops(dims, partition, clusters)
-    shifted = cast(Starts, tuple(s + x for s, x in zip(start, low, strict=True)))
-    from_view, to_view = source.view(op.source_view.data), result.view(op.target_view.data)
-    tile = t.Tile(element, partition.tile, memory_order(from_view.strides, bound))
-    alloc = isa.AllocOp("sram", tile_bytes(tile), 2 if loops else 1)
-    local = View(element, Affine(), byte_strides(tile))
-    read = isa.Copy(
-        engine="gdma",
-        src_view=dram_view(element, from_view, shifted, size),
-        dst_view=local,
-        box=Box(shifted, partition.tile, bound),
-        fill=None if op.fill is None else op.fill.value.data,
-        multicast=is_shared(shifted, clusters),
-    )
-    to_dram = dram_view(element, to_view, start, size)
-    write = isa.Copy(engine="gdma", src_view=local, dst_view=to_dram, box=Box(start, partition.tile, dims))
-    ops = [
-        alloc,
-        isa.emit(read, source.buffer, alloc.buffer, **tags),
-        isa.emit(write, alloc.buffer, result.buffer, stage=1 if loops else 0, **tags),
-    ]
-    return nested(ops, [count for _, count in loops])
-
-
-def move_loops(dims: Extents, partition: Partition, clusters: int) -> tuple[list[tuple[int, int]], Starts]:
-    """The loops over the tiles (dimension, count), and where a tile starts in terms of their levels."""
-    dealt = [clusters if d == partition.clusters else 1 for d in range(4)]
-    counts = [math.ceil(math.ceil(dims[d] / partition.tile[d]) / dealt[d]) for d in range(4)]
-    loops = [d for d in range(4) if counts[d] > 1]
-    start = []
-    for d in range(4):
-        own = Affine.index(loops.index(d), partition.tile[d] * dealt[d]) if d in loops else Affine()
-        start.append(own + Affine(cluster=partition.tile[d]) if dealt[d] > 1 else own)
-    return [(d, counts[d]) for d in loops], cast(Starts, tuple(start))
-
-
-def nested(ops: list[Operation], counts: list[int]) -> list[Operation]:
-    """The operations inside loops, outermost first."""
-    for count in reversed(counts):
-        block = Block()
-        block.add_ops(ops)
-        ops = [isa.RepeatOp(count, Region(block))]
-    return ops
+    for own, box in parts_of(leaving.tile, leaving.region):
+        copy = partial(leaving.copy, own=own)
+        by_blocks(loops.innermost, copy, Part(box.start, box), leaving.block, len(loops), stage)
 
 
 def by_blocks(
     body: Block, copy: Callable[[Part, int], Operation], whole: Part, block: int, level: int, stage: int
 ) -> None:
-    """Append the copy of a part, or, of several blocks, a loop at nesting `level` over the copies of each."""
-    extent = whole.box.extent[CHANNELS]
-    count = -(-extent // block) if block > 1 else 1
+    """Append the copy of a part whose channels may lie in blocks: of several, a loop at nesting `level` over the copies
+    of each."""
+    channels, first = whole.box.spans[CHANNELS], whole.start[CHANNELS]
+    count = ceil_div(channels.extent, block) if block > 1 else 1
     if count == 1:
         body.add_op(copy(whole, stage))
         return
-    n, c, h, w = whole.start
-    start = (n, c + Affine.index(level, block), h, w)
-    n_extent, _, h_extent, w_extent = whole.box.extent
-    limit = c + extent if extent % block else None
-    box = Box(start, (n_extent, block, h_extent, w_extent), whole.box.bound, (None, limit, None, None))
-    inner = Block()
-    inner.add_op(copy(Part(start, box), 0))
+    limit = first + channels.extent if channels.extent % block else None
+    own = Span(first + Affine.index(level, block), block, channels.bound, limit)
+    box = Box.of(*(replaced(whole.box.spans, CHANNELS, own)))
+    inner = Block([copy(Part(box.start, box), 0)])
     body.add_op(isa.RepeatOp(count, Region(inner), stage=stage))
+
+
+# -------------------------------------------------------------------- weights
+
+
+def hold(
+    loops: TileLoops, op: t.ComputeOp, tensors: Mapping[SSAValue, Window], site: Site, clusters: int, *, always: bool
+) -> tuple[WeightSource | None, dict[str, Placed]]:
+    """The weights of a layer (in SRAM, or to be streamed later), and by name what else it has per output channel;
+    `always`: in SRAM even where each piece is used once."""
+    if op.kind.data != "conv":
+        return None, {}
+    params, region = t.to_plain(op.params), op.region.data
+    channels, bound, batch = at_levels(region.start[1], loops.levels), region.bound, params["weight_batch"]
+
+    def held(source: Placed, start: Starts, extent: Extents) -> Placed:
+        """Part of a weight tensor in SRAM, in the order in which it lies in DRAM."""
+        placed, depth = packed(source, start, extent), loops.depth_of(start)
+        alloc = allocate(placed, "sram", loops.copies(depth))
+        box = Box(start, extent, source.bound)
+        copy = copied("gdma", source, placed, box, site.tags, multicast=is_shared(start, clusters))
+        loops.bodies[depth].add_ops([alloc, copy])
+        return placed
+
+    def tensor(value: SSAValue, dims: Extents, strides: Extents) -> Placed:
+        return in_dram(tensors[value].buffer, element_in(value), dims, strides)
+
+    dims, strides = (bound[1], params["channels"], *params["kernel"]), params["weight_strides"]
+    if batch:
+        dims, strides = (*dims[:3], bound[0]), (*strides[:3], batch)
+    weights, own = tensor(op.tensors[0], dims, strides), None
+    is_whole = op.map.data.weights == "unit"
+    if is_whole and (always or len(loops) or batch or not is_read_once(loops, op, params, site.cores)):
+        own = held(weights, (channels, *weights.start[1:]), (region.extent[1], *dims[1:]))
+    start, others = (Affine(), channels, Affine(), Affine()), op.tensors[1:]
+    vectors = {
+        name: held(tensor(value, (1, bound[1], 1, 1), (0, 1, 0, 0)), start, (1, region.extent[1], 1, 1))
+        for name, value in zip(params.get("vectors", "bias").split(), others, strict=bool(others))
+    }
+    return WeightSource(weights, own, bool(batch)), vectors
+
+
+def is_read_once(loops: TileLoops, op: t.ComputeOp, params: dict[str, Any], cores: int) -> bool:
+    """Whether the cores take the weights in several pieces, each of them once: then they need not be in SRAM whole,
+    and the first pieces are used, and the memory of the last layer's is free, before all have come."""
+    region = op.region.data
+    start = box_at_levels(region, loops.levels)
+    nest = build(op.map.data, start, region.extent, region.bound, params, cores, 0, is_matrix=True)
+    names: list[LoopName] = [GROUP, 1, CHANNELS_IN]
+    depth = nest.depth(names)
+    return depth > 0 and all(name in names for name, _ in nest.loops[:depth])
+
+
+# -------------------------------------------------------------------- from DRAM to DRAM
+
+
+def lower_move(op: t.MoveOp, source: Window, result: Window, clusters: int, tags: Tags) -> list[Operation]:
+    """The operations that copy from one tensor to the other."""
+    partition, element = op.partition.data, element_in(op.source)
+    dims, low, bound = (tuple(map(int, each.get_values())) for each in (op.dims, op.low, op.bound))
+    loops, start = move_loops(dims, partition, clusters)
+    shifted = tuple(s + x for s, x in zip(start, low, strict=True))
+    from_view, to_view = source.view(op.source_view.data), result.view(op.target_view.data)
+    tile = t.Tile(element, partition.tile, memory_order(from_view.strides, bound))
+    alloc = isa.AllocOp("sram", tile_bytes(tile), 2 if loops else 1)
+    local, size = View(element, Affine(), byte_strides(tile)), ELEMENT_BYTES[element]
+    read = isa.Copy(
+        engine="gdma", src_view=dram_view(element, from_view, shifted, size), dst_view=local,
+        box=Box(shifted, partition.tile, bound), fill=None if op.fill is None else op.fill.value.data,
+        multicast=is_shared(shifted, clusters),
+    )  # fmt: skip
+    there, stage = dram_view(element, to_view, start, size), 1 if loops else 0
+    write = isa.Copy(engine="gdma", src_view=local, dst_view=there, box=Box(start, partition.tile, dims), stage=stage)
+    ops: list[Operation] = [
+        alloc,
+        isa.emit(read, source.buffer, alloc.buffer, **tags),
+        isa.emit(write, alloc.buffer, result.buffer, **tags),
+    ]
+    for count in reversed(loops):
+        ops = [isa.RepeatOp(count, Region(Block(ops)))]
+    return ops
+
+
+def move_loops(dims: Extents, partition: Partition, clusters: int) -> tuple[list[int], Starts]:
+    """The trip counts of the loops over the tiles, and where a tile starts in terms of their levels."""
+    counts, start = list[int](), list[Affine]()
+    for d, (size, tile) in enumerate(zip(dims, partition.tile, strict=True)):
+        dealt = clusters if d == partition.clusters else 1
+        count = ceil_div(ceil_div(size, tile), dealt)
+        own = Affine.index(len(counts), tile * dealt) if count > 1 else Affine()
+        start.append(own + Affine(cluster=tile) if dealt > 1 else own)
+        counts += [count] if count > 1 else []
+    return counts, tuple(start)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from frustum.dialects.isa.program import Affine, Box, Span
 from frustum.dialects.tile import SubMap
 from frustum.passes.analysis.piece_nest import build
-from frustum.passes.lower.unit.memory_map import Placed, four
+from frustum.passes.lower.unit.memory_map import Placed
 from frustum.passes.lower.unit.piece_stores import Leaving, part_of_pieces
 
 CLUSTERS, ROWS = 3, 2
@@ -18,7 +18,7 @@ PARAMS = {"groups": 1, "channels": 1}
 
 
 def tile(extent, bound, start):
-    strides = four([extent[1] * extent[2] * extent[3] * 2, extent[2] * extent[3] * 2, extent[3] * 2, 2])
+    strides = (extent[1] * extent[2] * extent[3] * 2, extent[2] * extent[3] * 2, extent[3] * 2, 2)
     return Placed("f16", start, extent, bound, strides)
 
 

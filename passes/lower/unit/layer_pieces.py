@@ -1,0 +1,327 @@
+"""One layer on one tile, in the pieces that cores hold: what they are of, their buffers, the copies that fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from xdsl.ir import BlockArgument, Operation
+from xdsl.utils.exceptions import PassFailedException
+
+from frustum.dialects import isa
+from frustum.dialects.extents import Extents, replaced
+from frustum.dialects.isa.program import (
+    ACCUMULATORS,
+    ELEMENT_BYTES,
+    Act,
+    Affine,
+    Box,
+    CopyEngine,
+    Element,
+    Limits,
+    Memory,
+    Scale,
+    Span,
+    Starts,
+    View,
+)
+from frustum.dialects.tile import ComputeOp, to_plain
+from frustum.passes.analysis import piece_nest as nests
+from frustum.passes.analysis.layer import SAME4
+from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
+from frustum.passes.lower.unit.memory_map import (
+    CHANNELS,
+    Placed,
+    Tags,
+    allocate,
+    copied,
+    exactly,
+    packed,
+    sampled,
+)
+from frustum.passes.lower.unit.raster import parts_of
+
+SHUFFLE = "shuffle"
+"""The kind of layer that computes nothing: copies of every group's channels to where they are to be."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a layer is lowered: nesting level of its first loop, cores of a cluster, stage, tags for reports."""
+
+    level: int
+    cores: int
+    stage: int
+    tags: Tags
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """Weights in DRAM, and `held` in SRAM, if they are not streamed; dimensions are (co, ci, kh, kw), or
+    (co, ci, 1, d0) where every entry of d0 has its own."""
+
+    tensor: Placed
+    held: Placed | None
+    is_batched: bool
+
+
+@dataclass(frozen=True)
+class Load:
+    """A buffer for the body at `depth` of the nest, and the copies that fill it."""
+
+    depth: int
+    placed: Placed
+    ops: Sequence[Operation]
+
+
+class LayerNest:
+    """One `ftile.compute` on its tiles, as a nest of loops over pieces."""
+
+    def __init__(self, op: ComputeOp, tiles: Sequence[Placed], out: Placed, site: Site):
+        self.op, self.tiles, self.out, self.site = op, list(tiles), out, site
+        self.kind = op.kind.data
+        self.params: dict[str, Any] = to_plain(op.params)
+        self.map = op.map.data
+        self.access = [a.data for a in op.access.data]
+        self.reduced: Sequence[int] = self.params["axes"] if self.kind == "reduce" else ()
+        if self.reduced:  # its pieces are pieces of the input
+            self.access = [SAME4]
+        if self.map.compact:
+            self.tiles[0] = sampled(self.tiles[0], out, self.params["strides"])
+            self.access[0] = (*self.access[0][:2], *SAME4[2:])
+            self.params["strides"] = (1, 1)
+        start, extent, bound = self.space
+        self.nest: Nest = nests.build(
+            self.map, start, extent, bound, self.params, site.cores, site.level,
+            is_matrix=self.kind == "conv", reduced=self.reduced,
+        )  # fmt: skip
+        self.piece = self.nest.piece
+        summed: list[LoopName] = [CHANNELS_IN, *self.reduced]
+        self.is_accumulated = any(self.nest.position(name) is not None for name in summed)
+        self.out_depth = self.nest.depth([name for name, _ in self.nest.loops if name not in summed])
+
+    @property
+    def space(self) -> tuple[Starts, Extents, Extents]:
+        """What is cut into pieces: the region of the result; of a reduction, all that goes into it."""
+        out, bound = self.out, self.tiles[0].bound
+        if not self.reduced:
+            return out.start, out.extent, out.bound
+        start = tuple(Affine() if d in self.reduced else x for d, x in enumerate(out.start))
+        extent = tuple(bound[d] if d in self.reduced else x for d, x in enumerate(out.extent))
+        return start, extent, bound
+
+    @cached_property
+    def result_box(self) -> Box:
+        """The piece of the result.  Of a reduction's: along every reduced dimension all of the region, of which the map
+        has one element, if any (a reader's window may begin before the map; some clusters have no part of it)."""
+        out, p = self.out, self.piece
+        spans = [
+            Span(out.start[d], out.extent[d], out.bound[d]) if d in self.reduced else replace(span, bound=out.bound[d])
+            for d, span in enumerate(p.box.spans)
+        ]
+        return Box.of(*spans)
+
+    def span(self, d: int) -> Span:
+        """What the piece needs of operand 0 along dimension d."""
+        start, extent = nests.needs(self.access[0], self.piece)
+        return Span(start[d], extent[d], self.tiles[0].bound[d])
+
+    def limits_of(self, k: int) -> Limits:
+        """Pieces that overshoot the region must not read beyond operand k's tile, nor, of a map that earlier units have
+        left, beyond what this pass needs: its box is a hull, of which a cluster may not have all."""
+        tile = self.tiles[k]
+        starts, extents = tile.start, tile.extent
+        if isinstance(self.op.tiles[k], BlockArgument):
+            starts, extents = nests.needs(self.access[k], nests.Piece(*self.space, (None,) * len(starts)))
+        return tuple(
+            start + extent if not (start.is_constant and start.base + extent >= bound) else None
+            for start, extent, bound in zip(starts, extents, tile.bound, strict=True)
+        )
+
+    # ---------------------------------------------------------------- what the instruction says
+
+    @property
+    def wide(self) -> Element:
+        """The type of partial sums."""
+        return ACCUMULATORS[self.tiles[0].element] if self.kind == "conv" else "f32"
+
+    @cached_property
+    def scales(self) -> tuple[Scale, ...] | None:
+        """What integers stand for, of each operand and the result."""
+        values = self.params.get("scales")
+        pairs = zip(values[::2], values[1::2], strict=True) if values else ()
+        return tuple(Scale(scale, int(zero)) for scale, zero in pairs) or None
+
+    @property
+    def act(self) -> Act | None:
+        if "act" not in self.params:
+            return None
+        return Act(self.params["act"], *self.params["act_params"])
+
+
+class LayerPieces(LayerNest):
+    """The same with buffers in the cores: of operands, by name of what there is per output channel, of the result and
+    of wider partial sums."""
+
+    def __init__(
+        self,
+        op: ComputeOp,
+        tiles: Sequence[Placed],
+        out: Placed,
+        weights: WeightSource | None,
+        vectors: dict[str, Placed],
+        site: Site,
+    ):
+        super().__init__(op, tiles, out, site)
+        load = shuffled_piece if self.kind == SHUFFLE else map_piece
+        self.loads = [load(self, k) for k in range(len(self.tiles))]
+        self.pieces = [each.placed for each in self.loads]
+        self.streams = [stream(self, weights)] if weights and not weights.held else []
+        self.weight_piece: Placed | None = None
+        if weights is not None:
+            self.loads.append(weight_piece(self, weights, weights.held or self.streams[0].placed))
+            self.weight_piece = self.loads[-1].placed
+        named = {name: vector_piece(self, held) for name, held in vectors.items()}
+        self.loads += named.values()
+        self.vector_pieces = {name: each.placed for name, each in named.items()}
+        self.result, self.acc = self.result_in(out.element), None
+        self.results: list[Operation] = []
+        if self.kind == SHUFFLE:
+            self.result.allocated = self.pieces[0].buffer
+            return
+        self.results.append(allocate(self.result, "nram", copies(self.out_depth)))
+        if self.is_accumulated and (self.kind == "conv" or out.element != "f32"):
+            self.acc = self.result_in(self.wide)
+            self.results.append(allocate(self.acc, "nram", 1))
+
+    def result_in(self, element: Element) -> Placed:
+        """The piece of the result, which has one element along a reduced dimension, wherever the region begins."""
+        extent = replaced_all(self.map.extent, self.reduced, 1)
+        whole = packed(self.out, self.result_box.start, extent, element)
+        return replace(whole, strides=replaced_all(whole.strides, self.reduced, 0))
+
+
+def replaced_all(values: Extents, dims: Iterable[int], value: int) -> Extents:
+    """The values with another one for some dimensions."""
+    return tuple(value if d in dims else own for d, own in enumerate(values))
+
+
+def copies(depth: int) -> int:
+    """Buffers of what is allocated inside so many loops: the next pass fills one while this pass reads the other."""
+    return 2 if depth else 1
+
+
+def filled(
+    low: LayerNest,
+    depth: int,
+    memory: Memory,
+    placed: Placed,
+    engine: CopyEngine,
+    sources: Iterable[tuple[Placed, Box]],
+) -> Load:
+    """A buffer for a box, and the copies of its parts from where they lie."""
+    alloc = allocate(placed, memory, copies(depth))
+    return Load(depth, placed, [alloc, *(copied(engine, own, placed, box, low.site.tags) for own, box in sources)])
+
+
+# -------------------------------------------------------------------- maps
+
+
+def map_piece(low: LayerNest, k: int) -> Load:
+    """Operand k's piece."""
+    tile, access = low.tiles[k], low.access[k]
+    (start, extent), names = nests.needs(access, low.piece), nests.depends(access)
+    if low.kind == "conv" and k == 0:
+        start, extent, names = channel_piece(low, start, extent, names)
+    box = Box(start, extent, tile.bound, low.limits_of(k))
+    piece = packed(tile, start, extent)
+    return filled(low, low.nest.depth(names), "nram", piece, "mvdma", parts_of(tile, box))
+
+
+def channel_piece(
+    low: LayerNest, start: Starts, extent: Extents, names: list[LoopName]
+) -> tuple[Starts, Extents, list[LoopName]]:
+    """The input channels of a convolution's piece: a chunk of all, or those of the piece's groups."""
+    per_group, groups = low.params["channels"], low.params["groups"]
+    if groups == 1:
+        names = [*nests.depends(low.access[0], channels=()), CHANNELS_IN]
+        return replaced(start, CHANNELS, low.nest.chunk), replaced(extent, CHANNELS, low.map.channels), names
+    first, held = start[CHANNELS], low.map.extent[CHANNELS] // (low.out.bound[CHANNELS] // groups)
+    if low.nest.part_of_group:
+        first = low.access[0][CHANNELS].start(low.out.start[CHANNELS] + low.nest.group)
+        held, names = 1, [n for n in names if n != CHANNELS]
+    return replaced(start, CHANNELS, first), replaced(extent, CHANNELS, held * per_group), names
+
+
+def shuffled_piece(low: LayerNest, k: int) -> Load:
+    """The piece of a shuffle is loaded as it is to be: channel `i * groups + j` of the result is channel i of group
+    j.  So every group is a strided copy."""
+    tile, groups, own = low.tiles[k], low.params["groups"], low.piece
+    piece, depth = packed(low.out, own.start, low.map.extent), low.nest.depth(nests.depends(SAME4))
+    extent = replaced(low.map.extent, CHANNELS, low.map.extent[CHANNELS] // groups)
+    stride, limits = piece.strides[CHANNELS], low.limits_of(k)
+    ops: list[Operation] = [allocate(piece, "nram", copies(depth))]
+    for group in range(groups):
+        first, end = of_group(low, group, groups)
+        box = Box(replaced(own.start, CHANNELS, first), extent, tile.bound, replaced(limits, CHANNELS, end))
+        spread = View(tile.element, Affine(group * stride), replaced(piece.strides, CHANNELS, stride * groups))
+        copy = isa.Copy(engine="mvdma", src_view=tile.view(box.start), dst_view=spread, box=box)
+        ops.append(isa.emit(copy, tile.buffer, piece.buffer, **low.site.tags))
+    return Load(depth, piece, ops)
+
+
+def of_group(low: LayerNest, group: int, groups: int) -> tuple[Affine, Affine]:
+    """Of the channels of one group that go into a shuffled piece: the first, and where they end at the latest."""
+    per_group = low.out.bound[CHANNELS] // groups
+    limit = low.piece.limit[CHANNELS]
+    end = Affine(per_group) if limit is None else exactly(limit, groups)
+    if not end.is_constant:
+        raise PassFailedException("the channels of a shuffle are not cut into tiles")
+    end = Affine(min(per_group, end.base))
+    return exactly(low.piece.start[CHANNELS], groups) + group * per_group, end + group * per_group
+
+
+# -------------------------------------------------------------------- weights
+
+
+def weight_box(low: LayerNest, weights: WeightSource) -> tuple[Box, int]:
+    """What a core needs of the weights at a time, and inside how many loops."""
+    own, (kh, kw) = low.piece, low.params["kernel"]
+    start = (own.start[1], low.nest.chunk, Affine(), own.start[0] if weights.is_batched else Affine())
+    extent, limit = (low.map.extent[1], low.map.channels, kh, kw), (own.limit[1], None, None, None)
+    names: list[LoopName] = [GROUP, 1, CHANNELS_IN, *([0] if weights.is_batched else [])]
+    return Box(start, extent, weights.tensor.bound, limit), low.nest.depth(names)
+
+
+def weight_piece(low: LayerNest, weights: WeightSource, held: Placed) -> Load:
+    """The weights of a piece, from SRAM."""
+    box, depth = weight_box(low, weights)
+    piece = packed(weights.tensor, box.start, box.extent)
+    return filled(low, depth, "wram", piece, spread(low, box.start[0]), [(held, box)])
+
+
+def stream(low: LayerNest, weights: WeightSource) -> Load:
+    """The chunk of weights that all cores of the cluster need next, from DRAM to SRAM."""
+    box, depth = weight_box(low, weights)
+    first, *others = box.start
+    wide = box.extent[0] * (low.site.cores if first.core else 1)
+    box = replace(box, start=(replace(first, core=0), *others), extent=replaced(box.extent, 0, wide))
+    chunk = packed(weights.tensor, box.start, box.extent)
+    alloc = allocate(chunk, "sram", copies(depth))
+    multicast = not any(s.cluster for s in box.start)
+    return Load(depth, chunk, [alloc, copied("gdma", weights.tensor, chunk, box, low.site.tags, multicast=multicast)])
+
+
+def vector_piece(low: LayerNest, held: Placed) -> Load:
+    """The part of one number per output channel that a piece needs."""
+    start = (Affine(), low.piece.start[1], Affine(), Affine())
+    box = Box(start, (1, low.map.extent[1], 1, 1), held.bound, (None, low.piece.limit[1], None, None))
+    piece = Placed(held.element, start, box.extent, held.bound, (0, ELEMENT_BYTES[held.element], 0, 0))
+    return filled(low, low.nest.depth([GROUP, 1]), "wram", piece, spread(low, start[1]), [(held, box)])
+
+
+def spread(low: LayerNest, start: Affine) -> CopyEngine:
+    """One broadcast where all cores want the same, else every core for itself."""
+    return "bus" if not start.core and low.site.cores > 1 else "mvdma"
