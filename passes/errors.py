@@ -1,11 +1,10 @@
-"""What is wrong with a model: errors of the user's input, printed as they are (exit code 2)."""
+"""What is wrong with a model: errors of the user's input, printed as they are (exit code 2); and why a node is not
+imported."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-__all__ = ["ModelError", "Problem", "Unsupported"]
 
 
 class ModelError(Exception):
@@ -32,3 +31,19 @@ class Unsupported(ModelError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: Sequence[Problem] = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class Refused(Exception):
+    """This node cannot be imported; the message says why."""
+
+
+class NotConstant(Refused):
+    """It could be imported if `operand` were constant."""
+
+    def __init__(self, what: str, operand: str) -> None:
+        super().__init__(f"{what} must be constant, and depends on the network's inputs")
+        self.operand = operand
+
+
+class MixesImages(Refused):
+    """With a changed batch this node would give something else than for each image alone, wherever it runs."""

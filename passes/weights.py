@@ -1,30 +1,70 @@
 """The weights of a module, kept beside its IR: a store of named arrays.
 
 The IR holds keys (`fgraph.weight "key"`). The module attribute `frustum.weights` names the store: a
-safetensors file beside the module's text, or, for a module built in this process, a token.
+safetensors file (eight bytes of header length, a JSON header, raw little-endian arrays) beside the module's text, or,
+for a module built in this process, a token.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+import ml_dtypes
 import numpy as np
-from xdsl.dialects.builtin import DictionaryAttr, FileLineColLoc, ModuleOp, StringAttr, UnknownLoc
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import (
+    DictionaryAttr,
+    FileLineColLoc,
+    ModuleOp,
+    StringAttr,
+    UnknownLoc,
+    bf16,
+    f16,
+    f32,
+    i8,
+    i16,
+    i32,
+)
+from xdsl.ir import Attribute, Operation
 from xdsl.printer import Printer
 
 from frustum.dialects.isa.program import IMAGE_CLASSES
 from frustum.dialects.isa.sync import ExternalOp
 from frustum.dialects.module import INTEGERS, WEIGHTS
-from frustum.passes import safetensors
 from frustum.passes.errors import ModelError
 
-__all__ = ["Array", "WeightStore", "attach", "load", "save", "store_of", "write_module"]
+BY_NAME: dict[str, Attribute] = {"f32": f32, "f16": f16, "bf16": bf16}
+NUMPY: dict[Attribute, np.dtype[Any]] = {
+    f32: np.dtype(np.float32),
+    f16: np.dtype(np.float16),
+    bf16: np.dtype(ml_dtypes.bfloat16),
+}
+DEVICE_INTEGERS: dict[np.dtype[Any], Attribute] = {
+    np.dtype(np.int8): i8,
+    np.dtype(np.int16): i16,
+    np.dtype(np.int32): i32,
+}
+NUMPY_BY_NAME: dict[str, np.dtype[Any]] = {
+    **{name: NUMPY[element] for name, element in BY_NAME.items()},
+    **{f"i{8 * dtype.itemsize}": dtype for dtype in DEVICE_INTEGERS},
+}
+NUMPY_INTEGERS = {element: dtype for dtype, element in DEVICE_INTEGERS.items()}
+
+
+def numpy_of(element: Attribute) -> np.dtype[Any]:
+    return NUMPY[element] if element in NUMPY else NUMPY_INTEGERS[element]
+
+
+def is_float(element: Attribute) -> bool:
+    """Whether `element` is a floating-point type the device has."""
+    return element in NUMPY
+
 
 TOKEN = "memory:"
 
@@ -126,7 +166,7 @@ def save(module: ModuleOp, path: Path | str, keys: Iterable[str] | None = None) 
     """Writes the module's weights: those under `keys`, or else those its operations name."""
     store = store_of(module)
     chosen = list(keys if keys is not None else used_keys(module))
-    safetensors.write(Path(path), {key: store[key] for key in chosen})
+    write_safetensors(Path(path), {key: store[key] for key in chosen})
 
 
 def write_module(module: ModuleOp, path: Path | str) -> None:
@@ -177,4 +217,68 @@ def _key(op: Operation) -> str | None:
 @lru_cache(maxsize=8)
 def _read(path: Path, changed: int) -> dict[str, Array]:
     """`changed` is the file's time, so that a rewritten file is read again."""
-    return safetensors.read(path)
+    return read_safetensors(path)
+
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+LENGTH = struct.Struct("<Q")
+ALIGNMENT_BYTES = 8
+
+
+def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Writes the arrays in their order; the file appears complete or not at all."""
+    header: dict[str, dict[str, object]] = {}
+    stop = 0
+    for key, array in arrays.items():
+        start, stop = stop, stop + array.nbytes
+        header[key] = {
+            "dtype": NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [start, stop],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT_BYTES)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(LENGTH.pack(len(text)) + text)
+            for array in arrays.values():
+                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_safetensors(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of a file, memory-mapped and read-only; ModelError where it is none."""
+    try:
+        bytes_ = np.memmap(path, dtype=np.uint8, mode="r")
+        (length,) = LENGTH.unpack(bytes_[: LENGTH.size].tobytes())
+        header = json.loads(bytes_[LENGTH.size : LENGTH.size + length].tobytes())
+        header.pop("__metadata__", None)
+        body = bytes_[LENGTH.size + length :]
+        return {key: _view(body, entry) for key, entry in header.items()}
+    except OSError as error:
+        raise ModelError(f"{path}: error: cannot read the weights: {error.strerror}") from error
+    except (ValueError, KeyError, struct.error) as error:
+        raise ModelError(f"{path}: error: not a safetensors file, or not all of it") from error
+
+
+def _view(body: np.ndarray[Any, Any], entry: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    start, stop = entry["data_offsets"]
+    return body[start:stop].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])

@@ -31,8 +31,6 @@ from onnx import numpy_helper
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.passes.errors import ModelError
 
-__all__ = ["ZOO", "zoo_model"]
-
 ZOO = (
     "alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
     "zfnet512",

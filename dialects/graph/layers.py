@@ -52,8 +52,6 @@ from frustum.dialects.graph.scales import (
     check_zero,
 )
 
-__all__ = ["BinaryOp", "DequantizeOp", "LrnOp", "PoolOp", "QuantizeOp", "ReduceOp", "ResizeOp", "SoftmaxOp", "UnaryOp"]
-
 
 @operation
 class PoolOp(LayerOp):

@@ -39,8 +39,6 @@ from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.dominance import check_dominance
 
-__all__ = ["CallOp", "NetworkOp", "OutputOp", "WeightOp"]
-
 
 @irdl_op_definition
 class NetworkOp(IRDLOperation):

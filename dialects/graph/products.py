@@ -35,8 +35,6 @@ from frustum.dialects.graph.declaration import (
 )
 from frustum.dialects.graph.scales import Scales, check_product, check_scales, is_integer
 
-__all__ = ["ConvOp", "MatmulOp", "ProductOp"]
-
 
 @irdl_custom_directive
 class ProductTypes(CustomDirective):

@@ -23,8 +23,6 @@ from frustum.dialects.graph.attributes import (
     tensor_of,
 )
 
-__all__ = ["Scale", "ScaleAttr", "Scales", "bounds", "check_no_scales", "check_scales", "is_integer"]
-
 PRODUCT_TYPES = (i8, i16)
 """Integers that layers compute with."""
 

@@ -21,18 +21,6 @@ from frustum.dialects.graph.declaration import (
 )
 from frustum.dialects.graph.scales import check_integer, is_integer
 
-__all__ = [
-    "ConcatOp",
-    "InterleaveOp",
-    "PadOp",
-    "PickOp",
-    "ReshapeOp",
-    "ShuffleOp",
-    "SliceOp",
-    "TransposeOp",
-    "TurnOp",
-]
-
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 """Transpositions of [N, C, H, W] to [N, H, W, C], and back."""
 

@@ -11,8 +11,8 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWalker
 from xdsl.traits import IsTerminator, Pure
 
+from frustum.passes.dequantised import fold_view
 from frustum.passes.graph.constants import Constants
-from frustum.passes.graph.dequantised_views import fold_view
 from frustum.passes.graph.patterns.fold_scale import FoldScaleAfter, FoldScaleBefore
 from frustum.passes.graph.patterns.fuse_activation import FuseActivation, FusePad
 from frustum.passes.graph.patterns.merge_scales import MergeScales
@@ -20,14 +20,12 @@ from frustum.passes.graph.patterns.pool_before_conv import PoolBeforeConv
 from frustum.passes.graph.patterns.remove_identities import MergeMoves, RemoveIdentity
 from frustum.passes.weights import store_of
 
-__all__ = ["Canonicalize"]
-
 
 @dataclass(frozen=True)
 class Canonicalize(ModulePass):
     """Fold, fuse, remove.
 
-    1. identities, and moves of moves (`remove_identities`) and of dequantised constants (`dequantised_views`)
+    1. identities, and moves of moves (`remove_identities`) and of dequantised constants (`dequantised`)
     2. constant scales and shifts into the convolution or matrix product beside them: batch
        normalisation, biases (`fold_scale`), into one another where there is none (`merge_scales`); the
        new weights get new keys

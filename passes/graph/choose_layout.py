@@ -296,4 +296,3 @@ def _pieces(
     return [Box(piece, times * count, is_piece=True)]
 
 
-__all__ = ["ChooseLayout", "Copies", "Product", "copies_of", "run_elements"]

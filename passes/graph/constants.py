@@ -11,10 +11,7 @@ from xdsl.pattern_rewriter import PatternRewriter
 from xdsl.rewriter import InsertPoint
 
 from frustum.dialects.graph import WeightOp, tensor_of, tensor_type
-from frustum.passes.element_types import is_float, numpy_of
-from frustum.passes.weights import Array, WeightStore
-
-__all__ = ["Constants", "name_of"]
+from frustum.passes.weights import Array, WeightStore, is_float, numpy_of
 
 DERIVED = "~"  # marks the keys of constants that a pass has made
 

@@ -16,11 +16,7 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.graph import ConvOp, MatmulOp, NetworkOp, WeightOp, tensor_of, tensor_type
 from frustum.dialects.module import DTYPE
-from frustum.passes.element_types import BY_NAME, is_float, numpy_of
-from frustum.passes.weights import Array, WeightStore, store_of
-
-__all__ = ["ConvertType"]
-
+from frustum.passes.weights import BY_NAME, Array, WeightStore, is_float, numpy_of, store_of
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,9 @@ from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import float_attr, int_array
 from frustum.dialects.module import SCALE
 from frustum.passes.dequantised import Dequantised, dequantised_of
-from frustum.passes.element_types import numpy_of
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.graph.constants import name_of
-from frustum.passes.weights import Array, WeightStore, store_of
-
-__all__ = ["FoldQuantisation"]
+from frustum.passes.weights import Array, WeightStore, numpy_of, store_of
 
 CONVERTS = (g.BinaryOp, g.UnaryOp, g.ReduceOp, g.SoftmaxOp, g.LrnOp)
 """Computed in f32 inside one operation."""

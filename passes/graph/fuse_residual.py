@@ -11,8 +11,6 @@ from xdsl.passes import ModulePass
 
 from frustum.dialects.graph import BinaryOp, ConvOp, MatmulOp, NetworkOp, is_integer, shape_of
 
-__all__ = ["FuseResidual"]
-
 Product = ConvOp | MatmulOp
 
 

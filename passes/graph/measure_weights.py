@@ -17,8 +17,7 @@ from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.module import HELD_BYTES
 from frustum.dialects.weights.codec import Codec, compress_all, in_slots
 from frustum.passes.analysis.module import element_of, target_of
-from frustum.passes.element_types import NUMPY_BY_NAME
-from frustum.passes.weights import Array, store_of
+from frustum.passes.weights import NUMPY_BY_NAME, Array, store_of
 
 MATRIX_RANK = 2
 PIECE_BYTES = 32 << 10
@@ -99,4 +98,3 @@ def pieces_of(weights: Array, piece_bytes: int) -> Iterator[Array]:
         yield flat[first : first + step]
 
 
-__all__ = ["MeasureWeights", "held_bytes"]

@@ -16,8 +16,6 @@ from frustum.dialects.foreign import is_foreign
 from frustum.passes.analysis.foreign import gather, is_movable
 from frustum.passes.analysis.layer import BUILDERS, MOVES
 
-__all__ = ["OutlineNetworks", "layers_outside"]
-
 
 @dataclass(frozen=True)
 class OutlineNetworks(ModulePass):

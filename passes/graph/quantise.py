@@ -16,8 +16,6 @@ from frustum.dialects.module import DTYPE, INPUT_RANGES, RANGE
 from frustum.passes.dequantised import Dequantised, note
 from frustum.passes.weights import Array, WeightStore, store_of
 
-__all__ = ["QuantiseNetwork", "scale_of_range", "separate_activations", "values_to_quantise"]
-
 LEVELS = 255
 LARGEST = 127
 MARGIN = 1 << 29

@@ -20,8 +20,6 @@ from frustum.passes.analysis.module import element_bytes
 from frustum.passes.analysis.series import Range, Series, at_outputs, pieces_of
 from frustum.passes.graph.own_outputs import own_outputs, root_of
 
-__all__ = ["Layers", "SplitOutputs", "joined", "networks_of", "split"]
-
 """Module attributes of several networks that are one: the inputs and outputs of the whole, in order."""
 
 

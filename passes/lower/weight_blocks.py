@@ -16,9 +16,8 @@ from frustum.dialects.isa.program import Affine, Box, Element, Span, View
 from frustum.dialects.isa.sync import ExternalOp, ProgramOp
 from frustum.dialects.target import Target
 from frustum.dialects.weights.codec import Codec, compress_all, in_slots
-from frustum.passes.element_types import NUMPY_BY_NAME
 from frustum.passes.lower.weight_slots import Bytes, Flow, Slots, StaysRaw
-from frustum.passes.weights import Array, WeightStore
+from frustum.passes.weights import NUMPY_BY_NAME, Array, WeightStore
 
 Key = tuple[ExternalOp, bytes]
 

@@ -19,19 +19,15 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.graph import ConvOp, MatmulOp, shape_of, tensor_of, tensor_type
-from frustum.passes.element_types import numpy_of
-from frustum.passes.errors import ModelError, Problem
+from frustum.passes.errors import MixesImages, ModelError, NotConstant, Problem, Refused
 from frustum.passes.onnx.binding import MOST_DIMENSIONS
-from frustum.passes.onnx.element_types import DEVICE_TYPES, INTEGERS, UNSIGNED, element_name
 from frustum.passes.onnx.folding import FAILURES
 from frustum.passes.onnx.host_images import HostOperand, axis_on_host
 from frustum.passes.onnx.images import Images
+from frustum.passes.onnx.loading import DEVICE_TYPES, INTEGERS, UNSIGNED, element_name
 from frustum.passes.onnx.node import Network, Value
-from frustum.passes.onnx.refusals import MixesImages, NotConstant, Refused
 from frustum.passes.onnx.walk import UNAVAILABLE, Unavailable, Walk, free_names, is_known
-from frustum.passes.weights import Array
-
-__all__ = ["DryRun", "HostValue", "Step", "device_tensor", "no_tensor", "static_shape", "type_name"]
+from frustum.passes.weights import Array, numpy_of
 
 Kind = Literal["constant", "shared", "device", "host"]
 DOUBLE = onnx.TensorProto.DOUBLE

@@ -14,11 +14,10 @@ import onnx
 from onnx import numpy_helper
 from onnx.reference.ops import load_op
 
-from frustum.passes.onnx.node import Node, Refused, Value
-from frustum.passes.onnx.targets import reshape_target
+from frustum.passes.errors import Refused
+from frustum.passes.onnx.images import reshape_target
+from frustum.passes.onnx.node import Node, Value
 from frustum.passes.weights import Array
-
-__all__ = ["computed", "fold"]
 
 Fold = Callable[[Node, Sequence[Array]], "Array | Sequence[Array]"]
 

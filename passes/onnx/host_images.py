@@ -12,12 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
-from frustum.passes.onnx.images import Images, joined_axis
+from frustum.passes.errors import MixesImages
+from frustum.passes.onnx.images import TARGETS, Images, joined_axis
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS
-from frustum.passes.onnx.refusals import MixesImages
-from frustum.passes.onnx.targets import TARGETS
-
-__all__ = ["HostOperand", "axis_on_host"]
 
 Ints: TypeAlias = tuple[int, ...]
 

@@ -26,9 +26,8 @@ from xdsl.ir import Attribute, SSAValue
 from frustum.dialects.graph import NetworkOp, OutputOp, is_integer, tensor_of, tensor_type
 from frustum.dialects.host_type import MODEL_DTYPE
 from frustum.dialects.module import DTYPE, MODEL, MODEL_DTYPES
-from frustum.passes.element_types import numpy_of
 from frustum.passes.errors import Problem, Unsupported
-from frustum.passes.weights import WeightStore, attach
+from frustum.passes.weights import WeightStore, attach, numpy_of
 
 if TYPE_CHECKING:
     import onnx
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from frustum.passes.onnx.loading import LoadedModel
     from frustum.passes.onnx.node import Network, Value
     from frustum.passes.onnx.walk import Unavailable, Walk
-
-__all__ = ["import_onnx", "output_problems"]
 
 INT8 = "int8"
 """The type of a module with layers of integers: those where the IR says so, f32 elsewhere."""
@@ -69,8 +66,8 @@ def _import(
     model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence[int]] | None, name: str
 ) -> ModuleOp:
     from frustum.passes.onnx.binding import bind_inputs
-    from frustum.passes.onnx.element_types import UNSIGNED
     from frustum.passes.onnx.images import Images
+    from frustum.passes.onnx.loading import UNSIGNED
     from frustum.passes.onnx.node import Network
     from frustum.passes.onnx.opset import unify
     from frustum.passes.onnx.walk import Walk, needed_nodes
@@ -118,7 +115,7 @@ def _element_type(
     nodes: Sequence[onnx.NodeProto],
 ) -> Attribute:
     """The network's floating-point type, f32 where integers stand for it; Unsupported for inputs of other types."""
-    from frustum.passes.onnx.element_types import FLOATS, INTEGERS, element_name, network_type
+    from frustum.passes.onnx.loading import FLOATS, INTEGERS, element_name, network_type
 
     types = {value.name: value.type.tensor_type.elem_type for value in inputs}
     problems = [
@@ -136,7 +133,7 @@ def _element_type(
 
 
 def _device_type(value: onnx.ValueInfoProto, element: Attribute) -> Attribute:
-    from frustum.passes.onnx.element_types import INTEGERS
+    from frustum.passes.onnx.loading import INTEGERS
 
     return INTEGERS.get(value.type.tensor_type.elem_type, element)
 
@@ -178,7 +175,7 @@ def output_problems(
     file: str, images: Images | None, name: str, value: Value | None, axis: int | None = None
 ) -> list[Problem]:
     """What is wrong with an output of a changed batch: its images do not lie one after the other along axis 0."""
-    from frustum.passes.onnx.refusals import MixesImages
+    from frustum.passes.errors import MixesImages
 
     if images is None:
         return []

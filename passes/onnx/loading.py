@@ -1,8 +1,8 @@
-"""From a path to a ModelProto whose tensors are arrays: large ones mapped, not copied."""
+"""From a path to a ModelProto whose tensors are arrays: large ones mapped, not copied; and the types of their elements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -11,11 +11,40 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, numpy_helper
+from xdsl.dialects.builtin import bf16, f16, f32, i8, i16, i32
+from xdsl.ir import Attribute
 
 from frustum.passes.errors import ModelError, Problem, Unsupported
 from frustum.passes.weights import Array
 
-__all__ = ["LoadedModel", "load_model"]
+DEVICE_TYPES: dict[int, Attribute] = {
+    onnx.TensorProto.FLOAT: f32,
+    onnx.TensorProto.FLOAT16: f16,
+    onnx.TensorProto.BFLOAT16: bf16,
+}
+FLOATS = {*DEVICE_TYPES, onnx.TensorProto.DOUBLE}
+INTEGERS: dict[int, Attribute] = {
+    onnx.TensorProto.INT8: i8,
+    onnx.TensorProto.UINT8: i8,
+    onnx.TensorProto.INT16: i16,
+    onnx.TensorProto.UINT16: i16,
+    onnx.TensorProto.INT32: i32,
+}
+"""What networks may take; the unsigned ones as the device has them."""
+UNSIGNED = {onnx.TensorProto.UINT8, onnx.TensorProto.UINT16}
+
+
+def element_name(data_type: int) -> str:
+    """`FLOAT`; `the unknown type 65` in a damaged file."""
+    known = {number: name for name, number in onnx.TensorProto.DataType.items()}
+    return str(known.get(data_type, f"the unknown type {data_type}"))
+
+
+def network_type(data_types: Iterable[int]) -> Attribute:
+    """The one type of a network's floating-point tensors: theirs if they agree on one, else f32."""
+    found = {data_type for data_type in data_types if data_type in FLOATS}
+    return DEVICE_TYPES.get(found.pop(), f32) if len(found) == 1 else f32
+
 
 OLDEST_OPSET = 1
 DEFAULT_DOMAINS = ("", "ai.onnx")

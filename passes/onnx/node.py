@@ -26,12 +26,9 @@ from frustum.dialects.graph import (
 from frustum.dialects.graph.attributes import ActAttr
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.dequantised import Dequantised, note
-from frustum.passes.element_types import INTEGERS, numpy_of
+from frustum.passes.errors import NotConstant, Refused
 from frustum.passes.onnx.images import Images
-from frustum.passes.onnx.refusals import NotConstant, Refused
-from frustum.passes.weights import Array, WeightStore
-
-__all__ = ["Converter", "Network", "Node", "NotConstant", "Refused", "Result", "Value", "check_size"]
+from frustum.passes.weights import DEVICE_INTEGERS, Array, WeightStore, numpy_of
 
 CHOOSE = ("reshape", "transpose", "slice", "concat", "pad", "interleave", "pool", "resize")
 MOST_ELEMENTS = 1 << 33
@@ -84,7 +81,7 @@ class Network:
         known = self.weights.get(id(array))
         if known and is_integer(known[1]):
             return known[1]
-        value = self._constant(array, converted, INTEGERS[converted.dtype], key)
+        value = self._constant(array, converted, DEVICE_INTEGERS[converted.dtype], key)
         if array.dtype.kind == "u":
             self.unsigned.add(value)
         return value

@@ -17,8 +17,6 @@ from onnx import checker, inliner, shape_inference, version_converter
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel
 
-__all__ = ["Kept", "Unified", "unify"]
-
 OPSET = 13
 FREE_INITIALIZERS = 4  # the first IR version whose initializers need not be inputs
 RESIZE_CHANGED = 11  # Resize and Upsample had one way of placing samples until then

@@ -2,10 +2,10 @@
 
 1. a dry run of the import says which nodes can be layers, and why others cannot (`dry_run.py`)
 2. mode `auto`: device nodes that hang together, an *island*, go to the host too where moving what crosses its shore
-   costs more than the device saves (`islands.py`, `host_cost.py`); without any host node there is nothing to decide
+   costs more than the device saves (`islands.py`); without any host node there is nothing to decide
 3. nodes are grouped into as few pieces of the device as possible: alternately all that can run now on one side, then on
    the other; what the device does not need of the host runs at the end (`parts.py`)
-4. each group becomes a model of its own (`submodel.py`); values that cross keep their names
+4. each group becomes a model of its own (`Cutter`); values that cross keep their names
 
 Nodes whose operands are constants take part in every piece that needs them.
 """
@@ -24,14 +24,12 @@ from xdsl.ir import Attribute, Block
 
 from frustum.dialects.target import Target
 from frustum.passes.errors import ModelError, Problem, Unsupported
-from frustum.passes.onnx.binding import BoundInputs, bind_inputs
-from frustum.passes.onnx.constants import with_constants
+from frustum.passes.onnx.binding import BoundInputs, bind_inputs, with_constants
 from frustum.passes.onnx.dry_run import DryRun, HostValue, device_tensor, no_tensor, static_shape
-from frustum.passes.onnx.element_types import network_type
 from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.import_onnx import import_onnx, output_problems
 from frustum.passes.onnx.islands import settled
-from frustum.passes.onnx.loading import LoadedModel, load_model
+from frustum.passes.onnx.loading import LoadedModel, load_model, network_type
 from frustum.passes.onnx.node import Network, Value
 from frustum.passes.onnx.opset import Unified, unify
 from frustum.passes.onnx.parts import Fallback, Part, operator_of, parts_of
@@ -45,20 +43,6 @@ from frustum.passes.onnx.soundness import (
 )
 from frustum.passes.onnx.walk import UNAVAILABLE, Unavailable, free_names, needed_nodes
 from frustum.passes.weights import Array, WeightStore
-
-__all__ = [
-    "HOST_MODES",
-    "Fallback",
-    "HostMode",
-    "Input",
-    "Part",
-    "Placement",
-    "constant_inputs",
-    "has_double",
-    "import_or_place",
-    "place",
-    "whole_on_host",
-]
 
 HostMode = Literal["never", "auto", "only"]
 HOST_MODES: tuple[HostMode, ...] = ("never", "auto", "only")

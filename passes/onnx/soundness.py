@@ -8,19 +8,9 @@ from functools import cache
 import onnx
 
 from frustum.passes.errors import Problem, Unsupported
-from frustum.passes.onnx.element_types import element_name
-from frustum.passes.onnx.loading import LoadedModel
+from frustum.passes.onnx.loading import LoadedModel, element_name
 from frustum.passes.onnx.parts import Part, operator_of
 from frustum.passes.onnx.walk import free_names
-
-__all__ = [
-    "check_made_once",
-    "check_names",
-    "check_tensors",
-    "check_types",
-    "unknown_operators",
-    "unmade_values",
-]
 
 
 def check_names(model: LoadedModel) -> None:

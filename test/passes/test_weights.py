@@ -8,7 +8,8 @@ from xdsl.dialects.builtin import Builtin, FileLineColLoc, IntAttr, ModuleOp, St
 from xdsl.parser import Parser
 
 from frustum.dialects.graph import FGraph, WeightOp, tensor_type
-from frustum.passes import safetensors, weights
+from frustum.dialects.module import WEIGHTS
+from frustum.passes import weights
 from frustum.passes.errors import ModelError
 
 ARRAYS = {
@@ -23,8 +24,8 @@ ARRAYS = {
 
 
 def test_arrays_come_back(tmp_path):
-    safetensors.write(tmp_path / "w.safetensors", ARRAYS)
-    found = safetensors.read(tmp_path / "w.safetensors")
+    weights.write_safetensors(tmp_path / "w.safetensors", ARRAYS)
+    found = weights.read_safetensors(tmp_path / "w.safetensors")
     assert list(found) == list(ARRAYS)
     for key, array in ARRAYS.items():
         assert found[key].dtype == array.dtype
@@ -34,7 +35,7 @@ def test_arrays_come_back(tmp_path):
 def test_the_safetensors_package_reads_our_file(tmp_path):
     numpy_reader = pytest.importorskip("safetensors.numpy")
     plain = {key: array for key, array in ARRAYS.items() if key != "b/16"}
-    safetensors.write(tmp_path / "w.safetensors", plain)
+    weights.write_safetensors(tmp_path / "w.safetensors", plain)
     found = numpy_reader.load_file(tmp_path / "w.safetensors")
     for key, array in plain.items():
         np.testing.assert_array_equal(found[key], array)
@@ -45,20 +46,20 @@ def test_other_files_are_refused(tmp_path, content):
     path = tmp_path / "w.safetensors"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=r"w\.safetensors: error: (not a safetensors file|cannot read)"):
-        safetensors.read(path)
+        weights.read_safetensors(path)
 
 
 def test_a_truncated_file_is_refused(tmp_path):
     path = tmp_path / "w.safetensors"
-    safetensors.write(path, {"a": np.ones(100)})
+    weights.write_safetensors(path, {"a": np.ones(100)})
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ModelError, match="not all of it"):
-        safetensors.read(path)
+        weights.read_safetensors(path)
 
 
 def test_nothing_half_written_stays(tmp_path):
     with pytest.raises(KeyError):
-        safetensors.write(tmp_path / "w.safetensors", {"a": np.ones(3, np.complex64)})
+        weights.write_safetensors(tmp_path / "w.safetensors", {"a": np.ones(3, np.complex64)})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -85,9 +86,9 @@ def test_module_and_weights_are_written_together(tmp_path):
     module = ModuleOp([WeightOp("w", tensor_type(f32, (2, 3)))])
     weights.store_of(module)["w"] = ARRAYS["a"]
     weights.store_of(module)["unused"] = ARRAYS["a"]
-    token = module.attributes[weights.ATTRIBUTE]
+    token = module.attributes[WEIGHTS]
     weights.write_module(module, tmp_path / "00-imported.mlir")
-    assert module.attributes[weights.ATTRIBUTE] == token
+    assert module.attributes[WEIGHTS] == token
     context = Context()
     context.load_dialect(Builtin)
     context.load_dialect(FGraph)
@@ -99,8 +100,8 @@ def test_module_and_weights_are_written_together(tmp_path):
 
 
 def test_a_missing_store_is_named():
-    module = ModuleOp([], {weights.ATTRIBUTE: StringAttr("gone.safetensors")})
+    module = ModuleOp([], {WEIGHTS: StringAttr("gone.safetensors")})
     with pytest.raises(ModelError, match=r"gone\.safetensors: error: cannot read the weights: No such file"):
         weights.store_of(module)
     with pytest.raises(ModelError, match="were in another process"):
-        weights.store_of(ModuleOp([], {weights.ATTRIBUTE: StringAttr("memory:x")}))
+        weights.store_of(ModuleOp([], {WEIGHTS: StringAttr("memory:x")}))

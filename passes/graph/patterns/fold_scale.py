@@ -16,8 +16,6 @@ from frustum.dialects.graph import Arithmetic, BinaryOp, ConvOp, InterleaveOp, M
 from frustum.passes.graph.constants import Constants
 from frustum.passes.weights import Array
 
-__all__ = ["FoldScaleAfter", "FoldScaleBefore", "scale_and_shift"]
-
 Layer = ConvOp | MatmulOp
 
 

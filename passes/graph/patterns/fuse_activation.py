@@ -19,8 +19,6 @@ from frustum.dialects.graph import (
     tensor_of,
 )
 
-__all__ = ["FuseActivation", "FusePad"]
-
 Layer = ConvOp | MatmulOp | PoolOp | BinaryOp
 PLANE = 2  # axes before height and width
 

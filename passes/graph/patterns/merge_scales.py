@@ -20,8 +20,6 @@ from frustum.passes.graph.constants import Constants
 from frustum.passes.graph.patterns.fold_scale import has_one_use, scale_and_shift
 from frustum.passes.weights import Array
 
-__all__ = ["MergeScales"]
-
 SMALLEST, LARGEST = 2.0**-14, 2.0**15
 """Factors in which every 16-bit type keeps all its digits."""
 Step = tuple[SSAValue, Array | None, Array | None]

@@ -14,8 +14,6 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
 from frustum.dialects.graph import ActAttr, ConvOp, Pooling, PoolOp, is_integer, shape_of
 
-__all__ = ["PoolBeforeConv"]
-
 
 class PoolBeforeConv(RewritePattern):
     """Where the pooled input is no larger than the convolution's result was."""

@@ -17,8 +17,6 @@ from frustum.dialects.graph import (
     shape_of,
 )
 
-__all__ = ["MergeMoves", "RemoveIdentity"]
-
 
 class RemoveIdentity(RewritePattern):
     """What has its operand for a result is replaced by it."""

@@ -7,7 +7,6 @@ from frustum.passes.onnx.operators import (
     integers,
     moves,
     normalization,
-    padding,
     products,
     reductions,
     resizing,
@@ -25,17 +24,10 @@ MICROSOFT: dict[str, Converter] = {
 }
 """Of the domain com.microsoft."""
 
+KINDS = (
+    products, integers, conversions, transposed, windows, normalization, reductions, elementwise, shapes, moves,
+    resizing,
+)  # fmt: skip
 CONVERTERS: dict[str, Converter] = {
-    **products.CONVERTERS,
-    **integers.CONVERTERS,
-    **conversions.CONVERTERS,
-    **transposed.CONVERTERS,
-    **windows.CONVERTERS,
-    **normalization.CONVERTERS,
-    **reductions.CONVERTERS,
-    **elementwise.CONVERTERS,
-    **shapes.CONVERTERS,
-    **moves.CONVERTERS,
-    **padding.CONVERTERS,
-    **resizing.CONVERTERS,
+    operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()
 }

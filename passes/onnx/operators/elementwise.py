@@ -8,12 +8,10 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import is_integer, shape_of
-from frustum.passes.onnx.node import Converter, Node, Refused, Result
+from frustum.passes.errors import Refused
+from frustum.passes.onnx.node import Converter, Node, Result
 from frustum.passes.onnx.operators.conversions import truncated
 from frustum.passes.weights import Array
-
-__all__ = ["CONVERTERS"]
-
 
 
 def unary(kind: str, **defaults: float) -> Converter:

@@ -23,14 +23,12 @@ from frustum.dialects.graph import (
     shape_of,
 )
 from frustum.dialects.graph.attributes import ActAttr
-from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
+from frustum.passes.errors import Refused
+from frustum.passes.onnx.node import Converter, Ints, Node, Result
+from frustum.passes.onnx.operators.conversions import Quantised, operand_of, scale_of, signed_zero
 from frustum.passes.onnx.operators.moves import joined
-from frustum.passes.onnx.operators.planes import on_plane, pair, resolve_pads, spatial_rank
-from frustum.passes.onnx.operators.windows import pooled
-from frustum.passes.onnx.quantised import Quantised, operand_of, scale_of, signed_zero
+from frustum.passes.onnx.operators.windows import on_plane, pair, pooled, resolve_pads, spatial_rank
 from frustum.passes.weights import Array
-
-__all__ = ["CONVERTERS", "MICROSOFT"]
 
 SOFTMAX_CHANGED = 13
 """Softmax was over all axes from its axis on until this opset."""

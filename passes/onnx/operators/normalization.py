@@ -6,10 +6,9 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import LrnOp, ReduceOp, SoftmaxOp, shape_of
-from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
+from frustum.passes.errors import Refused
+from frustum.passes.onnx.node import Converter, Ints, Node, Result
 from frustum.passes.weights import Array
-
-__all__ = ["CONVERTERS"]
 
 
 def batch_normalization(node: Node) -> Result:

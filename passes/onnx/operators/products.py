@@ -8,12 +8,10 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import ConvOp, MatmulOp, WeightOp, shape_of
-from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
-from frustum.passes.onnx.operators.planes import on_plane, pair, resolve_pads, spatial_rank
-from frustum.passes.onnx.operators.volumes import conv_volume
+from frustum.passes.errors import Refused
+from frustum.passes.onnx.node import Converter, Ints, Node, Result
+from frustum.passes.onnx.operators.windows import conv_volume, on_plane, pair, resolve_pads, spatial_rank
 from frustum.passes.weights import Array
-
-__all__ = ["CONVERTERS"]
 
 
 def conv(node: Node) -> Result:

@@ -7,8 +7,6 @@ from xdsl.dialects.builtin import f16
 from frustum.dialects.graph import ReduceOp, shape_of
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
 
-__all__ = ["CONVERTERS"]
-
 
 def reduction(kind: str, before: str = "", after: str = "") -> Converter:
     """A reduction of x, of |x| or of x * x (`before`), and a function of the result (`after`)."""

@@ -7,10 +7,9 @@ import math
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import TransposeOp, shape_of
-from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
-from frustum.passes.onnx.targets import reshape_target
-
-__all__ = ["CONVERTERS"]
+from frustum.passes.errors import Refused
+from frustum.passes.onnx.images import reshape_target
+from frustum.passes.onnx.node import Converter, Ints, Node, Result
 
 
 def reshape(node: Node) -> Result:

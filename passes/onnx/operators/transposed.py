@@ -15,11 +15,10 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import ConvOp, InterleaveOp
-from frustum.passes.onnx.node import Converter, Ints, Node, Refused, Result
-from frustum.passes.onnx.operators.planes import on_plane, pair, spatial_rank
+from frustum.passes.errors import Refused
+from frustum.passes.onnx.node import Converter, Ints, Node, Result
+from frustum.passes.onnx.operators.windows import on_plane, pair, spatial_rank
 from frustum.passes.weights import Array
-
-__all__ = ["CONVERTERS", "AxisPart", "axis_parts", "transposed_pads"]
 
 
 @dataclass(frozen=True)
