@@ -1,4 +1,4 @@
-"""From a path to a ModelProto whose tensors are arrays: large ones mapped, not copied; and the types of their elements."""
+"""From a path to a ModelProto whose tensors are arrays: large ones mapped, not copied; element types."""
 
 from __future__ import annotations
 
