@@ -8,7 +8,7 @@ from typing import Any
 
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.target import Target, TargetError, read_target
-from frustum.dialects.target.declared import Problem
+from frustum.dialects.target.declared import FieldProblem
 
 _FOLDER = Path(__file__).resolve().parent
 _SUFFIXES = (".yaml", ".yml")
@@ -38,7 +38,7 @@ def is_file(name: str) -> bool:
 
 
 def load(
-    name_or_path: str | Path, check_options: Callable[[Mapping[str, Any]], list[Problem]] = lambda options: []
+    name_or_path: str | Path, check_options: Callable[[Mapping[str, Any]], list[FieldProblem]] = lambda options: []
 ) -> Target:
     """A shipped target by name, or any by its file; `TargetError` says what is wrong, also to `check_options`."""
     file = Path(name_or_path)

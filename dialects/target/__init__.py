@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from frustum.dialects.target.declared import Parameter, Problem, build, declared, plain
+from frustum.dialects.target.declared import FieldProblem, Parameter, build, declared, plain
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import DictionaryAttr
@@ -261,7 +261,7 @@ class Target:
 
 
 def read_target(
-    text: str, file: str, check_options: Callable[[Mapping[str, Any]], list[Problem]] = lambda options: []
+    text: str, file: str, check_options: Callable[[Mapping[str, Any]], list[FieldProblem]] = lambda options: []
 ) -> Target:
     """The target that a YAML text describes; `TargetError` names every problem with its line and column.
 

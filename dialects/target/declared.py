@@ -77,7 +77,7 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class Problem:
+class FieldProblem:
     """Something wrong at `path`; `on_key` when it is the key there that is wrong, not its value."""
 
     path: Path
@@ -91,17 +91,17 @@ def declared(owner: type) -> Mapping[str, Declared]:
     return _declared(key)
 
 
-def build(owner: type[D], data: object, path: Path = ()) -> tuple[D | None, list[Problem]]:
+def build(owner: type[D], data: object, path: Path = ()) -> tuple[D | None, list[FieldProblem]]:
     """The object that nested mappings describe, or None and every problem found in them."""
     if not isinstance(data, Mapping):
-        return None, [Problem(path, f"{_where(path)} must be a section with keys, found {_found(data)}")]
+        return None, [FieldProblem(path, f"{_where(path)} must be a section with keys, found {_found(data)}")]
     fields, values, problems = declared(owner), {}, _unknown_keys(owner, data, path)
     for field in fields.values():
         if field.name in data:
             values[field.name], found = _value(field, data[field.name], (*path, field.name))
             problems += found
         elif field.required:
-            problems.append(Problem(path, _missing(field, path)))
+            problems.append(FieldProblem(path, _missing(field, path)))
     return (None if problems else owner(**values)), problems
 
 
@@ -140,10 +140,10 @@ def _members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if isinstance(hint, UnionType) else (hint,)
 
 
-def _unknown_keys(owner: type, data: Mapping[Any, Any], path: Path) -> list[Problem]:
+def _unknown_keys(owner: type, data: Mapping[Any, Any], path: Path) -> list[FieldProblem]:
     fields = declared(owner)
     return [
-        Problem((*path, str(key)), f"{_where(path)} has no key {key!r}{_nearest(str(key), fields)}", True)
+        FieldProblem((*path, str(key)), f"{_where(path)} has no key {key!r}{_nearest(str(key), fields)}", True)
         for key in data
         if key not in fields
     ]
@@ -157,7 +157,7 @@ def _missing(field: Declared, path: Path) -> str:
     return f"{_where(path)} lacks the key {field.name!r} ({field.allowed}): {field.doc}"
 
 
-def _value(field: Declared, data: object, path: Path) -> tuple[Any, list[Problem]]:
+def _value(field: Declared, data: object, path: Path) -> tuple[Any, list[FieldProblem]]:
     if data is None and field.optional:
         return None, []
     if field.is_section:
@@ -165,7 +165,7 @@ def _value(field: Declared, data: object, path: Path) -> tuple[Any, list[Problem
     value = _READ[field.kind](field, data)
     if value is None:
         allowed = f"{field.allowed}{_hint(field, data)}"
-        return None, [Problem(path, f"{_where(path)}: found {_found(data)}, allowed {allowed}")]
+        return None, [FieldProblem(path, f"{_where(path)}: found {_found(data)}, allowed {allowed}")]
     return value, []
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from frustum.dialects.diagnostic import render
-from frustum.dialects.target.declared import Path, Problem
+from frustum.dialects.target.declared import FieldProblem, Path
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -32,14 +32,14 @@ class Document:
     file: str
     text: str
     data: Any = None
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[FieldProblem] = field(default_factory=list)
     keys: dict[Path, Mark] = field(default_factory=dict)
     values: dict[Path, Mark] = field(default_factory=dict)
-    second_keys: list[tuple[Problem, Mark]] = field(default_factory=list)
+    second_keys: list[tuple[FieldProblem, Mark]] = field(default_factory=list)
     nodes: int = 0
     """Looked at so far."""
 
-    def report(self, problems: list[Problem]) -> str:
+    def report(self, problems: list[FieldProblem]) -> str:
         """One diagnostic for each problem, in the order of the text."""
         marked = [(problem, self._mark(problem)) for problem in problems] + self.second_keys
         marked.sort(key=lambda pair: (pair[1].line, pair[1].column))
@@ -48,7 +48,7 @@ class Document:
             for problem, mark in marked
         )
 
-    def _mark(self, problem: Problem) -> Mark:
+    def _mark(self, problem: FieldProblem) -> Mark:
         of_scalar = self.values.get(problem.path)
         of_key = self.keys.get(problem.path)
         if of_key is not None and (problem.on_key or of_scalar is None):
@@ -66,15 +66,15 @@ def read(text: str, file: str) -> Document:
         root = YAML(typ="safe", pure=True).compose(text)
         document.data = _plain(document, root, (), ())
     except RecursionError:
-        document.problems.append(Problem((), "not YAML that is read here: sections are nested too deeply"))
+        document.problems.append(FieldProblem((), "not YAML that is read here: sections are nested too deeply"))
     except TooLarge:
-        document.problems.append(Problem((), f"not YAML that is read here: more than {MOST_NODES} values"))
+        document.problems.append(FieldProblem((), f"not YAML that is read here: more than {MOST_NODES} values"))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         document.values[()] = Mark(mark.line + 1, mark.column + 1) if mark else Mark(1, 1)
-        document.problems.append(Problem((), f"not YAML: {_one_line(error.problem or error.context)}"))
+        document.problems.append(FieldProblem((), f"not YAML: {_one_line(error.problem or error.context)}"))
     except YAMLError as error:
-        document.problems.append(Problem((), f"not YAML: {_one_line(str(error))}"))
+        document.problems.append(FieldProblem((), f"not YAML: {_one_line(str(error))}"))
     return document
 
 
@@ -93,7 +93,7 @@ def _plain(document: Document, node: Any, path: Path, above: tuple[Any, ...]) ->
     if document.nodes > MOST_NODES:
         raise TooLarge
     if any(node is outer for outer in above):
-        document.problems.append(Problem(path, f"{'.'.join(path)} is an alias of what it stands in"))
+        document.problems.append(FieldProblem(path, f"{'.'.join(path)} is an alias of what it stands in"))
         return None
     if node.id == "mapping":
         return _plain_mapping(document, node, path, (*above, node))
@@ -109,12 +109,12 @@ def _plain_mapping(document: Document, node: Any, path: Path, above: tuple[Any, 
         here = (*path, str(key.value))
         if key.id != "scalar" or key.tag != f"{_TAG}str":
             document.second_keys.append(
-                (Problem(here, f"a key must be text, found {_shown(key)}"), _mark_of(key))
+                (FieldProblem(here, f"a key must be text, found {_shown(key)}"), _mark_of(key))
             )
         elif here[-1] in data:
             first = document.keys[here].line
             message = f"{'.'.join(here)} is given twice, first in line {first}"
-            document.second_keys.append((Problem(here, message), _mark_of(key)))
+            document.second_keys.append((FieldProblem(here, message), _mark_of(key)))
         else:
             document.keys.setdefault(here, _mark_of(key))
             data[here[-1]] = _plain(document, value, here, above)
@@ -136,9 +136,9 @@ def _plain_scalar(document: Document, node: Any, path: Path) -> Any:
             case "float":
                 return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     except ValueError:  # such as 0777, which YAML 1.1 and 1.2 read differently
-        document.problems.append(Problem(path, f"{'.'.join(path)}: {text!r} is not a number of YAML 1.2"))
+        document.problems.append(FieldProblem(path, f"{'.'.join(path)}: {text!r} is not a number of YAML 1.2"))
         return None
-    document.problems.append(Problem(path, f"{'.'.join(path)}: tag {node.tag} is not allowed here"))
+    document.problems.append(FieldProblem(path, f"{'.'.join(path)}: tag {node.tag} is not allowed here"))
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.target import Options
-from frustum.dialects.target.declared import Problem
+from frustum.dialects.target.declared import FieldProblem
 from frustum.passes.fuse.rules import RULES, Rule
 
 PRESETS = {
@@ -60,27 +60,27 @@ def chosen(
     return policy, rules, thresholds
 
 
-def problems_of(options: Mapping[str, Any]) -> list[Problem]:
+def problems_of(options: Mapping[str, Any]) -> list[FieldProblem]:
     """What is wrong with the options of a target file, beyond what their declaration says."""
     policy, rules, thresholds = (options.get(key) for key in ("policy", "rules", "thresholds"))
-    problems: list[Problem] = []
+    problems: list[FieldProblem] = []
     numbers: list[int] | None = None
     text = PRESETS.get(policy) if rules is None and isinstance(policy, str) else rules
     try:
         if isinstance(text, str):
             _, numbers = parse_rules(text)
     except PolicyError as error:
-        problems.append(Problem(("options", "rules"), f"options.rules: {error}"))
+        problems.append(FieldProblem(("options", "rules"), f"options.rules: {error}"))
     if isinstance(rules, str) and policy in POLICIES:
         message = f"options.rules: policy '{policy}' has its own rules: one of both"
-        problems.append(Problem(("options", "rules"), message))
+        problems.append(FieldProblem(("options", "rules"), message))
     if isinstance(thresholds, str):
         try:
             if text is None:
                 raise PolicyError("there are no rules that they are of")
             parse_thresholds(thresholds, list(RULES) if numbers is None else numbers)
         except PolicyError as error:
-            problems.append(Problem(("options", "thresholds"), f"options.thresholds: {error}"))
+            problems.append(FieldProblem(("options", "thresholds"), f"options.thresholds: {error}"))
     return problems
 
 

@@ -79,7 +79,7 @@ class ChooseLayout(ModulePass):
 
 
 @dataclass(frozen=True)
-class Box:
+class MapCopy:
     """A copy of a box of the map, `times` over."""
 
     region: Region
@@ -109,7 +109,7 @@ class Copies:
 
     shape: Extents
     element_bytes: int
-    boxes: tuple[Box, ...]
+    boxes: tuple[MapCopy, ...]
     is_kept: bool = False
     """In SRAM from unit to unit: only pieces are copied."""
     products: tuple[Product, ...] = ()
@@ -152,7 +152,7 @@ class Copies:
         modes = modes if windows.joins else modes[:1]
         return min(int(matrix_work(unit, work, mode).busy_cycles) for mode in modes)
 
-    def _copy_cycles(self, box: Box, view: TensorView, order: Extents, target: Target) -> float:
+    def _copy_cycles(self, box: MapCopy, view: TensorView, order: Extents, target: Target) -> float:
         core, cluster = target.core, target.cluster
         extent = cast(Extents, tuple(map(min, box.region.extent, self.shape)))
         on_chip = math.prod(extent) * self.element_bytes
@@ -192,7 +192,7 @@ def copies_of(unit: UnitOp, target: Target) -> Copies | None:
     if len(shape_of(result)) != RANK or not tuple(result.uses):
         return None
     n, c, h, w = shape_of(result)
-    layers, boxes, products = unit_layers(unit), list[Box](), list[Product]()
+    layers, boxes, products = unit_layers(unit), list[MapCopy](), list[Product]()
     if not is_plain(layers.out.out_view, layers.out.out_dims, (n, c, h, w)):
         return None
     boxes.extend(_boxes(unit, layers, None, target))
@@ -219,7 +219,7 @@ def is_plain(view: TensorView, dims: Extents, shape: Extents) -> bool:
     return dims == shape and view.offset == 0 and same
 
 
-def reads(use: Use, shape: Extents, target: Target) -> list[Box] | None:
+def reads(use: Use, shape: Extents, target: Target) -> list[MapCopy] | None:
     """The copies of a map that one unit reads; None if it reads it in another way."""
     unit = use.operation
     if not isinstance(unit, UnitOp) or not is_layers(unit):
@@ -240,19 +240,19 @@ def _reads_plainly(operand: MapOperand | None, shape: Extents) -> bool:
     return operand is not None and is_plain(operand.view, operand.dims, shape)
 
 
-def _boxes(unit: UnitOp, layers: UnitLayers, read: SSAValue | None, target: Target) -> Iterator[Box]:
+def _boxes(unit: UnitOp, layers: UnitLayers, read: SSAValue | None, target: Target) -> Iterator[MapCopy]:
     """Copies of an input of the unit, or, where `read` is None, of its result."""
     assert unit.partition is not None
     partition, clusters = unit.partition.data, target.chip.clusters
     projection = project(layers, partition, clusters)
     times = math.prod(projection.counts)
     if read is None:
-        yield Box(projection.stores[-1], times)
+        yield MapCopy(projection.stores[-1], times)
         yield from _pieces(layers, len(layers.ops) - 1, None, projection.outputs[-1], times)
         return
     for own, region in zip(layers.inputs, projection.inputs, strict=True):
         if own.value is read:
-            yield Box(region, 1 if region.is_fixed else times)
+            yield MapCopy(region, 1 if region.is_fixed else times)
     for j, sources in enumerate(layers.sources):
         for k, source in enumerate(sources):
             if source.value is read and source.layer is None:
@@ -284,7 +284,7 @@ def _products(use: Use, target: Target) -> Iterator[Product]:
 
 def _pieces(
     layers: UnitLayers, j: int, operand: MapOperand | None, region: Region, times: int
-) -> Sequence[Box]:
+) -> Sequence[MapCopy]:
     """The copies between SRAM and NRAM of a layer's output, or of one of its operands, piece by piece."""
     submap = map_of(layers.ops[j])
     if submap is None or layers.layers[j].kind == "reduce":
@@ -293,6 +293,6 @@ def _pieces(
     piece = Region(region.start, submap.extent)
     if operand is not None:
         piece = needed(piece, operand)
-    return [Box(piece, times * count, is_piece=True)]
+    return [MapCopy(piece, times * count, is_piece=True)]
 
 

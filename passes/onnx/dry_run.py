@@ -26,7 +26,7 @@ from frustum.passes.onnx.host_images import HostOperand, axis_on_host
 from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.loading import DEVICE_TYPES, INTEGERS, UNSIGNED, element_name
 from frustum.passes.onnx.node import Network, Value
-from frustum.passes.onnx.walk import UNAVAILABLE, Unavailable, Walk, free_names, is_known
+from frustum.passes.onnx.walk import UNAVAILABLE, ImportWalk, Unavailable, free_names, is_known
 from frustum.passes.weights import Array, numpy_of
 
 Kind = Literal["constant", "shared", "device", "host"]
@@ -57,7 +57,7 @@ class HostValue(Unavailable):
 
 
 @dataclass(frozen=True)
-class Step:
+class ImportStep:
     """One node: `constant` where its results are known, `shared` where they are computed of constants only (any
     piece can do that again), else where it can run; `reason` says why on the host.  `macs`: of its layers."""
 
@@ -75,7 +75,7 @@ class Step:
 
 
 @dataclass
-class DryRun(Walk):
+class DryRun(ImportWalk):
     """`types`: what is known of every value so far; `refused`: nodes that must not be layers, and why."""
 
     types: dict[str, onnx.TypeProto] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class DryRun(Walk):
     exact: bool = True
     """Refuse elements that the device would only approximate: those of DOUBLE."""
     opsets: Sequence[onnx.OperatorSetIdProto] = ()
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ImportStep] = field(default_factory=list)
     fixed: set[str] = field(default_factory=set)
     """Names of values that depend on constants only."""
 
@@ -103,7 +103,7 @@ class DryRun(Walk):
             except (Refused, VerifyException, ModelError) as error:
                 results = self._on_host(proto, own, opset, types, error)
             else:
-                self.steps.append(Step(proto, own, self._kind(proto, results), macs=_macs(self._after(first))))
+                self.steps.append(ImportStep(proto, own, self._kind(proto, results), macs=_macs(self._after(first))))
             self._note(proto, results, types)
 
     def images_in(self, name: str) -> tuple[tuple[int, ...] | None, int | None]:
@@ -117,7 +117,7 @@ class DryRun(Walk):
 
     def _mixes(self, proto: onnx.NodeProto, name: str, error: MixesImages) -> Sequence[Value | None]:
         """A node that no side can run with a changed batch is a problem of the model."""
-        self.steps.append(Step(proto, name, "host", str(error)))
+        self.steps.append(ImportStep(proto, name, "host", str(error)))
         self.problems.append(Problem(self.file, str(error), name, self.steps[-1].operator))
         return [UNAVAILABLE for _ in proto.output]  # type: ignore[misc]
 
@@ -126,14 +126,14 @@ class DryRun(Walk):
     ) -> Sequence[Value | None]:
         """What a node gives that cannot be a layer because of the error."""
         if any(self.values.get(each) is UNAVAILABLE for each in free_names(proto)):
-            self.steps.append(Step(proto, name, "host", _one_line(error)))
+            self.steps.append(ImportStep(proto, name, "host", _one_line(error)))
             return [UNAVAILABLE for _ in proto.output]  # type: ignore[misc]
         try:
             axis = self._axis_on_host(proto, _one_line(error))
         except MixesImages as mixes:
             return self._mixes(proto, name, mixes)
         operands = self._open_operands(proto, opset, error)
-        self.steps.append(Step(proto, name, "host", _one_line(error), open_operands=operands))
+        self.steps.append(ImportStep(proto, name, "host", _one_line(error), open_operands=operands))
         return [self._from_host(types.get(output), name, axis) for output in proto.output]  # type: ignore[misc]
 
     def _axis_on_host(self, proto: onnx.NodeProto, why: str) -> int | None:

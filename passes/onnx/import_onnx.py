@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from frustum.passes.onnx.images import Images
     from frustum.passes.onnx.loading import LoadedModel
     from frustum.passes.onnx.node import Network, Value
-    from frustum.passes.onnx.walk import Unavailable, Walk
+    from frustum.passes.onnx.walk import ImportWalk, Unavailable
 
 INT8 = "int8"
 """The type of a module with layers of integers: those where the IR says so, f32 elsewhere."""
@@ -70,7 +70,7 @@ def _import(
     from frustum.passes.onnx.loading import UNSIGNED
     from frustum.passes.onnx.node import Network
     from frustum.passes.onnx.opset import unify
-    from frustum.passes.onnx.walk import Walk, needed_nodes
+    from frustum.passes.onnx.walk import ImportWalk, needed_nodes
 
     unified = unify(model)
     graph = unified.graph
@@ -82,7 +82,7 @@ def _import(
     operation = NetworkOp(re.sub(r"\W", "_", name), signature, [value.name for value in graph.output])
     images = Images(bound.rebatched) if bound.rebatched > 1 else None
     network = Network(operation.body.block, WeightStore(), element, images)
-    walk = Walk(model.file, network, _constants(model, unified.tensors, nodes, graph), kept=unified.kept)
+    walk = ImportWalk(model.file, network, _constants(model, unified.tensors, nodes, graph), kept=unified.kept)
     for value, argument in zip(inputs, operation.body.block.args, strict=True):
         walk.values[value.name] = argument
         if images is not None and value.name in bound.batched:
@@ -188,7 +188,7 @@ def output_problems(
     return [Problem(file, f"output '{name}': {images.refuse(f'has the images along axis {axis}, not along axis 0')}")]
 
 
-def _outputs(walk: Walk, graph: onnx.GraphProto) -> list[SSAValue]:
+def _outputs(walk: ImportWalk, graph: onnx.GraphProto) -> list[SSAValue]:
     """The network's results; a constant one becomes a weight."""
     from frustum.passes.onnx.walk import Unavailable
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frustum.dialects.target import Target
-from frustum.passes.onnx.dry_run import DryRun, Step
+from frustum.passes.onnx.dry_run import DryRun, ImportStep
 from frustum.passes.onnx.opset import Unified
 from frustum.passes.onnx.walk import free_names
 
@@ -65,7 +65,7 @@ def host_seconds(island: Island) -> float:
     return island.macs / HOST_MACS_PER_SECOND + 2 * island.made_bytes / HOST_BYTES_PER_SECOND
 
 
-def settled(run: DryRun, unified: Unified, target: Target) -> list[Step]:
+def settled(run: DryRun, unified: Unified, target: Target) -> list[ImportStep]:
     """The steps, with islands that are not worth their moves on the host."""
     if not any(step.kind == "host" for step in run.steps):
         return run.steps

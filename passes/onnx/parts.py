@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from frustum.passes.onnx.dry_run import DryRun, Step
+from frustum.passes.onnx.dry_run import DryRun, ImportStep
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel
 from frustum.passes.onnx.opset import FREE_INITIALIZERS, Kept, Unified
 from frustum.passes.onnx.walk import free_names
@@ -89,7 +89,7 @@ class Cutter:
 
 
 @dataclass(frozen=True)
-class Fallback:
+class HostNode:
     """A node on the host, and why it is there."""
 
     name: str
@@ -98,12 +98,12 @@ class Fallback:
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelPart:
     """A piece: a model whose inputs and outputs have the names that they have in the whole."""
 
     kind: Literal["device", "host"]
     model: LoadedModel
-    fallbacks: tuple[Fallback, ...] = ()
+    fallbacks: tuple[HostNode, ...] = ()
 
     @property
     def inputs(self) -> list[str]:
@@ -115,7 +115,7 @@ class Part:
         return [value.name for value in self.model.proto.graph.output]
 
 
-def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[Step]) -> Iterable[Part]:
+def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[ImportStep]) -> Iterable[ModelPart]:
     """Groups of equal level; a value's readers on the other side are one level up."""
     arrays = {name: value for name, value in run.values.items() if isinstance(value, np.ndarray)}
     shared = {name: step.node for step in steps if step.kind == "shared" for name in step.node.output if name}
@@ -129,15 +129,15 @@ def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[
         wanted = later[len(groups) - number - 1]
         nodes = [step.node for step in group]
         made = [name for node in nodes for name in node.output if name in wanted and name not in arrays]
-        fallbacks = tuple(Fallback(s.name, s.operator, s.reason) for s in group if s.kind == "host")
+        fallbacks = tuple(HostNode(s.name, s.operator, s.reason) for s in group if s.kind == "host")
         kind: Literal["device", "host"] = "host" if group[0].kind == "host" else "device"
         is_kept = unified.kept is not None and bool(unified.kept.why(nodes[0]))
         own = replace(cutter, opset=unified.kept.opset) if is_kept and unified.kept else cutter
-        yield Part(kind, own.cut(nodes, made, f"piece{number}"), fallbacks)
+        yield ModelPart(kind, own.cut(nodes, made, f"piece{number}"), fallbacks)
     yield from _constant_outputs(cutter, outputs, arrays, shared)
 
 
-def _with_shared_reads(step: Step, shared: Mapping[str, onnx.NodeProto]) -> Iterable[str]:
+def _with_shared_reads(step: ImportStep, shared: Mapping[str, onnx.NodeProto]) -> Iterable[str]:
     return (name for name in free_names(step.node) if name not in shared)
 
 
@@ -146,7 +146,7 @@ def _constant_outputs(
     outputs: Sequence[str],
     arrays: Mapping[str, np.ndarray],
     shared: Mapping[str, onnx.NodeProto],
-) -> Iterable[Part]:
+) -> Iterable[ModelPart]:
     """A piece on the host that hands out those outputs of the model that depend on constants only."""
     known = list(dict.fromkeys(name for name in outputs if name in arrays or name in shared))
     if not known:
@@ -162,14 +162,14 @@ def _constant_outputs(
     for value in part.proto.graph.output:
         value.CopyFrom(onnx.helper.make_value_info(_outer(value.name), cutter.types[_outer(value.name)]))
     why = "it is constant"
-    yield Part("host", part, tuple(Fallback(name, "Identity", why) for name in known))
+    yield ModelPart("host", part, tuple(HostNode(name, "Identity", why) for name in known))
 
 
 def _outer(name: str) -> str:
     return name.removesuffix("/constant")
 
 
-def _levels(steps: Sequence[Step]) -> list[list[Step]]:
+def _levels(steps: Sequence[ImportStep]) -> list[list[ImportStep]]:
     """Even levels are the device's, odd ones the host's; every node as early as it can, but nodes of the host that no
     later node of the device needs at the end.
 
@@ -187,7 +187,7 @@ def _levels(steps: Sequence[Step]) -> list[list[Step]]:
     last += last % 2 == 0
     needed: set[str] = set()
     """By nodes of the device, also through the host."""
-    groups: dict[int, list[Step]] = {}
+    groups: dict[int, list[ImportStep]] = {}
     for number, step in zip(reversed(own), reversed(steps), strict=True):
         if not _is_placed(step):
             continue
@@ -198,11 +198,11 @@ def _levels(steps: Sequence[Step]) -> list[list[Step]]:
     return [groups[number][::-1] for number in sorted(groups)]
 
 
-def _is_placed(step: Step) -> bool:
+def _is_placed(step: ImportStep) -> bool:
     return step.kind in ("device", "host")
 
 
-def _of_one_opset(group: Sequence[Step], kept: Kept | None) -> list[list[Step]]:
+def _of_one_opset(group: Sequence[ImportStep], kept: Kept | None) -> list[list[ImportStep]]:
     """A group cut where nodes begin or end that nobody converted."""
     if kept is None:
         return [list(group)]

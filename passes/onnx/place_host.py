@@ -32,7 +32,7 @@ from frustum.passes.onnx.islands import settled
 from frustum.passes.onnx.loading import LoadedModel, load_model, network_type
 from frustum.passes.onnx.node import Network, Value
 from frustum.passes.onnx.opset import Unified, unify
-from frustum.passes.onnx.parts import Fallback, Part, operator_of, parts_of
+from frustum.passes.onnx.parts import HostNode, ModelPart, operator_of, parts_of
 from frustum.passes.onnx.soundness import (
     check_made_once,
     check_names,
@@ -49,7 +49,7 @@ HOST_MODES: tuple[HostMode, ...] = ("never", "auto", "only")
 
 
 @dataclass(frozen=True)
-class Input:
+class ModelInput:
     """An input: its numpy type (`object` for text, empty for what is no tensor), its shape (None: any)."""
 
     name: str
@@ -61,8 +61,8 @@ class Input:
 class Placement:
     """The pieces in the order in which they run, and the interface of the whole."""
 
-    parts: tuple[Part, ...]
-    inputs: tuple[Input, ...]
+    parts: tuple[ModelPart, ...]
+    inputs: tuple[ModelInput, ...]
     outputs: tuple[str, ...]
 
 
@@ -197,11 +197,11 @@ def whole_on_host(
         )
         raise Unsupported([Problem(model.file, message)])
     fallbacks = [
-        Fallback(node.name or next(filter(None, node.output), node.op_type), operator_of(node), why)
+        HostNode(node.name or next(filter(None, node.output), node.op_type), operator_of(node), why)
         for node in graph.node
     ]
     return Placement(
-        (Part("host", model, tuple(fallbacks)),),
+        (ModelPart("host", model, tuple(fallbacks)),),
         tuple(_input(_with_shape(value, bound.shapes.get(value.name) if bound else None)) for value in values),
         tuple(value.name for value in graph.output),
     )
@@ -287,14 +287,14 @@ def _inputs(graph: onnx.GraphProto, constants: Iterable[str]) -> list[onnx.Value
     return [value for value in graph.input if value.name not in known]
 
 
-def _interface(value: onnx.ValueInfoProto, run: DryRun) -> Input:
+def _interface(value: onnx.ValueInfoProto, run: DryRun) -> ModelInput:
     return _input(onnx.helper.make_value_info(value.name, run.types[value.name]))
 
 
-def _input(value: onnx.ValueInfoProto) -> Input:
+def _input(value: onnx.ValueInfoProto) -> ModelInput:
     element = value.type.tensor_type.elem_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(element).name if element else ""
-    return Input(value.name, dtype, static_shape(value.type))
+    return ModelInput(value.name, dtype, static_shape(value.type))
 
 
 def _with_shape(value: onnx.ValueInfoProto, shape: Sequence[int] | None) -> onnx.ValueInfoProto:

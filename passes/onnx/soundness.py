@@ -9,7 +9,7 @@ import onnx
 
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.loading import LoadedModel, element_name
-from frustum.passes.onnx.parts import Part, operator_of
+from frustum.passes.onnx.parts import ModelPart, operator_of
 from frustum.passes.onnx.walk import free_names
 
 
@@ -64,7 +64,7 @@ def check_tensors(model: LoadedModel) -> None:
         model.array(tensor)
 
 
-def unmade_values(parts: Iterable[Part], inputs: Iterable[str], outputs: Sequence[str]) -> list[Problem]:
+def unmade_values(parts: Iterable[ModelPart], inputs: Iterable[str], outputs: Sequence[str]) -> list[Problem]:
     """Values that nodes read, or that the model gives, and that nothing makes before."""
     made = set(inputs)
     problems = []

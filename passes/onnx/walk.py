@@ -43,7 +43,7 @@ UNAVAILABLE = Unavailable()
 
 
 @dataclass
-class Walk:
+class ImportWalk:
     """Values by name, as far as the walk has come, and what went wrong on the way."""
 
     file: str
@@ -162,16 +162,16 @@ class Walk:
         condition = node.constant(0, "the condition")
         taken = condition is not None and bool(condition.all())
         graph: onnx.GraphProto = node.get("then_branch" if taken else "else_branch")
-        inner = Walk(self.file, self.network, dict(self.values), self.problems)
+        inner = ImportWalk(self.file, self.network, dict(self.values), self.problems)
         tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
         inner.values.update(tensors)
         inner.run(graph.node, node.opset)
         return [inner._available(output.name) for output in graph.output]
 
-    def _expanded(self, node: Node, body: Body) -> Sequence[Value | None]:
+    def _expanded(self, node: Node, body: FunctionBody) -> Sequence[Value | None]:
         """The outputs of an operator that ONNX defines by a function."""
         names = dict.fromkeys(body.inputs, None) | dict(zip(body.inputs, node.operands, strict=False))
-        inner = Walk(self.file, self.network, dict(names))
+        inner = ImportWalk(self.file, self.network, dict(names))
         inner.run(body.nodes, body.opset, node.name)
         if inner.problems:
             operators = ", ".join(sorted({problem.operator for problem in inner.problems}))
@@ -237,7 +237,7 @@ def _free_names_of(graph: onnx.GraphProto) -> dict[str, None]:
 
 
 @dataclass(frozen=True)
-class Body:
+class FunctionBody:
     """Nodes in place of one."""
 
     nodes: Sequence[onnx.NodeProto]
@@ -253,7 +253,7 @@ def has_body(op_type: str, opset: int) -> bool:
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
-def function_body(node: Node) -> Body:
+def function_body(node: Node) -> FunctionBody:
     """The nodes for an operator that `has_body`.
 
     An operator's meaning may change with the opset (the scales of GroupNormalization were one for each group before
@@ -279,7 +279,7 @@ def function_body(node: Node) -> Body:
             attributes.setdefault(name, attribute.default_value)
     attributes.update((attribute.name, attribute) for attribute in node.proto.attribute)
     nodes = [_with_attributes(inner, attributes) for inner in function.node]
-    return Body(nodes, list(function.input), list(function.output), version)
+    return FunctionBody(nodes, list(function.input), list(function.output), version)
 
 
 def _version(versions: Sequence[int], opset: int) -> int:

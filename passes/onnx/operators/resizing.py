@@ -26,7 +26,7 @@ Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class AxisKernel:
     """How neighbours are weighted."""
 
     mode: Literal["linear", "cubic"]
@@ -49,7 +49,7 @@ class Kernel:
         return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
 
 
-def interpolation_matrix(positions: Matrix, source: int, ratio: float, kernel: Kernel) -> Matrix:
+def interpolation_matrix(positions: Matrix, source: int, ratio: float, kernel: AxisKernel) -> Matrix:
     """[results, source]: the weight of every element of an axis of `source` for the result at each position.
 
     `ratio`: result extent to source extent, as the file gives it; below 1 `antialias` widens the kernel by 1 / ratio.
@@ -141,7 +141,7 @@ def _by_matrices(node: Node, x: SSAValue, axes: list[AxisResize], changed: list[
     """One product for each axis that changes, the axis turned to the end and back."""
     if is_integer(x):
         raise Refused(f"mode '{mode}' of integers is not supported")
-    kernel = Kernel(
+    kernel = AxisKernel(
         "cubic" if mode == "cubic" else "linear", node.get("cubic_coeff_a", -0.75), bool(node.get("antialias", 0)),
         bool(node.get("exclude_outside", 0)),
     )  # fmt: skip
