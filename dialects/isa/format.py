@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -93,9 +92,7 @@ class DeclaredField:
         return self.kind.words if isinstance(self.kind, OneOf) else ()
 
 
-@cache
-def declared_fields(instruction: type[Common]) -> tuple[DeclaredField, ...]:
-    """The fields that are an instruction's own, in the order of their bits."""
+def _declared_fields(instruction: type[Common]) -> tuple[DeclaredField, ...]:
     hints = get_type_hints(instruction, include_extras=True)
     common = {field.name for field in fields(Common)}
     own = [field for field in fields(instruction) if field.name not in common]
@@ -111,6 +108,12 @@ def _declared(name: str, hint: Any, default: Any) -> DeclaredField:
         type_, notes = str, [OneOf(get_args(type_))]
     kind = notes[0] if notes else KINDS[type_]
     return DeclaredField(name, type_, Maybe(kind) if is_optional else kind, default)
+
+
+FIELDS_OF_TYPE: dict[type[Common], tuple[DeclaredField, ...]] = {
+    type_: _declared_fields(type_) for type_ in get_args(Instruction)
+}
+"""The fields that are an instruction's own, in the order of their bits."""
 
 
 @dataclass(frozen=True)
@@ -251,9 +254,9 @@ INSTRUCTION_FORMATS = tuple(
         type_.NAME,
         type_,
         _COMMON,
-        **{field.name: field.kind for field in declared_fields(type_) if field.name != "engine"},
+        **{field.name: field.kind for field in fields_ if field.name != "engine"},
     )
-    for type_ in get_args(Instruction)
+    for type_, fields_ in FIELDS_OF_TYPE.items()
 )
 VIEW_FORMATS = (VIEW_FORMAT, RING_VIEW_FORMAT, WRAPPED_VIEW_FORMAT)
 SETUP_FORMATS = (AFFINE_FORMAT, *VIEW_FORMATS, *SPAN_FORMATS.values(), ACT_FORMAT, SCALE_FORMAT)

@@ -41,7 +41,7 @@ from frustum.dialects.isa.attributes import (
     parse_real,
     real_text,
 )
-from frustum.dialects.isa.format import DeclaredField, declared_fields
+from frustum.dialects.isa.format import FIELDS_OF_TYPE, DeclaredField
 
 INTEGER = IntegerAttr.constr(eq(i64))
 INTEGERS = DenseArrayBase.constr(eq(i64))
@@ -239,7 +239,7 @@ class Instruction(IRDLOperation, ABC):
                 and getattr(self, view).data.wrap is not None
             ):
                 raise VerifyException(f"'{self.name}': {view} wraps, and only those of copies do")
-        for field in declared_fields(self.PLAIN):
+        for field in FIELDS_OF_TYPE[self.PLAIN]:
             if field.words and field.name in self.properties:
                 check_word(self.name, field.name, getattr(self, field.name), field.words)
         engine = self.engine_of()
@@ -257,7 +257,7 @@ OPERATIONS: dict[type[p.Common], type[Instruction]] = {}
 SomeInstruction = TypeVar("SomeInstruction", bound=Instruction)
 
 
-def operation(plain: Any) -> Callable[[type[SomeInstruction]], type[SomeInstruction]]:
+def operation(plain: type[p.Common]) -> Callable[[type[SomeInstruction]], type[SomeInstruction]]:
     """Make a class the operation of `plain`, a class of `program.py`: with its name and a property for each field that
     the class has not.
 
@@ -267,7 +267,7 @@ def operation(plain: Any) -> Callable[[type[SomeInstruction]], type[SomeInstruct
 
     def define(cls: type[SomeInstruction]) -> type[SomeInstruction]:
         cls.name = f"fisa.{plain.NAME}"
-        declared = declared_fields(plain)
+        declared = FIELDS_OF_TYPE[plain]
         for field in declared:
             if field.name not in vars(cls):
                 setattr(cls, field.name, _property(field))

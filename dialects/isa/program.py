@@ -122,8 +122,14 @@ class Conv(Common, opcode=9, name="conv"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool(Common, opcode=10, name="pool"):
+class Vector(Common):
+    """An instruction of the vector unit."""
+
     engine: ClassVar[Engine] = "vector"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool(Vector, opcode=10, name="pool"):
     in_view: View
     out_view: View
     rows: Span
@@ -141,8 +147,7 @@ class Pool(Common, opcode=10, name="pool"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unary(Common, opcode=11, name="unary"):
-    engine: ClassVar[Engine] = "vector"
+class Unary(Vector, opcode=11, name="unary"):
     in_view: View
     out_view: View
     kind: UnaryKind
@@ -153,8 +158,7 @@ class Unary(Common, opcode=11, name="unary"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Binary(Common, opcode=12, name="binary"):
-    engine: ClassVar[Engine] = "vector"
+class Binary(Vector, opcode=12, name="binary"):
     a_view: View
     b_view: View
     out_view: View
@@ -165,8 +169,7 @@ class Binary(Common, opcode=12, name="binary"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Softmax(Common, opcode=13, name="softmax"):
-    engine: ClassVar[Engine] = "vector"
+class Softmax(Vector, opcode=13, name="softmax"):
     in_view: View
     out_view: View
     axis: U2
@@ -175,10 +178,9 @@ class Softmax(Common, opcode=13, name="softmax"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reduce(Common, opcode=14, name="reduce"):
+class Reduce(Vector, opcode=14, name="reduce"):
     """`box` is over the input; `out_view` has stride 0 on the reduced axes."""
 
-    engine: ClassVar[Engine] = "vector"
     in_view: View
     out_view: View
     kind: ReduceKind
@@ -190,8 +192,7 @@ class Reduce(Common, opcode=14, name="reduce"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lrn(Common, opcode=15, name="lrn"):
-    engine: ClassVar[Engine] = "vector"
+class Lrn(Vector, opcode=15, name="lrn"):
     in_view: View
     out_view: View
     channels: Span
@@ -204,8 +205,7 @@ class Lrn(Common, opcode=15, name="lrn"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resize(Common, opcode=16, name="resize"):
-    engine: ClassVar[Engine] = "vector"
+class Resize(Vector, opcode=16, name="resize"):
     in_view: View
     out_view: View
     rows: Span

@@ -17,29 +17,23 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from frustum.dialects.extents import replaced
+from frustum.dialects.isa.format import FIELDS_OF_TYPE
 from frustum.dialects.isa.program import (
     CORE_ENGINES,
     ELEMENT_BYTES,
     FETCHES,
     ZERO,
     Affine,
-    Barrier,
-    Binary,
     Conv,
     Copy,
-    Fetch,
     Four,
-    Hold,
     Instruction,
-    LineBuffer,
     Lrn,
     Pool,
     Reduce,
     Resize,
-    Softmax,
     Span,
     TableLoad,
-    Unary,
     View,
     Wait,
 )
@@ -139,17 +133,16 @@ class Form:
 
 
 @singledispatch
-def form(instruction: Instruction) -> Form:
-    """The common form of `instruction`; empty for one that touches no memory."""
-    raise AssertionError(f"no form of {type(instruction).__name__}")
+def form(instruction: Any) -> Form:
+    """The common form of an instruction, empty for one that touches no memory.
 
-
-@form.register(Fetch)
-@form.register(Barrier)
-@form.register(Hold)
-@form.register(LineBuffer)
-def _(instruction: Fetch | Barrier | Hold | LineBuffer) -> Form:
-    return Form()
+    Of one without a function below `out_view` is written and all other views are read, each where the box says.
+    """
+    declared = FIELDS_OF_TYPE[type(instruction)]
+    assert not any(field.type is Span for field in declared), f"no form of {type(instruction).__name__}"
+    views = {field.name: getattr(instruction, field.name) for field in declared if field.type is View}
+    operands = (_result(view) if name == "out_view" else _source(view) for name, view in views.items())
+    return Form(instruction.box.spans, SAME, tuple(operands)) if views else Form()
 
 
 @form.register
@@ -210,13 +203,6 @@ def _(instruction: Pool) -> Form:
     return Form(spans, (None, None, rows, cols), operands)
 
 
-@form.register(Unary)
-@form.register(Softmax)
-def _(instruction: Unary | Softmax) -> Form:
-    spans = instruction.box.spans
-    return Form(spans, SAME, (_source(instruction.in_view), _result(instruction.out_view)))
-
-
 @form.register
 def _(instruction: Reduce) -> Form:
     spans = instruction.box.spans
@@ -224,13 +210,6 @@ def _(instruction: Reduce) -> Form:
     read = When.NEVER if instruction.accumulate is None else When.NOT_FIRST
     result = replace(_result(out), by_box=out.strides, reads=read)
     return Form(spans, SAME, (_source(instruction.in_view), result))
-
-
-@form.register
-def _(instruction: Binary) -> Form:
-    spans = instruction.box.spans
-    a, b = _source(instruction.a_view), _source(instruction.b_view)
-    return Form(spans, SAME, (a, b, _result(instruction.out_view)))
 
 
 @form.register

@@ -30,11 +30,9 @@ from frustum.dialects.isa.program import (
     Instruction,
     Lrn,
     Pool,
-    Reduce,
     Resize,
-    Softmax,
-    TableLoad,
     Unary,
+    Vector,
 )
 from frustum.dialects.isa.tables.stored_table import StoredTable
 from frustum.dialects.target import Target, VectorUnit
@@ -46,11 +44,10 @@ from frustum.dialects.target.durations import (
     vector_passes,
 )
 from frustum.runtime.device.expand import OPERANDS, Expanded, Rows
-from frustum.runtime.device.form import Axis, Ints, Operand, When, groups_of, outputs_per_group
+from frustum.runtime.device.form import Axis, Ints, Operand, When, form, groups_of, outputs_per_group
 
 INTEGERS: tuple[Element, ...] = ("i8", "i16", "i32")
 CONVERSION = ("identity", 1)
-Vector = Pool | Unary | Binary | Softmax | Reduce | Lrn | Resize
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ def work(expanded: Expanded, rows: Rows, target: Target) -> Workload:
         _set_bytes(result, rows, chosen, alike)
         if isinstance(alike.instruction, Conv):
             _set_matrix(result, rows, chosen, alike.instruction, target)
-        elif not isinstance(alike.instruction, Copy | TableLoad):
+        elif isinstance(alike.instruction, Vector):
             _set_vector(result, rows, chosen, alike, target.core.vector)
     _set_addresses(result, expanded, rows, target)
     _set_transfers(result, expanded, rows)
@@ -325,9 +322,9 @@ def steps(instruction: Vector) -> tuple[tuple[str, int], ...]:
     An activation on the way out is a step; so is each conversion between integers and the numbers that these stand
     for, and an instruction that only converts computes nothing else.
     """
-    views = [getattr(instruction, name, None) for name in ("in_view", "a_view", "b_view", "out_view")]
-    integers = sum(view is not None and view.element in INTEGERS for view in views)
-    conversions = (CONVERSION,) * (0 if instruction.scales is None else integers)
+    operands = form(instruction).operands
+    integers = sum(operand.view.element in INTEGERS for operand in operands if operand)
+    conversions = (CONVERSION,) * (integers if getattr(instruction, "scales", None) else 0)
     match instruction:
         case Unary(kind="identity") if conversions:
             return conversions
