@@ -24,7 +24,7 @@ from typing import Literal
 from frustum.dialects.extents import Int, ceil_div
 from frustum.dialects.target.durations import Convolution, larger, straddling_windows
 
-Pair = tuple[int, int]
+Pair = tuple[int, ...]
 Four = tuple[int, ...]
 Discard = tuple[int, int, int]
 """(first, period, count): of every `period` windows, `count` from number `first` on are dropped."""

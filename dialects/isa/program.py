@@ -21,7 +21,7 @@ from frustum.dialects.isa.values import *
 U2: TypeAlias = Annotated[int, Unsigned(2)]
 U16: TypeAlias = Annotated[int, Unsigned(16)]
 U32: TypeAlias = Annotated[int, Unsigned(32)]
-Pair: TypeAlias = Annotated[tuple[int, int], Several(2, Unsigned(16))]
+Pair: TypeAlias = Annotated[tuple[int, ...], Several(2, Unsigned(16))]
 ZeroPoint: TypeAlias = Annotated[int, Signed(16)]
 PoolKind: TypeAlias = Annotated[str, OneOf(POOL_KINDS)]
 UnaryKind: TypeAlias = Annotated[str, OneOf(UNARY_KINDS)]

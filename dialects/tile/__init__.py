@@ -10,13 +10,47 @@ Every layer is seen as a nest of four dimensions d0..d3 (n, c, h, w of a feature
 
 from xdsl.ir import Dialect
 
-from frustum.dialects.tile.access import SAME, Access, AccessAttr, AnyAxis, Axis, TensorView, ViewAttr, Whole
+from frustum.dialects.tile.access import (
+    SAME,
+    Access,
+    AccessAttr,
+    AnyAxis,
+    Axis,
+    MapAttr,
+    Outer,
+    Residency,
+    SubMap,
+    TensorView,
+    ViewAttr,
+    Whole,
+)
+from frustum.dialects.tile.layers import (
+    BinaryLayer,
+    ConcatLayer,
+    ConvLayer,
+    LayerKind,
+    LrnLayer,
+    Operations,
+    PickLayer,
+    PoolLayer,
+    ReduceLayer,
+    ResizeLayer,
+    Scaling,
+    ShuffleLayer,
+    SoftmaxLayer,
+    UnaryLayer,
+)
 from frustum.dialects.tile.operations import ComputeOp, ConcatOp, LoadOp, MoveOp, SendOp, StoreOp
-from frustum.dialects.tile.parameters import Plain, to_attributes, to_plain
-from frustum.dialects.tile.sub_map import MapAttr, Outer, Residency, SubMap
-from frustum.dialects.tile.sweeps import SweepsAttr
-from frustum.dialects.tile.tile_type import Raster, Tile, TileType, is_ring
-from frustum.dialects.tile.unit import IMAGE_LOOPS, ROLLING_LOOPS, TILE_LOOPS, UnitOp, YieldOp
+from frustum.dialects.tile.tile_type import Raster, Tile, TileType, is_ring, tile_of
+from frustum.dialects.tile.unit import (
+    IMAGE_LOOPS,
+    ROLLING_LOOPS,
+    TILE_LOOPS,
+    Sweep,
+    SweepsAttr,
+    UnitOp,
+    YieldOp,
+)
 
 __all__ = [
     "IMAGE_LOOPS",
@@ -27,29 +61,43 @@ __all__ = [
     "AccessAttr",
     "AnyAxis",
     "Axis",
+    "BinaryLayer",
     "ComputeOp",
+    "ConcatLayer",
     "ConcatOp",
+    "ConvLayer",
     "FTile",
+    "LayerKind",
     "LoadOp",
+    "LrnLayer",
     "MapAttr",
     "MoveOp",
+    "Operations",
     "Outer",
-    "Plain",
+    "PickLayer",
+    "PoolLayer",
     "Raster",
+    "ReduceLayer",
     "Residency",
+    "ResizeLayer",
+    "Scaling",
     "SendOp",
+    "ShuffleLayer",
+    "SoftmaxLayer",
     "StoreOp",
     "SubMap",
+    "Sweep",
+    "SweepsAttr",
     "TensorView",
     "Tile",
     "TileType",
+    "UnaryLayer",
     "UnitOp",
     "ViewAttr",
     "Whole",
     "YieldOp",
     "is_ring",
-    "to_attributes",
-    "to_plain",
+    "tile_of",
 ]
 
 FTile = Dialect(

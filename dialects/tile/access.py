@@ -1,9 +1,10 @@
-"""What a piece of a layer's output needs of an operand, and how four dimensions lie in a tensor."""
+"""What a piece of a layer's output needs of an operand, how dimensions lie in a tensor, and how cores share a tile."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 from xdsl.ir import Data
 from xdsl.irdl import irdl_attr_definition
@@ -137,3 +138,75 @@ class ViewAttr(Data[TensorView]):
     def verify(self) -> None:
         if self.data.block < 1:
             raise VerifyException(f"a block has at least one channel, found {self.data.block}")
+
+
+Outer: TypeAlias = Literal["space", "channels"]
+Residency: TypeAlias = Literal["unit", "stream"]
+OUTER: tuple[Outer, ...] = get_args(Outer)
+RESIDENCY: tuple[Residency, ...] = get_args(Residency)
+W = TypeVar("W", bound=str)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class SubMap:
+    """What one core computes at a time: `extent` of the piece; dimension `cores` is dealt to the cores in turn;
+    `channels` input channels at a time; which loops are outside; where weights wait; `compact`: the copy into the core
+    leaves out what a strided kernel of one tap does not read."""
+
+    extent: Extents
+    cores: int
+    channels: int = 0
+    outer: Outer = "space"
+    weights: Residency = "unit"
+    compact: bool = False
+
+
+@irdl_attr_definition
+class MapAttr(Data[SubMap]):
+    """`#ftile.map<extent [1, 64, 14, 112], cores 2, channels 3, outer space, weights unit>`"""
+
+    name = "ftile.map"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> SubMap:
+        with parser.in_angle_brackets():
+            parser.parse_keyword("extent")
+            extent = parse_extents(parser)
+            cores = _named(parser, "cores", parser.parse_integer)
+            channels = _named(parser, "channels", parser.parse_integer)
+            outer = _named(parser, "outer", lambda: _one_of(parser, OUTER))
+            weights = _named(parser, "weights", lambda: _one_of(parser, RESIDENCY))
+            compact = parser.parse_optional_punctuation(",") is not None
+            if compact:
+                parser.parse_keyword("compact")
+            return SubMap(extent, cores, channels, outer, weights, compact)
+
+    def print_parameter(self, printer: Printer) -> None:
+        m = self.data
+        printer.print_string(
+            f"<extent {ints(m.extent)}, cores {m.cores}, channels {m.channels}, "
+            f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}>"
+        )
+
+    def verify(self) -> None:
+        if min(self.data.extent) < 1:
+            raise VerifyException(
+                f"a piece has at least one element per dimension, found {ints(self.data.extent)}"
+            )
+        if not 0 <= self.data.cores < DIMENSIONS:
+            raise VerifyException(f"cores names a dimension 0..3, found {self.data.cores}")
+
+
+def _named(parser: AttrParser, name: str, parse: Callable[[], V]) -> V:
+    """What follows a comma and its name."""
+    parser.parse_punctuation(",")
+    parser.parse_keyword(name)
+    return parse()
+
+
+def _one_of(parser: AttrParser, words: tuple[W, ...]) -> W:
+    word = parser.parse_identifier()
+    if word not in words:
+        parser.raise_error(f"expected one of {', '.join(words)}, found {word}")
+    return words[words.index(word)]

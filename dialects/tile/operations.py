@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -32,10 +32,9 @@ from xdsl.utils.exceptions import VerifyException
 from frustum.dialects.extents import Extents
 from frustum.dialects.isa.attributes import BoxAttr
 from frustum.dialects.isa.program import Box
-from frustum.dialects.tile.access import Access, AccessAttr, TensorView, ViewAttr
-from frustum.dialects.tile.parameters import Plain, to_attributes
-from frustum.dialects.tile.sub_map import MapAttr, SubMap
-from frustum.dialects.tile.tile_type import Tile, TileType
+from frustum.dialects.tile.access import Access, AccessAttr, MapAttr, SubMap, TensorView, ViewAttr
+from frustum.dialects.tile.layers import LayerKind, from_attributes, to_attributes
+from frustum.dialects.tile.tile_type import Tile, TileType, tile_of
 from frustum.dialects.unit import Partition, PartitionAttr
 
 
@@ -73,7 +72,7 @@ class LoadOp(IRDLOperation):
 class ComputeOp(IRDLOperation):
     """One layer on one tile: `region` of its output from the operands' tiles (then weight and bias tensors).
 
-    `access` says for each tile operand which positions a piece needs; `params` are the layer's own numbers.
+    `access` says for each tile operand which positions a piece needs; `layer` is the kind with its own numbers.
     """
 
     name = "ftile.compute"
@@ -92,25 +91,28 @@ class ComputeOp(IRDLOperation):
 
     def __init__(
         self,
-        kind: str,
+        layer: LayerKind,
         operands: Sequence[SSAValue],
         region: Box,
         access: Sequence[Access],
         map: SubMap,
-        params: Mapping[str, Plain],
         tile: Tile,
     ):
         super().__init__(
             operands=[operands],
             result_types=[TileType(tile)],
             properties={
-                "kind": StringAttr(kind),
+                "kind": StringAttr(str(layer)),
                 "region": BoxAttr(region),
                 "access": ArrayAttr([AccessAttr(a) for a in access]),
                 "map": MapAttr(map),
-                "params": to_attributes(params),
+                "params": to_attributes(layer),
             },
         )
+
+    @property
+    def layer(self) -> LayerKind:
+        return from_attributes(self.kind.data, self.params)
 
     @property
     def tiles(self) -> list[SSAValue]:
@@ -123,6 +125,7 @@ class ComputeOp(IRDLOperation):
     def verify_(self) -> None:
         if len(self.tiles) != len(self.access.data):
             raise VerifyException(f"{len(self.tiles)} tiles but {len(self.access.data)} accesses")
+        from_attributes(self.kind.data, self.params)
 
 
 @irdl_op_definition
@@ -162,7 +165,7 @@ class SendOp(IRDLOperation):
         super().__init__(operands=[tile], properties={"by": IntegerAttr(by, i64), "region": BoxAttr(region)})
 
     def verify_(self) -> None:
-        if self.tile.type.data.origin is None:  # type: ignore[attr-defined]
+        if tile_of(self.tile).origin is None:
             raise VerifyException(
                 "ftile.send: only a tile that stays in its place (with an origin) can be sent"
             )
@@ -182,11 +185,9 @@ class ConcatOp(IRDLOperation):
         super().__init__(operands=[tiles], result_types=[TileType(tile)])
 
     def verify_(self) -> None:
-        channels = sum(t.type.data.extents[1] for t in self.tiles)  # type: ignore[attr-defined]
-        if channels != self.result.type.data.extents[1]:
-            raise VerifyException(
-                f"ftile.concat: {channels} channels of operands in {self.result.type.data.extents[1]}"
-            )
+        channels, held = sum(tile_of(t).extents[1] for t in self.tiles), tile_of(self.result).extents[1]
+        if channels != held:
+            raise VerifyException(f"ftile.concat: {channels} channels of operands in {held}")
 
 
 @irdl_op_definition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from xdsl.ir import Data, TypeAttribute
+from xdsl.ir import Data, SSAValue, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
@@ -117,6 +117,12 @@ class TileType(Data[Tile], TypeAttribute):
             raise VerifyException(
                 f"a raster that reaches back {r.back} passes of {r.width} columns has more, found {r.columns}"
             )
+
+
+def tile_of(value: SSAValue) -> Tile:
+    """What the type of a value that is a tile says."""
+    assert isinstance(value.type, TileType)
+    return value.type.data
 
 
 def is_ring(tile: Tile) -> bool:

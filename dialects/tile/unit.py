@@ -1,13 +1,17 @@
-"""`ftile.unit`, the loops over tiles, and `ftile.yield`, which ends them."""
+"""`ftile.unit`, the loops over tiles, `ftile.yield`, which ends them, and `sweeps`, the order of the tiles: loops one
+after the other, each of which goes through some of the grid's tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
 
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, i64
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Data, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
+    irdl_attr_definition,
     irdl_op_definition,
     opt_prop_def,
     prop_def,
@@ -16,15 +20,16 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.parser import Parser
+from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.extents import Extents
-from frustum.dialects.tile.sweeps import SweepsAttr
+from frustum.dialects.isa.attributes import parse_affine
+from frustum.dialects.isa.program import MAX_LOOPS, Affine
 from frustum.dialects.tile.tile_type import TileType, is_ring
-from frustum.dialects.unit import DIMENSIONS, NamedUnit, ints, parse_extents
+from frustum.dialects.unit import DIMENSIONS, NamedUnit, ints, parse_extents, parse_ints
 
 TILE_LOOPS: Extents = (1, 0, 2, 3)
 """Dimensions of the loops over tiles, from the outermost: a channel range keeps its weights while n, h and w run."""
@@ -32,6 +37,62 @@ IMAGE_LOOPS: Extents = (1, 2, 3, 0)
 """The same of tiles that do not depend on each other, the images innermost."""
 ROLLING_LOOPS: Extents = (1, 0, 3, 2)
 """The same where rows roll: one column strip after the other, each from top to bottom."""
+
+
+POSITION = 2
+"""A tile's place in the grid: along d2 and along d3."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Loops of `counts` passes, from the outermost, and the tile of each pass: its index along d2 (`row`) and d3
+    (`column`), affine in the loop indices and the cluster.  A tile beyond the grid is empty: the cluster does nothing.
+    """
+
+    counts: tuple[int, ...]
+    row: Affine
+    column: Affine
+
+    def positions(self, cluster: int) -> Iterator[tuple[int, int]]:
+        """The tiles that a cluster goes through, and places beyond the grid."""
+        for indices in product(*(range(count) for count in self.counts)):
+            yield self.row.at(indices, cluster), self.column.at(indices, cluster)
+
+    def __str__(self) -> str:
+        return f"{ints(self.counts)} at [{self.row}, {self.column}]"
+
+
+@irdl_attr_definition
+class SweepsAttr(Data[tuple[Sweep, ...]]):
+    """`#ftile.sweeps<[2, 4] at [2*i0 + 1*cluster, 1*i1], [3] at [...]>`: one after the other"""
+
+    name = "ftile.sweeps"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> tuple[Sweep, ...]:
+        return tuple(parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: _parse_sweep(parser)))
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<{', '.join(map(str, self.data))}>")
+
+    def verify(self) -> None:
+        if not self.data:
+            raise VerifyException("a unit has at least one sweep")
+        for sweep in self.data:
+            deepest = max(len(sweep.row.loops), len(sweep.column.loops))
+            if deepest > len(sweep.counts) or len(sweep.counts) > MAX_LOOPS or min(sweep.counts, default=1) < 1:
+                raise VerifyException(f"a sweep has at most {MAX_LOOPS} loops and no other indices, found {sweep}")
+            if sweep.row.core or sweep.column.core:
+                raise VerifyException(f"all cores of a cluster share a tile, found {sweep}")
+
+
+def _parse_sweep(parser: AttrParser) -> Sweep:
+    counts = parse_ints(parser)
+    parser.parse_keyword("at")
+    place = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_affine(parser))
+    if len(place) != POSITION:
+        parser.raise_error(f"expected the index along d2 and along d3, found {len(place)} indices")
+    return Sweep(counts, place[0], place[1])
 
 
 @irdl_op_definition
@@ -90,13 +151,11 @@ class UnitOp(NamedUnit):
         """Dimensions of the loops over the tiles, from the outermost."""
         if self.loops is None:
             return TILE_LOOPS
-        a, b, c, d = self.loops.get_values()
-        return (int(a), int(b), int(c), int(d))
+        return tuple(map(int, self.loops.get_values()))
 
     @property
     def tile_counts(self) -> Extents:
-        n, c, h, w = self.counts.get_values()
-        return (int(n), int(c), int(h), int(w))
+        return tuple(map(int, self.counts.get_values()))
 
     def print(self, printer: Printer) -> None:
         self.print_head(printer)

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from frustum.dialects.extents import Extents
-from frustum.dialects.tile import Axis, TensorView, Whole
+from frustum.dialects.tile import Axis, Whole
 from frustum.dialects.unit import Partition
-from frustum.passes.analysis.layer import Layer, MapOperand, dense, four
+from frustum.passes.analysis.layer import Layer, MapOperand, contiguous, dense
 from frustum.passes.analysis.roll import COLUMNS
 from frustum.passes.analysis.unit_layers import UnitLayers, Unprojectable
 
-BY_POSITION = ("resize",)
-"""Kinds of layers that compute with the position in the map, not only with what lies around it."""
 Span = tuple[int, int]
 """Columns of a map, half open."""
 
@@ -82,7 +80,7 @@ def columns_of(unit: UnitLayers, out: Span) -> dict[int, Span]:
 def check(j: int, layer: Layer) -> None:
     """Raises `Unprojectable` for a layer that is not the same anywhere along the columns."""
     plain = zip(layer.out_view.strides, dense(layer.out_dims), layer.out_dims, strict=True)
-    if layer.kind in BY_POSITION or COLUMNS in layer.axes_all or layer.align[COLUMNS] != 1:
+    if layer.kind.knows_position or COLUMNS in layer.axes_all or layer.align[COLUMNS] != 1:
         raise Unprojectable(
             f"layer {j} ({layer.kind}) is not cut into bands: it computes with places along the columns"
         )
@@ -117,10 +115,10 @@ def narrowed(unit: UnitLayers, spans: dict[int, Span]) -> UnitLayers:
             n, c, h, _ = operand.access
             dims, view = across(operand.dims, spans[number]), operand.view
             if source.layer is not None:
-                view = TensorView(0, four(dense(dims), 0))
+                view = contiguous(dims)
             maps.append(replace(operand, dims=dims, view=view, access=(n, c, h, axis)))
         dims = across(layer.out_dims, spans[j])
-        view = TensorView(0, four(dense(dims), 0))
+        view = contiguous(dims)
         layers.append(replace(layer, out_dims=dims, out_view=view, maps=tuple(maps)))
     first = len(layers)
     inputs = [

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from frustum.dialects.extents import Extents, replaced
+from frustum.dialects.extents import Extents, ceil_div, replaced
 from frustum.dialects.isa.program import Affine, Box, Limits, Starts
-from frustum.dialects.tile import Access, SubMap, Whole
+from frustum.dialects.tile import Access, ConvLayer, LayerKind, SubMap, Whole
 
 GROUP, CHANNELS_IN = "g", "ci"
 """Loops that are not one of the four dimensions: groups of a convolution, chunks of input channels."""
@@ -61,25 +60,23 @@ def build(
     start: Sequence[Affine],
     extent: Extents,
     bound: Extents,
-    params: Mapping[str, Any],
+    layer: LayerKind,
     cores: int,
     first_level: int,
-    *,
-    is_matrix: bool,
-    reduced: Sequence[int] = (),
 ) -> Nest:
     """The nest over a region (`start`, `extent`, in a map of size `bound`)."""
-    per_group_out = bound[1] // params["groups"] if is_matrix else 0
-    splits_group = is_matrix and params["groups"] > 1 and submap.extent[1] < per_group_out
+    conv = layer if isinstance(layer, ConvLayer) else None
+    per_group_out = bound[1] // conv.groups if conv else 0
+    splits_group = conv is not None and conv.groups > 1 and submap.extent[1] < per_group_out
     space = extent if not splits_group else replaced(extent, 1, per_group_out)
     dealt = [cores if d == submap.cores else 1 for d in range(4)]
     counts: dict[LoopName, int] = {
         d: math.ceil(math.ceil(space[d] / submap.extent[d]) / dealt[d]) for d in range(4)
     }
-    if is_matrix:
-        counts[CHANNELS_IN] = -(-params["channels"] // submap.channels)
-        counts[GROUP] = -(-extent[1] // per_group_out) if splits_group else 1
-    order = _order(submap, is_matrix, reduced)
+    if conv:
+        counts[CHANNELS_IN] = ceil_div(conv.channels, submap.channels)
+        counts[GROUP] = ceil_div(extent[1], per_group_out) if splits_group else 1
+    order = _order(submap, layer)
     loops = tuple((name, counts[name]) for name in order if counts[name] > 1)
     levels = {name: first_level + i for i, (name, _) in enumerate(loops)}
     group = Affine.index(levels[GROUP], per_group_out) if GROUP in levels else Affine()
@@ -103,9 +100,9 @@ def build(
     return Nest(loops, first_level, piece, chunk, group, splits_group)
 
 
-def _order(submap: SubMap, is_matrix: bool, reduced: Sequence[int]) -> list[LoopName]:
-    if not is_matrix:
-        return [*(d for d in range(4) if d not in reduced), *reduced]
+def _order(submap: SubMap, layer: LayerKind) -> list[LoopName]:
+    if not isinstance(layer, ConvLayer):
+        return [*(d for d in range(4) if d not in layer.reduced), *layer.reduced]
     channels: list[LoopName] = [GROUP, 1]
     space: list[LoopName] = [0, 2, 3]
     outer = [*space, *channels] if submap.outer == "space" else [*channels, *space]

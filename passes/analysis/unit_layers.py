@@ -17,7 +17,7 @@ from frustum.dialects.isa.tables import address_table as at
 from frustum.dialects.module import LAYOUT
 from frustum.dialects.tile import TensorView, TileType
 from frustum.dialects.unit import UnitOp
-from frustum.passes.analysis.layer import CONCAT, Layer, layer_of
+from frustum.passes.analysis.layer import Layer, layer_of
 
 
 class Unprojectable(Exception):
@@ -110,7 +110,7 @@ class UnitLayers:
         is an operand of several (the others get a copy, as does what has a place of its own after the unit)."""
         found: dict[int, tuple[int, int]] = {}
         for j, (layer, sources) in enumerate(zip(self.layers, self.sources, strict=True)):
-            if layer.kind == CONCAT:
+            if layer.kind.is_place:
                 for k, source in enumerate(sources):
                     has_place = source.layer in self.kept
                     if source.layer is None:

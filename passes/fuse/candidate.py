@@ -21,8 +21,8 @@ from xdsl.ir import Operation, OpResult, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
 from frustum.dialects.target import Target
-from frustum.dialects.tile import SubMap
-from frustum.passes.analysis.layer import CONCAT, SAME4, Layer
+from frustum.dialects.tile import ConvLayer, PoolLayer, SubMap
+from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project, tile_counts
 from frustum.passes.fuse.operators import Operator, operators_of
 from frustum.passes.plan.cost import footprint, tile_bytes, vector_bytes, weight_bytes
@@ -147,7 +147,7 @@ class Candidate:
         found = []
         regions = self.wanted.outputs if self.wanted else ()
         for layer, region in zip(self.layers.layers, regions, strict=self.wanted is not None):
-            if layer.kind != CONCAT:
+            if not layer.kind.is_place:
                 submap = SubMap(halved(core_share(region.extent, layer, self.cores), layer, halvings), 1)
                 found.append((piece_input_bytes(layer, submap), piece_output_bytes(layer, submap)))
         return found
@@ -155,7 +155,7 @@ class Candidate:
     @cached_property
     def weights(self) -> tuple[Weights, ...]:
         """Of every layer that has a sub-map, in order."""
-        return tuple(self._weights_of(layer) for layer in self.layers.layers if layer.kind != CONCAT)
+        return tuple(self._weights_of(layer) for layer in self.layers.layers if not layer.kind.is_place)
 
     def _weights_of(self, layer: Layer) -> Weights:
         def held(channels: int) -> int:
@@ -315,13 +315,10 @@ class Candidate:
         """How far kernels reach beyond their strides, summed: rows, columns.  Layers of whole blocks do not count."""
         rows = columns = 0
         for j, (op, layer) in enumerate(zip(self.layers.ops, self.layers.layers, strict=True)):
-            if isinstance(op, g.ConvOp | g.PoolOp) and j not in self.blocks:
-                kernel, strides, dilations = (layer.params[key] for key in ("kernel", "strides", "dilations"))
-                assert (
-                    isinstance(kernel, tuple) and isinstance(strides, tuple) and isinstance(dilations, tuple)
-                )
-                reach = [(k - 1) * d + 1 - s for k, d, s in zip(kernel, dilations, strides, strict=True)]
-                rows, columns = rows + int(reach[0]), columns + int(reach[1])
+            p = layer.kind
+            if isinstance(op, g.ConvOp | g.PoolOp) and isinstance(p, ConvLayer | PoolLayer) and j not in self.blocks:
+                reach = [(k - 1) * d + 1 - s for k, d, s in zip(p.kernel, p.dilations, p.strides, strict=True)]
+                rows, columns = rows + reach[0], columns + reach[1]
         return rows, columns
 
     # --- smaller -------------------------------------------------------------------------------------------
@@ -383,20 +380,20 @@ def is_small(layers: UnitLayers, plan: UnitPlan, target: Target) -> bool:
 
 def piece_output_bytes(layer: Layer, submap: SubMap) -> int:
     """NRAM bytes of a sub-map's output."""
-    axes = layer.params.get("axes", ()) if layer.kind == "reduce" else ()
-    assert isinstance(axes, tuple)
-    return math.prod(1 if d in axes else e for d, e in enumerate(submap.extent)) * layer.out_bytes
+    made = (1 if d in layer.kind.reduced else e for d, e in enumerate(submap.extent))
+    return math.prod(made) * layer.out_bytes
 
 
 def piece_input_bytes(layer: Layer, submap: SubMap) -> int:
     """NRAM bytes of all that a sub-map reads but weights."""
     total = 0
     for operand in layer.maps:
-        if layer.kind == "reduce":
+        if layer.kind.cuts_operand:
             extents = list(submap.extent)
         else:
             extents = [axis.extent(e) for axis, e in zip(operand.access, submap.extent, strict=True)]
-        if layer.is_matrix and operand.index == 0 and submap.channels and layer.params["groups"] == 1:
+        is_product = isinstance(layer.kind, ConvLayer) and layer.kind.groups == 1
+        if is_product and operand.index == 0 and submap.channels:
             extents[1] = submap.channels
         total += math.prod(extents) * operand.element_bytes
     return total

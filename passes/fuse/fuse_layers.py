@@ -15,8 +15,9 @@ from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.module import MAPS, POLICY
 from frustum.dialects.target import Options, Target
 from frustum.passes.analysis.foreign import gather
+from frustum.passes.analysis.layer import can_join
 from frustum.passes.analysis.module import kind_name, node_name, target_of
-from frustum.passes.fuse.grow import Grown, LayerGraph, can_join, grow_units
+from frustum.passes.fuse.grow import Grown, LayerGraph, grow_units
 from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy
 from frustum.passes.plan.network.optimal import OptimalOptions
 from frustum.passes.plan.network.units import fuse_optimal, write_runs

@@ -16,18 +16,15 @@ from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.passes.analysis.blocks import Flow
 from frustum.passes.analysis.foreign import sections_of
-from frustum.passes.analysis.layer import RANK, is_move
+from frustum.passes.analysis.layer import can_join, is_move, is_work
 from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.analysis.project import UnitLayers, layers_of
 from frustum.passes.fuse.candidate import Candidate, Limits, outputs_of
 from frustum.passes.fuse.operators import opens_units
 from frustum.passes.fuse.policy import Policy
 from frustum.passes.fuse.rules import Addition, Remedy, Rule, RuleKind, Verdict
-from frustum.passes.plan.network.layer_order import is_work
 from frustum.passes.plan.network.optimal import DEFAULTS, OptimalOptions, Plan
 
-JOINING = (g.ConvOp, g.PoolOp, g.UnaryOp, g.BinaryOp, g.LrnOp, g.ResizeOp, g.QuantizeOp, g.DequantizeOp)
-"""Layers that work on a map position by position, or by windows of it: their tiles can be cut along n, h and w."""
 MOST_LAYERS = 24
 """Of a unit: what bounds the time to plan one.  Up to so many layers policy `optimal` looks at every cut."""
 
@@ -308,13 +305,6 @@ def mend(candidate: Candidate, rule: Rule) -> Candidate | None:
 
 
 # ---------------------------------------------------------------- what the tile level can run
-
-
-def can_join(op: Operation) -> bool:
-    """The layer may share a unit with others; of concatenations those of images' channels."""
-    if isinstance(op, g.ConcatOp):
-        return len(g.shape_of(op.result)) == RANK and op.axis == 1
-    return isinstance(op, JOINING)
 
 
 def seam(unit: UnitLayers) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
@@ -18,7 +18,7 @@ from frustum.dialects.isa.line_buffer_plan import Windows
 from frustum.dialects.module import LAYOUT
 from frustum.dialects.target import Engine, Memory, Target
 from frustum.dialects.target.durations import Mode, matrix_work, transfer_cycles
-from frustum.dialects.tile import TensorView
+from frustum.dialects.tile import ConvLayer, TensorView
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import RANK, MapOperand, dense, is_move
 from frustum.passes.analysis.module import element_bytes, target_of
@@ -97,9 +97,9 @@ class Product:
     read: Extents
     channels: tuple[int, int]
     groups: int
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
+    kernel: Extents
+    strides: Extents
+    dilations: Extents
     times: int
 
 
@@ -267,19 +267,19 @@ def _products(use: Use, target: Target) -> Iterator[Product]:
     projection = project(layers, unit.partition.data, target.chip.clusters)
     for j, (layer, sources) in enumerate(zip(layers.layers, layers.sources, strict=True)):
         submap = map_of(layers.ops[j])
-        if not layer.is_matrix or submap is None or sources[0].value is not unit.body.block.args[use.index]:
+        p = layer.kind
+        if submap is None or sources[0].value is not unit.body.block.args[use.index] or not isinstance(p, ConvLayer):
             continue
-        p: dict[str, Any] = dict(layer.params)
         region, made = projection.outputs[j], submap.extent
         count = math.prod(-(-e // s) for e, s in zip(region.extent, made, strict=True)) * math.prod(
             projection.counts
         )
-        of_group = layer.out_dims[1] // p["groups"]
-        held = max(1, made[1] // of_group) if p["groups"] > 1 else 1
+        of_group = layer.out_dims[1] // p.groups
+        held = max(1, made[1] // of_group) if p.groups > 1 else 1
         read = needed(Region(region.start, made), layer.maps[0]).extent
-        read = (read[0], held * p["channels"] if p["groups"] > 1 else submap.channels, *read[2:])
-        channels = p["channels"], min(made[1], of_group)
-        yield Product(made, read, channels, held, p["kernel"], p["strides"], p["dilations"], count)
+        read = (read[0], held * p.channels if p.groups > 1 else submap.channels, *read[2:])
+        channels = p.channels, min(made[1], of_group)
+        yield Product(made, read, channels, held, p.kernel, p.strides, p.dilations, count)
 
 
 def _pieces(
@@ -287,7 +287,7 @@ def _pieces(
 ) -> Sequence[MapCopy]:
     """The copies between SRAM and NRAM of a layer's output, or of one of its operands, piece by piece."""
     submap = map_of(layers.ops[j])
-    if submap is None or layers.layers[j].kind == "reduce":
+    if submap is None or layers.layers[j].kind.cuts_operand:
         return []
     count = math.prod(-(-e // s) for e, s in zip(region.extent, submap.extent, strict=True))
     piece = Region(region.start, submap.extent)

@@ -13,8 +13,8 @@ from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
 from frustum.dialects.foreign import is_foreign
+from frustum.passes.analysis import layer
 from frustum.passes.analysis.foreign import gather, is_movable
-from frustum.passes.analysis.layer import BUILDERS, MOVES
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def blocks_outside(op: Operation) -> Iterator[Block]:
 
 def is_layer(op: Operation) -> bool:
     """Whether the operation computes or moves data: constants and reshapes alone make no network."""
-    return is_movable(op) and (type(op) in BUILDERS or type(op) in MOVES)
+    return is_movable(op) and layer.is_work(op)
 
 
 def outline(ops: Sequence[Operation]) -> None:

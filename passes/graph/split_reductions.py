@@ -69,6 +69,4 @@ def split(op: g.ReduceOp, limit: int) -> None:
 
 
 def op_reduces(op: g.ReduceOp, dimension: int) -> bool:
-    axes = layer_of(op).params["axes"]
-    assert isinstance(axes, tuple)
-    return dimension in axes
+    return dimension in layer_of(op).kind.reduced

@@ -101,11 +101,7 @@ def stream_bytes(plans: Sequence[LayerPlan | None]) -> int:
 
 def weight_bytes(layer: Layer, channels: int) -> int:
     """Bytes of the weights that make `channels` output channels."""
-    if not layer.is_matrix:
-        return 0
-    kernel, per_group = layer.params["kernel"], layer.params["channels"]
-    assert isinstance(kernel, tuple) and isinstance(per_group, int)
-    return channels * per_group * math.prod(kernel) * layer.weight_bytes
+    return channels * layer.kind.channel_weights * layer.weight_bytes
 
 
 def held_bytes(layer: Layer, channels: int) -> int:
@@ -392,4 +388,4 @@ def times(unit: UnitLayers, projection: Projection, j: int, cluster: int) -> flo
 
 def worked_region(unit: UnitLayers, projection: Projection, j: int) -> Region:
     """What the pieces of layer j divide: its output, of reductions the input."""
-    return projection.operands[j][0] if unit.layers[j].kind == "reduce" else projection.outputs[j]
+    return projection.operands[j][0] if unit.layers[j].kind.cuts_operand else projection.outputs[j]

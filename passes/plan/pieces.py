@@ -9,11 +9,10 @@ Source: docs/techniques/tfu.md, "On-chip unit map" (splitting over H, W, Cout, C
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target, VectorUnit
 from frustum.dialects.target.durations import vector_passes
-from frustum.dialects.tile import Access, Outer, Residency, SubMap, Whole
+from frustum.dialects.tile import Access, ConvLayer, Outer, Residency, SubMap, Whole
 from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.plan.busy_lines import Kernel, busy_cycles, filling_heights
 from frustum.passes.plan.model import COMPACT_GAIN, LATE
@@ -38,15 +37,15 @@ Ints = NDArray[np.int64]
 class Work:
     """What the search must know of a layer on a region (hashable, so that equal layers are planned once)."""
 
-    kind: str
+    is_matrix: bool
     extent: Extents
     accesses: tuple[Access, ...]
     map_bytes: tuple[int, ...]  # of an element of each map
     out_bytes: int
     whole: tuple[int, ...] = ()
     align: Extents = (1, 1, 1, 1)
-    kernel: tuple[int, int] = (1, 1)
-    strides: tuple[int, int] = (1, 1)
+    kernel: Extents = (1, 1)
+    strides: Extents = (1, 1)
     channels: int = 0
     one_image: bool = False
     """Every image has its own weights."""
@@ -56,7 +55,7 @@ class Work:
     channel_bytes: tuple[int, ...] = ()
     accumulator_bytes: int = 4
     operations: tuple[tuple[str, int], ...] = ()
-    """Of the vector unit; see `operations_of`."""
+    """Of the vector unit."""
     reduced: tuple[int, ...] = ()
     may_compact: bool = False
     """The copy into a core may leave out what the strides leave out."""
@@ -77,77 +76,50 @@ class LayerPlan:
 def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True) -> Work:
     """The search's view of a layer whose region has these extents (of the input for reductions); `in_ring`: whether
     its operand may lie in a ring."""
-    p: Mapping[str, Any] = layer.params
+    p = layer.kind
     accesses = tuple(m.access for m in layer.maps)
     map_bytes = tuple(m.element_bytes for m in layer.maps)
-    if layer.is_matrix:
-        groups = cast(int, p["groups"])
+    if isinstance(p, ConvLayer):
         return Work(
-            layer.kind,
+            True,
             extent,
             accesses,
             map_bytes,
             layer.out_bytes,
             layer.axes_all,
             layer.align,
-            p["kernel"],
-            p["strides"],
-            p["channels"],
-            p["weight_batch"] != 0,
-            groups,
-            layer.out_dims[1] // groups,
+            p.kernel,
+            p.strides,
+            p.channels,
+            p.is_batched,
+            p.groups,
+            layer.out_dims[1] // p.groups,
             layer.weight_bytes,
             layer.channel_bytes,
             layer.accumulator_bytes,
-            may_compact=not in_ring and leaves_out(layer),
-            are_outputs_apart=p["weight_strides"][1] <= p["weight_strides"][0],
+            may_compact=not in_ring and leaves_out(layer, p),
+            are_outputs_apart=p.weight_strides[1] <= p.weight_strides[0],
         )
-    kernel = p.get("kernel", (1, 1))
-    reduced = p.get("axes", ()) if layer.kind == "reduce" else ()
     return Work(
-        layer.kind,
+        False,
         extent,
         accesses,
         map_bytes,
         layer.out_bytes,
         layer.axes_all,
         layer.align,
-        kernel,
-        operations=operations_of(layer),
-        reduced=reduced,
+        operations=layer.operations,
+        reduced=p.reduced,
     )
 
 
-def leaves_out(layer: Layer) -> bool:
+def leaves_out(layer: Layer, conv: ConvLayer) -> bool:
     """Whether a convolution has a kernel of one tap that does not read every position, and no padding."""
     operand = layer.maps[0]
     axes = [axis for axis in operand.access[2:] if not isinstance(axis, Whole)]
     ends = zip(axes, layer.out_dims[2:], operand.dims[2:], strict=False)
     is_plain = len(axes) == 2 and all(a.low == 0 and a.den == 1 and (out - 1) * a.num < size for a, out, size in ends)
-    return layer.params["kernel"] == (1, 1) and layer.params["strides"] != (1, 1) and is_plain
-
-
-def operations_of(layer: Layer) -> tuple[tuple[str, int], ...]:
-    """What a layer asks of the vector unit: names and windows of `durations.vector_passes`, whose passes add up."""
-    p: Mapping[str, Any] = layer.params
-    sizes = (*(m.element_bytes for m in layer.maps), layer.out_bytes)
-    conversions = sum(size < WIDE_BYTES for size in sizes) if p.get("scales") else 0
-    found: list[tuple[str, int]] = [("identity", 1)] * conversions
-    match layer.kind:
-        case "unary" | "binary":
-            if not (conversions and p["kind"] == "identity"):
-                found.append((p["kind"], 1))
-        case "pool":
-            found.append(("pool", math.prod(p["kernel"])))
-        case "lrn":
-            found.append(("lrn", p["size"]))
-        case "resize":
-            found.append((f"resize_{p['mode']}", 1))
-        case "softmax" | "reduce":
-            found.append((layer.kind, 1))
-    if p.get("act") and not layer.is_matrix:
-        found.append((p["act"], 1))
-    return tuple(found)
+    return conv.kernel == (1, 1) and conv.strides != (1, 1) and is_plain
 
 
 def passes_of(operations: tuple[tuple[str, int], ...], unit: VectorUnit) -> int:
@@ -160,7 +132,7 @@ def plan_layer(work: Work, target: Target, residency: Residency, loops: int) -> 
     """The fastest sub-map of at most `loops` nested loops that fits NRAM and WRAM; None where nothing fits."""
     return (
         plan_matrix(work, target, residency, loops)
-        if work.kind == "conv"
+        if work.is_matrix
         else plan_vector(work, target, loops)
     )
 
@@ -425,7 +397,7 @@ def plan_vector_with(
     for d, s in enumerate(pieces):
         out = out * (1 if d in work.reduced else s)
     out_bytes = aligned(out * (ACCUMULATOR_BYTES if split is not None else work.out_bytes))
-    if work.kind == "reduce":
+    if work.reduced:
         ins = [aligned(np.prod(np.stack(pieces), axis=0) * work.map_bytes[0])]
         out_bytes = out_bytes + aligned(out * work.out_bytes) * (split is not None)
     else:

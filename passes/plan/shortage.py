@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 from frustum.dialects.extents import Extents
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit, Resource
-from frustum.dialects.tile import Whole
+from frustum.dialects.tile import ConvLayer, Whole
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, MapOperand
 from frustum.passes.analysis.project import UnitLayers, project
@@ -55,7 +55,7 @@ def smallest_operand(layer: Layer, operand: MapOperand) -> int:
     """Elements of a map that one output position needs."""
     elements = 1
     for d, axis in enumerate(operand.access):
-        summed = layer.kind == "reduce" or (layer.is_matrix and d == 1)
+        summed = layer.kind.cuts_operand or (layer.is_matrix and d == 1)
         if not (summed and isinstance(axis, Whole)):
             elements *= axis.extent(1)
     return elements
@@ -63,11 +63,9 @@ def smallest_operand(layer: Layer, operand: MapOperand) -> int:
 
 def smallest_weights_bytes(layer: Layer) -> int:
     """WRAM bytes of one kernel of one input and one output channel, with its bias."""
-    if not layer.is_matrix:
+    if not isinstance(layer.kind, ConvLayer):
         return 0
-    kernel = layer.params["kernel"]
-    assert isinstance(kernel, tuple)
-    return math.prod(kernel) * layer.weight_bytes + sum(layer.channel_bytes)
+    return math.prod(layer.kind.kernel) * layer.weight_bytes + sum(layer.channel_bytes)
 
 
 def smallest_tile_bytes(unit: UnitLayers, target: Target) -> int:

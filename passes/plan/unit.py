@@ -16,9 +16,8 @@ from functools import lru_cache
 from frustum.dialects.extents import Extents, ceil_div, replaced
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import Residency, SubMap
+from frustum.dialects.tile import ConvLayer, Residency, SubMap
 from frustum.dialects.unit import Partition
-from frustum.passes.analysis.layer import CONCAT, Layer
 from frustum.passes.analysis.project import (
     ROWS,
     Projection,
@@ -93,7 +92,6 @@ def signature(unit: UnitLayers) -> Hashable:
             layer.maps,
             layer.out_bytes,
             layer.channel_bytes,
-            tuple(layer.params.items()),
             tuple(s.layer for s in sources),
         )
         for layer, sources in zip(unit.layers, unit.sources, strict=True)
@@ -259,10 +257,8 @@ def alignment(unit: UnitLayers) -> Extents:
     """Multiples that tile extents must have, so that every projected start is exact."""
     align = tuple(math.lcm(*(layer.align[d] for layer in unit.layers)) for d in range(4))
     out = unit.out
-    if out.is_matrix and out.params["groups"] != 1:
-        groups = out.params["groups"]
-        assert isinstance(groups, int)
-        return replaced(align, 1, out.out_dims[1] // groups)
+    if isinstance(out.kind, ConvLayer) and out.kind.groups != 1:
+        return replaced(align, 1, out.out_dims[1] // out.kind.groups)
     return align
 
 
@@ -340,12 +336,7 @@ def residencies(unit: UnitLayers, streamed: int = 0) -> list[Residency]:
     """Where each layer's weights wait: the `streamed` largest are streamed, and those that another layer makes."""
     sizes = [held_bytes(layer, layer.out_dims[1]) for layer in unit.layers] if streamed else []
     largest = sorted((j for j in range(len(sizes)) if sizes[j]), key=lambda j: -sizes[j])[:streamed]
-    return ["stream" if j in largest or varies(layer) else "unit" for j, layer in enumerate(unit.layers)]
-
-
-def varies(layer: Layer) -> bool:
-    """The weights are another layer's output, one matrix per batch entry."""
-    return layer.is_matrix and layer.params["weight_batch"] != 0
+    return ["stream" if j in largest or layer.kind.is_batched else "unit" for j, layer in enumerate(unit.layers)]
 
 
 def layer_plans(
@@ -361,7 +352,7 @@ def layer_plans(
     loops = MAX_LOOPS - sum(count > 1 for count in projection.counts)
     plans: list[LayerPlan | None] = []
     for j, layer in enumerate(unit.layers):
-        if layer.kind == CONCAT:
+        if layer.kind.is_place:
             plans.append(None)
             continue
         in_ring = projection.is_ring(unit.number_of(unit.sources[j][0]))

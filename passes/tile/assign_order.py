@@ -18,7 +18,7 @@ from frustum.dialects.extents import Extents
 from frustum.dialects.isa.attributes import BoxAttr
 from frustum.dialects.isa.program import MAX_LOOPS, Affine
 from frustum.dialects.target import Target
-from frustum.dialects.tile.sweeps import Sweep, SweepsAttr
+from frustum.dialects.tile import Sweep, SweepsAttr
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.piece_nest import build
 from frustum.passes.tile.orders import (
@@ -184,21 +184,14 @@ def loops_free(unit: t.UnitOp, target: Target) -> int:
 
 def loops_of(op: t.ComputeOp, cores: int) -> int:
     """Loops over the pieces of a layer."""
-    params, box = t.to_plain(op.params), op.region.data
-    extent: Extents = box.extent
-    bound: Extents = box.bound
-    if op.kind.data == "reduce":
-        extent = bound = reduced_from(op)
-    matrix, axes = op.kind.data == "conv", params.get("axes", ()) if op.kind.data == "reduce" else ()
-    nest = build(op.map.data, box.start, extent, bound, params, cores, 0, is_matrix=matrix, reduced=axes)
-    return len(nest.loops)
+    layer, box = op.layer, op.region.data
+    extent, bound = (reduced_from(op),) * 2 if layer.cuts_operand else (box.extent, box.bound)
+    return len(build(op.map.data, box.start, extent, bound, layer, cores, 0).loops)
 
 
 def reduced_from(op: t.ComputeOp) -> Extents:
     """Extents of the operand of a reduction, of which its pieces are pieces."""
-    kind = op.tiles[0].type
-    assert isinstance(kind, t.TileType)
-    return kind.data.extents
+    return t.tile_of(op.tiles[0]).extents
 
 
 def sweep_of(nest: Nest) -> Sweep:

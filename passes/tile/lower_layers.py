@@ -11,14 +11,13 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
 from frustum.dialects.extents import Extents
-from frustum.dialects.graph import ScaleAttr, WeightOp, is_integer, shape_of, tensor_of
-from frustum.dialects.isa.program import MAX_LOOPS, Affine, Element
+from frustum.dialects.graph import Function, WeightOp, is_integer, shape_of, tensor_of
+from frustum.dialects.isa.program import MAX_LOOPS, Affine, Element, Scale
 from frustum.dialects.module import LAYOUT, MACS, OWN_ELEMENTS
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import OrderDoesNotFit
-from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import Partition, UnitOp
-from frustum.passes.analysis.layer import CONCAT, SAME4, Layer, MapOperand, dense, four, scales_of
+from frustum.passes.analysis.layer import SAME4, Layer, MapOperand, contiguous, loops
 from frustum.passes.analysis.module import element_of
 from frustum.passes.analysis.project import (
     Place,
@@ -240,8 +239,8 @@ def beside_others(concat: OpResult, target: Target) -> dict[OpResult, Resident]:
     is read of them and of the whole."""
     needs, parts = [], list(parts_of(concat))
     for whole in wholes_of(concat):
-        dims = four(shape_of(whole), 1)
-        readers = readers_of(whole, dims, TensorView(0, four(dense(dims), 0)))
+        dims = loops(shape_of(whole))
+        readers = readers_of(whole, dims, contiguous(dims))
         other = next((u.operation for u in whole.uses if not is_reader(u.operation, readers)), None)
         if other is not None:
             raise PassFailedException(f"{name_of(whole.owner)} keeps a map that {other.name} needs in DRAM")
@@ -301,7 +300,7 @@ class Body:
         """Loads what it reads for the first time, then computes."""
         op, layer = self.layers.ops[j], self.layers.layers[j]
         operands = [self.operand(j, k) for k in range(len(layer.maps))]
-        made = self.concat(j, operands) if layer.kind == CONCAT else self.compute(j, operands)
+        made = self.concat(j, operands) if layer.kind.is_place else self.compute(j, operands)
         made.location = op.location
         self.inside.block.add_op(made)
         self.tiles[j] = made.results[0]
@@ -336,7 +335,7 @@ class Body:
             raise PassFailedException(f"{op.name} has no frustum.map: run frustum-tile-partition first")
         tensors = [self.inside.tensor(op.operands[i]) for i in (layer.weight, *layer.vectors) if i is not None]
         box, accesses = self.projection.outputs[j].box(layer.out_dims), [m.access for m in layer.maps]
-        made = t.ComputeOp(layer.kind, [*tiles, *tensors], box, accesses, submap, layer.params, self.tile(j))
+        made = t.ComputeOp(layer.kind, [*tiles, *tensors], box, accesses, submap, self.tile(j))
         made.attributes[MACS] = IntegerAttr(layer.macs, i64)
         if self.cut.own_elements:
             made.attributes[OWN_ELEMENTS] = IntegerAttr(self.cut.own_elements[j], i64)
@@ -362,9 +361,7 @@ class Body:
         whole = self.tile(j)
         extents = (whole.extents[0], operand.dims[1], *whole.extents[2:])
         placed = replace(whole, extents=extents)
-        made = t.ComputeOp(
-            "unary", [tile], region.box(operand.dims), [SAME4], plan.map, layer.params, placed
-        )
+        made = t.ComputeOp(layer.kind, [tile], region.box(operand.dims), [SAME4], plan.map, placed)
         made.location = self.layers.ops[j].location
         self.inside.block.add_op(made)
         return made.result
@@ -415,7 +412,7 @@ class Body:
         return t.Tile(element, (images, channels, rows, columns), order, (n, first, h, w), place.ring)
 
     def is_concat(self, number: int) -> bool:
-        return number < len(self.layers.layers) and self.layers.layers[number].kind == CONCAT
+        return number < len(self.layers.layers) and self.layers.layers[number].kind.is_place
 
     def value(self, number: int) -> SSAValue:
         count = len(self.layers.ops)
@@ -440,8 +437,6 @@ class Body:
 
 def identity(operand: MapOperand, is_integral: bool) -> Layer:
     """A layer that only copies; integers stand for themselves."""
-    params: dict[str, t.Plain] = {"kind": "identity", "alpha": 0.0, "beta": 0.0}
-    if is_integral:
-        params |= scales_of(ScaleAttr.of(1.0), ScaleAttr.of(1.0))
+    kind = t.UnaryLayer(Function.IDENTITY, scales=(Scale(), Scale()) if is_integral else None)
     own = replace(operand, index=0, access=SAME4)
-    return Layer("unary", operand.dims, operand.view, (own,), params, out_bytes=operand.element_bytes)
+    return Layer(kind, operand.dims, operand.view, (own,), out_bytes=operand.element_bytes)

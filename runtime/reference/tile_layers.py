@@ -6,15 +6,31 @@ that was neither loaded nor computed stops the run with an assertion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import singledispatch
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from frustum.dialects.isa.program import Affine, Four
-from frustum.dialects.tile import Access, Axis, Whole
+from frustum.dialects.tile import (
+    Access,
+    Axis,
+    BinaryLayer,
+    ConvLayer,
+    LayerKind,
+    LrnLayer,
+    PickLayer,
+    PoolLayer,
+    ReduceLayer,
+    ResizeLayer,
+    ShuffleLayer,
+    SoftmaxLayer,
+    UnaryLayer,
+    Whole,
+)
 from frustum.runtime import kernels
 from frustum.runtime.kernels import Array
 
@@ -62,7 +78,7 @@ class Work:
     tiles: Sequence[Held]
     access: Sequence[Access]
     tensors: Sequence[Array]
-    params: dict[str, Any]
+    layer: LayerKind
     element: np.dtype[Any]
     """Of the result."""
 
@@ -76,65 +92,68 @@ def _needed(axis: Axis | Whole, start: int, stop: int) -> Range:
     return low, low + axis.extent(stop - start)
 
 
-def compute(kind: str, work: Work) -> Array:
+def compute(work: Work) -> Array:
     """The layer's result on the ranges, before it is rounded to the tile's type."""
-    if kind != "conv":
+    layer = work.layer
+    is_product = isinstance(layer, ConvLayer)
+    if not is_product:
         work = replace(work, tiles=[_real(work, k) for k in range(len(work.tiles))])
-    result = LAYERS[kind](work)
-    if "act" in work.params and not _is_product_of_integers(kind, work):
-        result = kernels.unary(work.params["act"], result, *work.params["act_params"])
-    if kind != "conv":
+    result = made(layer, work)
+    if layer.act is not None and not (isinstance(layer, ConvLayer) and layer.is_integer):
+        result = _activated(layer, result)
+    if not is_product:
         result = _stored(work, result)
     sizes = tuple(high - low for low, high in work.ranges)
-    assert result.shape == sizes, f"{kind} made {result.shape} for {work.ranges}"
+    assert result.shape == sizes, f"{layer} made {result.shape} for {work.ranges}"
     return result
 
 
-def _is_product_of_integers(kind: str, work: Work) -> bool:
-    return kind == "conv" and "in_zero" in work.params
+@singledispatch
+def made(layer: LayerKind, work: Work) -> Array:
+    """What a kind of layer makes of real numbers, on the ranges of a `Work`."""
+    raise AssertionError(f"no reference computes a layer {layer}")
 
 
-def _scale(work: Work, k: int) -> tuple[float, int]:
-    """What the integers of operand k stand for (-1: of the result)."""
-    scale, zero = np.reshape(work.params["scales"], (-1, 2))[k]
-    return float(scale), int(zero)
+def _activated(layer: LayerKind, result: Array) -> Array:
+    return result if layer.act is None else kernels.unary(layer.act.kind, result, layer.act.alpha, layer.act.beta)
 
 
 def _real(work: Work, k: int) -> Held:
     """Operand k as numbers; integers without scales are only chosen among."""
-    tile = work.tiles[k]
+    tile, scales = work.tiles[k], work.layer.scales
     if tile.values.dtype.kind != "i":
         return tile
-    if "scales" not in work.params:
+    if scales is None:
         return replace(tile, values=tile.values.astype(np.float32))
-    return replace(tile, values=kernels.integer.dequantize(tile.values, *_scale(work, k)))
+    return replace(tile, values=kernels.integer.dequantize(tile.values, scales[k].scale, scales[k].zero))
 
 
 def _stored(work: Work, result: Array) -> Array:
     """Numbers as the integers that stand for them, where the result has integers."""
-    if "scales" not in work.params or work.element.kind != "i":
+    scales = work.layer.scales
+    if scales is None or work.element.kind != "i":
         return result
-    return kernels.integer.quantize(result, *_scale(work, -1), work.element)
+    return kernels.integer.quantize(result, scales[-1].scale, scales[-1].zero, work.element)
 
 
-def _conv(work: Work) -> Array:
+@made.register(ConvLayer)
+def _conv(p: ConvLayer, work: Work) -> Array:
     """Whole groups, or output channels of one group; `groups` 1 is the one group of all channels."""
-    p = work.params
     n, (start, stop), rows, columns = work.ranges
-    group_outputs = work.bound[1] // p["groups"]
+    group_outputs = work.bound[1] // p.groups
     first, last = start // group_outputs, -(-stop // group_outputs)
     outputs = (start, stop) if last - first == 1 else (first * group_outputs, last * group_outputs)
     batch, _, rows, columns = work.needed()
-    fill = p.get("in_zero", 0)
-    x = work.tiles[0].window((batch, (first * p["channels"], last * p["channels"]), rows, columns), fill)
-    weights, inside = _weights(work, n, outputs), slice(start - outputs[0], stop - outputs[0])
-    settings = {"strides": p["strides"], "dilations": p["dilations"], "groups": last - first}
-    vectors = dict(zip(p.get("vectors", "bias").split(), work.tensors[1:], strict=False))
-    if "in_zero" in p:
+    fill = p.in_zero or 0
+    x = work.tiles[0].window((batch, (first * p.channels, last * p.channels), rows, columns), fill)
+    weights, inside = _weights(p, work, n, outputs), slice(start - outputs[0], stop - outputs[0])
+    settings: dict[str, Any] = {"strides": p.strides, "dilations": p.dilations, "groups": last - first}
+    vectors = dict(zip(p.vector_names, work.tensors[1:], strict=False))
+    if p.in_zero is not None:
         zeros = vectors.get("weight_zero")
         zeros = None if zeros is None else zeros[slice(*outputs)]
-        acc = kernels.integer.conv(x, weights, x_zero=p["in_zero"], w_zero=zeros, **settings)
-        return _finished(work, acc[:, inside], {name: v[start:stop, None, None] for name, v in vectors.items()})
+        acc = kernels.integer.conv(x, weights, x_zero=p.in_zero, w_zero=zeros, **settings)
+        return _finished(p, work, acc[:, inside], {name: v[start:stop, None, None] for name, v in vectors.items()})
     result = kernels.conv(x, weights, **settings)[:, inside]
     if "bias" in vectors:
         result = result + vectors["bias"][start:stop].astype(np.float32)[:, None, None]
@@ -146,83 +165,85 @@ def _residual(work: Work) -> Array:
     return work.tiles[1].read(work.needed(1))
 
 
-def _finished(work: Work, acc: Array, vectors: dict[str, Array]) -> Array:
+def _finished(p: ConvLayer, work: Work, acc: Array, vectors: dict[str, Array]) -> Array:
     """Sums of products of integers as the layer's result; a residual is added in real numbers."""
-    p, act = work.params, work.params.get("act")
     has_residual = len(work.tiles) > 1
-    clip = p["act_params"] if act and not has_residual else None
+    clip = (p.act.alpha, p.act.beta) if p.act and not has_residual else None
     bias, multiplier = vectors.get("bias"), vectors.get("multiplier")
-    made = kernels.integer.finished(acc, bias, multiplier, p["out_zero"], work.element, clip)
+    own = kernels.integer.finished(acc, bias, multiplier, p.out_zero or 0, work.element, clip)
     if not has_residual:
-        return made
-    total = kernels.integer.dequantize(made, *_scale(work, 0))
-    total += kernels.integer.dequantize(_residual(work), *_scale(work, 1))
-    return _stored(work, kernels.unary(act, total, *p["act_params"]) if act else total)
+        return own
+    assert p.scales is not None
+    parts = zip((own, _residual(work)), p.scales, strict=False)
+    first, second = (kernels.integer.dequantize(each, scale.scale, scale.zero) for each, scale in parts)
+    return _stored(work, _activated(p, first + second))
 
 
-def _weights(work: Work, batch: Range, outputs: Range) -> Array:
+def _weights(p: ConvLayer, work: Work, batch: Range, outputs: Range) -> Array:
     """Weights `[M, C, KH, KW]` of some output channels; one set per entry of d0 where these have their own."""
-    p, flat = work.params, work.tensors[0].reshape(-1)
-    strides, sizes, starts = p["weight_strides"], (outputs[1] - outputs[0], p["channels"], *p["kernel"]), [outputs[0]]
-    if p["weight_batch"]:
-        strides, sizes = (p["weight_batch"], *strides), (batch[1] - batch[0], *sizes)
+    flat, strides = work.tensors[0].reshape(-1), p.weight_strides
+    sizes, starts = [outputs[1] - outputs[0], p.channels, *p.kernel], [outputs[0]]
+    if p.is_batched:
+        strides, sizes = (p.weight_batch, *strides), [batch[1] - batch[0], *sizes]
         starts = [batch[0], outputs[0]]
     offset = sum(start * stride for start, stride in zip(starts, strides, strict=False))
     assert offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) < flat.size
     return as_strided(flat[offset:], sizes, [s * flat.itemsize for s in strides], writeable=False)
 
 
-def _pool(work: Work) -> Array:
-    p = work.params
+@made.register(PoolLayer)
+def _pool(p: PoolLayer, work: Work) -> Array:
     ranges = work.needed()
-    if p["kind"] == "max":
-        return kernels.max_pool(work.tiles[0].window(ranges, -np.inf), p["kernel"], strides=p["strides"],
-                                dilations=p["dilations"])
-    mean = kernels.average_pool(work.tiles[0].window(ranges), p["kernel"], strides=p["strides"],
-                                dilations=p["dilations"])
-    return mean * np.float32(p["kernel"][0] * p["kernel"][1]) / _divisor(work, ranges)
+    if p.kind == "max":
+        return kernels.max_pool(work.tiles[0].window(ranges, -np.inf), p.kernel, strides=p.strides,
+                                dilations=p.dilations)
+    mean = kernels.average_pool(work.tiles[0].window(ranges), p.kernel, strides=p.strides,
+                                dilations=p.dilations)
+    return mean * np.float32(p.kernel[0] * p.kernel[1]) / _divisor(p, work, ranges)
 
 
-def _divisor(work: Work, ranges: Ranges) -> Array:
+def _divisor(p: PoolLayer, work: Work, ranges: Ranges) -> Array:
     """How many positions of each window count, at least 1."""
-    p, counts = work.params, []
+    counts = []
     for d in (0, 1):
         outputs = np.arange(work.ranges[2 + d][1] - work.ranges[2 + d][0])[:, None]
-        taps = ranges[2 + d][0] + outputs * p["strides"][d] + np.arange(p["kernel"][d]) * p["dilations"][d]
+        taps = ranges[2 + d][0] + outputs * p.strides[d] + np.arange(p.kernel[d]) * p.dilations[d]
         low, high = 0, work.tiles[0].bound[2 + d]
-        if p["include_pad"]:
-            low, high = -p["pad_low"][d], high + p["pad_high"][d]
+        if p.include_pad:
+            low, high = -p.pad_low[d], high + p.pad_high[d]
         counts.append(((taps >= low) & (taps < high)).sum(axis=1))
     return np.maximum(counts[0][:, None] * counts[1], 1).astype(np.float32)
 
 
-def _reduce(work: Work) -> Array:
-    return kernels.reduce(work.params["kind"], work.tiles[0].read(work.needed()), work.params["axes"])
+@made.register(ReduceLayer)
+def _reduce(p: ReduceLayer, work: Work) -> Array:
+    return kernels.reduce(p.kind, work.tiles[0].read(work.needed()), p.axes)
 
 
-def _lrn(work: Work) -> Array:
+@made.register(LrnLayer)
+def _lrn(p: LrnLayer, work: Work) -> Array:
     """Neighbouring channels count only inside the map, where the window's fill of 0 adds nothing."""
-    p = work.params
     start, stop = work.ranges[1]
     wide = work.tiles[0].window(work.needed())
     before = start - work.needed()[1][0]
-    return kernels.lrn(wide, p["size"], p["alpha"], p["beta"], p["bias"])[:, before:before + stop - start]
+    return kernels.lrn(wide, p.size, p.alpha, p.beta, p.bias)[:, before:before + stop - start]
 
 
-def _resize(work: Work) -> Array:
-    p, tile = work.params, work.tiles[0]
+@made.register(ResizeLayer)
+def _resize(p: ResizeLayer, work: Work) -> Array:
+    tile = work.tiles[0]
     sizes, axes, ranges = [], [], list(work.ranges[:2])
     for d in (0, 1):
         start, stop = work.ranges[2 + d]
-        whole = kernels.ResizedAxis(p["scale"][d], p["offset"][d], tile.bound[2 + d], start)
-        low, high = _taps(whole, stop - start, p["mode"], p["rounding"])
+        whole = kernels.ResizedAxis(p.scale[d], p.offset[d], tile.bound[2 + d], start)
+        low, high = _taps(whole, stop - start, p.mode, p.rounding)
         promised = work.needed()[2 + d]
         assert promised[0] <= low and high <= promised[1], f"{(low, high)} is read, the access says {promised}"
         ranges.append((low, high))
         sizes.append(stop - start)
-        axes.append(kernels.ResizedAxis(p["scale"][d], p["offset"][d], tile.bound[2 + d], start, low))
-    return kernels.resize(tile.read(tuple(ranges)), tuple(sizes), (axes[0], axes[1]), mode=p["mode"],
-                          rounding=p["rounding"])
+        axes.append(kernels.ResizedAxis(p.scale[d], p.offset[d], tile.bound[2 + d], start, low))
+    return kernels.resize(tile.read(tuple(ranges)), tuple(sizes), (axes[0], axes[1]), mode=p.mode,
+                          rounding=p.rounding)
 
 
 def _taps(axis: kernels.ResizedAxis, count: int, mode: str, rounding: str) -> Range:
@@ -230,34 +251,31 @@ def _taps(axis: kernels.ResizedAxis, count: int, mode: str, rounding: str) -> Ra
     return int(taps.min()), int(taps.max()) + 1
 
 
-def _softmax(work: Work) -> Array:
-    axis = work.params["axis"]
+@made.register(SoftmaxLayer)
+def _softmax(p: SoftmaxLayer, work: Work) -> Array:
+    axis = p.axis
     assert work.ranges[axis] == (0, work.bound[axis]), "a soft-max holds its whole axis"
     return kernels.softmax(work.tiles[0].read(work.needed()), axis)
 
 
-def _unary(work: Work) -> Array:
-    p = work.params
-    return kernels.unary(p["kind"], work.tiles[0].read(work.needed()), p["alpha"], p["beta"])
+@made.register(UnaryLayer)
+def _unary(p: UnaryLayer, work: Work) -> Array:
+    return kernels.unary(p.kind, work.tiles[0].read(work.needed()), p.alpha, p.beta)
 
 
-def _binary(work: Work) -> Array:
+@made.register(BinaryLayer)
+def _binary(p: BinaryLayer, work: Work) -> Array:
     a, b = map(Held.read, work.tiles, map(work.needed, (0, 1)))
-    return kernels.binary(work.params["kind"], a, b)
+    return kernels.binary(p.kind, a, b)
 
 
-def _shuffle(work: Work) -> Array:
+@made.register(ShuffleLayer)
+def _shuffle(p: ShuffleLayer, work: Work) -> Array:
     start, stop = work.ranges[1]
-    return kernels.shuffle(work.tiles[0].read(work.needed()), work.params["groups"])[:, start:stop]
+    return kernels.shuffle(work.tiles[0].read(work.needed()), p.groups)[:, start:stop]
 
 
-def _pick(work: Work) -> Array:
-    steps = tuple(slice(None, None, step) for step in work.params["steps"])
+@made.register(PickLayer)
+def _pick(p: PickLayer, work: Work) -> Array:
+    steps = tuple(slice(None, None, step) for step in p.steps)
     return work.tiles[0].read(work.needed())[steps]
-
-
-LAYERS: dict[str, Callable[[Work], Array]] = {
-    "conv": _conv, "pool": _pool, "reduce": _reduce, "lrn": _lrn, "resize": _resize, "softmax": _softmax,
-    "unary": _unary, "binary": _binary, "shuffle": _shuffle, "pick": _pick,
-}
-"""Kind of an `ftile.compute` -> its result on the ranges of a `Work`."""

@@ -208,9 +208,9 @@ class _Run:
         if result.size:
             access = [a.data for a in op.access.data]
             work = Work(ranges, box.bound, [], access, [self.tensors[t] for t in op.tensors],
-                        tile.to_plain(op.params), _element(op.result))
+                        op.layer, _element(op.result))
             tiles = [self.seen(t, work.needed(k), self.bound_of(t), cluster) for k, t in enumerate(op.tiles)]
-            result = compute(op.kind.data, replace(work, tiles=tiles))
+            result = compute(replace(work, tiles=tiles))
         self.keep(op.result, ranges, result, box, cluster)
 
     def bound_of(self, value: SSAValue) -> Four:

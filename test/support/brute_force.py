@@ -94,7 +94,7 @@ class Interval:
         grains = self.brute.order.grains
         shapes = shapes_of(dims, whole, borders, clusters, grains)
         for k in range(len(shapes.mode)):
-            if shapes.mode[k] != Mode.SINGLE and any(x.kind not in SPATIAL for x in self.layers):
+            if shapes.mode[k] != Mode.SINGLE and any(not x.kind.is_spatial for x in self.layers):
                 continue
             if shapes.dealt[k] == BY_IMAGES and not self.is_by_image:
                 continue
@@ -113,7 +113,7 @@ class Interval:
     def may_share_channels(self, layer, clusters):
         numbers = [r.map for r in self.nodes[0].reads]
         return (
-            layer.is_matrix and layer.params["groups"] == 1 and layer.out_dims[1] >= clusters
+            layer.is_matrix and layer.kind.groups == 1 and layer.out_dims[1] >= clusters
             and len(set(numbers)) == len(numbers)
         )  # fmt: skip
 
@@ -166,7 +166,6 @@ class Interval:
         return sorted(found, key=lambda cut: cut.dram_bytes)
 
 
-SPATIAL = ("conv", "pool", "unary", "binary", "lrn", "resize", "concat", "shuffle", "pick")
 
 
 class Brute:

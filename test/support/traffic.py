@@ -93,10 +93,9 @@ def moved(op):
 
 def weight_bytes(op, unit, clusters):
     """Of weights and bias; seen as boxes of output channels (and entries of d0 that have their own)."""
-    params = tile.to_plain(op.params)
-    per_channel = params["channels"] * prod(params["kernel"]) * element_bytes(op.tensors[0])
+    per_channel = op.layer.channel_weights * element_bytes(op.tensors[0])
     streamed = op.map.data.weights == "stream"
-    channels = only(op.region.data, (0, 1) if params["weight_batch"] else (1,))
+    channels = only(op.region.data, (0, 1) if op.layer.is_batched else (1,))
     total = per_channel * sum(loaded(channels, unit, clusters, always=streamed))
     if len(op.tensors) > 1:
         total += BIAS_BYTES * sum(loaded(only(op.region.data, (1,)), unit, clusters))

@@ -12,9 +12,10 @@ from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import Partition, PartitionAttr
 from frustum.passes.analysis.bands import bands_of
-from frustum.passes.analysis.layer import BUILDERS, CONCAT, MOVES, is_move
+from frustum.passes.analysis.layer import is_move, is_work
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import project, unit_layers
+from frustum.passes.plan.cost import worked_region
 from frustum.passes.plan.pieces import plan_layer, work_of
 from frustum.passes.plan.unit_ops import wrap
 from frustum.passes.tile.lower_units import LowerUnits
@@ -32,7 +33,7 @@ class Group:
 
 def layers_in(module):
     """The layers of a network in order, weights and reshapes left out."""
-    return [op for op in network_of(module).body.block.ops if type(op) in BUILDERS or type(op) in MOVES]
+    return [op for op in network_of(module).body.block.ops if is_work(op)]
 
 
 def exchanged(unit_out, rows, columns=None, clusters=0, depth=2):
@@ -74,14 +75,12 @@ def map_layers(unit, target):
     projection = project(layers, partition, target.chip.clusters)
     free = MAX_LOOPS - sum(count > 1 for count in projection.counts)
     for j, (op, layer) in enumerate(zip(layers.ops, layers.layers, strict=True)):
-        if layer.kind == CONCAT:
+        if layer.kind.is_place:
             continue
-        region = projection.operands[j][0] if layer.kind == "reduce" else projection.outputs[j]
-        varies = layer.is_matrix and layer.params["weight_batch"]
-        work = work_of(layer, region.extent)
+        work = work_of(layer, worked_region(layers, projection, j).extent)
         if partition.borders == "raster":
             work = replace(work, whole=(*work.whole, 2))
-        plan = plan_layer(work, target, "stream" if varies else "unit", free)
+        plan = plan_layer(work, target, "stream" if layer.kind.is_batched else "unit", free)
         assert plan is not None, f"no piece of {op.name} fits"
         op.attributes["frustum.map"] = MapAttr(plan.map)
 

@@ -1,15 +1,15 @@
-"""Every graph operation as a nest of four loops: what the tile level needs to know of a layer, and nothing else.
+"""Every graph operation as a nest of loops: what the tile level needs to know of a layer, and nothing else.
 
 A `Layer` says how its output and each operand lie in their tensors (four dimensions, strides in elements), which
-positions of an operand a piece of the output needs (`Access`), and the layer's own numbers (`params`).
+positions of an operand a piece of the output needs (`Access`), and has the layer's own numbers (`kind`).
 
-One file per family of operations; this one has the tables of which builder makes which layer.
+One file per family of operations, whose functions `nest.FORMS` knows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from xdsl.dialects.builtin import IntegerAttr
@@ -18,86 +18,83 @@ from xdsl.ir import Operation, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES
 from frustum.dialects.module import HELD_BYTES
-from frustum.passes.analysis.layer.elementwise import binary, dequantize, quantize, unary
-from frustum.passes.analysis.layer.moves import (
+from frustum.passes.analysis.layer import products, vectors  # noqa: F401  (their forms)
+from frustum.passes.analysis.layer.moves import is_side_by_side
+from frustum.passes.analysis.layer.nest import (
+    FORMS,
+    RANK,
+    SAME4,
+    Form,
+    Layer,
+    MapOperand,
     Move,
-    concat,
-    interleave,
-    pad,
-    pick,
-    shuffle,
-    side_by_side,
-    slices,
-    transpose,
-    turn,
+    contiguous,
+    dense,
+    loops,
+    refused,
 )
-from frustum.passes.analysis.layer.nest import CONCAT, RANK, SAME4, Layer, MapOperand, dense, four, refused
-from frustum.passes.analysis.layer.parameters import scales_of
-from frustum.passes.analysis.layer.products import conv, matmul
-from frustum.passes.analysis.layer.sums import reduce, softmax
-from frustum.passes.analysis.layer.windows import lrn, pool, resize
 from frustum.passes.analysis.module import element_bytes, element_of
 
 __all__ = [
-    "BUILDERS",
-    "CONCAT",
-    "JOINS",
-    "MOVES",
     "RANK",
     "SAME4",
     "Layer",
     "MapOperand",
     "Move",
+    "can_join",
+    "contiguous",
     "dense",
-    "four",
+    "is_layer",
     "is_move",
+    "is_side_by_side",
+    "is_work",
     "layer_of",
+    "loops",
     "moves_of",
-    "scales_of",
 ]
 
-BUILDERS: dict[type[Operation], Callable[..., Layer]] = {
-    g.ConvOp: conv,
-    g.MatmulOp: matmul,
-    g.PoolOp: pool,
-    g.LrnOp: lrn,
-    g.ResizeOp: resize,
-    g.UnaryOp: unary,
-    g.BinaryOp: binary,
-    g.SoftmaxOp: softmax,
-    g.ReduceOp: reduce,
-    g.QuantizeOp: quantize,
-    g.DequantizeOp: dequantize,
-    g.ShuffleOp: shuffle,
-    g.PickOp: pick,
-    g.TurnOp: turn,
-}
-JOINS: dict[type[Operation], Callable[..., Layer]] = {g.ConcatOp: side_by_side}
-"""What also moves data where it stands alone, and is a layer among others in a unit."""
-MOVES: dict[type[Operation], Callable[..., list[Move]]] = {
-    g.ConcatOp: concat,
-    g.SliceOp: slices,
-    g.PadOp: pad,
-    g.TransposeOp: transpose,
-    g.InterleaveOp: interleave,
-}
+
+def is_work(op: Operation) -> bool:
+    """The operation must end in a unit: it computes, or it moves data."""
+    return type(op) in FORMS
+
+
+def is_layer(op: Operation) -> bool:
+    """It can be among others in a unit: all that computes, and concatenation of maps along channels."""
+    return form_of(op).layer is not None and (not isinstance(op, g.ConcatOp) or is_side_by_side(op))
+
+
+def can_join(op: Operation) -> bool:
+    """The layer may share a unit with others, whose tiles are cut along images, rows and columns."""
+    return form_of(op).shares and is_layer(op)
+
+
+def is_move(ops: Iterable[Operation]) -> bool:
+    """Whether the operations of a unit (weights and its yield may be among them) are one that only moves data."""
+    return [form_of(op).moves is not None for op in ops if is_work(op)] == [True]
+
+
+def moves_of(op: Operation) -> list[Move] | None:
+    """The copies that a moving operation consists of; None for operations that compute."""
+    build = form_of(op).moves
+    return build(op) if build else None
+
+
+def form_of(op: Operation) -> Form:
+    return FORMS.get(type(op), Form())
 
 
 def layer_of(op: Operation) -> Layer:
-    """The layer of a graph operation; raises `Unsupported` for one that has no engine."""
-    build = BUILDERS.get(type(op)) or JOINS.get(type(op))
+    """The layer of a graph operation, with the bytes of its elements; raises `Unsupported` for one that has no
+    engine."""
+    build = form_of(op).layer
     if build is None:
         raise refused(op, "no engine of the device runs this operation")
-    return sized(build(op), op)
-
-
-def sized(layer: Layer, op: Operation) -> Layer:
-    """The layer with the bytes of its elements."""
-    maps = tuple(replace(m, element_bytes=element_bytes(op.operands[m.index])) for m in layer.maps)
+    layer = build(op)
     accumulator = ACCUMULATORS.get(element_of(g.tensor_of(op.operands[0]).element_type), "f32")
     return replace(
         layer,
-        maps=maps,
+        maps=tuple(replace(m, element_bytes=element_bytes(op.operands[m.index])) for m in layer.maps),
         out_bytes=element_bytes(op.results[0]),
         accumulator_bytes=ELEMENT_BYTES[accumulator],
         held=(1, 1) if layer.weight is None else held_of(op.operands[layer.weight]),
@@ -112,15 +109,3 @@ def held_of(weights: SSAValue) -> tuple[int, int]:
     if not isinstance(own, IntegerAttr):
         return 1, 1
     return own.value.data, math.prod(g.shape_of(weights)) * element_bytes(weights)
-
-
-def is_move(ops: Iterable[Operation]) -> bool:
-    """Whether the operations of a unit (weights and its yield may be among them) are one that only moves data."""
-    found = [type(op) in MOVES for op in ops if type(op) in MOVES or type(op) in BUILDERS]
-    return found == [True]
-
-
-def moves_of(op: Operation) -> list[Move] | None:
-    """The copies that a moving operation consists of; None for operations that compute."""
-    build = MOVES.get(type(op))
-    return build(op) if build else None

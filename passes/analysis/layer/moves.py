@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from frustum.dialects import graph as g
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import replaced
 from frustum.dialects.graph.views import CHANNELS_LAST
-from frustum.dialects.tile import SAME, Access, Axis, TensorView, Whole
+from frustum.dialects.tile import Axis, ConcatLayer, PickLayer, ShuffleLayer, TensorView, Whole
 from frustum.passes.analysis.layer.nest import (
-    CONCAT,
     RANK,
     SAME4,
     Layer,
     MapOperand,
+    Move,
+    builds,
+    contiguous,
+    copies,
     dense,
-    four,
+    loops,
     refused,
 )
 
-
-@dataclass(frozen=True)
-class Move:
-    """One copy of a moving layer: which operand, its view in the loops' coordinates, where it goes in the result."""
-
-    operand: int
-    dims: Extents
-    source: TensorView
-    target: TensorView
-    fill: float | None = None
-    low: Extents = (0, 0, 0, 0)
-    bound: Extents = (0, 0, 0, 0)
+CHANNELS = 1
 
 
 def _move(
@@ -43,58 +35,62 @@ def _move(
     source_offset: int = 0,
     target_offset: int = 0,
 ) -> Move:
-    d = four(dims, 1)
-    return Move(
-        operand,
-        d,
-        TensorView(source_offset, four(source, 0)),
-        TensorView(target_offset, four(target, 0)),
-        bound=d,
-    )
+    views = TensorView(source_offset, loops(source, 0)), TensorView(target_offset, loops(target, 0))
+    return Move(operand, loops(dims), *views, bound=loops(dims))
 
 
+@builds(g.ShuffleOp)
 def shuffle(op: g.ShuffleOp) -> Layer:
     """Channels in another order: every piece has all of them."""
-    dims = four(g.shape_of(op.x), 1)
-    view = TensorView(0, four(dense(dims), 0))
-    maps = (MapOperand(0, dims, view, (SAME, Whole(dims[1]), SAME, SAME)),)
-    return Layer("shuffle", dims, view, maps, {"groups": op.groups}, axes_all=(1,))
+    first = all_channels(0, g.shape_of(op.x))
+    return Layer(ShuffleLayer(op.groups), first.dims, first.view, (first,), axes_all=(CHANNELS,))
 
 
+def all_channels(index: int, shape: Sequence[int]) -> MapOperand:
+    """An operand of which every piece needs all channels."""
+    dims = loops(shape)
+    return MapOperand(index, dims, contiguous(dims), replaced(SAME4, CHANNELS, Whole(dims[CHANNELS])))
+
+
+@builds(g.PickOp)
 def pick(op: g.PickOp) -> Layer:
     """Every steps-th position from starts on: pieces are read with longer strides."""
-    dims, out = four(g.shape_of(op.x), 1), four(g.shape_of(op.result), 1)
-    n, c, h, w = (Axis(step, 1, start, 0) for start, step in zip(op.starts, op.steps, strict=True))
-    maps = (MapOperand(0, dims, TensorView(0, four(dense(dims), 0)), (n, c, h, w)),)
-    return Layer("pick", out, TensorView(0, four(dense(out), 0)), maps, {"steps": op.steps})
+    dims, out = loops(g.shape_of(op.x)), loops(g.shape_of(op.result))
+    access = tuple(Axis(step, 1, start, 0) for start, step in zip(op.starts, op.steps, strict=True))
+    maps = (MapOperand(0, dims, contiguous(dims), access),)
+    return Layer(PickLayer(tuple(op.steps)), out, contiguous(out), maps)
 
 
+@builds(g.TurnOp)
 def turn(op: g.TurnOp) -> Layer:
     """A copy, of which one tensor lies with the channels last."""
     shape = g.shape_of(op.x)
     is_outward = op.perm == CHANNELS_LAST
-    n, c, h, w = shape if is_outward else (shape[i] for i in op.perm)
-    dims = (n, c, h, w)
-    first, last = TensorView(0, four(dense(dims), 0)), TensorView(0, (h * w * c, 1, w * c, c))
+    dims = tuple(shape) if is_outward else tuple(shape[i] for i in op.perm)
+    _, c, h, w = dims
+    first, last = contiguous(dims), TensorView(0, (h * w * c, 1, w * c, c))
     source, target = (first, last) if is_outward else (last, first)
-    return Layer("pick", dims, target, (MapOperand(0, dims, source, SAME4),), {"steps": (1, 1, 1, 1)})
+    return Layer(PickLayer((1,) * RANK), dims, target, (MapOperand(0, dims, source, SAME4),))
 
 
+def is_side_by_side(op: g.ConcatOp) -> bool:
+    """A concatenation of images' channels, which can be a place in a unit."""
+    return op.axis == CHANNELS and len(g.shape_of(op.result)) == RANK
+
+
+@builds(g.ConcatOp, shares=True)
 def side_by_side(op: g.ConcatOp) -> Layer:
     """A concatenation along the channels of maps, in a unit; raises `Unsupported` for any other."""
     out = g.shape_of(op.result)
-    if len(out) != RANK or op.axis != 1:
+    if not is_side_by_side(op):
         raise refused(
             op, f"axis {op.axis} of {len(out)} is concatenated; in a unit it must be axis 1 of {RANK}"
         )
-    maps = []
-    for index, x in enumerate(op.xs):
-        dims = four(g.shape_of(x), 1)
-        access: Access = (SAME, Whole(dims[1]), SAME, SAME)
-        maps.append(MapOperand(index, dims, TensorView(0, four(dense(dims), 0)), access))
-    return Layer(CONCAT, four(out, 1), TensorView(0, four(dense(out), 0)), tuple(maps), axes_all=(1,))
+    maps = tuple(all_channels(index, g.shape_of(x)) for index, x in enumerate(op.xs))
+    return Layer(ConcatLayer(), loops(out), contiguous(out), maps, axes_all=(CHANNELS,))
 
 
+@copies(g.ConcatOp)
 def concat(op: g.ConcatOp) -> list[Move]:
     out = g.shape_of(op.result)
     result, moves = [], 0
@@ -107,6 +103,7 @@ def concat(op: g.ConcatOp) -> list[Move]:
     return result
 
 
+@copies(g.SliceOp)
 def slices(op: g.SliceOp) -> list[Move]:
     shape, out = g.shape_of(op.x), g.shape_of(op.result)
     strides = dense(shape)
@@ -131,17 +128,16 @@ def collapse(dims: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, .
     return tuple(zip(*kept, strict=True))
 
 
+@copies(g.PadOp)
 def pad(op: g.PadOp) -> list[Move]:
     shape, out = g.shape_of(op.x), g.shape_of(op.result)
     if len(shape) > RANK:
         raise refused(op, f"{len(shape)} dimensions, at most {RANK} run on the device")
-    low = four([-p for p in op.low], 0)
-    view = TensorView(0, four(dense(shape), 0))
-    return [
-        Move(0, four(out, 1), view, TensorView(0, four(dense(out), 0)), float(op.value), low, four(shape, 1))
-    ]
+    low = loops((-p for p in op.low), 0)
+    return [Move(0, loops(out), contiguous(shape), contiguous(out), float(op.value), low, loops(shape))]
 
 
+@copies(g.TransposeOp)
 def transpose(op: g.TransposeOp) -> list[Move]:
     shape, out = g.shape_of(op.x), g.shape_of(op.result)
     strides = dense(shape)
@@ -158,18 +154,13 @@ def nest(dims: Sequence[int], source: Sequence[int], target: Sequence[int]) -> l
     result = []
     for i in range(dims[smallest]):
         for move in nest(*rest):
-            result.append(
-                Move(
-                    0,
-                    move.dims,
-                    TensorView(move.source.offset + i * source[smallest], move.source.strides),
-                    TensorView(move.target.offset + i * target[smallest], move.target.strides),
-                    bound=move.bound,
-                )
-            )
+            first = replace(move.source, offset=move.source.offset + i * source[smallest])
+            then = replace(move.target, offset=move.target.offset + i * target[smallest])
+            result.append(replace(move, source=first, target=then))
     return result
 
 
+@copies(g.InterleaveOp)
 def interleave(op: g.InterleaveOp) -> list[Move]:
     out = g.shape_of(op.result)
     n, c, h, w = dense(out)

@@ -1,25 +1,25 @@
-"""A layer as a nest of four loops: how its output and its operands lie, and what a piece of the output needs."""
+"""A layer as a nest of loops: how its output and its operands lie, and what a piece of the output needs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
-from xdsl.dialects.builtin import NameLoc
+from xdsl.dialects.builtin import ArrayAttr, NameLoc
 from xdsl.ir import Operation
 
+from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
-from frustum.dialects.tile import SAME, Access, AnyAxis, Axis, Plain, TensorView
+from frustum.dialects.isa.program import Act, Scale
+from frustum.dialects.tile import SAME, Access, Axis, ConvLayer, LayerKind, Operations, Scaling, TensorView
 from frustum.passes.errors import Problem, Unsupported
 
 RANK = 4
 WORD_BYTES = 4
-"""Of a bias, of a multiplier."""
-MATRIX = "conv"
-"""Kind of the layers that run on the matrix unit."""
-CONCAT = "concat"
-"""Kind of a concatenation inside a unit, which is a place and no work."""
+"""Of a bias, of a multiplier, of a number that integers stand for."""
+SAME4: Access = (SAME,) * RANK
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,15 @@ class MapOperand:
 class Layer:
     """One graph operation. `out_dims`: extents of the loops; `axes_all`: dimensions that a piece must hold whole."""
 
-    kind: str
+    kind: LayerKind
     out_dims: Extents
     out_view: TensorView
     maps: tuple[MapOperand, ...]
-    params: Mapping[str, Plain] = field(default_factory=dict)
     weight: int | None = None
     bias: int | None = None
     axes_all: tuple[int, ...] = ()
     macs: int = 0
-    align: Extents = (1, 1, 1, 1)
+    align: Extents = (1,) * RANK
     multiplier: int | None = None
     weight_zero: int | None = None
     out_bytes: int = 4
@@ -59,7 +58,7 @@ class Layer:
     @cached_property
     def work_dims(self) -> Extents:
         """What the pieces divide: the output, of reductions the input."""
-        return self.maps[0].dims if self.kind == "reduce" else self.out_dims
+        return self.maps[0].dims if self.kind.cuts_operand else self.out_dims
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -79,10 +78,74 @@ class Layer:
 
     @cached_property
     def is_matrix(self) -> bool:
-        return self.kind == MATRIX
+        """It runs on the matrix unit."""
+        return isinstance(self.kind, ConvLayer)
+
+    @cached_property
+    def operations(self) -> Operations:
+        """What it asks of the vector unit; converting between integers and their numbers alone computes nothing."""
+        sizes = (*(m.element_bytes for m in self.maps), self.out_bytes)
+        conversions = sum(size < WORD_BYTES for size in sizes) if self.kind.scales else 0
+        identity = ("identity", 1)
+        own = self.kind.operations
+        return (identity,) * conversions + (() if conversions and own == (identity,) else own)
 
 
-def dense(dims: Sequence[int]) -> tuple[int, ...]:
+@dataclass(frozen=True)
+class Move:
+    """One copy of a moving layer: which operand, its view in the loops' coordinates, where it goes in the result."""
+
+    operand: int
+    dims: Extents
+    source: TensorView
+    target: TensorView
+    fill: float | None = None
+    low: Extents = (0,) * RANK
+    bound: Extents = (0,) * RANK
+
+
+@dataclass
+class Form:
+    """What an operation of the graph is on the device."""
+
+    layer: Callable[[Any], Layer] | None = None
+    """Of one that computes, or that can be among others in a unit."""
+    moves: Callable[[Any], list[Move]] | None = None
+    """The copies that it consists of where it stands alone."""
+    shares: bool = False
+    """It may share a unit with other layers: its tiles can be cut along images, rows and columns."""
+
+
+FORMS: dict[type[Operation], Form] = {}
+"""Every operation that must end in a unit."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def builds(op: type[Operation], *, shares: bool = False) -> Callable[[F], F]:
+    """The function makes the layer of such operations."""
+
+    def register(build: F) -> F:
+        form = FORMS.setdefault(op, Form())
+        form.layer, form.shares = build, shares
+        return build
+
+    return register
+
+
+def copies(op: type[Operation]) -> Callable[[F], F]:
+    """The function makes the copies of such operations."""
+
+    def register(build: F) -> F:
+        FORMS.setdefault(op, Form()).moves = build
+        return build
+
+    return register
+
+
+# --- dimensions ----------------------------------------------------------------------------------------------
+
+
+def dense(dims: Sequence[int]) -> Extents:
     """Strides in elements of a contiguous tensor."""
     strides = [1] * len(dims)
     for i in reversed(range(len(dims) - 1)):
@@ -90,22 +153,39 @@ def dense(dims: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def four(values: Sequence[int], fill: int) -> Extents:
-    padded = [fill] * (RANK - len(values)) + list(values)
-    n, c, h, w = padded
-    return (n, c, h, w)
+def loops(values: Iterable[int], fill: int = 1) -> Extents:
+    """The values as those of all loops: `fill` for dimensions in front that there are not."""
+    values = tuple(values)
+    return (fill,) * (RANK - len(values)) + values
 
 
-SAME4: Access = (SAME, SAME, SAME, SAME)
-
-
-def access_of(axes: Sequence[AnyAxis]) -> Access:
-    a, b, c, d = axes
-    return (a, b, c, d)
+def contiguous(shape: Sequence[int]) -> TensorView:
+    """A whole tensor, dense in its own order."""
+    return TensorView(0, loops(dense(shape), 0))
 
 
 def window(kernel: int, stride: int, pad: int, dilation: int) -> Axis:
     return Axis(stride, 1, -pad, (kernel - 1) * dilation)
+
+
+# --- numbers of its own --------------------------------------------------------------------------------------
+
+
+def act_of(op: Operation) -> Act | None:
+    act = op.properties.get("act")
+    if not isinstance(act, g.ActAttr):
+        return None
+    return Act(str(act.kind), float(act.alpha), float(act.beta))
+
+
+def scales_of(op: Operation) -> Scaling:
+    """What integers stand for, of each operand and the result."""
+    scales = op.properties.get("scales")
+    return scaling(*scales.data) if isinstance(scales, ArrayAttr) else None
+
+
+def scaling(*scales: g.ScaleAttr) -> Scaling:
+    return tuple(Scale(*each.data) for each in scales)
 
 
 def refused(op: Operation, reason: str) -> Unsupported:

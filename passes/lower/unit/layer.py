@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation, Region
 from frustum.dialects import isa
 from frustum.dialects.isa.program import Scale
 from frustum.passes.lower.unit.instructions import compute
-from frustum.passes.lower.unit.layer_pieces import SHUFFLE, LayerPieces
+from frustum.passes.lower.unit.layer_pieces import LayerPieces
 from frustum.passes.lower.unit.memory_map import Common, copied
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
 from frustum.passes.lower.unit.prefetch import set_stage
@@ -53,7 +53,7 @@ class LayerLowering:
             inner = Block()
             self.body(inner, depth + 1, 0)
             block.add_op(isa.RepeatOp(own.nest.loops[depth][1], Region(inner), stage=stage))
-        elif own.kind != SHUFFLE:
+        elif not own.is_copied:
             block.add_op(compute(own, Common(stage=stage, **own.site.tags)))
         if depth == own.out_depth:
             stored = self.stored()
@@ -71,7 +71,7 @@ class LayerLowering:
     def narrowed(self) -> Operation:
         own = self.pieces
         assert own.acc is not None
-        scales = None if own.scales is None else (Scale(), own.scales[-1])
+        scales = None if own.kind.scales is None else (Scale(), own.kind.scales[-1])
         acc, out = own.acc.own_view, own.result.own_view
         narrow = isa.Unary(kind="identity", in_view=acc, out_view=out, box=own.result_box, scales=scales)
         return isa.emit(narrow, own.acc.buffer, own.result.buffer, **own.site.tags)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from xdsl.ir import BlockArgument, Operation
 from xdsl.utils.exceptions import PassFailedException
@@ -15,19 +14,17 @@ from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.isa.program import (
     ACCUMULATORS,
     ELEMENT_BYTES,
-    Act,
     Affine,
     Box,
     CopyEngine,
     Element,
     Limits,
     Memory,
-    Scale,
     Span,
     Starts,
     View,
 )
-from frustum.dialects.tile import ComputeOp, to_plain
+from frustum.dialects.tile import ComputeOp, ConvLayer, ShuffleLayer
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
@@ -42,9 +39,6 @@ from frustum.passes.lower.unit.memory_map import (
     sampled,
 )
 from frustum.passes.lower.unit.raster import parts_of
-
-SHUFFLE = "shuffle"
-"""The kind of layer that computes nothing: copies of every group's channels to where they are to be."""
 
 
 @dataclass(frozen=True)
@@ -81,22 +75,18 @@ class LayerNest:
 
     def __init__(self, op: ComputeOp, tiles: Sequence[Placed], out: Placed, site: Site):
         self.op, self.tiles, self.out, self.site = op, list(tiles), out, site
-        self.kind = op.kind.data
-        self.params: dict[str, Any] = to_plain(op.params)
+        self.kind = op.layer
         self.map = op.map.data
         self.access = [a.data for a in op.access.data]
-        self.reduced: Sequence[int] = self.params["axes"] if self.kind == "reduce" else ()
+        self.reduced = self.kind.reduced
         if self.reduced:  # its pieces are pieces of the input
             self.access = [SAME4]
-        if self.map.compact:
-            self.tiles[0] = sampled(self.tiles[0], out, self.params["strides"])
+        if self.map.compact and isinstance(self.kind, ConvLayer):
+            self.tiles[0] = sampled(self.tiles[0], out, self.kind.strides)
             self.access[0] = (*self.access[0][:2], *SAME4[2:])
-            self.params["strides"] = (1, 1)
-        start, extent, bound = self.space
-        self.nest: Nest = nests.build(
-            self.map, start, extent, bound, self.params, site.cores, site.level,
-            is_matrix=self.kind == "conv", reduced=self.reduced,
-        )  # fmt: skip
+            self.kind = replace(self.kind, strides=(1, 1))
+        self.conv = self.kind if isinstance(self.kind, ConvLayer) else None
+        self.nest: Nest = nests.build(self.map, *self.space, self.kind, site.cores, site.level)
         self.piece = self.nest.piece
         summed: list[LoopName] = [CHANNELS_IN, *self.reduced]
         self.is_accumulated = any(self.nest.position(name) is not None for name in summed)
@@ -145,20 +135,7 @@ class LayerNest:
     @property
     def wide(self) -> Element:
         """The type of partial sums."""
-        return ACCUMULATORS[self.tiles[0].element] if self.kind == "conv" else "f32"
-
-    @cached_property
-    def scales(self) -> tuple[Scale, ...] | None:
-        """What integers stand for, of each operand and the result."""
-        values = self.params.get("scales")
-        pairs = zip(values[::2], values[1::2], strict=True) if values else ()
-        return tuple(Scale(scale, int(zero)) for scale, zero in pairs) or None
-
-    @property
-    def act(self) -> Act | None:
-        if "act" not in self.params:
-            return None
-        return Act(self.params["act"], *self.params["act_params"])
+        return ACCUMULATORS[self.tiles[0].element] if self.conv else "f32"
 
 
 class LayerPieces(LayerNest):
@@ -175,8 +152,7 @@ class LayerPieces(LayerNest):
         site: Site,
     ):
         super().__init__(op, tiles, out, site)
-        load = shuffled_piece if self.kind == SHUFFLE else map_piece
-        self.loads = [load(self, k) for k in range(len(self.tiles))]
+        self.loads = [self.load(k) for k in range(len(self.tiles))]
         self.pieces = [each.placed for each in self.loads]
         self.streams = [stream(self, weights)] if weights and not weights.held else []
         self.weight_piece: Placed | None = None
@@ -188,13 +164,21 @@ class LayerPieces(LayerNest):
         self.vector_pieces = {name: each.placed for name, each in named.items()}
         self.result, self.acc = self.result_in(out.element), None
         self.results: list[Operation] = []
-        if self.kind == SHUFFLE:
+        if self.is_copied:
             self.result.allocated = self.pieces[0].buffer
             return
         self.results.append(allocate(self.result, "nram", copies(self.out_depth)))
-        if self.is_accumulated and (self.kind == "conv" or out.element != "f32"):
+        if self.is_accumulated and (self.conv or out.element != "f32"):
             self.acc = self.result_in(self.wide)
             self.results.append(allocate(self.acc, "nram", 1))
+
+    @property
+    def is_copied(self) -> bool:
+        """Pieces are loaded as they are to be: nothing is computed."""
+        return isinstance(self.kind, ShuffleLayer)
+
+    def load(self, k: int) -> Load:
+        return shuffled_piece(self, self.kind, k) if isinstance(self.kind, ShuffleLayer) else map_piece(self, k)
 
     def result_in(self, element: Element) -> Placed:
         """The piece of the result, which has one element along a reduced dimension, wherever the region begins."""
@@ -233,18 +217,18 @@ def map_piece(low: LayerNest, k: int) -> Load:
     """Operand k's piece."""
     tile, access = low.tiles[k], low.access[k]
     (start, extent), names = nests.needs(access, low.piece), nests.depends(access)
-    if low.kind == "conv" and k == 0:
-        start, extent, names = channel_piece(low, start, extent, names)
+    if low.conv and k == 0:
+        start, extent, names = channel_piece(low, low.conv, start, extent, names)
     box = Box(start, extent, tile.bound, low.limits_of(k))
     piece = packed(tile, start, extent)
     return filled(low, low.nest.depth(names), "nram", piece, "mvdma", parts_of(tile, box))
 
 
 def channel_piece(
-    low: LayerNest, start: Starts, extent: Extents, names: list[LoopName]
+    low: LayerNest, conv: ConvLayer, start: Starts, extent: Extents, names: list[LoopName]
 ) -> tuple[Starts, Extents, list[LoopName]]:
     """The input channels of a convolution's piece: a chunk of all, or those of the piece's groups."""
-    per_group, groups = low.params["channels"], low.params["groups"]
+    per_group, groups = conv.channels, conv.groups
     if groups == 1:
         names = [*nests.depends(low.access[0], channels=()), CHANNELS_IN]
         return replaced(start, CHANNELS, low.nest.chunk), replaced(extent, CHANNELS, low.map.channels), names
@@ -255,10 +239,10 @@ def channel_piece(
     return replaced(start, CHANNELS, first), replaced(extent, CHANNELS, held * per_group), names
 
 
-def shuffled_piece(low: LayerNest, k: int) -> Load:
+def shuffled_piece(low: LayerNest, shuffle: ShuffleLayer, k: int) -> Load:
     """The piece of a shuffle is loaded as it is to be: channel `i * groups + j` of the result is channel i of group
     j.  So every group is a strided copy."""
-    tile, groups, own = low.tiles[k], low.params["groups"], low.piece
+    tile, groups, own = low.tiles[k], shuffle.groups, low.piece
     piece, depth = packed(low.out, own.start, low.map.extent), low.nest.depth(nests.depends(SAME4))
     extent = replaced(low.map.extent, CHANNELS, low.map.extent[CHANNELS] // groups)
     stride, limits = piece.strides[CHANNELS], low.limits_of(k)
@@ -288,7 +272,8 @@ def of_group(low: LayerNest, group: int, groups: int) -> tuple[Affine, Affine]:
 
 def weight_box(low: LayerNest, weights: WeightSource) -> tuple[Box, int]:
     """What a core needs of the weights at a time, and inside how many loops."""
-    own, (kh, kw) = low.piece, low.params["kernel"]
+    assert low.conv is not None
+    own, (kh, kw) = low.piece, low.conv.kernel
     start = (own.start[1], low.nest.chunk, Affine(), own.start[0] if weights.is_batched else Affine())
     extent, limit = (low.map.extent[1], low.map.channels, kh, kw), (own.limit[1], None, None, None)
     names: list[LoopName] = [GROUP, 1, CHANNELS_IN, *([0] if weights.is_batched else [])]

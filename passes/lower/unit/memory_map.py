@@ -158,7 +158,7 @@ class Sampled(Placed):
     """Every `steps`-th row and column of a place, counted from 0 of the map: its positions are those of the result."""
 
     source: Placed | None = None
-    steps: tuple[int, int] = (1, 1)
+    steps: Extents = (1, 1)
 
     @property
     def buffer(self) -> SSAValue:
@@ -175,7 +175,7 @@ class Sampled(Placed):
         return replace(seen, strides=self.strides)
 
 
-def sampled(place: Placed, out: Placed, steps: tuple[int, int]) -> Sampled:
+def sampled(place: Placed, out: Placed, steps: Extents) -> Sampled:
     """The positions of a place that a layer's region `out` reads; raises PassFailedException for a ring, whose end may
     lie between them."""
     if place.wrap is not None or type(place) is not Placed:

@@ -10,7 +10,7 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Affine
-from frustum.dialects.tile.sweeps import Sweep
+from frustum.dialects.tile import Sweep
 from frustum.passes.analysis.roll import COLUMNS, ROWS
 
 

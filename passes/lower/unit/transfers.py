@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from xdsl.ir import Block, Operation, Region, SSAValue
 
@@ -115,10 +114,10 @@ def hold(
 ) -> tuple[WeightSource | None, dict[str, Placed]]:
     """The weights of a layer (in SRAM, or to be streamed later), and by name what else it has per output channel;
     `always`: in SRAM even where each piece is used once."""
-    if op.kind.data != "conv":
+    conv, region = op.layer, op.region.data
+    if not isinstance(conv, t.ConvLayer):
         return None, {}
-    params, region = t.to_plain(op.params), op.region.data
-    channels, bound, batch = at_levels(region.start[1], loops.levels), region.bound, params["weight_batch"]
+    channels, bound, batch = at_levels(region.start[1], loops.levels), region.bound, conv.weight_batch
 
     def held(source: Placed, start: Starts, extent: Extents) -> Placed:
         """Part of a weight tensor in SRAM, in the order in which it lies in DRAM."""
@@ -132,27 +131,27 @@ def hold(
     def tensor(value: SSAValue, dims: Extents, strides: Extents) -> Placed:
         return in_dram(tensors[value].buffer, element_in(value), dims, strides)
 
-    dims, strides = (bound[1], params["channels"], *params["kernel"]), params["weight_strides"]
+    dims, strides = (bound[1], conv.channels, *conv.kernel), conv.weight_strides
     if batch:
         dims, strides = (*dims[:3], bound[0]), (*strides[:3], batch)
     weights, own = tensor(op.tensors[0], dims, strides), None
     is_whole = op.map.data.weights == "unit"
-    if is_whole and (always or len(loops) or batch or not is_read_once(loops, op, params, site.cores)):
+    if is_whole and (always or len(loops) or batch or not is_read_once(loops, op, site.cores)):
         own = held(weights, (channels, *weights.start[1:]), (region.extent[1], *dims[1:]))
     start, others = (Affine(), channels, Affine(), Affine()), op.tensors[1:]
     vectors = {
         name: held(tensor(value, (1, bound[1], 1, 1), (0, 1, 0, 0)), start, (1, region.extent[1], 1, 1))
-        for name, value in zip(params.get("vectors", "bias").split(), others, strict=bool(others))
+        for name, value in zip(conv.vector_names, others, strict=bool(others))
     }
     return WeightSource(weights, own, bool(batch)), vectors
 
 
-def is_read_once(loops: TileLoops, op: t.ComputeOp, params: dict[str, Any], cores: int) -> bool:
+def is_read_once(loops: TileLoops, op: t.ComputeOp, cores: int) -> bool:
     """Whether the cores take the weights in several pieces, each of them once: then they need not be in SRAM whole,
     and the first pieces are used, and the memory of the last layer's is free, before all have come."""
     region = op.region.data
     start = box_at_levels(region, loops.levels)
-    nest = build(op.map.data, start, region.extent, region.bound, params, cores, 0, is_matrix=True)
+    nest = build(op.map.data, start, region.extent, region.bound, op.layer, cores, 0)
     names: list[LoopName] = [GROUP, 1, CHANNELS_IN]
     depth = nest.depth(names)
     return depth > 0 and all(name in names for name, _ in nest.loops[:depth])

@@ -17,12 +17,13 @@ import numpy as np
 
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.target import Target
-from frustum.passes.analysis.layer import CONCAT, Layer
+from frustum.dialects.tile import ConvLayer
+from frustum.passes.analysis.layer import Layer
 from frustum.passes.plan.model import LAYER_CYCLES, MOST_RECOMPUTED, PIECE_SHARE
 from frustum.passes.plan.network.layer_order import LayerOrder, Read
 from frustum.passes.plan.network.needs import FAR, GroupLayer, GroupNeeds, Intervals, MapNeed
 from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints, Mask, TileShapes
-from frustum.passes.plan.pieces import operations_of, passes_of
+from frustum.passes.plan.pieces import passes_of
 
 
 @dataclass(frozen=True)
@@ -312,13 +313,13 @@ class Work:
         plane = shapes.images * rows * need.columns.extent
         if self.overlaps is not None or layer.is_matrix:
             self.count_again(made, rolls)
-        passes = 1 if layer.is_matrix else passes_of(operations_of(layer), self.core.vector)
+        passes = 1 if layer.is_matrix else passes_of(layer.operations, self.core.vector)
         if layer.is_matrix:
             busy = self.matrix_cycles(layer, rows, need.columns.extent, plane)
         else:
             busy = self.vector_cycles(layer, plane, passes)
         self.cycles = self.cycles + busy + LAYER_CYCLES * (passes > 0)
-        if layer.kind != CONCAT:
+        if not layer.kind.is_place:
             self.spent = self.spent + self.all_passes(made, rolls, plane, busy)
         self.before_maker[made.number] = self.cycles
 
@@ -350,7 +351,7 @@ class Work:
     def vector_cycles(self, layer: Layer, plane: Ints, passes: int) -> Ints:
         """Cycles of so many passes over the elements of a tile."""
         widest = max(layer.out_bytes, *(m.element_bytes for m in layer.maps))
-        reduced = math.prod(layer.maps[0].dims[2:]) if layer.kind == "reduce" else 1
+        reduced = math.prod(layer.maps[0].dims[2:]) if layer.kind.cuts_operand else 1
         steps = plane * (layer.out_dims[1] * reduced * passes * self.core.vector.cycles_per_element.of(widest))
         return ceil_div(steps, self.core.vector.lanes * self.cores)
 
@@ -387,9 +388,9 @@ class Work:
 
 def product_of(layer: Layer) -> tuple[int, int, int]:
     """Groups of a product, input channels of each, and taps of its kernel."""
-    groups, per_group, kernel = layer.params["groups"], layer.params["channels"], layer.params["kernel"]
-    assert isinstance(groups, int) and isinstance(per_group, int) and isinstance(kernel, tuple)
-    return groups, per_group, math.prod(kernel)
+    conv = layer.kind
+    assert isinstance(conv, ConvLayer)
+    return conv.groups, conv.channels, math.prod(conv.kernel)
 
 
 def by_channels(order: LayerOrder, target: Target, stop: int, borders: str = "auto") -> Group | None:
@@ -397,7 +398,7 @@ def by_channels(order: LayerOrder, target: Target, stop: int, borders: str = "au
     layer reads (some images, or some rows of one at a time); None where it cannot be."""
     node, clusters = order.nodes[stop - 1], target.chip.clusters
     layer, numbers = node.layer, [read.map for read in node.reads]
-    if layer is None or clusters == 1 or not layer.is_matrix or layer.params["groups"] != 1 or node.batched_weights:
+    if layer is None or clusters == 1 or not layer.is_matrix or product_of(layer)[0] != 1 or node.batched_weights:
         return None
     images, channels, height, width = layer.out_dims
     if channels < clusters or len(set(numbers)) < len(numbers):

@@ -19,7 +19,7 @@ from frustum.dialects.extents import Extents
 from frustum.dialects.module import PLACE
 from frustum.dialects.tile import AnyAxis, Axis, TensorView, Whole
 from frustum.passes.analysis.foreign import is_read_by_others, others_in, sections_of
-from frustum.passes.analysis.layer import BUILDERS, CONCAT, JOINS, MOVES, Layer, MapOperand, layer_of
+from frustum.passes.analysis.layer import Layer, MapOperand, is_layer, is_work, layer_of
 from frustum.passes.analysis.module import element_bytes
 
 ROWS, COLUMNS = 2, 3
@@ -66,7 +66,7 @@ class Node:
 
     @property
     def is_concat(self) -> bool:
-        return self.layer is not None and self.layer.kind == CONCAT
+        return self.layer is not None and self.layer.kind.is_place
 
 
 @dataclass
@@ -128,8 +128,8 @@ class LayerOrder:
                 for read in node.reads
                 if read.map in made
             )
-            kind = None if node.layer is None else node.layer.kind
-            if not (kind in ("unary", "binary") and made and joins and k - first < LONGEST_CHAIN):
+            is_elementwise = node.layer is not None and node.layer.kind.is_elementwise
+            if not (is_elementwise and made and joins and k - first < LONGEST_CHAIN):
                 found.add(k)
                 first = k
         return frozenset(found)
@@ -212,20 +212,6 @@ def outputs_of_section(network: g.NetworkOp, section: Operation | None) -> list[
     return [value for value in made if any(use.operation not in own for use in value.uses)]
 
 
-def is_work(op: Operation) -> bool:
-    """Whether the operation must end in a unit: it computes, or it moves data."""
-    return type(op) in BUILDERS or type(op) in MOVES
-
-
-def is_layer(op: Operation) -> bool:
-    """Whether it can be among others in a unit: all that computes, and concatenation of maps along channels."""
-    return type(op) in BUILDERS or (type(op) in JOINS and isinstance(op, g.ConcatOp) and is_side_by_side(op))
-
-
-def is_side_by_side(op: g.ConcatOp) -> bool:
-    return op.axis == 1 and len(g.shape_of(op.result)) == 4
-
-
 def root_of(value: SSAValue) -> SSAValue:
     """The value whose bytes a chain of reshapes shows."""
     while isinstance(value.owner, g.ReshapeOp):
@@ -284,7 +270,7 @@ class _Reading:
             if not users or users[-1] != i:
                 users.append(i)
             self.maps[read.map].needs_dram |= not read.joins
-        is_batched = layer is not None and layer.is_matrix and layer.params["weight_batch"] != 0
+        is_batched = layer is not None and layer.kind.is_batched
         return Node(op, layer, tuple(reads), weights, vectors, is_batched)
 
     def read(self, i: int, value: SSAValue, operand: MapOperand) -> Read:

@@ -13,6 +13,7 @@ from xdsl.ir import Operation, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.layer import is_layer
 from frustum.passes.analysis.unit_layers import UnitLayers, layers_of, unit_layers
 from frustum.passes.plan import model
 from frustum.passes.plan.cost import chunk_bytes
@@ -20,7 +21,6 @@ from frustum.passes.plan.network.groups import Group, GroupsBefore, by_channels
 from frustum.passes.plan.network.layer_order import (
     LayerOrder,
     Map,
-    is_layer,
     order_of,
     orders,
     outputs_of_section,

@@ -15,11 +15,11 @@ from frustum.dialects import graph as g
 from frustum.dialects.module import PLACE
 from frustum.dialects.target import Target
 from frustum.passes.analysis.foreign import gather, sections_of
+from frustum.passes.analysis.layer import is_side_by_side
 from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.plan import model
 from frustum.passes.plan.network.layer_order import (
     LayerOrder,
-    is_side_by_side,
     ops_of_section,
     orders,
 )

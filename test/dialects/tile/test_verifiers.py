@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 from xdsl.context import Context
 from xdsl.dialects import test
-from xdsl.dialects.builtin import Builtin, IntegerAttr, ModuleOp, StringAttr, TensorType, f16, f32, i64
+from xdsl.dialects.builtin import (
+    Builtin,
+    DenseArrayBase,
+    DictionaryAttr,
+    FloatAttr,
+    IntegerAttr,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+    f16,
+    f32,
+    f64,
+    i64,
+)
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, VerifyException
 from xdsl.utils.test_value import create_ssa_value
@@ -50,8 +63,21 @@ def endless():
 
 
 def compute(accesses):
-    return tile.ComputeOp("unary", [value(tile.TileType(TILE))], FIXED, [(SAME,) * 4] * accesses,
-                          SubMap((1, 1, 1, 1), 1), {}, TILE)  # fmt: skip
+    return tile.ComputeOp(tile.UnaryLayer("relu"), [value(tile.TileType(TILE))], FIXED, [(SAME,) * 4] * accesses,
+                          SubMap((1, 1, 1, 1), 1), TILE)  # fmt: skip
+
+
+def i64_of(number):
+    return IntegerAttr(number, i64)
+
+
+def with_params(layer="unary", **params):
+    """A computation whose numbers are these, or else those of a `relu`."""
+    op = compute(1)
+    own = {"kind": StringAttr("relu"), "alpha": FloatAttr(0.0, f64), "beta": FloatAttr(0.0, f64), **params}
+    op.properties["kind"] = StringAttr(layer)
+    op.properties["params"] = DictionaryAttr({key: value for key, value in own.items() if value is not None})
+    return op
 
 
 def loaded_as(**changed):
@@ -68,6 +94,15 @@ REFUSED = {
     "tile unit ends": (lambda: tiled(ends=False), "ftile.unit: the body must end with ftile.yield"),
     "has a tile": (lambda: tiled(counts=(1, 0, 1, 1)), r"at least one tile, found \[1, 0, 1, 1\]"),
     "access per tile": (lambda: compute(2), "1 tiles but 2 accesses"),
+    "a kind": (lambda: with_params("unari"), "no kind of layer is called 'unari'; did you mean 'unary'"),
+    "all its numbers": (lambda: with_params(kind=None), "a layer 'unary' lacks 'kind'"),
+    "no other numbers": (lambda: with_params(alfa=i64_of(1)), "has no 'alfa'; did you mean 'alpha'"),
+    "numbers of their types": (lambda: with_params(alpha=i64_of(1)), "'alpha' of a layer 'unary' cannot be 1"),
+    "words it knows": (lambda: with_params(kind=StringAttr("x")), "'kind' of a layer 'unary' cannot be 'x'"),
+    "scales in pairs": (
+        lambda: with_params(scales=DenseArrayBase.from_list(f64, [1.0])),
+        r"'scales' of a layer 'unary' cannot be \(1.0,\)",
+    ),
     "view attribute": (lambda: loaded_as(view=StringAttr("v")), "ftile.view"),
     "region attribute": (lambda: loaded_as(region=IntegerAttr(1, i64)), "fisa.box"),
     "yield inside": (lambda: ModuleOp([tile.YieldOp()]), "expects parent op 'ftile.unit'"),

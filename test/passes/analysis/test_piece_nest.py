@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frustum.dialects.isa.program import Affine
-from frustum.dialects.tile import SubMap
+from frustum.dialects.tile import ConvLayer, SubMap, UnaryLayer
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, build
+
+
+def conv(groups, channels):
+    """A convolution of one tap."""
+    return ConvLayer((1, 1), (1, 1), (1, 1), groups, channels, (channels, 1, 1, 1), 0)
 
 
 def positions(nest, cores, bound, outer=()):
@@ -45,7 +50,7 @@ def expected(start, extent, bound):
 def test_vector_pieces_cover_the_region_once(region, data, cores):
     start, extent, bound = region
     submap = SubMap(tuple(data.draw(st.integers(1, e)) for e in extent), data.draw(st.integers(0, 3)))
-    nest = build(submap, tuple(map(Affine, start)), extent, bound, {}, cores, 0, is_matrix=False)
+    nest = build(submap, tuple(map(Affine, start)), extent, bound, UnaryLayer("relu"), cores, 0)
     np.testing.assert_array_equal(positions(nest, cores, bound), expected(start, extent, bound))
 
 
@@ -55,8 +60,7 @@ def test_convolutions_cover_the_region_once_for_every_chunk_of_channels(region, 
     channels = data.draw(st.integers(1, 7))
     submap = SubMap(tuple(data.draw(st.integers(1, e)) for e in extent), data.draw(st.integers(0, 3)),
                     data.draw(st.integers(1, channels)), outer)  # fmt: skip
-    nest = build(submap, tuple(map(Affine, start)), extent, bound, {"groups": 1, "channels": channels}, cores, 0,
-                 is_matrix=True)  # fmt: skip
+    nest = build(submap, tuple(map(Affine, start)), extent, bound, conv(1, channels), cores, 0)
     chunks = -(-channels // submap.channels)
     np.testing.assert_array_equal(positions(nest, cores, bound), chunks * expected(start, extent, bound))
     assert not nest.loops or nest.position(CHANNELS_IN) in (None, len(nest.loops) - 1)
@@ -70,8 +74,7 @@ def test_parts_of_groups_stay_inside_their_group(cores, groups, group_outputs, d
     submap = SubMap(
         (1, piece, 2, 4), data.draw(st.integers(1, 3)), 5, data.draw(st.sampled_from(["space", "channels"]))
     )
-    params = {"groups": groups, "channels": 5}
-    nest = build(submap, (Affine(),) * 4, bound, bound, params, cores, 0, is_matrix=True)
+    nest = build(submap, (Affine(),) * 4, bound, bound, conv(groups, 5), cores, 0)
     np.testing.assert_array_equal(positions(nest, cores, bound), np.ones(bound, int))
     for indices in product(*(range(count) for _, count in nest.loops)):
         first = nest.group.at(indices)
@@ -82,7 +85,7 @@ def test_parts_of_groups_stay_inside_their_group(cores, groups, group_outputs, d
 def test_a_region_that_moves_with_a_tile_loop_is_covered_in_every_tile():
     """Tiles of 5 rows in pieces of 2, dealt to 2 cores: a piece must not reach into the next tile."""
     start = (Affine(), Affine(), Affine(0, (5,)), Affine())
-    nest = build(SubMap((1, 1, 2, 4), 2), start, (1, 1, 5, 4), (1, 1, 12, 4), {}, 2, 1, is_matrix=False)
+    nest = build(SubMap((1, 1, 2, 4), 2), start, (1, 1, 5, 4), (1, 1, 12, 4), UnaryLayer("relu"), 2, 1)
     for tile in range(3):
         made = positions(nest, 2, (1, 1, 12, 4), outer=(tile,))
         np.testing.assert_array_equal(made, expected((0, 0, 5 * tile, 0), (1, 1, 5, 4), (1, 1, 12, 4)))

@@ -10,14 +10,15 @@ from stops import modules_at_stops, target
 
 from frustum.backend.pipeline import Choices
 from frustum.backend.targets import load
-from frustum.dialects.isa.program import MAX_LOOPS
-from frustum.dialects.tile import TensorView, Whole
+from frustum.dialects.isa.program import MAX_LOOPS, Act, Scale
+from frustum.dialects.tile import BinaryLayer, PoolLayer, ResizeLayer, TensorView, UnaryLayer, Whole
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
 from frustum.passes.analysis.layer.nest import SAME
 from frustum.passes.analysis.project import project, tile_counts, unit_layers
 from frustum.passes.plan import pieces as plan
 from frustum.passes.plan import unit as plan_unit
+from frustum.passes.plan.cost import worked_region
 
 
 def units(name, target_name="tiny"):
@@ -33,9 +34,9 @@ def works(name):
         layers, partition = unit_layers(unit), unit.partition.data
         projection = project(layers, partition, clusters)
         for j, (op, layer) in enumerate(zip(layers.ops, layers.layers, strict=True)):
-            if layer.kind == "concat":  # no work
+            if layer.kind.is_place:  # no work
                 continue
-            region = projection.operands[j][0] if layer.kind == "reduce" else projection.outputs[j]
+            region = worked_region(layers, projection, j)
             submap = op.attributes["frustum.map"].data
             loops = MAX_LOOPS - sum(n > 1 for n in tile_counts(layers.out.out_dims, partition, clusters))
             yield plan.work_of(layer, region.extent), submap, loops
@@ -61,7 +62,7 @@ def each_candidate(monkeypatch, call):
 
 def calls(work, machine, residency, loops):
     """The searches of which `plan_layer` takes the best."""
-    if work.kind == "conv":
+    if work.is_matrix:
         for cores_dim in (0, 1, 2, 3):
             for outer in ("space", "channels"):
                 for compact in {False, work.may_compact}:
@@ -93,13 +94,13 @@ def piece_bytes(work, submap):
     for number, (access, size) in enumerate(zip(work.accesses, work.map_bytes, strict=True)):
         extents = [axis.size if isinstance(axis, Whole) else (e - 1) * axis.num // axis.den + 1 + axis.reach
                    for axis, e in zip(access, submap.extent, strict=True)]  # fmt: skip
-        if work.kind == "conv" and number == 0:
+        if work.is_matrix and number == 0:
             groups = 1 if work.groups == 1 else max(1, c // work.group_outputs)
             extents[1] = submap.channels * groups
         inputs += math.prod(extents) * size
     made = math.prod(1 if d in work.reduced else extent for d, extent in enumerate(submap.extent))
     result = made * work.out_bytes
-    weights = c * submap.channels * math.prod(work.kernel) * work.weight_bytes if work.kind == "conv" else 0
+    weights = c * submap.channels * math.prod(work.kernel) * work.weight_bytes if work.is_matrix else 0
     return inputs + result, weights + c * sum(work.channel_bytes)
 
 
@@ -158,18 +159,19 @@ def score(found, machine):
 def test_passes_of_the_vector_unit_are_those_of_its_table():
     """A pool with an activation, a residual of integers, a conversion alone: what `durations` counts for each part."""
     unit = target("default").core.vector
-    pooled = vector_layer("pool", 2, {"kernel": (3, 3), "act": "relu"})
-    added = vector_layer("binary", 1, {"kind": "add", "scales": (0.5, 0, 0.5, 0, 0.5, 0)}, maps=2)
-    converted = vector_layer("unary", 1, {"kind": "identity", "scales": (0.5, 0, 0.25, 0)})
-    passes = [plan.passes_of(plan.operations_of(each), unit) for each in (pooled, added, converted)]
+    pooled = vector_layer(PoolLayer("max", (3, 3), (1, 1), (1, 1), False, (0, 0), (0, 0), Act("relu")), 2)
+    added = vector_layer(BinaryLayer("add", scales=(Scale(0.5),) * 3), 1, maps=2)
+    converted = vector_layer(UnaryLayer("identity", scales=(Scale(0.5), Scale(0.25))), 1)
+    passes = [plan.passes_of(each.operations, unit) for each in (pooled, added, converted)]
     assert passes == [10, 4, 2]
-    assert plan.operations_of(vector_layer("resize", 2, {"mode": "linear"})) == (("resize_linear", 1),)
+    resized = vector_layer(ResizeLayer("linear", "floor", (1.0, 1.0), (0.0, 0.0)), 2)
+    assert resized.operations == (("resize_linear", 1),)
 
 
-def vector_layer(kind, element_bytes, params, maps=1):
+def vector_layer(kind, element_bytes, maps=1):
     dims, view = (1, 8, 8, 8), TensorView(0, (512, 64, 8, 1))
     operands = tuple(MapOperand(k, dims, view, SAME4, element_bytes=element_bytes) for k in range(maps))
-    return Layer(kind, dims, view, operands, params, out_bytes=element_bytes)
+    return Layer(kind, dims, view, operands, out_bytes=element_bytes)
 
 
 @pytest.mark.parametrize("are_outputs_apart", [True, False])
@@ -178,7 +180,7 @@ def test_streamed_weights_come_in_runs_that_dram_takes_at_full_rate(are_outputs_
     machine, size, outputs, inputs = load("edge"), 2, 4096, 9216
     accesses = ((SAME, Whole(inputs), SAME, SAME),)
     work = plan.Work(
-        "conv", (1, outputs, 1, 1), accesses, (size,), size, channels=inputs, group_outputs=outputs, weight_bytes=size,
+        True, (1, outputs, 1, 1), accesses, (size,), size, channels=inputs, group_outputs=outputs, weight_bytes=size,
         are_outputs_apart=are_outputs_apart,
     )  # fmt: skip
     found = plan.plan_layer(work, machine, "stream", MAX_LOOPS)

@@ -15,7 +15,7 @@ builtin.module {
   fgraph.network @net (%0 : tensor<1x2x8x8xf32>) inputs ["x"] outputs ["y"] {
     %1 = ftile.unit "u0" (%2 = %0 : tensor<1x2x8x8xf32>) -> (tensor<1x2x8x8xf32>) counts [1, 1, 1, 4] clusters 2 depth 2 {} {
       %3 = ftile.load %2 view <0, [128, 64, 8, 1]> region <0 : 1 in 1, 0 : 2 in 2, -1 + 2*cluster : 4 in 8, -1 + 2*i3 : 4 in 8> : tensor<1x2x8x8xf32> -> !ftile.tile<f32, [1, 2, 4, 4], [0, 1, 2, 3]>
-      %4 = ftile.compute "pool"(%3) region <0 : 1 in 1, 0 : 2 in 2, 2*cluster : 2 in 8, 2*i3 : 2 in 8> access [#ftile.access<same, same, [1, 1, -1, 2], [1, 1, -1, 2]>] map <extent [1, 1, 2, 2], cores 1, channels 0, outer space, weights unit> params {kernel = array<i64: 3, 3>, strides = array<i64: 1, 1>, dilations = array<i64: 1, 1>} {frustum.macs = 0 : i64} : (!ftile.tile<f32, [1, 2, 4, 4], [0, 1, 2, 3]>) -> !ftile.tile<f32, [1, 2, 2, 2], [0, 1, 2, 3]>
+      %4 = ftile.compute "pool"(%3) region <0 : 1 in 1, 0 : 2 in 2, 2*cluster : 2 in 8, 2*i3 : 2 in 8> access [#ftile.access<same, same, [1, 1, -1, 2], [1, 1, -1, 2]>] map <extent [1, 1, 2, 2], cores 1, channels 0, outer space, weights unit> params {kind = "max", kernel = array<i64: 3, 3>, strides = array<i64: 1, 1>, dilations = array<i64: 1, 1>, include_pad = 0 : i64, pad_low = array<i64: 1, 1>, pad_high = array<i64: 1, 1>} {frustum.macs = 0 : i64} : (!ftile.tile<f32, [1, 2, 4, 4], [0, 1, 2, 3]>) -> !ftile.tile<f32, [1, 2, 2, 2], [0, 1, 2, 3]>
       ftile.store %4 to 0 : i64 view <0, [128, 64, 8, 1]> region <0 : 1 in 1, 0 : 2 in 2, 2*cluster : 2 in 8, 2*i3 : 2 in 8> : !ftile.tile<f32, [1, 2, 2, 2], [0, 1, 2, 3]>
       ftile.yield
     }

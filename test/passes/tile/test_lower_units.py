@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from networks import Net
 from stops import run_module, sending
 from units import Group, as_units, layers_in, placed
-from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
+from xdsl.dialects.builtin import DenseArrayBase, i64
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import graph, tile
@@ -354,7 +354,7 @@ def test_what_is_in_two_concatenations_is_copied_once():
     module, inputs = net.module(net.layer(graph.ConcatOp([net.conv(y, 2), x], 1)))
     group = Group(tuple(range(5)), Partition((1, 4, 2, 8), 0, 2, "exchange"))
     lowered = placed(as_units(module, "tiny", [group]))
-    copies = [op for op in only(lowered, tile.ComputeOp) if dict(op.params.data).get("kind") == StringAttr("identity")]
+    copies = [op for op in only(lowered, tile.ComputeOp) if op.layer == tile.UnaryLayer("identity")]
     assert len(copies) == 1
     same_outputs(module, inputs, lowered)
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frustum.dialects.isa.program import Affine, Box, Span
-from frustum.dialects.tile import SubMap
+from frustum.dialects.tile import ConvLayer, SubMap
 from frustum.passes.analysis.piece_nest import build
 from frustum.passes.lower.unit.memory_map import Placed
 from frustum.passes.lower.unit.piece_stores import Leaving, part_of_pieces
 
 CLUSTERS, ROWS = 3, 2
-PARAMS = {"groups": 1, "channels": 1}
+CONV = ConvLayer((1, 1), (1, 1), (1, 1), 1, 1, (1, 1, 1, 1), 0)
 
 
 def tile(extent, bound, start):
@@ -38,7 +38,7 @@ def positions(box, index, cluster, origin):
 
 def nest_of(made, extent, cores, core_dim):
     submap = SubMap(extent, core_dim, 1, "space")
-    return build(submap, made.start, made.extent, made.bound, PARAMS, cores, 0, is_matrix=True)
+    return build(submap, made.start, made.extent, made.bound, CONV, cores, 0)
 
 
 sizes = st.integers(1, 7)
