@@ -38,10 +38,11 @@ soak: $(VENV)/installed-test ## Run the wide comparisons, an hour (SOAK=test: al
 measures: $(VENV)/bin/python ## Print the measures of the source (MEASURES_ARGS="v1 v2": of commits too)
 	$(BIN)/python test/support/house.py $(MEASURES_ARGS)
 
-docs: $(VENV)/installed ## Write docs/operations.md, docs/stops.md and the tables of docs/targets.md anew
+docs: $(VENV)/installed ## Write docs/operations.md, docs/stops.md and the tables of docs/targets.md and docs/commands.md anew
 	$(BIN)/python -m frustum.runtime.tools.op_table docs/operations.md
 	$(BIN)/python examples/stops.py > docs/stops.md
 	$(BIN)/python -m frustum.backend.targets docs/targets.md
+	$(BIN)/python -m frustum.runtime.model.options docs/commands.md
 
 figures: $(VENV)/installed ## Measure the figures of README and docs, and write them there (under 20 minutes)
 	$(BIN)/python benchmarks/figures.py $(FIGURES_ARGS)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -30,6 +30,7 @@ from frustum.backend.join_sections import JoinSections
 from frustum.backend.memory.allocation import Allocate
 from frustum.backend.waits.schedule import Schedule
 from frustum.dialects import tile, unit
+from frustum.dialects.choices import AskedBorders
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.module import TILED
@@ -58,7 +59,6 @@ from frustum.passes.tile.orders import parse_order
 from frustum.passes.tile.partition import PartitionUnits
 from frustum.passes.tile.split_breadth_first import ROLLING, SplitBreadthFirst
 
-Borders: TypeAlias = Literal["overlap", "exchange", "auto"]
 FLOATS: dict[str, Literal["f32", "f16", "bf16"]] = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
 """Element types a network can be converted to."""
 LOWERED = "lowered"
@@ -88,7 +88,7 @@ class Choices:
     """Partitions are sized with weights as they are, though they are to be compressed."""
     order: str | None = None
     """Order of traversal, as `parse_order` reads it; None: as the planner left it."""
-    borders: Borders | None = None
+    borders: AskedBorders | None = None
     """What happens at borders of tiles; None: `auto` for policy optimal, `overlap` for others."""
 
     split: str | None = None
@@ -100,7 +100,7 @@ class Choices:
         return "auto" if self.if_better else self.compression
 
     @property
-    def kind_of_borders(self) -> Borders | None:
+    def kind_of_borders(self) -> AskedBorders | None:
         """With an order borders overlap if nothing else is said: rolling rows have an order of their own."""
         return "overlap" if self.order is not None and self.borders != "exchange" else self.borders
 

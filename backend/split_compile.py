@@ -21,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -30,6 +29,7 @@ from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal, Strategy
 from frustum.backend.trials import TYPED, AtStop, Peaks, Trials, allocated_bytes, module_of
+from frustum.dialects.choices import When
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target, to_attribute
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
@@ -38,9 +38,8 @@ from frustum.passes.analysis.series import Range, at_outputs, cuts_within, piece
 from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
 from frustum.passes.plan.model import LARGE, MANY, SMALL
 
-__all__ = ["Compilation", "Splitting", "When", "compile_pieces", "one_piece"]
+__all__ = ["Compilation", "Splitting", "compile_pieces", "one_piece"]
 
-When: TypeAlias = Literal["auto", "outputs", "never"]
 SETTLED_BY: tuple[Strategy, ...] = ("forward", "pairs")
 """How `auto` fuses pieces again, in turn."""
 QUICK_SHARE = 4

@@ -39,7 +39,7 @@ from frustum.dialects.weights.codec import compress
 from frustum.passes.tile.orders import ORDERS
 from frustum.runtime.kernels import BFLOAT16
 from frustum.runtime.model.build import build
-from frustum.runtime.model.request import Request
+from frustum.runtime.model.options import Request
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "benchmarks" / "figures.json"

@@ -26,7 +26,7 @@ import frustum
 from frustum.backend.targets import load
 from frustum.dialects.target import Engine, Target
 from frustum.runtime.model.build import build
-from frustum.runtime.model.request import Request
+from frustum.runtime.model.options import Request
 
 MB = 1e6
 MIB = 1 << 20
@@ -285,7 +285,7 @@ def point_row(point: Point) -> list[str]:
         equal(dram["input_bytes"], point.input_bytes), f"{maps:,}", equal(maps, point.map_bytes), f"{kept:,}",
         at_most(kept, point.kept_bytes), f"{100 * again:.2f}", at_most(again, point.again),
         f"{report['peak_bytes']['sram']:,}", f"{report['cycles']['total'] / MB:.2f}",
-        f"{built.compile_seconds:.2f}",
+        f"{built.seconds.compile:.2f}",
     ]  # fmt: skip
 
 

@@ -230,7 +230,7 @@ def located_errors(source: Source, doing: Callable[[], str] = lambda: "") -> Ite
     except ParseError as error:
         if debugging():
             raise
-        raise Reported(source.error_at(error.span, _one_line(error.msg))) from error
+        raise Reported(source.error_at(error.span, one_line(error.msg))) from error
     except Exception as error:
         if not is_message(error):
             raise
@@ -276,12 +276,13 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _say(op: Operation | None, error: Exception, doing: str) -> str:
-    message = _one_line(str(error)) if isinstance(error, DiagnosticException) else str(error)
+    message = one_line(error) if isinstance(error, DiagnosticException) else str(error)
     if op is not None and not isinstance(op, ModuleOp) and name_of(op) not in message:
         node = node_name(op.location)
         message = f"'{name_of(op)}' op" + (f' ("{node}")' if node else "") + f": {message}"
     return f"{doing}: {message}" if doing else message
 
 
-def _one_line(message: str) -> str:
-    return " ".join(line.strip() for line in message.splitlines() if line.strip())
+def one_line(error: object) -> str:
+    """A message without its line breaks."""
+    return " ".join(line.strip() for line in str(error).splitlines() if line.strip())

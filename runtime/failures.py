@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import platform
-import shlex
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -69,55 +64,6 @@ def message_of(error: BaseException, subject: str = "frustum") -> str:
     if text.startswith("error:"):
         return f"frustum: {text}"
     return text if "error:" in text else f"{subject}: error: {text}"
-
-
-def write_reproducer(
-    error: BaseException, arguments: Sequence[str], fault: CompilerFault | None = None
-) -> Path | None:
-    """A file from which the error can be reported: command, versions, traceback, and the module that `frustum-opt` runs
-    to the same error.
-
-    It lies in a new folder that only the user can enter.  Its location; None where it cannot be written.
-    """
-    for parent in (tempfile.gettempdir(), str(Path.cwd())):
-        try:
-            file = Path(tempfile.mkdtemp(prefix="frustum-crash-", dir=parent)) / "reproducer.mlir"
-            _write_reproducer(file, _circumstances(error, arguments), fault)
-        except OSError:
-            continue
-        return file
-    return None
-
-
-def _write_reproducer(file: Path, circumstances: Sequence[str], fault: CompilerFault | None) -> None:
-    if fault is None:
-        file.write_text("\n".join(circumstances) + "\n", encoding="utf-8", errors="backslashreplace")
-        return
-    from frustum.runtime.tools.reproducer import write_module_before_fault
-
-    write_module_before_fault(file, fault, circumstances)
-
-
-def _circumstances(error: BaseException, arguments: Sequence[str]) -> list[str]:
-    """What to know beside the module, as comments of MLIR text."""
-    lines = [
-        f"frustum {shlex.join(arguments)}",
-        f"Python {platform.python_version()} on {platform.platform()}, {', '.join(_versions())}",
-        *"".join(traceback.format_exception(error)).splitlines(),
-    ]
-    return [f"// {line}".rstrip() for line in lines]
-
-
-def _versions() -> list[str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = []
-    for package in ("frustum", "xdsl", "numpy", "onnx", "onnxruntime"):
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            found.append(f"no {package}")
-    return found
 
 
 def say(text: str) -> None:

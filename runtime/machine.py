@@ -9,12 +9,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from frustum.backend.file.executable import Executable, check_program
+from frustum.dialects.choices import Mode
 from frustum.dialects.isa.program import MEMORIES, Conv, External
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.check.check import check
@@ -28,8 +29,6 @@ from frustum.runtime.progress import Progress
 
 if TYPE_CHECKING:
     from frustum.runtime.device.functional import ExecutionPlan
-
-Mode: TypeAlias = Literal["full", "functional", "timing"]
 
 
 class InputError(ValueError):

@@ -14,14 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from frustum.dialects.choices import DTYPES, POLICIES
 from frustum.dialects.target.declared import FieldProblem, Parameter, build, declared, plain
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import DictionaryAttr
 
-DTYPES = ("f32", "f16", "bf16", "int8", "model")
-POLICIES = ("none", "pyramid", "template", "greedy", "optimal", "custom")
-"""Of fusion; `custom` is that of the rules beside it."""
 
 _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
 
@@ -210,7 +208,7 @@ class Options:
 
     dtype: Annotated[str | None, Parameter("value of --dtype", choices=DTYPES)] = None
     policy: Annotated[
-        str | None, Parameter("value of --policy; `custom`: the rules beside it", choices=POLICIES)
+        str | None, Parameter("value of --policy; `custom`: the rules beside it", choices=(*POLICIES, "custom"))
     ] = None
     rules: Annotated[str | None, Parameter("instead of a policy its rules, as in S1,1,4,8-12")] = None
     thresholds: Annotated[str | None, Parameter("of rules, as in 11=75,19=6")] = None

@@ -9,20 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from frustum.dialects.choices import POLICIES, PRESETS
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.target import Options
 from frustum.dialects.target.declared import FieldProblem
 from frustum.passes.fuse.rules import RULES, Rule
 
-PRESETS = {
-    "pyramid": "S2,1,4,5,8-12,17,19",
-    "template": "S2,2-6,8-19",
-    "greedy": "S1,1,4,8-10,12-17",
-}
 NONE, OPTIMAL, CUSTOM, CUTS = "none", "optimal", "custom", "cuts"
+"""`custom` is rules, `cuts` is layers behind which to cut."""
 DEFAULT = OPTIMAL
-POLICIES = (NONE, *PRESETS, OPTIMAL)
-"""What has a name of its own; `custom` is rules, `cuts` is layers behind which to cut."""
 STARTS = {"S1": "first layer", "S2": "first convolution or pooling"}
 
 

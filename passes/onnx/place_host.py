@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import onnx
 from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.ir import Attribute, Block
 
+from frustum.dialects.choices import HostMode
 from frustum.dialects.target import Target
 from frustum.passes.errors import ModelError, Problem, Unsupported
 from frustum.passes.onnx.binding import BoundInputs, bind_inputs, with_constants
@@ -43,9 +43,6 @@ from frustum.passes.onnx.soundness import (
 )
 from frustum.passes.onnx.walk import UNAVAILABLE, Unavailable, free_names, needed_nodes
 from frustum.passes.weights import Array, WeightStore
-
-HostMode = Literal["never", "auto", "only"]
-HOST_MODES: tuple[HostMode, ...] = ("never", "auto", "only")
 
 
 @dataclass(frozen=True)

@@ -1,123 +1,117 @@
 """From MODEL and the options of the command line to a chain of executables and host pieces.
 
-`request.py` checks the options, `loading.py` reads the model, `settling.py` holds the options against it,
-`quantising.py` finds the ranges for int8, `compiling.py` makes the executables of one module.
+`options.py` declares the options, `request.py` reads the model and holds them against it, `calibration.py` finds the
+ranges for int8; each module then goes through the passes of the compiler, or of `--pipeline`, to its executables.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend import targets
+from frustum.backend.compile import AtStop, executable_of
+from frustum.backend.cost import Cost, Count, Image
 from frustum.backend.file.executable import Executable
-from frustum.backend.split_compile import Splitting
+from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
+from frustum.backend.split_compile import Compilation, Splitting, compile_pieces, one_piece
 from frustum.dialects.graph import NetworkOp
+from frustum.dialects.isa.program import Memory as MemoryName
+from frustum.dialects.isa.program import Program
+from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.loops import clock
-from frustum.dialects.target import Target
+from frustum.dialects.share_done import listening
+from frustum.dialects.target import Target, from_json
 from frustum.passes.errors import Unsupported
 from frustum.passes.onnx.import_onnx import INT8, import_onnx
-from frustum.runtime.files import make_folder
+from frustum.passes.weights import write_module
+from frustum.runtime.device.expand import expand
+from frustum.runtime.device.tables import with_tables
+from frustum.runtime.diagnostics import Reported, one_line, operation_at_fault
+from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
+from frustum.runtime.files import cannot_write, make_folder
 from frustum.runtime.machine import Machine
+from frustum.runtime.model.calibration import Samples, calibrate_network
 from frustum.runtime.model.chain import (
     Chain,
     DevicePiece,
-    Fallback,
+    HostedLayer,
     HostPiece,
     Interface,
     Piece,
     chain_of,
+    check_placement,
     placed,
-)
-from frustum.runtime.model.device_piece import compile_module, faults_shown
-from frustum.runtime.model.placement import check_placement
-from frustum.runtime.model.quantisation import Samples, calibrate_network
+)  # fmt: skip
+from frustum.runtime.model.options import Request
 from frustum.runtime.model.request import (
-    Request,
-    check_order,
-    given_target,
-    passes_of,
-    splitting_of,
-    target_file,
-    with_stored_dtype,
-)
-from frustum.runtime.model.source_module import (
     DEFAULT_TARGET,
     Loaded,
+    choices_for,
+    given_target,
     interface_of,
     load,
     may_fall_back,
     name_of,
-)
-from frustum.runtime.model.sources import Origin
-from frustum.runtime.model.validation import settle, with_own_types, with_weights
+    passes_of,
+    splitting_of,
+    target_file,
+    with_own_types,
+    with_stored_dtype,
+)  # fmt: skip
+from frustum.runtime.model.sources import Job, read_stage
 from frustum.runtime.progress import Progress
-from frustum.runtime.report.counters import peak_bytes
+from frustum.runtime.report.counters import count, peak_bytes
+from frustum.runtime.report.report import Seconds
+from frustum.runtime.time.timeline import simulate
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from frustum.passes.onnx.place_host import Placement
 
-
-@dataclass(frozen=True)
-class Built:
-    """A chain of executables and host pieces, where its model is, and how long it took."""
-
-    chain: Chain
-    origin: Origin | None
-    original: ModelProto | Path | None
-    """The model for the oracle, where it is at hand."""
-    import_seconds: float
-    compile_seconds: float
-    """The calibration among them."""
-    calibrate_seconds: float
-    passes: Mapping[str, float]
-
-    @property
-    def executable(self) -> Executable:
-        """The one that is the whole model."""
-        found = self.chain.single
-        assert found is not None, "the model is in several pieces"
-        return found
+SHARES = {"imported": 0.0, "typed": 0.03, "fused": 0.85, "tiled": 0.87, "placed": 0.9, "lowered": 0.96, "fixed": 0.98}
+"""Of the time of compiling, what is over at each stop (squeezenet and resnet50 on `edge`); the rest is encoding."""
 
 
 def build(
     request: Request,
     progress: Progress = lambda stage, share: None,
     see: Callable[[Sequence[Interface] | None], None] = lambda inputs: None,
-) -> Built:
+) -> Job:
     """Import and compile.  `see` is shown the inputs before anything is compiled, and may refuse them; None where
     a module does not tell them any more.
 
     What can be checked is checked first: target, pipeline, the folder for dumps.  Nodes that the compiler turns out
     to have no engine for go to the host in another attempt, if they may.
     """
-    target = given_target(request.target)
-    passes = passes_of(request)
+    target, passes = given_target(request), passes_of(request)
     if target is not None:
         request = with_stored_dtype(request, target)
-    check_order(request)
     splitting = splitting_of(request)
     if request.placement is not None:
         check_placement(request.placement)
     if request.dump_ir:
         make_folder(request.dump_ir)
     refused: dict[str, str] = {}
-    seconds = [0.0, 0.0, 0.0]
+    importing = compiling = calibrating = 0.0
     while True:
         progress("import", 0.0)
         started = clock()
         loaded = load(request, target, refused)
         imported = clock()
-        seconds[0] += imported - started
+        importing += imported - started
         see(interface_of(loaded))
-        work = _Work(request, target, passes, splitting, progress)
+        work = _Compiling(request, target, passes, splitting, progress)
         try:
             chain = replace(placed(_chain(loaded, work), request.placement), target_file=target_file(request))
         except Unsupported as error:
@@ -127,17 +121,15 @@ def build(
             refused |= found
             continue
         finally:
-            seconds[1] += clock() - imported
-            seconds[2] += work.calibrate_seconds
-        importing, compiling, calibrating = seconds
-        return Built(
-            chain, loaded.origin, loaded.original, importing, compiling, calibrating, work.passes_seconds
-        )
+            compiling += clock() - imported
+            calibrating += work.calibrate_seconds
+        seconds = Seconds(importing, compiling, passes=work.run.seconds, calibrate=calibrating)
+        return Job(chain, loaded.origin, loaded.original, seconds, chain.log)
 
 
 @dataclass
-class _Work:
-    """What all pieces of one model are compiled with, and how long the passes took for all of them."""
+class _Compiling:
+    """What all pieces of one model are compiled with, and what came of it."""
 
     request: Request
     target: Target | None
@@ -145,10 +137,11 @@ class _Work:
     splitting: Splitting
     progress: Progress
     names: frozenset[str] = frozenset()
-    """Of the values between the pieces of a placement."""
+    """Of the values between the pieces of a placement, whose names cuts do not take."""
     results: frozenset[str] | None = None
     """The outputs of a placement: its pieces have others too."""
-    passes_seconds: dict[str, float] = field(default_factory=dict)
+    run: Run = field(default_factory=Run)
+    """Of which the seconds of the passes are kept, of all pieces."""
     calibrate_seconds: float = 0.0
     log: list[str] = field(default_factory=list)
     wholes: list[Executable | None] = field(default_factory=list)
@@ -175,47 +168,27 @@ class _Work:
         return {memory: max(each[memory] for each in peaks) for memory in peaks[0]}
 
 
-def _chain(loaded: Loaded, work: _Work) -> Chain:
+# --- pieces of the model -----------------------------------------------------------------------------------
+
+
+def _chain(loaded: Loaded, work: _Compiling) -> Chain:
     """The module in one piece or cut, or all pieces of a placement."""
-    if loaded.placement is None:
-        assert loaded.module is not None
+    if loaded.module is not None:
         networks = [op for op in loaded.module.walk() if isinstance(op, NetworkOp)]
         names = tuple(networks[0].outputs) if len(networks) == 1 else ()
         return _network_chain(_pieces_of(loaded, loaded.module, "", work, work.request, work.progress), names, work)
+    assert loaded.placement is not None
     placement, request = loaded.placement, work.request
-    parts = placement.parts
-    work.names = frozenset(name for part in parts for name in (*part.inputs, *part.outputs))
-    work.results = frozenset(placement.outputs)
-    file = parts[0].model.file if parts else name_of(loaded, request)
-    samples = Samples(request, interface_of(loaded) or ())
-    pieces: list[Piece] = []
-    stem = re.sub(r"\W", "_", Path(file).stem)
-    for number, part in enumerate(parts):
-        name = f"{stem}_{number}"
-        if part.kind == "host":
-            from frustum.runtime.host.host_model import HostModel
-
-            model = HostModel(part.model.with_data(), part.model.file)
-            pieces.append(HostPiece(name, model, tuple(Fallback(f.name, f.op, f.reason) for f in part.fallbacks)))
-            with work.calibrating():
-                samples.through_host(model)
-            continue
-        module = import_onnx(part.model, network=name)
-        with work.calibrating():
-            own = replace(request, calibration=samples.of(module))
-            if number + 1 < len(parts):
-                samples.through_device(module)
-        if request.dump_ir is not None:
-            make_folder(request.dump_ir / name)
-            own = replace(own, dump_ir=request.dump_ir / name)
-        pieces += _pieces_of(loaded, module, name, work, own, _at(work.progress, number / len(parts))).pieces
+    file = placement.parts[0].model.file if placement.parts else name_of(loaded, request)
+    interface = tuple(interface_of(loaded) or ())
+    pieces = _placed_pieces(loaded, work, placement, Samples(request, interface), re.sub(r"\W", "_", Path(file).stem))
     policies = [str(p.executable.manifest["options"]["policy"]) for p in pieces if isinstance(p, DevicePiece)]
     return Chain(
         Path(file).stem,
         work.target or targets.load(DEFAULT_TARGET),
         policies[0] if policies else request.policy or "none",
         request.host or "auto",
-        tuple(interface_of(loaded) or ()),
+        interface,
         placement.outputs,
         tuple(pieces),
         file,
@@ -224,7 +197,52 @@ def _chain(loaded: Loaded, work: _Work) -> Chain:
     )
 
 
-def _network_chain(compiled: _Pieces, names: tuple[str, ...], work: _Work) -> Chain:
+def _placed_pieces(
+    loaded: Loaded, work: _Compiling, placement: Placement, samples: Samples, stem: str
+) -> list[Piece]:
+    """The parts of a placement one after the other, those of the device compiled; the calibration's samples go with
+    them."""
+    parts = placement.parts
+    work.names = frozenset(name for part in parts for name in (*part.inputs, *part.outputs))
+    work.results = frozenset(placement.outputs)
+    pieces: list[Piece] = []
+    for number, part in enumerate(parts):
+        name = f"{stem}_{number}"
+        if part.kind == "host":
+            from frustum.runtime.host.host_model import HostModel
+
+            model = HostModel(part.model.with_data(), part.model.file)
+            pieces.append(HostPiece(name, model, tuple(HostedLayer(f.name, f.op, f.reason) for f in part.fallbacks)))
+            with work.calibrating():
+                samples.through_host(model)
+            continue
+        module = import_onnx(part.model, network=name)
+        with work.calibrating():
+            own = replace(work.request, calibration=samples.of(module))
+            if number + 1 < len(parts):
+                samples.through_device(module)
+        if own.dump_ir is not None:
+            make_folder(own.dump_ir / name)
+            own = replace(own, dump_ir=own.dump_ir / name)
+        pieces += _pieces_of(loaded, module, name, work, own, _at(work.progress, number / len(parts))).pieces
+    return pieces
+
+
+def _at(progress: Progress, share: float) -> Progress:
+    """Progress of a piece, as that of the whole when it started."""
+    return lambda stage, _: progress(stage, share)
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """A network compiled: its pieces in order, its inputs and outputs."""
+
+    pieces: list[DevicePiece]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def _network_chain(compiled: _Pieces, names: tuple[str, ...], work: _Compiling) -> Chain:
     """The pieces of one network as a chain; `names`: its outputs, if the module told them before it was compiled."""
     first, *rest = compiled.pieces
     chain = chain_of(first.executable)
@@ -243,36 +261,20 @@ def _network_chain(compiled: _Pieces, names: tuple[str, ...], work: _Work) -> Ch
     )
 
 
-def _at(progress: Progress, share: float) -> Progress:
-    """Progress of a piece, as that of the whole when it started."""
-    return lambda stage, _: progress(stage, share)
-
-
-@dataclass(frozen=True)
-class _Pieces:
-    """A network compiled: its pieces in order, its inputs and outputs."""
-
-    pieces: list[DevicePiece]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
 def _pieces_of(
-    loaded: Loaded, module: ModuleOp, piece: str, work: _Work, request: Request, progress: Progress
+    loaded: Loaded, module: ModuleOp, piece: str, work: _Compiling, request: Request, progress: Progress
 ) -> _Pieces:
     """One module compiled; `piece` is its name, if it is not the only one."""
     request = with_own_types(request, loaded, module)
-    choices = with_weights(settle(loaded, module, request, work.target, work.passes), loaded, module, request)
+    choices = choices_for(loaded, module, request, work.target, work.passes)
     if request.dtype == INT8:
         with work.calibrating():
             calibrate_network(module, request, progress)
     kept = module.clone() if loaded.text is None else None  # a stage is a file already
-    with faults_shown(loaded, kept, choices, work.passes):
-        compiled = compile_module(
-            module, request.dump_ir, choices, work.passes, work.splitting, work.names, work.results, progress
-        )
+    with _faults_shown(loaded, kept, choices, work.passes):
+        compiled = _compiled(module, request.dump_ir, choices, work, progress)
     for name, seconds in compiled.passes.items():
-        work.passes_seconds[name] = work.passes_seconds.get(name, 0.0) + seconds
+        work.run.seconds[name] = work.run.seconds.get(name, 0.0) + seconds
     work.log += compiled.log
     executables = compiled.executables
     work.is_cut |= len(executables) > 1
@@ -280,3 +282,112 @@ def _pieces_of(
     only = piece if len(executables) == 1 else ""
     pieces = [DevicePiece(only or each.program.name, each) for each in executables]
     return _Pieces(pieces, compiled.inputs, compiled.outputs)
+
+
+# --- one module --------------------------------------------------------------------------------------------
+
+
+def _compiled(
+    module: ModuleOp, folder: Path | None, choices: Choices, work: _Compiling, progress: Progress
+) -> Compilation:
+    """The module's executables."""
+    if stop_of(module) == "imported":
+        _dump(folder)(STOPS[0], module)
+    if work.passes is not None:
+        return _run_passes(module, choices, work.passes, folder, progress)
+
+    def at_stop(piece: str) -> AtStop:
+        dump = _dump(folder / piece if folder and piece else folder)
+
+        def told(stop: str, module: ModuleOp) -> None:
+            dump(stop, module)
+            progress("compile", SHARES.get(stop, 0.0))
+
+        return told
+
+    def told_by_pass(share: float) -> None:
+        progress("compile", SHARES["typed"] + share * (SHARES["fused"] - SHARES["typed"]))
+
+    progress("compile", 0.0)
+    with listening(told_by_pass):
+        return compile_pieces(
+            module, None, choices, work.splitting, work.names, at_stop, measured=written_bytes, count_run=count_run,
+            results=work.results,
+        )  # fmt: skip
+
+
+def count_run(program: Program, page_bytes: Sequence[int], image: Image) -> Count:
+    """What the emulator counts in mode timing; `image`: address tables, which it reads, among what is in DRAM."""
+    target = from_json(json.loads(program.target))
+    expanded = with_tables(expand(program, target.chip.clusters, target.cluster.cores), image)
+    timeline = simulate(expanded, target, page_bytes)
+    counted = count(expanded, target, page_bytes, timeline.tables)
+    layers = zip(program.layers, timeline.layer_cycles.tolist(), counted.layer_dram_bytes.tolist(), strict=False)
+    return Count(
+        Cost(timeline.total_cycles, counted.dram_read_bytes + counted.dram_write_bytes),
+        {name: Cost(cycles, dram_bytes) for name, cycles, dram_bytes in layers},
+    )
+
+
+def written_bytes(executable: Executable) -> dict[MemoryName, int]:
+    """Of each memory on chip the highest address that is written, as reports have it."""
+    found = peak_bytes(Machine(executable).expanded)
+    return {"sram": found["sram"], "nram": found["nram"], "wram": found["wram"]}
+
+
+def _dump(folder: Path | None) -> AtStop:
+    """What writes a module as the file of its stop, in a folder that is made when it is needed."""
+    if folder is None:
+        return lambda stop, module: None
+
+    def write(stop: str, module: ModuleOp) -> None:
+        make_folder(folder)
+        name = f"{STOPS.index(stop):02}-{stop}.mlir" if stop in STOPS else f"{stop}.mlir"
+        with cannot_write(folder / name):
+            write_module(module, folder / name)
+
+    return write
+
+
+def _run_passes(
+    module: ModuleOp, choices: Choices, passes: Sequence[ModulePass], folder: Path | None, progress: Progress
+) -> Compilation:
+    """The passes of `--pipeline`, each dumped under its own name; they must lead to stop `fixed`."""
+    started, run = time.perf_counter(), Run()
+    for number, each in enumerate(passes):
+        progress("compile", number / len(passes))
+        try:
+            with run.timed(each.name):
+                each.apply(Context(), module)
+                module.verify()
+        except DiagnosticException as error:
+            raise UsageError(f"error: after pass '{each.name}': {one_line(error)}") from error
+        _dump(folder)(f"{number + 1:02}-{each.name}", module)
+    if (count := sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk())) != 1:
+        raise UsageError(f"error: --pipeline makes one executable, and after it the module has {count} networks")
+    if (stop := stop_of(module)) != STOPS[-1]:
+        raise UsageError(
+            f"error: --pipeline ends at stop '{stop}': an executable needs all passes to '{STOPS[-1]}'"
+        )
+    return one_piece(executable_of(module, choices), time.perf_counter() - started, run.seconds)
+
+
+@contextmanager
+def _faults_shown(
+    loaded: Loaded, kept: ModuleOp | None, choices: Choices, passes: Sequence[ModulePass] | None
+) -> Iterator[None]:
+    """Errors of MLIR text are shown in it; what speaks to the user passes; all else comes with the module that was to
+    be compiled with these choices or passes: `kept`, or else what the text says."""
+    try:
+        yield
+    except Exception as error:
+        if exit_code_of(error) is not None:
+            raise
+        if loaded.text is not None and isinstance(error, DiagnosticException):
+            raise Reported(loaded.text.error_in(operation_at_fault(error), one_line(error))) from error
+        if loaded.original is None and isinstance(error, DiagnosticException):
+            raise UsageError(f"module: error: {one_line(error)}") from error
+        if kept is None:
+            assert loaded.text is not None, "what does not come from text is kept"
+            kept = read_stage(loaded.text.file)[0]
+        raise CompilerFault(kept, choices, passes) from error

@@ -1,4 +1,5 @@
-"""Which numbers a network's values take: runs of the reference executor, their ranges left in the IR.
+"""`--dtype int8` on a floating-point model: which numbers its values take, in runs of the reference executor on given
+inputs, carried through the pieces; their ranges are left in the IR.
 
     calibrate(module, [{"data": image}, ...], method="percentile")
 
@@ -8,30 +9,49 @@ hundred-thousandth of the numbers, averaged over the inputs: few large numbers m
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
 
+from frustum.backend.pipeline import STOPS, stop_of
 from frustum.dialects import graph as g
+from frustum.dialects.choices import Method
 from frustum.dialects.graph.attributes import float_array
-from frustum.dialects.module import INPUT_RANGES, RANGE, SCALE
-from frustum.passes.graph.quantise import separate_activations, values_to_quantise
+from frustum.dialects.module import ACCURACY, DTYPE, INPUT_RANGES, RANGE, SCALE
+from frustum.passes.graph.canonicalize import Canonicalize
+from frustum.passes.graph.convert_type import ConvertType
+from frustum.passes.graph.fold_quantisation import FoldQuantisation
+from frustum.passes.graph.quantise import QuantiseNetwork, separate_activations, values_to_quantise
+from frustum.passes.graph.split_reductions import SplitReductions
+from frustum.passes.onnx.import_onnx import INT8
 from frustum.passes.weights import store_of
 from frustum.runtime.device.blas import single_threaded
 from frustum.runtime.diagnostics import node_name
+from frustum.runtime.host.oracle import random_inputs
 from frustum.runtime.kernels import Array, integer
+from frustum.runtime.model.chain import Interface, random_values
+from frustum.runtime.model.options import Request
+from frustum.runtime.model.request import words_of
+from frustum.runtime.progress import Progress
 from frustum.runtime.reference.graph import ReferenceExecutor, network_of
 
-__all__ = ["LayerAccuracy", "Method", "accuracy", "accuracy_of", "calibrate", "layer_values", "snr_db"]
+if TYPE_CHECKING:
+    from frustum.runtime.host.host_model import HostModel
 
-Method: TypeAlias = Literal["minmax", "percentile"]
+__all__ = [
+    "LayerAccuracy", "Samples", "accuracy", "accuracy_of", "calibrate", "calibrate_network", "layer_values", "snr_db",
+]  # fmt: skip
+
 Inputs: TypeAlias = Mapping[str, Array]
 Ends: TypeAlias = tuple[float, float]
 RUNS_AT_ONCE = min(2, os.cpu_count() or 1)
@@ -41,6 +61,10 @@ CHUNK = 1 << 18
 """Numbers whose squares are summed at once, so that they stay in the second-level cache."""
 OUTSIDE = 1e-5
 """The share of numbers beyond each end of a percentile range."""
+CALIBRATION_INPUTS = 8
+"""So many random inputs are looked at where none are given, or as many as `MOST_MACS` allows."""
+MOST_MACS = 20_000_000_000
+"""Multiply-accumulates of all those runs together (some seconds), above which one input is enough."""
 
 
 @dataclass(frozen=True)
@@ -185,3 +209,75 @@ def _scale_of(op: Operation) -> g.ScaleAttr | None:
         return last
     noted = op.attributes.get(SCALE)
     return noted if isinstance(noted, g.ScaleAttr) else None
+
+
+# --- of a chain --------------------------------------------------------------------------------------------
+
+
+def inputs_within(macs: int) -> int:
+    """How many random inputs a network of so many multiply-accumulates is calibrated on."""
+    return min(CALIBRATION_INPUTS, max(1, MOST_MACS // max(1, macs)))
+
+
+def macs_of(module: ModuleOp) -> int:
+    """Multiply-accumulates of the convolutions and matrix products of the module's network."""
+    return sum(_macs(op) for op in network_of(module).walk() if isinstance(op, g.ConvOp | g.MatmulOp))
+
+
+def _macs(op: g.ConvOp | g.MatmulOp) -> int:
+    outputs, second = math.prod(g.shape_of(op.results[0])), g.shape_of(op.operands[1])
+    if isinstance(op, g.ConvOp):
+        return outputs * math.prod(second[1:])
+    return outputs * second[-1 if op.trans_b else -2]
+
+
+def calibrate_network(module: ModuleOp, request: Request, progress: Progress) -> None:
+    """Leave in a floating-point network the ranges by which it becomes one of integers, and how exact that is."""
+    if stop_of(module) != STOPS[0] or words_of(module).get(DTYPE) == INT8:
+        return
+    progress("calibrate", 0.0)
+    passes: Sequence[ModulePass] = (SplitReductions(), Canonicalize(), ConvertType(to="f32"))
+    for each in passes:
+        each.apply(Context(), module)
+    seeds = range(request.calibration_seed, request.calibration_seed + inputs_within(macs_of(module)))
+    inputs = list(request.calibration) or [random_inputs(module, seed) for seed in seeds]
+    calibrate(module, inputs, request.calibrate or "minmax")
+    quantised = module.clone()
+    for step in (QuantiseNetwork(), Canonicalize(), FoldQuantisation()):
+        step.apply(Context(), quantised)
+    found = accuracy_of(module, quantised, inputs[0]) | {"calibration_inputs": len(inputs)}
+    module.attributes[ACCURACY] = StringAttr(json.dumps(found))
+
+
+class Samples:
+    """Inputs for calibration, carried through the pieces; nothing to do for other types than int8."""
+
+    def __init__(self, request: Request, inputs: Sequence[Interface]) -> None:
+        self.values: list[dict[str, Any]] = []
+        self._are_random = not request.calibration
+        self._macs = 0
+        if request.dtype != INT8:
+            return
+        first = request.calibration_seed
+        given = list(request.calibration)
+        self.values = [dict(sample) for sample in given] or [
+            random_values(inputs, seed) for seed in range(first, first + CALIBRATION_INPUTS)
+        ]
+
+    def of(self, module: ModuleOp) -> list[dict[str, Array]]:
+        """Those of a network of the chain, fewer from here on where it is much work."""
+        names = network_of(module).inputs
+        if self._are_random:
+            self._macs += macs_of(module)
+            self.values = self.values[: inputs_within(self._macs)]
+        return [{name: sample[name] for name in names} for sample in self.values]
+
+    def through_host(self, model: HostModel) -> None:
+        for sample in self.values:
+            sample.update(model.run({name: sample[name] for name in model.inputs}))
+
+    def through_device(self, module: ModuleOp) -> None:
+        executor = ReferenceExecutor(store_of(module))
+        with single_threaded():
+            for sample, inputs in zip(self.values, self.of(module), strict=True):
+                sample.update(executor.run_graph(module, inputs))

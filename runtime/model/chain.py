@@ -7,6 +7,7 @@ outputs of the whole.  A model that runs on the device as one executable is the 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +22,12 @@ from frustum.runtime.device.memory import DTYPES, host_type
 from frustum.runtime.failures import UsageError
 from frustum.runtime.host.inputs import HostArray, dtype_of, in_types_of, random_array
 from frustum.runtime.machine import InputError, check_inputs
-from frustum.runtime.model.placement import chips_of
 
 if TYPE_CHECKING:
     from frustum.runtime.host.host_model import HostModel
 
+WAYS = "one, each, or the number of a chip for every piece, as in 0,0,1,2"
+"""That an executable's chip can be said."""
 ELEMENTS: dict[np.dtype[Any], Element] = {dtype: element for element, dtype in DTYPES.items()}
 
 
@@ -46,7 +48,7 @@ class Interface:
 
 
 @dataclass(frozen=True)
-class Fallback:
+class HostedLayer:
     """A layer on the host, and why it is there."""
 
     name: str
@@ -79,7 +81,7 @@ class HostPiece:
 
     name: str
     model: HostModel
-    fallbacks: tuple[Fallback, ...]
+    fallbacks: tuple[HostedLayer, ...]
 
     kind = "host"
 
@@ -129,7 +131,7 @@ class Chain:
         return piece.executable if same else None
 
     @property
-    def fallbacks(self) -> list[Fallback]:
+    def fallbacks(self) -> list[HostedLayer]:
         return [each for piece in self.pieces if isinstance(piece, HostPiece) for each in piece.fallbacks]
 
     @property
@@ -169,6 +171,27 @@ def placed(chain: Chain, placement: str | None) -> Chain:
     chips = iter(chips_of(placement, len(chain.executables), chain.target))
     pieces = (replace(each, chip=next(chips)) if isinstance(each, DevicePiece) else each for each in chain.pieces)
     return replace(chain, pieces=tuple(pieces))
+
+
+def chips_of(placement: str, pieces: int, target: Target) -> tuple[int, ...]:
+    """The chip of each piece: all on chip 0 (`one`), each on the next (`each`), or as listed; else UsageError."""
+    if placement == "one":
+        return (0,) * pieces
+    if placement == "each":
+        return tuple(number % target.chips for number in range(pieces))
+    check_placement(placement)
+    chips = tuple(int(number) for number in placement.split(","))
+    if len(chips) != pieces:
+        raise UsageError(f"error: --placement {placement} is of {len(chips)} pieces, and there are {pieces}")
+    if not all(0 <= chip < target.chips for chip in chips):
+        raise UsageError(f"error: --placement {placement}: {target.name} has chips 0 to {target.chips - 1}")
+    return chips
+
+
+def check_placement(placement: str) -> None:
+    """UsageError unless it is one of the ways."""
+    if placement not in ("one", "each") and not re.fullmatch(r"\d+(,\d+)*", placement):
+        raise UsageError(f"error: --placement {placement!r}: it is {WAYS}")
 
 
 def flattened(values: Mapping[str, HostArray]) -> dict[str, Any]:

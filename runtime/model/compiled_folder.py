@@ -29,18 +29,28 @@ import hashlib
 import json
 import stat
 from collections.abc import Mapping
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from frustum.backend.file.executable import FORMAT_VERSION, fingerprint, read_json, write_executable
+from frustum.backend.file.container import ExecutableError
+from frustum.backend.file.executable import (
+    FORMAT_VERSION,
+    Executable,
+    fingerprint,
+    open_executable,
+    read_json,
+    write_executable,
+)  # fmt: skip
 from frustum.dialects.target import digest, from_json, to_json
 from frustum.runtime.failures import UsageError
-from frustum.runtime.model.chain import Chain, DevicePiece, Fallback, HostPiece, Interface, Piece
+from frustum.runtime.model.chain import Chain, DevicePiece, HostedLayer, HostPiece, Interface, Piece
+from frustum.runtime.model.sources import Origin
 
-__all__ = ["MANIFEST", "SCHEMA", "open_chain", "read_manifest", "write_chain"]
+__all__ = ["MANIFEST", "SCHEMA", "open_chain", "open_file", "open_folder", "read_manifest", "write_chain"]
 
 MANIFEST = "manifest.json"
 SCHEMA = 3
@@ -55,7 +65,7 @@ FAILURES = (KeyError, IndexError, TypeError, ValueError, AttributeError, Arithme
 Json: TypeAlias = dict[str, Any]
 
 
-def write_chain(folder: Path, chain: Chain, origin: Json | None) -> None:
+def write_chain(folder: Path, chain: Chain, origin: Origin | None) -> None:
     """The files of a chain."""
     pieces = [_write_piece(folder, piece) for piece in chain.pieces]
     manifest = {
@@ -69,7 +79,7 @@ def write_chain(folder: Path, chain: Chain, origin: Json | None) -> None:
         "dtype": chain.dtype,
         "policy": chain.policy,
         "host": chain.host,
-        "origin": origin,
+        "origin": asdict(origin) if origin else None,
         "inputs": [{"name": i.name, "dtype": i.dtype, "shape": i.shape} for i in chain.inputs],
         "outputs": [_output(chain, name) for name in chain.outputs],
         "pieces": pieces,
@@ -143,6 +153,27 @@ def open_chain(folder: Path, manifest: Json) -> Chain:
     return chain
 
 
+def open_folder(folder: Path) -> tuple[Chain, Origin | None]:
+    """The chain of a compiled folder, and where its model came from if the manifest tells."""
+    manifest = read_manifest(folder)
+    try:
+        origin = manifest["origin"]
+        found = Origin(str(origin["model"]), int(origin["weights_seed"])) if origin else None
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{folder / MANIFEST}: error: damaged: {type(error).__name__} {error}") from error
+    return open_chain(folder, manifest), found
+
+
+def open_file(path: Path) -> Executable:
+    """The executable in a file; UsageError for anything but an undamaged one."""
+    try:
+        return open_executable(path)
+    except OSError as error:
+        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
+    except ExecutableError as error:
+        raise UsageError(f"{path}: error: {str(error).removeprefix(f'{path}: ')}") from error
+
+
 def _write_piece(folder: Path, piece: Piece) -> Json:
     file = folder / f"{piece.name}{SUFFIXES[piece.kind]}"
     if isinstance(piece, DevicePiece):
@@ -200,8 +231,6 @@ def _read_piece(folder: Path, data: Mapping[str, Any]) -> Piece:
 
 
 def _device_piece(path: Path, name: str, data: Mapping[str, Any]) -> DevicePiece:
-    from frustum.runtime.model.sources import open_file
-
     executable = open_file(path)
     if fingerprint(path) != data["sha256"]:
         raise UsageError(f"{path}: error: damaged: it is not the file that {MANIFEST} lists")
@@ -211,7 +240,7 @@ def _device_piece(path: Path, name: str, data: Mapping[str, Any]) -> DevicePiece
 def _host_piece(path: Path, name: str, data: Mapping[str, Any]) -> HostPiece:
     from frustum.runtime.host.host_model import HostModel
 
-    layers = tuple(Fallback(str(e["name"]), str(e["op"]), str(e["reason"])) for e in data["layers"])
+    layers = tuple(HostedLayer(str(e["name"]), str(e["op"]), str(e["reason"])) for e in data["layers"])
     return HostPiece(name, HostModel.from_bytes(path.read_bytes(), str(path)), layers)
 
 

@@ -1,21 +1,35 @@
-"""A run of an executable, or of a chain of pieces, and its report."""
+"""A run of an executable, or of a chain of pieces, and its report; and when each piece of a chain runs.
+
+A chip runs one piece at a time.  A piece starts when its chip is free and all its inputs are in the DRAM of that
+chip; a value made on another chip is moved there once, as soon as it is made, by the inter-chip DMA of the chip it is
+on, which moves one value at a time.  Network inputs are everywhere before the run.  That is a list schedule over
+whole pieces with the cycles measured for each alone: pieces overlap where they do not depend on each other, and the
+DRAM port that a move shares with a running piece is not slowed down by it.
+
+Pieces of the host run on no chip and take no cycles.  What the device makes for them, and what they make for the
+device, crosses the link between host and chip, each value once in each direction, as soon as it is made; the link
+carries one value at a time, whichever way it goes.
+Source: docs/techniques/machine.md, "Host".
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
 from frustum.backend.file.executable import Executable
+from frustum.dialects.choices import Mode
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.loops import TIMES, clock
-from frustum.dialects.target import digest
+from frustum.dialects.target import Target, digest
+from frustum.dialects.target.durations import link_engine, transfer_cycles
 from frustum.runtime.host.inputs import HostArray
 from frustum.runtime.kernels import Array
-from frustum.runtime.machine import Machine, Mode
+from frustum.runtime.machine import Machine
 from frustum.runtime.model.chain import Chain, DevicePiece, chain_of, checked_values
-from frustum.runtime.model.placement import HOST, PieceWork, Schedule, schedule
 from frustum.runtime.progress import Progress
 from frustum.runtime.report.counters import Counters, count
 from frustum.runtime.report.report import (
@@ -32,6 +46,9 @@ from frustum.runtime.report.report import (
     weights_held,
 )
 from frustum.runtime.time.timeline import Timeline
+
+HOST = -1
+"""In the place of a chip."""
 
 
 @dataclass(frozen=True)
@@ -135,45 +152,26 @@ def report_of(
 
 
 def report_of_chain(
-    chain: Chain,
-    ran: RanChain,
-    check: Check | None = None,
-    seconds: Seconds | None = None,
+    chain: Chain, ran: RanChain, check: Check | None = None, seconds: Seconds | None = None
 ) -> Report:
     """The report of a run of all pieces."""
     seconds = seconds or Seconds()
-    runs: list[SubgraphRun] = []
     layers: list[LayerInfo] = []
     units: list[UnitInfo] = []
-    times = schedule_of(chain, ran)
-    starts = {piece.name: start for piece, (start, _) in zip(chain.pieces, times.pieces, strict=True)}
     for piece in chain.pieces:
-        if not isinstance(piece, DevicePiece):
-            layers += [LayerInfo(f.name, f.op, None, "host", f.reason) for f in piece.fallbacks]
-            continue
-        executable, own = piece.executable, ran.runs[piece.name]
-        runs.append(
-            SubgraphRun(
-                piece.name,
-                executable.program,
-                own.counters,
-                own.timeline,
-                executable.file_bytes,
-                piece.chip,
-                chain.passed(piece),
-                starts[piece.name],
-                tuple(name for name in chain.outputs if name in piece.outputs),
-            )
-        )
-        prefix = f"{piece.name}." if len(ran.runs) > 1 else ""
-        layers += layers_of(executable.manifest, prefix)
-        units += units_of(executable.manifest, prefix)
+        if isinstance(piece, DevicePiece):
+            prefix = f"{piece.name}." if len(ran.runs) > 1 else ""
+            layers += layers_of(piece.executable.manifest, prefix)
+            units += units_of(piece.executable.manifest, prefix)
+        else:
+            layers += [LayerInfo(each.name, each.op, None, "host", each.reason) for each in piece.fallbacks]
+    times = schedule_of(chain, ran)
     report = make_report(
         chain.model,
         chain.target,
         chain.dtype,
         chain.policy,
-        runs,
+        _subgraphs(chain, ran, times),
         layers=layers,
         units=units,
         check=check,
@@ -181,13 +179,32 @@ def report_of_chain(
         host=_host_run(chain, ran, times),
         splitting=_splitting(chain, ran, times),
     )
+    manifests = [each.manifest for each in chain.executables]
     report.data.update(target_file=chain.target_file, target_sha256=digest(chain.target))
-    report.data.update(accuracy_of(each.manifest for each in chain.executables))
-    report.data.update(weights_held(each.manifest for each in chain.executables))
+    report.data.update(accuracy_of(manifests) | weights_held(manifests))
     return report
 
 
-def schedule_of(chain: Chain, ran: RanChain) -> Schedule:
+def _subgraphs(chain: Chain, ran: RanChain, times: ChainSchedule) -> list[SubgraphRun]:
+    """The runs of the pieces on the device."""
+    return [
+        SubgraphRun(
+            piece.name,
+            piece.executable.program,
+            ran.runs[piece.name].counters,
+            ran.runs[piece.name].timeline,
+            piece.executable.file_bytes,
+            piece.chip,
+            chain.passed(piece),
+            start,
+            tuple(name for name in chain.outputs if name in piece.outputs),
+        )
+        for piece, (start, _) in zip(chain.pieces, times.pieces, strict=True)
+        if isinstance(piece, DevicePiece)
+    ]
+
+
+def schedule_of(chain: Chain, ran: RanChain) -> ChainSchedule:
     """When each piece runs, what moves between chips and over the host link; in mode functional all pieces take 0
     cycles.  Sizes are those in the device's types, which the executables say."""
     works = []
@@ -207,7 +224,7 @@ def schedule_of(chain: Chain, ran: RanChain) -> Schedule:
     return schedule(works, chain.target)
 
 
-def _host_run(chain: Chain, ran: RanChain, found: Schedule) -> HostRun:
+def _host_run(chain: Chain, ran: RanChain, found: ChainSchedule) -> HostRun:
     is_timed = all(each.timeline is not None for each in ran.runs.values())
     return HostRun(
         chain.host,
@@ -235,7 +252,7 @@ def accuracy_of(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"accuracy": list(layers.values()), "output_snr_db": outputs, "calibration_inputs": inputs}
 
 
-def _splitting(chain: Chain, ran: RanChain, found: Schedule) -> SplitRun | None:
+def _splitting(chain: Chain, ran: RanChain, found: ChainSchedule) -> SplitRun | None:
     """None for one executable alone, or none: nothing is split."""
     if not ran.runs or len(chain.pieces) < 2:
         return None
@@ -269,3 +286,136 @@ def units_of(manifest: Mapping[str, Any], prefix: str = "") -> list[UnitInfo]:
         )
         for number, (name, fact) in enumerate(facts)
     ]
+
+
+# --- when each piece runs ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PieceWork:
+    """A piece as the schedule sees it."""
+
+    inputs: tuple[str, ...]
+    outputs: Mapping[str, int]
+    """Values that it makes, with their bytes in DRAM."""
+    cycles: int
+    chip: int = 0
+
+
+@dataclass(frozen=True)
+class ValueMove:
+    """A value on its way from one chip's DRAM to another's, or over the link to or from the host: cycles [start, stop),
+    of which the link holds the DRAM port for `port_cycles`."""
+
+    value: str
+    size_bytes: int
+    source: int
+    destination: int
+    start: int
+    stop: int
+    port_cycles: int = 0
+
+
+@dataclass(frozen=True)
+class ChainSchedule:
+    """When each piece runs, as cycles [start, stop), the moves between chips, and what crosses to and from the host."""
+
+    pieces: tuple[tuple[int, int], ...]
+    moves: tuple[ValueMove, ...]
+    crossings: tuple[ValueMove, ...] = ()
+
+    @property
+    def total_cycles(self) -> int:
+        """When the last piece ends."""
+        return max((stop for _, stop in self.pieces), default=0)
+
+    def crossing_bytes(self, *, to_host: bool) -> int:
+        """Bytes on the host link in one direction; each crosses one DRAM port."""
+        return sum(each.size_bytes for each in self.crossings if (each.destination == HOST) == to_host)
+
+    @property
+    def link_cycles(self) -> int:
+        """How long the host link is busy."""
+        return sum(each.stop - each.start for each in self.crossings)
+
+    @property
+    def port_cycles(self) -> int:
+        """How long DRAM ports are held for the host."""
+        return sum(each.port_cycles for each in self.crossings)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that go from chip to chip; each crosses two DRAM ports."""
+        return sum(move.size_bytes for move in self.moves)
+
+
+def schedule(pieces: Sequence[PieceWork], target: Target) -> ChainSchedule:
+    """The list schedule of pieces in the order of the chain."""
+    return _Scheduler(target).run(pieces)
+
+
+@dataclass
+class _Scheduler:
+    target: Target
+    ready: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Of each value that a piece made and each chip that has it, since when."""
+    home: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each such value the chip that made it, and its bytes."""
+    free: dict[int, int] = field(default_factory=dict)
+    """Of each chip, when it has done its pieces so far."""
+    mover_free: dict[int, int] = field(default_factory=dict)
+    moves: list[ValueMove] = field(default_factory=list)
+    crossings: list[ValueMove] = field(default_factory=list)
+
+    def run(self, pieces: Sequence[PieceWork]) -> ChainSchedule:
+        times = []
+        for piece in pieces:
+            here = [self._arrival(name, piece.chip) for name in piece.inputs if name in self.home]
+            start = max([self.free.get(piece.chip, 0), *here])
+            stop = start + piece.cycles
+            times.append((start, stop))
+            if piece.chip != HOST:
+                self.free[piece.chip] = stop
+            for name, size_bytes in piece.outputs.items():
+                self.home[name] = (piece.chip, size_bytes)
+                self.ready[name, piece.chip] = stop
+        return ChainSchedule(tuple(times), tuple(self.moves), tuple(self.crossings))
+
+    def _arrival(self, name: str, chip: int) -> int:
+        """When a value is in the DRAM of a chip, or in the host's memory; moved there if it was not."""
+        source, size_bytes = self.home[name]
+        if (name, chip) in self.ready:
+            return self.ready[name, chip]
+        if HOST in (source, chip):
+            self._cross(name, source, chip)
+        else:
+            start = max(self.ready[name, source], self.mover_free.get(source, 0))
+            dram = self.target.chip.dram
+            link = link_engine(self.target, "chip")
+            moved = transfer_cycles(self.target, link, dram, dram, size_bytes, size_bytes, size_bytes)
+            stop = start + int(moved.engine)
+            self.mover_free[source] = stop
+            self.ready[name, chip] = stop + int(moved.latency)
+            self.moves.append(ValueMove(name, size_bytes, source, chip, start, stop + int(moved.latency)))
+        return self.ready[name, chip]
+
+    def _cross(self, name: str, source: int, destination: int) -> None:
+        """Over the host link; from where a value came to first, other chips get it from each other."""
+        _, size_bytes = self.home[name]
+        port_cycles = ceil_div(size_bytes, self.target.chip.dram.port_bytes_per_cycle)
+        cycles = max(ceil_div(size_bytes, self.target.host_link_bytes_per_cycle), port_cycles)
+        start = self._first_gap(self.ready[name, source], cycles)
+        self.crossings.append(
+            ValueMove(name, size_bytes, source, destination, start, start + cycles, port_cycles)
+        )
+        self.ready[name, destination] = start + cycles
+        if destination != HOST:
+            self.home[name] = destination, size_bytes
+
+    def _first_gap(self, ready: int, cycles: int) -> int:
+        """The first cycle from `ready` on from which the link is free for so long."""
+        for each in sorted(self.crossings, key=lambda each: each.start):
+            if ready + cycles <= each.start:
+                break
+            ready = max(ready, each.stop)
+        return ready

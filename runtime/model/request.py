@@ -1,79 +1,66 @@
-"""What the user asks of the compiler, and what of it can be checked before a model is read."""
+"""What the user asks, and the module that it is asked of: MODEL read, its options held against it, its target, element
+type and policy set.
+
+Where an option has no effect, and what is one of a few words, is declared in `options.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from frustum.backend import targets
-from frustum.backend.pipeline import Borders
+from frustum.backend.pipeline import FLOATS, STOPS, Choices, stop_of
 from frustum.backend.refuse import parse_refusal
-from frustum.backend.split_compile import Splitting, When
-from frustum.dialects.target import Target
-from frustum.passes.fuse.policy import problems_of
+from frustum.backend.split_compile import Splitting
+from frustum.dialects.foreign import is_foreign
+from frustum.dialects.graph import NetworkOp
+from frustum.dialects.isa.sync import ExternalOp, ProgramOp
+from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, DTYPE, MODEL, POLICY, TARGET
+from frustum.dialects.target import Target, to_attribute
+from frustum.passes.analysis.module import target_of
+from frustum.passes.fuse.fuse_layers import FuseLayers
+from frustum.passes.fuse.policy import CUTS, PolicyError, chosen, parse_policy, problems_of
+from frustum.passes.graph.map_sizes import check_dram
+from frustum.passes.graph.outline import OutlineNetworks, layers_outside
+from frustum.passes.graph.split_outputs import joined
 from frustum.passes.onnx.import_onnx import INT8
 from frustum.passes.tile.orders import parse_order
-from frustum.runtime.failures import UsageError
+from frustum.passes.weights import WeightStore, attach, store_of
+from frustum.runtime.diagnostics import Source, node_name
+from frustum.runtime.failures import UsageError, say
+from frustum.runtime.host.inputs import dtype_of, network_inputs
 from frustum.runtime.kernels import Array
-from frustum.runtime.model.calibration import Method
+from frustum.runtime.model.chain import Interface
+from frustum.runtime.model.options import Request, refuse_beside_pipeline, refuse_imported, refuse_late
+from frustum.runtime.model.sources import Origin, kind_of, read_stage, read_zoo
 from frustum.runtime.pipeline_text import parse_passes
 from frustum.runtime.universe import FRUSTUM
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from frustum.passes.onnx.place_host import HostMode
+    from frustum.passes.onnx.place_host import Placement
 
-Model: TypeAlias = Union[str, Path, "ModelProto", ModuleOp]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is to be compiled, and how; None is what the model says, or else the default."""
-
-    model: Model
-    target: str | Path | Target | None = None
-    dtype: str | None = None
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    batch: int | None = None
-    policy: str | None = None
-    pipeline: str | None = None
-    dump_ir: Path | None = None
-    weights_seed: int | None = None
-    calibrate: Method | None = None
-    """How `int8` finds the ranges of a floating-point model; minmax if it is not said."""
-    calibration: Sequence[Mapping[str, Array]] = ()
-    """The inputs it looks at; random ones, the first from `calibration_seed`, if none are given."""
-    calibration_seed: int = 0
-    host: HostMode | None = None
-    """What may run on the host; auto if it is not said."""
-    compress_weights: str | None = None
-    """How weights are compressed; where it is better if that is not said."""
-    weights: str | None = None
-    """How weights that all clusters need are held; replicated if it is not said."""
-    constants: Mapping[str, Array] = field(default_factory=dict)
-    """Values of inputs that are really constants."""
-    split: When | None = None
-    """Where networks are cut; auto if it is not said."""
-    refuse: str | None = None
-    """How pieces are fused again; with `auto`, where it is no worse, if that is not said."""
-    placement: str | None = None
-    """The chip of each executable, as `chips_of` reads it; all on one if it is not said."""
-    order: str | None = None
-    """The order of tiles, as `parse_order` reads it; the planner's if it is not said."""
-    borders: Borders | None = None
-    """What happens at borders of tiles."""
-    dtype_is_stored: bool = False
-    """Whether `dtype` is what the target's options say: it gives way where a model has its types already."""
+DEFAULT_TARGET = "default"
+AUTO = "auto"
+"""Of `--compress-weights`: where it is better."""
+INTEGERS = frozenset({"i8", "i16"})
+OUTLINED = "frustum-graph-outline makes networks of such layers"
 
 
-def given_target(name: str | Path | Target | None) -> Target | None:
+# --- before the model is read ------------------------------------------------------------------------------
+
+
+def given_target(request: Request) -> Target | None:
     """The target asked for, read from its file; None where none is said."""
+    name = request.target
     return name if name is None or isinstance(name, Target) else targets.load(name, problems_of)
 
 
@@ -93,37 +80,281 @@ def with_stored_dtype(request: Request, target: Target) -> Request:
 
 def passes_of(request: Request) -> Sequence[ModulePass] | None:
     """The passes of `--pipeline`; None for the default ones."""
-    if request.pipeline is None:
-        return None
-    of_passes = (
-        ("--dtype", None if request.dtype == INT8 else request.dtype), ("--policy", request.policy),
-        ("--compress-weights", request.compress_weights), ("--weights", request.weights),
-        ("--order", request.order), ("--borders", request.borders),
-    )  # fmt: skip
-    for option, value in of_passes:
-        if value is not None:
-            raise UsageError(
-                f"error: {option} is of the default pipeline: write it as an option of a pass in --pipeline"
-            )
-    return parse_passes(FRUSTUM.all_passes, request.pipeline)
-
-
-def check_order(request: Request) -> None:
-    """UsageError unless `--order` is an order of tiles."""
-    try:
-        if request.order is not None:
-            parse_order(request.order)
-    except ValueError as error:
-        raise UsageError(f"error: --order {error}") from error
+    refuse_beside_pipeline(request)
+    return None if request.pipeline is None else parse_passes(FRUSTUM.all_passes, request.pipeline)
 
 
 def splitting_of(request: Request) -> Splitting:
-    """Where networks are cut and how their pieces are fused again."""
-    for option, value in (("--split", request.split), ("--refuse", request.refuse)):
-        if value is not None and request.pipeline is not None:
-            raise UsageError(f"error: {option} is of the default pipeline: --pipeline makes one executable")
+    """Where networks are cut and how their pieces are fused again; UsageError where `--refuse` or `--order` is none."""
+    word = "--order"
     try:
+        if request.order is not None:
+            parse_order(request.order)
+        word = "--refuse"
         refusal = parse_refusal(request.refuse) if request.refuse is not None else None
     except ValueError as error:
-        raise UsageError(f"error: --refuse {error}") from error
+        raise UsageError(f"error: {word} {error}") from error
     return Splitting(request.split or "auto", refusal)
+
+
+# --- the model ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A module at some stop, or a model in pieces; where it came from, and its text if it came from MLIR text."""
+
+    module: ModuleOp | None = None
+    placement: Placement | None = None
+    origin: Origin | None = None
+    original: ModelProto | Path | None = None
+    text: Source | None = None
+
+
+def load(request: Request, target: Target | None = None, refused: Mapping[str, str] | None = None) -> Loaded:
+    """The module of a model, at the stop it is at, or its pieces; `refused` nodes are on the host."""
+    model, refused = request.model, refused or {}
+    if isinstance(model, ModuleOp):
+        refuse_imported(request, "a module")
+        return Loaded(_own(model.clone(), store_of(model)))
+    if not isinstance(model, str | Path):
+        return _import(model, request, None, target, refused, Loaded(original=model))
+    text = str(model)
+    kind = kind_of(text)
+    if kind != "zoo" and request.weights_seed is not None:
+        raise UsageError("error: --weights-seed is for zoo: models")
+    if kind == "zoo":
+        seed = request.weights_seed or 0
+        proto = read_zoo(text, seed)
+        return _import(proto, request, text, target, refused, Loaded(origin=Origin(text, seed), original=proto))
+    if kind == "stage":
+        refuse_imported(request, text)
+        module, source = read_stage(text)
+        return Loaded(_own(module, store_of(module)), text=source)
+    if kind == "onnx":
+        path = Path(text)
+        found = Loaded(origin=Origin(str(path.resolve())), original=path)
+        return _import(path, request, None, target, refused, found)
+    raise UsageError(f"{text}: error: is compiled already")
+
+
+def _import(
+    source: ModelProto | Path,
+    request: Request,
+    name: str | None,
+    target: Target | None,
+    refused: Mapping[str, str],
+    found: Loaded,
+) -> Loaded:
+    """An ONNX model as a module where all of it is for the device, else as pieces."""
+    from frustum.passes.onnx.place_host import Placement, import_or_place
+
+    result = import_or_place(
+        source,
+        target or targets.load(DEFAULT_TARGET),
+        request.host or "auto",
+        batch=request.batch,
+        shapes=dict(request.shapes) or None,
+        name=name,
+        constants=request.constants,
+        refused=refused,
+        exact=request.dtype in (None, "model"),
+    )
+    if isinstance(result, Placement):
+        return replace(found, placement=result)
+    return replace(found, module=result)
+
+
+def constants_of_run(
+    request: Request, model: ModelProto, arrays: Mapping[str, Array]
+) -> Mapping[str, Array]:
+    """The request's constants, and those of a run's inputs that have to be some for more of the model's nodes to
+    run on the device."""
+    from frustum.passes.onnx.place_host import constant_inputs
+
+    if request.host == "only":
+        return request.constants
+    return constant_inputs(model, arrays, bound=request.constants, exact=request.dtype in (None, "model"))
+
+
+def may_fall_back(loaded: Loaded, request: Request) -> bool:
+    """Whether nodes may move to the host: those of an ONNX model, in mode auto."""
+    return loaded.original is not None and request.host in (None, "auto")
+
+
+def interface_of(loaded: Loaded) -> tuple[Interface, ...] | None:
+    """The inputs of the whole; None where a module has lost them."""
+    if loaded.placement is not None:
+        return tuple(Interface(each.name, each.dtype, each.shape) for each in loaded.placement.inputs)
+    assert loaded.module is not None
+    module = loaded.module
+    if CHAIN_INPUTS in module.attributes:
+        module = ModuleOp([joined(module)[0]])
+    found = network_inputs(module)
+    return None if found is None else tuple(Interface(e.name, dtype_of(e).name, e.shape) for e in found)
+
+
+def name_of(loaded: Loaded, request: Request) -> str:
+    if isinstance(request.model, str | Path):
+        return str(request.model)
+    return words_of(loaded.module).get(MODEL, "module") if loaded.module is not None else "model.onnx"
+
+
+def words_of(module: ModuleOp) -> dict[str, str]:
+    """The module's attributes that are text."""
+    return {name: a.data for name, a in module.attributes.items() if isinstance(a, StringAttr)}
+
+
+def _own(module: ModuleOp, store: WeightStore) -> ModuleOp:
+    """The module with its store in memory, where copies of the module find what passes add to it."""
+    attach(module, store)
+    return module
+
+
+# --- the module ----------------------------------------------------------------------------------------------
+
+
+def with_own_types(request: Request, loaded: Loaded, module: ModuleOp) -> Request:
+    """The request for this module: the element type of the target's options acts on floating-point ONNX models alone;
+    integers and stages have their types."""
+    is_open = loaded.original is not None and words_of(module).get(DTYPE) != INT8
+    return request if is_open or not request.dtype_is_stored else replace(request, dtype=None)
+
+
+def choices_for(
+    loaded: Loaded,
+    module: ModuleOp,
+    request: Request,
+    target: Target | None,
+    passes: Sequence[ModulePass] | None,
+) -> Choices:
+    """Give the module its target and policy; UsageError where it is past the stop that an option is for."""
+    name = name_of(loaded, request)
+    stop = _stop_of_network(loaded, module, passes, name)
+    is_fused = STOPS.index(stop) >= STOPS.index("fused")
+    _set_target(module, target, name, stop if is_fused else None)
+    if not is_fused:
+        for network in module.walk():
+            if isinstance(network, NetworkOp):
+                check_dram(network, target_of(module))
+    noted = words_of(module)
+    _check_types(request, noted[DTYPE], name)
+    policy: tuple[str | None, str | None, str | None] = (noted.get(POLICY), None, None)
+    if is_fused:
+        own = {"dtype": noted[DTYPE], "policy": noted.get(POLICY)}
+        refuse_late(request, name, STOPS[: STOPS.index(stop) + 1], own)
+    else:
+        policy = _set_policy(module, request.policy or noted.get(POLICY), passes)
+    compression = request.compress_weights or AUTO
+    if compression == AUTO and policy[0] == "none":
+        compression = "none"  # the reference to beat has everything as it is
+    alike = {each.name: getattr(request, each.name, None) for each in fields(Choices)}
+    return replace(
+        Choices(**{name: value for name, value in alike.items() if value is not None}),
+        dtype=noted[DTYPE] if request.dtype in (None, "model") else request.dtype,
+        policy=policy[0],
+        rules=policy[1],
+        thresholds=policy[2],
+        compression=compression,
+        if_better=compression == AUTO,
+    )
+
+
+def _stop_of_network(
+    loaded: Loaded, module: ModuleOp, passes: Sequence[ModulePass] | None, name: str
+) -> str:
+    """The stop of a module that says its element type; UsageError unless it has one network, or is as it was cut."""
+    is_cut = CHAIN_INPUTS in module.attributes and CHAIN_OUTPUTS in module.attributes
+    if not any(isinstance(each, OutlineNetworks) for each in passes or ()):
+        outside = _warn_of_layers_outside(loaded, module, name)
+        if not is_cut and sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk()) != 1:
+            hint = f" ({outside} layers stand in none: {OUTLINED})" if outside else ""
+            raise UsageError(f"{name}: error: there is not exactly one network in it{hint}")
+    _note_dtype(module, name)
+    stop = stop_of(module)
+    if is_cut and stop != STOPS[0]:
+        raise UsageError(f"{name}: error: several networks are continued as they were cut, not at stop '{stop}'")
+    return stop
+
+
+def _warn_of_layers_outside(loaded: Loaded, module: ModuleOp, name: str) -> int:
+    """Say of each layer that is in no network, and so is not compiled, where it stands; how many they are."""
+    outside = [] if loaded.original is not None else list(layers_outside(module))
+    for op in outside:
+        node = node_name(op.location)
+        what = f"'{op.name}' op" + (f' ("{node}")' if node else "")
+        place = loaded.text.place_of(op) if loaded.text is not None else name
+        say(f"{place}: warning: {what} stands in no network and is not compiled: {OUTLINED}")
+    return len(outside)
+
+
+def _note_dtype(module: ModuleOp, name: str) -> None:
+    """Give a module that does not say it its element type on the device, that of its tensors (biases may be f32)."""
+    if isinstance(module.attributes.get(DTYPE), StringAttr):
+        return
+    found = {element for op in module.walk() for element in _elements_of(op)}
+    floats = sorted(found & FLOATS.keys() - {"f32"})
+    if found & INTEGERS:
+        own = INT8
+    elif len(floats) < 2 and found & FLOATS.keys():
+        (own,) = floats or ["f32"]
+    else:
+        kinds = " and ".join(floats) or "no floating-point type"
+        raise UsageError(
+            f"{name}: error: the module has no {DTYPE}, and its tensors, of {kinds}, do not tell it: allowed are "
+            f"{', '.join((*FLOATS, INT8))}"
+        )
+    module.attributes[DTYPE] = StringAttr(own)
+
+
+def _elements_of(op: Operation) -> set[str]:
+    """The element types of what an operation of ours gives, as they are called on the device."""
+    if isinstance(op, ExternalOp):
+        return {op.element.data}
+    if is_foreign(op):
+        return set()
+    arguments = op.body.block.args if isinstance(op, NetworkOp) else ()
+    types = [value.type for value in (*arguments, *op.results)]
+    return {str(kind.element_type) for kind in types if isinstance(kind, TensorType)}
+
+
+def _check_types(request: Request, own: str, name: str) -> None:
+    if own == INT8 and request.dtype not in (None, "model", INT8):
+        raise UsageError(f"{name}: error: --dtype {request.dtype}: it is a model of integers, which have their types")
+    if request.calibrate is not None and (request.dtype != INT8 or own == INT8):
+        raise UsageError(f"{name}: error: --calibrate needs --dtype int8 and a floating-point model")
+
+
+def _set_target(module: ModuleOp, target: Target | None, name: str, fused_at: str | None) -> None:
+    own = module.attributes.get(TARGET)
+    if target is None and own is None:
+        target = targets.load(DEFAULT_TARGET)
+    if target is None:
+        return
+    given = to_attribute(target)
+    if fused_at is not None and own != given:
+        made_for = target_of(module).name if own is not None else "another target"
+        raise UsageError(
+            f"{name}: error: at stop '{fused_at}' it is made for {made_for}: --target {target.name} comes too late"
+        )
+    module.attributes[TARGET] = given
+
+
+def _set_policy(
+    module: ModuleOp, name: str | None, passes: Sequence[ModulePass] | None
+) -> tuple[str, str | None, str | None]:
+    """The policy with its rules and thresholds: what is asked for, or else what the target's options say."""
+    own, rules, thresholds = target_of(module), None, None
+    fuse = next((each for each in passes or () if isinstance(each, FuseLayers)), None)
+    if fuse is not None:
+        name, rules, thresholds = CUTS if fuse.cuts else fuse.policy, fuse.rules, fuse.thresholds
+    stored = chosen(None, None, None, own.options)
+    policy = chosen(name, rules, thresholds, own.options)
+    if rules is None and thresholds is None and name == stored[0]:  # a dumped stage notes the name alone
+        policy = stored
+    try:
+        parse_policy(*policy)
+    except PolicyError as error:
+        raise UsageError(f"target {own.name}: error: options: {error}") from error
+    module.attributes[POLICY] = StringAttr(policy[0])
+    return policy

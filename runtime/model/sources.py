@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from xdsl.dialects.builtin import ModuleOp
 
-    from frustum.backend.file.executable import Executable
-    from frustum.runtime.diagnostics import Source as Text
+    from frustum.runtime.diagnostics import Source
     from frustum.runtime.model.chain import Chain
+    from frustum.runtime.report.report import Seconds
 
 Kind: TypeAlias = Literal["zoo", "folder", "executable", "stage", "onnx"]
 
@@ -52,6 +53,29 @@ class Origin:
                 f"{path}: error: the model is not there any more, so there is nothing to check against"
             )
         return path
+
+
+@dataclass(frozen=True)
+class Job:
+    """MODEL as a chain of executables and host pieces, made now or before; where it is from, and how long it took."""
+
+    chain: Chain
+    origin: Origin | None
+    original: ModelProto | Path | None
+    """The model for the oracle, where it is at hand."""
+    seconds: Seconds
+    log: Sequence[str] = ()
+    """What was said about cutting and fusing networks again, if that was now."""
+
+    def model_for_check(self, name: str) -> ModelProto | Path:
+        """What the oracle runs; UsageError where nobody knows."""
+        if self.original is not None:
+            return self.original
+        if self.origin is not None:
+            return self.origin.load()
+        raise UsageError(
+            f"{name}: error: there is no model to check against: --check needs the .onnx file or zoo:NAME"
+        )
 
 
 def kind_of(text: str) -> Kind:
@@ -92,7 +116,7 @@ def read_zoo(text: str, weights_seed: int) -> ModelProto:
     return zoo_model(text.removeprefix(ZOO_PREFIX), weights_seed)
 
 
-def read_stage(path: str) -> tuple[ModuleOp, Text]:
+def read_stage(path: str) -> tuple[ModuleOp, Source]:
     """A module from MLIR text, and the text for messages; `Reported` where it is wrong."""
     from xdsl.context import Context
     from xdsl.dialects.builtin import Builtin
@@ -128,32 +152,6 @@ def _check_order(module: ModuleOp) -> None:
                 if isinstance(operand.owner, Operation) and operand.owner not in seen:
                     raise VerifyException(f"'{op.name}': operand {number} is made behind it, by '{operand.owner.name}'")
         seen.add(op)
-
-
-def open_folder(folder: Path) -> tuple[Chain, Origin | None]:
-    """The chain of a compiled folder, and where its model came from if the manifest tells."""
-    from frustum.runtime.model.compiled_folder import MANIFEST, open_chain, read_manifest
-
-    manifest = read_manifest(folder)
-    try:
-        origin = manifest["origin"]
-        found = Origin(str(origin["model"]), int(origin["weights_seed"])) if origin else None
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{folder / MANIFEST}: error: damaged: {type(error).__name__} {error}") from error
-    return open_chain(folder, manifest), found
-
-
-def open_file(path: Path) -> Executable:
-    """The executable in a file; UsageError for anything but an undamaged one."""
-    from frustum.backend.file.container import ExecutableError
-    from frustum.backend.file.executable import open_executable
-
-    try:
-        return open_executable(path)
-    except OSError as error:
-        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
-    except ExecutableError as error:
-        raise UsageError(f"{path}: error: {str(error).removeprefix(f'{path}: ')}") from error
 
 
 def _meant(text: str) -> str:

@@ -2,20 +2,28 @@
 
 Exit codes: 0 good, 1 internal error (a reproducer is written), 2 bad usage or bad input, 3 numbers differ,
 4 does not fit the target.  Every error is one line on stderr for each problem; FRUSTUM_DEBUG=1 shows tracebacks.
+
+What can be typed is declared in runtime/model/options.py; a command's module is loaded when it runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
+import shlex
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
 
 from frustum.dialects.loops import TIMES
 from frustum.runtime.compatibility import warn_outside_range
 from frustum.runtime.failures import (
+    BAD_INPUT,
     GOOD,
     INTERNAL_ERROR,
     INTERRUPTED,
@@ -23,22 +31,53 @@ from frustum.runtime.failures import (
     exit_code_of,
     message_of,
     say,
-    write_reproducer,
-)
+)  # fmt: skip
+from frustum.runtime.model.options import (
+    CompileOptions,
+    InspectOptions,
+    RunOptions,
+    TargetsOptions,
+    WarmUpOptions,
+    add_options,
+    options_from,
+)  # fmt: skip
 from frustum.runtime.report.terminal import show
-from frustum.runtime.tools.arguments import parse_arguments
+
+COMMANDS: dict[str, tuple[type[Any], str, str]] = {
+    "run": (
+        RunOptions, "compile (or load), emulate, report",
+        "Compile (or load) a model, run it on the emulated machine, print the report.",
+    ),
+    "compile": (
+        CompileOptions, "write the executable and manifest.json to a folder",
+        "Compile a model into a folder that `frustum run` takes.",
+    ),
+    "inspect": (
+        InspectOptions, "what is in an executable, a compiled folder, a model",
+        "Show what is in an executable, a compiled folder, a model or a dumped stage.",
+    ),
+    "targets": (
+        TargetsOptions, "list the shipped targets, print one, or check a file",
+        "List the shipped targets, print one as YAML with its comments, or check a target file.",
+    ),
+    "warm-up": (
+        WarmUpOptions, "compile the emulator's loops now",
+        "Compile the emulator's loops and keep them, so that no run has to.",
+    ),
+}  # fmt: skip
+"""Options, help, description.  Each is a module beside this one (`_` for `-`) with `main(options) -> exit code`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool; the exit code."""
     words, subject = list(sys.argv[1:] if arguments is None else arguments), "frustum"
     try:
-        options = _parsed(words)
-        subject = getattr(options, "model", subject)
+        typed = _typed(words)
+        subject, command = typed.get("model", subject), typed.pop("command")
+        options = options_from(COMMANDS[command][0], typed)
         warn_outside_range()
         TIMES.announce = say
-        name = options.command.replace("-", "_")
-        code: int = import_module(f"frustum.runtime.tools.commands.{name}").main(options)
+        code: int = import_module(f"frustum.runtime.tools.{command.replace('-', '_')}").main(options)
         show("")
         return code
     except BrokenPipeError:  # `frustum inspect ... | head` is no error; keep Python from flushing again
@@ -53,13 +92,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error, words, subject)
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The options; what --help and --version print is through before they end the command."""
+# --- what can be typed -------------------------------------------------------------------------------------
+
+
+def _typed(words: Sequence[str]) -> dict[str, Any]:
+    """The command and the options that are said; what --help and --version print is through before they end it.
+
+    SystemExit with code 2 and one line on stderr where the words are wrong.
+    """
     try:
-        return parse_arguments(words)
+        return vars(_parser().parse_args(words))
     except SystemExit:
         show("")
         raise
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="frustum", description="Compile neural networks, and run them on an emulated accelerator."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (kind, said, description) in COMMANDS.items():
+        add_options(commands.add_parser(name, help=said, description=description), kind)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line, options in full; what is not said is left out."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"{self.prog}: error: {message} ({self.prog} --help shows what there is)\n")
+
+
+class _Version(argparse.Action):
+    """Looks versions up only when asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        show(f"frustum {version('frustum')}, xDSL {version('xdsl')}, onnx {version('onnx')}\n")
+        parser.exit()
+
+
+# --- what went wrong ---------------------------------------------------------------------------------------
 
 
 def _failed(error: Exception, words: Sequence[str], subject: str) -> int:
@@ -71,13 +150,57 @@ def _failed(error: Exception, words: Sequence[str], subject: str) -> int:
     fault = error if isinstance(error, CompilerFault) else None
     if fault is not None and isinstance(fault.__cause__, Exception):
         error = fault.__cause__
-    kept = write_reproducer(error, words, fault)
+    kept = _write_reproducer(error, words, fault)
     where = f"a reproducer is in {kept}" if kept else "no reproducer could be written"
     first_line = (str(error).splitlines() or [""])[0]
     say(
         f"frustum: internal error: {type(error).__name__}: {first_line} ({where}; FRUSTUM_DEBUG=1 shows the traceback)"
     )
     return INTERNAL_ERROR
+
+
+def _write_reproducer(error: Exception, words: Sequence[str], fault: CompilerFault | None) -> Path | None:
+    """A file from which the error can be reported: command, versions, traceback, and the module that `frustum-opt` runs
+    to the same error.
+
+    It lies in a new folder that only the user can enter.  Its location; None where it cannot be written.
+    """
+    comments = _circumstances(error, words)
+    for parent in (tempfile.gettempdir(), str(Path.cwd())):
+        try:
+            file = Path(tempfile.mkdtemp(prefix="frustum-crash-", dir=parent)) / "reproducer.mlir"
+            if fault is None:
+                file.write_text("\n".join(comments) + "\n", encoding="utf-8", errors="backslashreplace")
+            else:
+                from frustum.runtime.tools.reproducer import write_module_before_fault
+
+                write_module_before_fault(file, fault, comments)
+        except OSError:
+            continue
+        return file
+    return None
+
+
+def _circumstances(error: BaseException, words: Sequence[str]) -> list[str]:
+    """What to know beside the module, as comments of MLIR text."""
+    lines = [
+        f"frustum {shlex.join(words)}",
+        f"Python {platform.python_version()} on {platform.platform()}, {', '.join(_versions())}",
+        *"".join(traceback.format_exception(error)).splitlines(),
+    ]
+    return [f"// {line}".rstrip() for line in lines]
+
+
+def _versions() -> list[str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = []
+    for package in ("frustum", "xdsl", "numpy", "onnx", "onnxruntime"):
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"no {package}")
+    return found
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,16 @@ import onnx
 from onnx import ModelProto, NodeProto, helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
+from frustum.dialects.choices import Mode
 from frustum.runtime.host.host_model import type_of
 from frustum.runtime.host.inputs import HostArray
 from frustum.runtime.kernels import Array
-from frustum.runtime.machine import InputError, Mode
+from frustum.runtime.machine import InputError
 from frustum.runtime.model.build import build
 from frustum.runtime.model.chain import Chain
 from frustum.runtime.model.execution import execute_chain, report_of_chain
-from frustum.runtime.model.request import Request
-from frustum.runtime.model.source_module import constants_of_run
+from frustum.runtime.model.options import Request
+from frustum.runtime.model.request import constants_of_run
 
 __all__ = ["FrustumBackend", "Prepared", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
 
@@ -94,13 +96,7 @@ class Prepared(BackendRep):
         return self._chains[key]
 
     def _build(self, shapes: Mapping[str, Sequence[int]], constants: Mapping[str, Array]) -> Chain:
-        request = self.request
-        return build(
-            Request(
-                self.model, request.target, request.dtype, shapes, None, request.policy,
-                host=request.host, constants=constants,
-            )
-        ).chain  # fmt: skip
+        return build(replace(self.request, shapes=shapes, constants=constants)).chain
 
     def _compile_at_once(self) -> None:
         """If nothing has to be known of the inputs that the model does not say."""

@@ -19,7 +19,7 @@ from frustum.backend.pipeline import Choices, Run
 from frustum.backend.refuse import STRATEGIES, Limits, Refusal
 from frustum.backend.split_compile import Splitting, compile_pieces
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.runtime.model.device_piece import count_run, written_bytes
+from frustum.runtime.model.build import count_run, written_bytes
 
 POLICIES = ("none", "pyramid")
 ON_CHIP = ("sram", "nram", "wram")

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from frustum.dialects import loop_cache, loops
-from frustum.runtime.tools.commands import warm_up
+from frustum.runtime.tools import warm_up
 
 LOOPS = """
 from frustum.dialects.loops import compiled, entry

@@ -35,8 +35,8 @@ from frustum.runtime.failures import exit_code_of
 from frustum.runtime.host.inputs import read_inputs
 from frustum.runtime.model import compiled_folder
 from frustum.runtime.model.chain import random_values
+from frustum.runtime.model.compiled_folder import open_file, open_folder
 from frustum.runtime.model.execution import execute_chain, report_of_chain
-from frustum.runtime.model.sources import open_file, open_folder
 from frustum.runtime.time.engine import DeadlockError
 from frustum.runtime.tools import cli
 

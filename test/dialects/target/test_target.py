@@ -419,15 +419,6 @@ def test_options_that_contradict_each_other_are_refused(tmp_path: Path, options:
     assert targets.load(file, problems_of).options.policy == "greedy"
 
 
-def test_the_policies_of_options_are_those_that_there_are() -> None:
-    from frustum.dialects import target
-    from frustum.passes.fuse import policy
-    from frustum.runtime.tools import arguments
-
-    assert (*policy.POLICIES, policy.CUSTOM) == target.POLICIES
-    assert arguments.POLICIES == policy.POLICIES
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -16,10 +16,10 @@ from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
+from frustum.dialects.choices import PRESETS
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import is_work
 from frustum.passes.fuse.fuse_layers import FuseLayers
-from frustum.passes.fuse.policy import PRESETS
 
 RULES = (*PRESETS.values(), "S1", "S1,3", "S1,4", "S2,2,3,4", "S1,1,3,4,12-18", "S2,4,7,11,18,19")
 """Those with few rules fuse the most."""

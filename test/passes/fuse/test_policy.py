@@ -8,9 +8,8 @@ from stops import target
 from frustum.backend import targets
 from frustum.dialects.target import Options, read_target
 from frustum.passes.fuse.fuse_layers import FuseLayers
-from frustum.passes.fuse.policy import DEFAULT, POLICIES, PolicyError, chosen, parse_policy
+from frustum.passes.fuse.policy import DEFAULT, PolicyError, chosen, parse_policy
 from frustum.passes.fuse.rules import RULES, RuleKind
-from frustum.runtime.tools.arguments import POLICIES as OFFERED
 
 EXPECTED = {
     "pyramid": ("S2", [1, 4, 5, 8, 9, 10, 11, 12, 17, 19]),
@@ -40,10 +39,6 @@ def test_the_table_of_rules():
     assert RULES[11].threshold.allowed == (50, 75, 100, 125, 150)
     assert RULES[19].threshold.allowed == (3, 4, 5, 6)
     assert all(rule.meaning for rule in RULES.values())
-
-
-def test_the_command_line_offers_what_there_is():
-    assert OFFERED == POLICIES
 
 
 def test_rules_by_number_range_and_name():

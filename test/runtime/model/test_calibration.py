@@ -17,9 +17,19 @@ from frustum.passes.weights import store_of
 from frustum.runtime.failures import UsageError
 from frustum.runtime.host.oracle import random_inputs
 from frustum.runtime.model.build import build
-from frustum.runtime.model.calibration import accuracy_of, calibrate, ends_of, joined, layer_values, snr_db
-from frustum.runtime.model.quantisation import CALIBRATION_INPUTS, MOST_MACS, inputs_within, macs_of
-from frustum.runtime.model.request import Request
+from frustum.runtime.model.calibration import (
+    CALIBRATION_INPUTS,
+    MOST_MACS,
+    accuracy_of,
+    calibrate,
+    ends_of,
+    inputs_within,
+    joined,
+    layer_values,
+    macs_of,
+    snr_db,
+)
+from frustum.runtime.model.options import Request
 from frustum.runtime.reference.graph import ReferenceExecutor, network_of
 
 ENOUGH_DB = 25
@@ -69,10 +79,10 @@ def test_layers_become_integers_and_stay_near(method):
 
 
 def test_the_machine_computes_what_the_reference_does():
-    built = build(Request(model(), dtype="int8", target="edge"))
-    assert built.executable.program.dtype == "int8"
+    job = build(Request(model(), dtype="int8", target="edge"))
+    assert job.chain.single.program.dtype == "int8"
     inputs = {"x": np.random.default_rng(3).random((1, 3, 12, 12), np.float32)}
-    result = frustum.run(built.executable, inputs)
+    result = frustum.run(job.chain.single, inputs)
     assert result.report["output_snr_db"]["y"] > ENOUGH_DB
     assert {"name", "snr_db"} == set(result.report["accuracy"][0])
     module = import_onnx(model())
@@ -177,14 +187,14 @@ def test_work_of_a_matrix_product(transposed):
 
 
 def test_the_report_tells_on_how_many_inputs_and_how_long(monkeypatch):
-    built = build(Request(model(), dtype="int8", target="edge"))
-    assert 0 < built.calibrate_seconds < built.compile_seconds
-    assert built.executable.manifest["options"]["accuracy"]["calibration_inputs"] == CALIBRATION_INPUTS
-    monkeypatch.setattr("frustum.runtime.model.quantisation.MOST_MACS", 3 * macs_of(import_onnx(model())))
+    job = build(Request(model(), dtype="int8", target="edge"))
+    assert 0 < job.seconds.calibrate < job.seconds.compile
+    assert job.chain.single.manifest["options"]["accuracy"]["calibration_inputs"] == CALIBRATION_INPUTS
+    monkeypatch.setattr("frustum.runtime.model.calibration.MOST_MACS", 3 * macs_of(import_onnx(model())))
     few = build(Request(model(), dtype="int8", target="edge"))
     feeds = {"x": np.random.default_rng(3).random((1, 3, 12, 12), np.float32)}
-    assert frustum.run(few.executable, feeds).report["calibration_inputs"] == 3
-    assert build(Request(model(), target="edge")).calibrate_seconds < built.calibrate_seconds / 10
+    assert frustum.run(few.chain.single, feeds).report["calibration_inputs"] == 3
+    assert build(Request(model(), target="edge")).seconds.calibrate < job.seconds.calibrate / 10
 
 
 def test_ranges_do_not_depend_on_runs_side_by_side(monkeypatch):

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from frustum.backend import targets
 from frustum.dialects.target import TargetError
 from frustum.runtime.model.build import build
-from frustum.runtime.model.request import Request
+from frustum.runtime.model.options import Request
 from frustum.runtime.tools import cli
 
 
@@ -24,7 +24,7 @@ def stored(tmp_path, options):
 
 def manifest(tmp_path, options, **asked):
     request = Request(onnx_models.network(), stored(tmp_path, options), **asked)
-    return build(request).executable.manifest["options"]
+    return build(request).chain.single.manifest["options"]
 
 
 def test_a_stored_policy_is_used_and_reported(tmp_path):
@@ -64,7 +64,7 @@ def test_a_wrong_one_is_refused(tmp_path, options, message):
 
 def program_dtype(tmp_path, options, model=None, **asked):
     request = Request(model or onnx_models.network(), stored(tmp_path, options), **asked)
-    return build(request).executable.program.dtype
+    return build(request).chain.single.program.dtype
 
 
 def test_a_stored_element_type_is_the_default_of_a_run(tmp_path):

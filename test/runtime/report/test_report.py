@@ -270,7 +270,7 @@ def test_stages_have_the_name_of_what_happens(tmp_path: Path, monkeypatch: pytes
     from frustum.runtime.model.build import build
     from frustum.runtime.model.chain import random_values
     from frustum.runtime.model.execution import execute_chain
-    from frustum.runtime.model.request import Request
+    from frustum.runtime.model.options import Request
 
     seen: list[tuple[str, float]] = []
     built = build(Request(onnx_models.save(tmp_path), "edge"), lambda stage, share: seen.append((stage, share)))

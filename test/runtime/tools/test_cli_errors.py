@@ -285,7 +285,7 @@ def test_unwritable_files_are_refused_before_the_model_is_read(option: str, fail
 def test_unwritable_folders_are_refused_before_the_model_is_compiled(
     option: str, model: str, fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frustum.runtime.model.device_piece.compile_pieces", None)
+    monkeypatch.setattr("frustum.runtime.model.build.compile_pieces", None)
     (tmp_path / "file").touch()
     rest = ["-o", tmp_path / "good"] if option != "-o" else []
     for path, reason in (
@@ -314,7 +314,7 @@ def test_a_full_disk_leaves_nothing(
         fails("compile", model, "-o", folder)
         == f"{folder}: error: cannot be written: No space left on device"
     )
-    monkeypatch.setattr("frustum.runtime.tools.commands.run.np.savez", full)
+    monkeypatch.setattr("frustum.runtime.tools.run.np.savez", full)
     path = tmp_path / "out.npz"
     assert (
         fails("run", model, "--output", path) == f"{path}: error: cannot be written: No space left on device"
@@ -542,7 +542,7 @@ def crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr("frustum.runtime.model.device_piece.compile_pieces", compile_module)
+    monkeypatch.setattr("frustum.runtime.model.build.compile_pieces", compile_module)
     monkeypatch.delenv("FRUSTUM_DEBUG", raising=False)
     return tmp_path / "tmp"
 
@@ -628,7 +628,7 @@ def test_interrupted(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("frustum.runtime.model.device_piece.compile_pieces", interrupt)
+    monkeypatch.setattr("frustum.runtime.model.build.compile_pieces", interrupt)
     assert cli.main(["run", model]) == 130
     assert capsys.readouterr().err == "frustum: interrupted\n"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from importlib import import_module
 
 from frustum.dialects.loops import TIMES, cache_folders, compile_entries
 from frustum.runtime.failures import GOOD
+from frustum.runtime.model.options import WarmUpOptions
 from frustum.runtime.progress import TerminalProgress
 from frustum.runtime.report.terminal import show
 
@@ -20,7 +20,7 @@ LOOPS = (
 """Modules with compiled loops."""
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: WarmUpOptions) -> int:
     with TerminalProgress() as progress:
         TIMES.announce = None  # it is what was asked for
         for module in LOOPS:

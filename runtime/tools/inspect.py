@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,16 +12,17 @@ from frustum.backend.file.listing import disassemble
 from frustum.dialects.isa.program import ENGINES, instructions
 from frustum.runtime.failures import GOOD, UsageError
 from frustum.runtime.model.chain import Chain, chain_of
-from frustum.runtime.model.compiled_folder import MANIFEST, read_manifest
+from frustum.runtime.model.compiled_folder import MANIFEST, open_file, open_folder, read_manifest
 from frustum.runtime.model.execution import layers_of, units_of
-from frustum.runtime.model.sources import kind_of, open_file, open_folder, read_stage, read_zoo
+from frustum.runtime.model.options import InspectOptions
+from frustum.runtime.model.sources import kind_of, read_stage, read_zoo
 from frustum.runtime.report.terminal import bytes_text, show, table
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: InspectOptions) -> int:
     path, kind = Path(options.path), kind_of(options.path)
     if kind == "onnx" and path.name == MANIFEST and not options.disassemble:
         show("\n".join(about_manifest(path, read_manifest(path.parent))) + "\n")

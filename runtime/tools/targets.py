@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from frustum.backend import targets
 from frustum.dialects.target import Target, digest
 from frustum.runtime.failures import GOOD
+from frustum.runtime.model.options import TargetsOptions
 from frustum.runtime.report.terminal import bytes_text, show, table
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: TargetsOptions) -> int:
     if options.name and targets.is_file(options.name):
         from frustum.passes.fuse.policy import problems_of  # imports numpy
 

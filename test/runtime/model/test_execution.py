@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from stops import target
 
 from frustum.runtime.failures import UsageError
-from frustum.runtime.model.placement import HOST, PieceWork, chips_of, schedule
+from frustum.runtime.model.chain import chips_of
+from frustum.runtime.model.execution import HOST, PieceWork, schedule
 
 MANYCORE = target("manycore")
 
@@ -82,7 +83,7 @@ def test_a_value_is_moved_once_to_each_chip_and_the_mover_takes_one_at_a_time():
 def test_the_host_waits_for_the_link_and_its_results_cross_it_back():
     """Device, host, device: 800 B each way at 8 B/cycle; the DRAM port, at 25, is held for 32 of them."""
     found = schedule([work(10, outputs="a"), work(0, "a", "b", HOST), work(5, "b", "c")], MANYCORE)
-    assert [(c.value, c.to_host, c.start, c.stop) for c in found.crossings] == [
+    assert [(c.value, c.destination == HOST, c.start, c.stop) for c in found.crossings] == [
         ("a", True, 10, 110), ("b", False, 110, 210),
     ]  # fmt: skip
     assert found.pieces == ((0, 10), (110, 110), (210, 215)) and found.total_cycles == 215
@@ -101,7 +102,7 @@ def test_each_value_crosses_once_in_each_direction_and_other_chips_get_it_from_t
         work(1, "b", "f", chip=1),
     ]  # fmt: skip
     found = schedule(pieces, MANYCORE)
-    assert [(c.value, c.chip) for c in found.crossings] == [("a", 0), ("b", 0)]
+    assert [(c.value, c.source, c.destination) for c in found.crossings] == [("a", 0, HOST), ("b", HOST, 0)]
     assert [(m.value, m.source, m.destination) for m in found.moves] == [("b", 0, 1)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +9,28 @@ from frustum.runtime.failures import GOOD, UsageError, say
 from frustum.runtime.files import check_writable_folder, write_folder
 from frustum.runtime.model.build import build
 from frustum.runtime.model.compiled_folder import MANIFEST, read_manifest, write_chain
+from frustum.runtime.model.options import CompileOptions
 from frustum.runtime.model.sources import kind_of
 from frustum.runtime.progress import TerminalProgress
 from frustum.runtime.report.terminal import bytes_text, show
-from frustum.runtime.tools.commands.job import request_of
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: CompileOptions) -> int:
     folder = Path(options.folder)
     _check_folder(folder)
-    if kind_of(options.model) in ("folder", "executable"):
+    if kind_of(str(options.model)) in ("folder", "executable"):
         raise UsageError(f"{options.model}: error: is compiled already")
     with TerminalProgress() as progress:
-        built = build(request_of(options), progress)
-        origin = {"model": built.origin.model, "weights_seed": built.origin.weights_seed} if built.origin else None
-        write_folder(folder, lambda path: write_chain(path, built.chain, origin))
-    for line in built.chain.log:
+        job = build(options, progress)
+        write_folder(folder, lambda path: write_chain(path, job.chain, job.origin))
+    for line in job.log:
         say(line)
     pieces = [_piece(each) for each in read_manifest(folder)["pieces"]]
-    seconds = built.calibrate_seconds
-    calibration = f" (calibration {seconds:.2f} s of it)" if seconds else ""
+    seconds = job.seconds
+    calibration = f" (calibration {seconds.calibrate:.2f} s of it)" if seconds.calibrate else ""
     show(
-        f"{folder}: {'; '.join(pieces)}; imported in {built.import_seconds:.2f} s,"
-        f" compiled in {built.compile_seconds:.2f} s{calibration}\n"
+        f"{folder}: {'; '.join(pieces)}; imported in {seconds.import_:.2f} s,"
+        f" compiled in {seconds.compile:.2f} s{calibration}\n"
     )
     return GOOD
 

@@ -1,0 +1,29 @@
+"""The words that users choose among, on the command line, in the API and in files, said once for all floors.
+
+Imports nothing but the standard library, for a fast `--help`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+DTYPES = ("f32", "f16", "bf16", "int8", "model")
+"""Element types on the device; `model`: the file's."""
+PRESETS = {
+    "pyramid": "S2,1,4,5,8-12,17,19",
+    "template": "S2,2-6,8-19",
+    "greedy": "S1,1,4,8-10,12-17",
+}
+"""Fusion policies that are rules (passes/fuse/policy.py reads them)."""
+POLICIES = ("none", *PRESETS, "optimal")
+"""Fusion policies that have a name of their own."""
+AskedBorders: TypeAlias = Literal["overlap", "exchange", "auto"]
+"""Of tiles: computed again, kept or sent, or what is cheaper."""
+HostMode: TypeAlias = Literal["never", "auto", "only"]
+"""What may run on the host: nothing, what the device lacks or is not worth moving, everything."""
+When: TypeAlias = Literal["auto", "never", "outputs"]
+"""Where networks are cut: where they do not fit or it is better, nowhere, at output branches."""
+Method: TypeAlias = Literal["minmax", "percentile"]
+"""Of calibration."""
+Mode: TypeAlias = Literal["full", "functional", "timing"]
+"""Of a run: numbers and time, or one of them."""

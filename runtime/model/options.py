@@ -1,0 +1,362 @@
+"""Every option of the command line and of `frustum.compile`, declared once: how it is typed, what it means, what it is
+one of, and where it has no effect.
+
+The parser with its help, the keywords of the API, what is refused, and the table of docs/commands.md
+(`python -m frustum.runtime.model.options docs/commands.md`) come from the fields below.
+Imports nothing but the standard library, for a fast `--help`.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, get_args
+
+from frustum.dialects.choices import DTYPES, POLICIES, AskedBorders, HostMode, Method, Mode, When
+from frustum.runtime.failures import UsageError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from xdsl.dialects.builtin import ModuleOp
+
+    from frustum.dialects.target import Target
+    from frustum.runtime.kernels import Array
+
+T = TypeVar("T")
+Model: TypeAlias = Union[str, Path, "ModelProto", "ModuleOp"]
+
+IMPORTED, COMPILED = "import", "compiled"
+"""What the first stop and all stops are behind."""
+IN_PASS = "write it as an option of a pass in --pipeline"
+ONE_EXECUTABLE = "--pipeline makes one executable"
+"""What to know instead of an option that has no effect beside `--pipeline`."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field of options is typed, and where saying it is an error."""
+
+    help: str
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    read: Callable[[str], object] | None = None
+    """From its text; ArgumentTypeError where that is wrong."""
+    flag: str | None = None
+    """None: `--` and the name of the field.  The empty one is of words without a flag."""
+    action: str | None = None
+    until: str | None = None
+    """The first stop at which it has no effect any more, or `IMPORTED` or `COMPILED`; None: it always has one."""
+    beside_pipeline: str | None = None
+    """Why it has no effect beside `--pipeline`."""
+    is_typed: bool = True
+    """Whether it is of the command line, and not of the API alone."""
+
+
+def said(help: str, metavar: str | None = None, **facts: Any) -> dict[str, Option]:
+    """A field's metadata: the `Option` that it is."""
+    return {"option": Option(help, metavar, **facts)}
+
+
+def option(help: str, metavar: str | None = None, *, default: Any = None, **facts: Any) -> Any:
+    """A field that is an option, said by name."""
+    return field(default=default, metadata=said(help, metavar, **facts))
+
+
+# --- texts -------------------------------------------------------------------------------------------------
+
+
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, extents = text.rpartition("=")
+    try:
+        found = tuple(int(extent) for extent in extents.split("x"))
+    except ValueError:
+        found = ()
+    if not (name and equals and found) or min(found) < 1:
+        raise ArgumentTypeError(f"'{text}' is not of the form INPUT=1x3x160x224")
+    return name, found
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise ArgumentTypeError(f"'{text}' is not an integer of at least {least}")
+        return int(text)
+
+    return read
+
+
+# --- options -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What `frustum.compile` is asked: a model and how it is compiled; None is what the model says, or the default."""
+
+    model: Model = field(
+        kw_only=False,
+        metadata=said(
+            "a path to .onnx, zoo:NAME, a compiled folder, or a dumped stage NN-stop.mlir", "MODEL", flag=""
+        ),
+    )
+    target: str | Path | Target | None = field(
+        default=None,
+        kw_only=False,
+        metadata=said("the machine (default `default`)", "NAME|FILE.yaml", until=COMPILED),
+    )
+    dtype: str | None = field(
+        default=None,
+        kw_only=False,
+        metadata=said(
+            "element type on the device (default `model`: the file's)",
+            choices=DTYPES, until="fused", beside_pipeline=IN_PASS,
+        ),
+    )  # fmt: skip
+    calibrate: Method | None = option(
+        "how --dtype int8 finds ranges, from --input or random inputs", choices=get_args(Method), until=COMPILED
+    )
+    calibration: Sequence[Mapping[str, Array]] = field(
+        default=(), metadata=said("the inputs that `calibrate` looks at; random ones if none are given", is_typed=False)
+    )
+    shapes: Mapping[str, Sequence[int]] = field(
+        default_factory=dict,
+        metadata=said(
+            "bind an input's shape (repeatable)", "INPUT=1x3x160x224",
+            read=shape, flag="--shape", action="append", until=IMPORTED,
+        ),
+    )  # fmt: skip
+    batch: int | None = option(
+        "bind a dynamic batch, or change a batch of 1", "N", read=at_least(1), until=IMPORTED
+    )
+    policy: str | None = field(
+        default=None,
+        kw_only=False,
+        metadata=said(
+            "how layers are fused (docs/fusion.md; default `optimal`); `none`: not",
+            choices=POLICIES, until="fused", beside_pipeline=IN_PASS,
+        ),
+    )  # fmt: skip
+    order: str | None = option(
+        "of tiles: row-major, column-major, bands{bands=2,direction=top-down}, serpentine, z-order, quadrants,"
+        " checkerboard, mirrored; any with {depth=breadth-first} (docs/traversal.md)",
+        "ORDER", until="tiled", beside_pipeline=IN_PASS,
+    )  # fmt: skip
+    borders: AskedBorders | None = option(
+        "of tiles: computed again, kept or sent, or what is cheaper",
+        choices=get_args(AskedBorders), until="tiled", beside_pipeline=IN_PASS,
+    )  # fmt: skip
+    host: HostMode | None = option(
+        "layers on the host: none, what the device lacks (`auto`, the default), all",
+        choices=get_args(HostMode), until=IMPORTED,
+    )  # fmt: skip
+    constants: Mapping[str, Array] = field(
+        default_factory=dict,
+        metadata=said("values of inputs that are really constants", flag="constants", until=IMPORTED, is_typed=False),
+    )
+    split: When | None = option(
+        "networks cut where they do not fit or it is better (`auto`, the default), at output branches, or not",
+        choices=get_args(When), until=COMPILED, beside_pipeline=ONE_EXECUTABLE,
+    )  # fmt: skip
+    refuse: str | None = option(
+        "fuse pieces again: conditions{nodes=2..9,weight_bytes=..N,compute=..N}, pairs, forward, bidirectional",
+        "STRATEGY", until=COMPILED, beside_pipeline=ONE_EXECUTABLE,
+    )  # fmt: skip
+    placement: str | None = option("the chip of each executable (default `one`: chip 0)", "one|each|0,0,1")
+    compress_weights: str | None = option(
+        "weights stay compressed up to WRAM: where it is better (`auto`, the default), never (`none`), always,"
+        " by `zero` runs or `huffman` codes",
+        "MODE", choices=("auto", "none", "zero", "huffman"), until="lowered", beside_pipeline=IN_PASS,
+    )  # fmt: skip
+    weights: str | None = option(
+        "what all clusters need lies in each (`replicated`), or once on the chip",
+        choices=("replicated", "shared"), until="lowered", beside_pipeline=IN_PASS,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Asked):
+    """The same with what the command line alone can ask."""
+
+    pipeline: str | None = option(
+        "these passes instead of the default pipeline", '"pass{option=...},..."', until=COMPILED
+    )
+    dump_ir: Path | None = option(
+        "write the module at every stop, numbered, with its weights", "DIR",
+        read=lambda text: Path(text) if text else None, until=COMPILED,
+    )  # fmt: skip
+    weights_seed: int | None = option(
+        "of a zoo: network's weights (default 0)", "N", read=at_least(0), until=COMPILED
+    )
+    calibration_seed: int = 0
+    """Of the first random input for the calibration."""
+    dtype_is_stored: bool = False
+    """Whether `dtype` is what the target's options say: it gives way where a model has its types already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions(Request):
+    folder: str = field(metadata=said("the folder to write", "DIR", flag="-o"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Request):
+    input: str | None = option("inputs: arrays by input name", "FILE.npz")
+    input_seed: int | None = option("random inputs from this seed (default 0)", "N", read=at_least(0))
+    output: str | None = option("write the outputs, arrays by output name", "FILE.npz")
+    report: str | None = option("write the report; `-`: to stdout, in place of the text", "FILE.json")
+    check: bool = option("compare with onnxruntime; exit code 3 if it differs", default=False)
+    mode: Mode = option(
+        "numbers and time, or one of them (default full)", choices=get_args(Mode), default="full"
+    )
+    checked: bool = option("stop on uninitialised reads, out-of-range accesses and races", default=False)
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    path: str = field(metadata=said("an executable, or what `run` takes for MODEL", "PATH", flag=""))
+    disassemble: bool = option("print the instructions", default=False)
+
+
+@dataclass(frozen=True)
+class TargetsOptions:
+    name: str | None = option("the target to print, the file to check", "NAME|FILE.yaml", flag="")
+
+
+@dataclass(frozen=True)
+class WarmUpOptions:
+    """None."""
+
+
+# --- what comes from them ----------------------------------------------------------------------------------
+
+
+def options_of(kind: Any) -> Iterator[tuple[Field[Any], Option]]:
+    """The fields of a class that are options, in the order in which they are declared."""
+    return ((each, each.metadata["option"]) for each in fields(kind) if "option" in each.metadata)
+
+
+def flag_of(found: Field[Any]) -> str:
+    """What is typed before the value."""
+    flag: str | None = found.metadata["option"].flag
+    return f"--{found.name.replace('_', '-')}" if flag is None else flag
+
+
+def add_options(parser: ArgumentParser, kind: type[Any]) -> None:
+    """Arguments for all that is typed."""
+    for each, said in options_of(kind):
+        facts: dict[str, Any] = {"help": said.help, "metavar": said.metavar, "action": said.action}
+        facts |= {"choices": said.choices, "type": said.read}
+        is_needed = each.default is MISSING and each.default_factory is MISSING
+        if each.default is False:
+            facts = {"help": said.help, "action": "store_true"}
+        if said.is_typed and flag_of(each):
+            parser.add_argument(flag_of(each), dest=each.name, required=is_needed, **_present(facts))
+        elif said.is_typed:
+            parser.add_argument(each.name, nargs=None if is_needed else "?", **_present(facts))
+
+
+def _present(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def options_from(kind: Callable[..., T], found: Mapping[str, Any]) -> T:
+    """The options that a parser has found; UsageError where a shape is given twice."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, extents in found.get("shapes", ()):
+        if shapes.setdefault(name, extents) != extents:
+            raise UsageError(f"error: --shape gives '{name}' twice")
+    return kind(**{**found, "shapes": shapes} if shapes else found)
+
+
+def given(options: Asked) -> Iterator[tuple[Field[Any], Option, Any]]:
+    """The options that say something, with their values."""
+    for each, said in options_of(type(options)):
+        value = getattr(options, each.name)
+        if value not in (None, (), {}):
+            yield each, said, value
+
+
+def check_choice(name: str, value: str | None, allowed: Sequence[str]) -> None:
+    """UsageError unless the value is absent or allowed: what the parser of the command line sees to there."""
+    if value is not None and value not in allowed:
+        raise UsageError(f"error: {name} {value!r} is none of {', '.join(allowed)}")
+
+
+def check_choices(options: Asked) -> None:
+    """`check_choice` for all."""
+    for each, said in options_of(type(options)):
+        if said.choices:
+            check_choice(each.name, getattr(options, each.name), said.choices)
+
+
+def refuse_beside_pipeline(request: Request) -> None:
+    """UsageError for what has no effect beside `--pipeline`; type int8 has one, before the passes."""
+    if request.pipeline is None:
+        return
+    for each, said, value in given(request):
+        if said.beside_pipeline is not None and (each.name, value) != ("dtype", "int8"):
+            raise UsageError(f"error: {flag_of(each)} is of the default pipeline: {said.beside_pipeline}")
+
+
+def refuse_imported(request: Request, what: str) -> None:
+    """UsageError for what has no effect on what is imported already."""
+    for each, said, value in given(request):
+        if said.until == IMPORTED and (each.name, value) != ("host", "never"):
+            raise UsageError(f"{what}: error: {flag_of(each)} has no effect on what is imported already")
+
+
+def refuse_late(request: Request, what: str, stops: Sequence[str], own: Mapping[str, str | None]) -> None:
+    """UsageError for what has no effect at the last of these stops, unless it says what the module's `own` is."""
+    for each, said, value in given(request):
+        if said.until in stops and value not in ("model", own.get(each.name)):
+            raise UsageError(f"{what}: error: {flag_of(each)} {value} has no effect at stop '{stops[-1]}'")
+
+
+def refuse_compiled(request: Request) -> None:
+    """UsageError for what has no effect on what is compiled already."""
+    for each, said, _ in given(request):
+        if said.until is not None:
+            raise UsageError(
+                f"{request.model}: error: is compiled already: {flag_of(each)} has no effect on it"
+            )
+
+
+# --- as a table --------------------------------------------------------------------------------------------
+
+
+def option_table() -> str:
+    """The options of `run` and `compile` and the keywords of `frustum.compile`, as the page has them."""
+    rows = ["| option | of the API | what it says | has no effect |", "|---|---|---|---|"]
+    for each, said in options_of(RunOptions):
+        if flag := flag_of(each):
+            typed = f"`{flag} {said.metavar or '|'.join(said.choices or ())}".rstrip() + "`" if said.is_typed else "-"
+            keyword = f"`{each.name}`" if each.name in {known.name for known in fields(Asked)} else "-"
+            rows.append("| " + " | ".join(map(_cell, (typed, keyword, said.help, _no_effect(said)))) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _no_effect(said: Option) -> str:
+    """Where it is an error to say it."""
+    late = {None: "", IMPORTED: "on stages and what is compiled", COMPILED: "on what is compiled"}
+    places = late.get(said.until, f"from stop `{said.until}` on"), said.beside_pipeline and "beside `--pipeline`"
+    return ", ".join(filter(None, places)) or "-"
+
+
+BEGIN, END = "<!-- options: written by `make docs` -->\n", "<!-- end of options -->\n"
+
+
+def with_table(page: str) -> str:
+    """A page with the table as it is now between its two marks."""
+    head, _, rest = page.partition(BEGIN)
+    return head + BEGIN + option_table() + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv[1])
+    file.write_text(with_table(file.read_text()))

@@ -1,0 +1,162 @@
+"""`frustum run`: compile (or load), emulate, report.
+
+The compiler is loaded only where something is compiled: an executable needs nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from frustum.dialects.loops import TIMES
+from frustum.runtime.failures import GOOD, Differs, UsageError, say
+from frustum.runtime.files import check_writable_file, write_file
+from frustum.runtime.host.agreement import agreement
+from frustum.runtime.host.inputs import HostArray, read_inputs
+from frustum.runtime.kernels import BFLOAT16, Array
+from frustum.runtime.machine import InputError
+from frustum.runtime.model.chain import (
+    Interface,
+    chain_of,
+    checked_values,
+    flattened,
+    in_types,
+    placed,
+    random_values,
+)  # fmt: skip
+from frustum.runtime.model.compiled_folder import open_file, open_folder
+from frustum.runtime.model.execution import execute_chain, report_of_chain
+from frustum.runtime.model.options import RunOptions, refuse_compiled
+from frustum.runtime.model.sources import Job, kind_of
+from frustum.runtime.progress import Progress, TerminalProgress
+from frustum.runtime.report.report import Seconds
+from frustum.runtime.report.terminal import nan_text, show
+
+if TYPE_CHECKING:
+    from frustum.runtime.host.oracle import Agreement
+    from frustum.runtime.report.report import Check
+
+STDOUT = "-"
+"""In place of a file's name."""
+
+
+def main(options: RunOptions) -> int:
+    """What can be refused is refused before the long work starts."""
+    _refuse_contradictions(options)
+    for path in (options.output, options.report):
+        if path is not None and path != STDOUT:
+            check_writable_file(Path(path))
+    name, given = str(options.model), read_inputs(Path(options.input)) if options.input else None
+    with TerminalProgress() as progress:
+        job = _job(options, given, lambda inputs: _check_before(options, inputs, given), progress)
+        model = job.model_for_check(name) if options.check else None
+        inputs = _inputs(options, job, given)
+        ran = execute_chain(job.chain, inputs, options.mode, options.checked, progress)
+        check, found = None, None
+        if model is not None:
+            progress("compare", 0.0)
+            check, found = agreement(model, inputs, ran.outputs, job.chain.dtype)
+    for line in job.log:
+        say(line)
+    if options.output:
+        write_file(Path(options.output), lambda path: _write_arrays(path, ran.outputs))
+    report = report_of_chain(job.chain, ran, check, job.seconds)
+    if options.report and options.report != STDOUT:
+        write_file(Path(options.report), lambda path: path.write_text(report.json(), encoding="utf-8"))
+    if check and check.nan_in_both:
+        say(f"{name}: warning: {nan_text(report.data['check'])}")
+    show(report.json() if options.report == STDOUT else report.text())
+    if check and found and not found.good:
+        raise Differs(_difference(name, job, check, found))
+    return GOOD
+
+
+def _refuse_contradictions(options: RunOptions) -> None:
+    if options.output == STDOUT:
+        raise UsageError(f"error: --output {STDOUT}: arrays are written to a file, not to stdout")
+    if options.input and options.input_seed is not None:
+        raise UsageError("error: --input and --input-seed: one of them gives the inputs")
+    for name in ("check", "output", "input"):
+        if options.mode == "timing" and getattr(options, name):
+            raise UsageError(f"error: --{name} needs --mode full or functional: mode timing computes no numbers")
+
+
+def _job(
+    options: RunOptions,
+    given: Mapping[str, Array] | None,
+    see: Callable[[Sequence[Interface] | None], None],
+    progress: Progress,
+) -> Job:
+    """The chain of the options' MODEL; the shapes of `given` inputs are bound, `see` as in `build`."""
+    name = str(options.model)
+    kind = kind_of(name)
+    if kind in ("folder", "executable"):
+        refuse_compiled(options)
+        path = Path(name)
+        chain, origin = open_folder(path) if kind == "folder" else (chain_of(open_file(path)), None)
+        return Job(placed(chain, options.placement), origin, None, Seconds())
+    if kind == "stage" and options.check:
+        raise UsageError(
+            f"{name}: error: a stage has no model to check against: --check needs the .onnx file or zoo:NAME"
+        )
+    from frustum.runtime.model.build import build
+
+    request = replace(options, calibration_seed=options.input_seed or 0)
+    if given and kind != "stage":
+        shapes = {name: tuple(array.shape) for name, array in given.items()}
+        request = replace(request, calibration=[given], shapes={**shapes, **options.shapes})
+    loops_before = TIMES.seconds
+    job = build(request, progress, see)
+    return replace(job, seconds=replace(job.seconds, loops=TIMES.seconds - loops_before))
+
+
+def _check_before(
+    options: RunOptions, inputs: Sequence[Interface] | None, given: Mapping[str, Array] | None
+) -> None:
+    """What is found before anything is compiled: wrong arrays, and with --check a file that onnxruntime rejects."""
+    if given is not None and inputs is not None:
+        _given_inputs(options, inputs, given)
+    if options.check and kind_of(str(options.model)) == "onnx":
+        from frustum.runtime.host.oracle import check_loads
+
+        check_loads(Path(str(options.model)))
+
+
+def _inputs(options: RunOptions, job: Job, given: Mapping[str, Array] | None) -> dict[str, HostArray]:
+    if given is None:
+        return random_values(job.chain.inputs, options.input_seed or 0)
+    return _given_inputs(options, job.chain.inputs, given)
+
+
+def _given_inputs(
+    options: RunOptions, inputs: Sequence[Interface], given: Mapping[str, Array]
+) -> dict[str, HostArray]:
+    """UsageError, with the name of the file, where the arrays of --input are not what the model takes."""
+    try:
+        return checked_values(inputs, in_types(inputs, given))
+    except InputError as error:
+        raise UsageError(f"{options.input}: error: {error}") from error
+
+
+def _difference(name: str, job: Job, check: Check, found: Agreement) -> str:
+    return (
+        f"{name}: error: output '{found.worst}' differs from {check.reference}: relative error"
+        f" {found.max_rel_error:.3g}, at most {found.tolerance:g} is allowed in {job.chain.dtype}"
+    )
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, HostArray]) -> None:
+    """An .npz file without pickles: numbers of types that numpy cannot store as such in f32, text as text."""
+    plain: dict[str, Any] = {name: _storable(array) for name, array in flattened(arrays).items()}
+    with path.open("wb") as file:
+        np.savez(file, **plain)
+
+
+def _storable(array: Array) -> Array:
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    return array.astype(np.float32) if array.dtype.kind == "V" or array.dtype == BFLOAT16 else array

@@ -1,0 +1,80 @@
+"""Options are declared once: the page, the parser and the API have what runtime/model/options.py says."""
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import frustum
+from frustum.backend.pipeline import STOPS
+from frustum.runtime.failures import UsageError
+from frustum.runtime.model import options
+from frustum.runtime.model.options import Asked, Request, RunOptions, flag_of, options_of
+from frustum.runtime.tools import cli
+
+PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
+STAGES = ("typed", "fused", "tiled", "placed", "lowered", "fixed")
+
+
+def test_the_committed_page_is_up_to_date() -> None:
+    page = PAGE.read_text()
+    assert page.count(options.BEGIN) == page.count(options.END) == 1
+    assert page == options.with_table(page), "run `make docs`"
+
+
+def test_the_parameters_of_compile_are_the_fields() -> None:
+    parameters = inspect.signature(frustum.compile).parameters
+    assert list(parameters) == [each.name for each in sorted(fields(Asked), key=lambda each: each.kw_only)]
+    assert [name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD] == [
+        "model", "target", "dtype", "policy",
+    ]  # fmt: skip
+    assert frustum.compile.__name__ == "compile"
+    assert all(f"    {name}: " in frustum.compile.__doc__ for name in parameters)
+
+
+def test_every_option_is_typed_under_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["run", "--help"])
+    shown = re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(shown) == sorted(
+        flag_of(each) for each, said in options_of(RunOptions) if said.is_typed and flag_of(each)
+    )
+
+
+def test_stops_are_those_of_the_pipeline() -> None:
+    known = {None, options.IMPORTED, options.COMPILED, *STOPS}
+    assert {said.until for _, said in options_of(RunOptions)} <= known
+
+
+LATE = [
+    ("policy", "none", "fused"), ("dtype", "f16", "fused"), ("order", "row-major", "tiled"),
+    ("borders", "overlap", "tiled"), ("compress_weights", "zero", "lowered"), ("weights", "shared", "lowered"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stop", STAGES)
+@pytest.mark.parametrize(("name", "value", "until"), LATE)
+def test_an_option_has_an_effect_up_to_its_stop(name: str, value: str, until: str, stop: str) -> None:
+    request, stops = Request("m", **{name: value}), STOPS[: STOPS.index(stop) + 1]
+    if stop not in STOPS[STOPS.index(until) :]:
+        options.refuse_late(request, "m", stops, {})
+        return
+    flag = "--" + name.replace("_", "-")
+    with pytest.raises(UsageError, match=f"^m: error: {flag} {value} has no effect at stop '{stop}'$"):
+        options.refuse_late(request, "m", stops, {})
+    options.refuse_late(request, "m", stops, {name: value})
+
+
+def test_what_says_nothing_is_not_refused() -> None:
+    request = Request("m", dtype="model", host="never", placement="each")
+    options.refuse_late(request, "m", STOPS, {})
+    options.refuse_imported(request, "m")
+    options.refuse_beside_pipeline(request)
+    options.refuse_compiled(Request("m", placement="each"))
+
+
+def test_a_seed_of_0_is_said() -> None:
+    with pytest.raises(UsageError, match=r"^m: error: is compiled already: --weights-seed has no effect on it$"):
+        options.refuse_compiled(Request("m", weights_seed=0))
