@@ -36,7 +36,7 @@ ONE_EXECUTABLE = "--pipeline makes one executable"
 
 
 @dataclass(frozen=True)
-class Option:
+class CommandOption:
     """How a field of options is typed, and where saying it is an error."""
 
     help: str
@@ -55,9 +55,9 @@ class Option:
     """Whether it is of the command line, and not of the API alone."""
 
 
-def said(help: str, metavar: str | None = None, **facts: Any) -> dict[str, Option]:
-    """A field's metadata: the `Option` that it is."""
-    return {"option": Option(help, metavar, **facts)}
+def said(help: str, metavar: str | None = None, **facts: Any) -> dict[str, CommandOption]:
+    """A field's metadata: the `CommandOption` that it is."""
+    return {"option": CommandOption(help, metavar, **facts)}
 
 
 def option(help: str, metavar: str | None = None, *, default: Any = None, **facts: Any) -> Any:
@@ -92,7 +92,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Keywords:
     """What `frustum.compile` is asked: a model and how it is compiled; None is what the model says, or the default."""
 
     model: Model = field(
@@ -176,7 +176,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Asked):
+class Request(Keywords):
     """The same with what the command line alone can ask."""
 
     pipeline: str | None = option(
@@ -232,7 +232,7 @@ class WarmUpOptions:
 # --- what comes from them ----------------------------------------------------------------------------------
 
 
-def options_of(kind: Any) -> Iterator[tuple[Field[Any], Option]]:
+def options_of(kind: Any) -> Iterator[tuple[Field[Any], CommandOption]]:
     """The fields of a class that are options, in the order in which they are declared."""
     return ((each, each.metadata["option"]) for each in fields(kind) if "option" in each.metadata)
 
@@ -270,7 +270,7 @@ def options_from(kind: Callable[..., T], found: Mapping[str, Any]) -> T:
     return kind(**{**found, "shapes": shapes} if shapes else found)
 
 
-def given(options: Asked) -> Iterator[tuple[Field[Any], Option, Any]]:
+def given(options: Keywords) -> Iterator[tuple[Field[Any], CommandOption, Any]]:
     """The options that say something, with their values."""
     for each, said in options_of(type(options)):
         value = getattr(options, each.name)
@@ -284,7 +284,7 @@ def check_choice(name: str, value: str | None, allowed: Sequence[str]) -> None:
         raise UsageError(f"error: {name} {value!r} is none of {', '.join(allowed)}")
 
 
-def check_choices(options: Asked) -> None:
+def check_choices(options: Keywords) -> None:
     """`check_choice` for all."""
     for each, said in options_of(type(options)):
         if said.choices:
@@ -332,7 +332,7 @@ def option_table() -> str:
     for each, said in options_of(RunOptions):
         if flag := flag_of(each):
             typed = f"`{flag} {said.metavar or '|'.join(said.choices or ())}".rstrip() + "`" if said.is_typed else "-"
-            keyword = f"`{each.name}`" if each.name in {known.name for known in fields(Asked)} else "-"
+            keyword = f"`{each.name}`" if each.name in {known.name for known in fields(Keywords)} else "-"
             rows.append("| " + " | ".join(map(_cell, (typed, keyword, said.help, _no_effect(said)))) + " |")
     return "\n".join(rows) + "\n"
 
@@ -341,7 +341,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _no_effect(said: Option) -> str:
+def _no_effect(said: CommandOption) -> str:
     """Where it is an error to say it."""
     late = {None: "", IMPORTED: "on stages and what is compiled", COMPILED: "on what is compiled"}
     places = late.get(said.until, f"from stop `{said.until}` on"), said.beside_pipeline and "beside `--pipeline`"

@@ -19,7 +19,7 @@ from frustum.dialects.choices import Mode
 from frustum.runtime.model.chain import Chain, chain_of
 from frustum.runtime.model.compiled_folder import open_file, open_folder
 from frustum.runtime.model.execution import execute_chain, report_of_chain
-from frustum.runtime.model.options import Asked, Request, check_choice, check_choices, options_of
+from frustum.runtime.model.options import Keywords, Request, check_choice, check_choices, options_of
 
 if TYPE_CHECKING:
     from frustum.runtime.host.inputs import HostArray
@@ -56,8 +56,8 @@ def takes(kind: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
     return taking
 
 
-@takes(Asked)
-def compile(asked: Asked) -> Executable | Chain:
+@takes(Keywords)
+def compile(asked: Keywords) -> Executable | Chain:
     """The executable of a model; a chain of executables and host pieces where it does not run as one.
 
     `model` may also be an `onnx.ModelProto`, or an xDSL module, which is left as it is; `target` a `Target`.  What the

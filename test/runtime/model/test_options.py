@@ -11,7 +11,7 @@ import frustum
 from frustum.backend.pipeline import STOPS
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model import options
-from frustum.runtime.model.options import Asked, Request, RunOptions, flag_of, options_of
+from frustum.runtime.model.options import Keywords, Request, RunOptions, flag_of, options_of
 from frustum.runtime.tools import cli
 
 PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
@@ -26,7 +26,7 @@ def test_the_committed_page_is_up_to_date() -> None:
 
 def test_the_parameters_of_compile_are_the_fields() -> None:
     parameters = inspect.signature(frustum.compile).parameters
-    assert list(parameters) == [each.name for each in sorted(fields(Asked), key=lambda each: each.kw_only)]
+    assert list(parameters) == [each.name for each in sorted(fields(Keywords), key=lambda each: each.kw_only)]
     assert [name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD] == [
         "model", "target", "dtype", "policy",
     ]  # fmt: skip
