@@ -26,7 +26,7 @@ from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project, tile_counts
 from frustum.passes.fuse.operators import Operator, operators_of
 from frustum.passes.plan.cost import footprint, tile_bytes, vector_bytes, weight_bytes
-from frustum.passes.plan.network.optimal import OptimalOptions, Plan, plan_runs
+from frustum.passes.plan.network.optimal import NetworkPlan, OptimalOptions, plan_runs
 from frustum.passes.plan.tile_search import ORDER, exhaust, with_extent
 from frustum.passes.plan.unit import Budget, UnitPlan, alignment, candidates, plan_unit
 
@@ -248,7 +248,7 @@ class Candidate:
     # --- DRAM ----------------------------------------------------------------------------------------------
 
     @cached_property
-    def runs(self) -> Plan | None:
+    def runs(self) -> NetworkPlan | None:
         """The unit in runs that move fewer DRAM bytes than one unit map after the other through all layers; None where
         there are none."""
         if self.plan is not None and self.plan.dram_bytes - self.stored_bytes <= self.once_bytes:

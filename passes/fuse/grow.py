@@ -23,7 +23,7 @@ from frustum.passes.fuse.candidate import Candidate, Limits, outputs_of
 from frustum.passes.fuse.operators import opens_units
 from frustum.passes.fuse.policy import Policy
 from frustum.passes.fuse.rules import Addition, Remedy, Rule, RuleKind, Verdict
-from frustum.passes.plan.network.optimal import DEFAULTS, OptimalOptions, Plan
+from frustum.passes.plan.network.optimal import DEFAULTS, NetworkPlan, OptimalOptions
 
 MOST_LAYERS = 24
 """Of a unit: what bounds the time to plan one.  Up to so many layers policy `optimal` looks at every cut."""
@@ -36,7 +36,7 @@ class Grown:
     ops: tuple[Operation, ...]
     stopped_by: str
     maps: int = 1
-    runs: Plan | None = None
+    runs: NetworkPlan | None = None
     """The runs in which it is carried out, where these move fewer bytes than one unit map after the other."""
 
 

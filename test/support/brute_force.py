@@ -2,7 +2,7 @@
 
 All cuts of a list of layers, all sets of maps that stay in SRAM between units, all tile shapes, borders and numbers of
 streamed weights of every unit, each costed by itself with `project`, `footprint` and `traffic` (`evaluate`).  Nothing
-of the search is used: no walk over groups, no states, no bounds; only what the options are (`shapes_of`, `boxes_of`).
+of the search is used: no walk over groups, no states, no bounds; only what the options are (`shapes_of`, `shares_of`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,9 @@ from frustum.passes.analysis.project import Unprojectable, project
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.cost import chunk_bytes, footprint, traffic
 from frustum.passes.plan.model import MOST_RECOMPUTED
+from frustum.passes.plan.network.candidates import WHOLE, shares_of
 from frustum.passes.plan.network.layer_order import order_of, orders
-from frustum.passes.plan.network.search import (
-    BY_COLUMNS,
-    BY_ROWS,
-    FORM_BITS,
-    OF_IMAGES,
-    WHOLE,
-    boxes_of,
-)
-from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Mode, shapes_of
+from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_IMAGES, BY_ROWS, Mode, shapes_of
 from frustum.passes.plan.unit import Budget, evaluate, plan_unit, residencies
 from frustum.runtime.reference.graph import network_of
 
@@ -176,7 +169,7 @@ class Brute:
         self.capacity = target.cluster.sram.capacity_bytes
         self.clusters = target.chip.clusters
         self.keep = keep and (self.clusters == 1 or target.cluster.cdma is not None)
-        self.held = {(m >> FORM_BITS, m & 3): box for m, box in boxes_of(order, self.clusters).items()}
+        self.held = shares_of(order, self.clusters)
         self.intervals, self.by_kept, self.costs, self.rest = {}, {}, {}, {}
 
     def least(self, first=0, kept=frozenset()):
@@ -273,7 +266,7 @@ class Brute:
         parts = {r.map for n in nodes[first:stop] if n.is_concat for r in n.reads}
         may = [k for k in range(first, stop) if self.leaves(k, stop) and k not in parts]
         may = [k for k in may if self.is_read_behind(k, stop)]
-        forms = (WHOLE,) if self.clusters == 1 else (WHOLE, OF_IMAGES, BY_ROWS, BY_COLUMNS)
+        forms = (WHOLE,) if self.clusters == 1 else (WHOLE, BY_IMAGES, BY_ROWS, BY_COLUMNS)
         for size in range(1, len(may) + 1):
             for chosen in itertools.combinations(may, size):
                 for form in forms:
@@ -359,7 +352,7 @@ class Brute:
         """All boxes of a map on each cluster lie in its share, with the borders it holds."""
         if form == WHOLE:
             return True
-        d, box = 0 if form == OF_IMAGES else form, self.held[number, form]
+        d, box = form, self.held[number, form]
         size = self.order.nodes[number].layer.out_dims[d]
         for cluster in range(self.clusters):
             low, high = cluster * box.share - box.before, (cluster + 1) * box.share + box.behind

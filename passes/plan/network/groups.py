@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.target import Target
@@ -43,6 +44,11 @@ class Boundary:
     """Cycles of a pass in which its only copy may be loaded or stored: behind its last reader, before its maker."""
     short: Ints
     """Bytes that the DRAM port is busy with beyond those that it moves: of rows shorter than a whole run."""
+
+    def of(self, index: NDArray[np.intp]) -> Boundary:
+        """In these shapes only, but for `rows` and `columns`."""
+        arrays = {name: getattr(self, name)[index] for name in ("buffer", "moved", "late", "spare", "short")}
+        return replace(self, **arrays)
 
 
 @dataclass(frozen=True)

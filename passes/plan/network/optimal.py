@@ -1,39 +1,26 @@
 """Policy `optimal`: units, partitions, borders, weights and resident maps of a whole network by dynamic programming.
 
-Source: docs/techniques/tfu.md, "Policy optimal"; notes on the method in `search.py`.
+Source: docs/techniques/tfu.md, "Policy optimal"; notes on the method in `cuts.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
-from frustum.dialects.unit import UnitOp
+from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_layer
 from frustum.passes.analysis.unit_layers import UnitLayers, layers_of, unit_layers
 from frustum.passes.plan import model
-from frustum.passes.plan.cost import chunk_bytes
-from frustum.passes.plan.network.groups import Group, GroupsBefore, by_channels
-from frustum.passes.plan.network.layer_order import (
-    LayerOrder,
-    Map,
-    order_of,
-    orders,
-    outputs_of_section,
-)
-from frustum.passes.plan.network.search import (
-    FORM_BITS,
-    HUGE,
-    Kept,
-    Search,
-    Solution,
-    Step,
-    Ways,
-)
+from frustum.passes.plan.network.candidates import HUGE, NOTHING, Candidates, Resident, Setting, UnitChoice
+from frustum.passes.plan.network.cuts import CutSearch, Solution
+from frustum.passes.plan.network.groups import Group
+from frustum.passes.plan.network.layer_order import LayerOrder, order_of, orders, outputs_of_section
 from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit
 
 
@@ -51,39 +38,34 @@ DEFAULTS = OptimalOptions()
 
 
 @dataclass(frozen=True)
-class Unit:
-    """A unit as it will be written: layers [first, stop) of an order, and how they are cut (None: by
-    `frustum-tile-partition`)."""
-
-    step: Step
-    evaluation: UnitPlan | None
-
-
-@dataclass(frozen=True)
-class Plan:
+class NetworkPlan:
     """A whole network in units, and what the model expects."""
 
     order: LayerOrder
-    units: tuple[Unit, ...]
-    dram_bytes: int
-    cycles: int
+    units: tuple[UnitChoice, ...]
+
+    @cached_property
+    def dram_bytes(self) -> int:
+        return sum(unit.exact_bytes for unit in self.units)
+
+    @cached_property
+    def cycles(self) -> int:
+        return sum(unit.exact_cycles for unit in self.units)
 
     @property
     def between_bytes(self) -> int:
         """Of the maps that units leave in DRAM for others."""
         left = 0
         for unit in self.units:
-            kept = {m >> FORM_BITS for m in unit.step.kept}
-            maps = self.order.maps[unit.step.first : unit.step.stop]
-            left += sum(
-                m.bytes for m in maps if m.last_use >= unit.step.stop and (m.number not in kept or m.needs_dram)
-            )
+            kept = {m.map for m in unit.kept}
+            maps = [m for m in self.order.maps[unit.first : unit.stop] if m.last_use >= unit.stop]
+            left += sum(m.bytes for m in maps if m.number not in kept or m.needs_dram)
         return left
 
 
 def plan_network(
     network: g.NetworkOp, target: Target, options: OptimalOptions = DEFAULTS, section: Operation | None = None
-) -> Plan | None:
+) -> NetworkPlan | None:
     """The cheapest units over several orders of the layers, in DRAM bytes, then cycles, or where `is_for_time` in
     cycles, then bytes; None where some layer fits in no way.
 
@@ -93,41 +75,40 @@ def plan_network(
     keep = options.keep and (target.chip.clusters == 1 or target.cluster.cdma is not None)
     outputs = outputs_of_section(network, section)
     layer_orders = [order_of(ops, outputs) for ops in orders(network, section)]
-    fastest = is_for_time(layer_orders[0], target)
-    is_small = len(layer_orders[0].nodes) <= model.SMALL
-    searches = [
-        Search(
-            x, target, capacity, options.borders, keep, fastest=fastest, seams=None if is_small else x.seams
-        )
-        for x in layer_orders
-    ]
+    first = layer_orders[0]
+    is_small, fastest = len(first.nodes) <= model.SMALL, is_for_time(first, target)
+    settings = [Setting(x, target, capacity, options.borders, keep, fastest) for x in layer_orders]
+    searches = [CutSearch(setting, seams=None if is_small else setting.order.seams) for setting in settings]
     plan = best_of(searches)
     if plan is None and not is_small:  # some chain fits in no way as a whole
         plan = best_of([replace(search, seams=None) for search in searches])
     if not fastest or plan is None:
         return plan
-    once = best_of([replace(search, once=True, costs={}, banned={}, slower={}) for search in searches])
+    at_once = (replace(setting, once=True, slower={}) for setting in settings)
+    pairs = zip(searches, at_once, strict=True)
+    once = best_of([replace(search, setting=setting, costs={}, banned={}) for search, setting in pairs])
     is_better = once is not None and once.cycles <= model.ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
     return once if is_better else plan
 
 
-def best_of(searches: Sequence[Search]) -> Plan | None:
+def best_of(searches: Sequence[CutSearch]) -> NetworkPlan | None:
     """The best plan over several orders of the layers."""
-    fastest = searches[0].fastest
-    if len(searches[0].order.nodes) <= model.SMALL:
+    setting, layers = searches[0].setting, len(searches[0].order.nodes)
+    if layers <= model.SMALL:
         plans = [plan for search in searches if (plan := plan_order(search)) is not None]
-        return min(plans, key=lambda p: cost_of(p, fastest=fastest), default=None)
-    few = searches if len(searches[0].order.nodes) <= model.MANY else searches[:1]
-    if not fastest and (plan := near(few)) is not None:
+        return min(plans, key=lambda p: setting.cost(p.dram_bytes, p.cycles), default=None)
+    few = searches if layers <= model.MANY else searches[:1]
+    if not setting.fastest and (plan := near(few)) is not None:
         return plan
     search, solution = quick(few)
-    is_near = (
-        not fastest and solution is not None and solution.bytes <= model.NEAR * solution.order.compulsory_bytes
-    )
-    return plan_order(search, solution if is_near else None)
+    if solution is not None and (
+        setting.fastest or solution.bytes > model.NEAR * solution.order.compulsory_bytes
+    ):
+        solution = None
+    return plan_order(search, solution)
 
 
-def near(searches: Sequence[Search]) -> Plan | None:
+def near(searches: Sequence[CutSearch]) -> NetworkPlan | None:
     """A plan that moves next to nothing more than it must, from the search of few ways and then of more; None where
     there is none in these orders.  What moves more is left out at once, so that to find none takes little time."""
     compulsory_bytes = searches[0].order.compulsory_bytes
@@ -152,7 +133,7 @@ def width_of(order: LayerOrder) -> tuple[int, int]:
     return model.LARGE_STATES, model.LARGE_LENGTH
 
 
-def quick(searches: Sequence[Search]) -> tuple[Search, Solution | None]:
+def quick(searches: Sequence[CutSearch]) -> tuple[CutSearch, Solution | None]:
     """The order of the layers that is best when few ways are looked at, and what is found, which bounds all others; a
     single order is searched in full at once.  Of large networks the full search looks at fewer states."""
     if len(searches) == 1:
@@ -161,10 +142,10 @@ def quick(searches: Sequence[Search]) -> tuple[Search, Solution | None]:
     found = []
     for search in searches:
         solution = replace(search, most_states=model.QUICK_STATES, longest=model.QUICK_LENGTH).solve()
-        cost = (HUGE, HUGE) if solution is None else cost_of(solution, fastest=search.fastest)
+        cost = (HUGE, HUGE) if solution is None else search.setting.cost(solution.bytes, solution.cycles)
         found.append((cost, search, solution))
     _, search, solution = min(found, key=lambda f: f[0])
-    bound = HUGE if solution is None or search.fastest else solution.bytes
+    bound = HUGE if solution is None or search.setting.fastest else solution.bytes
     states, length = width_of(search.order)
     return replace(search, most_states=states, longest=length, bound=bound), solution
 
@@ -181,13 +162,7 @@ def is_for_time(order: LayerOrder, target: Target) -> bool:
     return cycles * target.chip.dram.port_bytes_per_cycle > order.compulsory_bytes * products
 
 
-def cost_of(found: Plan | Solution | UnitPlan, *, fastest: bool) -> tuple[float, float]:
-    """What is to be least: DRAM bytes, then cycles, or the other way round."""
-    bytes_ = found.bytes if isinstance(found, Solution) else found.dram_bytes
-    return (found.cycles, bytes_) if fastest else (bytes_, found.cycles)
-
-
-def plan_order(search: Search, solution: Solution | None = None, *, relax: bool = True) -> Plan | None:
+def plan_order(search: CutSearch, solution: Solution | None = None, *, relax: bool = True) -> NetworkPlan | None:
     """The best solution of which every group fits with exact numbers; `solution` is the first to try.
 
     Where a group does not fit, the search goes on from its first one without it, and where nothing is left within its
@@ -201,87 +176,76 @@ def plan_order(search: Search, solution: Solution | None = None, *, relax: bool 
             continue
         if solution is None:
             return None
-        units = [exact(step, search) for step in solution.steps]
-        if search.fastest and attempt < model.CORRECTIONS and corrects(search, [u for u in units if u is not None]):
+        exact = [with_plan(choice, search.setting) for choice in solution.choices]
+        units = [unit for unit in exact if unit is not None]
+        if search.setting.fastest and attempt < model.CORRECTIONS and corrects(search.setting, units):
             solution, after = None, 0
             continue
-        failed = [s for s, unit in zip(solution.steps, units, strict=True) if unit is None]
+        failed = [x for x, unit in zip(solution.choices, exact, strict=True) if unit is None]
         if not failed:
-            return plan_of(solution, [u for u in units if u is not None])
-        for step in failed:
-            search.banned.setdefault((step.first, step.stop), set()).add((step.resident, step.kept))
-        after = min(len(search.states) - 1, failed[0].stop - 1)
-        solution = None
+            return NetworkPlan(solution.order, tuple(units))
+        for x in failed:
+            search.banned.setdefault((x.first, x.stop), set()).add((x.resident, x.kept))
+        solution, after = None, min(len(search.states) - 1, failed[0].stop - 1)
     return None
 
 
-def corrects(search: Search, units: Sequence[Unit]) -> bool:
+def corrects(setting: Setting, units: Sequence[UnitChoice]) -> bool:
     """Tell the search about units that are much slower by exact numbers; whether there are any."""
     is_new = False
-    for step, made in ((u.step, u.evaluation) for u in units):
-        if made is None or step.cycles == 0 or made.cycles <= model.MUCH_SLOWER * step.cycles:
-            continue
-        key = (step.first, step.stop, step.by_channels, made.partition.tile[0] > 1)
-        search.slower[key] = search.slower.get(key, 1.0) * made.cycles / step.cycles
-        is_new = True
+    for x in units:
+        if x.plan is not None and x.cycles and x.plan.cycles > model.MUCH_SLOWER * x.cycles:
+            key = (x.first, x.stop, x.by_channels, x.plan.partition.tile[0] > 1)
+            setting.slower[key] = setting.slower.get(key, 1.0) * x.plan.cycles / x.cycles
+            is_new = True
     return is_new
 
 
-def plan_of(solution: Solution, units: Sequence[Unit]) -> Plan:
-    moved = sum(u.evaluation.dram_bytes if u.evaluation else u.step.bytes for u in units)
-    cycles = sum(int(u.evaluation.cycles) if u.evaluation else u.step.cycles for u in units)
-    return Plan(solution.order, tuple(units), moved, cycles)
-
-
-def exact(step: Step, search: Search) -> Unit | None:
+def with_plan(choice: UnitChoice, setting: Setting) -> UnitChoice | None:
     """A group with the fastest of its cheapest shapes that fit exactly."""
-    if step.shape is None:
-        return Unit(step, None)
-    group = group_of(step, search)
+    group = None if choice.shape is None else group_of(choice, setting)
     if group is None:
-        return None
-    nodes = search.order.nodes[step.first : step.stop]
-    ops = [node.op for node in nodes]
-    outputs = leaving(ops, step, search.order)
-    resident = values_of(step.resident, search.order)
-    unit = layers_of(ops, outputs, resident)
-    kept = {unit.ops.index(search.order.nodes[m >> FORM_BITS].op) for m in step.kept}
-    also = sum(m.bytes for m in maps_of(step.kept, search.order) if m.needs_dram)  # stays, and is stored
-    found: list[Unit] = []
-    for other in Ways(group, search).ranked(step.resident, step.kept, step.free_bytes, model.ALTERNATIVES):
-        assert other.shape is not None
-        if found and (len(found) == model.ALIKE if search.fastest else other.bytes > most_of(found)):
+        return choice if choice.shape is None else None
+    order, free_bytes = setting.order, choice.free_bytes
+    ops = [node.op for node in order.nodes[choice.first : choice.stop]]
+    unit = layers_of(ops, leaving(choice, order), values_of(choice.resident, order))
+    kept = {m.map - choice.first for m in choice.kept}
+    stays = [order.maps[m.map] for m in choice.kept]
+    also = sum(m.bytes for m in stays if m.needs_dram)  # stays, and is stored
+    found: list[UnitChoice] = []
+    candidates = Candidates(group, setting).ranked(choice.resident, choice.kept, free_bytes, model.ALTERNATIVES)
+    for other in candidates:
+        if found and (len(found) == model.ALIKE if setting.fastest else other.bytes > most_of(found)):
             break
-        partition = group.shapes.partition(other.shape, group.channels, other.passes)
-        most = other.streamed if search.once and other.passes > 1 else len(group.weights)
+        partition = partition_of(other, group)
+        most = other.streamed if setting.once and other.passes > 1 else len(group.weights)
         for streamed in counts_near(other.streamed, most, fewer=model.FEWER if other.passes > 1 else 0):
-            made = evaluate(
-                unit, partition, streamed, kept, search.target, step.free_bytes, chunk_bytes(search.capacity)
-            )
+            made = evaluate(unit, partition, streamed, kept, setting.target, free_bytes, setting.chunk_bytes)
             if made is not None:
                 moved = replace(made.cost, dram_bytes=made.dram_bytes + also)
-                found.append(Unit(other, replace(made, cost=moved)))
+                found.append(replace(other, plan=replace(made, cost=moved)))
                 break
-    return min(
-        found,
-        key=lambda u: cost_of(u.evaluation, fastest=search.fastest) if u.evaluation else (0, 0),
-        default=None,
-    )
+    return min(found, key=lambda x: setting.cost(x.exact_bytes, x.plan.cycles if x.plan else 0), default=None)
 
 
-def group_of(step: Step, search: Search) -> Group | None:
-    """The group of a step again."""
-    if step.by_channels:
-        return by_channels(search.order, search.target, step.stop, search.borders)
-    groups = GroupsBefore(search.order, search.target, step.stop, search.borders).within(search.capacity)
-    return next((group for group in groups if group.first == step.first), None)
+def group_of(choice: UnitChoice, setting: Setting) -> Group | None:
+    """The group of a unit again."""
+    if choice.by_channels:
+        return setting.by_channels(choice.stop)
+    groups = setting.groups_before(choice.stop).within(setting.capacity)
+    return next((group for group in groups if group.first == choice.first), None)
 
 
-def most_of(found: Sequence[Unit]) -> int:
+def partition_of(choice: UnitChoice, group: Group) -> Partition:
+    """How a choice cuts its group into tiles."""
+    assert choice.shape is not None
+    return group.shapes.partition(choice.shape, group.channels, choice.passes)
+
+
+def most_of(found: Sequence[UnitChoice]) -> int:
     """Bytes beyond which no shape is looked at: what the search expects of the cheapest, or the least that was found
     where that does not fit as the search thinks."""
-    least = min(unit.evaluation.dram_bytes for unit in found if unit.evaluation is not None)
-    return max(found[0].step.bytes, least)
+    return max(found[0].bytes, min(unit.exact_bytes for unit in found))
 
 
 def counts_near(streamed: int, most: int, fewer: int) -> range:
@@ -289,22 +253,15 @@ def counts_near(streamed: int, most: int, fewer: int) -> range:
     return range(max(0, streamed - fewer), min(most, streamed + 2) + 1)
 
 
-def leaving(ops: Sequence[Operation], step: Step, order: LayerOrder) -> list[SSAValue]:
-    """Results that are read behind a group."""
-    found: list[SSAValue] = [
-        ops[k - step.first].results[0]
-        for k in range(step.first, step.stop)
-        if order.maps[k].last_use >= step.stop or order.maps[k].is_output
-    ]
-    return found or [ops[-1].results[0]]
+def leaving(choice: UnitChoice, order: LayerOrder) -> list[SSAValue]:
+    """Results that are read behind a group; at least the last one."""
+    maps = order.maps[choice.first : choice.stop]
+    found = [m.number for m in maps if m.last_use >= choice.stop or m.is_output]
+    return [order.nodes[k].op.results[0] for k in found or [choice.stop - 1]]
 
 
-def maps_of(maps: Kept, order: LayerOrder) -> list[Map]:
-    return [order.maps[m >> FORM_BITS] for m in maps]
-
-
-def values_of(maps: Kept, order: LayerOrder) -> set[SSAValue]:
-    return {order.nodes[m >> FORM_BITS].op.results[0] for m in maps}
+def values_of(maps: Resident, order: LayerOrder) -> set[SSAValue]:
+    return {order.nodes[m.map].op.results[0] for m in maps}
 
 
 # ---------------------------------------------------------------- layers that are a unit already
@@ -312,7 +269,7 @@ def values_of(maps: Kept, order: LayerOrder) -> set[SSAValue]:
 
 def plan_runs(
     ops: Sequence[Operation], outputs: Sequence[SSAValue], target: Target, sram_bytes: int, borders: str
-) -> Plan | None:
+) -> NetworkPlan | None:
     """The runs of these layers that move the fewest DRAM bytes, with what they read and give in DRAM; None where some
     layer is a move, or fits in no way."""
     if not all(is_layer(op) for op in ops):
@@ -321,7 +278,7 @@ def plan_runs(
     states, longest = width_of(order)
     keep = target.chip.clusters == 1 or target.cluster.cdma is not None
     seams = None if len(ops) <= model.SMALL else order.seams
-    return plan_order(Search(order, target, sram_bytes, borders, keep, longest, states, seams=seams))
+    return plan_order(CutSearch(Setting(order, target, sram_bytes, borders, keep), longest, states, seams))
 
 
 def plan_given(unit: UnitOp, target: Target, sram_bytes: int, borders: str = "auto") -> UnitPlan | None:
@@ -343,17 +300,14 @@ def cheapest(
     """The best shape of the search for which all layers have pieces."""
     if not all(is_layer(op) for op in layers.ops):
         return None
-    search = Search(order_of(layers.ops, outputs), target, sram_bytes, borders, keep=False)
-    count = len(layers.ops)
-    groups = GroupsBefore(search.order, target, count, borders).within(sram_bytes)
+    setting = Setting(order_of(layers.ops, outputs), target, sram_bytes, borders, keep=False)
+    groups = setting.groups_before(len(layers.ops)).within(sram_bytes)
     group = next((g for g in groups if g.first == 0), None)
     if group is None:
         return None
-    nothing = frozenset[int]()
-    for step in Ways(group, search).ranked(nothing, nothing, sram_bytes, model.TRIED):
-        assert step.shape is not None
-        partition = group.shapes.partition(step.shape, group.channels, step.passes)
-        found = evaluate(layers, partition, step.streamed, (), target, sram_bytes, chunk_bytes(sram_bytes))
+    for choice in Candidates(group, setting).ranked(NOTHING, NOTHING, sram_bytes, model.TRIED):
+        partition = partition_of(choice, group)
+        found = evaluate(layers, partition, choice.streamed, (), target, sram_bytes, setting.chunk_bytes)
         if found is not None:
             return found
     return None

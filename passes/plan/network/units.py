@@ -25,13 +25,12 @@ from frustum.passes.plan.network.layer_order import (
 )
 from frustum.passes.plan.network.optimal import (
     DEFAULTS,
+    NetworkPlan,
     OptimalOptions,
-    Plan,
     is_for_time,
     plan_network,
     values_of,
 )
-from frustum.passes.plan.network.search import FORM_BITS
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
 
@@ -83,8 +82,12 @@ def borders_of(
 
 
 def with_places(
-    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: Plan | None, section: Operation | None = None
-) -> Plan | None:
+    network: g.NetworkOp,
+    target: Target,
+    options: OptimalOptions,
+    plan: NetworkPlan | None,
+    section: Operation | None = None,
+) -> NetworkPlan | None:
     """The plan, or a better one with units that store only the parts of concatenations that they make."""
     if (
         plan is None
@@ -94,8 +97,8 @@ def with_places(
         return plan
     again: list[Again] = []
     for unit in plan.units:
-        in_sram = {m >> FORM_BITS for m in unit.step.kept | unit.step.resident}
-        again += name_parts(plan.order, unit.step.first, unit.step.stop, in_sram)
+        in_sram = {m.map for m in unit.kept | unit.resident}
+        again += name_parts(plan.order, unit.first, unit.stop, in_sram)
     better = plan_network(network, target, options, section) if again else None
     if better is not None and (better.dram_bytes, better.cycles) < (plan.dram_bytes, plan.cycles):
         return better
@@ -107,16 +110,16 @@ def with_places(
 # ---------------------------------------------------------------- writing
 
 
-def write(network: g.NetworkOp, plan: Plan, section: Operation | None = None, first: int = 0) -> None:
+def write(network: g.NetworkOp, plan: NetworkPlan, section: Operation | None = None, first: int = 0) -> None:
     """Units of a section in the order of the plan, each behind what it reads, numbered from `first`."""
-    ops = [[n.op for n in plan.order.nodes[u.step.first : u.step.stop]] for u in plan.units]
+    ops = [[n.op for n in plan.order.nodes[u.first : u.stop]] for u in plan.units]
     in_order(network.body.block, [op for unit in ops for op in unit], section)
-    keeps = [values_of(u.step.kept, plan.order) for u in plan.units]
+    keeps = [values_of(u.kept, plan.order) for u in plan.units]
     for number, (unit, layers, kept) in enumerate(zip(plan.units, ops, keeps, strict=True)):
         reason = stopped_by(plan, number)
         written = wrap(layers, f"u{first + number}", reason, kept)
-        if unit.evaluation is not None:
-            annotate(written, layers, unit.evaluation, is_small=unit.evaluation.partition.depth == 1)
+        if unit.plan is not None:
+            annotate(written, layers, unit.plan, is_small=unit.plan.partition.depth == 1)
 
 
 def in_order(block: Block, ops: Sequence[Operation], section: Operation | None = None) -> None:
@@ -141,27 +144,27 @@ def in_order(block: Block, ops: Sequence[Operation], section: Operation | None =
             place(op)
 
 
-def stopped_by(plan: Plan, number: int) -> str:
+def stopped_by(plan: NetworkPlan, number: int) -> str:
     """Why a unit ends: what it costs, and what comes next."""
     unit = plan.units[number]
-    cost = unit.evaluation.dram_bytes if unit.evaluation else unit.step.bytes
+    cost = unit.exact_bytes
     if number + 1 == len(plan.units):
         return f"end of the network: {cost} DRAM bytes here"
-    following = plan.order.nodes[unit.step.stop].op
+    following = plan.order.nodes[unit.stop].op
     name = f"'{node_name(following)}'" if node_name(following) else kind_name(following)
     return f"cut before {name}: {cost} DRAM bytes here, {plan.dram_bytes} in all"
 
 
-def write_runs(plan: Plan, first: int, stopped_by: str) -> None:
+def write_runs(plan: NetworkPlan, first: int, stopped_by: str) -> None:
     """The runs as units behind each other, in the place of the last layer, called `u<first>` and so on."""
     ops = [node.op for node in plan.order.nodes]
     move_together(ops, f"u{first}")
     for number, unit in enumerate(plan.units):
-        layers = ops[unit.step.first : unit.step.stop]
+        layers = ops[unit.first : unit.stop]
         run = f"run {number + 1} of {len(plan.units)}: " if len(plan.units) > 1 else ""
-        written = wrap(layers, f"u{first + number}", run + stopped_by, values_of(unit.step.kept, plan.order))
-        if unit.evaluation is not None:
-            annotate(written, layers, unit.evaluation, is_small=unit.evaluation.partition.depth == 1)
+        written = wrap(layers, f"u{first + number}", run + stopped_by, values_of(unit.kept, plan.order))
+        if unit.plan is not None:
+            annotate(written, layers, unit.plan, is_small=unit.plan.partition.depth == 1)
 
 
 def move_together(ops: Sequence[Operation], unit_name: str) -> None:

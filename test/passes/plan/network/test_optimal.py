@@ -17,9 +17,10 @@ from frustum.backend import targets
 from frustum.dialects import graph
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.unit_layers import layers_of
+from frustum.passes.plan.network.candidates import Setting
+from frustum.passes.plan.network.cuts import CutSearch
 from frustum.passes.plan.network.layer_order import network_ops, order_of, orders
 from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
-from frustum.passes.plan.network.search import FORM_BITS, Search
 from frustum.passes.plan.network.units import fuse_optimal
 from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.runtime.reference.graph import network_of
@@ -88,9 +89,9 @@ def test_an_output_that_stays_is_stored_too():
     pooled = net.pool("max", scaled, 3, 2, pads=(1, 1, 1, 1))
     last = net.binary("mul", pooled, net.weight(1, 3, 1, 1))
     plan = plan_network(network_of(net.module(first, last, pooled)[0]), with_sram(EDGE, 2 * 1024))
-    stays = next(unit for unit in plan.units if unit.step.kept)
-    assert plan.order.maps[min(stays.step.kept) >> FORM_BITS].is_output
-    assert stays.evaluation.dram_bytes == stays.step.bytes
+    stays = next(unit for unit in plan.units if unit.kept)
+    assert plan.order.maps[min(stays.kept).map].is_output
+    assert stays.plan.dram_bytes == stays.bytes
     assert plan.dram_bytes == plan.order.compulsory_bytes
 
 
@@ -161,9 +162,9 @@ def test_what_is_written_is_what_was_planned(target, kib, stays):
     assert [len(u.body.block.ops) > 0 for u in units] == [True] * len(plan.units)
     kept = 0
     for unit, planned in zip(units, plan.units, strict=True):
-        assert unit.partition.data == planned.evaluation.partition
+        assert unit.partition.data == planned.plan.partition
         assert "DRAM bytes" in unit.stopped_by.data
-        assert len(unit.kept) == len(planned.step.kept)
+        assert len(unit.kept) == len(planned.kept)
         kept += len(unit.kept)
         layers = [op for op in unit.body.block.ops if not isinstance(op, graph.WeightOp)][:-1]
         assert all("frustum.map" in op.attributes for op in layers)
@@ -174,10 +175,10 @@ def test_what_is_written_is_what_was_planned(target, kib, stays):
 def test_maps_stay_only_where_it_is_allowed():
     network = network_of(residual_chain(2))
     assert (
-        any(u.step.kept for u in plan_network(network, EDGE).units)
+        any(u.kept for u in plan_network(network, EDGE).units)
         or len(plan_network(network, EDGE).units) == 1
     )
-    assert not any(u.step.kept for u in plan_network(network, EDGE, OptimalOptions(keep=False)).units)
+    assert not any(u.kept for u in plan_network(network, EDGE, OptimalOptions(keep=False)).units)
 
 
 def test_orders_are_orders_in_which_the_layers_can_run():
@@ -200,5 +201,5 @@ def test_a_map_that_stays_is_counted_while_it_stays():
     y = net.conv(x, 4, 1)
     order = listed(net.module(net.binary("add", net.unary("neg", y), x))[0])
     size = order.maps[0].bytes
-    small = Search(order, with_sram(EDGE, size), size).solve()
-    assert not any(m >> FORM_BITS == 0 for step in small.steps for m in step.kept)
+    small = CutSearch(Setting(order, with_sram(EDGE, size), size)).solve()
+    assert not any(m.map == 0 for choice in small.choices for m in choice.kept)

@@ -1,0 +1,361 @@
+"""All ways to run a group: its tile shapes, how many of its weights are streamed, which maps are or stay in SRAM."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from frustum.dialects.extents import aligned, ceil_div
+from frustum.dialects.target import Target
+from frustum.dialects.tile import Whole
+from frustum.passes.plan.cost import chunk_bytes, overlapped
+from frustum.passes.plan.model import MOST_KEPT, OVERLAPPED, PASS_CYCLES
+from frustum.passes.plan.network.groups import Boundary, Group, GroupsBefore, by_channels
+from frustum.passes.plan.network.layer_order import LayerOrder, Map
+from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_IMAGES, BY_ROWS, Ints, Mask
+from frustum.passes.plan.unit import UnitPlan
+
+HUGE = 1 << 62
+CYCLE_BITS = 31
+WHOLE = -1
+
+
+class Kept(NamedTuple):
+    """A map that stays in SRAM, and the dimension of which each cluster holds its share; `WHOLE`: each holds all."""
+
+    map: int
+    dealt: int
+
+
+Resident = frozenset[Kept]
+NOTHING: Resident = frozenset()
+
+
+class HeldShare(NamedTuple):
+    """What each cluster holds of a map along the dimension that is dealt: its share and the borders around it."""
+
+    share: int
+    before: int
+    behind: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class UnitChoice:
+    """A unit of a solution: layers [first, stop), its tile shape (None: as `plan_unit` has it), how many of its
+    largest weights are streamed, which maps it finds in SRAM and which it leaves there."""
+
+    first: int
+    stop: int
+    bytes: int
+    cycles: int
+    free_bytes: int
+    """Of SRAM, for this unit: without what passes by and what it reads and leaves there."""
+    shape: int | None = None
+    streamed: int = 0
+    resident: Resident = NOTHING
+    kept: Resident = NOTHING
+    passes: int = 1
+    by_channels: bool = False
+    plan: UnitPlan | None = None
+    """How it is cut, by exact numbers; None: by `frustum-tile-partition`."""
+
+    @property
+    def exact_bytes(self) -> int:
+        return self.bytes if self.plan is None else self.plan.dram_bytes
+
+    @property
+    def exact_cycles(self) -> int:
+        return self.cycles if self.plan is None else int(self.plan.cycles)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the search over an order of layers may use, and what is to be least."""
+
+    order: LayerOrder
+    target: Target
+    capacity: int
+    """Bytes of each cluster's SRAM."""
+    borders: str = "auto"
+    keep: bool = True
+    """Maps may stay in SRAM between units."""
+    fastest: bool = False
+    """Cycles before bytes."""
+    once: bool = False
+    """No weights are read from DRAM more than once."""
+    slower: dict[tuple[int, int, bool, bool], float] = field(default_factory=dict)
+    """Of layers [first, stop) cut by channels or not, with several images in a tile or not: how many times the cycles
+    of this model exact numbers say."""
+
+    def cost(self, bytes_: float, cycles: float) -> tuple[float, float]:
+        """What is to be least: DRAM bytes, then cycles, or the other way round."""
+        return (cycles, bytes_) if self.fastest else (bytes_, cycles)
+
+    @property
+    def port_rate(self) -> int:
+        return self.target.chip.dram.port_bytes_per_cycle
+
+    @property
+    def chunk_bytes(self) -> int:
+        return chunk_bytes(self.capacity)
+
+    def groups_before(self, stop: int) -> GroupsBefore:
+        return GroupsBefore(self.order, self.target, stop, self.borders)
+
+    def by_channels(self, stop: int) -> Group | None:
+        return by_channels(self.order, self.target, stop, self.borders)
+
+    @cached_property
+    def shares(self) -> dict[Kept, HeldShare]:
+        return shares_of(self.order, self.target.chip.clusters)
+
+
+class Costs(NamedTuple):
+    """A group with some maps in SRAM, in each shape: what does not depend on the room that is left."""
+
+    memory: Ints
+    """Bytes of SRAM with all weights."""
+    moved: Ints
+    """DRAM bytes with no weights streamed."""
+    passes: Ints
+    cycles: Ints
+    """Of the cores, as if every pass had all to do."""
+    spent: Ints
+    """Of the cores, as it is."""
+    crossing: list[tuple[Ints, Ints]]
+    """Of each map that is loaded or stored: cycles of the DRAM port, and of the cores while its only copy is free."""
+    runs: Ints
+    """Trip counts of the innermost loop."""
+    short: Ints
+    """Bytes that the DRAM port loses with short runs."""
+    fits: Mask
+    """Where these maps can be in SRAM."""
+
+
+class Candidates:
+    """All ways to run a group: tile shapes, and which of its maps are or stay in SRAM."""
+
+    def __init__(self, group: Group, setting: Setting):
+        self.group, self.setting, shapes = group, setting, group.shapes
+        largest_first = np.array(group.weights[::-1], np.int64)
+        self.held_weights = int(largest_first.sum())
+        self.total_weights = self.held_weights * group.shares
+        self.least = group.constant_bytes + group.vector_bytes + self.total_weights
+        self.streamed = np.concatenate([[0], np.cumsum(largest_first)])
+        chunk = 2 * min(int(largest_first[0]), setting.chunk_bytes) if group.weights else 0
+        self.gain = np.maximum.accumulate(self.streamed - np.where(self.streamed > 0, chunk, 0))
+        fixed = group.inside + group.vector_bytes + self.held_weights
+        self.index = np.flatnonzero(group.valid & (fixed - self.gain[-1] <= setting.capacity))
+        """Shapes that may fit; arrays below are over these."""
+        self.is_roll, self.in_turn = shapes.is_roll[self.index], (shapes.depth == 1)[self.index]
+        every = fixed, group.late, group.behind, group.work, group.spent
+        self.fixed, self.late, self.behind, self.work, self.spent = (each[self.index] for each in every)
+        self.images, self.rows, self.columns = (count[self.index] for count in shapes.counts)
+        self.inputs, self.outputs = ({b.map: b.of(self.index) for b in bs} for bs in (group.inputs, group.outputs))
+        self.known: dict[tuple[Resident, Resident, int], UnitChoice | None] = {}
+        self.costs: dict[tuple[Resident, Resident], Costs | None] = {}
+        self.masks: dict[tuple[Resident, bool], Mask | None] = {}
+        self.within_share: dict[Kept, Mask] = {}
+
+    @cached_property
+    def stays(self) -> list[Resident]:
+        """The sets of maps that may stay behind the group."""
+        setting, group = self.setting, self.group
+        may_stay = [b.map for b in group.outputs if self.can_stay(b)][-MOST_KEPT:] if setting.keep else []
+        dealings = (WHOLE,) if setting.target.chip.clusters == 1 else (BY_ROWS, BY_COLUMNS, WHOLE)
+        if (group.shapes.dealt == BY_IMAGES).any():
+            dealings = (BY_IMAGES, *dealings)
+        few = [some for r in range(1, len(may_stay) + 1) for some in itertools.combinations(may_stay, r)]
+        stays = [NOTHING, *(frozenset(Kept(m, d) for m in chosen) for d in dealings for chosen in few)]
+        return [stay for stay in stays if self.allowed(stay, are_made=True) is not None]
+
+    def can_stay(self, output: Boundary) -> bool:
+        """Somebody behind the group reads it as it was made."""
+        order = self.setting.order
+        return output.can_stay and any(
+            r.joins for r in order.reads_of(output.map, self.group.stop, len(order.nodes))
+        )
+
+    def allowed(self, stay: Resident, *, are_made: bool) -> Mask | None:
+        """In which shapes the clusters make, or need, no more of these maps than they hold; None: in none."""
+        key = stay, are_made
+        if key not in self.masks:
+            fits = np.ones(len(self.index), np.bool_)
+            several = are_made and self.setting.target.chip.clusters > 1
+            boundaries = {b.map: b for b in (self.group.outputs if are_made else self.group.inputs)}
+            for kept in stay:
+                if kept.map in boundaries and kept.dealt != WHOLE:
+                    fits = fits & self.within(boundaries[kept.map], kept)
+                elif kept.map in boundaries and several:
+                    fits = fits & self.is_once
+            self.masks[key] = fits if fits.any() else None
+        return self.masks[key]
+
+    @cached_property
+    def is_once(self) -> Mask:
+        """A cluster's rows or columns are made in one pass, so that it can send them to the others."""
+        dealt = self.group.shapes.dealt[self.index]
+        return ((dealt != BY_ROWS) | (self.rows == 1)) & ((dealt != BY_COLUMNS) | (self.columns == 1))
+
+    def within(self, b: Boundary, kept: Kept) -> Mask:
+        """A cluster's box of a map in each shape lies in what it holds of it."""
+        if kept not in self.within_share:
+            held, shapes = self.setting.shares.get(kept), self.group.shapes
+            if held is None:
+                fits = np.zeros(len(shapes.dealt), np.bool_)
+            elif kept.dealt == BY_IMAGES:
+                fits = (shapes.dealt == BY_IMAGES) & (shapes.images * shapes.counts[0] == held.share)
+            else:
+                start, step, extent = b.rows if kept.dealt == BY_ROWS else b.columns
+                fits = (shapes.dealt == kept.dealt) & (shapes.counts[kept.dealt - 1] == 1) & (step == held.share)
+                fits &= (start >= -held.before) & (start + extent <= held.share + held.behind)
+            self.within_share[kept] = fits[self.index]
+        return self.within_share[kept]
+
+    def best(self, resident: Resident, stay: Resident, free_bytes: int) -> UnitChoice | None:
+        """The cheapest shape when so many bytes are left beside all resident maps."""
+        key = resident, stay, free_bytes
+        if key not in self.known:
+            self.known[key] = next(self.ranked(resident, stay, free_bytes, 1), None)
+        return self.known[key]
+
+    def ranked(self, resident: Resident, stay: Resident, free_bytes: int, most: int) -> Iterator[UnitChoice]:
+        """The shapes that fit, from the cheapest on."""
+        group, key = self.group, (resident, stay)
+        if key not in self.costs:
+            self.costs[key] = self.costs_with(resident, stay)
+        costs = self.costs[key]
+        if costs is None:
+            return
+        streamed = np.searchsorted(self.gain, costs.memory - free_bytes)
+        fits = costs.fits & (streamed < len(self.gain))
+        if self.setting.once:
+            fits &= (streamed == 0) | (costs.passes == 1)
+        if not fits.any():
+            return
+        streamed = np.minimum(streamed, len(self.gain) - 1)
+        moved = costs.moved + (costs.passes - 1) * self.streamed[streamed]
+        cycles = self.corrected(self.cycles(costs, moved, self.streamed[streamed]))
+        first, then = (cycles, moved >> 4) if self.setting.fastest else (moved, cycles)
+        score = np.where(fits, (first << CYCLE_BITS) + np.minimum(then, (1 << CYCLE_BITS) - 1), HUGE)
+        for k in [int(np.argmin(score))] if most == 1 else np.argsort(score, kind="stable")[:most].tolist():
+            if score[k] == HUGE:
+                return
+            yield UnitChoice(
+                group.first, group.stop, int(moved[k]), int(cycles[k]), free_bytes, int(self.index[k]),
+                int(streamed[k]), resident, stay, int(costs.passes[k]), group.shares > 1,
+            )  # fmt: skip
+
+    def cycles(self, costs: Costs, moved: Ints, streamed: Ints) -> Ints:
+        """Cycles of each shape with so many bytes of streamed weights."""
+        rate, passes = self.setting.port_rate, costs.passes
+        transfer = (moved + costs.short) // rate
+        if self.setting.fastest:
+            cycles = np.maximum(costs.cycles, transfer) + self.waited(costs, streamed)
+            hidden = (costs.cycles + transfer) * OVERLAPPED
+            return cycles + passes * PASS_CYCLES + hidden.astype(np.int64)
+        # In one pass what is held comes as pieces need it; what is streamed only while its own layer is computed.
+        held = (self.total_weights - streamed) * (passes > 1)
+        weights = (held + passes * streamed) / rate
+        maps = (costs.moved - self.least + costs.short) / rate
+        return overlapped(costs.spent, transfer, maps, weights, passes, self.in_turn).astype(np.int64)
+
+    def waited(self, costs: Costs, streamed: Ints) -> Ints:
+        """Cycles in which the cores wait for maps, with so many bytes of streamed weights.
+
+        In the first and last pass of each innermost loop, and of one copy for what is not loaded behind its last reader
+        or stored before its maker, while the DRAM port has no weights to bring.
+        """
+        rate = self.setting.port_rate
+        streams = np.minimum(1.0, costs.passes * streamed / rate / np.maximum(costs.cycles, 1))
+        waits = np.zeros(len(streams))
+        for port_cycles, spare_cycles in costs.crossing:
+            waits = waits + np.maximum(port_cycles - (1.0 - streams) * spare_cycles, 0)
+        at_ends = (costs.moved + costs.short - self.least) // costs.runs // rate
+        return (self.in_turn * np.minimum(costs.cycles, waits)).astype(np.int64) + at_ends
+
+    def corrected(self, cycles: Ints) -> Ints:
+        """Cycles, with what exact numbers have said about such shapes before."""
+        group, slower = self.group, self.setting.slower
+        one, many = (
+            slower.get((group.first, group.stop, group.shares > 1, several), 1.0) for several in (False, True)
+        )
+        if one == many == 1.0:
+            return cycles
+        return (cycles * np.where(group.shapes.images[self.index] > 1, many, one)).astype(np.int64)
+
+    def costs_with(self, resident: Resident, stay: Resident) -> Costs | None:
+        """None where no shape goes with these maps in SRAM."""
+        valid, also = self.allowed(resident, are_made=False), self.allowed(stay, are_made=True)
+        if valid is None or also is None:
+            return None
+        inside, staying = ({kept.map for kept in maps} for maps in (resident, stay))
+        loaded = [b for number, b in self.inputs.items() if number not in inside]
+        through = [*loaded, *(b for number, b in self.outputs.items() if number not in staying)]
+        maps, rate, zero = self.setting.order.maps, self.setting.port_rate, np.zeros(len(self.index), np.int64)
+        late = reduce(np.maximum, (b.late for b in loaded), self.late)
+        steps = self.images * self.rows * self.columns
+        passes = np.where(self.is_roll, steps * (late + self.behind), steps)
+        stored_too = sum(maps[number].bytes for number in staying if maps[number].needs_dram)
+        moved = sum((b.moved for b in through), zero + (self.least + stored_too))
+        crossing = [((b.moved + b.short) // rate, passes * b.spare) for b in through]
+        sends = sum((self.send_cycles(kept) for kept in stay), zero)
+        innermost = np.maximum(self.images, np.where(self.columns > 1, self.columns, self.rows))
+        runs = np.where(self.is_roll, late + self.behind, innermost)
+        bus = passes * self.held_weights // self.setting.target.cluster.bus.bytes_per_cycle
+        return Costs(
+            sum((b.buffer for b in through), self.fixed), moved, passes, np.maximum(passes * self.work, bus) + sends,
+            np.maximum(self.spent, bus) + sends, crossing, runs, sum((b.short for b in through), zero), valid & also,
+        )  # fmt: skip
+
+    def send_cycles(self, kept: Kept) -> int:
+        """Cycles in which a cluster sends others what they hold of a map that stays, and do not make."""
+        chip, order = self.setting.target.chip, self.setting.order
+        size_bytes = order.maps[kept.map].bytes
+        if kept.dealt == WHOLE:
+            sent_bytes = size_bytes * (chip.clusters - 1) // chip.clusters
+        else:
+            held = self.setting.shares[kept]
+            sent_bytes = size_bytes * (held.before + held.behind) // order.layer(kept.map).out_dims[kept.dealt]
+        return sent_bytes // (1 if chip.cluster.cdma is None else chip.cluster.cdma.bytes_per_cycle)
+
+
+def shares_of(order: LayerOrder, clusters: int) -> dict[Kept, HeldShare]:
+    """What each cluster holds of every map that may stay: all of it, its images, or its share of rows or columns with
+    the borders that single layers need of it."""
+    found = {}
+    for map_ in order.maps[: len(order.nodes)]:
+        layer, number = order.nodes[map_.number].layer, map_.number
+        if layer is None:
+            continue
+        found[Kept(number, WHOLE)] = HeldShare(0, 0, 0, aligned(map_.bytes))
+        for d in (BY_ROWS, BY_COLUMNS, BY_IMAGES) if clusters > 1 else ():
+            size = layer.out_dims[d]
+            share = ceil_div(size, clusters)
+            before, behind = borders_of(order, map_, d, share, clusters) if d != BY_IMAGES else (0, 0)
+            held = map_.bytes // size * min(size, share + before + behind)
+            if d != BY_IMAGES or size > 1:
+                found[Kept(number, d)] = HeldShare(share, before, behind, aligned(held))
+    return found
+
+
+def borders_of(order: LayerOrder, map_: Map, d: int, share: int, clusters: int) -> tuple[int, int]:
+    """Positions before and behind its share that layers need which are shared out in the same way."""
+    before = behind = 0
+    for k in map_.users:
+        node = order.nodes[k]
+        for read in node.reads:
+            axis = read.rows if d == BY_ROWS else read.columns
+            if read.map != map_.number or node.layer is None or isinstance(axis, Whole) or not read.joins:
+                continue
+            own = ceil_div(node.layer.out_dims[d], clusters)
+            if own * axis.num == share * axis.den:
+                before = max(before, -axis.low)
+                behind = max(behind, (own - 1) * axis.num // axis.den + 1 + axis.reach + axis.low - share)
+    return before, behind
