@@ -30,12 +30,13 @@ from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal, Strategy
 from frustum.backend.trials import TYPED, AtStop, Peaks, Trials, allocated_bytes, module_of
 from frustum.dialects.choices import When
+from frustum.dialects.graph import networks_of
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target, to_attribute
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.passes.analysis.foreign import others_in
 from frustum.passes.analysis.series import Range, at_outputs, cuts_within, pieces_of
-from frustum.passes.graph.split_outputs import Layers, joined, networks_of, split
+from frustum.passes.graph.split_outputs import Layers, joined, split
 from frustum.passes.plan.model import LARGE, MANY, SMALL
 
 __all__ = ["Compilation", "Splitting", "compile_pieces", "one_piece"]

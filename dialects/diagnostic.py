@@ -20,6 +20,11 @@ def did_you_mean(word: str, known: list[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
+def one_line(message: object) -> str:
+    """The lines of a message, or of an error's, as one."""
+    return " ".join(line.strip() for line in str(message).splitlines() if line.strip())
+
+
 def _excerpt(text: str, line: int, col: int, width: int) -> list[str]:
     lines = text.split("\n")
     if not 1 <= line <= len(lines):

@@ -37,6 +37,7 @@ from xdsl.printer import Printer
 from frustum.dialects.isa.program import IMAGE_CLASSES
 from frustum.dialects.isa.sync import ExternalOp
 from frustum.dialects.module import INTEGERS, WEIGHTS
+from frustum.passes.analysis.module import free_name
 from frustum.passes.errors import ModelError
 
 BY_NAME: dict[str, Attribute] = {"f32": f32, "f16": f16, "bf16": bf16}
@@ -111,8 +112,7 @@ class WeightStore(Mapping[str, Array]):
 
     def add(self, stem: str, array: Array | Callable[[], Array]) -> str:
         """Stores an array (or how to compute it) under a new key, `stem` or `stem.1`, ...; returns the key."""
-        keys = itertools.chain([stem], (f"{stem}.{number}" for number in itertools.count(1)))
-        key = next(key for key in keys if key not in self._entries)
+        key = free_name(stem, self._entries)
         self._entries[key] = array
         return key
 

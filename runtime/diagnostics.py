@@ -33,7 +33,7 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRLexer
 
-from frustum.dialects.diagnostic import did_you_mean, render
+from frustum.dialects.diagnostic import did_you_mean, one_line, render
 from frustum.dialects.foreign import name_of
 
 AttributeT = TypeVar("AttributeT", bound=Attribute)
@@ -281,8 +281,3 @@ def _say(op: Operation | None, error: Exception, doing: str) -> str:
         node = node_name(op.location)
         message = f"'{name_of(op)}' op" + (f' ("{node}")' if node else "") + f": {message}"
     return f"{doing}: {message}" if doing else message
-
-
-def one_line(error: object) -> str:
-    """A message without its line breaks."""
-    return " ".join(line.strip() for line in str(error).splitlines() if line.strip())

@@ -41,7 +41,7 @@ from frustum.dialects.graph.layers import (
     SoftmaxOp,
     UnaryOp,
 )
-from frustum.dialects.graph.network import CallOp, NetworkOp, OutputOp, WeightOp
+from frustum.dialects.graph.network import CallOp, NetworkOp, OutputOp, WeightOp, networks_of
 from frustum.dialects.graph.products import ConvOp, MatmulOp
 from frustum.dialects.graph.scales import Scale, ScaleAttr, bounds, is_integer
 from frustum.dialects.graph.views import (
@@ -54,6 +54,7 @@ from frustum.dialects.graph.views import (
     SliceOp,
     TransposeOp,
     TurnOp,
+    root_of,
 )
 
 __all__ = [
@@ -96,6 +97,8 @@ __all__ = [
     "WeightOp",
     "bounds",
     "is_integer",
+    "networks_of",
+    "root_of",
     "shape_of",
     "tensor_of",
     "tensor_type",

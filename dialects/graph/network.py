@@ -193,6 +193,11 @@ class CallOp(IRDLOperation):
                 )
 
 
+def networks_of(module: Operation) -> list[NetworkOp]:
+    """The networks inside an operation, in order."""
+    return [op for op in module.walk() if isinstance(op, NetworkOp)]
+
+
 def _parse_names(parser: Parser) -> ArrayAttr[StringAttr]:
     names = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_str_literal)
     return ArrayAttr(StringAttr(name) for name in names)

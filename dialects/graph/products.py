@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from xdsl.dialects.builtin import TensorType, f32, i32
@@ -121,6 +122,11 @@ class ConvOp(ProductOp):
         windows = self.strides, self.pads, self.dilations
         return shapes.conv_shape(shape_of(self.x), shape_of(self.w), *windows, self.groups)
 
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return math.prod(shape_of(self.result)) * math.prod(shape_of(self.w)[1:])
+
     def verify_(self) -> None:
         check_result(self, self.inferred())
         _check_types(self, self.x, self.w, shape_of(self.w)[0])
@@ -149,6 +155,11 @@ class MatmulOp(ProductOp):
 
     def inferred(self) -> Ints:
         return shapes.matmul_shape(shape_of(self.a), shape_of(self.b), self.trans_a, self.trans_b)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return math.prod(shape_of(self.result)) * shape_of(self.a)[-2 if self.trans_a else -1]
 
     def verify_(self) -> None:
         check_result(self, self.inferred())

@@ -173,3 +173,10 @@ class InterleaveOp(LayerOp):
 
     def inferred(self) -> Ints:
         return shapes.interleave_shape([shape_of(part) for part in self.parts], self.factor)
+
+
+def root_of(value: SSAValue) -> SSAValue:
+    """The value whose bytes these are, behind reshapes."""
+    while isinstance(value.owner, ReshapeOp):
+        value = value.owner.x
+    return value

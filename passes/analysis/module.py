@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from itertools import chain, count
+
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, NameLoc, bf16, f16, f32, i8, i16, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
@@ -49,3 +52,14 @@ def node_name(op: Operation) -> str:
 def kind_name(op: Operation) -> str:
     """The operation's own name, without its dialect."""
     return op.name.removeprefix("fgraph.")
+
+
+def layer_name(op: Operation) -> str:
+    """The model's node, or else the kind of operation."""
+    return node_name(op) or kind_name(op)
+
+
+def free_name(stem: str, taken: Container[str]) -> str:
+    """`stem`, or the first of `stem.1`, `stem.2`, ... that is not taken."""
+    names = chain([stem], (f"{stem}.{number}" for number in count(1)))
+    return next(name for name in names if name not in taken)

@@ -70,7 +70,7 @@ class FuseLayers(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
         words = self.words(target.options)
-        networks = [o for o in op.walk() if isinstance(o, g.NetworkOp)]
+        networks = g.networks_of(op)
         if networks:
             op.attributes[POLICY] = StringAttr(words[0])
         for network in networks:

@@ -12,12 +12,9 @@ from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWal
 from xdsl.traits import IsTerminator, Pure
 
 from frustum.passes.dequantised import fold_view
-from frustum.passes.graph.constants import Constants
-from frustum.passes.graph.patterns.fold_scale import FoldScaleAfter, FoldScaleBefore
-from frustum.passes.graph.patterns.fuse_activation import FuseActivation, FusePad
-from frustum.passes.graph.patterns.merge_scales import MergeScales
-from frustum.passes.graph.patterns.pool_before_conv import PoolBeforeConv
-from frustum.passes.graph.patterns.remove_identities import MergeMoves, RemoveIdentity
+from frustum.passes.graph.patterns.layers import FuseActivation, FusePad, PoolBeforeConv
+from frustum.passes.graph.patterns.moves import MergeMoves, RemoveIdentity
+from frustum.passes.graph.patterns.scales import Constants, FoldScaleAfter, FoldScaleBefore, MergeScales
 from frustum.passes.weights import store_of
 
 
@@ -25,12 +22,11 @@ from frustum.passes.weights import store_of
 class Canonicalize(ModulePass):
     """Fold, fuse, remove.
 
-    1. identities, and moves of moves (`remove_identities`) and of dequantised constants (`dequantised`)
+    1. identities, and moves of moves (`moves`) and of dequantised constants (`dequantised`)
     2. constant scales and shifts into the convolution or matrix product beside them: batch
-       normalisation, biases (`fold_scale`), into one another where there is none (`merge_scales`); the
-       new weights get new keys
-    3. means over windows before pointwise convolutions (`pool_before_conv`)
-    4. borders of zeros and activations into the layer beside them (`fuse_activation`)
+       normalisation, biases; into one another where there is none (`scales`); the new weights get new keys
+    3. means over windows before pointwise convolutions (`layers`)
+    4. borders of zeros and activations into the layer beside them (`layers`)
     5. operations whose results nobody uses
 
     Before: operators as the file has them.  After: none of the above is left to do.

@@ -28,7 +28,7 @@ class ConvertAtHost(ModulePass):
     name = "frustum-graph-convert-at-host"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for network in [inner for inner in op.walk() if isinstance(inner, g.NetworkOp)]:
+        for network in g.networks_of(op):
             if INPUT_RANGES in network.attributes and MODEL_DTYPES in network.attributes:
                 convert(network)
 

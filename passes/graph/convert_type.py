@@ -14,7 +14,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.foreign import is_foreign, name_of
-from frustum.dialects.graph import ConvOp, MatmulOp, NetworkOp, WeightOp, tensor_of, tensor_type
+from frustum.dialects.graph import ConvOp, MatmulOp, NetworkOp, WeightOp, networks_of, tensor_of, tensor_type
 from frustum.dialects.module import DTYPE
 from frustum.passes.weights import BY_NAME, Array, WeightStore, is_float, numpy_of, store_of
 
@@ -31,7 +31,7 @@ class ConvertType(ModulePass):
     to: Literal["f32", "f16", "bf16"]
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        networks = [inner for inner in op.walk() if isinstance(inner, NetworkOp)]
+        networks = networks_of(op)
         for network in networks:
             if any(_is_converted(value, BY_NAME[self.to]) for value in _values(network)):
                 _refuse_foreign(network)

@@ -15,9 +15,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import float_attr, int_array
 from frustum.dialects.module import SCALE
+from frustum.passes.analysis.module import node_name
 from frustum.passes.dequantised import Dequantised, dequantised_of
 from frustum.passes.graph.canonicalize import remove_unused
-from frustum.passes.graph.constants import name_of
 from frustum.passes.weights import Array, WeightStore, numpy_of, store_of
 
 CONVERTS = (g.BinaryOp, g.UnaryOp, g.ReduceOp, g.SoftmaxOp, g.LrnOp)
@@ -45,7 +45,7 @@ class FoldQuantisation(ModulePass):
     name = "frustum-graph-fold-quantisation"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        networks = [inner for inner in op.walk() if isinstance(inner, g.NetworkOp)]
+        networks = g.networks_of(op)
         for network in networks:
             if any(isinstance(inner, g.QuantizeOp | g.DequantizeOp) for inner in network.body.block.ops):
                 _fold(network, store_of(op))
@@ -271,7 +271,7 @@ class Folder:
         return Integers(self.made[value, element], known.scales, known.zeros, known.axis)
 
     def _constant(self, at: Operation, array: Array, element: Attribute, suffix: str) -> SSAValue:
-        key = self.store.add(f"{name_of(at)}/{suffix}~", np.ascontiguousarray(array))
+        key = self.store.add(f"{node_name(at) or at.name}/{suffix}~", np.ascontiguousarray(array))
         weight = g.WeightOp(key, g.tensor_type(element, array.shape))
         return self._emit(at, weight)
 

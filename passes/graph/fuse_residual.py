@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i32
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from frustum.dialects.graph import BinaryOp, ConvOp, MatmulOp, NetworkOp, is_integer, shape_of
+from frustum.dialects.graph import BinaryOp, ConvOp, MatmulOp, is_integer, networks_of, shape_of
 
 Product = ConvOp | MatmulOp
 
@@ -29,7 +29,7 @@ class FuseResidual(ModulePass):
     name = "frustum-graph-fuse-residual"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for network in [inner for inner in op.walk() if isinstance(inner, NetworkOp)]:
+        for network in networks_of(op):
             for addition in [inner for inner in network.body.block.ops if isinstance(inner, BinaryOp)]:
                 fuse(addition)
 

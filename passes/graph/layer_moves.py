@@ -16,7 +16,7 @@ from xdsl.rewriter import Rewriter
 
 from frustum.dialects.graph import ConcatOp, PickOp, ReshapeOp, SliceOp, TransposeOp, TurnOp, shape_of
 from frustum.dialects.graph.views import CHANNELS_FIRST, CHANNELS_LAST
-from frustum.passes.graph.patterns.fold_moves import fold_moves
+from frustum.passes.graph.patterns.moves import fold_moves
 
 RANK = 4  # of a map: n, c, h, w
 MOST_PLACES = 1 << 25
@@ -74,7 +74,7 @@ def turned(op: TransposeOp) -> None:
 
 def map_with_channels_last(x: SSAValue, perm: tuple[int, ...]) -> SSAValue | None:
     """The map [N, C, H, W] of which a transposition of x puts the channels behind all else."""
-    root = root_of(x)
+    root = map_behind(x)
     shape = shape_of(root)
     if len(shape) != RANK:
         return None
@@ -151,7 +151,7 @@ def merged(dims: Dims) -> Dims:
     return found
 
 
-def root_of(value: SSAValue) -> SSAValue:
+def map_behind(value: SSAValue) -> SSAValue:
     """The map behind reshapes; the value itself where it is one."""
     while len(shape_of(value)) != RANK and isinstance(value.owner, ReshapeOp):
         value = value.owner.x

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 
@@ -15,6 +15,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.foreign import is_foreign
 from frustum.passes.analysis import layer
 from frustum.passes.analysis.foreign import gather, is_movable
+from frustum.passes.analysis.module import free_name, kind_name, node_name
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,7 @@ def symbol_for(op: Operation) -> tuple[str, Operation]:
     while not isinstance(parent := place.parent_op(), ModuleOp):
         assert parent is not None
         place = parent
-    own = place.properties.get("sym_name")
-    stem = own.data if isinstance(own, StringAttr) else "network"
+    stem = symbol_of(place) or "network"
     taken = {symbol_of(each) for each in parent.body.block.ops}
     symbol = next(name for name in (f"{stem}_{k}" for k in itertools.count()) if name not in taken)
     return symbol, parent if place is op else place
@@ -142,16 +142,12 @@ def input_name(value: SSAValue) -> str:
 
 
 def output_name(value: OpResult) -> str:
-    op = value.owner
-    if isinstance(op.location, NameLoc):
-        return op.location.desc.data
-    return value.name_hint or op.name.removeprefix("fgraph.")
+    return node_name(value.owner) or value.name_hint or kind_name(value.owner)
 
 
 def unique_names(stems: Sequence[str]) -> list[str]:
     """The names, with a number behind those that stand there already."""
     found: dict[str, None] = {}
     for stem in stems:
-        names = itertools.chain([stem], (f"{stem}.{number}" for number in itertools.count(1)))
-        found[next(name for name in names if name not in found)] = None
+        found[free_name(stem, found)] = None
     return list(found)

@@ -22,7 +22,7 @@ class OwnOutputs(ModulePass):
     name = "frustum-graph-own-outputs"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for network in [o for o in op.walk() if isinstance(o, g.NetworkOp)]:
+        for network in g.networks_of(op):
             own_outputs(network)
 
 
@@ -30,7 +30,7 @@ def own_outputs(network: g.NetworkOp) -> None:
     terminator = network.terminator
     taken: set[SSAValue] = set()
     for position, value in enumerate(terminator.values):
-        root = root_of(value)
+        root = g.root_of(value)
         is_layer = isinstance(root.owner, Operation) and not isinstance(root.owner, g.WeightOp)
         if is_layer and root not in taken:
             taken.add(root)
@@ -47,10 +47,3 @@ def copied(value: SSAValue) -> Operation:
         return g.UnaryOp("identity", value)
     shape = g.shape_of(value)
     return g.SliceOp(value, (0,) * len(shape), shape)
-
-
-def root_of(value: SSAValue) -> SSAValue:
-    """The value whose bytes these are, behind reshapes."""
-    while isinstance(value.owner, g.ReshapeOp):
-        value = value.owner.x
-    return value

@@ -40,7 +40,7 @@ class QuantiseNetwork(ModulePass):
     name = "frustum-graph-quantise"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for network in [inner for inner in op.walk() if isinstance(inner, g.NetworkOp)]:
+        for network in g.networks_of(op):
             if INPUT_RANGES in network.attributes:
                 _quantise(network, store_of(op))
                 op.attributes[DTYPE] = StringAttr("int8")

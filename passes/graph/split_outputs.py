@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, NameLoc, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
 from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, MODEL_DTYPES, texts_of
 from frustum.passes.analysis.foreign import others_in
-from frustum.passes.analysis.module import element_bytes
+from frustum.passes.analysis.module import element_bytes, free_name, layer_name
 from frustum.passes.analysis.series import Range, Series, at_outputs, pieces_of
-from frustum.passes.graph.own_outputs import own_outputs, root_of
+from frustum.passes.graph.own_outputs import own_outputs
 
 """Module attributes of several networks that are one: the inputs and outputs of the whole, in order."""
 
@@ -43,18 +43,13 @@ class SplitOutputs(ModulePass):
     name = "frustum-graph-split-outputs"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        networks = networks_of(op)
+        networks = g.networks_of(op)
         if len(networks) != 1 or others_in(networks[0].body.block):
             return  # nothing of ours, or split already
         layers = Layers(networks[0])
         pieces = pieces_of(layers.whole, at_outputs(layers.series, layers.whole))
         if len(pieces) > 1:
             split(op, layers, pieces)
-
-
-def networks_of(module: ModuleOp) -> list[g.NetworkOp]:
-    """The networks of a module, in order."""
-    return [op for op in module.walk() if isinstance(op, g.NetworkOp)]
 
 
 def split(module: ModuleOp, layers: Layers, pieces: Sequence[Range]) -> None:
@@ -99,7 +94,7 @@ class Layers:
         handed = (value for name, value in pairs if self.results is None or name in self.results)
         outputs = (self.position_of(value) for value in handed)
         return Series(
-            names=[name_of(op) for op in self.ops],
+            names=[layer_name(op) for op in self.ops],
             reads=[self._reads(op) for op in self.ops],
             outputs=frozenset(p for p in outputs if p is not None),
             result_bytes=[sum(map(_value_bytes, op.results)) for op in self.ops],
@@ -109,7 +104,7 @@ class Layers:
 
     def position_of(self, value: SSAValue) -> int | None:
         """The layer that computes a value, perhaps reshaped; None for inputs and constants."""
-        owner = root_of(value).owner
+        owner = g.root_of(value).owner
         return self.positions.get(owner) if isinstance(owner, Operation) else None
 
     def _reads(self, op: Operation) -> tuple[int, ...]:
@@ -122,11 +117,11 @@ class Layers:
         names: dict[SSAValue, str] = {}
         taken = {*self.network.inputs, *self.network.outputs, *self.others}
         for name, value in zip(self.network.outputs, self.network.terminator.values, strict=True):
-            names.setdefault(root_of(value), name)
+            names.setdefault(g.root_of(value), name)
         for op in self.ops:
             for result in op.results:
                 if result not in names:
-                    names[result] = _unique(name_of(op), taken)
+                    names[result] = free_name(layer_name(op), taken)
                     taken.add(names[result])
         return names
 
@@ -136,7 +131,7 @@ class Layers:
         found: dict[SSAValue, tuple[SSAValue, str]] = {}
         dtypes = _dtypes(self.network)[len(self.network.inputs) :]
         for value, dtype in zip(self.network.terminator.values, dtypes, strict=True):
-            found.setdefault(root_of(value), (value, dtype))
+            found.setdefault(g.root_of(value), (value, dtype))
         return found
 
     def is_read_from(self, value: SSAValue, position: int) -> bool:
@@ -158,7 +153,7 @@ class Layers:
         written = 0
         for op in self.ops[start:stop]:
             for value in op.operands:
-                root = root_of(value)
+                root = g.root_of(value)
                 position = self.positions.get(root.owner) if isinstance(root.owner, Operation) else -1
                 if position is not None and position < start:
                     read[root] = max(read.get(root, 0), _read_bytes(op, value))
@@ -219,7 +214,7 @@ class _Extract:
         ops = self.layers.ops[start:stop]
         values = itertools.chain.from_iterable(op.operands for op in ops)
         passed = self.layers.network.terminator.values if start == 0 else ()
-        roots = map(root_of, itertools.chain(values, passed))
+        roots = map(g.root_of, itertools.chain(values, passed))
         unused = (argument for argument in self.layers.network.body.block.args if start == 0 and not argument.uses)
         return {*(root for root in roots if isinstance(root, BlockArgument)), *unused}
 
@@ -283,7 +278,7 @@ def joined(module: ModuleOp) -> tuple[g.NetworkOp, list[Range]]:
 
     KeyError where a network reads what none before it gives.
     """
-    parts = networks_of(module)
+    parts = g.networks_of(module)
     inputs, outputs = (texts_of(module, name) for name in (CHAIN_INPUTS, CHAIN_OUTPUTS))
     taken = {
         name: (argument.type, dtype)
@@ -320,11 +315,6 @@ def _is_layer(op: Operation) -> bool:
     return not isinstance(op, g.WeightOp | g.ReshapeOp | g.OutputOp)
 
 
-def name_of(op: Operation) -> str:
-    """The model's node, or else the kind of operation."""
-    return op.location.desc.data if isinstance(op.location, NameLoc) else op.name.removeprefix("fgraph.")
-
-
 def _dtypes(network: g.NetworkOp) -> list[str]:
     """Of inputs, then outputs, numpy's names of the types that the host passes and gets; empty: the element's own."""
     noted = network.attributes.get(MODEL_DTYPES)
@@ -333,17 +323,8 @@ def _dtypes(network: g.NetworkOp) -> list[str]:
     return [name.data for name in noted if isinstance(name, StringAttr)]
 
 
-def _unique(stem: str, taken: set[str]) -> str:
-    names = itertools.chain([stem], (f"{stem}.{number}" for number in itertools.count(1)))
-    return next(name for name in names if name not in taken)
-
-
 def _weight_bytes(op: Operation) -> int:
-    return sum(_value_bytes(v) for v in _distinct(op.operands) if isinstance(root_of(v).owner, g.WeightOp))
-
-
-def _distinct(values: Iterable[SSAValue]) -> Iterable[SSAValue]:
-    return dict.fromkeys(values)
+    return sum(_value_bytes(v) for v in dict.fromkeys(op.operands) if isinstance(g.root_of(v).owner, g.WeightOp))
 
 
 def _value_bytes(value: SSAValue) -> int:
@@ -364,9 +345,7 @@ def _read_bytes(op: Operation, value: SSAValue) -> int:
 
 def _cost(op: Operation) -> int:
     """Multiply-accumulates of a product; of other layers the elements of the largest operand or result."""
-    if isinstance(op, g.ConvOp):
-        return math.prod(g.shape_of(op.result)) * math.prod(g.shape_of(op.w)[1:])
-    if isinstance(op, g.MatmulOp):
-        return math.prod(g.shape_of(op.result)) * g.shape_of(op.a)[-2 if op.trans_a else -1]
+    if isinstance(op, g.ConvOp | g.MatmulOp):
+        return op.macs
     values: list[OpResult | SSAValue] = [*op.results, *op.operands]
     return max((math.prod(g.shape_of(value)) for value in values), default=0)

@@ -39,7 +39,7 @@ class LowerTiles(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, names = target_of(op), Names()
-        for network in [o for o in op.walk() if isinstance(o, g.NetworkOp)]:
+        for network in g.networks_of(op):
             program = lowered(network, target, names, hold=self.hold)
             op.attributes.update(names.attributes())
             block = network.parent

@@ -18,6 +18,7 @@ from onnx import shape_inference
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.diagnostic import one_line
 from frustum.dialects.graph import ConvOp, MatmulOp, shape_of, tensor_of, tensor_type
 from frustum.passes.errors import MixesImages, ModelError, NotConstant, Problem, Refused
 from frustum.passes.onnx.binding import MOST_DIMENSIONS
@@ -126,14 +127,14 @@ class DryRun(ImportWalk):
     ) -> Sequence[Value | None]:
         """What a node gives that cannot be a layer because of the error."""
         if any(self.values.get(each) is UNAVAILABLE for each in free_names(proto)):
-            self.steps.append(ImportStep(proto, name, "host", _one_line(error)))
+            self.steps.append(ImportStep(proto, name, "host", one_line(error)))
             return [UNAVAILABLE for _ in proto.output]  # type: ignore[misc]
         try:
-            axis = self._axis_on_host(proto, _one_line(error))
+            axis = self._axis_on_host(proto, one_line(error))
         except MixesImages as mixes:
             return self._mixes(proto, name, mixes)
         operands = self._open_operands(proto, opset, error)
-        self.steps.append(ImportStep(proto, name, "host", _one_line(error), open_operands=operands))
+        self.steps.append(ImportStep(proto, name, "host", one_line(error), open_operands=operands))
         return [self._from_host(types.get(output), name, axis) for output in proto.output]  # type: ignore[misc]
 
     def _axis_on_host(self, proto: onnx.NodeProto, why: str) -> int | None:
@@ -398,15 +399,4 @@ def _model_element(value: SSAValue, network: Network) -> int:
 
 
 def _macs(ops: Sequence[Operation]) -> int:
-    """Multiply-accumulates of convolutions and products."""
-    total = 0
-    for op in ops:
-        if isinstance(op, ConvOp):
-            total += math.prod(shape_of(op.result)) * math.prod(shape_of(op.w)[1:])
-        elif isinstance(op, MatmulOp):
-            total += math.prod(shape_of(op.result)) * shape_of(op.a)[-2 if op.trans_a else -1]
-    return total
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return sum(op.macs for op in ops if isinstance(op, ConvOp | MatmulOp))

@@ -107,7 +107,7 @@ def is_free(operand: SSAValue, concat: g.ConcatOp, operands: list[SSAValue]) -> 
         root = root.owner.x
     if not isinstance(root.owner, (t.UnitOp, g.ConcatOp)) or isinstance(root.type, t.TileType):
         return False
-    if sum(other is operand for other in operands) > 1 or sum(root is each for each in map(root_of, operands)) > 1:
+    if sum(other is operand for other in operands) > 1 or sum(root is each for each in map(g.root_of, operands)) > 1:
         return False
     if has_place(root) or is_factor(root):
         return False
@@ -116,13 +116,6 @@ def is_free(operand: SSAValue, concat: g.ConcatOp, operands: list[SSAValue]) -> 
         return True
     plain = root is operand and len(shape) == RANK and concat.axis == 1 and root.has_one_use()
     return plain and isinstance(root.owner, t.UnitOp) and stores_plainly(root.owner, root)
-
-
-def root_of(value: SSAValue) -> SSAValue:
-    """The map behind reshapes."""
-    while isinstance(value.owner, g.ReshapeOp):
-        value = value.owner.x
-    return value
 
 
 def has_place(value: SSAValue) -> bool:

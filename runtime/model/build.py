@@ -26,7 +26,8 @@ from frustum.backend.cost import Cost, Count, Image
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.split_compile import Compilation, Splitting, compile_pieces, one_piece
-from frustum.dialects.graph import NetworkOp
+from frustum.dialects.diagnostic import one_line
+from frustum.dialects.graph import NetworkOp, networks_of
 from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.isa.program import Program
 from frustum.dialects.isa.sync import ProgramOp
@@ -38,7 +39,7 @@ from frustum.passes.onnx.import_onnx import INT8, import_onnx
 from frustum.passes.weights import write_module
 from frustum.runtime.device.expand import expand
 from frustum.runtime.device.tables import with_tables
-from frustum.runtime.diagnostics import Reported, one_line, operation_at_fault
+from frustum.runtime.diagnostics import Reported, operation_at_fault
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import cannot_write, make_folder
 from frustum.runtime.machine import Machine
@@ -174,7 +175,7 @@ class _Compiling:
 def _chain(loaded: Loaded, work: _Compiling) -> Chain:
     """The module in one piece or cut, or all pieces of a placement."""
     if loaded.module is not None:
-        networks = [op for op in loaded.module.walk() if isinstance(op, NetworkOp)]
+        networks = networks_of(loaded.module)
         names = tuple(networks[0].outputs) if len(networks) == 1 else ()
         return _network_chain(_pieces_of(loaded, loaded.module, "", work, work.request, work.progress), names, work)
     assert loaded.placement is not None

@@ -221,14 +221,7 @@ def inputs_within(macs: int) -> int:
 
 def macs_of(module: ModuleOp) -> int:
     """Multiply-accumulates of the convolutions and matrix products of the module's network."""
-    return sum(_macs(op) for op in network_of(module).walk() if isinstance(op, g.ConvOp | g.MatmulOp))
-
-
-def _macs(op: g.ConvOp | g.MatmulOp) -> int:
-    outputs, second = math.prod(g.shape_of(op.results[0])), g.shape_of(op.operands[1])
-    if isinstance(op, g.ConvOp):
-        return outputs * math.prod(second[1:])
-    return outputs * second[-1 if op.trans_b else -2]
+    return sum(op.macs for op in network_of(module).walk() if isinstance(op, g.ConvOp | g.MatmulOp))
 
 
 def calibrate_network(module: ModuleOp, request: Request, progress: Progress) -> None:

@@ -127,7 +127,7 @@ class Declarations:
         """The unit result behind each network output (through reshapes): output number and the output's own value."""
         roots: dict[SSAValue, tuple[int, SSAValue]] = {}
         for position, value in enumerate(self.network.terminator.values):
-            root = root_of(value)
+            root = g.root_of(value)
             if not isinstance(root.owner, (t.UnitOp, g.ConcatOp)) or root in roots:
                 raise PassFailedException(
                     f"output '{self.network.outputs[position]}' has no buffer of its own: run frustum-graph-own-outputs"
@@ -171,13 +171,6 @@ def inside(concat: g.ConcatOp, number: int) -> tuple[int, int, int]:
     return before, sizes[number], sum(sizes)
 
 
-def root_of(value: SSAValue) -> SSAValue:
-    """The value behind reshapes."""
-    while isinstance(value.owner, g.ReshapeOp):
-        value = value.owner.x
-    return value
-
-
 def check_unread(op: Operation) -> None:
     """A program starts with all that it reads: nothing of ours reads what an operation of another dialect gives."""
     readers = [use.operation for result in op.results for use in result.uses if not is_foreign(use.operation)]
@@ -197,7 +190,7 @@ def named(reader: Operation) -> str:
 def check_written(concat: g.ConcatOp) -> None:
     """Units write all parts of a concatenation in DRAM."""
     for number, operand in enumerate(concat.xs):
-        if not isinstance(root_of(operand).owner, (t.UnitOp, g.ConcatOp)):
+        if not isinstance(g.root_of(operand).owner, (t.UnitOp, g.ConcatOp)):
             raise PassFailedException(
                 f"fgraph.concat: operand {number} is not written by a unit, so it cannot lie in the result's buffer"
             )

@@ -212,13 +212,6 @@ def outputs_of_section(network: g.NetworkOp, section: Operation | None) -> list[
     return [value for value in made if any(use.operation not in own for use in value.uses)]
 
 
-def root_of(value: SSAValue) -> SSAValue:
-    """The value whose bytes a chain of reshapes shows."""
-    while isinstance(value.owner, g.ReshapeOp):
-        value = value.owner.x
-    return value
-
-
 def order_of(ops: Sequence[Operation], outputs: Iterable[SSAValue]) -> LayerOrder:
     """The operations in this order, which must be one in which they can run."""
     return _Reading(ops, [layer_of(op) if is_layer(op) else None for op in ops]).order(outputs)
@@ -241,7 +234,7 @@ class _Reading:
         return LayerOrder(nodes, self.maps, (rows[0], columns[0]), rows[1] | columns[1])
 
     def map_of(self, value: SSAValue) -> int:
-        root = root_of(value)
+        root = g.root_of(value)
         if root not in self.numbers:
             number = self.numbers[root] = len(self.maps)
             self.maps.append(Map(number, size_of(root), None, is_constant=isinstance(root.owner, g.WeightOp)))
@@ -355,7 +348,7 @@ def orders(network: g.NetworkOp, section: Operation | None = None) -> list[list[
     position = {op: i for i, op in enumerate(ops)}
     before: list[list[int]] = []
     for op in ops:
-        roots = [root_of(o).owner for o in op.operands]
+        roots = [g.root_of(o).owner for o in op.operands]
         before.append(sorted({position[r] for r in roots if isinstance(r, Operation) and r in position}))
     found = [list(range(len(ops)))]
     for order in (by_branches(before), by_levels(before)):

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 
 from frustum.dialects import graph
 from frustum.dialects.module import MODEL_DTYPES
-from frustum.passes.graph.split_outputs import Layers, SplitOutputs, joined, networks_of, split
+from frustum.passes.graph.split_outputs import Layers, SplitOutputs, joined, split
 from frustum.passes.weights import attach, store_of
 from frustum.runtime.reference.graph import ReferenceExecutor
 
@@ -31,7 +31,7 @@ def alone(module, network):
 
 
 def chained(module, inputs, outputs):
-    return in_order(lambda n, given: results(alone(module, n), given), networks_of(module), inputs, outputs)
+    return in_order(lambda n, given: results(alone(module, n), given), graph.networks_of(module), inputs, outputs)
 
 
 def assert_same(found, expected):
@@ -60,7 +60,7 @@ def test_worked_example():
     expected = results(module, inputs)
     SplitOutputs().apply(Context(), module)
     module.verify()
-    pieces = networks_of(module)
+    pieces = graph.networks_of(module)
     assert [names(piece) for piece in pieces] == [["unary_1", "unary_2"], ["unary_3"], ["unary_4"], ["unary_5"]]
     assert [piece.outputs for piece in pieces] == [("y0",), ("y1",), ("y2",), ("y3",)]  # 3, 5, 7, 9
     assert [piece.inputs for piece in pieces] == [("x0",), ("y0",), ("y1",), ("y2",)]
@@ -82,7 +82,7 @@ def test_skips_across_a_cut_are_handed_on_under_the_name_of_their_layer():
     module, inputs = net.module(out, net.binary("add", net.unary("abs", out), skip))
     expected = results(module, inputs)
     SplitOutputs().apply(Context(), module)
-    first, second = networks_of(module)
+    first, second = graph.networks_of(module)
     assert first.outputs == ("y0", "unary_1") and second.inputs == ("y0", "unary_1")
     assert_same(chained(module, inputs, expected), expected)
 
@@ -92,7 +92,7 @@ def test_names_of_the_surroundings_are_not_taken():
     skip = net.unary("relu", net.input(1, 2, 4, 4))
     out = net.unary("tanh", skip)
     module, _ = net.module(out, net.binary("add", net.unary("abs", out), skip))
-    layers = Layers(networks_of(module)[0], frozenset({"unary_1"}))
+    layers = Layers(graph.networks_of(module)[0], frozenset({"unary_1"}))
     assert layers.extract((0, 2), "first").outputs == ("y0", "unary_1.1")
 
 
@@ -103,7 +103,7 @@ def test_an_output_that_is_a_reshape_crosses_once():
     module, inputs = net.module(flat, net.unary("abs", a))
     expected = results(module, inputs)
     SplitOutputs().apply(Context(), module)
-    first, second = networks_of(module)
+    first, second = graph.networks_of(module)
     assert first.outputs == ("y0",) and second.inputs == ("y0",)
     assert graph.shape_of(second.body.block.args[0]) == (2, 16)
     assert_same(chained(module, inputs, expected), expected)
@@ -113,10 +113,10 @@ def test_an_output_that_crosses_has_one_host_type_in_both_pieces():
     net = Net()
     a = net.unary("relu", net.input(1, 2, 4, 4))
     module, _ = net.module(a, net.binary("add", net.unary("abs", a), a))
-    (whole,) = networks_of(module)
+    (whole,) = graph.networks_of(module)
     whole.attributes[MODEL_DTYPES] = ArrayAttr(map(StringAttr, ["float16", "float64", "float32"]))
     SplitOutputs().apply(Context(), module)
-    found = [[text.data for text in network.attributes[MODEL_DTYPES]] for network in networks_of(module)]
+    found = [[text.data for text in network.attributes[MODEL_DTYPES]] for network in graph.networks_of(module)]
     assert found == [["float16", "float64"], ["float64", "float32"]]
 
 
@@ -126,7 +126,7 @@ def test_weights_go_where_they_are_used():
     module, _ = net.module(a, net.conv(a, 2))
     keys = {op.key.data for op in module.walk() if isinstance(op, graph.WeightOp)}
     SplitOutputs().apply(Context(), module)
-    parts = [{op.key.data for op in n.walk() if isinstance(op, graph.WeightOp)} for n in networks_of(module)]
+    parts = [{op.key.data for op in n.walk() if isinstance(op, graph.WeightOp)} for n in graph.networks_of(module)]
     assert len(parts) == 2 and not parts[0] & parts[1] and parts[0] | parts[1] == keys
 
 
@@ -143,7 +143,7 @@ def test_pieces_compute_what_the_network_does(drawn):
 def test_any_cuts_give_what_the_network_gives_and_join_again(drawn, data):
     module, inputs = drawn.module, drawn.inputs
     expected = results(module, inputs)
-    layers = Layers(networks_of(module)[0])
+    layers = Layers(graph.networks_of(module)[0])
     stop = layers.whole[1]
     cuts = sorted(data.draw(st.sets(st.integers(1, stop - 1), min_size=1))) if stop > 1 else []
     pieces = list(zip([0, *cuts], [*cuts, stop], strict=True))
@@ -154,9 +154,9 @@ def test_any_cuts_give_what_the_network_gives_and_join_again(drawn, data):
     again = alone(module, whole)
     assert_same(results(again, inputs), expected)
     assert len(found) == len(pieces) and found[-1][1] == len(Layers(whole).ops)
-    split(again, Layers(networks_of(again)[0]), found)
+    split(again, Layers(graph.networks_of(again)[0]), found)
     again.verify()
-    assert [n.inputs for n in networks_of(again)] == [n.inputs for n in networks_of(module)]
+    assert [n.inputs for n in graph.networks_of(again)] == [n.inputs for n in graph.networks_of(module)]
     assert_same(chained(again, inputs, expected), expected)
 
 
@@ -175,6 +175,6 @@ def test_an_output_named_twice_is_handed_out_twice(count):
     module, inputs = net.module(*[a] * count, net.unary("abs", a))
     expected = results(module, inputs)
     SplitOutputs().apply(Context(), module)
-    first, second = networks_of(module)
+    first, second = graph.networks_of(module)
     assert first.outputs == tuple(f"y{i}" for i in range(count)) and second.inputs == ("y0",)
     assert_same(chained(module, inputs, expected), expected)

@@ -1,20 +1,82 @@
-"""Multiplications and additions of constants, folded into the convolution or matrix product beside them.
+"""Multiplications and additions of constants, folded into the convolution or matrix product beside them, or into one
+another.
 
     y = (conv(x, w) + b) * s + t        ->  conv(x, w * s) + (b * s + t)      s, t: per output channel
     y = conv(x * s + t, w) + b          ->  conv(x, w * s) + (b + sum(w * t)) s, t: per input channel
 
 Batch normalisation is such a pair. An addition before a padded convolution stays: the padding is zero, not t.
+
+    (x * a) * b  ->  x * (a * b)        (x + a) + b  ->  x + (a + b)        (x * a + t) * b  ->  x * (a * b) + t * b
+
+A batch normalisation with a scale behind it (DenseNet: before an activation, so that no convolution takes it) is
+four such layers, and becomes two. Single numbers stay apart: they may be a model's integers, between whose steps it
+rounds.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
+from xdsl.dialects.builtin import f32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
+from xdsl.rewriter import InsertPoint
 
-from frustum.dialects.graph import Arithmetic, BinaryOp, ConvOp, InterleaveOp, MatmulOp, shape_of
-from frustum.passes.graph.constants import Constants
-from frustum.passes.weights import Array
+from frustum.dialects.graph import (
+    ActAttr,
+    Arithmetic,
+    BinaryOp,
+    ConvOp,
+    InterleaveOp,
+    MatmulOp,
+    WeightOp,
+    shape_of,
+    tensor_of,
+    tensor_type,
+)
+from frustum.passes.analysis.module import node_name
+from frustum.passes.weights import Array, WeightStore, is_float, numpy_of
+
+DERIVED = "~"  # marks the keys of constants that a pass has made
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of a module, which live in its store."""
+
+    store: WeightStore
+
+    def array(self, value: SSAValue | None) -> Array | None:
+        """A floating-point constant, as it is stored; None for any other value, and for one not in the store."""
+        if value is None or not isinstance(value.owner, WeightOp):
+            return None
+        key = value.owner.key.data
+        if not is_float(tensor_of(value).element_type) or key not in self.store:
+            return None
+        return self.store[key]
+
+    def like(self, value: SSAValue, array: Array, rewriter: PatternRewriter, user: Operation) -> SSAValue:
+        """A constant made from the constant `value`, in its element type."""
+        source = value.owner
+        assert isinstance(source, WeightOp)
+        stem = source.key.data.partition(DERIVED)[0]
+        return self._insert(stem, array, tensor_of(value).element_type, rewriter, user)
+
+    def bias(self, array: Array, rewriter: PatternRewriter, layer: Operation) -> SSAValue:
+        """A bias for `layer`: f32 whatever the layer's type, as the machine keeps it."""
+        return self._insert(f"{node_name(layer) or layer.name}/bias", array, f32, rewriter, layer)
+
+    def _insert(
+        self, stem: str, array: Array, element: Attribute, rewriter: PatternRewriter, user: Operation
+    ) -> SSAValue:
+        stored = np.ascontiguousarray(array, dtype=numpy_of(element))
+        op = WeightOp(self.store.add(stem + DERIVED, stored), tensor_type(element, array.shape))
+        op.location = user.location
+        rewriter.insert(op, InsertPoint.before(user))
+        return op.result
+
 
 Layer = ConvOp | MatmulOp
 
@@ -222,3 +284,105 @@ def _takes(layer: Layer, is_scale: bool, weights: Array) -> bool:
     if isinstance(layer, MatmulOp):
         return weights.ndim == 2 or is_scale
     return is_scale or max(layer.pads) <= 0
+
+
+SMALLEST, LARGEST = 2.0**-14, 2.0**15
+"""Factors in which every 16-bit type keeps all its digits."""
+Step = tuple[SSAValue, Array | None, Array | None]
+
+
+class MergeScales(RewritePattern):
+    """A scale or shift goes into the one before it; a scale moves before a shift where it finds another there."""
+
+    def __init__(self, constants: Constants) -> None:
+        self.constants = constants
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        outer = self._step(op)
+        if outer is None or not isinstance(op, BinaryOp):
+            return
+        before = outer[0].owner
+        inner = self._before(outer[0])
+        if inner is None or not isinstance(before, BinaryOp):
+            return
+        (_, scale, shift), (x, inner_scale, inner_shift) = outer, inner
+        if scale is not None and inner_scale is not None:
+            self._merge(op, before, x, Arithmetic.MUL, scale * inner_scale, rewriter)
+        elif shift is not None and inner_shift is not None:
+            self._merge(op, before, x, Arithmetic.ADD, shift + inner_shift, rewriter)
+        elif scale is not None and inner_shift is not None:
+            further = self._before(x)
+            if further is not None and further[1] is not None and is_kept(further[1] * scale, op):
+                self._swap(op, before, x, scale, inner_shift * scale, rewriter)
+
+    def _step(self, op: Operation) -> Step | None:
+        """What an operation does, if that is a scale or shift by no more than its result's shape."""
+        if not isinstance(op, BinaryOp):
+            return None
+        found = scale_and_shift(op, self.constants)
+        return found if found is not None and shape_of(found[0]) == shape_of(op.result) else None
+
+    def _before(self, x: SSAValue) -> Step | None:
+        """What makes a value, if it is a scale or shift for one reader, without activation."""
+        op = x.owner
+        if not isinstance(op, BinaryOp) or op.act is not None or not has_one_use(x):
+            return None
+        return self._step(op)
+
+    def _merge(
+        self,
+        op: BinaryOp,
+        before: BinaryOp,
+        x: SSAValue,
+        kind: Arithmetic,
+        constant: Array,
+        rewriter: PatternRewriter,
+    ) -> None:
+        sizes = [math.prod(shape_of(self._constant(o))) for o in (op, before)]
+        if max(sizes) == 1 or constant.size > max(sizes) or not is_kept(constant, op, is_scale=kind is Arithmetic.MUL):
+            return
+        rewriter.replace(op, self._made(op, x, kind, constant, op.act, rewriter))
+        rewriter.erase(before)
+
+    def _swap(
+        self,
+        op: BinaryOp,
+        before: BinaryOp,
+        x: SSAValue,
+        scale: Array,
+        shift: Array,
+        rewriter: PatternRewriter,
+    ) -> None:
+        sizes = [math.prod(shape_of(self._constant(o))) for o in (op, before)]
+        if max(sizes) == 1 or shift.size > max(sizes) or not is_kept(shift, op, is_scale=False):
+            return
+        scaled = self._made(op, x, Arithmetic.MUL, scale, None, rewriter)
+        rewriter.insert(scaled)
+        rewriter.replace(op, self._made(op, scaled.result, Arithmetic.ADD, shift, op.act, rewriter))
+        rewriter.erase(before)
+
+    def _constant(self, op: BinaryOp) -> SSAValue:
+        return op.b if self.constants.array(op.b) is not None else op.a
+
+    def _made(
+        self,
+        op: BinaryOp,
+        x: SSAValue,
+        kind: Arithmetic,
+        constant: Array,
+        act: ActAttr | None,
+        rewriter: PatternRewriter,
+    ) -> BinaryOp:
+        value = self.constants.like(self._constant(op), constant, rewriter, op)
+        new = BinaryOp(kind, x, value, act=act)
+        new.location = op.location
+        return new
+
+
+def is_kept(constant: Array, op: BinaryOp, is_scale: bool = True) -> bool:
+    """Whether a constant loses nothing but its last digits in the types that the network may be converted to, and has
+    no more dimensions than the map."""
+    if constant.ndim > len(shape_of(op.result)):
+        return False
+    size = np.abs(constant)
+    return bool((size <= LARGEST).all()) and not (is_scale and bool(((size < SMALLEST) & (size > 0)).any()))
