@@ -19,7 +19,7 @@ from typing import Any, Literal
 from xdsl.ir import Operation, OpResult, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer, PoolLayer, SubMap
 from frustum.passes.analysis.layer import SAME4, Layer
@@ -27,7 +27,7 @@ from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectabl
 from frustum.passes.fuse.operators import Operator, operators_of
 from frustum.passes.plan.cost import footprint, tile_bytes, vector_bytes, weight_bytes
 from frustum.passes.plan.network.optimal import NetworkPlan, OptimalOptions, plan_runs
-from frustum.passes.plan.tile_search import ORDER, exhaust, with_extent
+from frustum.passes.plan.tile_search import ORDER, exhaust
 from frustum.passes.plan.unit import Budget, UnitPlan, alignment, candidates, plan_unit
 
 __all__ = ["Candidate", "Limits", "Operator"]
@@ -362,7 +362,7 @@ def core_share(extent: Extents, layer: Layer, cores: int) -> Extents:
     """What a core has of a region that is dealt by images, else by rows, else by columns."""
     for d in ORDER[:3]:
         if d not in layer.axes_all and extent[d] > 1:
-            return with_extent(extent, d, -(-extent[d] // cores))
+            return replaced(extent, d, -(-extent[d] // cores))
     return extent
 
 

@@ -21,6 +21,7 @@ from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS, Residency
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import Projection, Region, UnitLayers, places_of
+from frustum.passes.plan.layer_work import LayerPlan
 from frustum.passes.plan.model import (
     CHUNK_SHARE,
     HIDDEN,
@@ -29,7 +30,6 @@ from frustum.passes.plan.model import (
     SMALLEST_CHUNK_BYTES,
     WAITED,
 )
-from frustum.passes.plan.pieces import LayerPlan
 
 Number = Any  # a number, or a numpy array of them
 
@@ -59,7 +59,7 @@ class Footprint:
 
 
 @dataclass(frozen=True)
-class Cost:
+class UnitCost:
     """Of a unit: SRAM of one cluster, bytes over the DRAM port, cycles with what of computing and transfers does not
     overlap."""
 
@@ -75,15 +75,15 @@ def cost(
     plans: Sequence[LayerPlan | None],
     target: Target,
     kept: Collection[int] = (),
-) -> Cost:
+) -> UnitCost:
     """What a unit costs; `plans` has None for what is no work (a concatenation), `kept` are the layers whose maps stay
     in SRAM after the unit."""
     sram = footprint(unit, partition, projection, residency_of(plans), kept, streams=stream_bytes(plans))
     moved = traffic(unit, partition, projection, residency_of(plans), target.chip.clusters, kept)
     if unit.out.out_dims[0] == 1:  # bytes decide, and of equal ones the cycles of the cores
-        return Cost(sram, moved, one_image_cycles(unit, partition, projection, plans, target, kept, moved))
+        return UnitCost(sram, moved, one_image_cycles(unit, partition, projection, plans, target, kept, moved))
     waiting = waiting_cycles(unit, partition, projection, plans, target, kept)
-    return Cost(sram, moved, in_turn_cycles(projection, plans, moved, target) + waiting)
+    return UnitCost(sram, moved, in_turn_cycles(projection, plans, moved, target) + waiting)
 
 
 def residency_of(plans: Sequence[LayerPlan | None]) -> list[Residency | None]:

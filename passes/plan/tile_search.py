@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, aligned, ceil_div, replaced
+from frustum.dialects.unit import Partition
 
 Search: TypeAlias = Literal["all", "halvings", "fixed", "exhaust", "shrinking", "small-to-large"]
 """`all` is no search: every halving of every dimension is a candidate, what the searches find too, and the cost model
@@ -19,6 +20,7 @@ chooses, of plans with no more DRAM bytes than any search's; `halvings` is the f
 SEARCHES: tuple[Search, ...] = ("fixed", "exhaust", "shrinking", "small-to-large")
 Fits: TypeAlias = Callable[[Extents], bool]
 ORDER = (0, 2, 3, 1)
+COPIES = 2  # of a tile that is copied: load of the next one and store of this one overlap
 
 
 def find_tile(search: Search, whole: Extents, least: Extents, fits: Fits) -> Extents | None:
@@ -42,7 +44,7 @@ def fixed(whole: Extents, least: Extents) -> Iterator[Extents]:
             if open_dims:
                 break
         for d in open_dims:
-            tile = with_extent(tile, d, rounded(tile[d] / 2, least[d]))
+            tile = replaced(tile, d, rounded(tile[d] / 2, least[d]))
             yield tile
 
 
@@ -65,7 +67,7 @@ def one_by_one(whole: Extents, least: Extents, ratio: Callable[[int], float]) ->
             exact *= ratio(step)
             step += 1
             extent = min(rounded(exact, least[d]), tile[d] - 1)  # small steps of small extents still go on
-            tile = with_extent(tile, d, max(least[d], extent // least[d] * least[d]))
+            tile = replaced(tile, d, max(least[d], extent // least[d] * least[d]))
             yield tile
 
 
@@ -75,23 +77,23 @@ def grown(whole: Extents, least: Extents, fits: Fits) -> Extents | None:
     The extent after which the next step does not fit is found by doubling and halving: tiles are taken to fit if a
     larger one does.
     """
-    tile = with_extent(whole, 0, least[0])
+    tile = replaced(whole, 0, least[0])
     for d in ORDER:
-        tile = with_extent(tile, d, least[d])
+        tile = replaced(tile, d, least[d])
         if fits(tile):
-            return with_extent(tile, d, largest(tile, d, whole[d], fits))
+            return replaced(tile, d, largest(tile, d, whole[d], fits))
     return None
 
 
 def largest(tile: Extents, d: int, most: int, fits: Fits) -> int:
     """The largest extent of a dimension that fits, of a tile that does."""
     unit = tile[d]
-    if fits(with_extent(tile, d, most)):
+    if fits(replaced(tile, d, most)):
         return most
     low, high = 1, math.ceil(most / unit)  # in steps of the least extent: fits, does not fit
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(with_extent(tile, d, middle * unit)) else (low, middle)
+        low, high = (middle, high) if fits(replaced(tile, d, middle * unit)) else (low, middle)
     return low * unit
 
 
@@ -100,6 +102,17 @@ def rounded(extent: float, least: int) -> int:
     return max(least, int(extent) // least * least)
 
 
-def with_extent(tile: Extents, d: int, extent: int) -> Extents:
-    n, c, h, w = (extent if i == d else e for i, e in enumerate(tile))
-    return (n, c, h, w)
+def plan_move(dims: Extents, element_bytes: int, clusters: int, sram_bytes: int) -> Partition | None:
+    """Tiles of a copy through SRAM (concatenation, slice, transpose ...): the slowest dimension that is large enough is
+    dealt to the clusters, then the slowest dimensions are halved until `COPIES` tiles fit; None where not even one
+    element does."""
+    large = [d for d in range(len(dims)) if dims[d] >= clusters]
+    first = large[0] if large else max(range(len(dims)), key=lambda d: dims[d])
+    dealt = next((d for d in large if dims[d] > 1), first)
+    tile = replaced(dims, dealt, ceil_div(dims[dealt], clusters))
+    while COPIES * aligned(math.prod(tile) * element_bytes) > sram_bytes:
+        d = next((d for d, extent in enumerate(tile) if extent > 1), None)
+        if d is None:
+            return None
+        tile = replaced(tile, d, ceil_div(tile[d], 2))
+    return Partition(tile, dealt, COPIES)

@@ -27,7 +27,7 @@ from frustum.passes.analysis.project import (
     tile_counts,
 )
 from frustum.passes.plan.cost import (
-    Cost,
+    UnitCost,
     cost,
     footprint,
     held_bytes,
@@ -38,8 +38,9 @@ from frustum.passes.plan.cost import (
     traffic,
     worked_region,
 )
+from frustum.passes.plan.layer_work import LayerPlan, work_of
 from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, PASS_CYCLES, WIDEST
-from frustum.passes.plan.pieces import LayerPlan, halves, plan_layer, work_of
+from frustum.passes.plan.pieces import halves, plan_layer
 from frustum.passes.plan.tile_search import SEARCHES, Search, find_tile
 
 
@@ -49,7 +50,7 @@ class UnitPlan:
 
     partition: Partition
     maps: tuple[SubMap | None, ...]
-    cost: Cost
+    cost: UnitCost
 
     @property
     def dram_bytes(self) -> int:
@@ -211,7 +212,7 @@ def fastest(unit: UnitLayers, cuts: Iterable[CutUnit], target: Target, budget: B
         sram = footprint(unit, cut.partition, cut.projection, where, streams=streams, grain=1)
         cycles = in_turn_cycles(cut.projection, plans, cut.dram_bytes, target)
         if sram.total_bytes <= budget.sram_bytes and (best is None or cycles < best.cycles):
-            best = UnitPlan(cut.partition, maps_of(plans), Cost(sram, cut.dram_bytes, cycles))
+            best = UnitPlan(cut.partition, maps_of(plans), UnitCost(sram, cut.dram_bytes, cycles))
     return best
 
 
@@ -356,10 +357,11 @@ def layer_plans(
             plans.append(None)
             continue
         in_ring = projection.is_ring(unit.number_of(unit.sources[j][0]))
-        work = work_of(layer, worked_region(unit, projection, j).extent, in_ring=in_ring)
+        extent = worked_region(unit, projection, j).extent
+        work = work_of(layer, extent, in_ring=in_ring, whole=whole)
         is_chunked = residency[j] == "stream" and chunk_bytes is not None
         machine = with_chunks(target, chunk_bytes) if is_chunked else target
-        plan = plan_layer(replace(work, whole=(*work.whole, *whole)), machine, residency[j], loops)
+        plan = plan_layer(work, machine, residency[j], loops)
         if plan is None:
             return None
         plans.append(plan)

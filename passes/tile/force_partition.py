@@ -21,7 +21,7 @@ from frustum.passes.analysis.bands import bands_of
 from frustum.passes.analysis.module import node_name, target_of
 from frustum.passes.analysis.project import UnitLayers, Unprojectable, project, unit_layers
 from frustum.passes.analysis.roll import COLUMNS
-from frustum.passes.plan.cost import Cost, chunk_bytes, footprint
+from frustum.passes.plan.cost import UnitCost, chunk_bytes, footprint
 from frustum.passes.plan.unit import UnitPlan, evaluate, residencies
 from frustum.passes.plan.unit_ops import units_of
 from frustum.passes.tile.partition import write
@@ -90,7 +90,7 @@ class ForcePartition(ModulePass):
                 )
             most = max((each.cost.sram for each in plans), key=lambda sram: sram.total_bytes)
             moved, cycles = sum(each.dram_bytes for each in plans), sum(each.cycles for each in plans)
-            return UnitPlan(partition, plans[0].maps, Cost(most, moved, cycles))
+            return UnitPlan(partition, plans[0].maps, UnitCost(most, moved, cycles))
         raise too_large(unit, *parts[0], target, sram_bytes)
 
     def partition_of(self, unit: UnitOp, layers: UnitLayers, target: Target) -> Partition:

@@ -32,8 +32,9 @@ from frustum.passes.analysis.project import (
 )
 from frustum.passes.analysis.roll import COLUMNS
 from frustum.passes.analysis.unit_layers import layout_of, view_in, view_of
-from frustum.passes.plan.pieces import plan_layer, work_of
-from frustum.passes.plan.shortage import describe
+from frustum.passes.plan.layer_work import work_of
+from frustum.passes.plan.pieces import plan_layer
+from frustum.passes.tile.partition import describe
 from frustum.passes.tile.resident import (
     Resident,
     Span,

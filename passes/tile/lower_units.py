@@ -21,7 +21,7 @@ from frustum.passes.analysis.layer import is_move, moves_of
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.analysis.project import Unprojectable, places_of, project, unit_layers
 from frustum.passes.analysis.roll import COLUMNS
-from frustum.passes.plan.copy_tiles import plan_move
+from frustum.passes.plan.tile_search import plan_move
 from frustum.passes.tile.lower_layers import (
     Cut,
     Inside,

@@ -23,10 +23,9 @@ from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import UnitLayers, project, tile_counts, unit_layers
 from frustum.passes.plan.cost import loaded_elements, stored_bytes
-from frustum.passes.plan.shortage import describe
 from frustum.passes.plan.unit_ops import units_of, wrap
 from frustum.passes.tile.force_partition import ForcePartition
-from frustum.passes.tile.partition import write
+from frustum.passes.tile.partition import describe, write
 
 ROWS, COLUMNS = 2, 3
 COLUMN_MAJOR, ROW_MAJOR = "column-major", "row-major"

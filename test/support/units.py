@@ -16,7 +16,8 @@ from frustum.passes.analysis.layer import is_move, is_work
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import project, unit_layers
 from frustum.passes.plan.cost import worked_region
-from frustum.passes.plan.pieces import plan_layer, work_of
+from frustum.passes.plan.layer_work import work_of
+from frustum.passes.plan.pieces import plan_layer
 from frustum.passes.plan.unit_ops import wrap
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.runtime.reference.graph import network_of

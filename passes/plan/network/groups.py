@@ -20,11 +20,11 @@ from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer
 from frustum.passes.analysis.layer import Layer
+from frustum.passes.plan.layer_work import passes_of
 from frustum.passes.plan.model import LAYER_CYCLES, MOST_RECOMPUTED, PIECE_SHARE
 from frustum.passes.plan.network.layer_order import LayerOrder, Read
 from frustum.passes.plan.network.needs import FAR, GroupLayer, GroupNeeds, Intervals, MapNeed
 from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints, Mask, TileShapes
-from frustum.passes.plan.pieces import passes_of
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from frustum.backend.pipeline import Choices
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.project import project, unit_layers
 from frustum.passes.plan.cost import compute_cycles, overlapped, times
+from frustum.passes.plan.layer_work import LayerPlan, SubMap
 from frustum.passes.plan.model import HIDDEN, WAITED
 from frustum.passes.plan.network.optimal import plan_network
-from frustum.passes.plan.pieces import LayerPlan, SubMap
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference.graph import network_of
 
@@ -84,7 +84,7 @@ def test_clipped_passes_are_those_of_a_walk(build, name, kib, policy):
         layers, partition = unit_layers(op), op.partition.data
         clusters = aim.chip.clusters
         projection = project(layers, partition, clusters)
-        plans = [LayerPlan(SubMap((1, 1, 1, 1), 0), float(j + 1), 0, 0) for j in range(len(layers.layers))]
+        plans = [LayerPlan(SubMap((1, 1, 1, 1), 0), float(j + 1)) for j in range(len(layers.layers))]
         of_clusters = []
         for cluster in range(clusters):
             walked = [

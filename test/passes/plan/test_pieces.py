@@ -19,6 +19,7 @@ from frustum.passes.analysis.project import project, tile_counts, unit_layers
 from frustum.passes.plan import pieces as plan
 from frustum.passes.plan import unit as plan_unit
 from frustum.passes.plan.cost import worked_region
+from frustum.passes.plan.layer_work import LayerWork, passes_of, work_of
 
 
 def units(name, target_name="tiny"):
@@ -39,7 +40,7 @@ def works(name):
             region = worked_region(layers, projection, j)
             submap = op.attributes["frustum.map"].data
             loops = MAX_LOOPS - sum(n > 1 for n in tile_counts(layers.out.out_dims, partition, clusters))
-            yield plan.work_of(layer, region.extent), submap, loops
+            yield work_of(layer, region.extent), submap, loops
 
 
 def each_candidate(monkeypatch, call):
@@ -162,7 +163,7 @@ def test_passes_of_the_vector_unit_are_those_of_its_table():
     pooled = vector_layer(PoolLayer("max", (3, 3), (1, 1), (1, 1), False, (0, 0), (0, 0), Act("relu")), 2)
     added = vector_layer(BinaryLayer("add", scales=(Scale(0.5),) * 3), 1, maps=2)
     converted = vector_layer(UnaryLayer("identity", scales=(Scale(0.5), Scale(0.25))), 1)
-    passes = [plan.passes_of(each.operations, unit) for each in (pooled, added, converted)]
+    passes = [passes_of(each.operations, unit) for each in (pooled, added, converted)]
     assert passes == [10, 4, 2]
     resized = vector_layer(ResizeLayer("linear", "floor", (1.0, 1.0), (0.0, 0.0)), 2)
     assert resized.operations == (("resize_linear", 1),)
@@ -179,7 +180,7 @@ def test_streamed_weights_come_in_runs_that_dram_takes_at_full_rate(are_outputs_
     """A fully connected layer whose weights are far larger than WRAM: no run is shorter than DRAM's least one."""
     machine, size, outputs, inputs = load("edge"), 2, 4096, 9216
     accesses = ((SAME, Whole(inputs), SAME, SAME),)
-    work = plan.Work(
+    work = LayerWork(
         True, (1, outputs, 1, 1), accesses, (size,), size, channels=inputs, group_outputs=outputs, weight_bytes=size,
         are_outputs_apart=are_outputs_apart,
     )  # fmt: skip

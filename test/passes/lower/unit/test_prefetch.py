@@ -61,10 +61,11 @@ def test_a_strided_kernel_of_one_tap_may_be_compacted():
     from stops import target
 
     from frustum.dialects.tile import Axis, Whole
-    from frustum.passes.plan.pieces import Work, plan_layer
+    from frustum.passes.plan.layer_work import LayerWork
+    from frustum.passes.plan.pieces import plan_layer
 
     strided = (Axis(), Whole(1024), Axis(2), Axis(2))
-    work = Work(
+    work = LayerWork(
         "conv", (4, 2048, 7, 7), (strided,), (2,), 2, strides=(2, 2), channels=1024, group_outputs=2048, weight_bytes=2,
     )  # fmt: skip
     machine = target("default")

@@ -18,8 +18,9 @@ from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.project import project, tile_counts, unit_layers
 from frustum.passes.plan import pieces as plan
-from frustum.passes.plan.nest_cycles import (
-    PIECE_CYCLES,
+from frustum.passes.plan.layer_work import work_of
+from frustum.passes.plan.model import PIECE_CYCLES
+from frustum.passes.plan.piece_cycles import (
     Moves,
     clipped,
     copy_cycles,
@@ -167,7 +168,7 @@ def modelled_and_counted(build, dtype):
     tiles = math.prod(tile_counts(layers.out.out_dims, partition, 1))
     ((op,), (layer,), (region,)) = layers.ops, layers.layers, project(layers, partition, 1).outputs
     submap = op.attributes["frustum.map"].data
-    chosen = plan.plan_layer(plan.work_of(layer, region.extent), one_core(), submap.weights, MAX_LOOPS)
+    chosen = plan.plan_layer(work_of(layer, region.extent), one_core(), submap.weights, MAX_LOOPS)
     timeline = Machine(executable(modules["fixed"], choices)).run({}, mode="timing").timeline
     return tiles * chosen.cycles, span(timeline)
 

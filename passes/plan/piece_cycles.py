@@ -2,28 +2,30 @@
 
 Copies of pieces have two buffers each, so that they overlap with computing inside a run of the loop that moves them;
 at every restart of such a loop its first load, and before it the last store of the run before, are waited for: copies
-of a core are in order.  All sizes may be numpy arrays.
-Source: docs/techniques/machine.md, "Transfers" and "Matrix unit" (the sums over row pieces are bounds from above).
+of a core are in order.  The matrix unit is busy for whole fills of its lines.  All sizes may be numpy arrays.
+Source: docs/techniques/machine.md, "Transfers" and "Matrix unit" (the sums over row pieces are bounds from above); the
+numbers are those of `durations.matrix_work`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.target import Target
+from frustum.dialects.extents import ceil_div
+from frustum.dialects.isa.line_buffer_plan import Pair, Windows
+from frustum.dialects.target import MatrixUnit, Target
+from frustum.dialects.target.durations import matrix_work
 from frustum.passes.plan.model import PIECE_CYCLES
 
 Ints = NDArray[np.int64]
-
-
-def over(a: Ints | int, b: Ints | int) -> Ints:
-    """Rounded up division."""
-    return -(-a // b)  # type: ignore[return-value]
+BITS = 21
+"""Of each extent where three are packed into one number."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def copy_cycles(target: Target, size_bytes: Ints, run_bytes: Ints | int, cores: 
     run = np.maximum(run_bytes, 1)
     padded = size_bytes * np.maximum(sram.minimum_run_bytes, run) // run
     return np.maximum(
-        over(size_bytes, engine.bytes_per_cycle), over(padded * cores, sram.port_bytes_per_cycle)
+        ceil_div(size_bytes, engine.bytes_per_cycle), ceil_div(padded * cores, sram.port_bytes_per_cycle)
     )
 
 
@@ -71,7 +73,7 @@ def load_cycles(target: Target, size_bytes: Ints, run_bytes: Ints) -> Ints:
     dram, run = target.chip.dram, np.maximum(run_bytes, 1)
     padded = size_bytes * np.maximum(dram.minimum_run_bytes, run) // run
     engine = target.cluster.gdma.bytes_per_cycle
-    return np.maximum(over(size_bytes, engine), over(padded, dram.port_bytes_per_cycle))
+    return np.maximum(ceil_div(size_bytes, engine), ceil_div(padded, dram.port_bytes_per_cycle))
 
 
 def nest_cycles(target: Target, compute: Ints, pieces: Ints, copies: Sequence[tuple[Moves, Ints]]) -> Ints:
@@ -81,10 +83,56 @@ def nest_cycles(target: Target, compute: Ints, pieces: Ints, copies: Sequence[tu
     latency = target.cluster.sram.latency_cycles + target.core.nram.latency_cycles
     exposed = reduce(np.add, [m.restarts * (cycles + latency * (cycles > 0)) for m, cycles in copies])
     restarts = reduce(np.maximum, [m.restarts for m, _ in copies])
-    return np.maximum(compute + exposed, moved + restarts * over(compute, pieces)) + PIECE_CYCLES * pieces
+    return np.maximum(compute + exposed, moved + restarts * ceil_div(compute, pieces)) + PIECE_CYCLES * pieces
 
 
 def clipped(extent: Ints | int, piece: Ints, count: Ints, dealt: int) -> list[tuple[Ints, Ints]]:
     """Extents of the pieces along a dimension and how many there are of each, for the core with the most work."""
     last = extent - (count - 1) * piece if dealt == 1 else np.minimum(piece, extent)
     return [(piece, count - 1), (np.maximum(last, 0), np.ones_like(count))]
+
+
+# ---------------------------------------------------------------- the matrix unit
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Of a convolution: extents, strides and dilations (rows, columns), bytes of an element of the map."""
+
+    extent: Pair
+    strides: Pair
+    dilations: Pair
+    element_bytes: int
+
+
+def busy_cycles(unit: MatrixUnit, kernel: Kernel, images: Ints, rows: Ints, columns: Ints) -> Ints:
+    """Cycles for one input channel and up to `unit.channels` output channels; others take as many times that.
+
+    Windows of all rows and images of a piece follow each other in the lines, in the cheaper of the modes `split`
+    and `continuous`.
+    """
+    packed = (images << 2 * BITS) | (rows << BITS) | columns
+    sizes, place = np.unique(packed, return_inverse=True)
+    return np.array(_busy(unit, kernel, tuple(sizes.tolist())), np.int64)[place]
+
+
+@lru_cache(maxsize=4096)
+def _busy(unit: MatrixUnit, kernel: Kernel, packed: tuple[int, ...]) -> tuple[int, ...]:
+    sizes = np.array(packed, np.int64)
+    images, rows, columns = sizes >> 2 * BITS, (sizes >> BITS) & ((1 << BITS) - 1), sizes & ((1 << BITS) - 1)
+    span = (kernel.extent[1] - 1) * kernel.dilations[1] + 1
+    length = (columns - 1) * kernel.strides[1] + span
+    size = kernel.element_bytes
+    windows = Windows(kernel.extent, kernel.strides, kernel.dilations, 1, size, (0, 0, 0, size), 0)
+    work = windows.convolution(images, rows, columns, 1, 1)
+    distance = kernel.strides[0] * length  # a piece has its rows one after the other
+    straddling = np.maximum(ceil_div(distance - columns * kernel.strides[1], kernel.strides[1]), 0)
+    split = matrix_work(unit, work, "split").busy_cycles
+    run = replace(work, straddling=straddling, runs=images)
+    continuous = matrix_work(unit, run, "continuous").busy_cycles
+    return tuple(np.minimum(split, continuous).tolist())
+
+
+def filling_heights(width: int, lines: int) -> list[int]:
+    """Rows of a width whose windows fill 1, 2 or 4 times the lines as far as they can, and those that fill some."""
+    return sorted({lines * fills // width for fills in (1, 2, 4)} - {0} | {lines // gcd(lines, width)})

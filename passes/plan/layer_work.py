@@ -1,0 +1,90 @@
+"""What the search for pieces must know of a layer, and what it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from frustum.dialects.extents import Extents
+from frustum.dialects.target import VectorUnit
+from frustum.dialects.target.durations import vector_passes
+from frustum.dialects.tile import Access, ConvLayer, SubMap, Whole
+from frustum.passes.analysis.layer import Layer
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """A layer on a region (hashable, so that equal layers are planned once)."""
+
+    is_matrix: bool
+    extent: Extents
+    accesses: tuple[Access, ...]
+    map_bytes: tuple[int, ...]  # of an element of each map
+    out_bytes: int
+    whole: tuple[int, ...] = ()
+    align: Extents = (1, 1, 1, 1)
+    kernel: Extents = (1, 1)
+    strides: Extents = (1, 1)
+    channels: int = 0
+    one_image: bool = False
+    """Every image has its own weights."""
+    groups: int = 1
+    group_outputs: int = 1
+    weight_bytes: int = 4
+    channel_bytes: tuple[int, ...] = ()
+    accumulator_bytes: int = 4
+    operations: tuple[tuple[str, int], ...] = ()
+    """Of the vector unit."""
+    reduced: tuple[int, ...] = ()
+    may_compact: bool = False
+    """The copy into a core may leave out what the strides leave out."""
+    are_outputs_apart: bool = True  # the weights of an output channel follow each other in DRAM
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A layer's sub-map and its modelled cycles for one region."""
+
+    map: SubMap
+    cycles: float
+    stream_bytes: int = 0
+    """SRAM bytes for streamed weights (both copies); 0 where they stay."""
+
+
+def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True, whole: tuple[int, ...] = ()) -> LayerWork:
+    """The search's view of a layer whose region has these extents (of the input for reductions); `in_ring`: whether
+    its operand may lie in a ring; `whole`: more dimensions that are not cut."""
+    p = layer.kind
+    accesses = tuple(m.access for m in layer.maps)
+    sizes = tuple(m.element_bytes for m in layer.maps)
+    uncut = (*layer.axes_all, *whole)
+    common = (isinstance(p, ConvLayer), extent, accesses, sizes, layer.out_bytes, uncut, layer.align)
+    if not isinstance(p, ConvLayer):
+        return LayerWork(*common, operations=layer.operations, reduced=p.reduced)
+    return LayerWork(
+        *common,
+        p.kernel,
+        p.strides,
+        p.channels,
+        p.is_batched,
+        p.groups,
+        layer.out_dims[1] // p.groups,
+        layer.weight_bytes,
+        layer.channel_bytes,
+        layer.accumulator_bytes,
+        may_compact=not in_ring and leaves_out(layer, p),
+        are_outputs_apart=p.weight_strides[1] <= p.weight_strides[0],
+    )
+
+
+def leaves_out(layer: Layer, conv: ConvLayer) -> bool:
+    """Whether a convolution has a kernel of one tap that does not read every position, and no padding."""
+    operand = layer.maps[0]
+    axes = [axis for axis in operand.access[2:] if not isinstance(axis, Whole)]
+    ends = zip(axes, layer.out_dims[2:], operand.dims[2:], strict=False)
+    is_plain = len(axes) == 2 and all(a.low == 0 and a.den == 1 and (out - 1) * a.num < size for a, out, size in ends)
+    return conv.kernel == (1, 1) and conv.strides != (1, 1) and is_plain
+
+
+def passes_of(operations: tuple[tuple[str, int], ...], unit: VectorUnit) -> int:
+    """Passes over the elements for all of these operations."""
+    return sum(vector_passes(unit, kind, window) for kind, window in operations)
