@@ -112,9 +112,9 @@ def build(
         imported = clock()
         importing += imported - started
         see(interface_of(loaded))
-        work = _Compiling(request, target, passes, splitting, progress)
+        work = _Compiling(loaded, request, target, passes, splitting, progress)
         try:
-            chain = replace(placed(_chain(loaded, work), request.placement), target_file=target_file(request))
+            chain = replace(placed(_chain(work), request.placement), target_file=target_file(request))
         except Unsupported as error:
             found = {problem.node: problem.message for problem in error.problems if problem.node}
             if not may_fall_back(loaded, request) or not found.keys() - refused.keys():
@@ -132,6 +132,7 @@ def build(
 class _Compiling:
     """What all pieces of one model are compiled with, and what came of it."""
 
+    loaded: Loaded
     request: Request
     target: Target | None
     passes: Sequence[ModulePass] | None
@@ -172,17 +173,15 @@ class _Compiling:
 # --- pieces of the model -----------------------------------------------------------------------------------
 
 
-def _chain(loaded: Loaded, work: _Compiling) -> Chain:
+def _chain(work: _Compiling) -> Chain:
     """The module in one piece or cut, or all pieces of a placement."""
-    if loaded.module is not None:
-        networks = networks_of(loaded.module)
-        names = tuple(networks[0].outputs) if len(networks) == 1 else ()
-        return _network_chain(_pieces_of(loaded, loaded.module, "", work, work.request, work.progress), names, work)
-    assert loaded.placement is not None
-    placement, request = loaded.placement, work.request
+    loaded, request, placement = work.loaded, work.request, work.loaded.placement
+    if placement is None:
+        assert loaded.module is not None
+        return _network_chain(loaded.module, work)
     file = placement.parts[0].model.file if placement.parts else name_of(loaded, request)
     interface = tuple(interface_of(loaded) or ())
-    pieces = _placed_pieces(loaded, work, placement, Samples(request, interface), re.sub(r"\W", "_", Path(file).stem))
+    pieces = _placed_pieces(work, placement, Samples(request, interface), re.sub(r"\W", "_", Path(file).stem))
     policies = [str(p.executable.manifest["options"]["policy"]) for p in pieces if isinstance(p, DevicePiece)]
     return Chain(
         Path(file).stem,
@@ -198,9 +197,7 @@ def _chain(loaded: Loaded, work: _Compiling) -> Chain:
     )
 
 
-def _placed_pieces(
-    loaded: Loaded, work: _Compiling, placement: Placement, samples: Samples, stem: str
-) -> list[Piece]:
+def _placed_pieces(work: _Compiling, placement: Placement, samples: Samples, stem: str) -> list[Piece]:
     """The parts of a placement one after the other, those of the device compiled; the calibration's samples go with
     them."""
     parts = placement.parts
@@ -225,7 +222,7 @@ def _placed_pieces(
         if own.dump_ir is not None:
             make_folder(own.dump_ir / name)
             own = replace(own, dump_ir=own.dump_ir / name)
-        pieces += _pieces_of(loaded, module, name, work, own, _at(work.progress, number / len(parts))).pieces
+        pieces += _pieces_of(module, name, work, own, _at(work.progress, number / len(parts)))[0]
     return pieces
 
 
@@ -234,38 +231,31 @@ def _at(progress: Progress, share: float) -> Progress:
     return lambda stage, _: progress(stage, share)
 
 
-@dataclass(frozen=True)
-class _Pieces:
-    """A network compiled: its pieces in order, its inputs and outputs."""
-
-    pieces: list[DevicePiece]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
-def _network_chain(compiled: _Pieces, names: tuple[str, ...], work: _Compiling) -> Chain:
-    """The pieces of one network as a chain; `names`: its outputs, if the module told them before it was compiled."""
-    first, *rest = compiled.pieces
-    chain = chain_of(first.executable)
-    if not rest:
-        return replace(chain, outputs=names or chain.outputs, log=tuple(work.log))
-    takers = {name: piece for piece in reversed(compiled.pieces) for name in piece.inputs}
+def _network_chain(module: ModuleOp, work: _Compiling) -> Chain:
+    """A module compiled, as a chain; its outputs are those of its network, if it has one before it is compiled."""
+    networks = networks_of(module)
+    names = tuple(networks[0].outputs) if len(networks) == 1 else ()
+    pieces, compiled = _pieces_of(module, "", work, work.request, work.progress)
+    chain = replace(chain_of(pieces[0].executable), log=tuple(work.log))
+    if len(pieces) == 1:
+        return replace(chain, outputs=names or chain.outputs)
+    takers = {name: piece for piece in reversed(pieces) for name in piece.inputs}
     taken = {name: chain_of(piece.executable).inputs for name, piece in takers.items() if name in compiled.inputs}
     return replace(
         chain,
-        name=first.name.rpartition("_")[0],
+        name=pieces[0].name.rpartition("_")[0],
         inputs=tuple(each for name in compiled.inputs for each in taken[name] if each.name == name),
         outputs=compiled.outputs,
-        pieces=tuple(compiled.pieces),
+        pieces=tuple(pieces),
         unsplit_peak_bytes=work.unsplit_peak_bytes,
-        log=tuple(work.log),
     )
 
 
 def _pieces_of(
-    loaded: Loaded, module: ModuleOp, piece: str, work: _Compiling, request: Request, progress: Progress
-) -> _Pieces:
+    module: ModuleOp, piece: str, work: _Compiling, request: Request, progress: Progress
+) -> tuple[list[DevicePiece], Compilation]:
     """One module compiled; `piece` is its name, if it is not the only one."""
+    loaded = work.loaded
     request = with_own_types(request, loaded, module)
     choices = choices_for(loaded, module, request, work.target, work.passes)
     if request.dtype == INT8:
@@ -281,8 +271,7 @@ def _pieces_of(
     work.is_cut |= len(executables) > 1
     work.wholes.append(executables[0] if len(executables) == 1 else compiled.whole)
     only = piece if len(executables) == 1 else ""
-    pieces = [DevicePiece(only or each.program.name, each) for each in executables]
-    return _Pieces(pieces, compiled.inputs, compiled.outputs)
+    return [DevicePiece(only or each.program.name, each) for each in executables], compiled
 
 
 # --- one module --------------------------------------------------------------------------------------------

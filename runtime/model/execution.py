@@ -29,7 +29,7 @@ from frustum.dialects.target.durations import link_engine, transfer_cycles
 from frustum.runtime.host.inputs import HostArray
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Machine
-from frustum.runtime.model.chain import Chain, DevicePiece, chain_of, checked_values
+from frustum.runtime.model.chain import Chain, DevicePiece, checked_values
 from frustum.runtime.progress import Progress
 from frustum.runtime.report.counters import Counters, count
 from frustum.runtime.report.report import (
@@ -44,7 +44,7 @@ from frustum.runtime.report.report import (
     UnitInfo,
     make_report,
     weights_held,
-)
+)  # fmt: skip
 from frustum.runtime.time.timeline import Timeline
 
 HOST = -1
@@ -140,15 +140,6 @@ def execute_chain(
                 hand(name, given[name])
     outputs = {} if mode == "timing" else {name: values[name] for name in chain.outputs}
     return RanChain(outputs, runs, host_seconds, clock() - started, TIMES.seconds - loops_before)
-
-
-def report_of(
-    executable: Executable, ran: Ran, check: Check | None = None, seconds: Seconds | None = None
-) -> Report:
-    """The report of the run; `seconds` without `emulate` is completed."""
-    chain = chain_of(executable)
-    (piece,) = chain.pieces
-    return report_of_chain(chain, RanChain(ran.outputs, {piece.name: ran}, seconds=ran.seconds), check, seconds)
 
 
 def report_of_chain(

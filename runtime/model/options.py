@@ -197,11 +197,15 @@ class Request(Keywords):
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions(Request):
+    """Compile a model into a folder that `frustum run` takes."""
+
     folder: str = field(metadata=said("the folder to write", "DIR", flag="-o"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Request):
+    """Compile (or load) a model, run it on the emulated machine, print the report."""
+
     input: str | None = option("inputs: arrays by input name", "FILE.npz")
     input_seed: int | None = option("random inputs from this seed (default 0)", "N", read=at_least(0))
     output: str | None = option("write the outputs, arrays by output name", "FILE.npz")
@@ -215,18 +219,22 @@ class RunOptions(Request):
 
 @dataclass(frozen=True)
 class InspectOptions:
+    """Show what is in an executable, a compiled folder, a model or a dumped stage."""
+
     path: str = field(metadata=said("an executable, or what `run` takes for MODEL", "PATH", flag=""))
     disassemble: bool = option("print the instructions", default=False)
 
 
 @dataclass(frozen=True)
 class TargetsOptions:
+    """List the shipped targets, print one as YAML with its comments, or check a target file."""
+
     name: str | None = option("the target to print, the file to check", "NAME|FILE.yaml", flag="")
 
 
 @dataclass(frozen=True)
 class WarmUpOptions:
-    """None."""
+    """Compile the emulator's loops and keep them, so that no run has to."""
 
 
 # --- what comes from them ----------------------------------------------------------------------------------

@@ -113,51 +113,43 @@ class Loaded:
 
 def load(request: Request, target: Target | None = None, refused: Mapping[str, str] | None = None) -> Loaded:
     """The module of a model, at the stop it is at, or its pieces; `refused` nodes are on the host."""
-    model, refused = request.model, refused or {}
+    model = request.model
     if isinstance(model, ModuleOp):
         refuse_imported(request, "a module")
         return Loaded(_own(model.clone(), store_of(model)))
     if not isinstance(model, str | Path):
-        return _import(model, request, None, target, refused, Loaded(original=model))
+        return _import(Loaded(original=model), request, target, refused)
     text = str(model)
     kind = kind_of(text)
     if kind != "zoo" and request.weights_seed is not None:
         raise UsageError("error: --weights-seed is for zoo: models")
-    if kind == "zoo":
-        seed = request.weights_seed or 0
-        proto = read_zoo(text, seed)
-        return _import(proto, request, text, target, refused, Loaded(origin=Origin(text, seed), original=proto))
+    if kind in ("folder", "executable"):
+        raise UsageError(f"{text}: error: is compiled already")
     if kind == "stage":
         refuse_imported(request, text)
         module, source = read_stage(text)
         return Loaded(_own(module, store_of(module)), text=source)
-    if kind == "onnx":
-        path = Path(text)
-        found = Loaded(origin=Origin(str(path.resolve())), original=path)
-        return _import(path, request, None, target, refused, found)
-    raise UsageError(f"{text}: error: is compiled already")
+    origin = Origin(text, request.weights_seed or 0) if kind == "zoo" else Origin(str(Path(text).resolve()))
+    original = read_zoo(text, origin.weights_seed) if kind == "zoo" else Path(text)
+    return _import(Loaded(origin=origin, original=original), request, target, refused)
 
 
 def _import(
-    source: ModelProto | Path,
-    request: Request,
-    name: str | None,
-    target: Target | None,
-    refused: Mapping[str, str],
-    found: Loaded,
+    found: Loaded, request: Request, target: Target | None, refused: Mapping[str, str] | None
 ) -> Loaded:
-    """An ONNX model as a module where all of it is for the device, else as pieces."""
+    """The original as a module where all of it is for the device, else as pieces."""
     from frustum.passes.onnx.place_host import Placement, import_or_place
 
+    assert found.original is not None
     result = import_or_place(
-        source,
+        found.original,
         target or targets.load(DEFAULT_TARGET),
         request.host or "auto",
         batch=request.batch,
         shapes=dict(request.shapes) or None,
-        name=name,
+        name=None if isinstance(found.original, Path) or found.origin is None else found.origin.model,
         constants=request.constants,
-        refused=refused,
+        refused=refused or {},
         exact=request.dtype in (None, "model"),
     )
     if isinstance(result, Placement):

@@ -43,29 +43,15 @@ from frustum.runtime.model.options import (
 )  # fmt: skip
 from frustum.runtime.report.terminal import show
 
-COMMANDS: dict[str, tuple[type[Any], str, str]] = {
-    "run": (
-        RunOptions, "compile (or load), emulate, report",
-        "Compile (or load) a model, run it on the emulated machine, print the report.",
-    ),
-    "compile": (
-        CompileOptions, "write the executable and manifest.json to a folder",
-        "Compile a model into a folder that `frustum run` takes.",
-    ),
-    "inspect": (
-        InspectOptions, "what is in an executable, a compiled folder, a model",
-        "Show what is in an executable, a compiled folder, a model or a dumped stage.",
-    ),
-    "targets": (
-        TargetsOptions, "list the shipped targets, print one, or check a file",
-        "List the shipped targets, print one as YAML with its comments, or check a target file.",
-    ),
-    "warm-up": (
-        WarmUpOptions, "compile the emulator's loops now",
-        "Compile the emulator's loops and keep them, so that no run has to.",
-    ),
-}  # fmt: skip
-"""Options, help, description.  Each is a module beside this one (`_` for `-`) with `main(options) -> exit code`."""
+COMMANDS: dict[str, tuple[type[Any], str]] = {
+    "run": (RunOptions, "compile (or load), emulate, report"),
+    "compile": (CompileOptions, "write the executable and manifest.json to a folder"),
+    "inspect": (InspectOptions, "what is in an executable, a compiled folder, a model"),
+    "targets": (TargetsOptions, "list the shipped targets, print one, or check a file"),
+    "warm-up": (WarmUpOptions, "compile the emulator's loops now"),
+}
+"""Options, whose docstring is the description, and help.  Each is a module beside this one (`_` for `-`), with
+`main(options) -> exit code`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,8 +99,8 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (kind, said, description) in COMMANDS.items():
-        add_options(commands.add_parser(name, help=said, description=description), kind)
+    for name, (kind, said) in COMMANDS.items():
+        add_options(commands.add_parser(name, help=said, description=kind.__doc__), kind)
     return parser
 
 

@@ -39,6 +39,7 @@ __all__ = ["FrustumBackend", "Prepared", "is_compatible", "prepare", "run_model"
 
 DEVICES = ("CPU", "FRUSTUM")
 """The emulated device runs on the processor: both names mean it."""
+OPTIONS = ("target", "dtype", "policy", "host", "bind_inputs", "mode", "checked")
 Key = tuple[Any, ...]
 
 
@@ -121,28 +122,14 @@ class FrustumBackend(Backend):
         return cls.supports_device(device)
 
     @classmethod
-    def prepare(
-        cls,
-        model: ModelProto,
-        device: str = "CPU",
-        *,
-        target: Any = None,
-        dtype: str | None = None,
-        policy: str | None = None,
-        host: Any = None,
-        bind_inputs: Mapping[str, Array] | None = None,
-        mode: Mode = "functional",
-        checked: bool = False,
-        **options: Any,
-    ) -> Prepared:
+    def prepare(cls, model: ModelProto, device: str = "CPU", **options: Any) -> Prepared:
         """The model, checked; compiled as far as its inputs are known."""
-        if options:
-            raise TypeError(f"there is no option '{next(iter(options))}'")
+        if unknown := [name for name in options if name not in OPTIONS]:
+            raise TypeError(f"there is no option '{unknown[0]}'")
         if not cls.supports_device(device):
             raise ValueError(f"there is no device {device!r}: there are {', '.join(DEVICES)}")
         super().prepare(model, device)
-        request = Request(model, target, dtype, policy=policy, host=host, constants=dict(bind_inputs or {}))
-        return Prepared(model, request, mode, checked)
+        return cls._unchecked(model, **options)
 
     @classmethod
     def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **options: Any) -> tuple[Any, ...]:
@@ -169,17 +156,17 @@ class FrustumBackend(Backend):
             inputs = dict(zip(names, inputs, strict=True))
         values = {name: _as_array(value) for name, value in inputs.items()}
         model = _model_of(node, values, outputs_info, opset)
-        found = cls._unchecked(model, options).run(values)
+        found = cls._unchecked(model, **options).run(values)
         outputs = namedtupledict("Outputs", list(filter(None, node.output)))
         return outputs(*found)
 
     @classmethod
-    def _unchecked(cls, model: ModelProto, options: Mapping[str, Any]) -> Prepared:
+    def _unchecked(
+        cls, model: ModelProto, mode: Mode = "functional", checked: bool = False,
+        bind_inputs: Mapping[str, Array] | None = None, **options: Any,
+    ) -> Prepared:  # fmt: skip
         """A model whose outputs have no types, which the checker of `onnx` would not take."""
-        known = dict(options)
-        mode, checked = known.pop("mode", "functional"), known.pop("checked", False)
-        known["constants"] = dict(known.pop("bind_inputs", None) or {})
-        return Prepared(model, Request(model, **known), mode, checked)
+        return Prepared(model, Request(model, constants=dict(bind_inputs or {}), **options), mode, checked)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

@@ -21,7 +21,6 @@ from frustum.backend.targets import load
 from frustum.dialects import graph
 from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES
 from frustum.runtime.model.chain import placed
-from frustum.runtime.model.execution import execute, report_of
 
 MODES = ("timing", "functional", "full")
 COPYING = ("gdma", "iodma", "mvdma", "bus", "cdma")
@@ -131,11 +130,11 @@ def test_reports_of_random_networks_add_up(case, mode):
     assume(made is not None)
     network, _, choices = case
     executable, target = made
-    report = report_of(executable, execute(executable, {} if mode == "timing" else network.inputs, mode)).data
+    report = frustum.run(executable, {} if mode == "timing" else network.inputs, mode=mode).report
     check(report, target, choices)
     if mode == "full":  # counts do not depend on the mode
         for other in ("timing", "functional"):
-            again = report_of(executable, execute(executable, {} if other == "timing" else network.inputs, other)).data
+            again = frustum.run(executable, {} if other == "timing" else network.inputs, mode=other).report
             for part in ("dram", "flows", "macs", "energy_pj", "line_buffer", "peak_bytes", "units"):
                 assert again[part] == report[part], part
 
@@ -154,7 +153,7 @@ def report_on(build, target, **choices):
     net = Net()
     module, _ = net.module(build(net))
     made = executable_of(fixed(aimed(module, target), Choices(**choices), Run()), Choices(**choices))
-    return report_of(made, execute(made, {}, "timing")).data
+    return frustum.run(made, {}, mode="timing").report
 
 
 def test_products_that_nobody_needs_do_not_make_the_roofline_higher():
