@@ -1,6 +1,6 @@
 """Errors of MLIR text, shown where they are: the parser notes every place, an error finds it again.
 
-    source = Source(file, text)
+    source = SourceText(file, text)
     with located_errors(source):
         module = source.parse(ctx)
         module.verify()
@@ -44,7 +44,7 @@ class Reported(Exception):
 
 
 @dataclass
-class Source:
+class SourceText:
     """One MLIR text and, once parsed, where in it each operation and each location stands."""
 
     file: str
@@ -104,13 +104,13 @@ class Source:
         return f"{self.file}:{place.line}:{place.col}"
 
     def _place(self, op: Operation) -> Span | None:
-        return self.places.get(op, self.places.get(getattr(op, "location", None)))  # type: ignore[arg-type]
+        return self.places.get(op, self.places.get(getattr(op, "location", op)))
 
 
 class LocParser(Parser):
     """The parser of xDSL, which in addition notes the place of every operation."""
 
-    def __init__(self, ctx: Context, source: Source) -> None:
+    def __init__(self, ctx: Context, source: SourceText) -> None:
         super().__init__(ctx, "", source.file)
         self._parser_state = ParserState(_Lexer(Input(source.text, source.file)))
         self._source = source
@@ -219,7 +219,7 @@ class _Lexer(MLIRLexer):
 
 
 @contextmanager
-def located_errors(source: Source, doing: Callable[[], str] = lambda: "") -> Iterator[None]:
+def located_errors(source: SourceText, doing: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Turn what goes wrong inside into `Reported`, located in the source.
 
     `doing` says which step is under way.  Errors of Python's own

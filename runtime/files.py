@@ -99,6 +99,15 @@ def recover(path: Path) -> None:
 
 
 @contextmanager
+def cannot_read(path: Path) -> Iterator[None]:
+    """What the system has against reading becomes a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
+
+
+@contextmanager
 def cannot_write(path: Path) -> Iterator[None]:
     """What the system has against writing there becomes a UsageError."""
     try:

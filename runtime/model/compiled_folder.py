@@ -47,10 +47,11 @@ from frustum.backend.file.executable import (
 )  # fmt: skip
 from frustum.dialects.target import digest, from_json, to_json
 from frustum.runtime.failures import UsageError
-from frustum.runtime.model.chain import Chain, DevicePiece, HostedLayer, HostPiece, Interface, Piece
+from frustum.runtime.files import cannot_read
+from frustum.runtime.model.chain import Chain, DevicePiece, HostedLayer, HostPiece, Interface, Piece, chain_of
 from frustum.runtime.model.sources import Origin
 
-__all__ = ["MANIFEST", "SCHEMA", "open_chain", "open_file", "open_folder", "read_manifest", "write_chain"]
+__all__ = ["MANIFEST", "SCHEMA", "open_compiled", "open_file", "open_folder", "read_manifest", "write_chain"]
 
 MANIFEST = "manifest.json"
 SCHEMA = 3
@@ -164,12 +165,16 @@ def open_folder(folder: Path) -> tuple[Chain, Origin | None]:
     return open_chain(folder, manifest), found
 
 
+def open_compiled(path: Path) -> tuple[Chain, Origin | None]:
+    """The chain of a compiled folder, with its origin, or of one executable."""
+    return open_folder(path) if path.is_dir() else (chain_of(open_file(path)), None)
+
+
 def open_file(path: Path) -> Executable:
     """The executable in a file; UsageError for anything but an undamaged one."""
     try:
-        return open_executable(path)
-    except OSError as error:
-        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
+        with cannot_read(path):
+            return open_executable(path)
     except ExecutableError as error:
         raise UsageError(f"{path}: error: {str(error).removeprefix(f'{path}: ')}") from error
 
@@ -217,11 +222,8 @@ def _read_piece(folder: Path, data: Mapping[str, Any]) -> Piece:
     if kind not in SUFFIXES:
         raise ValueError(f"a piece of kind {kind!r}: device and host are known")
     path = folder / file
-    try:
-        size = _size(path)
-        is_right = size == data["bytes"] and (kind == "device" or _digest(path) == data["sha256"])
-    except OSError as error:
-        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
+    with cannot_read(path):
+        is_right = _size(path) == data["bytes"] and (kind == "device" or _digest(path) == data["sha256"])
     if not is_right:
         raise UsageError(f"{path}: error: damaged: it is not the file that {MANIFEST} lists")
     piece = _device_piece(path, name, data) if kind == "device" else _host_piece(path, name, data)

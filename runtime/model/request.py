@@ -33,7 +33,7 @@ from frustum.passes.graph.split_outputs import joined
 from frustum.passes.onnx.import_onnx import INT8
 from frustum.passes.tile.orders import parse_order
 from frustum.passes.weights import WeightStore, attach, store_of
-from frustum.runtime.diagnostics import Source, node_name
+from frustum.runtime.diagnostics import SourceText, node_name
 from frustum.runtime.failures import UsageError, say
 from frustum.runtime.host.inputs import dtype_of, network_inputs
 from frustum.runtime.kernels import Array
@@ -108,7 +108,7 @@ class Loaded:
     placement: Placement | None = None
     origin: Origin | None = None
     original: ModelProto | Path | None = None
-    text: Source | None = None
+    text: SourceText | None = None
 
 
 def load(request: Request, target: Target | None = None, refused: Mapping[str, str] | None = None) -> Loaded:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from xdsl.dialects.builtin import ModuleOp
 
-    from frustum.runtime.diagnostics import Source
+    from frustum.runtime.diagnostics import SourceText
     from frustum.runtime.model.chain import Chain
     from frustum.runtime.report.report import Seconds
 
@@ -116,20 +116,20 @@ def read_zoo(text: str, weights_seed: int) -> ModelProto:
     return zoo_model(text.removeprefix(ZOO_PREFIX), weights_seed)
 
 
-def read_stage(path: str) -> tuple[ModuleOp, Source]:
+def read_stage(path: str) -> tuple[ModuleOp, SourceText]:
     """A module from MLIR text, and the text for messages; `Reported` where it is wrong."""
     from xdsl.context import Context
     from xdsl.dialects.builtin import Builtin
     from xdsl.universe import Universe
 
-    from frustum.runtime.diagnostics import Source, located_errors
+    from frustum.runtime.diagnostics import SourceText, located_errors
 
     context = Context()
     context.load_dialect(Builtin)
     for name, dialect in Universe.get_multiverse().all_dialects.items():
         if name != Builtin.name:
             context.register_dialect(name, dialect)
-    text = Source.read(path, Path(path).read_bytes())
+    text = SourceText.read(path, Path(path).read_bytes())
     with located_errors(text):
         module = text.parse(context)
         module.verify()

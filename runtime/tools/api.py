@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 from frustum.backend.file.executable import Executable
 from frustum.dialects.choices import Mode
 from frustum.runtime.model.chain import Chain, chain_of
-from frustum.runtime.model.compiled_folder import open_file, open_folder
+from frustum.runtime.model.compiled_folder import open_compiled
 from frustum.runtime.model.execution import execute_chain, report_of_chain
 from frustum.runtime.model.options import Keywords, Request, check_choice, check_choices, options_of
 
@@ -84,8 +84,7 @@ def run(
     """
     check_choice("mode", mode, get_args(Mode))
     if isinstance(executable, str | Path):
-        path = Path(executable)
-        executable = open_folder(path)[0] if path.is_dir() else open_file(path)
+        executable, _ = open_compiled(Path(executable))
     chain = chain_of(executable) if isinstance(executable, Executable) else executable
     ran = execute_chain(chain, inputs, mode, checked, hand=on_output)
     return Result(ran.outputs, report_of_chain(chain, ran).data)

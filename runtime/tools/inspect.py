@@ -11,8 +11,8 @@ from frustum.backend.file.executable import Executable
 from frustum.backend.file.listing import disassemble
 from frustum.dialects.isa.program import ENGINES, instructions
 from frustum.runtime.failures import GOOD, UsageError
-from frustum.runtime.model.chain import Chain, chain_of
-from frustum.runtime.model.compiled_folder import MANIFEST, open_file, open_folder, read_manifest
+from frustum.runtime.model.chain import Chain
+from frustum.runtime.model.compiled_folder import MANIFEST, open_compiled, read_manifest
 from frustum.runtime.model.execution import layers_of, units_of
 from frustum.runtime.model.options import InspectOptions
 from frustum.runtime.model.sources import kind_of, read_stage, read_zoo
@@ -28,7 +28,7 @@ def main(options: InspectOptions) -> int:
         show("\n".join(about_manifest(path, read_manifest(path.parent))) + "\n")
         return GOOD
     if kind in ("folder", "executable"):
-        chain = open_folder(path)[0] if kind == "folder" else chain_of(open_file(path))
+        chain, _ = open_compiled(path)
         lines = listing(chain) if options.disassemble else about_chain(chain)
     elif options.disassemble:
         raise UsageError(f"{path}: error: there are no instructions in it: compile it first")

@@ -19,7 +19,7 @@ from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseE
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from frustum.runtime import compatibility
-from frustum.runtime.diagnostics import Reported, Source, debugging, located_errors
+from frustum.runtime.diagnostics import Reported, SourceText, debugging, located_errors
 from frustum.runtime.failures import BAD_INPUT, DOES_NOT_FIT, GOOD, INTERNAL_ERROR, exit_code_of
 from frustum.runtime.pipeline_text import PipelineError, parse_passes
 
@@ -48,7 +48,7 @@ def main(args: Sequence[str] | None = None) -> int:
 class FrustumOpt(xDSLOptMain):
     """The driver.  What it adds to xDSL's: where errors are, dumps between passes, every chunk tried."""
 
-    source: Source
+    source: SourceText
     doing = ""  # what an error of this moment is put down to
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
@@ -135,7 +135,7 @@ class FrustumOpt(xDSLOptMain):
             raise _Internal(self._internal_error(error)) from error
 
     def _parse(self, stream: IO[bytes]) -> ModuleOp:
-        self.source = Source.read(self.get_input_name(), stream.read())
+        self.source = SourceText.read(self.get_input_name(), stream.read())
         with located_errors(self.source):
             return self.source.parse(self.ctx, not self.args.no_implicit_module)
 

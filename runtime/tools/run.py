@@ -21,14 +21,13 @@ from frustum.runtime.kernels import BFLOAT16, Array
 from frustum.runtime.machine import InputError
 from frustum.runtime.model.chain import (
     Interface,
-    chain_of,
     checked_values,
     flattened,
     in_types,
     placed,
     random_values,
 )  # fmt: skip
-from frustum.runtime.model.compiled_folder import open_file, open_folder
+from frustum.runtime.model.compiled_folder import open_compiled
 from frustum.runtime.model.execution import execute_chain, report_of_chain
 from frustum.runtime.model.options import RunOptions, refuse_compiled
 from frustum.runtime.model.sources import Job, kind_of
@@ -96,8 +95,7 @@ def _job(
     kind = kind_of(name)
     if kind in ("folder", "executable"):
         refuse_compiled(options)
-        path = Path(name)
-        chain, origin = open_folder(path) if kind == "folder" else (chain_of(open_file(path)), None)
+        chain, origin = open_compiled(Path(name))
         return Job(placed(chain, options.placement), origin, None, Seconds())
     if kind == "stage" and options.check:
         raise UsageError(

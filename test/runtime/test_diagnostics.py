@@ -7,7 +7,7 @@ from xdsl.dialects import arith, builtin, func, test
 from xdsl.dialects.builtin import FileLineColLoc, NameLoc
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.runtime.diagnostics import Reported, Source, located_errors, node_name
+from frustum.runtime.diagnostics import Reported, SourceText, located_errors, node_name
 
 
 class OurError(Exception):
@@ -23,8 +23,8 @@ def _context() -> Context:
     return context
 
 
-def _parse(text: str) -> tuple[builtin.ModuleOp, Source]:
-    source = Source("a.mlir", text)
+def _parse(text: str) -> tuple[builtin.ModuleOp, SourceText]:
+    source = SourceText("a.mlir", text)
     return source.parse(_context()), source
 
 
@@ -81,7 +81,7 @@ def test_our_errors_are_reported_at_the_operation_in_hand() -> None:
 
 
 def test_bugs_pass() -> None:
-    with pytest.raises(AssertionError), located_errors(Source("a.mlir", "")):
+    with pytest.raises(AssertionError), located_errors(SourceText("a.mlir", "")):
         raise AssertionError
 
 
