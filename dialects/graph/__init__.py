@@ -15,130 +15,25 @@ The whole level: docs/ir-graph.md.
 
 from xdsl.ir import Dialect
 
-from frustum.dialects.functions import Arithmetic, Function, Interpolation, Pooling, Reduction, Rounding
-from frustum.dialects.graph.attributes import (
-    Act,
-    ActAttr,
-    ArithmeticAttr,
-    Floats,
-    InterpolationAttr,
-    Ints,
-    PoolingAttr,
-    ReductionAttr,
-    RoundingAttr,
-    shape_of,
-    tensor_of,
-    tensor_type,
-)
-from frustum.dialects.graph.layers import (
-    BinaryOp,
-    DequantizeOp,
-    LrnOp,
-    PoolOp,
-    QuantizeOp,
-    ReduceOp,
-    ResizeOp,
-    SoftmaxOp,
-    UnaryOp,
-)
-from frustum.dialects.graph.network import CallOp, NetworkOp, OutputOp, WeightOp, networks_of
-from frustum.dialects.graph.products import ConvOp, MatmulOp
-from frustum.dialects.graph.scales import Scale, ScaleAttr, bounds, is_integer
-from frustum.dialects.graph.views import (
-    ConcatOp,
-    InterleaveOp,
-    PadOp,
-    PickOp,
-    ReshapeOp,
-    ShuffleOp,
-    SliceOp,
-    TransposeOp,
-    TurnOp,
-    root_of,
-)
-
-__all__ = [
-    "Act",
-    "ActAttr",
-    "Arithmetic",
-    "BinaryOp",
-    "CallOp",
-    "ConcatOp",
-    "ConvOp",
-    "DequantizeOp",
-    "FGraph",
-    "Floats",
-    "Function",
-    "InterleaveOp",
-    "Interpolation",
-    "Ints",
-    "LrnOp",
-    "MatmulOp",
-    "NetworkOp",
-    "OutputOp",
-    "PadOp",
-    "PickOp",
-    "PoolOp",
-    "Pooling",
-    "QuantizeOp",
-    "ReduceOp",
-    "Reduction",
-    "ReshapeOp",
-    "ResizeOp",
-    "Rounding",
-    "Scale",
-    "ScaleAttr",
-    "ShuffleOp",
-    "SliceOp",
-    "SoftmaxOp",
-    "TransposeOp",
-    "TurnOp",
-    "UnaryOp",
-    "WeightOp",
-    "bounds",
-    "is_integer",
-    "networks_of",
-    "root_of",
-    "shape_of",
-    "tensor_of",
-    "tensor_type",
-]
+from frustum.dialects.functions import *  # noqa: F403
+from frustum.dialects.graph import attributes as a
+from frustum.dialects.graph import layers, network, products, scales, views
+from frustum.dialects.graph.attributes import *  # noqa: F403
+from frustum.dialects.graph.declaration import declared_in
+from frustum.dialects.graph.layers import *  # noqa: F403
+from frustum.dialects.graph.network import *  # noqa: F403
+from frustum.dialects.graph.products import *  # noqa: F403
+from frustum.dialects.graph.scales import *  # noqa: F403
+from frustum.dialects.graph.views import *  # noqa: F403
 
 FGraph = Dialect(
     "fgraph",
     [
-        NetworkOp,
-        OutputOp,
-        WeightOp,
-        CallOp,
-        QuantizeOp,
-        DequantizeOp,
-        ConvOp,
-        MatmulOp,
-        PoolOp,
-        ReduceOp,
-        SoftmaxOp,
-        LrnOp,
-        ResizeOp,
-        InterleaveOp,
-        UnaryOp,
-        BinaryOp,
-        ConcatOp,
-        ShuffleOp,
-        PickOp,
-        TurnOp,
-        SliceOp,
-        PadOp,
-        ReshapeOp,
-        TransposeOp,
+        *(network.NetworkOp, network.OutputOp, network.WeightOp, network.CallOp),
+        *(op for module in (products, layers, views) for op in declared_in(module)),
     ],
     [
-        ActAttr,
-        PoolingAttr,
-        ReductionAttr,
-        ArithmeticAttr,
-        InterpolationAttr,
-        RoundingAttr,
-        ScaleAttr,
+        *(a.ActAttr, a.PoolingAttr, a.ReductionAttr, a.ArithmeticAttr, a.InterpolationAttr, a.RoundingAttr),
+        scales.ScaleAttr,
     ],
 )

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter, Signature
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
+from xdsl import irdl
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseArrayBase,
@@ -33,20 +34,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Block, OpResult, Region, SSAValue, SSAValues
-from xdsl.irdl import (
-    IRDLOperation,
-    IRDLOption,
-    ParsePropInAttrDict,
-    eq,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-    traits_def,
-    var_operand_def,
-)
+from xdsl.irdl import IRDLOperation, IRDLOption, ParsePropInAttrDict, eq, irdl_op_definition
 from xdsl.rewriter import Rewriter
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
@@ -116,17 +104,17 @@ class Field:
 
 def operand(constraint: Any = TensorType, *, default: Any = NEEDED, kw_only: bool = False) -> Any:
     """One value; with the default None it may be absent."""
-    return Field((operand_def if default is NEEDED else opt_operand_def)(constraint), default, kw_only)
+    return Field((irdl.operand_def if default is NEEDED else irdl.opt_operand_def)(constraint), default, kw_only)
 
 
 def operands() -> Any:
     """Any number of values."""
-    return Field(var_operand_def(TensorType))
+    return Field(irdl.var_operand_def(TensorType))
 
 
 def prop(kind: Kind, *, default: Any = NEEDED, kw_only: bool = False, ir_name: str | None = None) -> Any:
     """A property; a flag, and one with the default None, may be absent."""
-    define = opt_prop_def if default is None or kind is FLAG else prop_def
+    define = irdl.opt_prop_def if default is None or kind is FLAG else irdl.prop_def
     return Field(define(kind.constraint, prop_name=ir_name), default, kw_only, kind, ir_name)
 
 
@@ -167,8 +155,8 @@ class LayerOp(_Declared):
 
     __fields__ = MappingProxyType[str, Field]({})
     __signature__ = Signature()
-    result = result_def(TensorType)
-    traits = traits_def(Pure())
+    result = irdl.result_def(TensorType)
+    traits = irdl.traits_def(Pure())
     irdl_options = tuple[IRDLOption, ...]((ParsePropInAttrDict(),))
 
     def __init_subclass__(cls) -> None:
@@ -218,6 +206,12 @@ def operation(cls: type[Layer]) -> type[Layer]:
     parameters = [field.parameter(name) for name, field in cls.__fields__.items()]
     made.__signature__ = Signature(sorted(parameters, key=lambda parameter: parameter.kind))
     return made
+
+
+def declared_in(module: ModuleType) -> list[type[LayerOp]]:
+    """The operations of a module, in the order in which they stand there."""
+    found = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, LayerOp))
+    return [each for each in found if "name" in vars(each)]
 
 
 def _plain(kind: Kind, name: str) -> property:

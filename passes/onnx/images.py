@@ -23,27 +23,7 @@ import numpy as np
 import onnx
 from xdsl.ir import Operation, SSAValue
 
-from frustum.dialects.graph import (
-    BinaryOp,
-    ConcatOp,
-    ConvOp,
-    DequantizeOp,
-    InterleaveOp,
-    LrnOp,
-    MatmulOp,
-    PadOp,
-    PoolOp,
-    QuantizeOp,
-    ReduceOp,
-    ReshapeOp,
-    ResizeOp,
-    SliceOp,
-    SoftmaxOp,
-    TransposeOp,
-    UnaryOp,
-    WeightOp,
-    shape_of,
-)
+from frustum.dialects import graph as g
 from frustum.passes.errors import MixesImages, Refused
 from frustum.passes.weights import Array
 
@@ -130,7 +110,7 @@ class Images:
         """The shape for one image."""
         if isinstance(value, np.ndarray):
             return self.alone(value).shape
-        return self.divided(shape_of(value), self.axes.get(value))
+        return self.divided(g.shape_of(value), self.axes.get(value))
 
     def divided(self, shape: Ints, axis: int | None) -> Ints:
         return tuple(extent // self.count if place == axis else extent for place, extent in enumerate(shape))
@@ -280,7 +260,7 @@ def _same(images: Images, op: Any) -> int:
 
 def _elementwise(images: Images, op: Any) -> int:
     operands = list(op.operands)
-    return joined_axis(images, [shape_of(x) for x in operands], [images.axes.get(x) for x in operands])
+    return joined_axis(images, [g.shape_of(x) for x in operands], [images.axes.get(x) for x in operands])
 
 
 def _only_first(images: Images, op: Any) -> int:
@@ -293,21 +273,21 @@ def _only_first(images: Images, op: Any) -> int:
 def _conv(images: Images, op: Any) -> int:
     axis = _only_first(images, op)
     if axis:
-        raise images.along(axis, shape_of(op.x))
+        raise images.along(axis, g.shape_of(op.x))
     return axis
 
 
 def _pool(images: Images, op: Any) -> int:
     axis = images.axes[op.x]
     if axis >= ROWS:
-        raise images.along(axis, shape_of(op.x))
+        raise images.along(axis, g.shape_of(op.x))
     return axis
 
 
 def _lrn(images: Images, op: Any) -> int:
     axis = images.axes[op.x]
     if axis == CHANNELS:
-        raise images.along(axis, shape_of(op.x))
+        raise images.along(axis, g.shape_of(op.x))
     return axis
 
 
@@ -315,32 +295,32 @@ def _resize(images: Images, op: Any) -> int:
     axis = images.axes[op.x]
     if axis >= ROWS:
         place = axis - ROWS
-        stays = shape_of(op.x)[axis] == shape_of(op.result)[axis] and op.scale[place] == 1
+        stays = g.shape_of(op.x)[axis] == g.shape_of(op.result)[axis] and op.scale[place] == 1
         if not stays or abs(op.offset[place]) > NEXT_TO_NOTHING:
-            raise images.along(axis, shape_of(op.x))
+            raise images.along(axis, g.shape_of(op.x))
     return axis
 
 
 def _reduce(images: Images, op: Any) -> int:
     axis = images.axes[op.x]
     if axis in op.axes:
-        raise images.along(axis, shape_of(op.x))
+        raise images.along(axis, g.shape_of(op.x))
     return axis if op.keepdims else axis - sum(each < axis for each in op.axes)
 
 
 def _softmax(images: Images, op: Any) -> int:
     axis = images.axes[op.x]
     if axis == op.axis:
-        raise images.along(axis, shape_of(op.x))
+        raise images.along(axis, g.shape_of(op.x))
     return axis
 
 
 def _concat(images: Images, op: Any) -> int:
     found = {images.axes.get(x) for x in op.operands}
     if op.axis in found:
-        raise images.along(op.axis, shape_of(op.operands[0]))
+        raise images.along(op.axis, g.shape_of(op.operands[0]))
     if len(found) > 1:
-        shapes = [shape_of(x) for x in op.operands]
+        shapes = [g.shape_of(x) for x in op.operands]
         raise images.refuse(f"brings together operands of {_listed(shapes)}, whose images lie along other axes")
     return images.axes[op.operands[0]]
 
@@ -348,21 +328,21 @@ def _concat(images: Images, op: Any) -> int:
 def _interleave(images: Images, op: Any) -> int:
     found = {images.axes.get(x) for x in op.operands}
     if found not in ({0}, {CHANNELS}):
-        raise images.along(ROWS, shape_of(op.operands[0]))
+        raise images.along(ROWS, g.shape_of(op.operands[0]))
     return images.axes[op.operands[0]]
 
 
 def _slice(images: Images, op: Any) -> int:
     axis = images.axes[op.x]
-    if (op.starts[axis], op.steps[axis]) != (0, 1) or shape_of(op.result)[axis] != shape_of(op.x)[axis]:
-        raise images.along(axis, shape_of(op.x))
+    if (op.starts[axis], op.steps[axis]) != (0, 1) or g.shape_of(op.result)[axis] != g.shape_of(op.x)[axis]:
+        raise images.along(axis, g.shape_of(op.x))
     return axis
 
 
 def _pad(images: Images, op: Any) -> int:
     axis = images.axes[op.x]
     if op.low[axis] or op.high[axis]:
-        raise images.along(axis, shape_of(op.x))
+        raise images.along(axis, g.shape_of(op.x))
     return axis
 
 
@@ -371,7 +351,7 @@ def _transpose(images: Images, op: Any) -> int:
 
 
 def _reshape(images: Images, op: Any) -> int:
-    return images.split_of(shape_of(op.x), images.axes[op.x], shape_of(op.result))
+    return images.split_of(g.shape_of(op.x), images.axes[op.x], g.shape_of(op.result))
 
 
 def _matmul(images: Images, op: Any) -> int:
@@ -379,7 +359,7 @@ def _matmul(images: Images, op: Any) -> int:
     a, b = images.axes.get(op.a), images.axes.get(op.b)
     if any(x in images.axes for x in op.operands[2:]):
         raise images.refuse("has a bias that is another one for each image")
-    left, right, rank = shape_of(op.a), shape_of(op.b), len(shape_of(op.result))
+    left, right, rank = g.shape_of(op.a), g.shape_of(op.b), len(g.shape_of(op.result))
     row = len(left) - (1 if op.trans_a else 2)
     column = len(right) - (2 if op.trans_b else 1)
     for axis, shape, own in ((a, left, row), (b, right, column)):
@@ -394,8 +374,8 @@ def _matmul(images: Images, op: Any) -> int:
 
 
 RULES: dict[type[Operation], Callable[[Images, Any], int]] = {
-    UnaryOp: _same, QuantizeOp: _same, DequantizeOp: _same, WeightOp: _same,
-    BinaryOp: _elementwise, ConvOp: _conv, MatmulOp: _matmul, PoolOp: _pool, LrnOp: _lrn, ResizeOp: _resize,
-    ReduceOp: _reduce, SoftmaxOp: _softmax, ConcatOp: _concat, InterleaveOp: _interleave, SliceOp: _slice,
-    PadOp: _pad, TransposeOp: _transpose, ReshapeOp: _reshape,
+    g.UnaryOp: _same, g.QuantizeOp: _same, g.DequantizeOp: _same, g.WeightOp: _same,
+    g.BinaryOp: _elementwise, g.ConvOp: _conv, g.MatmulOp: _matmul, g.PoolOp: _pool, g.LrnOp: _lrn, g.ResizeOp: _resize,
+    g.ReduceOp: _reduce, g.SoftmaxOp: _softmax, g.ConcatOp: _concat, g.InterleaveOp: _interleave, g.SliceOp: _slice,
+    g.PadOp: _pad, g.TransposeOp: _transpose, g.ReshapeOp: _reshape,
 }  # fmt: skip

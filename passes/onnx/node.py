@@ -13,16 +13,7 @@ from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr, f32
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.irdl import IRDLOperation
 
-from frustum.dialects.graph import (
-    BinaryOp,
-    ReshapeOp,
-    UnaryOp,
-    WeightOp,
-    is_integer,
-    shape_of,
-    tensor_of,
-    tensor_type,
-)
+from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import ActAttr
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.dequantised import Dequantised, note
@@ -71,7 +62,7 @@ class Network:
         """A constant in the network's element type; one operation per array."""
         check_size(f"the constant '{key}'", array.shape)
         known = self.weights.get(id(array))
-        if known and tensor_of(known[1]).element_type == self.element:
+        if known and g.tensor_of(known[1]).element_type == self.element:
             return known[1]
         converted = array.astype(numpy_of(self.element), copy=False)
         return self._constant(array, converted, self.element, key)
@@ -79,7 +70,7 @@ class Network:
     def integers(self, array: Array, converted: Array, key: str) -> SSAValue:
         """A constant of integers: `array` as the device has it, `converted`."""
         known = self.weights.get(id(array))
-        if known and is_integer(known[1]):
+        if known and g.is_integer(known[1]):
             return known[1]
         value = self._constant(array, converted, DEVICE_INTEGERS[converted.dtype], key)
         if array.dtype.kind == "u":
@@ -89,12 +80,12 @@ class Network:
     def dequantized(self, integers: Array, scales: Array, zeros: Array, axis: int, key: str) -> SSAValue:
         """An f32 constant that knows the integers it came from."""
         found = Dequantised(np.ascontiguousarray(integers), scales, zeros, axis)
-        op = WeightOp(self.store.add(key, lambda: found.values), tensor_type(f32, integers.shape))
+        op = g.WeightOp(self.store.add(key, lambda: found.values), g.tensor_type(f32, integers.shape))
         note(op, self.store, found)
         return self.emit(op, key)
 
     def _constant(self, array: Array, converted: Array, element: Attribute, key: str) -> SSAValue:
-        op = WeightOp(self.store.add(key, converted), tensor_type(element, array.shape))
+        op = g.WeightOp(self.store.add(key, converted), g.tensor_type(element, array.shape))
         value = self.emit(op, key)
         if self.images is not None and (axis := self.images.axis_of(array)) is not None:
             self.images.axes[value] = axis
@@ -161,7 +152,7 @@ class Node:
         operand = self.operands[index]
         if isinstance(operand, np.ndarray):
             return operand
-        if isinstance(operand, SSAValue) and isinstance(operand.owner, WeightOp):
+        if isinstance(operand, SSAValue) and isinstance(operand.owner, g.WeightOp):
             return self.network.store[operand.owner.key.data]
         raise NotConstant(what, self.proto.input[index])
 
@@ -178,7 +169,7 @@ class Node:
         operand = self.operands[index]
         if operand is None:
             raise Refused(f"input {index} is missing")
-        return operand.shape if isinstance(operand, np.ndarray) else shape_of(operand)
+        return operand.shape if isinstance(operand, np.ndarray) else g.shape_of(operand)
 
     def axis(self, axis: int, rank: int) -> int:
         """`axis` counted from the front."""
@@ -205,7 +196,7 @@ class Node:
         result = self.weight(np.broadcast_to(np.float32(1), shape), "ones")
         images = self.network.images
         if images is not None:
-            axes = {images.axes[x] + len(shape) - len(shape_of(x)) for x in like if x in images.axes}
+            axes = {images.axes[x] + len(shape) - len(g.shape_of(x)) for x in like if x in images.axes}
             images.axes.update((result, axis) for axis in axes if shape[axis] != 1)
         return result
 
@@ -224,10 +215,10 @@ class Node:
         return x
 
     def reshape(self, x: SSAValue, shape: Ints) -> SSAValue:
-        return x if shape_of(x) == tuple(shape) else self.emit(ReshapeOp(x, tuple(shape)))
+        return x if g.shape_of(x) == tuple(shape) else self.emit(g.ReshapeOp(x, tuple(shape)))
 
     def unary(self, kind: str, x: SSAValue, alpha: float = 0.0, beta: float = 0.0) -> SSAValue:
-        return self.emit(UnaryOp(ActAttr.of(kind, alpha, beta), x))
+        return self.emit(g.UnaryOp(ActAttr.of(kind, alpha, beta), x))
 
     def binary(self, kind: str, a: SSAValue, b: SSAValue) -> SSAValue:
-        return self.emit(BinaryOp(kind, a, b))
+        return self.emit(g.BinaryOp(kind, a, b))

@@ -13,23 +13,9 @@ import math
 from xdsl.ir import Operation
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
-from frustum.dialects.graph import (
-    ActAttr,
-    BinaryOp,
-    ConvOp,
-    InterleaveOp,
-    MatmulOp,
-    PadOp,
-    Pooling,
-    PoolOp,
-    UnaryOp,
-    bounds,
-    is_integer,
-    shape_of,
-    tensor_of,
-)
+from frustum.dialects import graph as g
 
-Layer = ConvOp | MatmulOp | PoolOp | BinaryOp
+Layer = g.ConvOp | g.MatmulOp | g.PoolOp | g.BinaryOp
 PLANE = 2  # axes before height and width
 
 
@@ -37,10 +23,10 @@ class FuseActivation(RewritePattern):
     """Into the layer that makes its operand, if nobody else uses that; of interleaved parts, into every part."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, UnaryOp) or op.scales is not None or not op.x.has_one_use():
+        if not isinstance(op, g.UnaryOp) or op.scales is not None or not op.x.has_one_use():
             return
         layer = op.x.owner
-        if isinstance(layer, InterleaveOp):
+        if isinstance(layer, g.InterleaveOp):
             producers = [part.owner for part in layer.parts]
             if not all(part.has_one_use() for part in layer.parts):
                 return
@@ -59,10 +45,10 @@ class FusePad(RewritePattern):
     """Into the convolution that follows (zeros), or the max-pool (minus infinity: what its own padding is)."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, ConvOp | PoolOp):
+        if not isinstance(op, g.ConvOp | g.PoolOp):
             return
         pad = op.x.owner
-        if not isinstance(pad, PadOp) or not op.x.has_one_use():
+        if not isinstance(pad, g.PadOp) or not op.x.has_one_use():
             return
         if pad.value != _own_value(op) or any(pad.low[:PLANE]) or any(pad.high[:PLANE]):
             return
@@ -75,42 +61,42 @@ class FusePad(RewritePattern):
         rewriter.erase(pad)
 
 
-def _own_value(op: ConvOp | PoolOp) -> float | None:
+def _own_value(op: g.ConvOp | g.PoolOp) -> float | None:
     """What the operation's own padding is; None where it has no value."""
-    if isinstance(op, ConvOp):
+    if isinstance(op, g.ConvOp):
         return float(op.zeros[0]) if op.zeros is not None else 0.0
-    if op.kind != Pooling.MAX:
+    if op.kind != g.Pooling.MAX:
         return None
-    return float(bounds(tensor_of(op.x).element_type)[0]) if is_integer(op.x) else float("-inf")
+    return float(g.bounds(g.tensor_of(op.x).element_type)[0]) if g.is_integer(op.x) else float("-inf")
 
 
 class PoolBeforeConv(RewritePattern):
     """Where the pooled input is no larger than the convolution's result was."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, PoolOp) or not is_plain_mean(op) or not op.x.has_one_use():
+        if not isinstance(op, g.PoolOp) or not is_plain_mean(op) or not op.x.has_one_use():
             return
         conv = op.x.owner
-        if not isinstance(conv, ConvOp) or not is_pointwise(conv):
+        if not isinstance(conv, g.ConvOp) or not is_pointwise(conv):
             return
-        channels, made = shape_of(conv.x)[1], shape_of(conv.result)
-        if channels * math.prod(shape_of(op.result)[2:]) > made[1] * math.prod(made[2:]):
+        channels, made = g.shape_of(conv.x)[1], g.shape_of(conv.result)
+        if channels * math.prod(g.shape_of(op.result)[2:]) > made[1] * math.prod(made[2:]):
             return
-        pool = PoolOp("avg", conv.x, kernel=op.kernel, strides=op.strides, dilations=op.dilations)
-        act: ActAttr | None = op.act
-        after = ConvOp(pool.result, conv.w, conv.bias, groups=conv.groups, act=act)
+        pool = g.PoolOp("avg", conv.x, kernel=op.kernel, strides=op.strides, dilations=op.dilations)
+        act: g.ActAttr | None = op.act
+        after = g.ConvOp(pool.result, conv.w, conv.bias, groups=conv.groups, act=act)
         pool.location, after.location = op.location, conv.location
         rewriter.replace(op, [pool, after])
         rewriter.erase(conv)
 
 
-def is_plain_mean(op: PoolOp) -> bool:
+def is_plain_mean(op: g.PoolOp) -> bool:
     """A mean of as many elements everywhere, in floating point."""
-    is_float = not is_integer(op.x) and op.scales is None
-    return op.kind is Pooling.AVG and is_float and not any((*op.pads, *op.ceil_pads))
+    is_float = not g.is_integer(op.x) and op.scales is None
+    return op.kind is g.Pooling.AVG and is_float and not any((*op.pads, *op.ceil_pads))
 
 
-def is_pointwise(conv: ConvOp) -> bool:
+def is_pointwise(conv: g.ConvOp) -> bool:
     """One position of the input for one of the output, and nothing behind the sum."""
-    is_one = math.prod(shape_of(conv.w)[2:]) == 1 and math.prod(conv.strides) == 1 and not any(conv.pads)
+    is_one = math.prod(g.shape_of(conv.w)[2:]) == 1 and math.prod(conv.strides) == 1 and not any(conv.pads)
     return is_one and conv.act is None and conv.residual is None and conv.scales is None

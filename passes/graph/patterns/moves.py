@@ -8,20 +8,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.rewriter import Rewriter
 
-from frustum.dialects.graph import (
-    ConcatOp,
-    Function,
-    PadOp,
-    PoolOp,
-    ReduceOp,
-    ReshapeOp,
-    SliceOp,
-    SoftmaxOp,
-    TransposeOp,
-    UnaryOp,
-    is_integer,
-    shape_of,
-)
+from frustum.dialects import graph as g
 
 
 class RemoveIdentity(RewritePattern):
@@ -39,40 +26,40 @@ class MergeMoves(RewritePattern):
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         new: Operation | None = None
         match op:
-            case ReshapeOp() if isinstance(op.x.owner, ReshapeOp):
-                new = ReshapeOp(op.x.owner.x, shape_of(op.result))
-            case TransposeOp() if isinstance(op.x.owner, TransposeOp):
+            case g.ReshapeOp() if isinstance(op.x.owner, g.ReshapeOp):
+                new = g.ReshapeOp(op.x.owner.x, g.shape_of(op.result))
+            case g.TransposeOp() if isinstance(op.x.owner, g.TransposeOp):
                 inner = op.x.owner.perm
-                new = TransposeOp(op.x.owner.x, tuple(inner[axis] for axis in op.perm))
-            case TransposeOp() if _order_of_long_axes(op) == sorted(_order_of_long_axes(op)):
-                new = ReshapeOp(op.x, shape_of(op.result))
-            case ReduceOp() if op.scales is None and all(shape_of(op.x)[axis] == 1 for axis in op.axes):
-                new = ReshapeOp(op.x, shape_of(op.result))
+                new = g.TransposeOp(op.x.owner.x, tuple(inner[axis] for axis in op.perm))
+            case g.TransposeOp() if _order_of_long_axes(op) == sorted(_order_of_long_axes(op)):
+                new = g.ReshapeOp(op.x, g.shape_of(op.result))
+            case g.ReduceOp() if op.scales is None and all(g.shape_of(op.x)[axis] == 1 for axis in op.axes):
+                new = g.ReshapeOp(op.x, g.shape_of(op.result))
         if new is not None:
             new.location = op.location
             rewriter.replace(op, new)
 
 
-def _order_of_long_axes(op: TransposeOp) -> list[int]:
+def _order_of_long_axes(op: g.TransposeOp) -> list[int]:
     """The axes of more than one element, as the transpose orders them."""
-    shape = shape_of(op.x)
+    shape = g.shape_of(op.x)
     return [axis for axis in op.perm if shape[axis] != 1]
 
 
 def _unchanged(op: Operation) -> SSAValue | None:
     """The operand that the operation only repeats."""
     match op:
-        case UnaryOp() if op.kind == Function.IDENTITY and (op.scales is None or len(set(op.scales)) == 1):
+        case g.UnaryOp() if op.kind == g.Function.IDENTITY and (op.scales is None or len(set(op.scales)) == 1):
             return op.x
-        case ConcatOp() if len(op.xs) == 1:
+        case g.ConcatOp() if len(op.xs) == 1:
             return op.xs[0]
-        case ReshapeOp() if shape_of(op.x) == shape_of(op.result):
+        case g.ReshapeOp() if g.shape_of(op.x) == g.shape_of(op.result):
             return op.x
-        case TransposeOp() if list(op.perm) == sorted(op.perm):
+        case g.TransposeOp() if list(op.perm) == sorted(op.perm):
             return op.x
-        case PadOp() if not any(op.low) and not any(op.high):
+        case g.PadOp() if not any(op.low) and not any(op.high):
             return op.x
-        case SliceOp() if shape_of(op.x) == shape_of(op.result) and set(op.steps) <= {1}:
+        case g.SliceOp() if g.shape_of(op.x) == g.shape_of(op.result) and set(op.steps) <= {1}:
             return op.x
         case _:
             return None
@@ -81,22 +68,22 @@ def _unchanged(op: Operation) -> SSAValue | None:
 def fold_moves(module: ModuleOp) -> None:
     """1. An average over a map with a border of zeros along rows and columns has the border as pads that count.
     2. A softmax between a transposition and the one back is the softmax along the axis that was there."""
-    for pool in [o for o in module.walk() if isinstance(o, PoolOp)]:
-        if isinstance(pool.x.owner, PadOp):
+    for pool in [o for o in module.walk() if isinstance(o, g.PoolOp)]:
+        if isinstance(pool.x.owner, g.PadOp):
             pad_inside(pool, pool.x.owner)
-    for back in [o for o in module.walk() if isinstance(o, TransposeOp)]:
-        if isinstance(back.x.owner, SoftmaxOp):
+    for back in [o for o in module.walk() if isinstance(o, g.TransposeOp)]:
+        if isinstance(back.x.owner, g.SoftmaxOp):
             softmax_in_place(back, back.x.owner)
 
 
-def pad_inside(pool: PoolOp, pad: PadOp) -> None:
+def pad_inside(pool: g.PoolOp, pad: g.PadOp) -> None:
     low, high = pad.low, pad.high
     is_border = len(low) == 4 and not any((*low[:2], *high[:2])) and min(*low, *high) >= 0 and pad.value == 0
     is_plain = str(pool.kind) == "avg" and not any((*pool.pads, *pool.ceil_pads)) and pool.scales is None
-    if not (is_border and is_plain) or is_integer(pad.x):
+    if not (is_border and is_plain) or g.is_integer(pad.x):
         return
     pads = (low[2], low[3], high[2], high[3])
-    inside = PoolOp(
+    inside = g.PoolOp(
         "avg", pad.x, kernel=pool.kernel, strides=pool.strides, pads=pads, dilations=pool.dilations,
         count_include_pad=True, act=pool.act,
     )  # fmt: skip
@@ -106,13 +93,13 @@ def pad_inside(pool: PoolOp, pad: PadOp) -> None:
         Rewriter.erase_op(pad)
 
 
-def softmax_in_place(back: TransposeOp, softmax: SoftmaxOp) -> None:
+def softmax_in_place(back: g.TransposeOp, softmax: g.SoftmaxOp) -> None:
     before = softmax.x.owner
-    if not isinstance(before, TransposeOp) or not softmax.result.has_one_use() or softmax.scales is not None:
+    if not isinstance(before, g.TransposeOp) or not softmax.result.has_one_use() or softmax.scales is not None:
         return
     if tuple(before.perm[p] for p in back.perm) != tuple(range(len(back.perm))):
         return
-    plain = SoftmaxOp(before.x, before.perm[softmax.axis])
+    plain = g.SoftmaxOp(before.x, before.perm[softmax.axis])
     plain.location = softmax.location
     Rewriter.replace_op(back, plain)
     for unused in (softmax, before):

@@ -24,18 +24,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.rewriter import InsertPoint
 
-from frustum.dialects.graph import (
-    ActAttr,
-    Arithmetic,
-    BinaryOp,
-    ConvOp,
-    InterleaveOp,
-    MatmulOp,
-    WeightOp,
-    shape_of,
-    tensor_of,
-    tensor_type,
-)
+from frustum.dialects import graph as g
 from frustum.passes.analysis.module import node_name
 from frustum.passes.weights import Array, WeightStore, is_float, numpy_of
 
@@ -50,19 +39,19 @@ class Constants:
 
     def array(self, value: SSAValue | None) -> Array | None:
         """A floating-point constant, as it is stored; None for any other value, and for one not in the store."""
-        if value is None or not isinstance(value.owner, WeightOp):
+        if value is None or not isinstance(value.owner, g.WeightOp):
             return None
         key = value.owner.key.data
-        if not is_float(tensor_of(value).element_type) or key not in self.store:
+        if not is_float(g.tensor_of(value).element_type) or key not in self.store:
             return None
         return self.store[key]
 
     def like(self, value: SSAValue, array: Array, rewriter: PatternRewriter, user: Operation) -> SSAValue:
         """A constant made from the constant `value`, in its element type."""
         source = value.owner
-        assert isinstance(source, WeightOp)
+        assert isinstance(source, g.WeightOp)
         stem = source.key.data.partition(DERIVED)[0]
-        return self._insert(stem, array, tensor_of(value).element_type, rewriter, user)
+        return self._insert(stem, array, g.tensor_of(value).element_type, rewriter, user)
 
     def bias(self, array: Array, rewriter: PatternRewriter, layer: Operation) -> SSAValue:
         """A bias for `layer`: f32 whatever the layer's type, as the machine keeps it."""
@@ -72,37 +61,37 @@ class Constants:
         self, stem: str, array: Array, element: Attribute, rewriter: PatternRewriter, user: Operation
     ) -> SSAValue:
         stored = np.ascontiguousarray(array, dtype=numpy_of(element))
-        op = WeightOp(self.store.add(stem + DERIVED, stored), tensor_type(element, array.shape))
+        op = g.WeightOp(self.store.add(stem + DERIVED, stored), g.tensor_type(element, array.shape))
         op.location = user.location
         rewriter.insert(op, InsertPoint.before(user))
         return op.result
 
 
-Layer = ConvOp | MatmulOp
+Layer = g.ConvOp | g.MatmulOp
 
 
-def scale_and_shift(op: BinaryOp, constants: Constants) -> tuple[SSAValue, Array | None, Array | None] | None:
+def scale_and_shift(op: g.BinaryOp, constants: Constants) -> tuple[SSAValue, Array | None, Array | None] | None:
     """(x, s, t) where the operation is x * s or x + t with a constant; None where it is not."""
     right, left = constants.array(op.b), constants.array(op.a)
     if right is not None and left is None:
         constant = right.astype(np.float64)
         match op.kind:
-            case Arithmetic.MUL:
+            case g.Arithmetic.MUL:
                 return op.a, constant, None
-            case Arithmetic.DIV if constant.all():
+            case g.Arithmetic.DIV if constant.all():
                 return op.a, 1 / constant, None
-            case Arithmetic.ADD:
+            case g.Arithmetic.ADD:
                 return op.a, None, constant
-            case Arithmetic.SUB:
+            case g.Arithmetic.SUB:
                 return op.a, None, -constant
     if left is not None and right is None:
         constant = left.astype(np.float64)
         match op.kind:
-            case Arithmetic.MUL:
+            case g.Arithmetic.MUL:
                 return op.b, constant, None
-            case Arithmetic.ADD:
+            case g.Arithmetic.ADD:
                 return op.b, None, constant
-            case Arithmetic.SUB:
+            case g.Arithmetic.SUB:
                 return None  # c - x would negate the layer: it is left as it is
     return None
 
@@ -117,10 +106,6 @@ def along_axis(constant: Array, rank: int, axis: int, extent: int) -> Array | No
     return np.broadcast_to(constant.reshape(-1), (extent,)) if shape[axis] in (1, extent) else None
 
 
-def has_one_use(value: SSAValue) -> bool:
-    return value.has_one_use()
-
-
 class FoldScaleAfter(RewritePattern):
     """A scale or shift of a layer's result goes into the layer; of interleaved parts, into every part."""
 
@@ -128,14 +113,14 @@ class FoldScaleAfter(RewritePattern):
         self.constants = constants
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, BinaryOp):
+        if not isinstance(op, g.BinaryOp):
             return
         found = scale_and_shift(op, self.constants)
         if found is None:
             return
         x, scale, shift = found
         layer = x.owner
-        if not has_one_use(x) or shape_of(x) != shape_of(op.result):
+        if not x.has_one_use() or g.shape_of(x) != g.shape_of(op.result):
             return
         constant = scale if scale is not None else shift
         assert constant is not None
@@ -143,33 +128,33 @@ class FoldScaleAfter(RewritePattern):
         if channels is None:
             return
         axis, extent = channels
-        values = along_axis(constant, len(shape_of(x)), axis, extent)
+        values = along_axis(constant, len(g.shape_of(x)), axis, extent)
         if values is None:
             return
-        if isinstance(layer, InterleaveOp):
+        if isinstance(layer, g.InterleaveOp):
             self._into_parts(op, layer, x, rewriter)
-        elif isinstance(layer, ConvOp | MatmulOp) and layer.act is None and layer.residual is None:
+        elif isinstance(layer, g.ConvOp | g.MatmulOp) and layer.act is None and layer.residual is None:
             self._into_layer(op, layer, values, scale is not None, rewriter)
 
-    def _into_parts(self, op: BinaryOp, layer: InterleaveOp, x: SSAValue, rewriter: PatternRewriter) -> None:
-        if not all(has_one_use(part) for part in layer.parts):
+    def _into_parts(self, op: g.BinaryOp, layer: g.InterleaveOp, x: SSAValue, rewriter: PatternRewriter) -> None:
+        if not all(part.has_one_use() for part in layer.parts):
             return
         parts = []
         for part in layer.parts:
             operands = (part, op.b) if op.a is x else (op.a, part)
-            new = BinaryOp(op.kind, *operands, act=op.act)
+            new = g.BinaryOp(op.kind, *operands, act=op.act)
             new.location = op.location
             rewriter.insert(new)
             parts.append(new.result)
-        woven = InterleaveOp(parts, layer.factor)
+        woven = g.InterleaveOp(parts, layer.factor)
         woven.location = layer.location
         rewriter.replace(op, woven)
         rewriter.erase(layer)
 
     def _into_layer(
-        self, op: BinaryOp, layer: Layer, values: Array, is_scale: bool, rewriter: PatternRewriter
+        self, op: g.BinaryOp, layer: Layer, values: Array, is_scale: bool, rewriter: PatternRewriter
     ) -> None:
-        weight = layer.w if isinstance(layer, ConvOp) else layer.b
+        weight = layer.w if isinstance(layer, g.ConvOp) else layer.b
         weights, bias = self.constants.array(weight), self.constants.array(layer.bias)
         if weights is None or (layer.bias is not None and bias is None):
             return
@@ -193,24 +178,24 @@ class FoldScaleBefore(RewritePattern):
         self.constants = constants
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, ConvOp | MatmulOp) or op.residual is not None:
+        if not isinstance(op, g.ConvOp | g.MatmulOp) or op.residual is not None:
             return
         source = op.operands[0]
         before = source.owner
-        if not isinstance(before, BinaryOp) or before.act is not None or not has_one_use(source):
+        if not isinstance(before, g.BinaryOp) or before.act is not None or not source.has_one_use():
             return
         found = scale_and_shift(before, self.constants)
-        weight = op.w if isinstance(op, ConvOp) else op.b
+        weight = op.w if isinstance(op, g.ConvOp) else op.b
         weights, bias = self.constants.array(weight), self.constants.array(op.bias)
         if found is None or weights is None or (op.bias is not None and bias is None):
             return
         x, scale, shift = found
         constant = scale if scale is not None else shift
-        if constant is None or shape_of(x) != shape_of(source) or not _takes(op, scale is not None, weights):
+        if constant is None or g.shape_of(x) != g.shape_of(source) or not _takes(op, scale is not None, weights):
             return
-        rank = len(shape_of(x))
-        axis = 1 if isinstance(op, ConvOp) else rank - 2 if op.trans_a else rank - 1
-        values = along_axis(constant, rank, axis, shape_of(x)[axis])
+        rank = len(g.shape_of(x))
+        axis = 1 if isinstance(op, g.ConvOp) else rank - 2 if op.trans_a else rank - 1
+        values = along_axis(constant, rank, axis, g.shape_of(x)[axis])
         if values is None:
             return
         if scale is not None:
@@ -247,16 +232,16 @@ def rebuilt(
 
 def _channels(x: SSAValue) -> tuple[int, int] | None:
     """(axis, extent) of what a layer has one bias for."""
-    shape = shape_of(x)
-    if isinstance(x.owner, ConvOp | InterleaveOp):
+    shape = g.shape_of(x)
+    if isinstance(x.owner, g.ConvOp | g.InterleaveOp):
         return 1, shape[1]
-    return (len(shape) - 1, shape[-1]) if isinstance(x.owner, MatmulOp) else None
+    return (len(shape) - 1, shape[-1]) if isinstance(x.owner, g.MatmulOp) else None
 
 
 def _per_output(layer: Layer, values: Array) -> Array:
     """One number per output channel, in the shape that multiplies the weights."""
     values = values.astype(np.float32)
-    if isinstance(layer, ConvOp):
+    if isinstance(layer, g.ConvOp):
         return values.reshape(-1, 1, 1, 1)
     return values.reshape(-1, 1) if layer.trans_b else values
 
@@ -264,7 +249,7 @@ def _per_output(layer: Layer, values: Array) -> Array:
 def _per_input(layer: Layer, weights: Array, values: Array) -> Array:
     """One number per input channel, in the shape that multiplies the weights."""
     values = values.astype(np.float32)
-    if isinstance(layer, ConvOp):
+    if isinstance(layer, g.ConvOp):
         grouped = values.reshape(layer.groups, 1, weights.shape[1], 1, 1)
         per_group = (layer.groups, weights.shape[0] // layer.groups, weights.shape[1], 1, 1)
         return np.broadcast_to(grouped, per_group).reshape(*weights.shape[:2], 1, 1)
@@ -273,7 +258,7 @@ def _per_input(layer: Layer, weights: Array, values: Array) -> Array:
 
 def _shift_of_output(layer: Layer, weights: Array, values: Array) -> Array:
     """What adding `values` to every input element adds to every output element."""
-    if isinstance(layer, ConvOp):
+    if isinstance(layer, g.ConvOp):
         sums = weights.sum(axis=(2, 3)).reshape(layer.groups, -1, weights.shape[1])
         return np.einsum("gmc,gc->gm", sums, values.reshape(layer.groups, -1)).reshape(-1)
     return weights @ values if layer.trans_b else values @ weights
@@ -281,7 +266,7 @@ def _shift_of_output(layer: Layer, weights: Array, values: Array) -> Array:
 
 def _takes(layer: Layer, is_scale: bool, weights: Array) -> bool:
     """Whether the layer can take over what comes before it."""
-    if isinstance(layer, MatmulOp):
+    if isinstance(layer, g.MatmulOp):
         return weights.ndim == 2 or is_scale
     return is_scale or max(layer.pads) <= 0
 
@@ -299,90 +284,68 @@ class MergeScales(RewritePattern):
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         outer = self._step(op)
-        if outer is None or not isinstance(op, BinaryOp):
+        if outer is None or not isinstance(op, g.BinaryOp):
             return
         before = outer[0].owner
         inner = self._before(outer[0])
-        if inner is None or not isinstance(before, BinaryOp):
+        if inner is None or not isinstance(before, g.BinaryOp):
             return
         (_, scale, shift), (x, inner_scale, inner_shift) = outer, inner
+        steps: list[tuple[g.Arithmetic, Array]] = []
         if scale is not None and inner_scale is not None:
-            self._merge(op, before, x, Arithmetic.MUL, scale * inner_scale, rewriter)
+            steps = [(g.Arithmetic.MUL, scale * inner_scale)]
         elif shift is not None and inner_shift is not None:
-            self._merge(op, before, x, Arithmetic.ADD, shift + inner_shift, rewriter)
+            steps = [(g.Arithmetic.ADD, shift + inner_shift)]
         elif scale is not None and inner_shift is not None:
             further = self._before(x)
             if further is not None and further[1] is not None and is_kept(further[1] * scale, op):
-                self._swap(op, before, x, scale, inner_shift * scale, rewriter)
+                steps = [(g.Arithmetic.MUL, scale), (g.Arithmetic.ADD, inner_shift * scale)]
+        if not steps or not self._fits(op, before, *steps[-1]):
+            return
+        for step in steps[:-1]:
+            scaled = self._made(op, x, *step, None, rewriter)
+            rewriter.insert(scaled)
+            x = scaled.result
+        rewriter.replace(op, self._made(op, x, *steps[-1], op.act, rewriter))
+        rewriter.erase(before)
+
+    def _fits(self, op: g.BinaryOp, before: g.BinaryOp, kind: g.Arithmetic, constant: Array) -> bool:
+        """Whether a constant is no larger than the two that it stands for, and no single number."""
+        most = max(math.prod(g.shape_of(self._constant(each))) for each in (op, before))
+        is_scale = kind is g.Arithmetic.MUL
+        return most > 1 and constant.size <= most and is_kept(constant, op, is_scale=is_scale)
 
     def _step(self, op: Operation) -> Step | None:
         """What an operation does, if that is a scale or shift by no more than its result's shape."""
-        if not isinstance(op, BinaryOp):
+        if not isinstance(op, g.BinaryOp):
             return None
         found = scale_and_shift(op, self.constants)
-        return found if found is not None and shape_of(found[0]) == shape_of(op.result) else None
+        return found if found is not None and g.shape_of(found[0]) == g.shape_of(op.result) else None
 
     def _before(self, x: SSAValue) -> Step | None:
         """What makes a value, if it is a scale or shift for one reader, without activation."""
         op = x.owner
-        if not isinstance(op, BinaryOp) or op.act is not None or not has_one_use(x):
+        if not isinstance(op, g.BinaryOp) or op.act is not None or not x.has_one_use():
             return None
         return self._step(op)
 
-    def _merge(
-        self,
-        op: BinaryOp,
-        before: BinaryOp,
-        x: SSAValue,
-        kind: Arithmetic,
-        constant: Array,
-        rewriter: PatternRewriter,
-    ) -> None:
-        sizes = [math.prod(shape_of(self._constant(o))) for o in (op, before)]
-        if max(sizes) == 1 or constant.size > max(sizes) or not is_kept(constant, op, is_scale=kind is Arithmetic.MUL):
-            return
-        rewriter.replace(op, self._made(op, x, kind, constant, op.act, rewriter))
-        rewriter.erase(before)
-
-    def _swap(
-        self,
-        op: BinaryOp,
-        before: BinaryOp,
-        x: SSAValue,
-        scale: Array,
-        shift: Array,
-        rewriter: PatternRewriter,
-    ) -> None:
-        sizes = [math.prod(shape_of(self._constant(o))) for o in (op, before)]
-        if max(sizes) == 1 or shift.size > max(sizes) or not is_kept(shift, op, is_scale=False):
-            return
-        scaled = self._made(op, x, Arithmetic.MUL, scale, None, rewriter)
-        rewriter.insert(scaled)
-        rewriter.replace(op, self._made(op, scaled.result, Arithmetic.ADD, shift, op.act, rewriter))
-        rewriter.erase(before)
-
-    def _constant(self, op: BinaryOp) -> SSAValue:
+    def _constant(self, op: g.BinaryOp) -> SSAValue:
         return op.b if self.constants.array(op.b) is not None else op.a
 
     def _made(
-        self,
-        op: BinaryOp,
-        x: SSAValue,
-        kind: Arithmetic,
-        constant: Array,
-        act: ActAttr | None,
+        self, op: g.BinaryOp, x: SSAValue, kind: g.Arithmetic, constant: Array, act: g.ActAttr | None,
         rewriter: PatternRewriter,
-    ) -> BinaryOp:
+    ) -> g.BinaryOp:  # fmt: skip
         value = self.constants.like(self._constant(op), constant, rewriter, op)
-        new = BinaryOp(kind, x, value, act=act)
+        new = g.BinaryOp(kind, x, value, act=act)
         new.location = op.location
         return new
 
 
-def is_kept(constant: Array, op: BinaryOp, is_scale: bool = True) -> bool:
+def is_kept(constant: Array, op: g.BinaryOp, is_scale: bool = True) -> bool:
     """Whether a constant loses nothing but its last digits in the types that the network may be converted to, and has
     no more dimensions than the map."""
-    if constant.ndim > len(shape_of(op.result)):
+    if constant.ndim > len(g.shape_of(op.result)):
         return False
     size = np.abs(constant)
     return bool((size <= LARGEST).all()) and not (is_scale and bool(((size < SMALLEST) & (size > 0)).any()))

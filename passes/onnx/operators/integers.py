@@ -11,17 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import (
-    BinaryOp,
-    ConvOp,
-    DequantizeOp,
-    MatmulOp,
-    ReduceOp,
-    ScaleAttr,
-    SoftmaxOp,
-    UnaryOp,
-    shape_of,
-)
+from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import ActAttr
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
@@ -77,7 +67,7 @@ def qgemm(node: Node) -> Result:
         bias = node.reshape(operand_of(node, 6, "c")[0], (columns,))
     scale = alpha * a[1].scale * b[1].scale
     multiplier = _vector(node, scale / y.scale, columns, "multiplier") if y else None
-    op = MatmulOp(
+    op = g.MatmulOp(
         a[0], b[0], bias,
         trans_a=bool(node.get("transA", 0)), trans_b=bool(node.get("transB", 0)),
         w_zero=_zeros(node, b[0], b[1].zero, columns), multiplier=multiplier,
@@ -86,7 +76,7 @@ def qgemm(node: Node) -> Result:
     result = node.emit(op)
     if y:
         return node.marked(result, y.is_unsigned)
-    return node.binary("mul", node.emit(DequantizeOp(result, ScaleAttr.of(1.0))), node.weight(scale, "scale"))
+    return node.binary("mul", node.emit(g.DequantizeOp(result, g.ScaleAttr.of(1.0))), node.weight(scale, "scale"))
 
 
 def _read(node: Node, index: int, what: str) -> tuple[SSAValue, Quantised]:
@@ -128,14 +118,14 @@ def _conv(
     node: Node, x: SSAValue, w: SSAValue, w_zero: Array, bias: SSAValue | None, zeros: Ints, multiplier: Array | None
 ) -> SSAValue:
     rank = spatial_rank(node)
-    shape = shape_of(w)
+    shape = g.shape_of(w)
     w = w if len(shape) == 4 else node.reshape(w, (*shape[:2], 1, shape[2]))
-    kernel, columns = shape_of(w)[2:], shape[0]
+    kernel, columns = g.shape_of(w)[2:], shape[0]
     strides, dilations = pair(node.ints("strides"), rank, 1), pair(node.ints("dilations"), rank, 1)
-    pads = resolve_pads(node, pair(shape_of(x)[2:], rank, 1), kernel, strides, dilations, rank)
+    pads = resolve_pads(node, pair(g.shape_of(x)[2:], rank, 1), kernel, strides, dilations, rank)
 
     def layer(x: SSAValue) -> SSAValue:
-        op = ConvOp(
+        op = g.ConvOp(
             x, w, bias, strides=strides, pads=pads, dilations=dilations, groups=int(node.get("group", 1)),
             w_zero=_zeros(node, w, w_zero, columns), zeros=zeros,
             multiplier=None if multiplier is None else _vector(node, multiplier, columns, "multiplier"),
@@ -148,11 +138,11 @@ def _conv(
 def _matmul(
     node: Node, a: SSAValue, b: SSAValue, b_zero: Array, zeros: Ints, multiplier: Array | None
 ) -> SSAValue:
-    left, right = shape_of(a), shape_of(b)
+    left, right = g.shape_of(a), g.shape_of(b)
     if len(left) < 2 or len(right) < 2:
         raise Refused(f"operands of shapes {left} and {right}: vectors are not supported, only matrices")
     columns = right[-1]
-    op = MatmulOp(
+    op = g.MatmulOp(
         a, b, w_zero=_zeros(node, b, b_zero, columns), zeros=zeros,
         multiplier=None if multiplier is None else _vector(node, multiplier, columns, "multiplier"),
     )  # fmt: skip
@@ -182,7 +172,7 @@ def qlinear_binary(kind: str) -> Converter:
     def convert(node: Node) -> Result:
         a, b, y = _read(node, 0, "a"), _read(node, 3, "b"), scale_of(node, 6, "y")
         scales = [a[1].attribute, b[1].attribute, y.attribute]
-        return node.marked(node.emit(BinaryOp(kind, a[0], b[0], scales=scales)), y.is_unsigned)
+        return node.marked(node.emit(g.BinaryOp(kind, a[0], b[0], scales=scales)), y.is_unsigned)
 
     return convert
 
@@ -191,7 +181,7 @@ def qlinear_unary(kind: str, **defaults: float) -> Converter:
     def convert(node: Node) -> Result:
         x, y = _read(node, 0, "x"), scale_of(node, 3, "y")
         act = ActAttr.of(kind, *(float(node.get(name, default)) for name, default in defaults.items()))
-        op = UnaryOp(act, x[0], [x[1].attribute, y.attribute])
+        op = g.UnaryOp(act, x[0], [x[1].attribute, y.attribute])
         return node.marked(node.emit(op), y.is_unsigned)
 
     return convert
@@ -206,8 +196,8 @@ def qlinear_average_pool(node: Node) -> Result:
 def qlinear_global_average_pool(node: Node) -> Result:
     _refuse_channels_last(node)
     x, y = _read(node, 0, "x"), scale_of(node, 3, "y")
-    axes = tuple(range(2, len(shape_of(x[0]))))
-    op = ReduceOp("mean", x[0], axes, scales=[x[1].attribute, y.attribute])
+    axes = tuple(range(2, len(g.shape_of(x[0]))))
+    op = g.ReduceOp("mean", x[0], axes, scales=[x[1].attribute, y.attribute])
     return node.marked(node.emit(op), y.is_unsigned)
 
 
@@ -218,26 +208,26 @@ def _refuse_channels_last(node: Node) -> None:
 
 def qlinear_softmax(node: Node) -> Result:
     x, y = _read(node, 0, "x"), scale_of(node, 3, "y")
-    shape = shape_of(x[0])
+    shape = g.shape_of(x[0])
     axis = node.axis(int(node.get("axis", -1)), len(shape))
     scales = [x[1].attribute, y.attribute]
     if int(node.get("opset", SOFTMAX_CHANGED)) >= SOFTMAX_CHANGED:
-        return node.marked(node.emit(SoftmaxOp(x[0], axis, scales)), y.is_unsigned)
+        return node.marked(node.emit(g.SoftmaxOp(x[0], axis, scales)), y.is_unsigned)
     flat = node.reshape(x[0], (math.prod(shape[:axis]), math.prod(shape[axis:])))
-    return node.marked(node.reshape(node.emit(SoftmaxOp(flat, 1, scales)), shape), y.is_unsigned)
+    return node.marked(node.reshape(node.emit(g.SoftmaxOp(flat, 1, scales)), shape), y.is_unsigned)
 
 
 def qlinear_concat(node: Node) -> Result:
     """Operands of another scale are requantised first."""
     y = scale_of(node, 0, "y")
     parts = [_requantised(node, _read(node, index, "an operand"), y) for index in range(2, len(node), 3)]
-    axis = node.axis(int(node.get("axis")), len(shape_of(parts[0])))
+    axis = node.axis(int(node.get("axis")), len(g.shape_of(parts[0])))
     return node.marked(joined(node, parts, axis), y.is_unsigned)
 
 
 def _requantised(node: Node, x: tuple[SSAValue, Quantised], y: Quantised) -> SSAValue:
-    scales: Sequence[ScaleAttr] = [x[1].attribute, y.attribute]
-    return x[0] if scales[0] == scales[1] else node.emit(UnaryOp("identity", x[0], scales))
+    scales: Sequence[g.ScaleAttr] = [x[1].attribute, y.attribute]
+    return x[0] if scales[0] == scales[1] else node.emit(g.UnaryOp("identity", x[0], scales))
 
 
 CONVERTERS: dict[str, Converter] = {
