@@ -17,7 +17,7 @@ from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
 from frustum.passes.onnx.operators.conversions import Quantised, operand_of, scale_of, signed_zero
 from frustum.passes.onnx.operators.moves import joined
-from frustum.passes.onnx.operators.windows import on_plane, pair, pooled, resolve_pads, spatial_rank
+from frustum.passes.onnx.operators.windows import on_plane, pooled, spatial_rank, windows_of
 from frustum.passes.weights import Array
 
 SOFTMAX_CHANGED = 13
@@ -120,13 +120,11 @@ def _conv(
     rank = spatial_rank(node)
     shape = g.shape_of(w)
     w = w if len(shape) == 4 else node.reshape(w, (*shape[:2], 1, shape[2]))
-    kernel, columns = g.shape_of(w)[2:], shape[0]
-    strides, dilations = pair(node.ints("strides"), rank, 1), pair(node.ints("dilations"), rank, 1)
-    pads = resolve_pads(node, pair(g.shape_of(x)[2:], rank, 1), kernel, strides, dilations, rank)
+    windows, columns = windows_of(node, g.shape_of(w)[2:], g.shape_of(x), rank), shape[0]
 
     def layer(x: SSAValue) -> SSAValue:
         op = g.ConvOp(
-            x, w, bias, strides=strides, pads=pads, dilations=dilations, groups=int(node.get("group", 1)),
+            x, w, bias, windows.strides, windows.pads, windows.dilations, int(node.get("group", 1)),
             w_zero=_zeros(node, w, w_zero, columns), zeros=zeros,
             multiplier=None if multiplier is None else _vector(node, multiplier, columns, "multiplier"),
         )  # fmt: skip

@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 from frustum.dialects.graph import ConvOp, MatmulOp, WeightOp, shape_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
-from frustum.passes.onnx.operators.windows import conv_volume, on_plane, pair, resolve_pads, spatial_rank
+from frustum.passes.onnx.operators.windows import conv_volume, on_plane, pair, spatial_rank, windows_of
 from frustum.passes.weights import Array
 
 
@@ -23,21 +23,15 @@ def conv(node: Node) -> Result:
     declared = node.ints("kernel_shape")
     if declared is not None and declared != weight_shape[2:]:
         raise Refused(f"kernel_shape is {declared}, the weights are {weight_shape}")
-    strides = pair(node.ints("strides"), rank, 1)
-    dilations = pair(node.ints("dilations"), rank, 1)
-    plane = pair(node.shape(0)[2:], rank, 1)
-    pads = resolve_pads(node, plane, kernel, strides, dilations, rank)
-    groups = int(node.get("group", 1))
+    windows, groups = windows_of(node, kernel, node.shape(0), rank), int(node.get("group", 1))
     if rank == 3:
-        return conv_volume(
-            node, kernel=kernel, strides=strides, pads=pads, dilations=dilations, groups=groups
-        )
+        return conv_volume(node, windows, groups)
     w = kernel_on_plane(node)
     bias = node.value(2) if node.has(2) else None
 
     def layer(x: SSAValue) -> SSAValue:
-        op = ConvOp(x, w, bias, strides=strides, pads=pads, dilations=dilations, groups=groups)
-        return node.emit(op)
+        settings = windows.strides, windows.pads, windows.dilations
+        return node.emit(ConvOp(x, w, bias, *settings, groups))
 
     return on_plane(node, node.value(0), layer)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
@@ -21,111 +22,104 @@ DEPTH_OUT = (0, 2, 1, 3, 4)
 """n, c, d, h, w as n, d, c, h, w, and back."""
 
 
-def pool_volume(
-    node: Node,
-    kind: str,
-    x: SSAValue,
-    kernel: Ints,
-    *,
-    strides: Ints,
-    pads: Ints,
-    dilations: Ints,
-    ceil_pads: Ints,
-    count_include_pad: bool,
-) -> SSAValue:
-    """x: n, c, d, h, w; the settings are of d, h, w, `pads` of all three before, then of all three after."""
-    n, c, d, h, w = shape_of(x)
-    low, high = pads[:3], pads[3:]
-    planes = PoolOp(
-        kind,
-        node.reshape(x, (n, c * d, h, w)),
-        kernel=kernel[1:],
-        strides=strides[1:],
-        pads=(*low[1:], *high[1:]),
-        dilations=dilations[1:],
-        ceil_pads=ceil_pads[1:],
-        count_include_pad=count_include_pad,
-    )
-    rows, columns = shape_of(node.emit(planes))[2:]
-    slices = PoolOp(
-        kind,
-        node.reshape(planes.result, (n, c, d, rows * columns)),
-        kernel=(kernel[0], 1),
-        strides=(strides[0], 1),
-        pads=(low[0], 0, high[0], 0),
-        dilations=(dilations[0], 1),
-        ceil_pads=(ceil_pads[0], 0),
-        count_include_pad=count_include_pad,
-    )
-    result = node.emit(slices)
-    return node.reshape(result, (n, c, shape_of(result)[2], rows, columns))
+@dataclass(frozen=True)
+class NodeWindows:
+    """The windows of a node: a number for each spatial axis; `pads` of all axes before, then of all after."""
+
+    kernel: Ints
+    strides: Ints
+    pads: Ints
+    dilations: Ints
+    ceil_pads: Ints
+
+    def of_axes(self, *axes: int | None) -> NodeWindows:
+        """Windows on a plane: along these axes of the node, one element along None."""
+
+        def chosen(values: Ints, otherwise: int) -> Ints:
+            return tuple(otherwise if axis is None else values[axis] for axis in axes)
+
+        rank = len(self.kernel)
+        low, high = self.pads[:rank], self.pads[rank:]
+        return NodeWindows(
+            chosen(self.kernel, 1), chosen(self.strides, 1), (*chosen(low, 0), *chosen(high, 0)),
+            chosen(self.dilations, 1), chosen(self.ceil_pads, 0),
+        )  # fmt: skip
+
+    @property
+    def spans(self) -> Ints:
+        return tuple(d * (size - 1) + 1 for d, size in zip(self.dilations, self.kernel, strict=True))
 
 
-def pool_by_axis(
-    node: Node,
-    kind: str,
-    x: SSAValue,
-    kernel: Ints,
-    *,
-    strides: Ints,
-    pads: Ints,
-    dilations: Ints,
-    ceil_pads: Ints,
-    count_include_pad: bool,
-) -> SSAValue:
-    """x: n, c, h, w: over the rows of each window, then over its columns."""
-    for axis in range(2):
-        chosen = [place == axis for place in range(2)]
+def windows_of(node: Node, kernel: Ints, shape: Ints, rank: int) -> NodeWindows:
+    """The windows of a `kernel` over the spatial axes of an operand of that shape."""
+    strides, dilations = pair(node.ints("strides"), rank, 1), pair(node.ints("dilations"), rank, 1)
+    pads = resolve_pads(node, pair(shape[2:], rank, 1), kernel, strides, dilations, rank)
+    return NodeWindows(kernel, strides, pads, dilations, (0,) * len(kernel))
+
+
+@dataclass(frozen=True)
+class WindowPool:
+    """What a pooling computes of its windows; `scales` are those of integers that an average is computed of."""
+
+    node: Node
+    kind: str
+    count_include_pad: bool
+    scales: Sequence[ScaleAttr] | None = None
+
+    def on_map(self, x: SSAValue, windows: NodeWindows) -> SSAValue:
+        """x: n, c, h, w."""
         op = PoolOp(
-            kind,
-            x,
-            kernel=tuple(k if c else 1 for k, c in zip(kernel, chosen, strict=True)),
-            strides=tuple(s if c else 1 for s, c in zip(strides, chosen, strict=True)),
-            pads=tuple(p if c else 0 for p, c in zip(pads, [*chosen, *chosen], strict=True)),
-            dilations=tuple(d if c else 1 for d, c in zip(dilations, chosen, strict=True)),
-            ceil_pads=tuple(p if c else 0 for p, c in zip(ceil_pads, chosen, strict=True)),
-            count_include_pad=count_include_pad,
-        )
-        x = node.emit(op)
-    return x
+            self.kind, x, kernel=windows.kernel, strides=windows.strides, pads=windows.pads,
+            dilations=windows.dilations, ceil_pads=windows.ceil_pads, count_include_pad=self.count_include_pad,
+            scales=self.scales,
+        )  # fmt: skip
+        return self.node.emit(op)
+
+    def by_axis(self, x: SSAValue, windows: NodeWindows) -> SSAValue:
+        """Over the rows of each window, then over its columns."""
+        return self.on_map(self.on_map(x, windows.of_axes(0, None)), windows.of_axes(None, 1))
+
+    def on_volume(self, x: SSAValue, windows: NodeWindows) -> SSAValue:
+        """x: n, c, d, h, w."""
+        n, c, d, h, w = shape_of(x)
+        planes = self.on_map(self.node.reshape(x, (n, c * d, h, w)), windows.of_axes(1, 2))
+        rows, columns = shape_of(planes)[2:]
+        slices = self.node.reshape(planes, (n, c, d, rows * columns))
+        result = self.on_map(slices, windows.of_axes(0, None))
+        return self.node.reshape(result, (n, c, shape_of(result)[2], rows, columns))
 
 
-def conv_volume(
-    node: Node, *, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints, groups: int
-) -> SSAValue:
-    """x: n, c, d, h, w, the weights constant; the settings are of d, h, w, `pads` as for pooling."""
+def conv_volume(node: Node, windows: NodeWindows, groups: int) -> SSAValue:
+    """x: n, c, d, h, w, the weights constant."""
     weights = node.constant(1, "the weights of a convolution with three spatial axes")
     if weights is None:
         raise Refused("the weights are missing")
+    slices, planes = windows.of_axes(0), windows.of_axes(1, 2)
     x = turned(node, node.value(0), DEPTH_OUT)
     n, depth, channels, h, w = shape_of(x)
     x = node.reshape(x, (n, depth, channels, h * w))
-    if pads[0] or pads[3]:
-        x = node.emit(PadOp(x, (0, pads[0], 0, 0), (0, pads[3], 0, 0)))
+    low, high = slices.pads
+    if low or high:
+        x = node.emit(PadOp(x, (0, low, 0, 0), (0, high, 0, 0)))
         depth = shape_of(x)[1]
     if channels % groups:
         raise Refused(f"{channels} channels do not make {groups} groups")
-    count = (depth - dilations[0] * (kernel[0] - 1) - 1) // strides[0] + 1
+    (size,), (stride,), (dilation,) = slices.kernel, slices.strides, slices.dilations
+    count = (depth - slices.spans[0]) // stride + 1
     parts = []
-    for number in range(kernel[0]):
-        sizes = (n, count, channels, h * w)
-        part = SliceOp(x, (0, number * dilations[0], 0, 0), sizes, (1, strides[0], 1, 1))
+    for number in range(size):
+        part = SliceOp(x, (0, number * dilation, 0, 0), (n, count, channels, h * w), (1, stride, 1, 1))
         parts.append(node.reshape(node.emit(part), (n * count, groups, channels // groups, h * w)))
     joined = node.emit(ConcatOp(parts, 2)) if len(parts) > 1 else parts[0]
-    planes = node.reshape(joined, (n * count, channels * kernel[0], h, w))
     flat = weights.transpose(DEPTH_OUT)
     flat = flat.reshape(flat.shape[0], math.prod(flat.shape[1:3]), *flat.shape[3:])
+    x, bias = node.reshape(joined, (n * count, channels * size, h, w)), node.value(2) if node.has(2) else None
     result = node.emit(
         ConvOp(
-            planes,
-            node.weight(flat, "w"),
-            node.value(2) if node.has(2) else None,
-            strides=strides[1:],
-            pads=(*pads[1:3], *pads[4:6]),
-            dilations=dilations[1:],
+            x, node.weight(flat, "w"), bias, strides=planes.strides, pads=planes.pads, dilations=planes.dilations,
             groups=groups,
         )
-    )
+    )  # fmt: skip
     _, maps, rows, columns = shape_of(result)
     return turned(node, node.reshape(result, (n, count, maps, rows, columns)), DEPTH_OUT)
 
@@ -202,47 +196,19 @@ def pooled(node: Node, kind: str, x: SSAValue, scales: Sequence[ScaleAttr] | Non
     rank = spatial_rank(node, most=2 if scales else 3)
     if node.wants(1):
         raise Refused("its second output, the indices, is not supported")
-    kernel = pair(node.ints("kernel_shape"), rank, 1)
-    strides = pair(node.ints("strides"), rank, 1)
-    dilations = pair(node.ints("dilations"), rank, 1)
-    plane = pair(node.shape(0)[2:], rank, 1)
-    pads = resolve_pads(node, plane, kernel, strides, dilations, rank)
-    extra: Ints = (0,) * len(plane)
+    shape = node.shape(0)
+    windows = windows_of(node, pair(node.ints("kernel_shape"), rank, 1), shape, rank)
+    plane, count = pair(shape[2:], rank, 1), len(windows.kernel)
     if node.get("ceil_mode", 0) and node.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
-        axes = zip(
-            plane, kernel, strides, dilations, pads[: len(plane)], pads[len(plane) :], strict=True
-        )
-        extra = tuple(ceil_pad(*axis) for axis in axes)
-
-    include_pad = kind == "avg" and bool(node.get("count_include_pad", 0))
+        ends = windows.pads[:count], windows.pads[count:]
+        axes = zip(plane, windows.kernel, windows.strides, windows.dilations, *ends, strict=True)
+        windows = replace(windows, ceil_pads=tuple(ceil_pad(*axis) for axis in axes))
+    made = WindowPool(node, kind, kind == "avg" and bool(node.get("count_include_pad", 0)), scales)
     if rank == 3:
-        return pool_volume(
-            node, kind, x, kernel,
-            strides=strides, pads=pads, dilations=dilations, ceil_pads=extra, count_include_pad=include_pad,
-        )  # fmt: skip
-
-    span = math.prod(dilation * (size - 1) + 1 for dilation, size in zip(dilations, kernel, strict=True))
-    if span > LARGEST_WINDOW and scales is None and min(kernel) > 1:
-        return pool_by_axis(
-            node, kind, x, kernel,
-            strides=strides, pads=pads, dilations=dilations, ceil_pads=extra, count_include_pad=include_pad,
-        )  # fmt: skip
-
-    def layer(x: SSAValue) -> SSAValue:
-        op = PoolOp(
-            kind,
-            x,
-            kernel=kernel,
-            strides=strides,
-            pads=pads,
-            dilations=dilations,
-            ceil_pads=extra,
-            count_include_pad=include_pad,
-            scales=scales,
-        )
-        return node.emit(op)
-
-    return on_plane(node, x, layer)
+        return made.on_volume(x, windows)
+    if math.prod(windows.spans) > LARGEST_WINDOW and scales is None and min(windows.kernel) > 1:
+        return made.by_axis(x, windows)
+    return on_plane(node, x, lambda x: made.on_map(x, windows))
 
 
 def global_pool(kind: str) -> Converter:
