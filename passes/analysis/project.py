@@ -6,22 +6,21 @@ Source: docs/techniques/tfu.md, docs/techniques/frustum.md, "Regions".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.ir import Operation
 
-from frustum.dialects.extents import Extents
-from frustum.dialects.isa.program import Affine, Box
+from frustum.dialects.extents import Extents, ceil_div, replaced
+from frustum.dialects.isa.program import Affine, Box, Starts
 from frustum.dialects.module import MAP
-from frustum.dialects.tile import Axis, MapAttr, Raster, SubMap, Tile
+from frustum.dialects.tile import AnyAxis, Axis, MapAttr, Raster, SubMap, Tile
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, MapOperand, dense
 from frustum.passes.analysis.roll import COLUMNS, ROWS, Rolling, rates_of, ring_rows, roll
 from frustum.passes.analysis.unit_layers import Source, UnitLayers, Unprojectable, layers_of, unit_layers
 
 IMAGES = 0
-Starts = tuple[Affine, Affine, Affine, Affine]
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,21 @@ class Region:
 
     start: Starts
     extent: Extents
+
+    @staticmethod
+    def of(parts: Iterable[tuple[Affine, int]]) -> Region:
+        """By the start and the extent along each dimension."""
+        starts, extents = zip(*parts, strict=True)
+        return Region(starts, extents)
+
+    def at(self, d: int, start: Affine, extent: int) -> Region:
+        """With other positions along a dimension."""
+        return Region(replaced(self.start, d, start), replaced(self.extent, d, extent))
+
+    @property
+    def parts(self) -> list[tuple[Affine, int]]:
+        """The start and the extent along each dimension."""
+        return list(zip(self.start, self.extent, strict=True))
 
     def box(self, bound: Extents) -> Box:
         return Box(self.start, self.extent, bound)
@@ -46,51 +60,41 @@ class Region:
 
 def dealt(extent: int, tile: int, clusters: int) -> int:
     """Passes of a loop whose tiles are dealt to `clusters`."""
-    return math.ceil(math.ceil(extent / tile) / clusters)
+    return int(ceil_div(ceil_div(extent, tile), clusters))
 
 
 def tile_counts(dims: Extents, partition: Partition, clusters: int) -> Extents:
     """Passes of the loop over the tiles, per dimension, when borders overlap (`Projection.counts` has them always)."""
-    n, c, h, w = (
+    return tuple(
         dealt(e, t, clusters if d == partition.clusters else 1)
         for d, (e, t) in enumerate(zip(dims, partition.tile, strict=True))
     )
-    return (n, c, h, w)
 
 
 def output_region(dims: Extents, partition: Partition, clusters: int) -> Region:
     """The region of the unit's output that pass (i0, i1, i2, i3) of cluster k makes."""
-    counts = tile_counts(dims, partition, clusters)
     starts = []
-    for d, tile in enumerate(partition.tile):
+    counts = tile_counts(dims, partition, clusters)
+    for d, (tile, count) in enumerate(zip(partition.tile, counts, strict=True)):
         is_dealt = d == partition.clusters and clusters > 1
-        own = counts[d] if d == IMAGES else 1  # a cluster's images follow each other, tiles of rows are dealt in turn
+        own = count if d == IMAGES else 1  # a cluster's images follow each other, tiles of rows are dealt in turn
         step = tile * (clusters if is_dealt and d != IMAGES else 1)
-        start = Affine.index(d, step) if counts[d] > 1 else Affine()
+        start = Affine.index(d, step) if count > 1 else Affine()
         starts.append(start + Affine(cluster=tile * own) if is_dealt else start)
-    return Region(_starts(starts), partition.tile)
-
-
-def _starts(values: Sequence[Affine]) -> Starts:
-    a, b, c, d = values
-    return (a, b, c, d)
+    return Region(tuple(starts), partition.tile)
 
 
 def needed(region: Region, operand: MapOperand) -> Region:
     """What a region of a layer's output needs of one operand, trimmed to the map where it is the same for all tiles."""
-    starts, extents = [], []
-    for axis, start, extent, size in zip(
-        operand.access, region.start, region.extent, operand.dims, strict=True
-    ):
+
+    def part(axis: AnyAxis, start: Affine, extent: int, size: int) -> tuple[Affine, int]:
         low, length = axis.start(start), axis.extent(extent)
-        if low.is_constant:
-            end = min(low.base + length, size)
-            low = Affine(max(0, low.base))
-            length = max(1, end - low.base)
-        starts.append(low)
-        extents.append(length)
-    n, c, h, w = extents
-    return Region(_starts(starts), (n, c, h, w))
+        if not low.is_constant:
+            return low, length
+        first = max(0, low.base)
+        return Affine(first), max(1, min(low.base + length, size) - first)
+
+    return Region.of(map(part, operand.access, region.start, region.extent, operand.dims))
 
 
 def needs_of(layer: Layer, made: Region, partition: Partition, counts: Extents) -> tuple[Region, ...]:
@@ -103,35 +107,27 @@ def needs_of(layer: Layer, made: Region, partition: Partition, counts: Extents) 
 
 def trim(region: Region, dims: Extents, counts: Extents) -> Region:
     """What of a region is in the map, along dimensions with two tiles, if it is as much of both."""
-    starts, extents = list(region.start), list(region.extent)
-    for d, (start, extent) in enumerate(zip(region.start, region.extent, strict=True)):
+    for d, (start, extent) in enumerate(region.parts):
         moves = any(start.loops) and not start.cluster and sum(map(bool, start.loops)) == 1
         if moves and len(start.loops) == d + 1 and counts[d] == 2:
-            first, second = start.base, start.base + start.loops[d]
-            lows = max(0, first), max(0, second)
-            highs = min(dims[d], first + extent), min(dims[d], second + extent)
-            if highs[0] - lows[0] == highs[1] - lows[1] > 0:
-                starts[d] = Affine.index(d, lows[1] - lows[0]) + lows[0]
-                extents[d] = highs[0] - lows[0]
-    n, c, h, w = extents
-    return Region(_starts(starts), (n, c, h, w))
+            firsts = start.base, start.base + start.loops[d]
+            lows = [max(0, first) for first in firsts]
+            lengths = [min(dims[d], first + extent) - low for first, low in zip(firsts, lows, strict=True)]
+            if lengths[0] == lengths[1] > 0:
+                region = region.at(d, Affine.index(d, lows[1] - lows[0]) + lows[0], lengths[0])
+    return region
 
 
 def hull(a: Region, b: Region, dims: Extents) -> Region:
     """The smallest region that holds both; the whole dimension where they do not move alike."""
-    starts, extents = [], []
-    for d in range(len(dims)):
-        x, y = a.start[d], b.start[d]
-        if (x - y).is_constant:
-            low = x if x.base <= y.base else y
-            high = max(x.base + a.extent[d], y.base + b.extent[d])
-            starts.append(low)
-            extents.append(high - low.base)
-        else:
-            starts.append(Affine())
-            extents.append(dims[d])
-    n, c, h, w = extents
-    return Region(_starts(starts), (n, c, h, w))
+
+    def both(x: Affine, extent: int, y: Affine, other: int, size: int) -> tuple[Affine, int]:
+        if not (x - y).is_constant:
+            return Affine(), size
+        low = x if x.base <= y.base else y
+        return low, max(x.base + extent, y.base + other) - low.base
+
+    return Region.of(map(both, a.start, a.extent, b.start, b.extent, dims))
 
 
 @dataclass(frozen=True)
@@ -141,8 +137,8 @@ class Projection:
     `outputs`: of all layers' outputs, what the pass makes; `operands` (by layer, by operand): what it needs;
     `inputs`: what it loads of each input; `counts`: passes per dimension; `stores`: of each map that leaves the unit,
     what the pass writes: every element in exactly one pass.
-    With exchanged borders `rings` and `input_rings` are the rows that are in use of each in a step (0: none beyond
-    those that the step makes; see `ring_rows`); where columns are kept too, `columns` has those by number of the map.
+    With exchanged borders `rings` has by number of the map the rows that are in use of it in a step (0: none beyond
+    those that the step makes; see `ring_rows`); where columns are kept too, `columns` has those.
     """
 
     outputs: tuple[Region, ...]
@@ -150,7 +146,6 @@ class Projection:
     inputs: tuple[Region, ...]
     counts: Extents
     rings: tuple[int, ...]
-    input_rings: tuple[int, ...]
     stores: tuple[Region, ...] = ()
     columns: tuple[int, ...] = ()
 
@@ -159,22 +154,15 @@ class Projection:
         count = len(self.outputs)
         return self.outputs[number] if number < count else self.inputs[number - count]
 
-    def ring_of(self, number: int) -> int:
-        """Rows in use of a map by its number."""
-        count = len(self.rings)
-        return self.rings[number] if number < count else self.input_rings[number - count]
-
     def is_ring(self, number: int) -> bool:
         """Whether rows or columns of a map may go around in its buffer."""
-        return bool(self.columns) or bool(self.rings and self.ring_of(number))
+        return bool(self.columns) or self.rings[number] > 0
 
 
 def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:
     """Regions of every map of a unit for one tile of its output; raises `Unprojectable`."""
     check_options(unit, partition)
-    if partition.borders == "raster":
-        return project_raster(unit, partition, clusters)
-    if partition.borders == "exchange":
+    if partition.borders != "overlap":
         return project_steps(unit, partition, clusters)
     last = len(unit.layers) - 1
     out = output_region(unit.out.out_dims, partition, clusters)
@@ -201,8 +189,7 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
         tuple(operands[j] for j in range(last + 1)),
         tuple(inputs[k] for k in range(len(unit.inputs))),
         counts,
-        (0,) * (last + 1),
-        (0,) * len(inputs),
+        (0,) * (last + 1 + len(inputs)),
         tuple(stores[j] for j in unit.stored),
     )
 
@@ -232,9 +219,7 @@ def whole_input(unit: UnitLayers, k: int, region: Region) -> Region:
         return region
     if unit.root(len(unit.layers) + k) != len(unit.layers) + k:
         raise Unprojectable(f"input {k} is part of a concatenation: it is not loaded whole")
-    n, c, _, _ = region.start
-    images, channels, _, _ = region.extent
-    return Region((n, c, Affine(), Affine()), (images, channels, own.dims[ROWS], own.dims[COLUMNS]))
+    return region.at(ROWS, Affine(), own.dims[ROWS]).at(COLUMNS, Affine(), own.dims[COLUMNS])
 
 
 def grid_of(layer: Layer, d: int) -> int:
@@ -246,20 +231,17 @@ def grid_of(layer: Layer, d: int) -> int:
 def on_grid(layer: Layer, region: Region, *, is_inside: bool) -> Region:
     """The region from the multiple of the layer's steps before it on, of a map inside with all channels: what is made
     of a resized map, or of one of which channels are picked, may be more than its readers need."""
-    starts, extents = list(region.start), list(region.extent)
     if is_inside:
-        starts[1], extents[1] = Affine(), layer.out_dims[1]
-    for d in range(len(starts)):
-        beyond = starts[d].base % grid_of(layer, d)
-        starts[d] = starts[d] + -beyond
-        extents[d] += beyond
-    n, c, h, w = extents
-    return Region(_starts(starts), (n, c, h, w))
+        region = region.at(1, Affine(), layer.out_dims[1])
+    beyond = [start.base % grid_of(layer, d) for d, start in enumerate(region.start)]
+    return Region.of(
+        (start + -more, extent + more) for (start, extent), more in zip(region.parts, beyond, strict=True)
+    )
 
 
 def check_whole(j: int, layer: Layer, region: Region) -> None:
     """Raises `Unprojectable` for a tile of a layer that cuts what must be whole, or starts between its steps."""
-    for d, (start, extent) in enumerate(zip(region.start, region.extent, strict=True)):
+    for d, (start, extent) in enumerate(region.parts):
         if d in layer.axes_all and extent < layer.out_dims[d]:
             raise Unprojectable(
                 f"layer {j} ({layer.kind}) needs all {layer.out_dims[d]} positions of d{d} at once, a tile has {extent}"
@@ -272,82 +254,56 @@ def check_whole(j: int, layer: Layer, region: Region) -> None:
 
 
 def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:
-    """The same where rows roll: images, channels and columns as with whole columns of rows, rows by steps."""
-    if partition.clusters == ROWS and clusters > 1:
-        raise Unprojectable("with exchanged borders rows are not dealt to clusters: they roll through each")
-    images, channels, rows, columns = partition.tile
-    steps = roll(unit, rows, again=partition.again)
-    height = unit.out.out_dims[ROWS]
-    whole = replace(partition, tile=(images, channels, height, columns), borders="overlap", again=())
-    plain = project(unit, whole, clusters)
+    """The same where rows roll, or rows and columns are kept (`raster`): these go by steps (of columns inside those of
+    rows), other dimensions as in tiles that are whole along these."""
+    is_raster = partition.borders == "raster"
+    check_steps(unit, partition, clusters)
+    steps = {ROWS: roll(unit, partition.tile[ROWS], again=partition.again)}
+    if is_raster:
+        steps[COLUMNS] = roll(unit, partition.tile[COLUMNS], COLUMNS)
+    tile = partition.tile
+    for d in steps:
+        tile = replaced(tile, d, unit.out.out_dims[d])
+    plain = project(unit, replace(partition, tile=tile, borders="overlap", again=()), clusters)
 
-    def rolled(regions: Sequence[Region], rolls: Sequence[Rolling]) -> tuple[Region, ...]:
-        return tuple(rolling(region, step, steps.count) for region, step in zip(regions, rolls, strict=True))
+    def rolled(regions: Sequence[Region], numbers: Sequence[int]) -> tuple[Region, ...]:
+        for d, own in steps.items():
+            regions = [rolling(r, own.maps[k], own.count, d) for r, k in zip(regions, numbers, strict=True)]
+        return tuple(regions)
 
-    outputs = rolled(plain.outputs, steps.layers)
-    operands = tuple(
-        needs_of(layer, made, partition, plain.counts)
-        for layer, made in zip(unit.layers, outputs, strict=True)
-    )
-    n, c, _, w = plain.counts
+    count, trimmed = len(unit.layers), replace(partition, trimmed=partition.trimmed and not is_raster)
+    outputs = rolled(plain.outputs, range(count))
     return Projection(
         outputs,
-        operands,
-        rolled(plain.inputs, steps.inputs),
-        (n, c, steps.count, w),
-        tuple(r.kept for r in steps.layers),
-        tuple(r.kept for r in steps.inputs),
-        rolled(plain.stores, [steps.layers[j] for j in unit.stored]),
+        tuple(needs_of(*each, trimmed, plain.counts) for each in zip(unit.layers, outputs, strict=True)),
+        rolled(plain.inputs, range(count, count + len(plain.inputs))),
+        tuple(steps[d].count if d in steps else passes for d, passes in enumerate(plain.counts)),
+        tuple(r.kept for r in steps[ROWS].maps),
+        rolled(plain.stores, unit.stored),
+        tuple(r.kept for r in steps[COLUMNS].maps) if is_raster else (),
     )
 
 
-def project_raster(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:
-    """The same where rows and columns are kept: steps along the columns inside steps along the rows."""
+def check_steps(unit: UnitLayers, partition: Partition, clusters: int) -> None:
+    """Raises `Unprojectable` for a unit that does not go in steps so."""
+    if partition.borders == "exchange":
+        if partition.clusters == ROWS and clusters > 1:
+            raise Unprojectable("with exchanged borders rows are not dealt to clusters: they roll through each")
+        return
     if partition.clusters and clusters > 1:
         raise Unprojectable("where rows and columns are kept, only images (0) are dealt to clusters")
     if unit.groups or unit.kept or any(own.resident for own in unit.inputs):
         raise Unprojectable("with borders raster no map is part of a concatenation or stays in SRAM")
-    images, channels, rows, columns = partition.tile
-    by_rows, by_columns = roll(unit, rows, again=partition.again), roll(unit, columns, COLUMNS)
-    _, _, height, width = unit.out.out_dims
-    whole = replace(partition, tile=(images, channels, height, width), borders="overlap", again=())
-    plain = project(unit, whole, clusters)
-
-    def rolled(regions: Sequence[Region], numbers: Sequence[int]) -> tuple[Region, ...]:
-        across = (*by_columns.layers, *by_columns.inputs)
-        down = (*by_rows.layers, *by_rows.inputs)
-        return tuple(
-            rolling(rolling(region, down[k], by_rows.count), across[k], by_columns.count, COLUMNS)
-            for region, k in zip(regions, numbers, strict=True)
-        )
-
-    count = len(unit.layers)
-    outputs = rolled(plain.outputs, range(count))
-    n, c, _, _ = plain.counts
-    return Projection(
-        outputs,
-        tuple(
-            tuple(needed(made, operand) for operand in layer.maps)
-            for layer, made in zip(unit.layers, outputs, strict=True)
-        ),
-        rolled(plain.inputs, range(count, count + len(plain.inputs))),
-        (n, c, by_rows.count, by_columns.count),
-        tuple(r.kept for r in by_rows.layers),
-        tuple(r.kept for r in by_rows.inputs),
-        rolled(plain.stores, unit.stored),
-        tuple(r.kept for r in (*by_columns.layers, *by_columns.inputs)),
-    )
 
 
 def beside(unit: UnitLayers, j: int, out: Region, counts: Extents, clusters: int) -> Region:
     """The part of another output of the unit that belongs to a tile of its last one: as many times its positions as
     the layers between them say; raises `Unprojectable` where these do not cover it."""
-    starts, extents = [], []
+    parts = []
     dims, out_dims = unit.layers[j].out_dims, unit.out.out_dims
-    for d, (start, extent) in enumerate(zip(out.start, out.extent, strict=True)):
+    for d, (start, extent) in enumerate(out.parts):
         if start.is_constant and extent >= out_dims[d]:
-            starts.append(Affine())
-            extents.append(dims[d])
+            parts.append((Affine(), dims[d]))
             continue
         rate = rates_of(unit, d)[j]
         steps = [start.base, start.cluster, *start.loops, extent]
@@ -357,11 +313,9 @@ def beside(unit: UnitLayers, j: int, out: Region, counts: Extents, clusters: int
                 f"tiles of {extent} positions of one output (of {out_dims[d]}) do not go evenly with the {dims[d]} "
                 f"of another"
             )
-        base, cluster, *loops = (int(step * rate) for step in (start.base, start.cluster, *start.loops))
-        starts.append(Affine(base, tuple(loops), cluster))
-        extents.append(int(extent * rate))
-    n, c, h, w = extents
-    return Region(_starts(starts), (n, c, h, w))
+        base, cluster, *loops, length = (int(step * rate) for step in steps)
+        parts.append((Affine(base, tuple(loops), cluster), length))
+    return Region.of(parts)
 
 
 def rolling(region: Region, step: Rolling, count: int, dimension: int = ROWS) -> Region:
@@ -369,10 +323,7 @@ def rolling(region: Region, step: Rolling, count: int, dimension: int = ROWS) ->
     if not step.rows:
         return region
     start = Affine(step.start) if count == 1 else Affine.index(dimension, step.rows) + step.start
-    starts, extents = list(region.start), list(region.extent)
-    starts[dimension], extents[dimension] = start, step.extent
-    n, c, h, w = extents
-    return Region(_starts(starts), (n, c, h, w))
+    return region.at(dimension, start, step.extent)
 
 
 @dataclass(frozen=True)
@@ -414,17 +365,15 @@ def raster_place(unit: UnitLayers, projection: Projection, number: int, depth: i
     columns (of as many steps back as its readers need), the others in a ring of a few columns."""
     region, width = projection.region_of(number), unit.dims_of(number)[COLUMNS]
     _, _, rows, columns = region.extent
-    span, across = projection.ring_of(number), projection.columns[number]
+    span, across = projection.rings[number], projection.columns[number]
     if not span and not across:
         return Place(number, 0, region, False)
     copies = depth if number >= len(unit.layers) or number in unit.stored else 1
     ring = max(across, columns) + (copies - 1) * columns
     kept = max(0, span - rows)
-    back = -(-kept // rows)
+    back = ceil_div(kept, rows)
     raster = Raster(min(kept, rows), back, back * width + ring if kept else 0, width)
-    n, c, h, _ = region.start
-    images, channels, _, _ = region.extent
-    return Place(number, 0, Region((n, c, h, Affine()), (images, channels, rows, ring)), True, raster)
+    return Place(number, 0, region.at(COLUMNS, Affine(), ring), True, raster)
 
 
 def buffer_of(
@@ -434,19 +383,14 @@ def buffer_of(
     root = members[0]
     dims, region = unit.dims_of(root), projection.region_of(root)
     for member in members[1:]:
-        own = projection.region_of(member)
-        (n, _, h, w), (images, _, rows, columns) = own.start, own.extent
-        other = Region((n, region.start[1], h, w), (images, region.extent[1], rows, columns))
-        region = hull(region, other, dims)
-    kept = projection.ring_of(root)
+        region = hull(region, projection.region_of(member).at(1, *region.parts[1]), dims)
+    kept = projection.rings[root]
     if not kept:
         return region, False
     crosses = any(m >= len(unit.layers) or m in unit.stored for m in members)
-    n, c, _, w = region.start
-    images, channels, _, columns = region.extent
     step = projection.region_of(root).extent[ROWS]
     rows = ring_rows(kept, step, depth if crosses else 1, dims[ROWS], once=once)
-    return Region((n, c, Affine(), w), (images, channels, rows, columns)), True
+    return region.at(ROWS, Affine(), rows), True
 
 
 def channel_of(unit: UnitLayers, number: int) -> int:
@@ -464,18 +408,13 @@ def memory_order(view_strides: Extents, dims: Extents) -> Extents:
     def slowness(d: int) -> tuple[bool, int, int]:
         return (dims[d] == 1 or view_strides[d] == 0, abs(view_strides[d]), -d)
 
-    n, c, h, w = sorted(range(len(dims)), key=slowness, reverse=True)
-    return (n, c, h, w)
+    return tuple(sorted(range(len(dims)), key=slowness, reverse=True))
 
 
 def strides_in(tile: Tile) -> Extents:
     """Strides in elements of a dense box whose dimensions lie in `tile.order`."""
-    steps = dense([tile.extents[d] for d in tile.order])
-    strides = [0, 0, 0, 0]
-    for d, step in zip(tile.order, steps, strict=True):
-        strides[d] = step
-    n, c, h, w = strides
-    return (n, c, h, w)
+    steps = dict(zip(tile.order, dense([tile.extents[d] for d in tile.order]), strict=True))
+    return tuple(steps[d] for d in range(len(steps)))
 
 
 def map_of(op: Operation) -> SubMap | None:

@@ -34,10 +34,10 @@ class Rolling:
 
 @dataclass(frozen=True)
 class Steps:
-    """A unit in steps along its rows: step i of a layer makes rows [rows*i + start, rows*i + start + extent)."""
+    """A unit in steps along its rows: step i makes rows [rows*i + start, rows*i + start + extent) of each of the maps,
+    which stand by number."""
 
-    layers: tuple[Rolling, ...]
-    inputs: tuple[Rolling, ...]
+    maps: tuple[Rolling, ...]
     count: int
 
 
@@ -90,9 +90,7 @@ def roll(unit: UnitLayers, rows: int, dimension: int = ROWS, again: Collection[i
         return Rolling(made[number], first - late * made[number], span if span > made[number] else 0, extent)
 
     ends = [late + Fraction(unit.layers[j].out_dims[dimension] - leads[j], made[j]) for j in unit.stored]
-    layers = tuple(rolled(j) for j in range(last + 1))
-    inputs = tuple(rolled(last + 1 + k) for k in range(len(unit.inputs)))
-    return Steps(layers, inputs, max(math.ceil(end) for end in ends))
+    return Steps(tuple(map(rolled, range(len(made)))), max(math.ceil(end) for end in ends))
 
 
 def check_one(j: int, layer: Layer, operand: MapOperand, dimension: int) -> None:

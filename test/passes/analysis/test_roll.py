@@ -102,7 +102,7 @@ def test_every_row_is_made_once_and_before_it_is_read(drawn, rows):
     unit, steps = steps_of(*drawn, rows)
     if steps is None:
         return
-    rolls = [*steps.layers, *steps.inputs]
+    rolls = steps.maps
     exists = [set() for _ in rolls]
     for step in range(steps.count):
         made = [inside(of_step(r, step), unit.dims_of(k)[ROWS]) for k, r in enumerate(rolls)]
@@ -122,7 +122,7 @@ def test_rings_hold_what_is_read_and_not_a_row_more(drawn, rows):
     unit, steps = steps_of(*drawn, rows)
     if steps is None:
         return
-    rolls, middle = [*steps.layers, *steps.inputs], 100
+    rolls, middle = steps.maps, 100
     made = [set(of_step(r, middle)) for r in rolls]
     for number, rolling in enumerate(rolls):
         members = unit.groups.get(unit.root(number), (number,))
@@ -137,7 +137,7 @@ def test_no_layer_runs_ahead_of_its_readers_more_than_it_must(drawn, rows):
     unit, steps = steps_of(*drawn, rows)
     if steps is None:
         return
-    rolls, middle = [*steps.layers, *steps.inputs], 100
+    rolls, middle = steps.maps, 100
     made = [set(of_step(r, middle)) for r in rolls]
     for number in range(len(rolls)):
         others = reads_in_step(unit, [set() if k == number else m for k, m in enumerate(made)], number)
@@ -195,8 +195,8 @@ def test_the_five_convolutions_of_vgg_keep_344064_bytes_beyond_the_rows_of_a_ste
     unit = vgg5()
     steps = roll(unit, 1)
     kept = 0
-    for layer, rolling in zip(unit.layers, steps.layers, strict=True):
+    for layer, rolling in zip(unit.layers, steps.maps[: len(unit.layers)], strict=True):
         _, channels, _, columns = layer.out_dims
         kept += max(0, rolling.kept - rolling.rows) * channels * columns * layer.out_bytes
     assert kept == 344_064
-    assert [r.rows for r in steps.layers] == [4, 4, 2, 2, 2, 1, 1]
+    assert [r.rows for r in steps.maps[: len(unit.layers)]] == [4, 4, 2, 2, 2, 1, 1]
