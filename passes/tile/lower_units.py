@@ -1,37 +1,40 @@
-"""Units to loops over tiles: of layers, of bands of columns one after the other, of a movement of data."""
+"""Units to loops over tiles: of layers, of bands of columns one after the other, of a movement of data.
+
+Of concatenations between units the parts are written where they belong, so that nothing is copied.  In SRAM: a unit of
+one concatenation that is kept, of maps that are kept, becomes `ftile.concat` between units.  In DRAM: a concatenation
+of maps that units write, each needed in this one place, stays an `fgraph.concat`, which `frustum-lower-tiles` takes for
+the places of its operands.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
-from xdsl.ir import Operation, OpResult
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
+from frustum.dialects import graph as g
 from frustum.dialects import tile as t
-from frustum.dialects.graph import ConcatOp, WeightOp, tensor_of
+from frustum.dialects.extents import replaced
+from frustum.dialects.graph import WeightOp, tensor_of
 from frustum.dialects.module import LAYOUT
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.bands import bands_of
-from frustum.passes.analysis.layer import is_move, moves_of
+from frustum.passes.analysis.foreign import is_read_by_others
+from frustum.passes.analysis.layer import RANK, dense, is_move, moves_of
 from frustum.passes.analysis.module import element_bytes, target_of
-from frustum.passes.analysis.project import Unprojectable, places_of, project, unit_layers
 from frustum.passes.analysis.roll import COLUMNS
+from frustum.passes.analysis.unit_layers import unit_layers
 from frustum.passes.plan.tile_search import plan_move
-from frustum.passes.tile.lower_layers import (
-    Cut,
-    Inside,
-    Results,
-    empty,
-    lower_cut,
-    lower_layers,
-)
-from frustum.passes.tile.resident import Resident
-from frustum.passes.tile.side_by_side import alias
+from frustum.passes.tile.kept_maps import Cut, KeptMaps, Results, concat_of, cut_as, cut_of, cutting, name_of
+from frustum.passes.tile.lower_layers import Inside, empty, lower_cut
 
 
 @dataclass(frozen=True)
@@ -45,32 +48,35 @@ class LowerUnits(ModulePass):
     name = "frustum-tile-lower-units"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        target = target_of(op)
-        known: dict[OpResult, Resident] = {}
+        kept = KeptMaps(target_of(op))
         for unit in [o for o in op.walk() if isinstance(o, UnitOp)]:
-            lower_unit(unit, target, known)
+            lower_unit(unit, kept)
 
 
-def lower_unit(unit: UnitOp, target: Target, known: dict[OpResult, Resident]) -> None:
-    """Write one unit in its place; raises `PassFailedException` for a partition that does not go with its layers.
-
-    `known`: parts of concatenations in SRAM that units before have found the places of.
-    """
+def lower_unit(unit: UnitOp, maps: KeptMaps) -> None:
+    """Write one unit in its place; raises `PassFailedException` for a partition that does not go with its layers."""
     ops = [op for op in unit.body.block.ops if not isinstance(op, WeightOp)][:-1]
     if (place := alias(unit)) is not None:
         put_in_place(place, unit)
     elif is_move(ops):
-        put_in_place(lower_moves(unit, ops[0], target), unit)
+        put_in_place(lower_moves(unit, ops[0], maps.target), unit)
     elif unit.partition is not None and unit.partition.data.bands:
-        put_in_place(lower_bands(unit, target), unit)
+        put_in_place(lower_bands(unit, maps.target), unit)
     else:
-        lowered, results = lower_layers(unit, target, known)
+        cut = cut_of(unit, maps.target)
+        results = maps.results_of(unit, cut)
+        lowered = lower_cut(unit, cut, results, maps.target)
         for number, readers in results.readers.items():
-            kept = lowered.results[results.tile[number]]
-            unit.results[number].replace_uses_with_if(kept, lambda use, own=readers: use.operation in own)  # type: ignore[misc]
+            result = unit.results[number]
+            give(readers, result, lowered.results[number])
             if number in results.tensor:
-                unit.results[number].replace_all_uses_with(lowered.results[results.tensor[number]])
+                result.replace_all_uses_with(lowered.results[results.tensor[number]])
         put_in_place(lowered, unit)
+
+
+def give(readers: Collection[Operation], old: SSAValue, new: SSAValue) -> None:
+    """Let some operations read another value."""
+    old.replace_uses_with_if(new, lambda use: use.operation in readers)
 
 
 def put_in_place(lowered: Operation, unit: UnitOp) -> None:
@@ -98,23 +104,16 @@ def lower_moves(unit: UnitOp, op: Operation, target: Target) -> t.UnitOp:
         if partition is None:
             raise DoesNotFit("one element", unit.unit_name.data, size, target.cluster.sram.capacity_bytes)
         moved = t.MoveOp(
-            inside.tensor(op.operands[move.operand]),
-            0,
-            move.dims,
-            move.source,
-            move.target,
-            move.low,
-            move.bound,
-            move.fill,
-            partition,
-        )
+            inside.tensor(op.operands[move.operand]), 0, move.dims, move.source, move.target, move.low, move.bound,
+            move.fill, partition,
+        )  # fmt: skip
         moved.location = op.location
         inside.block.add_op(moved)
     inside.block.add_op(t.YieldOp())
     return lowered
 
 
-def lower_bands(unit: UnitOp, target: Target) -> ConcatOp:
+def lower_bands(unit: UnitOp, target: Target) -> g.ConcatOp:
     """The bands before the unit, and their results side by side, which takes its place.
 
     Raises `PassFailedException` for a partition that does not go with the layers, or a map that does not lie in nchw.
@@ -128,26 +127,98 @@ def lower_bands(unit: UnitOp, target: Target) -> ConcatOp:
     assert block is not None
     for number, cut in enumerate(band_cuts(unit, target)):
         kind = TensorType(tensor_of(unit.results[0]).element_type, cut.layers.out.out_dims)
-        results = Results([kind], [len(cut.layers.layers) - 1], {}, {0: 0}, {}, {})
+        results = Results([kind], [len(cut.layers.layers) - 1], {0: 0})
         lowered = lower_cut(unit, cut, results, target)
         lowered.properties["unit_name"] = StringAttr(f"{name}.{number}")
         lowered.location = unit.location
         block.insert_op_before(lowered, unit)
         parts.append(lowered)
-    return ConcatOp([part.results[0] for part in parts], COLUMNS)
+    return g.ConcatOp([part.results[0] for part in parts], COLUMNS)
 
 
 def band_cuts(unit: UnitOp, target: Target) -> list[Cut]:
     """How each band is cut."""
     assert unit.partition is not None
-    found = []
-    try:
-        for band in bands_of(unit_layers(unit), unit.partition.data):
-            projection = project(band.layers, band.partition, target.chip.clusters)
-            places = places_of(band.layers, projection, band.partition.depth)
-            found.append(Cut(band.layers, band.partition, projection, places, band.own_elements))
-    except Unprojectable as reason:
-        raise PassFailedException(
-            f"unit {unit.unit_name.data} cannot be cut as {unit.partition}: {reason}"
-        ) from reason
-    return found
+    with cutting(unit):
+        bands = bands_of(unit_layers(unit), unit.partition.data)
+        return [cut_as(band.layers, band.partition, target, band.own_elements) for band in bands]
+
+
+# -------------------------------------------------------------------- concatenations
+
+
+def alias(unit: UnitOp) -> t.ConcatOp | g.ConcatOp | None:
+    """What takes the place of a unit of one concatenation, if it is none but a place."""
+    concat = concat_of(unit)
+    if concat is None:
+        return None
+    operands = [unit.operands[unit.body.block.args.index(x)] for x in concat.xs]
+    if unit.kept:
+        return in_sram(unit, operands)
+    if not all(is_free(operand, concat, operands) for operand in operands):
+        return None
+    return g.ConcatOp(operands, concat.axis)
+
+
+def in_sram(unit: UnitOp, operands: list[SSAValue]) -> t.ConcatOp:
+    tiles = [operand.type.data for operand in operands if isinstance(operand.type, t.TileType)]
+    if len(tiles) < len(operands) or len(set(operands)) < len(operands):
+        raise PassFailedException(f"{name_of(unit)} keeps a map of which a part is not in SRAM")
+    extents = replaced(tiles[0].extents, 1, sum(tile.extents[1] for tile in tiles))
+    return t.ConcatOp(operands, t.Tile(tiles[0].element, extents, tiles[0].order, tiles[0].origin))
+
+
+def is_free(operand: SSAValue, concat: g.ConcatOp, operands: list[SSAValue]) -> bool:
+    """Whether a map can be written into a concatenation in DRAM: a unit's, and neither an output nor in another place.
+
+    Nor is it one that a product takes as its second factor: weights are read from a buffer of their own.  Where
+    images lie between its parts, it must be plain to write.
+    """
+    root = g.root_of(operand)
+    if not isinstance(root.owner, (t.UnitOp, g.ConcatOp)) or isinstance(root.type, t.TileType):
+        return False
+    if sum(other is operand for other in operands) > 1 or sum(root is each for each in map(g.root_of, operands)) > 1:
+        return False
+    if has_place(root) or is_factor(root):
+        return False
+    shape = g.shape_of(operand)
+    if math.prod(shape[: concat.axis]) == 1:
+        return True
+    plain = root is operand and len(shape) == RANK and concat.axis == 1 and root.has_one_use()
+    return plain and isinstance(root.owner, t.UnitOp) and stores_plainly(root.owner, root)
+
+
+def has_place(value: SSAValue) -> bool:
+    """Whether a map, perhaps reshaped, is an output of the network, part of a concatenation, or read by operations of
+    other dialects, for which it lies alone."""
+    if is_read_by_others(value):
+        return True
+    for use in value.uses:
+        if isinstance(use.operation, (g.OutputOp, g.ConcatOp)):
+            return True
+        if isinstance(use.operation, g.ReshapeOp) and has_place(use.operation.result):
+            return True
+    return False
+
+
+def is_factor(value: SSAValue) -> bool:
+    """Whether a layer reads a map, perhaps reshaped, as it reads weights: not as what slides past them."""
+    for use in value.uses:
+        user = use.operation
+        if isinstance(user, g.ReshapeOp) and is_factor(user.result):
+            return True
+        if isinstance(user, (t.UnitOp, UnitOp)) and is_factor(user.body.block.args[use.index]):
+            return True
+        if isinstance(user, t.ComputeOp) and value in user.tensors:
+            return True
+        if isinstance(user, (g.MatmulOp, g.ConvOp)) and value in user.operands[1:] and value is not user.residual:
+            return True
+    return False
+
+
+def stores_plainly(unit: t.UnitOp, result: SSAValue) -> bool:
+    """Whether a map is written by stores that see it as the four dimensions that it has."""
+    usual = dense(g.shape_of(result))
+    number = unit.results.index(result)
+    stores = [op for op in unit.body.block.ops if isinstance(op, t.StoreOp) and op.output.value.data == number]
+    return bool(stores) and all(s.view.data.strides[0] == usual[0] and s.view.data.block == 1 for s in stores)

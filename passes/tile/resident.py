@@ -5,13 +5,13 @@ Source: docs/techniques/frustum.md, "Borders".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from xdsl.ir import OpResult, SSAValue
 
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.isa.program import Affine, Box
 from frustum.dialects.tile import TensorView
 from frustum.dialects.unit import UnitOp
@@ -21,7 +21,7 @@ from frustum.passes.analysis.unit_layers import same_form
 
 
 @dataclass(frozen=True)
-class Span:
+class Interval:
     """Positions `[start, start + extent)` of one dimension; start affine in the cluster."""
 
     start: Affine
@@ -30,6 +30,10 @@ class Span:
     @property
     def end(self) -> Affine:
         return self.start + self.extent
+
+
+Intervals = tuple[Interval, ...]
+"""A box of a map, by dimension."""
 
 
 def readers_of(result: OpResult, dims: Extents, view: TensorView) -> list[UnitOp]:
@@ -47,46 +51,49 @@ def readers_of(result: OpResult, dims: Extents, view: TensorView) -> list[UnitOp
 def reads_plainly(reader: UnitOp, inside: SSAValue, dims: Extents, view: TensorView) -> bool:
     """Whether all layers of a unit read a map in these dimensions."""
     for use in inside.uses:
-        if use.operation is reader.body.block.last_op:
-            return False
-        maps = {m.index: m for m in layer_of(use.operation).maps}
-        if use.index not in maps:
-            return False
-        own = maps[use.index]
-        if not same_form(own.dims, own.view, dims, view):
+        own = None
+        if use.operation is not reader.body.block.last_op:
+            own = next((m for m in layer_of(use.operation).maps if m.index == use.index), None)
+        if own is None or not same_form(own.dims, own.view, dims, view):
             return False
     return True
 
 
-def over_all_passes(region: Region, counts: Extents) -> list[Span]:
+def over_all_passes(region: Region, counts: Extents) -> Intervals:
     """What all passes of a cluster need or make, by dimension, inside the map or not."""
     spans = []
-    for start, extent in zip(region.start, region.extent, strict=True):
+    for start, extent in region.parts:
         moves = [step * (counts[d] - 1) for d, step in enumerate(start.loops)]
         low, high = sum(min(0, m) for m in moves), sum(max(0, m) for m in moves)
-        spans.append(Span(Affine(start.base + low, cluster=start.cluster), extent + high - low))
-    return spans
+        spans.append(Interval(Affine(start.base + low, cluster=start.cluster), extent + high - low))
+    return tuple(spans)
 
 
-def in_map(spans: Sequence[Span], dims: Extents) -> list[Span]:
-    return [trimmed(span, size) for span, size in zip(spans, dims, strict=True)]
+def in_map(spans: Intervals, dims: Extents) -> Intervals:
+    return tuple(map(trimmed, spans, dims))
 
 
-def trimmed(span: Span, size: int) -> Span:
+def together(boxes: Iterable[Intervals], dims: Extents) -> Intervals:
+    """All of some boxes of a map."""
+    pairs = zip(zip(*boxes, strict=True), dims, strict=True)
+    return tuple(reduce(partial(joined, size=size), spans) for spans, size in pairs)
+
+
+def trimmed(span: Interval, size: int) -> Interval:
     """Inside the map where all clusters are alike."""
     if span.start.cluster:
-        return Span(Affine(), size) if span.extent >= size else span
+        return Interval(Affine(), size) if span.extent >= size else span
     low, high = max(0, span.start.base), min(size, span.end.base)
-    return Span(Affine(low), max(1, high - low))
+    return Interval(Affine(low), max(1, high - low))
 
 
-def joined(a: Span, b: Span, size: int) -> Span:
+def joined(a: Interval, b: Interval, size: int) -> Interval:
     """Both; the whole dimension where they do not lie alike on all clusters."""
     if a.start.cluster != b.start.cluster:
-        return Span(Affine(), size)
+        return Interval(Affine(), size)
     low = min(a.start.base, b.start.base)
     high = max(a.end.base, b.end.base)
-    return trimmed(Span(Affine(low, cluster=a.start.cluster), high - low), size)
+    return trimmed(Interval(Affine(low, cluster=a.start.cluster), high - low), size)
 
 
 @dataclass(frozen=True)
@@ -95,23 +102,21 @@ class Resident:
     what of that no other one is to compute, in each pass, and what a cluster is to have in its box."""
 
     dims: Extents
-    box: tuple[Span, ...]
-    made: tuple[Span, ...]
+    box: Intervals
+    made: Intervals
     part: Region
     counts: Extents
     clusters: int
-    asked: tuple[Span, ...]
+    asked: Intervals
 
     @property
     def region(self) -> Region:
-        n, c, h, w = self.box
-        return Region((n.start, c.start, h.start, w.start), (n.extent, c.extent, h.extent, w.extent))
+        return Region.of((interval.start, interval.extent) for interval in self.box)
 
     def wider(self, d: int) -> Resident:
         """With a whole dimension on every cluster."""
-        box, asked = list(self.box), list(self.asked)
-        box[d] = asked[d] = Span(Affine(), self.dims[d])
-        return replace(self, box=tuple(box), asked=tuple(asked))
+        whole = Interval(Affine(), self.dims[d])
+        return replace(self, box=replaced(self.box, d, whole), asked=replaced(self.asked, d, whole))
 
     # ------------------------------------------------------------ what is sent
 
@@ -120,31 +125,24 @@ class Resident:
 
         In turn to the next cluster, the next but one, around the last: each receives from one at a time.
         """
-        found = []
-        for by in [d for n in range(1, self.clusters) for d in (n, n - self.clusters)]:
-            region = self.sent(by)
-            if region is not None:
-                found.append((by, region))
-        return found
+        orders = [d for n in range(1, self.clusters) for d in (n, n - self.clusters)]
+        return [(by, region) for by in orders if (region := self.sent(by)) is not None]
 
     def sent(self, by: int) -> Box | None:
         """What the cluster `by` further on is to have and does not compute, of this one's part of a pass."""
-        starts, extents, limits = [], [], list[Affine | None]()
+        meetings: list[tuple[Affine, int, Affine | None]] = []
         for d in range(len(self.dims)):
-            meeting = self.meet(d, by)
-            if meeting is None:
+            if (meeting := self.meet(d, by)) is None:
                 return None
-            start, extent, limit = meeting
-            starts.append(start)
-            extents.append(extent)
-            limits.append(limit)
-        free = next((d for d in range(len(limits)) if limits[d] is None), None)
-        if free is None:
+            meetings.append(meeting)
+        starts, extents, limits = zip(*meetings, strict=True)
+        if None not in limits:
             raise Unprojectable("what clusters send each other is limited in all dimensions")
+        free = limits.index(None)
         size = self.dims[free]  # the last that have a neighbour there: a limit of 0 and less for those after them
         far = Affine(size * (self.clusters - by), cluster=-size)
-        limits[free] = far if by > 0 else Affine(size * (by + 1), cluster=size)
-        return Box(_starts(starts), _extents(extents), self.dims, _limits(limits))
+        own = far if by > 0 else Affine(size * (by + 1), cluster=size)
+        return Box(starts, extents, self.dims, replaced(limits, free, own))
 
     def meet(self, d: int, by: int) -> tuple[Affine, int, Affine | None] | None:
         """Start, extent and limit of the part's meeting with what the other is to have along a dimension; None if they
@@ -174,7 +172,7 @@ class Resident:
 
     def wanted(self, d: int, by: int) -> tuple[Affine, Affine] | None:
         """Start and end of what the cluster `by` further on is to have along a dimension and does not compute."""
-        box, made = (Span(s.start + s.start.cluster * by, s.extent) for s in (self.asked[d], self.made[d]))
+        box, made = (Interval(s.start + s.start.cluster * by, s.extent) for s in (self.asked[d], self.made[d]))
         part, extent = self.part.start[d], self.part.extent[d]
         if not part.cluster:
             return box.start, box.end
@@ -204,46 +202,41 @@ class NoOrder(Exception):
 
 
 def resident_of(
-    unit: UnitLayers, projection: Projection, layer: int, needs: Sequence[Sequence[Span]], clusters: int
+    unit: UnitLayers, projection: Projection, layer: int, needs: Sequence[Intervals], clusters: int
 ) -> Resident:
     """The box of a kept map on each cluster: what is made of it there and what all readers need there (`needs`)."""
-    dims = unit.layers[layer].out_dims
-    box = made_of(unit, projection, layer)
-    for need in needs:
-        box = [joined(a, b, size) for a, b, size in zip(box, need, dims, strict=True)]
+    box = together([made_of(unit, projection, layer), *needs], unit.layers[layer].out_dims)
     kept = resident_in(unit, projection, layer, box, clusters)
     return settled([replace(kept, asked=asked_of(kept, needs))])[0]
 
 
-def asked_of(kept: Resident, needs: Sequence[Sequence[Span]]) -> tuple[Span, ...]:
+def asked_of(kept: Resident, needs: Sequence[Intervals]) -> Intervals:
     """What readers need on each cluster, along the dimensions in which all clusters make the whole map; else the box:
     of a map whose channels are shared out, clusters that read rows are sent these rows."""
-    asked = list(kept.box)
-    for d, size in enumerate(kept.dims):
-        if needs and kept.part.start[d] == Affine() and kept.part.extent[d] >= size:
-            spans = [need[d] for need in needs]
-            asked[d] = reduce(partial(joined, size=size), spans, trimmed(spans[0], size))
-    return tuple(asked)
+    if not needs:
+        return kept.box
+    asked = kept.box
+    for d, wanted in enumerate(together(needs, kept.dims)):
+        if kept.part.start[d] == Affine() and kept.part.extent[d] >= kept.dims[d]:
+            asked = replaced(asked, d, wanted)
+    return asked
 
 
-def made_of(unit: UnitLayers, projection: Projection, layer: int) -> list[Span]:
+def made_of(unit: UnitLayers, projection: Projection, layer: int) -> Intervals:
     """What is made or loaded in a map's buffer on each cluster: the map, and the parts of it if it is a
     concatenation."""
-    dims, counts = unit.layers[layer].out_dims, projection.counts
-    box = in_map(over_all_passes(projection.outputs[layer], counts), dims)
-    for member in unit.groups.get(layer, ()):
-        own = in_map(over_all_passes(projection.region_of(member), counts), unit.dims_of(member))
-        box = [box[1] if d == 1 else joined(a, b, dims[d]) for d, (a, b) in enumerate(zip(box, own, strict=True))]
-    return box
+    members = (layer, *(m for m in unit.groups.get(layer, ()) if m != layer))
+    made = [in_map(over_all_passes(projection.region_of(m), projection.counts), unit.dims_of(m)) for m in members]
+    return replaced(together(made, unit.layers[layer].out_dims), 1, made[0][1])
 
 
 def resident_in(
-    unit: UnitLayers, projection: Projection, layer: int, box: Sequence[Span], clusters: int
+    unit: UnitLayers, projection: Projection, layer: int, box: Intervals, clusters: int
 ) -> Resident:
     """A kept map in a box."""
-    made = tuple(over_all_passes(projection.outputs[layer], projection.counts))
+    made = over_all_passes(projection.outputs[layer], projection.counts)
     part = projection.stores[unit.stored.index(layer)]
-    return Resident(unit.layers[layer].out_dims, tuple(box), made, part, projection.counts, clusters, tuple(box))
+    return Resident(unit.layers[layer].out_dims, box, made, part, projection.counts, clusters, box)
 
 
 def settled(residents: Sequence[Resident]) -> list[Resident]:
@@ -254,23 +247,8 @@ def settled(residents: Sequence[Resident]) -> list[Resident]:
                 each.sends()
         except NoOrder as none:
             d = none.dimension
-            if all(each.box[d] == Span(Affine(), each.dims[d]) for each in residents):
+            if all(each.box[d] == Interval(Affine(), each.dims[d]) for each in residents):
                 raise Unprojectable(f"what clusters send each other along d{d} has no one order") from none
             residents = [each.wider(d) for each in residents]
         else:
             return list(residents)
-
-
-def _starts(values: Sequence[Affine]) -> tuple[Affine, Affine, Affine, Affine]:
-    a, b, c, d = values
-    return a, b, c, d
-
-
-def _limits(values: Sequence[Affine | None]) -> tuple[Affine | None, Affine | None, Affine | None, Affine | None]:
-    a, b, c, d = values
-    return a, b, c, d
-
-
-def _extents(values: Sequence[int]) -> Extents:
-    a, b, c, d = values
-    return a, b, c, d
