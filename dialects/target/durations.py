@@ -9,8 +9,8 @@ least 0; work of size 0 takes 0 cycles.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
-from typing import Literal
+from math import gcd, prod
+from typing import Any, Literal
 
 from frustum.dialects.extents import Int, ceil_div
 from frustum.dialects.functions import ELEMENTWISE
@@ -296,6 +296,33 @@ def cheaper_mode(unit: MatrixUnit, work: Convolution) -> Mode:
 
 
 # --- the vector unit ---------------------------------------------------------------------------------------
+
+Steps = tuple[tuple[str, int], ...]
+"""What the vector unit does one after the other: names and windows of `vector_passes`, whose passes add up."""
+CONVERSION = ("identity", 1)
+"""Between integers and the numbers that these stand for."""
+
+
+def vector_steps(name: str, numbers: Any, conversions: int = 0) -> Steps:
+    """The steps of a layer or an instruction called so, which have their numbers under the same names.
+
+    An activation on the way out is a step; so is each conversion, and what only converts computes nothing else.
+    """
+    match name:
+        case "pool":
+            own = "pool", prod(numbers.kernel)
+        case "lrn":
+            own = "lrn", numbers.size
+        case "resize":
+            own = f"resize_{numbers.mode}", 1
+        case "unary" | "binary":
+            own = str(numbers.kind), 1
+        case _:
+            own = name, 1
+    act = getattr(numbers, "act", None)
+    done = (CONVERSION,) * conversions if conversions and own == CONVERSION else (*(CONVERSION,) * conversions, own)
+    return done if act is None else (*done, (act.kind, 1))
+
 
 def vector_passes(unit: VectorUnit, kind: str, window: int = 1) -> int:
     """Passes over its elements that an operation needs.

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import cache
 from types import UnionType
-from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
 from xdsl.dialects.builtin import DenseArrayBase, DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, f64, i64
 from xdsl.ir import Attribute
@@ -28,14 +27,13 @@ from frustum.dialects.functions import (
     Rounding,
     words,
 )
-from frustum.dialects.isa.values import UNARY_KINDS, Act, Scale
+from frustum.dialects.isa import program as p
+from frustum.dialects.isa.program import UNARY_KINDS, Act, Scale
+from frustum.dialects.target.durations import Steps, vector_steps
 
-Operations = tuple[tuple[str, int], ...]
-"""What the vector unit does: names and windows of `durations.vector_passes`, whose passes add up."""
-Floats = tuple[float, ...]
-Scaling = tuple[Scale, ...] | None
+Floats: TypeAlias = tuple[float, ...]
+Scaling: TypeAlias = tuple[Scale, ...] | None
 """What integers stand for, of each operand and the result; None where no operand is narrow, or none is converted."""
-K = TypeVar("K", bound="LayerKind")
 
 KINDS: dict[str, type[LayerKind]] = {}
 """Every kind by its name in IR."""
@@ -56,9 +54,10 @@ class LayerKind:
     knows_position: ClassVar[bool] = False
     """Computes with the position in the map, not only with what lies around it."""
 
-    def __init_subclass__(cls, name: str) -> None:
+    def __init_subclass__(cls, name: str = "") -> None:
         cls.NAME = name
-        KINDS[name] = cls
+        if name:
+            KINDS[name] = cls
 
     def __str__(self) -> str:
         return self.NAME
@@ -68,9 +67,8 @@ class LayerKind:
         """Dimensions of the operand that are summed up; each can be taken in pieces, whose results are joined."""
         return ()
 
-    @property
-    def operations(self) -> Operations:
-        """Of the vector unit, without conversions between integers and the numbers they stand for."""
+    def vector_steps(self, conversions: int = 0) -> Steps:
+        """What the vector unit does, with so many conversions between integers and the numbers they stand for."""
         return ()
 
     @property
@@ -132,7 +130,21 @@ class ConvLayer(LayerKind, name="conv"):
 
 
 @dataclass(frozen=True)
-class PoolLayer(LayerKind, name="pool"):
+class VectorLayer(LayerKind):
+    """Kinds that the vector unit computes, each with one instruction, whose fields of the same names it gives."""
+
+    INSTRUCTION: ClassVar[type[p.Instruction]]
+
+    def __init_subclass__(cls, instruction: type[p.Instruction]) -> None:
+        super().__init_subclass__(name=instruction.__name__.lower())
+        cls.INSTRUCTION = instruction
+
+    def vector_steps(self, conversions: int = 0) -> Steps:
+        return vector_steps(self.NAME, self, conversions)
+
+
+@dataclass(frozen=True)
+class PoolLayer(VectorLayer, instruction=p.Pool):
     kind: Pooling
     kernel: Extents
     strides: Extents
@@ -143,26 +155,18 @@ class PoolLayer(LayerKind, name="pool"):
     act: Act | None = None
     scales: Scaling = None
 
-    @property
-    def operations(self) -> Operations:
-        return (("pool", math.prod(self.kernel)), *_activation(self.act))
-
 
 @dataclass(frozen=True)
-class LrnLayer(LayerKind, name="lrn"):
+class LrnLayer(VectorLayer, instruction=p.Lrn):
     size: int
     alpha: float
     beta: float
     bias: float
     scales: Scaling = None
 
-    @property
-    def operations(self) -> Operations:
-        return (("lrn", self.size),)
-
 
 @dataclass(frozen=True)
-class ResizeLayer(LayerKind, name="resize"):
+class ResizeLayer(VectorLayer, instruction=p.Resize):
     mode: Interpolation
     rounding: Rounding
     scale: Floats
@@ -170,49 +174,33 @@ class ResizeLayer(LayerKind, name="resize"):
     scales: Scaling = None
     knows_position = True
 
-    @property
-    def operations(self) -> Operations:
-        return ((f"resize_{self.mode}", 1),)
-
 
 @dataclass(frozen=True)
-class UnaryLayer(LayerKind, name="unary"):
+class UnaryLayer(VectorLayer, instruction=p.Unary):
     kind: Function
     alpha: float = 0.0
     beta: float = 0.0
     scales: Scaling = None
     is_elementwise = True
 
-    @property
-    def operations(self) -> Operations:
-        return ((str(self.kind), 1),)
-
 
 @dataclass(frozen=True)
-class BinaryLayer(LayerKind, name="binary"):
+class BinaryLayer(VectorLayer, instruction=p.Binary):
     kind: Arithmetic
     act: Act | None = None
     scales: Scaling = None
     is_elementwise = True
 
-    @property
-    def operations(self) -> Operations:
-        return ((str(self.kind), 1), *_activation(self.act))
-
 
 @dataclass(frozen=True)
-class SoftmaxLayer(LayerKind, name="softmax"):
+class SoftmaxLayer(VectorLayer, instruction=p.Softmax):
     axis: int
     scales: Scaling = None
     is_spatial = False
 
-    @property
-    def operations(self) -> Operations:
-        return (("softmax", 1),)
-
 
 @dataclass(frozen=True)
-class ReduceLayer(LayerKind, name="reduce"):
+class ReduceLayer(VectorLayer, instruction=p.Reduce):
     kind: Reduction
     axes: tuple[int, ...]
     scale: float
@@ -224,10 +212,6 @@ class ReduceLayer(LayerKind, name="reduce"):
     @property
     def reduced(self) -> tuple[int, ...]:
         return self.axes
-
-    @property
-    def operations(self) -> Operations:
-        return (("reduce", 1),)
 
 
 @dataclass(frozen=True)
@@ -251,112 +235,84 @@ class ConcatLayer(LayerKind, name="concat"):
     is_place = True
 
 
-def _activation(act: Act | None) -> Operations:
-    return () if act is None else ((act.kind, 1),)
-
-
 # --- as attributes -------------------------------------------------------------------------------------------
 
 
 def to_attributes(layer: LayerKind) -> DictionaryAttr:
     """The numbers of a layer as the `params` of `ftile.compute`."""
-    return DictionaryAttr({name: _to_attribute(value) for name, value in _flat(layer).items()})
+    found: dict[str, Attribute] = {}
+    for field in fields(layer):
+        value = getattr(layer, field.name)
+        if isinstance(value, Act):
+            found |= {"act": StringAttr(value.kind), "act_params": _attribute((value.alpha, value.beta))}
+        elif value is not None:
+            found[field.name] = _attribute(value)
+    return DictionaryAttr(found)
 
 
 def from_attributes(name: str, params: DictionaryAttr) -> LayerKind:
     """The inverse of `to_attributes`; raises VerifyException for what no layer of this kind has."""
     if name not in KINDS:
         raise VerifyException(f"no kind of layer is called {name!r}{did_you_mean(name, list(KINDS))}")
-    return _built(KINDS[name], {key: _to_plain(value) for key, value in params.data.items()})
-
-
-def _flat(layer: LayerKind) -> dict[str, Any]:
-    """The fields that are not None: an activation as two entries, scales as numbers in a row."""
-    found: dict[str, Any] = {}
-    for field in fields(layer):
-        value = getattr(layer, field.name)
-        if isinstance(value, Act):
-            found |= {"act": value.kind, "act_params": (float(value.alpha), float(value.beta))}
-        elif field.name == "scales" and value is not None:
-            found["scales"] = tuple(float(number) for each in value for number in (each.scale, each.zero))
-        elif value is not None:
-            found[field.name] = value
-    return found
-
-
-def _built(kind: type[K], given: Mapping[str, Any]) -> K:
-    hints, values, left = _hints(kind.NAME), {}, dict(given)
+    kind, types, values = KINDS[name], _types(name), {}
+    left = {key: _plain(value) for key, value in params.data.items()}
     for field in fields(kind):
         if field.name not in left:
             if field.default is MISSING:
-                raise VerifyException(f"a layer {kind.NAME!r} lacks {field.name!r}")
+                raise VerifyException(f"a layer {name!r} lacks {field.name!r}")
             continue
-        value = found = left.pop(field.name)
-        if field.name == "act":
-            value = _act(value, left.pop("act_params", None))
-        elif field.name == "scales":
-            value = _scales(value)
-        elif hints[field.name] is bool and value in (0, 1):
-            value = bool(value)
-        elif _is_word(hints[field.name]) and value in words(hints[field.name]):
-            value = hints[field.name](value)
-        if value is None or not _is_a(value, hints[field.name]):
-            raise VerifyException(f"{field.name!r} of a layer {kind.NAME!r} cannot be {found!r}")
-        values[field.name] = value
-    if left:
-        known = list(hints)
-        wrong = next(iter(left))
-        raise VerifyException(f"a layer {kind.NAME!r} has no {wrong!r}{did_you_mean(wrong, known)}")
+        found = left.pop(field.name)
+        held = (found, left.pop("act_params", None)) if types[field.name] is Act else found
+        values[field.name] = _typed(held, types[field.name])
+        if values[field.name] is None:
+            raise VerifyException(f"{field.name!r} of a layer {name!r} cannot be {found!r}")
+    for wrong in left:
+        raise VerifyException(f"a layer {name!r} has no {wrong!r}{did_you_mean(wrong, list(types))}")
     return kind(**values)
 
 
 @cache
-def _hints(name: str) -> dict[str, Any]:
+def _types(name: str) -> dict[str, Any]:
+    """The types of a kind's fields; of what may be None the other one."""
     hints = get_type_hints(KINDS[name])
-    return {field.name: hints[field.name] for field in fields(KINDS[name])}
+    types = {field.name: hints[field.name] for field in fields(KINDS[name])}
+    return {name: get_args(hint)[0] if isinstance(hint, UnionType) else hint for name, hint in types.items()}
 
 
-def _act(kind: Any, numbers: Any) -> Act | None:
-    is_known = kind in UNARY_KINDS and _is_a(numbers, tuple[float, float])
-    return Act(kind, *numbers) if is_known else None
+def _typed(found: Any, wanted: Any) -> Any:
+    """What a field of this type holds, of a value in IR; None for a value that it cannot hold."""
+    if wanted is Act:
+        kind, numbers = found
+        return Act(kind, *numbers) if kind in UNARY_KINDS and _are(numbers, float) and len(numbers) == 2 else None
+    if wanted == tuple[Scale, ...]:
+        is_paired = _are(found, float) and found and not len(found) % 2
+        return tuple(Scale(a, int(b)) for a, b in zip(found[::2], found[1::2], strict=True)) if is_paired else None
+    if get_origin(wanted) is tuple:
+        return found if _are(found, get_args(wanted)[0]) else None
+    if wanted is bool:
+        return bool(found) if found in (0, 1) else None
+    if issubclass(wanted, StrEnum):
+        return wanted(found) if found in words(wanted) else None
+    return found if type(found) is wanted else None
 
 
-def _scales(numbers: Any) -> Scaling:
-    if not _is_a(numbers, tuple[float, ...]) or len(numbers) % 2 or not numbers:
-        return None
-    return tuple(Scale(scale, int(zero)) for scale, zero in zip(numbers[::2], numbers[1::2], strict=True))
+def _are(values: Any, wanted: type) -> bool:
+    return isinstance(values, tuple) and all(type(each) is wanted for each in values)
 
 
-def _is_word(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, StrEnum)
-
-
-def _is_a(value: Any, hint: Any) -> bool:
-    """Whether a value has a declared type: numbers, words, tuples of them."""
-    arguments = get_args(hint)
-    if isinstance(hint, UnionType):
-        return any(_is_a(value, each) for each in arguments)
-    if get_origin(hint) is not tuple:
-        return type(value) is hint
-    if not isinstance(value, tuple):
-        return False
-    each = arguments[:1] * len(value) if arguments[-1] is ... else arguments
-    return len(each) == len(value) and all(map(_is_a, value, each))
-
-
-def _to_attribute(value: Any) -> Attribute:
+def _attribute(value: Any) -> Attribute:
     if isinstance(value, str):
         return StringAttr(str(value))
     if isinstance(value, float):
         return FloatAttr(value, f64)
     if isinstance(value, int):
         return IntegerAttr(int(value), i64)
-    if value and isinstance(value[0], float):
-        return DenseArrayBase.from_list(f64, value)
-    return DenseArrayBase.from_list(i64, value)
+    if value and isinstance(value[0], Scale):
+        value = tuple(float(number) for each in value for number in (each.scale, each.zero))
+    return DenseArrayBase.from_list(f64 if value and isinstance(value[0], float) else i64, value)
 
 
-def _to_plain(value: Attribute) -> Any:
+def _plain(value: Attribute) -> Any:
     if isinstance(value, StringAttr):
         return value.data
     if isinstance(value, (IntegerAttr, FloatAttr)):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from frustum.dialects.extents import Extents
 from frustum.dialects.target import VectorUnit
-from frustum.dialects.target.durations import vector_passes
+from frustum.dialects.target.durations import Steps, vector_passes
 from frustum.dialects.tile import Access, ConvLayer, SubMap, Whole
 from frustum.passes.analysis.layer import Layer
 
@@ -32,7 +32,7 @@ class LayerWork:
     weight_bytes: int = 4
     channel_bytes: tuple[int, ...] = ()
     accumulator_bytes: int = 4
-    operations: tuple[tuple[str, int], ...] = ()
+    steps: Steps = ()
     """Of the vector unit."""
     reduced: tuple[int, ...] = ()
     may_compact: bool = False
@@ -59,7 +59,7 @@ def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True, whole: tuple
     uncut = (*layer.axes_all, *whole)
     common = (isinstance(p, ConvLayer), extent, accesses, sizes, layer.out_bytes, uncut, layer.align)
     if not isinstance(p, ConvLayer):
-        return LayerWork(*common, operations=layer.operations, reduced=p.reduced)
+        return LayerWork(*common, steps=layer.steps, reduced=p.reduced)
     return LayerWork(
         *common,
         p.kernel,
@@ -85,6 +85,6 @@ def leaves_out(layer: Layer, conv: ConvLayer) -> bool:
     return conv.kernel == (1, 1) and conv.strides != (1, 1) and is_plain
 
 
-def passes_of(operations: tuple[tuple[str, int], ...], unit: VectorUnit) -> int:
-    """Passes over the elements for all of these operations."""
-    return sum(vector_passes(unit, kind, window) for kind, window in operations)
+def passes_of(steps: Steps, unit: VectorUnit) -> int:
+    """Passes over the elements for all of these steps."""
+    return sum(vector_passes(unit, kind, window) for kind, window in steps)

@@ -373,7 +373,7 @@ def plan_vector_with(
     moved.append((moves(nest, of_result, is_stored=True), results))
     widest = max(work.out_bytes, *work.map_bytes)
     busy = ceil_div(product(pieces) * core.vector.cycles_per_element.of(widest), core.vector.lanes)
-    cycles = nest_cycles(target, total * busy * passes_of(work.operations, core.vector), total, moved)
+    cycles = nest_cycles(target, total * busy * passes_of(work.steps, core.vector), total, moved)
     k = first_fastest(fits, cycles)
     return LayerPlan(SubMap(tuple(int(size[k]) for size in pieces), cores_dim), float(cycles[k]))
 

@@ -109,7 +109,7 @@ def network_inputs(module: ModuleOp) -> list[External] | None:
 
     from frustum.dialects import graph
     from frustum.dialects.module import MODEL_DTYPES
-    from frustum.runtime.reference.graph import numpy_type
+    from frustum.runtime.reference.layers import numpy_type
 
     network = next((op for op in module.walk() if isinstance(op, graph.NetworkOp)), None)
     if network is None:

@@ -23,7 +23,8 @@ from frustum.dialects import graph as g
 from frustum.runtime.host.host_model import known_to_onnxruntime
 from frustum.runtime.host.inputs import random_array
 from frustum.runtime.kernels import Array
-from frustum.runtime.reference.graph import network_of, numpy_type
+from frustum.runtime.reference.graph import network_of
+from frustum.runtime.reference.layers import numpy_type
 
 Source: TypeAlias = ModelProto | str | Path
 Outputs: TypeAlias = dict[str, Array]

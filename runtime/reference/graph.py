@@ -10,22 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import (
     ArrayAttr,
-    BFloat16Type,
-    Float16Type,
-    Float32Type,
-    Float64Type,
-    IntegerType,
     ModuleOp,
-    Signedness,
     StringAttr,
 )
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph, tile, unit
 from frustum.dialects.host_type import HostType
@@ -33,6 +26,7 @@ from frustum.dialects.module import MODEL_DTYPES
 from frustum.runtime import kernels
 from frustum.runtime.diagnostics import node_name
 from frustum.runtime.kernels import Array, narrow
+from frustum.runtime.reference.layers import evaluated, numpy_type
 from frustum.runtime.reference.tiles import run_tiles, side_by_side
 
 Values = dict[SSAValue, Array]
@@ -106,16 +100,7 @@ class ReferenceExecutor:
             return run_tiles(op, operands, {weight.result: self._constant(weight) for weight in weights})
         if isinstance(op, tile.ConcatOp):
             return (side_by_side(op, operands),)  # type: ignore[return-value]  # buffers of each cluster
-        type_ = graph.tensor_of(op.results[0])
-        scales = getattr(op, "scales", None)
-        if scales is not None and not _is_product(op):
-            reals = (kernels.integer.dequantize(q, *s.data) for q, s in zip(operands, scales, strict=False))
-            computed = _activated(op, OPERATIONS[type(op)](op, *reals))
-            computed = _quantized(computed, scales[-1], op.results[0])
-        else:
-            computed = _activated(op, OPERATIONS[type(op)](op, *operands))
-        assert computed.shape == type_.get_shape(), f"{op}: computed {computed.shape}"
-        return (narrow(computed, numpy_type(type_.element_type)),)
+        return (evaluated(op, operands),)
 
     def _constant(self, op: graph.WeightOp) -> Array:
         array, type_ = self.weights[op.key.data], graph.tensor_of(op.result)
@@ -127,39 +112,6 @@ def network_of(module: ModuleOp) -> graph.NetworkOp:
     """The module's network."""
     (network,) = (op for op in module.ops if isinstance(op, graph.NetworkOp))
     return network
-
-
-def numpy_type(element_type: Attribute) -> np.dtype[Any]:
-    """The numpy type of a tensor's elements."""
-    if isinstance(element_type, IntegerType):
-        width, unsigned = element_type.width.data, element_type.signedness.data is Signedness.UNSIGNED
-        return np.dtype(bool) if width == 1 else np.dtype(f"{'u' if unsigned else ''}int{width}")
-    return FLOATS[type(element_type)]
-
-
-FLOATS: dict[type[Attribute], np.dtype[Any]] = {
-    Float16Type: np.dtype(np.float16),
-    BFloat16Type: kernels.BFLOAT16,
-    Float32Type: np.dtype(np.float32),
-    Float64Type: np.dtype(np.float64),
-}
-
-
-def _activated(op: Operation, x: Array) -> Array:
-    """`x` after the operation's activation; products of integers have applied theirs."""
-    act = getattr(op, "act", None)
-    if act is None or isinstance(op, graph.UnaryOp) or getattr(op, "zeros", None) is not None:
-        return x
-    return kernels.unary(act.kind, x, act.alpha, act.beta)
-
-
-def _is_product(op: Operation) -> bool:
-    """Products of integers do their own requantising."""
-    return isinstance(op, graph.ConvOp | graph.MatmulOp)
-
-
-def _quantized(x: Array, to: graph.ScaleAttr, result: SSAValue) -> Array:
-    return kernels.integer.quantize(x, to.scale, to.zero, numpy_type(graph.tensor_of(result).element_type))
 
 
 def _host_types(network: graph.NetworkOp) -> list[HostType | None]:
@@ -208,116 +160,3 @@ def _checked(network: graph.NetworkOp, inputs: Mapping[str, Array]) -> list[Arra
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
     return dtype == kernels.BFLOAT16 or np.issubdtype(dtype, np.floating)
-
-
-def _result_shape(op: Operation) -> tuple[int, ...]:
-    return graph.shape_of(op.results[0])
-
-
-def _conv(op: graph.ConvOp, x: Array, w: Array, *rest: Array) -> Array:
-    settings: dict[str, Any] = {
-        "strides": op.strides, "pads": op.pads, "dilations": op.dilations, "groups": op.groups
-    }  # fmt: skip
-    bias, w_zero, multiplier, residual = _extras(op, rest)
-    column = (slice(None), None, None)
-    if op.zeros is not None:
-        acc = kernels.integer.conv(x, w, x_zero=op.zeros[0], w_zero=w_zero, **settings)
-        return _finished(op, acc, op.zeros[1], (bias, multiplier, residual), x.dtype, column)
-    result = kernels.conv(x, w, **settings)
-    if bias is not None:
-        result += bias.astype(result.dtype)[column]
-    return result if residual is None else result + residual.astype(result.dtype)
-
-
-def _matmul(op: graph.MatmulOp, a: Array, b: Array, *rest: Array) -> Array:
-    bias, w_zero, multiplier, residual = _extras(op, rest)
-    if op.zeros is not None:
-        acc = kernels.integer.matmul(
-            a, b, a_zero=op.zeros[0], b_zero=w_zero, trans_a=op.trans_a, trans_b=op.trans_b
-        )
-        return _finished(op, acc, op.zeros[1], (bias, multiplier, residual), a.dtype, (slice(None),))
-    result = kernels.matmul(a, b, trans_a=op.trans_a, trans_b=op.trans_b)
-    if bias is not None:
-        result += bias.astype(result.dtype)
-    return result if residual is None else result + residual.astype(result.dtype)
-
-
-def _extras(op: graph.ConvOp | graph.MatmulOp, rest: Sequence[Array]) -> Sequence[Array | None]:
-    """bias, w_zero, multiplier, residual, None where the operation has none."""
-    given = iter(rest)
-    return [None if value is None else next(given) for value in (op.bias, op.w_zero, op.multiplier, op.residual)]
-
-
-def _finished(
-    op: graph.ConvOp | graph.MatmulOp,
-    acc: Array,
-    zero: int,
-    extras: tuple[Array | None, Array | None, Array | None],
-    dtype: np.dtype[Any],
-    column: tuple[slice | None, ...],
-) -> Array:
-    """The accumulators as the operation's result, with bias, multiplier and residual as far as there are any.
-
-    `column` makes one number per channel broadcast.
-    """
-    bias, multiplier, residual = extras
-    bias = None if bias is None else bias[column]
-    multiplier = None if multiplier is None else multiplier[column]
-    if residual is None:
-        clip = None if op.act is None else (op.act.alpha, op.act.beta)
-        return kernels.integer.finished(acc, bias, multiplier, zero, dtype, clip)
-    assert op.scales is not None
-    first, own, to = op.scales
-    made = kernels.integer.finished(acc, bias, multiplier, zero, dtype)
-    total = kernels.integer.dequantize(made, *first.data) + kernels.integer.dequantize(residual, *own.data)
-    if op.act is not None:
-        total = kernels.unary(op.act.kind, total, op.act.alpha, op.act.beta)
-    return _quantized(total, to, op.result)
-
-
-def _pool(op: graph.PoolOp, x: Array) -> Array:
-    pool = kernels.max_pool
-    if op.kind == graph.Pooling.AVG:
-        pool = partial(kernels.average_pool, count_include_pad=op.count_include_pad)
-    return pool(
-        x, op.kernel, strides=op.strides, pads=op.pads, dilations=op.dilations, ceil_pads=op.ceil_pads
-    )
-
-
-def _lrn(op: graph.LrnOp, x: Array) -> Array:
-    maps = x.reshape(*x.shape[:2], -1, 1)
-    return kernels.lrn(maps, op.size, op.alpha, op.beta, op.bias).reshape(x.shape)
-
-
-def _resize(op: graph.ResizeOp, x: Array) -> Array:
-    rows, columns = (
-        kernels.ResizedAxis(scale, offset, extent)
-        for scale, offset, extent in zip(op.scale, op.offset, x.shape[-2:], strict=True)
-    )
-    size = _result_shape(op)[-2:]
-    return kernels.resize(x, size, (rows, columns), mode=op.mode, rounding=op.rounding)
-
-
-OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
-    graph.QuantizeOp: lambda op, x: _quantized(x, op.to, op.result),
-    graph.DequantizeOp: lambda op, q: kernels.integer.dequantize(q, *op.from_.data),
-    graph.ConvOp: _conv,
-    graph.MatmulOp: _matmul,
-    graph.PoolOp: _pool,
-    graph.ReduceOp: lambda op, x: kernels.reduce(op.kind, x, op.axes, keepdims=op.keepdims),
-    graph.SoftmaxOp: lambda op, x: kernels.softmax(x, op.axis),
-    graph.LrnOp: _lrn,
-    graph.ResizeOp: _resize,
-    graph.UnaryOp: lambda op, x: kernels.unary(op.kind, x, op.act.alpha, op.act.beta),
-    graph.BinaryOp: lambda op, a, b: kernels.binary(op.kind, a, b),
-    graph.ConcatOp: lambda op, *xs: np.concatenate(xs, op.axis),
-    graph.SliceOp: lambda op, x: kernels.slice_elements(x, op.starts, op.steps, _result_shape(op)),
-    graph.PadOp: lambda op, x: kernels.pad(x, op.low, op.high, op.value),
-    graph.ReshapeOp: lambda op, x: x.reshape(_result_shape(op)),
-    graph.TransposeOp: lambda op, x: x.transpose(op.perm),
-    graph.ShuffleOp: lambda op, x: kernels.shuffle(x, op.groups),
-    graph.PickOp: lambda op, x: kernels.slice_elements(x, op.starts, op.steps, _result_shape(op)),
-    graph.TurnOp: lambda op, x: x.transpose(op.perm),
-    graph.InterleaveOp: lambda op, *parts: kernels.interleave(parts, op.factor),
-}
-"""Operation -> function of it and its operands, as wide as it computes; `execute_op` rounds."""

@@ -1,7 +1,7 @@
 """The tile level, executed in numpy: every tile of every cluster is loaded, computed and stored as the IR says.
 
 It computes nothing that the IR does not name, and checks what the later levels rely on: a layer reads only elements
-that its tiles hold (`tile_layers`, `tile_buffers`), a tile has its type's extents, every output element is stored
+that its tiles hold (`layers`, `buffers`), a tile has its type's extents, every output element is stored
 exactly once.  Every cluster has an SRAM of its own.
 """
 
@@ -22,9 +22,8 @@ from frustum.dialects.module import TARGET
 from frustum.dialects.target import from_attribute
 from frustum.runtime.device.memory import DTYPES
 from frustum.runtime.kernels import Array, narrow
-from frustum.runtime.reference.raster_buffers import empty_buffer
-from frustum.runtime.reference.tile_buffers import Buffer
-from frustum.runtime.reference.tile_layers import Held, Ranges, Work, compute
+from frustum.runtime.reference.buffers import Buffer, empty_buffer
+from frustum.runtime.reference.layers import Held, Ranges, Work, compute
 
 
 @dataclass

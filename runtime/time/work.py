@@ -21,27 +21,23 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.line_buffer_plan import Windows
 from frustum.dialects.isa.program import (
     ELEMENT_BYTES,
-    Act,
-    Binary,
     Conv,
     Copy,
     Element,
     Fetch,
     Instruction,
-    Lrn,
-    Pool,
-    Resize,
-    Unary,
     Vector,
 )
 from frustum.dialects.isa.tables.stored_table import StoredTable
 from frustum.dialects.target import Target, VectorUnit
 from frustum.dialects.target.durations import (
+    Steps,
     address_cycles,
     larger,
     matrix_work,
     vector_cycles,
     vector_passes,
+    vector_steps,
 )
 from frustum.runtime.device.expand import OPERANDS, Expanded, Rows
 from frustum.runtime.device.form import Axis, Ints, Operand, When, form, groups_of, outputs_per_group
@@ -316,33 +312,12 @@ def _set_vector(result: Workload, rows: Rows, chosen: Ints, alike: _Alike, unit:
     result.cycles[chosen] = vector_cycles(unit, passes, elements, alike.element_bytes)
 
 
-def steps(instruction: Vector) -> tuple[tuple[str, int], ...]:
-    """What the vector unit does one after the other, as `vector_passes` names it, each with its window.
-
-    An activation on the way out is a step; so is each conversion between integers and the numbers that these stand
-    for, and an instruction that only converts computes nothing else.
-    """
+def steps(instruction: Vector) -> Steps:
+    """What the vector unit does one after the other."""
     operands = form(instruction).operands
     integers = sum(operand.view.element in INTEGERS for operand in operands if operand)
-    conversions = (CONVERSION,) * (integers if getattr(instruction, "scales", None) else 0)
-    match instruction:
-        case Unary(kind="identity") if conversions:
-            return conversions
-        case Pool(kernel=kernel, act=act):
-            return (*conversions, ("pool", prod(kernel)), *_activation(act))
-        case Binary(kind=kind, act=act):
-            return (*conversions, (kind, 1), *_activation(act))
-        case Unary(kind=kind):
-            return (*conversions, (kind, 1))
-        case Lrn(size=size):
-            return (*conversions, ("lrn", size))
-        case Resize(mode=mode):
-            return (*conversions, (f"resize_{mode}", 1))
-    return (*conversions, (type(instruction).__name__.lower(), 1))
-
-
-def _activation(act: Act | None) -> tuple[tuple[str, int], ...]:
-    return () if act is None else ((act.kind, 1),)
+    conversions = integers if getattr(instruction, "scales", None) else 0
+    return vector_steps(type(instruction).__name__.lower(), instruction, conversions)
 
 
 # --- the program's own bytes -------------------------------------------------------------------------------

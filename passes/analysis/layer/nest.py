@@ -13,7 +13,8 @@ from xdsl.ir import Operation
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import Act, Scale
-from frustum.dialects.tile import SAME, Access, Axis, ConvLayer, LayerKind, Operations, Scaling, TensorView
+from frustum.dialects.target.durations import Steps
+from frustum.dialects.tile import SAME, Access, Axis, ConvLayer, LayerKind, Scaling, TensorView
 from frustum.passes.errors import Problem, Unsupported
 
 RANK = 4
@@ -82,13 +83,10 @@ class Layer:
         return isinstance(self.kind, ConvLayer)
 
     @cached_property
-    def operations(self) -> Operations:
-        """What it asks of the vector unit; converting between integers and their numbers alone computes nothing."""
+    def steps(self) -> Steps:
+        """What it asks of the vector unit."""
         sizes = (*(m.element_bytes for m in self.maps), self.out_bytes)
-        conversions = sum(size < WORD_BYTES for size in sizes) if self.kind.scales else 0
-        identity = ("identity", 1)
-        own = self.kind.operations
-        return (identity,) * conversions + (() if conversions and own == (identity,) else own)
+        return self.kind.vector_steps(sum(size < WORD_BYTES for size in sizes) if self.kind.scales else 0)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from enum import StrEnum
 from functools import singledispatch
@@ -18,16 +17,6 @@ from frustum.passes.lower.unit.layer_pieces import LayerPieces
 from frustum.passes.lower.unit.memory_map import Common
 
 FLOATS = ("f32", "f16", "bf16")
-INSTRUCTIONS: Mapping[type[t.LayerKind], type[Instruction]] = {
-    t.PoolLayer: isa.Pool,
-    t.UnaryLayer: isa.Unary,
-    t.BinaryLayer: isa.Binary,
-    t.SoftmaxLayer: isa.Softmax,
-    t.LrnLayer: isa.Lrn,
-    t.ResizeLayer: isa.Resize,
-}
-"""Of kinds whose numbers are fields of their instruction, under the same names."""
-
 
 def compute(low: LayerPieces, common: Common) -> Operation:
     """The instruction on its buffers; partial sums go where they are kept."""
@@ -46,7 +35,8 @@ def compute(low: LayerPieces, common: Common) -> Operation:
 @singledispatch
 def instruction(layer: t.LayerKind, low: LayerPieces) -> Instruction:
     """The instruction for a piece of a layer of this kind, which `low` lowers."""
-    wanted = INSTRUCTIONS[type(layer)]
+    assert isinstance(layer, t.VectorLayer), f"no instruction computes a layer {layer}"
+    wanted = layer.INSTRUCTION
     names = {field.name for field in fields(wanted)}
     views = ("a_view", "b_view") if "b_view" in names else ("in_view",)
     found: dict[str, Any] = {name: operand_view(low, k) for k, name in enumerate(views)}

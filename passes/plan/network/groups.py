@@ -319,7 +319,7 @@ class Work:
         plane = shapes.images * rows * need.columns.extent
         if self.overlaps is not None or layer.is_matrix:
             self.count_again(made, rolls)
-        passes = 1 if layer.is_matrix else passes_of(layer.operations, self.core.vector)
+        passes = 1 if layer.is_matrix else passes_of(layer.steps, self.core.vector)
         if layer.is_matrix:
             busy = self.matrix_cycles(layer, rows, need.columns.extent, plane)
         else:

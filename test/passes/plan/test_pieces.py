@@ -163,10 +163,10 @@ def test_passes_of_the_vector_unit_are_those_of_its_table():
     pooled = vector_layer(PoolLayer("max", (3, 3), (1, 1), (1, 1), False, (0, 0), (0, 0), Act("relu")), 2)
     added = vector_layer(BinaryLayer("add", scales=(Scale(0.5),) * 3), 1, maps=2)
     converted = vector_layer(UnaryLayer("identity", scales=(Scale(0.5), Scale(0.25))), 1)
-    passes = [passes_of(each.operations, unit) for each in (pooled, added, converted)]
+    passes = [passes_of(each.steps, unit) for each in (pooled, added, converted)]
     assert passes == [10, 4, 2]
     resized = vector_layer(ResizeLayer("linear", "floor", (1.0, 1.0), (0.0, 0.0)), 2)
-    assert resized.operations == (("resize_linear", 1),)
+    assert resized.steps == (("resize_linear", 1),)
 
 
 def vector_layer(kind, element_bytes, maps=1):

@@ -15,7 +15,7 @@ from xdsl.rewriter import Rewriter
 from frustum.dialects import tile
 from frustum.dialects.isa.attributes import BoxAttr
 from frustum.dialects.unit import Partition
-from frustum.runtime.reference.tile_layers import Held
+from frustum.runtime.reference.layers import Held
 
 
 def placed():

@@ -1,6 +1,7 @@
-"""Tiles in SRAM of which rows and columns are kept: two rings along the columns.
+"""Tiles in SRAM that stay in their place: rings, parts of a concatenation, maps between units, and tiles of which rows
+and columns are kept in two rings along the columns.
 
-Every slot knows the row and column of the map that it holds; what was never written, or written over, stops the run.
+Every element knows the row (and column) of the map that it is; what was never written, or written over, stops the run.
 """
 
 from __future__ import annotations
@@ -10,13 +11,91 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from frustum.dialects.isa.program import Four
 from frustum.dialects.tile import Tile
 from frustum.runtime.device.memory import DTYPES
 from frustum.runtime.kernels import Array, narrow
-from frustum.runtime.reference.tile_buffers import NOTHING, ROWS, Buffer
-from frustum.runtime.reference.tile_layers import Ranges
+from frustum.runtime.reference.layers import Held, Ranges
 
-COLUMNS = 3
+NOTHING = np.iinfo(np.int32).min
+"""The row of an element that holds none."""
+ROWS, COLUMNS = 2, 3
+
+
+@dataclass
+class Buffer:
+    """A tile with an origin in the SRAM of one cluster, and what it holds."""
+
+    tile: Tile
+    values: Array = field(init=False)
+    rows: Array = field(init=False)
+    bound: Four = (0, 0, 0, 0)
+    """Of the map; set as it is made."""
+    origin: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        dtype = DTYPES[self.tile.element]
+        poison = np.nan if dtype.kind != "i" else 0
+        self.values = np.full(self.tile.extents, poison, dtype)
+        self.rows = np.full(self.tile.extents, NOTHING, np.int32)
+
+    @classmethod
+    def joined(cls, tile: Tile, parts: Sequence[Buffer]) -> Buffer:
+        """Parts one after the other along the channels."""
+        whole = cls(tile)
+        whole.values = np.concatenate([part.values for part in parts], 1)
+        whole.rows = np.concatenate([part.rows for part in parts], 1)
+        n, _, h, w = parts[0].bound
+        whole.bound = (n, sum(part.bound[1] for part in parts), h, w)
+        whole.origin = (parts[0].origin[0], 0, *parts[0].origin[2:])
+        return whole
+
+    def move(self, indices: Sequence[int], cluster: int) -> None:
+        """To where it begins in this pass: elsewhere than in the last one, it is empty."""
+        assert self.tile.origin is not None
+        origin = [start.at(indices, cluster) for start in self.tile.origin]
+        if self.tile.ring:
+            origin[ROWS] = 0
+        if tuple(origin) != self.origin:
+            self.origin = tuple(origin)
+            self.rows[:] = NOTHING
+
+    def write(self, ranges: Ranges, values: Array, channel: int = 0) -> None:
+        """Positions of a map whose channels begin at `channel` of the buffer."""
+        index = self._index(ranges, channel)
+        self.values[index] = narrow(values, self.values.dtype)
+        self.rows[index] = self._numbers(ranges)
+
+    def read(self, ranges: Ranges, channel: int = 0) -> Array:
+        """The same, each of which must have been written and be there still."""
+        index = self._index(ranges, channel)
+        there = self.rows[index]
+        missing = int((there != self._numbers(ranges)).sum())
+        assert not missing, f"{missing} of {there.size} elements of {ranges} are not in {self.tile} at {self.origin}"
+        return self.values[index]
+
+    def held(self, ranges: Ranges, bound: Four, channel: int = 0) -> Held:
+        """The part of some positions that is in the map."""
+        inside = tuple((min(max(low, 0), size), max(min(high, size), 0))
+                       for (low, high), size in zip(ranges, bound, strict=True))
+        if any(low >= high for low, high in inside):
+            inside = ((0, 0),) * len(inside)
+        return Held(self.read(inside, channel), inside, bound)
+
+    def _index(self, ranges: Ranges, channel: int) -> tuple[Array, ...]:
+        places = []
+        for d, ((low, high), first, extent) in enumerate(zip(ranges, self.origin, self.tile.extents, strict=True)):
+            place = np.arange(low, high) - first + (channel if d == 1 else 0)
+            if d == ROWS and self.tile.ring:
+                assert high - low <= extent, f"{high - low} rows in a ring of {extent}"
+                place = place % extent
+            inside = not place.size or (place.min() >= 0 and place.max() < extent)
+            assert inside, f"{ranges} leaves {self.tile} at {self.origin}"
+            places.append(place)
+        return np.ix_(*places)
+
+    def _numbers(self, ranges: Ranges) -> Array:
+        return np.arange(*ranges[ROWS], dtype=np.int32)[:, None]
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""Every kind of layer on one tile, in numpy: what `ftile.compute` means.
+"""Every kind of layer in numpy, on one tile (what `ftile.compute` means), and every operation of the graph: two
+witnesses, which say the same without each other's help.
 
 A layer reads exactly the elements that its formula names, from tiles that know which elements they hold: an element
 that was neither loaded nor computed stops the run with an assertion.
@@ -6,14 +7,17 @@ that was neither loaded nor computed stops the run with an assertion.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import singledispatch
+from functools import partial, singledispatch
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, Float64Type, IntegerType, Signedness
+from xdsl.ir import Attribute, Operation, SSAValue
 
+from frustum.dialects import graph
 from frustum.dialects.isa.program import Affine, Four
 from frustum.dialects.tile import (
     Access,
@@ -32,7 +36,7 @@ from frustum.dialects.tile import (
     Whole,
 )
 from frustum.runtime import kernels
-from frustum.runtime.kernels import Array
+from frustum.runtime.kernels import Array, narrow
 
 Range: TypeAlias = tuple[int, int]
 """Positions `[start, stop)` along one dimension."""
@@ -279,3 +283,168 @@ def _shuffle(p: ShuffleLayer, work: Work) -> Array:
 def _pick(p: PickLayer, work: Work) -> Array:
     steps = tuple(slice(None, None, step) for step in p.steps)
     return work.tiles[0].read(work.needed())[steps]
+
+
+# --- an operation of the graph -------------------------------------------------------------------------------
+
+
+def evaluated(op: Operation, operands: Sequence[Array]) -> Array:
+    """The result of an operation in the type the IR gives it."""
+    type_ = graph.tensor_of(op.results[0])
+    scales = getattr(op, "scales", None)
+    if scales is not None and not _is_product(op):
+        reals = (kernels.integer.dequantize(q, *s.data) for q, s in zip(operands, scales, strict=False))
+        computed = _activated_op(op, OPERATIONS[type(op)](op, *reals))
+        computed = quantized(computed, scales[-1], op.results[0])
+    else:
+        computed = _activated_op(op, OPERATIONS[type(op)](op, *operands))
+    assert computed.shape == type_.get_shape(), f"{op}: computed {computed.shape}"
+    return narrow(computed, numpy_type(type_.element_type))
+
+
+def numpy_type(element_type: Attribute) -> np.dtype[Any]:
+    """The numpy type of a tensor's elements."""
+    if isinstance(element_type, IntegerType):
+        width, unsigned = element_type.width.data, element_type.signedness.data is Signedness.UNSIGNED
+        return np.dtype(bool) if width == 1 else np.dtype(f"{'u' if unsigned else ''}int{width}")
+    return FLOATS[type(element_type)]
+
+
+FLOATS: dict[type[Attribute], np.dtype[Any]] = {
+    Float16Type: np.dtype(np.float16),
+    BFloat16Type: kernels.BFLOAT16,
+    Float32Type: np.dtype(np.float32),
+    Float64Type: np.dtype(np.float64),
+}
+
+
+def _activated_op(op: Operation, x: Array) -> Array:
+    """`x` after the operation's activation; products of integers have applied theirs."""
+    act = getattr(op, "act", None)
+    if act is None or isinstance(op, graph.UnaryOp) or getattr(op, "zeros", None) is not None:
+        return x
+    return kernels.unary(act.kind, x, act.alpha, act.beta)
+
+
+def _is_product(op: Operation) -> bool:
+    """Products of integers do their own requantising."""
+    return isinstance(op, graph.ConvOp | graph.MatmulOp)
+
+
+def quantized(x: Array, to: graph.ScaleAttr, result: SSAValue) -> Array:
+    return kernels.integer.quantize(x, to.scale, to.zero, numpy_type(graph.tensor_of(result).element_type))
+
+
+def _result_shape(op: Operation) -> tuple[int, ...]:
+    return graph.shape_of(op.results[0])
+
+
+def conv(op: graph.ConvOp, x: Array, w: Array, *rest: Array) -> Array:
+    settings: dict[str, Any] = {
+        "strides": op.strides, "pads": op.pads, "dilations": op.dilations, "groups": op.groups
+    }  # fmt: skip
+
+    def sums(x_zero: int, w_zero: Array | None) -> Array:
+        return kernels.integer.conv(x, w, x_zero=x_zero, w_zero=w_zero, **settings)
+
+    return _product(op, x, rest, partial(kernels.conv, x, w, **settings), sums, (slice(None), None, None))
+
+
+def matmul(op: graph.MatmulOp, a: Array, b: Array, *rest: Array) -> Array:
+    settings: dict[str, Any] = {"trans_a": op.trans_a, "trans_b": op.trans_b}
+
+    def sums(a_zero: int, b_zero: Array | None) -> Array:
+        return kernels.integer.matmul(a, b, a_zero=a_zero, b_zero=b_zero, **settings)
+
+    return _product(op, a, rest, partial(kernels.matmul, a, b, **settings), sums, (slice(None),))
+
+
+def _product(
+    op: graph.ConvOp | graph.MatmulOp,
+    x: Array,
+    rest: Sequence[Array],
+    reals: Callable[[], Array],
+    sums: Callable[[int, Array | None], Array],
+    column: tuple[slice | None, ...],
+) -> Array:
+    """A product of reals, or the sums of one of integers, with bias, zero points of the weights, multiplier and
+    residual as far as there are any.  `column` makes one number per channel broadcast."""
+    given = iter(rest)
+    bias, w_zero, multiplier, residual = (
+        None if value is None else next(given) for value in (op.bias, op.w_zero, op.multiplier, op.residual)
+    )
+    bias, multiplier = (None if each is None else each[column] for each in (bias, multiplier))
+    if op.zeros is not None:
+        return _finished_op(op, sums(op.zeros[0], w_zero), (bias, multiplier, residual), x.dtype)
+    result = reals()
+    for added in (bias, residual):
+        if added is not None:
+            result = result + added.astype(result.dtype)
+    return result
+
+
+def _finished_op(
+    op: graph.ConvOp | graph.MatmulOp, acc: Array, extras: Sequence[Array | None], dtype: np.dtype[Any]
+) -> Array:
+    """The accumulators of products of integers as the operation's result."""
+    bias, multiplier, residual = extras
+    assert op.zeros is not None
+    clip = (op.act.alpha, op.act.beta) if op.act is not None and residual is None else None
+    own = kernels.integer.finished(acc, bias, multiplier, op.zeros[1], dtype, clip)
+    if residual is None:
+        return own
+    assert op.scales is not None
+    parts = zip((own, residual), op.scales, strict=False)
+    first, second = (kernels.integer.dequantize(each, *scale.data) for each, scale in parts)
+    total = first + second
+    if op.act is not None:
+        total = kernels.unary(op.act.kind, total, op.act.alpha, op.act.beta)
+    return quantized(total, op.scales[-1], op.result)
+
+
+def pool(op: graph.PoolOp, x: Array) -> Array:
+    pool = kernels.max_pool
+    if op.kind == graph.Pooling.AVG:
+        pool = partial(kernels.average_pool, count_include_pad=op.count_include_pad)
+    return pool(
+        x, op.kernel, strides=op.strides, pads=op.pads, dilations=op.dilations, ceil_pads=op.ceil_pads
+    )
+
+
+def lrn(op: graph.LrnOp, x: Array) -> Array:
+    maps = x.reshape(*x.shape[:2], -1, 1)
+    return kernels.lrn(maps, op.size, op.alpha, op.beta, op.bias).reshape(x.shape)
+
+
+def resize(op: graph.ResizeOp, x: Array) -> Array:
+    rows, columns = (
+        kernels.ResizedAxis(scale, offset, extent)
+        for scale, offset, extent in zip(op.scale, op.offset, x.shape[-2:], strict=True)
+    )
+    size = _result_shape(op)[-2:]
+    return kernels.resize(x, size, (rows, columns), mode=op.mode, rounding=op.rounding)
+
+
+OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
+    graph.QuantizeOp: lambda op, x: quantized(x, op.to, op.result),
+    graph.DequantizeOp: lambda op, q: kernels.integer.dequantize(q, *op.from_.data),
+    graph.ConvOp: conv,
+    graph.MatmulOp: matmul,
+    graph.PoolOp: pool,
+    graph.ReduceOp: lambda op, x: kernels.reduce(op.kind, x, op.axes, keepdims=op.keepdims),
+    graph.SoftmaxOp: lambda op, x: kernels.softmax(x, op.axis),
+    graph.LrnOp: lrn,
+    graph.ResizeOp: resize,
+    graph.UnaryOp: lambda op, x: kernels.unary(op.kind, x, op.act.alpha, op.act.beta),
+    graph.BinaryOp: lambda op, a, b: kernels.binary(op.kind, a, b),
+    graph.ConcatOp: lambda op, *xs: np.concatenate(xs, op.axis),
+    graph.SliceOp: lambda op, x: kernels.slice_elements(x, op.starts, op.steps, _result_shape(op)),
+    graph.PadOp: lambda op, x: kernels.pad(x, op.low, op.high, op.value),
+    graph.ReshapeOp: lambda op, x: x.reshape(_result_shape(op)),
+    graph.TransposeOp: lambda op, x: x.transpose(op.perm),
+    graph.ShuffleOp: lambda op, x: kernels.shuffle(x, op.groups),
+    graph.PickOp: lambda op, x: kernels.slice_elements(x, op.starts, op.steps, _result_shape(op)),
+    graph.TurnOp: lambda op, x: x.transpose(op.perm),
+    graph.InterleaveOp: lambda op, *parts: kernels.interleave(parts, op.factor),
+}
+"""Operation -> function of it and its operands, as wide as it computes; `evaluated` rounds."""
