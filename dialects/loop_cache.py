@@ -39,7 +39,7 @@ SUFFIX = ".loop"
 _DISPATCHERS: list[Any] = []
 
 
-class Times(Protocol):
+class LoopListener(Protocol):
     """Who is told what machine code takes: `loops.LoopTimes`."""
 
     loaded: list[str]
@@ -48,7 +48,7 @@ class Times(Protocol):
     def compiling(self, name: str) -> AbstractContextManager[None]: ...
 
 
-def dispatcher(function: Callable[..., Any], times: Times) -> Any:
+def dispatcher(function: Callable[..., Any], times: LoopListener) -> Any:
     """What numba calls a compiled function: it takes its machine code from the cache here."""
     if not _DISPATCHERS:
         event.register("numba:compile", _Listener(times))
@@ -70,7 +70,7 @@ def folders() -> list[str]:
 class LoopCache(FunctionCache):
     """The machine code of one function.  What goes wrong with a file costs the time of making it anew, and no more."""
 
-    times: Times
+    times: LoopListener
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function for these arguments; None where it is not there, or not whole."""
@@ -184,7 +184,7 @@ LoopCache._impl_class = _LoopFiles
 class _Listener(event.Listener):
     """Hears from numba what it compiles, one function inside another, and tells `times`."""
 
-    def __init__(self, times: Times) -> None:
+    def __init__(self, times: LoopListener) -> None:
         self._times = times
         self._under_way: list[AbstractContextManager[None]] = []
 

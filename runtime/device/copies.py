@@ -19,7 +19,7 @@ from frustum.backend.file.executable import ExecutableError
 from frustum.dialects.isa.program import ELEMENT_BYTES, Copy, Instruction, View
 from frustum.dialects.weights.codec import CodecError
 from frustum.dialects.weights.codec import expand as expand_block
-from frustum.runtime.device.effects import Executions, effect
+from frustum.runtime.device.effects import Call, effect
 from frustum.runtime.device.expand import NO_MEMORY, Expanded, Rows
 from frustum.runtime.device.form import Ints
 from frustum.runtime.device.memory import DTYPES, Memories, leave, left, reach
@@ -233,7 +233,7 @@ expanded_block = _Blocks(MOST_BYTES).expanded
 
 
 @effect.register
-def expand(instruction: Copy, work: Executions) -> None:
+def expand(instruction: Copy, work: Call) -> None:
     """The block of each unit's slot into its box; units that have the same block expand it once."""
     src, dst = instruction.src_view, instruction.dst_view
     assert instruction.expand is not None, "copies that only move are in the table of moves"

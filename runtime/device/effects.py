@@ -1,4 +1,4 @@
-"""What instructions do to the memories: `Executions`, a group of equal executions, and `effect`, one function for each
+"""What instructions do to the memories: `Call`, a group of equal executions, and `effect`, one function for each
 operation (in `copies.py`, `matrix.py`, `vector.py`).
 
 All arrays have the group's units as leading axes, so an effect is written once and does not know how many there are.
@@ -28,10 +28,10 @@ LOWER, EXTENT, ORIGIN, READ, LOW, HIGH = (slice(4 * k, 4 * k + 4) for k in range
 FLAGS, LEAD = slice(24, 26), slice(26, 28)
 BASE = slice(28, 28 + OPERANDS)
 STEPS = tuple(slice(28 + k * OPERANDS, 28 + (k + 1) * OPERANDS) for k in (1, 2))
-"""Where the numbers of a `Executions` are: those of `expand.Rows` for one unit, then those of `group.Calls`."""
+"""Where the numbers of a `Call` are: those of `expand.Rows` for one unit, then those of `group.Calls`."""
 
 
-class Executions:
+class Call:
     """Equal executions of one instruction by a block of units; see `expand.Rows` for what the numbers mean.
     `addresses`: of the address table that a convolution names."""
 
@@ -79,7 +79,7 @@ class Executions:
 
 
 @singledispatch
-def effect(instruction: Instruction, work: Executions) -> None:
+def effect(instruction: Instruction, work: Call) -> None:
     """Do the work of `instruction`; nothing for one that only waits and signals."""
 
 

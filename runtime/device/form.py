@@ -74,7 +74,7 @@ class When(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class Along:
     """Positions that are touched along an axis: those of dimension `number` of the clipped box or of what is read,
     `number` of them (`fixed`), or the groups of `number` output channels each that the box has."""
 
@@ -92,8 +92,8 @@ class Axis:
         return self.number
 
 
-Axes: TypeAlias = tuple[Axis, ...]
-BOX, READ = (tuple(Axis(of, d) for d in range(4)) for of in ("box", "read"))
+Axes: TypeAlias = tuple[Along, ...]
+BOX, READ = (tuple(Along(of, d) for d in range(4)) for of in ("box", "read"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _(instruction: TableLoad) -> Form:
 def _(instruction: Copy) -> Form:
     source, element = _source(instruction.src_view, is_whole=True), ELEMENT_BYTES[instruction.src_view.element]
     if instruction.expand is not None:
-        slot = (Axis("fixed", instruction.expand // element),)
+        slot = (Along("fixed", instruction.expand // element),)
         source = replace(source, axes=slot, strides=(element,))
     operands = (source, _result(instruction.dst_view, is_whole=True))
     return Form(instruction.box.spans, SAME, operands, instruction.fill is not None)
@@ -167,8 +167,8 @@ def _(instruction: Conv) -> Form:
     weight, view, channels = instruction.weight_view, instruction.in_view, instruction.channels
     rows, cols = _windows(instruction)
     (n, *others), channel = view.strides, (BOX[1],)
-    groups = [(Axis("groups", outputs_per_group(instruction)), channels.extent * others[0])] * (instruction.groups > 1)
-    taps = (Axis("fixed", taps) for taps in instruction.kernel)
+    groups = [(Along("groups", outputs_per_group(instruction)), channels.extent * others[0])] * (instruction.groups > 1)
+    taps = (Along("fixed", taps) for taps in instruction.kernel)
 
     def beside(view: View | None, reads: When, axes: Axes = BOX, writes: When = When.NEVER) -> Operand | None:
         if view is None:

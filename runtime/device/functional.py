@@ -17,7 +17,7 @@ from frustum.runtime.device import matrix, vector  # noqa: F401  (they register 
 from frustum.runtime.device.addresses import Addresses
 from frustum.runtime.device.blas import single_threaded
 from frustum.runtime.device.copies import copies, is_plain
-from frustum.runtime.device.effects import BASE, LEAD, STEPS, Executions, effect
+from frustum.runtime.device.effects import BASE, LEAD, STEPS, Call, effect
 from frustum.runtime.device.expand import Expanded, Rows
 from frustum.runtime.device.form import Ints
 from frustum.runtime.device.group import Calls, group
@@ -26,7 +26,7 @@ from frustum.runtime.device.product_table import are_products, product_table
 from frustum.runtime.device.products import Products
 from frustum.runtime.progress import REPORTS, Progress
 
-Effect = Callable[[Any, Executions], None]
+Effect = Callable[[Any, Call], None]
 Step = tuple[int, int, int]
 """What it is, then numbers `[first, last)` of rows of copies, or the number of a group of units."""
 COPIES, PRODUCTS, WORK = range(3)
@@ -126,7 +126,7 @@ class ExecutionPlan:
         future.result()
 
     def _do(self, memories: Memories, static: int, numbers: list[int], table: Addresses | None) -> None:
-        work = Executions(memories, self._kinds[static], self._copied[static], numbers, table)
+        work = Call(memories, self._kinds[static], self._copied[static], numbers, table)
         self._effects[static](self._instructions[static], work)
 
     def _do_quietly(self, memories: Memories, static: int, numbers: list[int], table: Addresses | None) -> None:
@@ -167,7 +167,7 @@ def _strange(expanded: Expanded) -> Ints:
 
 
 def _columns(expanded: Expanded, rows: Rows, calls: Calls, products: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Of each group: its instruction, whether to run it in halves, the numbers of `Executions`, its address table."""
+    """Of each group: its instruction, whether to run it in halves, the numbers of `Call`, its address table."""
     row, unit = calls.row, calls.unit
     parts = (rows.lower, rows.extent, rows.origin, rows.read, rows.low, rows.high)
     box = [part[:, row, unit].T for part in parts]
@@ -184,7 +184,7 @@ def _columns(expanded: Expanded, rows: Rows, calls: Calls, products: Ints) -> tu
 
 
 def _halves(numbers: list[int]) -> tuple[list[int], list[int]]:
-    """The numbers of `Executions` for the first and the second half of the units."""
+    """The numbers of `Call` for the first and the second half of the units."""
     axis = 0 if numbers[LEAD][0] > 1 else 1
     first, second = numbers.copy(), numbers.copy()
     place, step = LEAD.start + axis, numbers[STEPS[axis]]

@@ -21,7 +21,7 @@ from frustum.dialects.isa.line_buffer_plan import Run, column_pieces, fills, kep
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, LineBuffer, Node, Repeat, RunMode
 from frustum.dialects.target import MatrixUnit
 from frustum.dialects.target.durations import matrix_work
-from frustum.runtime.device.effects import Executions
+from frustum.runtime.device.effects import Call
 from frustum.runtime.device.form import Ints, groups_of
 from frustum.runtime.device.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, convolve, input_strides, way_out
 from frustum.runtime.kernels import Array, widen
@@ -53,7 +53,7 @@ class LineBuffers:
         self._set_ups: dict[int, LineBuffer | None] = {}
         _pair(body, self._set_ups)
 
-    def convolve(self, instruction: Conv, work: Executions) -> None:
+    def convolve(self, instruction: Conv, work: Call) -> None:
         """The effect of a convolution, for `ExecutionPlan.run`."""
         has_no_strides = work.addresses is not None and work.addresses.strides is None
         if instruction.line_mode == "channels_last" or has_no_strides:
@@ -62,7 +62,7 @@ class LineBuffers:
         else:
             way_out(instruction, work, self._products(instruction, instruction.line_mode, work))
 
-    def _products(self, conv: Conv, mode: RunMode, work: Executions) -> Array:
+    def _products(self, conv: Conv, mode: RunMode, work: Call) -> Array:
         """`[units..., n, co, h, w]` in f32; of integers in i64."""
         images, outputs, rows, columns = work.extent
         shape, units = _units(conv, work)
@@ -77,7 +77,7 @@ class LineBuffers:
         result = np.moveaxis(sums.reshape(*shape[:-4], outputs, images, rows, columns), -4, -3)
         return result if result.dtype == np.float32 else result.astype(np.int64)
 
-    def _count_in_closed_form(self, conv: Conv, work: Executions) -> None:
+    def _count_in_closed_form(self, conv: Conv, work: Call) -> None:
         if conv.line_mode == "channels_last" and self._set_ups.get(id(conv)) is not None:
             raise SetUpError("a channels_last convolution with a line_buffer instruction before it")
         images, outputs, rows, columns = work.extent
@@ -92,7 +92,7 @@ class LineBuffers:
         self.counts.steps += units * counts.steps
 
 
-def _units(conv: Conv, work: Executions) -> tuple[tuple[int, ...], int]:
+def _units(conv: Conv, work: Call) -> tuple[tuple[int, ...], int]:
     """Shape of the output of all units that run together, and how many they are."""
     shape = work.view(OUT, conv.out_view, work.extent).shape
     return shape, int(np.prod(shape[:-4], dtype=np.int64))
@@ -137,7 +137,7 @@ class _LineRun:
     """One convolution on a group of units; counts are those of one unit."""
 
     conv: Conv
-    work: Executions
+    work: Call
     run: Run
     runs: int
     unit: MatrixUnit

@@ -9,7 +9,7 @@ import numpy as np
 from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, View
 from frustum.runtime.device.addresses import buffer_elements
-from frustum.runtime.device.effects import Executions, effect, store
+from frustum.runtime.device.effects import Call, effect, store
 from frustum.runtime.device.form import Ints, groups_of
 from frustum.runtime.device.memory import DTYPES
 from frustum.runtime.device.vector import store_real
@@ -21,19 +21,19 @@ GATHERED_ELEMENTS = 1 << 22
 
 
 @effect.register
-def convolve(instruction: Conv, work: Executions) -> None:
+def convolve(instruction: Conv, work: Call) -> None:
     """Products into accumulators, which start at 0 or from `acc`; then the way out, or back to `acc`."""
     is_strange = work.addresses is not None and work.addresses.strides is None
     way_out(instruction, work, gathered(instruction, work) if is_strange else _products(instruction, work))
 
 
-def convolve_by_address(instruction: Conv, work: Executions) -> None:
+def convolve_by_address(instruction: Conv, work: Call) -> None:
     """The same, found address by address wherever there is a table, though its entries be strides."""
     made = _products(instruction, work) if work.addresses is None else gathered(instruction, work)
     way_out(instruction, work, made)
 
 
-def way_out(instruction: Conv, work: Executions, result: Array) -> None:
+def way_out(instruction: Conv, work: Call, result: Array) -> None:
     """Add the products `[units..., n, co, h, w]` to the accumulators, and write what they are now."""
     if not work.is_first:
         assert instruction.acc_view is not None
@@ -55,7 +55,7 @@ def way_out(instruction: Conv, work: Executions, result: Array) -> None:
     store(target, result)
 
 
-def _requantised(instruction: Conv, work: Executions, acc: Array, target: Array) -> None:
+def _requantised(instruction: Conv, work: Call, acc: Array, target: Array) -> None:
     """Accumulators as integers of the result's type; a residual is added to the numbers that these stand for."""
     assert instruction.multiplier_view is not None
     multiplier = _per_channel(work, MULTIPLIER, instruction.multiplier_view)
@@ -72,12 +72,12 @@ def _requantised(instruction: Conv, work: Executions, acc: Array, target: Array)
     store_real(target, total if act is None else unary(act.kind, total, act.alpha, act.beta), instruction.scales)
 
 
-def _per_channel(work: Executions, slot: int, view: View) -> Array:
+def _per_channel(work: Call, slot: int, view: View) -> Array:
     """One number for each output channel of the box, to be broadcast."""
     return work.view(slot, view, (1, work.extent[1], 1, 1), (0, view.strides[1], 0, 0))
 
 
-def _products(instruction: Conv, work: Executions) -> Array:
+def _products(instruction: Conv, work: Call) -> Array:
     """`[units..., n, co, h, w]` in f32; of integers in i64."""
     outputs = work.extent[1]
     groups = groups_of(instruction, outputs)
@@ -102,14 +102,14 @@ def _products(instruction: Conv, work: Executions) -> Array:
     )  # fmt: skip
 
 
-def _no_products(instruction: Conv, work: Executions) -> Array:
+def _no_products(instruction: Conv, work: Call) -> Array:
     """Sums of nothing."""
     shape = work.view(OUT, instruction.out_view, work.extent).shape
     is_integer = DTYPES[instruction.in_view.element].kind == "i"
     return np.zeros(shape, np.int64 if is_integer else np.float32)
 
 
-def gathered(conv: Conv, work: Executions) -> Array:
+def gathered(conv: Conv, work: Call) -> Array:
     """As `_products`, every element found at an address of the table; elements between rows that are neither map nor
     padding read as padding."""
     assert work.addresses is not None
@@ -131,7 +131,7 @@ def gathered(conv: Conv, work: Executions) -> Array:
     return np.ascontiguousarray(made).reshape(*lead, images, outputs, rows, columns)
 
 
-def _buffer(conv: Conv, work: Executions, groups: int) -> Array:
+def _buffer(conv: Conv, work: Call, groups: int) -> Array:
     """`[units, elements]`, less their zero point: what the windows lie in, with 0 where they have padding."""
     view, size = conv.in_view, ELEMENT_BYTES[conv.in_view.element]
     n, c, h, w = view.strides
@@ -147,7 +147,7 @@ def _buffer(conv: Conv, work: Executions, groups: int) -> Array:
     return memory
 
 
-def _weights(conv: Conv, work: Executions, groups: int) -> Array:
+def _weights(conv: Conv, work: Call, groups: int) -> Array:
     """`[units, groups, products, outputs of a group]`, less their zero points."""
     outputs, channels = work.extent[1], work.read[1]
     shape = (outputs, channels, *conv.kernel)
@@ -167,7 +167,7 @@ def _wide(values: Array, zero: Array | int) -> Array:
     return np.asarray(widen(values))
 
 
-def _input(instruction: Conv, work: Executions, groups: int) -> Array:
+def _input(instruction: Conv, work: Call, groups: int) -> Array:
     """`[units..., n, groups * channels, h, w]`, without the padding."""
     images, (channels, rows, columns) = work.extent[0], work.read[1:]
     view = instruction.in_view
@@ -187,7 +187,7 @@ def gather(memory: Array, base: Ints, rel: Ints, weights: Array, sums: Array, th
         np.matmul(memory[:, address], weights, out=sums[:, start : start + threads])
 
 
-def input_strides(conv: Conv, work: Executions) -> tuple[Extents, int]:
+def input_strides(conv: Conv, work: Call) -> tuple[Extents, int]:
     """Bytes between neighbours of the input in n, c, h, w, and from group to group: of the table that the
     convolution names, or of its view where it names none."""
     view = conv.in_view

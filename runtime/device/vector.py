@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from frustum.dialects.isa.program import Act, Binary, Lrn, Pool, Reduce, Resize, Scales, Softmax, Unary, View
-from frustum.runtime.device.effects import Executions, effect, store
+from frustum.runtime.device.effects import Call, effect, store
 from frustum.runtime.kernels import (
     Array,
     ResizedAxis,
@@ -29,7 +29,7 @@ RANK = 4
 
 
 @effect.register
-def pool(instruction: Pool, work: Executions) -> None:
+def pool(instruction: Pool, work: Call) -> None:
     """Largest element or mean of each window; what lies beyond `pad_high` never counts in a mean."""
     source = real(work, IN, instruction.in_view, work.read, instruction.scales)
     (top, left), (bottom, right) = work.low[2:], work.high[2:]
@@ -50,14 +50,14 @@ def pool(instruction: Pool, work: Executions) -> None:
 
 
 @effect.register
-def of_each(instruction: Unary, work: Executions) -> None:
+def of_each(instruction: Unary, work: Call) -> None:
     source = real(work, IN, instruction.in_view, work.extent, instruction.scales)
     result = unary(instruction.kind, source, instruction.alpha, instruction.beta)
     store_real(work.view(OUT, instruction.out_view, work.extent), result, instruction.scales)
 
 
 @effect.register
-def of_pairs(instruction: Binary, work: Executions) -> None:
+def of_pairs(instruction: Binary, work: Call) -> None:
     a = real(work, A, instruction.a_view, work.extent, instruction.scales)
     b = real(work, B, instruction.b_view, work.extent, instruction.scales)
     result = _acted(instruction.act, binary(instruction.kind, a, b))
@@ -65,14 +65,14 @@ def of_pairs(instruction: Binary, work: Executions) -> None:
 
 
 @effect.register
-def normalise(instruction: Softmax, work: Executions) -> None:
+def normalise(instruction: Softmax, work: Call) -> None:
     source = real(work, IN, instruction.in_view, work.extent, instruction.scales)
     result = softmax(source, instruction.axis - RANK)
     store_real(work.view(OUT, instruction.out_view, work.extent), result, instruction.scales)
 
 
 @effect.register
-def fold(instruction: Reduce, work: Executions) -> None:
+def fold(instruction: Reduce, work: Call) -> None:
     """Sum, maximum or minimum over axes; a mean is a sum scaled in the last pass."""
     kind = "sum" if instruction.kind == "mean" else instruction.kind
     axes = tuple(axis - RANK for axis in instruction.axes)
@@ -87,7 +87,7 @@ def fold(instruction: Reduce, work: Executions) -> None:
 
 
 @effect.register
-def local_response(instruction: Lrn, work: Executions) -> None:
+def local_response(instruction: Lrn, work: Call) -> None:
     """The neighbours at hand include all that the outputs need, so that the outputs are a part of the result."""
     source = real(work, IN, instruction.in_view, work.read, instruction.scales)
     result = lrn(source, instruction.size, instruction.alpha, instruction.beta, instruction.bias)
@@ -97,7 +97,7 @@ def local_response(instruction: Lrn, work: Executions) -> None:
 
 
 @effect.register
-def rescale(instruction: Resize, work: Executions) -> None:
+def rescale(instruction: Resize, work: Call) -> None:
     source = real(work, IN, instruction.in_view, work.read, instruction.scales)
     rows, columns = (
         ResizedAxis(instruction.scale[d - 2], instruction.offset[d - 2], span.bound, work.lower[d], work.origin[d])
@@ -108,7 +108,7 @@ def rescale(instruction: Resize, work: Executions) -> None:
     store_real(work.view(OUT, instruction.out_view, work.extent), result, instruction.scales)
 
 
-def real(work: Executions, slot: int, view: View, shape: Sequence[int], scales: Scales | None) -> Array:
+def real(work: Call, slot: int, view: View, shape: Sequence[int], scales: Scales | None) -> Array:
     """An operand as the numbers it stands for; integers without scales, which are only chosen among, as they are."""
     source = work.view(slot, view, shape)
     if source.dtype.kind != "i":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cached_property
 from io import StringIO
@@ -112,14 +112,13 @@ class HostModel:
 
     def run(self, inputs: Mapping[str, HostArray]) -> dict[str, HostArray]:
         """The outputs by name; `HostError` where a node cannot be computed."""
-        whole = self._whole
-        if whole is not None and all(_is_plain(value) for value in inputs.values()):
+        failed = None
+        if self._whole is not None and all(_is_plain(value) for value in inputs.values()):
             try:
-                return dict(zip(self.outputs, whole.run(self.outputs, _fed(inputs)), strict=True))
+                return dict(zip(self.outputs, self._whole.run(self.outputs, fed(inputs)), strict=True))
             except Exception as error:  # each node by itself says which one it is, or succeeds
-                whole_error = error
-            return self._node_by_node(inputs, whole_error)
-        return self._node_by_node(inputs, None)
+                failed = error
+        return self._node_by_node(inputs, failed)
 
     def evaluators(self) -> dict[str, str]:
         """By operator, whether onnxruntime or onnx computes it, as of the runs so far."""
@@ -151,13 +150,12 @@ class HostModel:
         """A constant; HostError where it does not hold the elements of its shape and type, or is in another file."""
         if external_data_helper.uses_external_data(tensor):
             raise HostError(f"{self.file}: error: tensor '{tensor.name}' is in another file: a piece has all its data")
+        cause: Exception | None = None
         if min(tensor.dims, default=0) >= 0:
             try:
                 return numpy_helper.to_array(tensor)
             except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
-                cause: Exception | None = error
-        else:
-            cause = None
+                cause = error
         raise HostError(
             f"{self.file}: error: tensor '{tensor.name}' does not hold the elements of its shape and type"
         ) from cause
@@ -227,7 +225,7 @@ class HostModel:
             raise _Unable(session)
         wanted = [name for name in node.output if name]
         try:
-            found = dict(zip(wanted, session.run(wanted, _fed(given)), strict=True))
+            found = dict(zip(wanted, session.run(wanted, fed(given)), strict=True))
         except Exception as error:
             raise _Unable(_first_line(error), is_final=NOT_IMPLEMENTED not in str(error)) from error
         return [found.get(name) for name in node.output]
@@ -273,9 +271,7 @@ def session_of(proto: ModelProto) -> Session | str:
     """An onnxruntime session, or why it does not take the model, in one line."""
     import onnxruntime as ort
 
-    options = ort.SessionOptions()
-    options.log_severity_level = SILENT
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options = unoptimised(ort)
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     proto = known_to_onnxruntime(proto)
     if proto.ByteSize() > PROTO_LIMIT_BYTES:
@@ -288,6 +284,14 @@ def session_of(proto: ModelProto) -> Session | str:
     exchanged = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
     foreign = [type_ for type_ in exchanged if any(word in type_ for word in NOT_IN_NUMPY)]
     return f"it does not exchange {foreign[0]}" if foreign else session
+
+
+def unoptimised(ort: Any) -> Any:
+    """Options of a quiet session without graph optimisation, of the package onnxruntime."""
+    options = ort.SessionOptions()
+    options.log_severity_level = SILENT
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
 
 
 def _differs(node: NodeProto) -> bool:
@@ -334,14 +338,16 @@ def _is_older(node: NodeProto, opset: int) -> bool:
 
 
 def _all_nodes(graph: onnx.GraphProto) -> list[NodeProto]:
-    """The nodes of a graph and of the graphs inside them."""
-    found = []
+    return [node for each in graphs_of(graph) for node in each.node]
+
+
+def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and those inside its nodes."""
+    yield graph
     for node in graph.node:
-        found.append(node)
         for attribute in node.attribute:
             for inner in [attribute.g, *attribute.graphs]:
-                found += _all_nodes(inner)
-    return found
+                yield from graphs_of(inner)
 
 
 def _free_names(node: NodeProto) -> dict[str, None]:
@@ -377,7 +383,8 @@ def _is_plain(value: HostArray) -> bool:
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufOUS"
 
 
-def _fed(values: Mapping[str, HostArray]) -> dict[str, HostArray]:
+def fed(values: Mapping[str, HostArray]) -> dict[str, HostArray]:
+    """As onnxruntime takes them: arrays without gaps, lists as they are."""
     return {name: value if isinstance(value, list) else np.ascontiguousarray(value).reshape(np.shape(value))
             for name, value in values.items()}  # fmt: skip
 

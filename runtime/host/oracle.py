@@ -1,4 +1,4 @@
-"""What onnxruntime says: the outputs that ours must agree with, and the time it takes on the same machine.
+"""What onnxruntime says: the outputs that ours must agree with.
 
 The oracle runs without any graph optimisation: onnxruntime's default is wrong for Pad before MaxPool.  Models in
 16-bit floats are run widened to f32, so that the oracle's own rounding does not count.
@@ -6,21 +6,28 @@ The oracle runs without any graph optimisation: onnxruntime's default is wrong f
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 from xdsl.dialects.builtin import ModuleOp
 
 from frustum.dialects import graph as g
-from frustum.runtime.host.host_model import known_to_onnxruntime
+from frustum.runtime.host.host_model import (
+    PROTO_LIMIT_BYTES,
+    Session,
+    fed,
+    graphs_of,
+    known_to_onnxruntime,
+    unoptimised,
+)
 from frustum.runtime.host.inputs import random_array
 from frustum.runtime.kernels import Array
 from frustum.runtime.reference.graph import network_of
@@ -39,17 +46,11 @@ SIGMOID_STEPS = 4
 """So many steps are its resolution: rounding of the sigmoid's operand, the quotient, the sum, on either side."""
 VIEWS = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat", "Slice"})
 """Operators whose results are elements of their first operand."""
-RUNS = 5
-PROTO_LIMIT_BYTES = (1 << 31) - 1
-SILENT = 4
-"""onnxruntime's log level of fatal errors."""
-NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-TYPE_ATTRIBUTES = {
-    "Cast": "to",
-    "RandomNormal": "dtype",
-    "EyeLike": "dtype",
-    "QuantizeLinear": "output_dtype",
+FLOAT_TYPES: dict[str, np.dtype[Any]] = {
+    f"tensor({name})": np.dtype(kind) for name, kind in (("float16", "f2"), ("float", "f4"), ("double", "f8"))
 }
+NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+TYPE_ATTRIBUTES = {"Cast": "to", "RandomNormal": "dtype", "EyeLike": "dtype", "QuantizeLinear": "output_dtype"}
 """Operations that name an element type, and the attribute in which they do."""
 
 
@@ -76,7 +77,7 @@ class Agreement:
 
 def check_loads(model: Source) -> None:
     """OracleError where the oracle does not load the model."""
-    with _Session(model, oracle=True):
+    with _session(model):
         pass
 
 
@@ -93,8 +94,8 @@ def oracle_outputs(
     With `batch`, the model runs once for each equal part of its inputs' first axis, but for those that each run gets
     `whole`; the outputs are joined, but for those that are the same in all runs and have one run's shape in `found`.
     """
-    with _Session(model, oracle=True) as session:
-        parts = [session.run(_part(inputs, index, batch, whole)) for index in range(batch)]
+    with _session(model) as run:
+        parts = [run(_part(inputs, index, batch, whole)) for index in range(batch)]
     if batch == 1:
         return parts[0]
     return {name: _joined([part[name] for part in parts], (found or {}).get(name)) for name in parts[0]}
@@ -106,19 +107,6 @@ def _joined(parts: list[Array], found: Array | None) -> Array:
     if is_common and all(np.array_equal(one, other) for other in others):
         return one
     return np.concatenate(np.atleast_1d(*parts))
-
-
-def native_seconds(model: Source, inputs: Mapping[str, Array], batch: int = 1) -> float:
-    """Median time of `RUNS` runs after one more, with default settings on one thread."""
-    with _Session(model, oracle=False) as session:
-        parts = [_part(inputs, index, batch) for index in range(batch)]
-        seconds = []
-        for _ in range(RUNS + 1):
-            start = time.perf_counter()
-            for part in parts:
-                session.run(part)
-            seconds.append(time.perf_counter() - start)
-    return median(seconds[1:])
 
 
 def oracle_name() -> str:
@@ -227,75 +215,47 @@ def _part(
     return found
 
 
-class _Session:
-    """An onnxruntime session for a model or file, with the files it needs for as long as it is open."""
-
-    def __init__(self, model: Source, *, oracle: bool) -> None:
-        self._folder: TemporaryDirectory[str] | None = None
-        self._ort = _onnxruntime()
-        source = self._source(model, widen=oracle)
+@contextmanager
+def _session(model: Source) -> Iterator[Callable[[Mapping[str, Array]], Outputs]]:
+    """What runs a model or file by an onnxruntime session, with the files it needs for as long as it is open."""
+    ort = _onnxruntime()
+    with TemporaryDirectory(prefix="frustum-oracle-") as folder:
+        source = _source(model, Path(folder, "model.onnx"))
         try:
-            self._session = self._ort.InferenceSession(
-                source, self._options(oracle), ["CPUExecutionProvider"]
-            )
+            session = ort.InferenceSession(source, unoptimised(ort), ["CPUExecutionProvider"])
         except Exception as error:
-            self.__exit__()
             reason = " ".join(str(error).split())
             raise OracleError(f"onnxruntime does not load the model: {reason}") from error
-
-    def __enter__(self) -> _Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._folder:
-            self._folder.cleanup()
-
-    def run(self, inputs: Mapping[str, Array]) -> Outputs:
-        """The outputs by name; floats are given in the session's types."""
-        types = {value.name: value.type for value in self._session.get_inputs()}
-        given = {name: value if isinstance(value, list) else np.ascontiguousarray(value).reshape(np.shape(value))
-                 for name, value in inputs.items()}  # fmt: skip
-        for name, array in given.items():
-            if types.get(name) in FLOAT_TYPES:
-                given[name] = array.astype(FLOAT_TYPES[types[name]], copy=False)
-        try:
-            arrays = self._session.run(None, given)
-        except Exception as error:
-            raise OracleError(f"onnxruntime does not run the model: {error}") from error
-        return {value.name: array for value, array in zip(self._session.get_outputs(), arrays, strict=True)}
-
-    def _options(self, oracle: bool) -> Any:
-        options = self._ort.SessionOptions()
-        options.log_severity_level = SILENT
-        if oracle:
-            options.graph_optimization_level = self._ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        else:
-            options.intra_op_num_threads = options.inter_op_num_threads = 1
-        return options
-
-    def _source(self, model: Source, *, widen: bool) -> str | bytes:
-        """A path where there is one and the file is run as it is, else the model's bytes, else a copy's path."""
-        proto = model if isinstance(model, ModelProto) else onnx.load(model, load_external_data=False)
-        widen = widen and has_narrow_floats(proto)
-        if not isinstance(model, ModelProto):
-            if not widen and known_to_onnxruntime(proto) is proto:
-                return str(model)
-            proto = onnx.load(model)
-        proto = known_to_onnxruntime(widened(proto) if widen else proto)
-        if proto.ByteSize() < PROTO_LIMIT_BYTES:
-            message: bytes = proto.SerializeToString()
-            return message
-        self._folder = TemporaryDirectory(prefix="frustum-oracle-")
-        path = Path(self._folder.name, "model.onnx")
-        onnx.save(proto, path, save_as_external_data=True, location="weights")
-        return str(path)
+        yield partial(_run, session)
 
 
-FLOAT_TYPES: dict[str, np.dtype[Any]] = {
-    "tensor(float16)": np.dtype(np.float16),
-    "tensor(float)": np.dtype(np.float32),
-    "tensor(double)": np.dtype(np.float64),
-}
+def _run(session: Session, inputs: Mapping[str, Array]) -> Outputs:
+    """The outputs by name; floats are given in the session's types."""
+    given, types = fed(inputs), {value.name: value.type for value in session.get_inputs()}
+    for name, array in given.items():
+        if types.get(name) in FLOAT_TYPES:
+            given[name] = array.astype(FLOAT_TYPES[types[name]], copy=False)
+    try:
+        arrays = session.run(None, given)
+    except Exception as error:
+        raise OracleError(f"onnxruntime does not run the model: {error}") from error
+    return {value.name: array for value, array in zip(session.get_outputs(), arrays, strict=True)}
+
+
+def _source(model: Source, path: Path) -> str | bytes:
+    """A path where there is one and the file is run as it is, else the model's bytes, else a copy's path."""
+    proto = model if isinstance(model, ModelProto) else onnx.load(model, load_external_data=False)
+    widen = has_narrow_floats(proto)
+    if not isinstance(model, ModelProto):
+        if not widen and known_to_onnxruntime(proto) is proto:
+            return str(model)
+        proto = onnx.load(model)
+    proto = known_to_onnxruntime(widened(proto) if widen else proto)
+    if proto.ByteSize() < PROTO_LIMIT_BYTES:
+        message: bytes = proto.SerializeToString()
+        return message
+    onnx.save(proto, path, save_as_external_data=True, location="weights")
+    return str(path)
 
 
 def _onnxruntime() -> Any:
@@ -312,7 +272,7 @@ def _onnxruntime() -> Any:
 
 def has_narrow_floats(model: ModelProto) -> bool:
     """Whether any tensor of the model is f16 or bf16."""
-    for graph in _graphs(model.graph):
+    for graph in graphs_of(model.graph):
         values = (*graph.input, *graph.output, *graph.value_info)
         if any(value.type.tensor_type.elem_type in NARROW for value in values):
             return True
@@ -327,7 +287,7 @@ def widened(model: ModelProto) -> ModelProto:
     """A copy in which every f16 or bf16 tensor is f32; the model's tensors must be loaded."""
     wide = ModelProto()
     wide.CopyFrom(model)
-    for graph in _graphs(wide.graph):
+    for graph in graphs_of(wide.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             _widen_type(value.type)
         for tensor in graph.initializer:
@@ -335,15 +295,6 @@ def widened(model: ModelProto) -> ModelProto:
         for node in graph.node:
             _widen_node(node)
     return wide
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and those inside its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _graphs(inner)
 
 
 def _type_attributes(node: NodeProto) -> Iterator[AttributeProto]:

@@ -70,17 +70,6 @@ class Timeline:
         size = len(self.expanded.program.layers)
         return np.bincount(layers[static[known]], took[known], minlength=size).astype(np.int64)
 
-    def of_rows(self, values: Ints) -> tuple[Ints, Ints]:
-        """Values of operations by row and unit, `[rows, units]` of core and cluster table; 0 where none is.
-
-        A barrier stands for every engine; its value is the last.
-        """
-        core, cluster = self.expanded.core, self.expanded.cluster
-        cells = np.zeros(len(core) * core.units + len(cluster) * cluster.units + 2, np.int64)
-        np.maximum.at(cells, self.queues.cell, values)
-        split = len(core) * core.units
-        return cells[:split].reshape(-1, core.units), cells[split:-2].reshape(-1, cluster.units)
-
 
 def simulate(
     expanded: Expanded, target: Target, page_bytes: Sequence[int] = (), *, compiled: bool = True

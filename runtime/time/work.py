@@ -40,7 +40,7 @@ from frustum.dialects.target.durations import (
     vector_steps,
 )
 from frustum.runtime.device.expand import OPERANDS, Expanded, Rows
-from frustum.runtime.device.form import Axis, Ints, Operand, When, form, groups_of, outputs_per_group
+from frustum.runtime.device.form import Along, Ints, Operand, When, form, groups_of, outputs_per_group
 
 INTEGERS: tuple[Element, ...] = ("i8", "i16", "i32")
 CONVERSION = ("identity", 1)
@@ -89,7 +89,7 @@ def _nothing(rows: int, units: int) -> Workload:
 # --- alike instructions ------------------------------------------------------------------------------------
 
 
-Moved = tuple[int, When, When, tuple[Axis, ...]]
+Moved = tuple[int, When, When, tuple[Along, ...]]
 """Bytes of an element of an operand, when it is read and written, and the axes along which that is done."""
 
 

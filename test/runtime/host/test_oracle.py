@@ -18,7 +18,6 @@ from frustum.runtime.host.oracle import (
     OracleError,
     compare,
     has_narrow_floats,
-    native_seconds,
     oracle_outputs,
     random_inputs,
     widened,
@@ -125,10 +124,6 @@ def test_widening_reaches_casts_constants_and_inner_graphs():
     np.testing.assert_array_equal(
         oracle_outputs(made, {"x": x})["y"], x + np.float16(1 / 3).astype(np.float32)
     )
-
-
-def test_native_seconds():
-    assert 0 < native_seconds(affine(), {"x": X}) < 1
 
 
 def test_a_model_onnxruntime_does_not_know():
