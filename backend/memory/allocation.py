@@ -12,9 +12,8 @@ from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
 from frustum.backend.memory.buffering import BufferPlaces
-from frustum.backend.memory.interference import interference, life_of, outermost
+from frustum.backend.memory.interference import Want, interference, life_of, outermost, wants_of, wishes_of
 from frustum.backend.memory.packing import pack, pack_apart, usable
-from frustum.backend.memory.prefetch import Want, wants_of, wishes_of
 from frustum.backend.waits.loop_tree import Path
 from frustum.backend.waits.read_code import Code, layer_of, read_code, target_of
 from frustum.dialects.extents import ALIGNMENT_BYTES, aligned
@@ -41,7 +40,7 @@ class Allocate(ModulePass):
     Externals come first in DRAM, weights and tables before all others, in the order of the program, and stay.  Other
     buffers have their memory between two barriers.  If all buffers of a memory fit side by side, none share; else
     those share that `interference.py` lets, placed by `packing.py`; as far as there is room, not with those of the same
-    unit and the units before, as `prefetch.py` says.  (Sharing makes instructions wait for each other that otherwise
+    unit and the units before, as its wishes say.  (Sharing makes instructions wait for each other that otherwise
     would not; nothing is gained by a lower peak.)
 
     A buffer that nothing but loads from DRAM in a loop fill may have up to `copies` copies, where SRAM has room: so

@@ -13,9 +13,8 @@ from functools import cached_property
 from math import prod
 
 from frustum.backend.memory.cost_model import CostModel
-from frustum.backend.memory.interference import Life, interference, life_of, outermost
+from frustum.backend.memory.interference import Life, Want, interference, life_of, outermost, wishes_of
 from frustum.backend.memory.packing import pack_apart, usable
-from frustum.backend.memory.prefetch import Want, wishes_of
 from frustum.backend.waits.loop_tree import Buffer, Path
 from frustum.backend.waits.read_code import Code, Section
 from frustum.dialects.extents import aligned

@@ -49,6 +49,7 @@ from typing import NamedTuple
 
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.backend.waits.counters import Reach, Units, covers, reach, scope_of
 from frustum.backend.waits.loop_tree import (
     Access,
     Buffer,
@@ -57,7 +58,6 @@ from frustum.backend.waits.loop_tree import (
     ends_later,
     iterations_back,
 )
-from frustum.backend.waits.scopes import Reach, Units, covers, reach, scope_of
 from frustum.dialects.isa.program import Engine, Scope
 
 

@@ -11,11 +11,10 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.backend.waits.aliasing import Place, aliases_of
-from frustum.backend.waits.counters import Counts, Slots, separate_slots, shared_slots
+from frustum.backend.waits.counters import Counts, Slots, Units, covers, separate_slots, shared_slots
 from frustum.backend.waits.dependences import Hold, Need, find_dependences
 from frustum.backend.waits.loop_tree import Buffer, Instruction
 from frustum.backend.waits.read_code import Code, Section, read_code, target_of
-from frustum.backend.waits.scopes import Units, covers
 from frustum.dialects.isa.program import Wait
 from frustum.dialects.isa.sync import ProgramOp, WaitOp
 from frustum.dialects.target import Target
