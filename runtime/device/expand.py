@@ -29,7 +29,16 @@ from frustum.dialects.isa.program import (
     Repeat,
     Resize,
 )
-from frustum.runtime.device.form import FAR, Form, Ints, Operand, form, is_on_core, reaches_all_clusters
+from frustum.runtime.device.form import (
+    FAR,
+    Form,
+    Ints,
+    Operand,
+    ReadWindow,
+    form,
+    is_on_core,
+    reaches_all_clusters,
+)
 from frustum.runtime.kernels.moving import ROUNDING
 
 if TYPE_CHECKING:
@@ -45,7 +54,7 @@ DRAM, SRAM, NRAM, WRAM = range(len(MEMORIES))
 NO_MEMORY = -1
 
 # planes of the affine functions of an instruction
-START, LIMIT, FIRST, NOMINAL, WINDOW_LIMIT = (slice(4 * k, 4 * k + 4) for k in range(5))
+BY_DIMENSION = START, LIMIT, FIRST, NOMINAL, WINDOW_LIMIT = tuple(slice(4 * k, 4 * k + 4) for k in range(5))
 OFFSET = slice(20, 20 + OPERANDS)
 WAIT = slice(20 + OPERANDS, 20 + OPERANDS + WAITS)
 PEER = 20 + OPERANDS + WAITS
@@ -131,17 +140,14 @@ class Expanded:
 def expand(program: Program, clusters: int, cores: int) -> Expanded:
     """Every execution of every instruction of `program` on `clusters` clusters of `cores` cores."""
     parts = instances(program.body)
-    statics = tuple(part.instruction for part in parts)
-    forms = tuple(form(instruction) for instruction in statics)
-    tables = _Statics(parts, forms)
-    memory, copies = tables.memory(), _copies(statics, clusters, cores)
-    seq = _sequence(parts)
-    on_core = np.array([is_on_core(instruction) for instruction in statics], bool)
-    units = np.divmod(np.arange(clusters * cores), cores)
-    core = tables.rows(seq, on_core, units, memory, cores)
-    cluster = tables.rows(seq, ~on_core, (np.arange(clusters), np.zeros(clusters, np.int64)), memory, cores)
-    depths = tuple(len(part.counts) for part in parts)
-    return Expanded(program, clusters, cores, statics, depths, forms, memory, copies, core, cluster)
+    instructions = tuple(part.instruction for part in parts)
+    forms = tuple(form(instruction) for instruction in instructions)
+    statics, seq = _Statics(parts, forms), _sequence(parts)
+    on_core = np.array([is_on_core(instruction) for instruction in instructions], bool)
+    core = statics.rows(seq, on_core, np.divmod(np.arange(clusters * cores), cores), cores)
+    cluster = statics.rows(seq, ~on_core, (np.arange(clusters), np.zeros(clusters, np.int64)), cores)
+    depths, copies = tuple(len(part.counts) for part in parts), _copies(instructions, clusters, cores)
+    return Expanded(program, clusters, cores, instructions, depths, forms, statics.memory, copies, core, cluster)
 
 
 def _sequence(parts: Sequence[Instances]) -> Ints:
@@ -171,7 +177,6 @@ class _Statics:
         self.affine[:, LIMIT, 0] = self.affine[:, WINDOW_LIMIT, 0] = FAR
         self.span = np.zeros((2, 4, size), np.int64)  # extent, bound of the box
         self.window = np.zeros((4, 4, size), np.int64)  # stride, size, extent, bound
-        self.is_same = np.zeros((4, size), bool)  # the window is what the box names
         self.floor = np.zeros(size, np.int64)  # lowest position of the box
         self.by_box = np.zeros((OPERANDS, 4, size), np.int64)
         self.by_read = np.zeros((OPERANDS, 4, size), np.int64)
@@ -179,39 +184,33 @@ class _Statics:
         self.ring[0] = 1
         self.wrap = np.zeros((3, SIDES, size), np.int64)  # dimension, size (0: none), stride
         self.phase = np.zeros((SIDES, size, 1 + MAX_LOOPS + 2), np.int64)
-        for number, (part, its_form) in enumerate(zip(parts, forms, strict=True)):
+        self.memory = np.full((size, OPERANDS), NO_MEMORY, np.int64)
+        for number, (instruction, its_form) in enumerate(zip(self.statics, forms, strict=True)):
             self._set_box(number, its_form)
             for slot, operand in enumerate(its_form.operands):
                 if operand is not None:
                     self._set_operand(number, slot, operand)
-            self._set_events(number, part.instruction)
-        self._copy_same()
+            assert len(instruction.waits) <= WAITS, "more waits than an instruction has"
+            for slot, wait in enumerate(instruction.waits):
+                _set(self.affine[number, WAIT.start + slot], wait.value)
+            if isinstance(instruction, Copy):
+                _set(self.affine[number, PEER], instruction.peer)
 
     def _set_box(self, number: int, its_form: Form) -> None:
-        affine = self.affine[number]
         for d, (span, window) in enumerate(zip(its_form.spans, its_form.windows, strict=True)):
-            _set(affine[d], span.start)
-            _set(affine[4 + d], span.limit)
+            seen = window or ReadWindow(span.start, span.start, 1, 1, span.extent, span.bound, span.limit)
+            functions = span.start, span.limit, seen.start, seen.nominal, seen.limit
+            for plane, function in zip(BY_DIMENSION, functions, strict=True):
+                _set(self.affine[number, plane.start + d], function)
             self.span[:, d, number] = span.extent, FAR if its_form.fills else span.bound
-            if window is None:
-                self.is_same[d, number] = True
-                self.window[:, d, number] = 1, 1, span.extent, span.bound
-                continue
-            _set(affine[8 + d], window.start)
-            _set(affine[12 + d], window.nominal)
-            _set(affine[16 + d], window.limit)
-            self.window[:, d, number] = window.stride, window.size, window.extent, window.bound
+            self.window[:, d, number] = seen.stride, seen.size, seen.extent, seen.bound
         self.floor[number] = -FAR if its_form.fills else 0
-
-    def _copy_same(self) -> None:
-        """Windows that are what the box names have its functions."""
-        d, number = np.nonzero(self.is_same)
-        for plane, source in ((FIRST, START), (NOMINAL, START), (WINDOW_LIMIT, LIMIT)):
-            self.affine[number, plane.start + d] = self.affine[number, source.start + d]
 
     def _set_operand(self, number: int, slot: int, operand: Operand) -> None:
         view = operand.view
-        _set(self.affine[number, 20 + slot], view.offset)
+        assert view.memory is not None, "a view without memory cannot run"
+        self.memory[number, slot] = MEMORIES.index(view.memory)
+        _set(self.affine[number, OFFSET.start + slot], view.offset)
         self.by_box[slot, :, number] = operand.by_box
         self.by_read[slot, :, number] = operand.by_read
         if view.ring is not None:
@@ -222,24 +221,7 @@ class _Statics:
             self.wrap[:, slot, number] = around.dim, around.size, view.strides[around.dim]
             _set(self.phase[slot, number], around.phase)
 
-    def _set_events(self, number: int, instruction: Instruction) -> None:
-        affine = self.affine[number]
-        assert len(instruction.waits) <= WAITS, "more waits than an instruction has"
-        for slot, wait in enumerate(instruction.waits):
-            _set(affine[WAIT.start + slot], wait.value)
-        if isinstance(instruction, Copy) and instruction.peer is not None:
-            _set(affine[PEER], instruction.peer)
-
-    def memory(self) -> Ints:
-        memory = np.full((len(self.forms), OPERANDS), NO_MEMORY, np.int64)
-        for row, its_form in zip(memory, self.forms, strict=True):
-            for slot, operand in enumerate(its_form.operands):
-                if operand is not None:
-                    assert operand.view.memory is not None, "a view without memory cannot run"
-                    row[slot] = MEMORIES.index(operand.view.memory)
-        return memory
-
-    def rows(self, seq: Ints, chosen: Ints, units: tuple[Ints, Ints], memory: Ints, cores: int) -> Rows:
+    def rows(self, seq: Ints, chosen: Ints, units: tuple[Ints, Ints], cores: int) -> Rows:
         """The table of the instructions that are `chosen`, on `units` (cluster, core)."""
         static = np.repeat(np.arange(len(self.parts)), [len(part.keys) for part in self.parts])
         mine = np.flatnonzero(chosen[static])
@@ -249,7 +231,7 @@ class _Statics:
         value = self._values(static, index, units)
         box = self._box(static, value)
         seen = self._seen(static, value, box)
-        address, place = self._operands(static, index, value, box, seen, memory, units, cores)
+        address, place = self._operands(static, index, value, box, seen, units, cores)
         split = self._go_around(static, index, units, box, seen, address)
         is_first, is_last = self._accumulates(static, index)
         takes_part = np.ones((len(static), len(units[0])), bool)
@@ -299,9 +281,8 @@ class _Statics:
                     first[d, rows], needed[d, rows] = low, high - low
 
     def _operands(
-        self, static: Ints, index: Ints, value: Ints, box: _Box, seen: _Seen, memory: Ints,
-        units: tuple[Ints, Ints], cores: int,
-    ) -> tuple[Ints, Ints]:  # fmt: skip
+        self, static: Ints, index: Ints, value: Ints, box: _Box, seen: _Seen, units: tuple[Ints, Ints], cores: int
+    ) -> tuple[Ints, Ints]:
         address = value[OFFSET].copy()
         for slot in range(OPERANDS):
             for moves, by in ((box.cut, self.by_box), (seen.moved, self.by_read)):
@@ -309,7 +290,7 @@ class _Statics:
                     address[slot] += by[slot, d, static, None] * moves[d]
         address += self._ring_bytes(static, index)[:, :, None]
         place = np.zeros_like(address)
-        kind = memory[static].T
+        kind = self.memory[static].T
         place[kind == SRAM] = units[0]
         on_core = np.isin(kind, (NRAM, WRAM))
         place[on_core] = units[0] * cores + units[1]

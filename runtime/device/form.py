@@ -17,31 +17,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from frustum.dialects.extents import replaced
+from frustum.dialects.isa import program as p
 from frustum.dialects.isa.format import FIELDS_OF_TYPE
-from frustum.dialects.isa.program import (
-    CORE_ENGINES,
-    ELEMENT_BYTES,
-    FETCHES,
-    ZERO,
-    Affine,
-    Conv,
-    Copy,
-    Four,
-    Instruction,
-    Lrn,
-    Pool,
-    Reduce,
-    Resize,
-    Span,
-    TableLoad,
-    View,
-    Wait,
-)
 
 Int = Any
 """An int, or an array of them."""
 Ints = np.ndarray
-STILL: Four = (0, 0, 0, 0)
+STILL: p.Four = (0, 0, 0, 0)
 SAME = (None,) * 4
 Slot: TypeAlias = tuple[bool, int, int]
 """A counter: whether it is a core's, its slot, the core (of the chip) or cluster it belongs to."""
@@ -53,13 +35,13 @@ FAR = 1 << 40
 class ReadWindow:
     """Positions of one dimension of the read operand; `nominal` is the position its view's offset points at."""
 
-    start: Affine
-    nominal: Affine
+    start: p.Affine
+    nominal: p.Affine
     stride: int
     size: int
     extent: int
     bound: int
-    limit: Affine | None
+    limit: p.Affine | None
 
 
 class When(Enum):
@@ -101,9 +83,9 @@ class Operand:
     """One operand: `by_box` and `by_read` are the bytes its address moves for each position by which the lower end
     of the box (of the read positions) is clipped; it is touched along `axes` by `strides`."""
 
-    view: View
-    by_box: Four
-    by_read: Four
+    view: p.View
+    by_box: p.Four
+    by_read: p.Four
     reads: When
     writes: When
     axes: Axes
@@ -113,7 +95,7 @@ class Operand:
 
     @property
     def element_bytes(self) -> int:
-        return ELEMENT_BYTES[self.view.element]
+        return p.ELEMENT_BYTES[self.view.element]
 
     @property
     def is_written(self) -> bool:
@@ -126,7 +108,7 @@ class Form:
     `fills`: the box's lower ends are not cut at 0 nor its upper ends at the bound; `operands`: in the order of the
     instruction's views, None where one is absent."""
 
-    spans: tuple[Span, ...] = ()
+    spans: tuple[p.Span, ...] = ()
     windows: tuple[ReadWindow | None, ...] = ()
     operands: tuple[Operand | None, ...] = ()
     fills: bool = False
@@ -139,21 +121,21 @@ def form(instruction: Any) -> Form:
     Of one without a function below `out_view` is written and all other views are read, each where the box says.
     """
     declared = FIELDS_OF_TYPE[type(instruction)]
-    assert not any(field.type is Span for field in declared), f"no form of {type(instruction).__name__}"
-    views = {field.name: getattr(instruction, field.name) for field in declared if field.type is View}
+    assert not any(field.type is p.Span for field in declared), f"no form of {type(instruction).__name__}"
+    views = {field.name: getattr(instruction, field.name) for field in declared if field.type is p.View}
     operands = (_result(view) if name == "out_view" else _source(view) for name, view in views.items())
     return Form(instruction.box.spans, SAME, tuple(operands)) if views else Form()
 
 
 @form.register
-def _(instruction: TableLoad) -> Form:
-    one, all_bytes = Span(ZERO, 1, 1), Span(ZERO, instruction.bytes, instruction.bytes)
+def _(instruction: p.TableLoad) -> Form:
+    one, all_bytes = p.Span(p.ZERO, 1, 1), p.Span(p.ZERO, instruction.bytes, instruction.bytes)
     return Form((one, one, one, all_bytes), SAME, (_source(instruction.src_view),))
 
 
 @form.register
-def _(instruction: Copy) -> Form:
-    source, element = _source(instruction.src_view, is_whole=True), ELEMENT_BYTES[instruction.src_view.element]
+def _(instruction: p.Copy) -> Form:
+    source, element = _source(instruction.src_view, is_whole=True), p.ELEMENT_BYTES[instruction.src_view.element]
     if instruction.expand is not None:
         slot = (Along("fixed", instruction.expand // element),)
         source = replace(source, axes=slot, strides=(element,))
@@ -162,7 +144,7 @@ def _(instruction: Copy) -> Form:
 
 
 @form.register
-def _(instruction: Conv) -> Form:
+def _(instruction: p.Conv) -> Form:
     """Input, weights and numbers for each output channel do not lie like the output."""
     weight, view, channels = instruction.weight_view, instruction.in_view, instruction.channels
     rows, cols = _windows(instruction)
@@ -170,7 +152,7 @@ def _(instruction: Conv) -> Form:
     groups = [(Along("groups", outputs_per_group(instruction)), channels.extent * others[0])] * (instruction.groups > 1)
     taps = (Along("fixed", taps) for taps in instruction.kernel)
 
-    def beside(view: View | None, reads: When, axes: Axes = BOX, writes: When = When.NEVER) -> Operand | None:
+    def beside(view: p.View | None, reads: When, axes: Axes = BOX, writes: When = When.NEVER) -> Operand | None:
         if view is None:
             return None
         strides = view.strides if axes is BOX else view.strides[1:2]
@@ -196,7 +178,7 @@ def _(instruction: Conv) -> Form:
 
 
 @form.register
-def _(instruction: Pool) -> Form:
+def _(instruction: p.Pool) -> Form:
     spans = instruction.box.spans
     rows, cols = _windows(instruction)
     operands = (_source(instruction.in_view), _result(instruction.out_view))
@@ -204,7 +186,7 @@ def _(instruction: Pool) -> Form:
 
 
 @form.register
-def _(instruction: Reduce) -> Form:
+def _(instruction: p.Reduce) -> Form:
     spans = instruction.box.spans
     out = instruction.out_view
     read = When.NEVER if instruction.accumulate is None else When.NOT_FIRST
@@ -213,7 +195,7 @@ def _(instruction: Reduce) -> Form:
 
 
 @form.register
-def _(instruction: Lrn) -> Form:
+def _(instruction: p.Lrn) -> Form:
     spans, given = instruction.box.spans, instruction.channels
     first = spans[1].start - (instruction.size - 1) // 2
     channels = ReadWindow(first, given.start, 1, instruction.size, given.extent, given.bound, given.limit)
@@ -222,44 +204,44 @@ def _(instruction: Lrn) -> Form:
 
 
 @form.register
-def _(instruction: Resize) -> Form:
+def _(instruction: p.Resize) -> Form:
     spans = instruction.box.spans
     rows, cols = (_window(span, 0, span.extent) for span in (instruction.rows, instruction.cols))
     operands = (_source(instruction.in_view), _result(instruction.out_view))
     return Form(spans, (None, None, rows, cols), operands)
 
 
-def _source(view: View, is_whole: bool = False) -> Operand:
+def _source(view: p.View, is_whole: bool = False) -> Operand:
     return Operand(view, STILL, _moves(view), When.ALWAYS, When.NEVER, READ, view.strides, is_whole)
 
 
-def _result(view: View, writes: When = When.ALWAYS, is_whole: bool = False) -> Operand:
+def _result(view: p.View, writes: When = When.ALWAYS, is_whole: bool = False) -> Operand:
     return Operand(view, _moves(view), STILL, When.NEVER, writes, BOX, view.strides, is_whole)
 
 
-def _moves(view: View) -> Four:
+def _moves(view: p.View) -> p.Four:
     """The strides; 0 where the view wraps: there the address follows from the position itself."""
     if view.wrap is None:
         return view.strides
     return replaced(view.strides, view.wrap.dim, 0)
 
 
-def _window(span: Span, stride: int, size: int) -> ReadWindow:
+def _window(span: p.Span, stride: int, size: int) -> ReadWindow:
     return ReadWindow(span.start, span.start, stride, size, span.extent, span.bound, span.limit)
 
 
-def _windows(instruction: Conv | Pool) -> tuple[ReadWindow, ReadWindow]:
+def _windows(instruction: p.Conv | p.Pool) -> tuple[ReadWindow, ReadWindow]:
     """Rows and columns under the kernel."""
     sizes = [(k - 1) * d + 1 for k, d in zip(instruction.kernel, instruction.dilations, strict=True)]
     (v, h), (tall, wide) = instruction.strides, sizes
     return _window(instruction.rows, v, tall), _window(instruction.cols, h, wide)
 
 
-def outputs_per_group(conv: Conv) -> int:
+def outputs_per_group(conv: p.Conv) -> int:
     return conv.box.extent[1] // conv.groups
 
 
-def groups_of(conv: Conv, outputs: Int) -> Int:
+def groups_of(conv: p.Conv, outputs: Int) -> Int:
     """How many groups a clipped box of so many output channels still has: groups are cut whole."""
     if conv.groups == 1:
         return 1 + 0 * outputs
@@ -267,7 +249,7 @@ def groups_of(conv: Conv, outputs: Int) -> Int:
     return outputs // outputs_per_group(conv)
 
 
-def _group_move(instruction: Conv) -> int:
+def _group_move(instruction: p.Conv) -> int:
     """Bytes by which the input moves for each output channel cut at the lower end: whole groups are cut."""
     if instruction.groups == 1:
         return 0
@@ -282,16 +264,16 @@ def _group_move(instruction: Conv) -> int:
 # --- counters ----------------------------------------------------------------------------------------------
 
 
-def is_on_core(instruction: Instruction) -> bool:
-    return instruction.engine in CORE_ENGINES
+def is_on_core(instruction: p.Instruction) -> bool:
+    return instruction.engine in p.CORE_ENGINES
 
 
-def reaches_all_clusters(instruction: Instruction) -> bool:
+def reaches_all_clusters(instruction: p.Instruction) -> bool:
     """Whether cluster 0 executes the instruction for all clusters."""
-    return isinstance(instruction, FETCHES) or (isinstance(instruction, Copy) and instruction.multicast)
+    return isinstance(instruction, p.FETCHES) or (isinstance(instruction, p.Copy) and instruction.multicast)
 
 
-def watched(wait: Wait, on_core: bool, unit: int, clusters: int, cores: int) -> list[Slot]:
+def watched(wait: p.Wait, on_core: bool, unit: int, clusters: int, cores: int) -> list[Slot]:
     """The counters that a wait of this unit (core or cluster) looks at."""
     cluster = unit // cores if on_core else unit
     match wait.scope:
@@ -306,7 +288,7 @@ def watched(wait: Wait, on_core: bool, unit: int, clusters: int, cores: int) -> 
     return [(False, wait.slot, other) for other in range(clusters)]
 
 
-def reached(instruction: Instruction, unit: int, clusters: int) -> list[Slot]:
+def reached(instruction: p.Instruction, unit: int, clusters: int) -> list[Slot]:
     """The counters that the signal of this unit reaches, if there is one."""
     if instruction.signal is None:
         return []

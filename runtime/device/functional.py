@@ -15,7 +15,6 @@ import numpy as np
 from frustum.dialects.isa.program import Conv, Instruction
 from frustum.runtime.device import matrix, vector  # noqa: F401  (they register their effects)
 from frustum.runtime.device.addresses import Addresses
-from frustum.runtime.device.blas import single_threaded
 from frustum.runtime.device.copies import copies, is_plain
 from frustum.runtime.device.effects import BASE, LEAD, STEPS, Call, effect
 from frustum.runtime.device.expand import Expanded, Rows
@@ -24,6 +23,7 @@ from frustum.runtime.device.group import Calls, group
 from frustum.runtime.device.memory import Memories, bases
 from frustum.runtime.device.product_table import are_products, product_table
 from frustum.runtime.device.products import Products
+from frustum.runtime.kernels.convolution import in_two, single_threaded
 from frustum.runtime.progress import REPORTS, Progress
 
 Effect = Callable[[Any, Call], None]
@@ -120,19 +120,11 @@ class ExecutionPlan:
         if other is None or not self._in_halves[group]:
             self._do(memories, static, numbers, table)
             return
-        first, second = _halves(numbers)
-        future = other.submit(self._do_quietly, memories, static, first, table)
-        self._do(memories, static, second, table)
-        future.result()
+        in_two(other, lambda half: self._do(memories, static, half, table), *_halves(numbers))
 
     def _do(self, memories: Memories, static: int, numbers: list[int], table: Addresses | None) -> None:
         work = Call(memories, self._kinds[static], self._copied[static], numbers, table)
         self._effects[static](self._instructions[static], work)
-
-    def _do_quietly(self, memories: Memories, static: int, numbers: list[int], table: Addresses | None) -> None:
-        """`_do` in another thread, which does not inherit that overflows are no errors here."""
-        with np.errstate(all="ignore"):
-            self._do(memories, static, numbers, table)
 
 
 def _nothing() -> None:

@@ -23,8 +23,17 @@ from frustum.dialects.target import MatrixUnit
 from frustum.dialects.target.durations import matrix_work
 from frustum.runtime.device.effects import Call
 from frustum.runtime.device.form import Ints, groups_of
-from frustum.runtime.device.matrix import IN, OUT, WEIGHT, WEIGHT_ZERO, convolve, input_strides, way_out
-from frustum.runtime.kernels import Array, widen
+from frustum.runtime.device.matrix import (
+    IN,
+    OUT,
+    accumulators,
+    convolve,
+    input_strides,
+    way_out,
+    weights_of,
+    wide,
+)
+from frustum.runtime.kernels import Array
 from frustum.runtime.time.work import windows_of
 
 Piece = tuple[int, int, int]
@@ -75,7 +84,7 @@ class LineBuffers:
         self.counts.discarded += units * runs * (run.windows - len(numbers))
         sums = sums.reshape(*shape[:-4], outputs, runs, run.windows)[..., numbers]
         result = np.moveaxis(sums.reshape(*shape[:-4], outputs, images, rows, columns), -4, -3)
-        return result if result.dtype == np.float32 else result.astype(np.int64)
+        return accumulators(result)
 
     def _count_in_closed_form(self, conv: Conv, work: Call) -> None:
         if conv.line_mode == "channels_last" and self._set_ups.get(id(conv)) is not None:
@@ -146,7 +155,7 @@ class _LineRun:
     def sums(self, lead: tuple[int, ...]) -> Array:
         """Accumulators `[units..., co, windows]` of all runs, windows to be discarded included."""
         conv, outputs = self.conv, self.work.extent[1]
-        weights = self.weights(lead)
+        weights = weights_of(conv, self.work)
         result = np.zeros((*lead, outputs, self.runs * self.run.windows), weights.dtype)
         if weights.size == 0:
             return result
@@ -159,18 +168,6 @@ class _LineRun:
                     self.add(part, weights[..., chosen, :, row, :], pieces, group, row)
             first += count
         return result
-
-    def weights(self, lead: tuple[int, ...]) -> Array:
-        """`[units..., co, ci, kh, kw]`, less their zero points."""
-        conv, outputs = self.conv, self.work.extent[1]
-        shape = (1, outputs, self.work.read[1], *conv.kernel)
-        weights = self.work.view(WEIGHT, conv.weight_view, shape, (0, *conv.weight_view.strides))
-        wide = _wide(weights.reshape(*lead, *shape[1:]))
-        view = conv.weight_zero_view
-        if view is None:
-            return wide
-        zeros = self.work.view(WEIGHT_ZERO, view, (1, outputs), (0, view.strides[1]))
-        return wide - zeros.reshape(*lead, outputs)[..., None, None, None]
 
     def slices(self) -> Iterator[tuple[int, slice]]:
         """The output channels of each pass: at most Q, of one group."""
@@ -217,7 +214,7 @@ class _LineRun:
         assert count <= stop - start, "a block is one piece of memory"
         base = lowest + group * group_bytes
         shape, strides = (1, 1, channels, count), (0, 0, channel_bytes, step)
-        read = _wide(work.view(IN, conv.in_view, shape, strides, base)[..., 0, 0, :, :]) - conv.in_zero
+        read = wide(work.view(IN, conv.in_view, shape, strides, base)[..., 0, 0, :, :], conv.in_zero)
         block = np.zeros((*read.shape[:-1], stop - start), read.dtype)
         if is_read.any():
             block[..., is_read] = read[..., (move[is_read] - lowest) // step if step else 0 * move[is_read]]
@@ -242,8 +239,3 @@ class _LineRun:
         if is_map.any():
             between &= (move > move[is_map].min()) & (move < move[is_map].max())
         return move, is_map | (between & is_map.any())
-
-
-def _wide(x: Array) -> Array:
-    """In a type that sums products exactly as the accumulators do: f32, for integers f64."""
-    return x.astype(np.float64) if x.dtype.kind == "i" else widen(x)

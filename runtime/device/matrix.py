@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from frustum.dialects.extents import Extents
@@ -12,8 +10,8 @@ from frustum.runtime.device.addresses import buffer_elements
 from frustum.runtime.device.effects import Call, effect, store
 from frustum.runtime.device.form import Ints, groups_of
 from frustum.runtime.device.memory import DTYPES
-from frustum.runtime.device.vector import store_real
-from frustum.runtime.kernels import Array, conv, integer, unary, widen
+from frustum.runtime.device.vector import acted, store_real
+from frustum.runtime.kernels import Array, conv, integer, widen
 
 IN, WEIGHT, BIAS, ACC, OUT, WEIGHT_ZERO, MULTIPLIER, RESIDUAL = range(8)
 GATHERED_ELEMENTS = 1 << 22
@@ -50,9 +48,7 @@ def way_out(instruction: Conv, work: Call, result: Array) -> None:
         return
     if instruction.residual_view is not None:
         result += work.view(RESIDUAL, instruction.residual_view, work.extent)
-    if instruction.act is not None:
-        result = unary(instruction.act.kind, result, instruction.act.alpha, instruction.act.beta)
-    store(target, result)
+    store(target, acted(instruction.act, result))
 
 
 def _requantised(instruction: Conv, work: Call, acc: Array, target: Array) -> None:
@@ -62,14 +58,14 @@ def _requantised(instruction: Conv, work: Call, acc: Array, target: Array) -> No
     made = integer.requantise(acc, multiplier, instruction.out_zero, target.dtype)
     act = instruction.act
     if instruction.residual_view is None:
-        target[...] = made if act is None else unary(act.kind, made.astype(np.float32), act.alpha, act.beta)
+        target[...] = made if act is None else acted(act, made.astype(np.float32))
         return
     assert instruction.scales is not None
     first, own, _ = instruction.scales
     residual = work.view(RESIDUAL, instruction.residual_view, work.extent)
     total = integer.dequantize(made, first.scale, first.zero)
     total += integer.dequantize(residual, own.scale, own.zero)
-    store_real(target, total if act is None else unary(act.kind, total, act.alpha, act.beta), instruction.scales)
+    store_real(target, acted(act, total), instruction.scales)
 
 
 def _per_channel(work: Call, slot: int, view: View) -> Array:
@@ -88,18 +84,15 @@ def _products(instruction: Conv, work: Call) -> Array:
     weight = work.view(
         WEIGHT, instruction.weight_view, (1, outputs, channels, *kernel), (0, *instruction.weight_view.strides)
     )
-    pads = (work.low[2], work.low[3], work.high[2], work.high[3])
-    if is_integer:
-        view = instruction.weight_zero_view
-        zeros = None if view is None else work.view(WEIGHT_ZERO, view, (1, outputs), (0, view.strides[1]))
-        return integer.conv(
-            _input(instruction, work, groups), weight, x_zero=instruction.in_zero, w_zero=zeros,
-            strides=instruction.strides, pads=pads, dilations=instruction.dilations, groups=groups,
-        )  # fmt: skip
-    return conv(
-        _input(instruction, work, groups), weight, strides=instruction.strides, pads=pads,
-        dilations=instruction.dilations, groups=groups,
-    )  # fmt: skip
+    source, pads = _input(instruction, work, groups), (*work.low[2:], *work.high[2:])
+    windows = {
+        "strides": instruction.strides, "pads": pads, "dilations": instruction.dilations, "groups": groups,
+    }  # fmt: skip
+    if not is_integer:
+        return conv(source, weight, **windows)
+    view = instruction.weight_zero_view
+    zeros = None if view is None else work.view(WEIGHT_ZERO, view, (1, outputs), (0, view.strides[1]))
+    return integer.conv(source, weight, x_zero=instruction.in_zero, w_zero=zeros, **windows)
 
 
 def _no_products(instruction: Conv, work: Call) -> Array:
@@ -119,8 +112,9 @@ def gathered(conv: Conv, work: Call) -> Array:
         return _no_products(conv, work)
     threads = work.addresses.threads(groups, images, rows, columns).reshape(groups, -1)
     rel = work.addresses.products(channels).reshape(-1)
-    memory, weights = _buffer(conv, work, groups), _weights(conv, work, groups)
+    memory = _buffer(conv, work, groups)
     units, per_group = len(memory), outputs // groups
+    weights = weights_of(conv, work).reshape(units, groups, per_group, len(rel)).swapaxes(2, 3)
     sums = np.zeros((units, groups, threads.shape[1], per_group), memory.dtype)
     most = max(1, GATHERED_ELEMENTS // (units * len(rel)))
     for group in range(groups):
@@ -128,7 +122,7 @@ def gathered(conv: Conv, work: Call) -> Array:
     lead = work.view(OUT, conv.out_view, work.extent).shape[:-4]
     apart = sums.reshape(*lead, groups, images, rows, columns, per_group)
     made = np.moveaxis(apart, (-5, -1), (-4, -3))  # images, groups, outputs of each, rows, columns
-    return np.ascontiguousarray(made).reshape(*lead, images, outputs, rows, columns)
+    return accumulators(np.ascontiguousarray(made).reshape(*lead, images, outputs, rows, columns))
 
 
 def _buffer(conv: Conv, work: Call, groups: int) -> Array:
@@ -138,7 +132,7 @@ def _buffer(conv: Conv, work: Call, groups: int) -> Array:
     steps = (n, c * conv.channels.extent, c, h, w)
     shape = (work.extent[0], groups, *work.read[1:])
     held = work.view(IN, view, shape, steps)
-    held = _wide(held.reshape(-1, *shape), conv.in_zero)
+    held = wide(held.reshape(-1, *shape), conv.in_zero)
     elements = buffer_elements(conv, work.extent, work.read, work.low, work.high)
     memory = np.zeros((len(held), elements), held.dtype)
     start = (work.low[2] * h + work.low[3] * w) // size
@@ -147,24 +141,26 @@ def _buffer(conv: Conv, work: Call, groups: int) -> Array:
     return memory
 
 
-def _weights(conv: Conv, work: Call, groups: int) -> Array:
-    """`[units, groups, products, outputs of a group]`, less their zero points."""
-    outputs, channels = work.extent[1], work.read[1]
-    shape = (outputs, channels, *conv.kernel)
+def accumulators(sums: Array) -> Array:
+    """In the type of accumulators: f32, of integers i64."""
+    return sums if sums.dtype == np.float32 else sums.astype(np.int64)
+
+
+def weights_of(conv: Conv, work: Call) -> Array:
+    """`[units..., co, ci, kh, kw]`, less their zero points."""
+    shape = (1, work.extent[1], work.read[1], *conv.kernel)
     lead = work.view(OUT, conv.out_view, work.extent).shape[:-4]
     zeros: Array | int = 0
-    its = conv.weight_zero_view
-    if its is not None:
-        zeros = work.view(WEIGHT_ZERO, its, (outputs, 1, 1, 1), (its.strides[1], 0, 0, 0))
-    given = np.broadcast_to(_wide(work.view(WEIGHT, conv.weight_view, shape), zeros), (*lead, *shape))
-    return given.reshape(-1, groups, outputs // groups, math.prod(shape[1:])).swapaxes(2, 3)
+    view = conv.weight_zero_view
+    if view is not None:
+        zeros = work.view(WEIGHT_ZERO, view, (*shape[:2], 1, 1, 1), (0, view.strides[1], 0, 0, 0))
+    given = work.view(WEIGHT, conv.weight_view, shape, (0, *conv.weight_view.strides))
+    return wide(given, zeros).reshape(*lead, *shape[1:])
 
 
-def _wide(values: Array, zero: Array | int) -> Array:
-    """In f32; integers in i64, as distances from their zero point."""
-    if values.dtype.kind == "i":
-        return values.astype(np.int64) - np.asarray(zero, np.int64)
-    return np.asarray(widen(values))
+def wide(values: Array, zero: Array | int) -> Array:
+    """In a type that sums products exactly as the accumulators do: f32, for integers (less their zero point) f64."""
+    return np.subtract(values, zero, dtype=np.float64) if values.dtype.kind == "i" else np.asarray(widen(values))
 
 
 def _input(instruction: Conv, work: Call, groups: int) -> Array:

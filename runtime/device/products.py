@@ -19,6 +19,7 @@ from frustum.runtime.device.memory import Memories
 from frustum.runtime.device.product_table import IN_PLANE, WEIGHT_PLANE, ProductTable
 from frustum.runtime.kernels import Array, unary
 from frustum.runtime.kernels import product_loop as c
+from frustum.runtime.kernels.convolution import in_two
 
 COLUMNS_BYTES = 2 << 20
 """Bytes of columns and results at a time, so that they stay in the caches."""
@@ -46,15 +47,8 @@ class Products:
         if other is None or outer * inner == 1 or outer * inner * _products(self._numbers[group]) < LARGE:
             self._run(memories, group, whole, self._lanes[0])
             return
-        first, second = _halves(whole)
-        future = other.submit(self._run_quietly, memories, group, first, self._lanes[1])
-        self._run(memories, group, second, self._lanes[0])
-        future.result()
-
-    def _run_quietly(self, memories: Memories, group: int, part: Part, lane: _Lane) -> None:
-        """`_run` in another thread, which does not inherit that overflows are no errors here."""
-        with np.errstate(all="ignore"):
-            self._run(memories, group, part, lane)
+        halves = zip(_halves(whole), reversed(self._lanes), strict=True)
+        in_two(other, lambda half: self._run(memories, group, *half), *halves)
 
     def _run(self, memories: Memories, group: int, part: Part, lane: _Lane) -> None:
         """As many units at a time as the caches hold, or some rows of one that is too large."""

@@ -6,26 +6,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from frustum.dialects.isa.program import Act, Binary, Lrn, Pool, Reduce, Resize, Scales, Softmax, Unary, View
-from frustum.runtime.device.effects import Call, effect, store
-from frustum.runtime.kernels import (
-    Array,
-    ResizedAxis,
-    average_pool,
-    binary,
-    integer,
-    lrn,
-    max_pool,
-    reduce,
-    resize,
-    softmax,
-    unary,
-    widen,
+from frustum.dialects.isa.program import (
+    Act,
+    Binary,
+    Lrn,
+    Pool,
+    Reduce,
+    Resize,
+    Scales,
+    Softmax,
+    Unary,
+    View,
 )
+from frustum.runtime import kernels
+from frustum.runtime.device.effects import Call, effect, store
+from frustum.runtime.kernels import Array, integer, unary, widen
 
 IN, OUT = 0, 1
 A, B, BINARY_OUT = 0, 1, 2
 RANK = 4
+Written = Pool | Unary | Binary | Softmax | Lrn | Resize
+"""What writes its whole box at once."""
 
 
 @effect.register
@@ -33,42 +34,38 @@ def pool(instruction: Pool, work: Call) -> None:
     """Largest element or mean of each window; what lies beyond `pad_high` never counts in a mean."""
     source = real(work, IN, instruction.in_view, work.read, instruction.scales)
     (top, left), (bottom, right) = work.low[2:], work.high[2:]
+    counted = min(bottom, instruction.pad_high[0]), min(right, instruction.pad_high[1])
+    windows = {
+        "strides": instruction.strides, "dilations": instruction.dilations, "pads": (top, left, *counted),
+        "ceil_pads": (bottom - counted[0], right - counted[1]),
+    }  # fmt: skip
     if instruction.kind == "max":
-        result = max_pool(
-            source, instruction.kernel, strides=instruction.strides, pads=(top, left, bottom, right),
-            dilations=instruction.dilations,
-        )  # fmt: skip
+        result = kernels.max_pool(source, instruction.kernel, **windows)
     else:
-        counted = min(bottom, instruction.pad_high[0]), min(right, instruction.pad_high[1])
-        result = average_pool(
-            source, instruction.kernel, strides=instruction.strides, pads=(top, left, *counted),
-            dilations=instruction.dilations, ceil_pads=(bottom - counted[0], right - counted[1]),
-            count_include_pad=instruction.include_pad,
-        )  # fmt: skip
-    target = work.view(OUT, instruction.out_view, work.extent)
-    store_real(target, _acted(instruction.act, result), instruction.scales)
+        include_pad = instruction.include_pad
+        result = kernels.average_pool(source, instruction.kernel, count_include_pad=include_pad, **windows)
+    _put(work, instruction, acted(instruction.act, result))
 
 
 @effect.register
 def of_each(instruction: Unary, work: Call) -> None:
     source = real(work, IN, instruction.in_view, work.extent, instruction.scales)
     result = unary(instruction.kind, source, instruction.alpha, instruction.beta)
-    store_real(work.view(OUT, instruction.out_view, work.extent), result, instruction.scales)
+    _put(work, instruction, result)
 
 
 @effect.register
 def of_pairs(instruction: Binary, work: Call) -> None:
     a = real(work, A, instruction.a_view, work.extent, instruction.scales)
     b = real(work, B, instruction.b_view, work.extent, instruction.scales)
-    result = _acted(instruction.act, binary(instruction.kind, a, b))
-    store_real(work.view(BINARY_OUT, instruction.out_view, work.extent), result, instruction.scales)
+    _put(work, instruction, acted(instruction.act, kernels.binary(instruction.kind, a, b)), BINARY_OUT)
 
 
 @effect.register
 def normalise(instruction: Softmax, work: Call) -> None:
     source = real(work, IN, instruction.in_view, work.extent, instruction.scales)
-    result = softmax(source, instruction.axis - RANK)
-    store_real(work.view(OUT, instruction.out_view, work.extent), result, instruction.scales)
+    result = kernels.softmax(source, instruction.axis - RANK)
+    _put(work, instruction, result)
 
 
 @effect.register
@@ -76,7 +73,7 @@ def fold(instruction: Reduce, work: Call) -> None:
     """Sum, maximum or minimum over axes; a mean is a sum scaled in the last pass."""
     kind = "sum" if instruction.kind == "mean" else instruction.kind
     axes = tuple(axis - RANK for axis in instruction.axes)
-    result = reduce(kind, real(work, IN, instruction.in_view, work.extent, instruction.scales), axes)
+    result = kernels.reduce(kind, real(work, IN, instruction.in_view, work.extent, instruction.scales), axes)
     target = work.view(OUT, instruction.out_view, result.shape[-RANK:])
     if not work.is_first:
         combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[kind]
@@ -90,22 +87,21 @@ def fold(instruction: Reduce, work: Call) -> None:
 def local_response(instruction: Lrn, work: Call) -> None:
     """The neighbours at hand include all that the outputs need, so that the outputs are a part of the result."""
     source = real(work, IN, instruction.in_view, work.read, instruction.scales)
-    result = lrn(source, instruction.size, instruction.alpha, instruction.beta, instruction.bias)
+    result = kernels.lrn(source, instruction.size, instruction.alpha, instruction.beta, instruction.bias)
     first = work.lower[1] - work.origin[1]
     part = result[..., first : first + work.extent[1], :, :]
-    store_real(work.view(OUT, instruction.out_view, work.extent), part, instruction.scales)
+    _put(work, instruction, part)
 
 
 @effect.register
 def rescale(instruction: Resize, work: Call) -> None:
     source = real(work, IN, instruction.in_view, work.read, instruction.scales)
-    rows, columns = (
-        ResizedAxis(instruction.scale[d - 2], instruction.offset[d - 2], span.bound, work.lower[d], work.origin[d])
-        for d, span in ((2, instruction.rows), (3, instruction.cols))
-    )
-    size = (work.extent[2], work.extent[3])
-    result = resize(source, size, (rows, columns), mode=instruction.mode, rounding=instruction.rounding)
-    store_real(work.view(OUT, instruction.out_view, work.extent), result, instruction.scales)
+    spans, first, origin = (instruction.rows, instruction.cols), work.lower[2:], work.origin[2:]
+    facts = zip(instruction.scale, instruction.offset, (span.bound for span in spans), first, origin, strict=True)
+    rows, columns = (kernels.ResizedAxis(*each) for each in facts)
+    size = work.extent[2], work.extent[3]
+    result = kernels.resize(source, size, (rows, columns), mode=instruction.mode, rounding=instruction.rounding)
+    _put(work, instruction, result)
 
 
 def real(work: Call, slot: int, view: View, shape: Sequence[int], scales: Scales | None) -> Array:
@@ -118,6 +114,11 @@ def real(work: Call, slot: int, view: View, shape: Sequence[int], scales: Scales
     return integer.dequantize(source, scales[slot].scale, scales[slot].zero)
 
 
+def _put(work: Call, instruction: Written, result: Array, slot: int = OUT) -> None:
+    """Write the numbers of the whole box."""
+    store_real(work.view(slot, instruction.out_view, work.extent), result, instruction.scales)
+
+
 def store_real(target: Array, result: Array, scales: Scales | None) -> None:
     """Write numbers, rounded to the type of the target or as the integers that stand for them."""
     if scales is None or target.dtype.kind != "i":
@@ -126,5 +127,6 @@ def store_real(target: Array, result: Array, scales: Scales | None) -> None:
     target[...] = integer.quantize(result, scales[-1].scale, scales[-1].zero, target.dtype)
 
 
-def _acted(act: Act | None, result: Array) -> Array:
+def acted(act: Act | None, result: Array) -> Array:
+    """What an activation on the way out makes of a result."""
     return result if act is None else unary(act.kind, result, act.alpha, act.beta)

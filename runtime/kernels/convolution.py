@@ -8,16 +8,26 @@ Depthwise ones of stride 1 copy whole maps per tap instead of rows: 1.5 times as
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from functools import cache
 from math import prod
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from frustum.runtime.kernels.maps import NO_PADS, Array, Pads, Pair, output_size, padded, widen, windows
 
+T = TypeVar("T")
 COLUMNS_BYTES = 8 << 20
 """Most bytes of columns a plain convolution copies at once: they stay in the last-level cache."""
 DEPTHWISE_COLUMNS_BYTES = 1 << 20
 """The same for a depthwise one, which reads each column only once: they stay in the second-level cache."""
+OPENBLAS_NAMES = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads")
+"""What OpenBLAS calls its functions in the wheels of numpy, newest first; {} is `get` or `set`."""
 
 
 def conv(
@@ -112,3 +122,49 @@ def matmul(a: Array, b: Array, *, trans_a: bool = False, trans_b: bool = False) 
     a, b = widen(a), widen(b)
     with np.errstate(all="ignore"):
         return np.matmul(a.swapaxes(-1, -2) if trans_a else a, b.swapaxes(-1, -2) if trans_b else b)
+
+
+# --- threads ---------------------------------------------------------------------------------------------
+# Products of tiles are too small to share: on two cores OpenBLAS with two threads took 1.2 to 5 s where one took 0.3 s
+# (ResNet-50 on `default`, other work on the machine), because its threads wait for each other spinning.
+
+
+def in_two(other: Executor, work: Callable[[T], None], first: T, second: T) -> None:
+    """Both halves of a work, the first on another thread, which does not inherit that overflows are no errors here."""
+
+    def quietly() -> None:
+        with np.errstate(all="ignore"):
+            work(first)
+
+    future = other.submit(quietly)
+    work(second)
+    future.result()
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """Products take one thread inside.  Does nothing where numpy brings no OpenBLAS of its own."""
+    found = _functions()
+    if found is None:
+        yield
+        return
+    get, put = found
+    before = get()
+    put(1)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+@cache
+def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """OpenBLAS's own functions to ask for and to set the number of threads."""
+    package = Path(np.__file__).parent
+    for folder in (package.parent / "numpy.libs", package / ".dylibs"):
+        for path in sorted(folder.glob("*openblas*")):
+            library = ctypes.CDLL(str(path))
+            for name in OPENBLAS_NAMES:
+                if hasattr(library, name.format("set")):
+                    return getattr(library, name.format("get")), getattr(library, name.format("set"))
+    return None

@@ -35,10 +35,10 @@ from frustum.passes.graph.quantise import QuantiseNetwork, separate_activations,
 from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.onnx.import_onnx import INT8
 from frustum.passes.weights import store_of
-from frustum.runtime.device.blas import single_threaded
 from frustum.runtime.diagnostics import node_name
 from frustum.runtime.host.oracle import random_inputs
 from frustum.runtime.kernels import Array, integer
+from frustum.runtime.kernels.convolution import single_threaded
 from frustum.runtime.model.chain import Interface, random_values
 from frustum.runtime.model.options import Request
 from frustum.runtime.model.request import words_of

@@ -7,10 +7,11 @@ import pytest
 from isa_cases import SIZES, Layout, agree, span
 
 from frustum.dialects.isa import program as p
-from frustum.runtime.device import blas, functional, products
+from frustum.runtime.device import functional, products
 from frustum.runtime.device.expand import expand
 from frustum.runtime.device.functional import ExecutionPlan
 from frustum.runtime.device.memory import AccessError, Memories
+from frustum.runtime.kernels import convolution
 
 A = p.Affine
 
@@ -85,17 +86,17 @@ def test_a_copy_outside_its_memory_does_not_run(engine, copies):
 
 
 def test_products_take_one_thread_inside_and_as_many_as_before_after_it():
-    found = blas._functions()
+    found = convolution._functions()
     if found is None:
         pytest.skip("this numpy brings no OpenBLAS")
     before = found[0]()
-    with blas.single_threaded():
+    with convolution.single_threaded():
         assert found[0]() == 1
         assert np.array_equal(np.ones((3, 3)) @ np.ones((3, 3)), np.full((3, 3), 3.0))
     assert found[0]() == before
 
 
 def test_without_an_openblas_nothing_is_set(monkeypatch):
-    monkeypatch.setattr(blas, "_functions", lambda: None)
-    with blas.single_threaded():
+    monkeypatch.setattr(convolution, "_functions", lambda: None)
+    with convolution.single_threaded():
         assert (np.ones((2, 2)) @ np.ones((2, 2)))[0, 0] == 2
