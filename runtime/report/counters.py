@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, ELEMENTS, MEMORIES, Conv, Element, External, Program
+from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, External, Program
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.runtime.device.expand import DRAM, OPERANDS, SIDES, Expanded, Rows
@@ -26,6 +26,12 @@ from frustum.runtime.time.work import Workload, fetched_bytes, start_bytes, work
 
 CLASSES = ("weight", "input", "output", "intermediate", "other")
 _WEIGHT, _INPUT, _OUTPUT, _INTERMEDIATE, _OTHER = range(len(CLASSES))
+_CLASS_OF = {
+    ("weight", False): _WEIGHT, ("input", False): _INPUT, ("output", True): _OUTPUT,
+    ("program", False): _OTHER, ("program", True): _OTHER,
+}  # fmt: skip
+"""By the class of a buffer, and whether it is written."""
+_INTEGERS = {"int8": "i8", "int16": "i16", "int32": "i32"}
 
 
 @dataclass(frozen=True)
@@ -121,20 +127,11 @@ def compression_bytes(externals: Sequence[External]) -> int:
 
 def roofline_cycles(target: Target, program: Program, compulsory: int) -> float:
     """The least cycles that the whole chip's multipliers and DRAM allow."""
-    width = ELEMENT_BYTES[_element(program.dtype)]
+    element = _INTEGERS.get(program.dtype, program.dtype)
+    (width,) = (size for name, size in ELEMENT_BYTES.items() if name == element)
     macs_per_cycle = target.total_cores * target.core.matrix.macs_per_cycle(width)
     bytes_per_cycle = target.chips * target.chip.dram.port_bytes_per_cycle
     return max(sum(program.useful_macs) / macs_per_cycle, compulsory / bytes_per_cycle)
-
-
-def _element(dtype: str) -> Element:
-    """The element type that a program's `dtype` means."""
-    known: dict[str, Element] = {"int8": "i8", "int16": "i16", "int32": "i32"}
-    if dtype in known:
-        return known[dtype]
-    found: list[Element] = [element for element in ELEMENTS if element == dtype]
-    assert found, f"no element type is called {dtype}"
-    return found[0]
 
 
 # --- DRAM --------------------------------------------------------------------------------------------------
@@ -182,20 +179,7 @@ class _Dram:
 
     def _class_of(self, external: External, *, writes: bool) -> int:
         is_passed = external.class_ in ("input", "output") and external.name in self.passed
-        return _INTERMEDIATE if is_passed else _class_of(external, writes=writes)
-
-
-def _class_of(external: External, *, writes: bool) -> int:
-    match external.class_:
-        case "weight" if not writes:
-            return _WEIGHT
-        case "input" if not writes:
-            return _INPUT
-        case "output" if writes:
-            return _OUTPUT
-        case "program":
-            return _OTHER
-    return _INTERMEDIATE
+        return _INTERMEDIATE if is_passed else _CLASS_OF.get((external.class_, writes), _INTERMEDIATE)
 
 
 # --- layers, memories, energy ------------------------------------------------------------------------------

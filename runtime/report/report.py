@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from frustum.dialects.isa.program import External, Program
+from frustum.dialects.isa.program import MEMORIES, External, Program, instructions
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj
 from frustum.runtime.report.counters import (
@@ -30,6 +30,13 @@ from frustum.runtime.report.flows import added, listed, together
 from frustum.runtime.time.timeline import Timeline
 
 SCHEMA = 1
+ON_CHIP = MEMORIES[1:]
+WEIGHT_SUMS = ("raw_bytes", "stored_bytes", "compressed_tensors", "shared_tensors")
+LINE_BUFFER = {
+    "writes": "line_writes", "writes_split": "line_writes_split", "compute_steps": "compute_steps",
+    "discarded": "discarded_windows",
+}  # fmt: skip
+"""What the report calls counters of the line buffers."""
 
 
 @dataclass(frozen=True)
@@ -190,61 +197,53 @@ def make_report(
     splitting = splitting or _one_after_the_other(runs)
     to_host, from_host = (host.to_host_bytes, host.from_host_bytes) if host else (0, 0)
     passing = _Passing(splitting.moved_bytes + to_host, splitting.moved_bytes + from_host)
-    dram = _dram(runs, passing)
-    return Report(
-        {
-            "schema": SCHEMA,
-            "model": model,
-            "target": target.name,
-            "dtype": dtype,
-            "policy": policy,
-            "clock_hz": target.clock_hz,
-            "dram": dram,
-            "cycles": _cycles(runs, target, dram["compressed_compulsory_bytes"], splitting.total_cycles),
-            "macs": {
-                "useful": sum(run.counters.useful_macs for run in runs),
-                "recomputed": sum(run.counters.recomputed_macs for run in runs),
-                "executed": sum(int(run.counters.layer_macs.sum()) for run in runs),
-            },
-            "engines": _engines(runs, splitting.total_cycles),
-            "flows": listed(added(run.counters.flows for run in runs)),
-            "peak_bytes": {
-                name: max((run.counters.peak_bytes[name] for run in runs), default=0)
-                for name in ("sram", "nram", "wram")
-            },
-            "energy_pj": _energy(runs, target, passing),
-            "line_buffer": {
-                "writes": sum(run.counters.line_writes for run in runs),
-                "writes_split": sum(run.counters.line_writes_split for run in runs),
-                "compute_steps": sum(run.counters.compute_steps for run in runs),
-                "discarded": sum(run.counters.discarded_windows for run in runs),
-            },
-            "address_cache": {
-                name: sum(run.counters.address_cache[name] for run in runs)
-                for name in ("tables", "loads", "evictions")
-            },
-            "layers": _layers(runs, layers),
-            "units": _units(runs, units),
-            "subgraphs": [
-                {
-                    "name": run.name,
-                    "executable_bytes": run.executable_bytes,
-                    "peak_sram_bytes": run.counters.peak_bytes["sram"],
-                    "chip": run.chip,
-                    "cycles": None if run.timeline is None else run.timeline.total_cycles,
-                    "start_cycle": None if run.timeline is None else run.start_cycle,
-                    "stop_cycle": None if run.timeline is None else run.start_cycle + run.timeline.total_cycles,
-                    "outputs": list(run.handed),
-                }
-                for run in runs
-            ],
-            "unsplit_peak_bytes": _unsplit(splitting),
-            "moved_between_chips_bytes": splitting.moved_bytes,
-            "host": _host(host, layers, target),
-            "check": asdict(check) if check else None,
-            "seconds": _seconds(seconds or Seconds()),
-        }
-    )
+    dram, peaks, uncut = _dram(runs, passing), [run.counters.peak_bytes for run in runs], splitting.unsplit_peak_bytes
+    data = {
+        "schema": SCHEMA, "model": model, "target": target.name, "dtype": dtype, "policy": policy,
+        "clock_hz": target.clock_hz,
+        "dram": dram,
+        "cycles": _cycles(runs, target, dram["compressed_compulsory_bytes"], splitting.total_cycles),
+        "macs": {
+            "useful": _total(runs, "useful_macs"),
+            "recomputed": _total(runs, "recomputed_macs"),
+            "executed": sum(int(run.counters.layer_macs.sum()) for run in runs),
+        },
+        "engines": _engines(runs, splitting.total_cycles),
+        "flows": listed(added(run.counters.flows for run in runs)),
+        "peak_bytes": {name: max((peak[name] for peak in peaks), default=0) for name in ON_CHIP},
+        "energy_pj": _energy(runs, target, passing),
+        "line_buffer": {name: _total(runs, counter) for name, counter in LINE_BUFFER.items()},
+        "address_cache": {
+            name: sum(run.counters.address_cache[name] for run in runs) for name in ("tables", "loads", "evictions")
+        },
+        "layers": _layers(runs, layers),
+        "units": _units(runs, units),
+        "subgraphs": [_subgraph(run) for run in runs],
+        "unsplit_peak_bytes": None if uncut is None else {name: uncut[name] for name in ON_CHIP},
+        "moved_between_chips_bytes": splitting.moved_bytes,
+        "host": _host(host, layers, target),
+        "check": asdict(check) if check else None,
+        "seconds": _seconds(seconds or Seconds()),
+    }  # fmt: skip
+    return Report(data)
+
+
+def _total(runs: Sequence[SubgraphRun], counter: str) -> int:
+    return sum(getattr(run.counters, counter) for run in runs)
+
+
+def _subgraph(run: SubgraphRun) -> dict[str, Any]:
+    cycles = None if run.timeline is None else run.timeline.total_cycles
+    return {
+        "name": run.name,
+        "executable_bytes": run.executable_bytes,
+        "peak_sram_bytes": run.counters.peak_bytes["sram"],
+        "chip": run.chip,
+        "cycles": cycles,
+        "start_cycle": None if cycles is None else run.start_cycle,
+        "stop_cycle": None if cycles is None else run.start_cycle + cycles,
+        "outputs": list(run.handed),
+    }
 
 
 def _units(runs: Sequence[SubgraphRun], infos: Sequence[UnitInfo]) -> list[dict[str, Any]]:
@@ -263,11 +262,6 @@ def _one_after_the_other(runs: Sequence[SubgraphRun]) -> SplitRun:
     return SplitRun(cycles, 0, dict(runs[0].counters.peak_bytes) if len(runs) == 1 else None)
 
 
-def _unsplit(splitting: SplitRun) -> dict[str, int] | None:
-    peaks = splitting.unsplit_peak_bytes
-    return None if peaks is None else {name: peaks[name] for name in ("sram", "nram", "wram")}
-
-
 @dataclass(frozen=True)
 class _Passing:
     """Bytes at DRAM ports beside those of the programs: from chip to chip (at both ports), to and from the host."""
@@ -282,8 +276,8 @@ class _Passing:
 
 def _dram(runs: Sequence[SubgraphRun], passing: _Passing) -> dict[str, Any]:
     """Sums over sub-graphs and chips."""
-    read = sum(run.counters.dram_read_bytes for run in runs) + passing.read_bytes
-    write = sum(run.counters.dram_write_bytes for run in runs) + passing.written_bytes
+    read = _total(runs, "dram_read_bytes") + passing.read_bytes
+    write = _total(runs, "dram_write_bytes") + passing.written_bytes
     by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in CLASSES}
     by_class["intermediate"] += passing.bytes
     externals = _network_externals(runs)
@@ -327,8 +321,8 @@ def _cycles(
         "total": total,
         "roofline": roofline,
         "ratio": total / roofline if roofline else None,
-        "address": sum(run.counters.address_cycles for run in runs),
-        "address_without_tables": sum(run.counters.address_cycles_without_tables for run in runs),
+        "address": _total(runs, "address_cycles"),
+        "address_without_tables": _total(runs, "address_cycles_without_tables"),
     }
 
 
@@ -363,28 +357,20 @@ def _host(host: HostRun | None, layers: Sequence[LayerInfo], target: Target) -> 
     if host is None:
         return None
     moved = host.to_host_bytes + host.from_host_bytes
+    over_the_link = ("to_host_bytes", "from_host_bytes", "link_cycles", "port_cycles")
+    # those of the host take 0 cycles: only what crosses the link for them takes time
+    untimed = {"start_cycle": None, "stop_cycle": None} if host.link_cycles is None else {}
     return {
         "mode": host.mode,
         "moved_bytes": moved,
-        "to_host_bytes": host.to_host_bytes,
-        "from_host_bytes": host.from_host_bytes,
-        "link_cycles": host.link_cycles,
-        "port_cycles": host.port_cycles,
+        **{name: getattr(host, name) for name in over_the_link},
         "dram_energy_pj": float(byte_energy_pj(target.memory("dram"), moved)),
         "seconds": host.seconds,
-        "pieces": [_piece(each, host.link_cycles is not None) for each in host.pieces],
+        "pieces": [vars(piece) | untimed for piece in host.pieces],
         "layers": [
-            {"name": layer.name, "op": layer.op, "reason": layer.reason}
-            for layer in layers
-            if layer.where == "host"
+            {"name": each.name, "op": each.op, "reason": each.reason} for each in layers if each.where == "host"
         ],
     }
-
-
-def _piece(piece: HostedPiece, is_timed: bool) -> dict[str, Any]:
-    """Those of the host take 0 cycles: only what crosses the link for them takes time."""
-    cycles = (piece.start_cycle, piece.stop_cycle) if is_timed else (None, None)
-    return {"name": piece.name, "where": piece.where, "start_cycle": cycles[0], "stop_cycle": cycles[1]}
 
 
 def _energy(runs: Sequence[SubgraphRun], target: Target, passing: _Passing) -> dict[str, float]:
@@ -415,46 +401,26 @@ def _layers(runs: Sequence[SubgraphRun], infos: Sequence[LayerInfo]) -> list[dic
         known.setdefault(name, LayerInfo(name, "", unit))
     return [
         {
-            "name": info.name,
-            "op": info.op,
-            "unit": info.unit,
-            "where": info.where,
-            "cycles": cycles.get(info.name, 0),
-            "dram_bytes": dram_bytes.get(info.name, 0),
+            "name": name, "op": info.op, "unit": info.unit, "where": info.where,
+            "cycles": cycles.get(name, 0), "dram_bytes": dram_bytes.get(name, 0),
         }
-        for info in known.values()
-    ]
+        for name, info in known.items()
+    ]  # fmt: skip
 
 
 def _units_of_layers(runs: Sequence[SubgraphRun]) -> dict[str, str | None]:
     """The layers of the programs, each with the unit that its first instruction names."""
-    from frustum.dialects.isa.program import instructions
-
     found: dict[str, str | None] = {}
     for run in runs:
-        units: dict[int, int] = {}
-        for instruction in instructions(run.program.body):
-            units.setdefault(instruction.layer, instruction.unit)
-        for number, name in enumerate(run.program.layers):
-            unit = units.get(number)
-            found[name] = (
-                run.program.units[unit] if unit is not None and unit < len(run.program.units) else None
-            )
+        names = dict(enumerate(run.program.units))
+        units = {each.layer: each.unit for each in reversed(list(instructions(run.program.body)))}
+        found |= {name: names.get(units.get(number, -1)) for number, name in enumerate(run.program.layers)}
     return found
 
 
 def _seconds(seconds: Seconds) -> dict[str, Any]:
-    return {
-        "import": seconds.import_,
-        "compile": seconds.compile,
-        "emulate": seconds.emulate,
-        "calibrate": seconds.calibrate,
-        "loops": seconds.loops,
-        "passes": dict(seconds.passes),
-    }
-
-
-SUMS = ("raw_bytes", "stored_bytes", "compressed_tensors", "shared_tensors")
+    parts = {name: getattr(seconds, name) for name in ("compile", "emulate", "calibrate", "loops")}
+    return {"import": seconds.import_, **parts, "passes": dict(seconds.passes)}
 
 
 def weights_held(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -468,5 +434,5 @@ def weights_held(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     reasons = Counter[str]()
     for each in noted:
         reasons.update(each["raw_loads"])
-    sums = {name: sum(each.get(name, 0) for each in noted) for name in SUMS}
+    sums = {name: sum(each.get(name, 0) for each in noted) for name in WEIGHT_SUMS}
     return {"weights": {"codec": noted[0]["codec"], **sums, "raw_loads": dict(sorted(reasons.items()))}}
