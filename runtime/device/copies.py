@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import prod
 from threading import Lock
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frustum.backend.file.executable import ExecutableError
-from frustum.dialects.isa.program import ELEMENT_BYTES, Copy, Instruction, View
+from frustum.dialects.isa.program import ELEMENT_BYTES, Copy, Instruction
 from frustum.dialects.weights.codec import CodecError
 from frustum.dialects.weights.codec import expand as expand_block
 from frustum.runtime.device.effects import Call, effect
 from frustum.runtime.device.expand import NO_MEMORY, Expanded, Rows
 from frustum.runtime.device.form import Ints
-from frustum.runtime.device.memory import DTYPES, Memories, leave, left, reach
+from frustum.runtime.device.memory import DTYPES, Memories, leave, left, reach_around, ring_of
 from frustum.runtime.kernels import copy_loop as c
 
 SRC, DST = 0, 1
@@ -31,7 +32,7 @@ MOST_BYTES = 256 << 20
 """Kept at most, blocks and what they stand for together: all weights of ResNet-50 in 16 bits are 51 MB."""
 
 
-def is_plain(instruction: Instruction) -> bool:
+def is_plain(instruction: Instruction) -> TypeGuard[Copy]:
     """Whether it is a copy that only moves elements."""
     return isinstance(instruction, Copy) and instruction.expand is None
 
@@ -57,17 +58,16 @@ class CopyTable:
 
 def copies(expanded: Expanded, capacities: Sequence[int], starts: Sequence[int]) -> CopyTable:
     """All moves of a program; `starts`: where each kind of memory begins in the flat array."""
-    statics = [number for number, each in enumerate(expanded.instructions) if is_plain(each)]
+    plain = {number: each for number, each in enumerate(expanded.instructions) if is_plain(each)}
+    statics, facts = list(plain), _facts(list(plain.values()))
     fact_of = np.full(len(expanded.instructions), -1, np.int64)
     fact_of[statics] = np.arange(len(statics))
-    plain = [each for each in expanded.instructions if isinstance(each, Copy) and each.expand is None]
-    facts = _facts(plain)
     kinds, copied = expanded.memory[statics, :2], expanded.copies[statics, 1]
     room = np.where(kinds == NO_MEMORY, 0, np.array(capacities, np.int64)[kinds])
     begin = np.array(starts, np.int64)[kinds]
     parts = [_moves(rows, fact_of, room, begin) for rows in (expanded.core, expanded.cluster)]
-    order = np.argsort(np.concatenate([part.seq for part in parts]), kind="stable")
-    moves = _Moves(*(np.concatenate([getattr(part, f.name) for part in parts])[order] for f in fields(_Moves)))
+    moves = _Moves(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    moves = _Moves(*(part[np.argsort(moves.seq, kind="stable")] for part in moves))
     counts = np.array((1, expanded.clusters, *(expanded.clusters * expanded.cores,) * 2), np.int64)[kinds]
     odd = moves.fact[_leave(facts, moves, begin, begin + counts * room, (copied - 1) * room[:, DST])]
     if len(odd):
@@ -75,8 +75,7 @@ def copies(expanded: Expanded, capacities: Sequence[int], starts: Sequence[int])
     return _table(facts, moves, copied, room[:, DST])
 
 
-@dataclass(frozen=True, eq=False)
-class _Facts:
+class _Facts(NamedTuple):
     """Of each copy, in bytes; dimensions in the order of the instruction."""
 
     element: Ints
@@ -86,8 +85,7 @@ class _Facts:
     wrap: Ints  # copies, side, 2: dimension, bytes of the ring
 
 
-@dataclass(frozen=True, eq=False)
-class _Moves:
+class _Moves(NamedTuple):
     """Of each copy by a unit, in program order; addresses are those of the flat array, in bytes."""
 
     seq: Ints
@@ -100,7 +98,7 @@ class _Moves:
 
 
 def _facts(plain: Sequence[Copy]) -> _Facts:
-    rings = [[_ring(view) for view in (each.src_view, each.dst_view)] for each in plain]
+    rings = [[ring_of(view) for view in (each.src_view, each.dst_view)] for each in plain]
     return _Facts(
         element=np.array([ELEMENT_BYTES[each.src_view.element] for each in plain], np.int64),
         strides=np.array([(each.src_view.strides, each.dst_view.strides) for each in plain]).reshape(-1, 2, 4),
@@ -108,11 +106,6 @@ def _facts(plain: Sequence[Copy]) -> _Facts:
         pattern=np.array([_pattern(each) for each in plain], np.int64),
         wrap=np.array(rings, np.int64).reshape(-1, 2, 2),
     )
-
-
-def _ring(view: View) -> tuple[int, int]:
-    around = view.wrap
-    return (0, 0) if around is None else (around.dim, around.size * view.strides[around.dim])
 
 
 def _pattern(copy: Copy) -> int:
@@ -138,17 +131,10 @@ def _leave(facts: _Facts, moves: _Moves, begin: Ints, end: Ints, last_copy: Ints
     fact = moves.fact
     found = np.zeros(len(fact), bool)
     for side, extent in ((SRC, moves.read), (DST, np.where(facts.fills[fact, None], moves.extent, moves.read))):
-        stride, wraps = facts.strides[fact, side], np.arange(4) == facts.wrap[fact, side, :1]
-        split, ring = moves.split[:, side], facts.wrap[fact, side, 1]
-        goes_on = np.where(wraps & (split > 0)[:, None], 1, extent)
-        low, high = reach(goes_on, stride)
-        along = (stride * wraps).sum(axis=1)
-        ends = np.stack([0 * split, (split - 1) * along, split * along - ring]) * (split > 0)
-        last = last_copy[fact] if side == DST else 0
-        outside = leave(
-            moves.place[:, side], low + ends.min(axis=0), high + ends.max(axis=0) + last + facts.element[fact] - 1,
-            begin[fact, side], end[fact, side],
-        )  # fmt: skip
+        dim, ring = facts.wrap[fact, side].T
+        low, high = reach_around(extent, facts.strides[fact, side], dim, moves.split[:, side], ring)
+        high = high + facts.element[fact] - 1 + (last_copy[fact] if side == DST else 0)
+        outside = leave(moves.place[:, side], low, high, begin[fact, side], end[fact, side])
         found |= outside & (extent > 0).all(axis=1)
     return found
 

@@ -9,7 +9,7 @@ one after another.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ Block = np.ndarray
 """Unit numbers `[outer, inner]`."""
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(NamedTuple):
     """Groups of executions, in the order of their rows; `unit` is one of each group."""
 
     row: Ints  # calls
@@ -36,7 +35,7 @@ def group(expanded: Expanded, rows: Rows, capacities: Sequence[int], chosen: Int
     """The calls that do the work of the rows `chosen`; `capacities` are the bytes of one memory of each kind."""
     flat = flat_addresses(expanded, rows, chosen, capacities, (0,) * len(capacities))
     calls = progressions(flat, _keys(expanded, rows, chosen), _run(expanded, rows))
-    return replace(calls, row=chosen[calls.row])
+    return calls._replace(row=chosen[calls.row])
 
 
 def flat_addresses(
@@ -166,12 +165,12 @@ def _try(rows: Ints, flat: Ints, block: Block) -> tuple[Ints, Calls]:
 
 
 def _chosen(calls: Calls, which: Ints) -> Calls:
-    return Calls(*(getattr(calls, field.name)[which] for field in fields(Calls)))
+    return Calls(*(part[which] for part in calls))
 
 
 def _in_order(parts: list[Calls], operands: int) -> Calls:
     if not parts:
         none = np.zeros(0, np.int64)
         return Calls(none, none, none.reshape(0, 2), none.reshape(0, operands), none.reshape(0, 2, operands))
-    whole = Calls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Calls)))
+    whole = Calls(*(np.concatenate(part) for part in zip(*parts, strict=True)))
     return _chosen(whole, np.argsort(whole.row, kind="stable"))

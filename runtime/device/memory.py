@@ -9,7 +9,7 @@ import numpy as np
 
 from frustum.dialects.extents import aligned
 from frustum.dialects.host_type import HostType
-from frustum.dialects.isa.program import CORE_ENGINES, MEMORIES, Element, External, Hold
+from frustum.dialects.isa.program import CORE_ENGINES, MEMORIES, Element, External, Hold, View
 from frustum.runtime.device.expand import DRAM, SRAM, Expanded, Rows
 from frustum.runtime.device.form import Ints
 from frustum.runtime.kernels import Array
@@ -84,6 +84,22 @@ def reach(extent: Ints, stride: Ints) -> tuple[Ints, Ints]:
     """How far boxes reach back and forth from their first element; dimensions are the last axis, none is empty."""
     far = (extent - 1) * stride
     return np.minimum(far, 0).sum(axis=-1), np.maximum(far, 0).sum(axis=-1)
+
+
+def reach_around(extent: Ints, stride: Ints, dim: Ints, split: Ints, ring: Ints) -> tuple[Ints, Ints]:
+    """As `reach`; boxes with a `split` go on at the begin of a ring of so many bytes after that many positions of
+    dimension `dim`."""
+    is_split = (np.arange(extent.shape[-1]) == dim[:, None]) & (split > 0)[:, None]
+    low, high = reach(np.where(is_split, 1, extent), stride)
+    along = (stride * is_split).sum(axis=1)
+    ends = np.stack([0 * split, (split - 1) * along, split * along - ring]) * (split > 0)
+    return low + ends.min(axis=0), high + ends.max(axis=0)
+
+
+def ring_of(view: View) -> tuple[int, int]:
+    """The dimension that wraps, and the bytes of its ring; 0 where none does."""
+    around = view.wrap
+    return (0, 0) if around is None else (around.dim, around.size * view.strides[around.dim])
 
 
 def host_type(external: External) -> HostType:

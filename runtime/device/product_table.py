@@ -36,9 +36,7 @@ class ProductTable:
     calls: Ints  # groups, c.CALLS
     cells: Ints  # units of all groups, c.CELLS
     first: Ints  # groups: row of `cells`
-    lead: Ints  # groups, 2: how many units, outer and inner
-    base: Ints  # groups, 2: address of the first unit's weights, and of its input
-    step: Ints  # groups, 2, 2: from one unit to the next, outer and inner, of weights and of input
+    groups: Calls  # operands: weights and input
     direct: Ints  # groups: bool
 
 
@@ -81,10 +79,7 @@ def product_table(expanded: Expanded, capacities: Sequence[int], starts: Sequenc
     odd = _leave(table, cells, calls.lead.prod(axis=1), np.array(starts)[kinds] // size, np.array(ends)[kinds] // size)
     if odd.any():
         raise left(expanded, int(statics[conv[calls.row[odd.argmax()]]]))
-    return ProductTable(
-        rows.seq[row], convs, conv[calls.row], table, cells, first, calls.lead, calls.base, calls.step,
-        direct[calls.row],
-    )  # fmt: skip
+    return ProductTable(rows.seq[row], convs, conv[calls.row], table, cells, first, calls, direct[calls.row])
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,7 @@ class Products:
 
     def __init__(self, table: ProductTable) -> None:
         self.seq, self._table = table.seq, table
-        self._lead, self._first, self._direct = table.lead.tolist(), table.first.tolist(), table.direct.tolist()
+        self._lead, self._first, self._direct = table.groups.lead.tolist(), table.first.tolist(), table.direct.tolist()
         self._numbers = table.calls.tolist()
         self._lanes = _Lane(), _Lane()
 
@@ -148,8 +148,8 @@ class _Piece:
 
     def _view(self, plane: int, shape: tuple[int, ...], strides: list[int] | tuple[int, ...]) -> Array:
         """An operand of all units as it lies in memory: `[outer, inner, *shape]`."""
-        outer, inner = self.table.step[self.group, :, plane].tolist()
-        base = int(self.table.base[self.group, plane]) + self.piece[0] * outer + self.piece[2] * inner
+        outer, inner = self.table.groups.step[self.group, :, plane].tolist()
+        base = int(self.table.groups.base[self.group, plane]) + self.piece[0] * outer + self.piece[2] * inner
         bytes_ = [step * FLOAT.itemsize for step in (outer, inner, *strides)]
         return np.ndarray((*_shape(self.piece), *shape), FLOAT, self.memories.flat, base * FLOAT.itemsize, bytes_)
 

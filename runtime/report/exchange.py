@@ -16,7 +16,7 @@ import numpy as np
 from frustum.dialects.isa.program import CORE_ENGINES, ELEMENT_BYTES, Copy, Instruction
 from frustum.runtime.device.expand import Expanded, Rows
 from frustum.runtime.device.form import Ints
-from frustum.runtime.device.memory import reach
+from frustum.runtime.device.memory import reach_around, ring_of
 from frustum.runtime.time.work import Workload
 
 SOURCE, DESTINATION = 0, 1
@@ -109,7 +109,7 @@ def _boxes(expanded: Expanded, rows: Rows, slot: int, wanted: Ints, sram_bytes: 
     extent, strides = extents[:, row, unit].T, facts[:, 3:7]
     split = rows.split[slot][:, row, unit].max(axis=0)
     address, place = rows.address[slot, row, unit], rows.place[slot, row, unit]
-    low, high = _ends(extent, strides, facts[:, 7], split, facts[:, 8])
+    low, high = reach_around(extent, strides, facts[:, 7], split, facts[:, 8])
     inside = (address + low >= 0) & (address + high + facts[:, 2] <= sram_bytes)
     tag = writer if slot == DESTINATION else taker
     runs = _runs(facts[:, 2], extent, strides, facts[:, 7], split)
@@ -127,8 +127,7 @@ def _facts(each: Instruction, slot: int) -> tuple[int, ...]:
     if not isinstance(each, Copy):
         return (0,) * 9
     view = each.dst_view if slot == DESTINATION else each.src_view
-    around = (0, 0) if view.wrap is None else (view.wrap.dim, view.wrap.size * view.strides[view.wrap.dim])
-    return each.engine in CORE_ENGINES, each.unit, ELEMENT_BYTES[view.element], *view.strides, *around
+    return each.engine in CORE_ENGINES, each.unit, ELEMENT_BYTES[view.element], *view.strides, *ring_of(view)
 
 
 def _runs(run: Ints, extent: Ints, strides: Ints, dim: Ints, split: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -142,15 +141,6 @@ def _runs(run: Ints, extent: Ints, strides: Ints, dim: Ints, split: Ints) -> tup
         run = np.where(joins, run * extent[:, d], run)
         extent[:, d] = np.where(joins, 1, extent[:, d])
     return run, extent, strides, dim
-
-
-def _ends(extent: Ints, strides: Ints, dim: Ints, split: Ints, ring: Ints) -> tuple[Ints, Ints]:
-    """How far boxes reach back and forth from their first elements, around the ends of rings."""
-    is_split = (np.arange(4) == dim[:, None]) & (split > 0)[:, None]
-    low, high = reach(np.where(is_split, 1, extent), strides)
-    along, most = (strides * is_split).sum(axis=1), (extent * is_split).sum(axis=1)
-    ends = np.stack([0 * split, (split - 1) * along, split * along - ring, (most - 1) * along - ring]) * (split > 0)
-    return low + ends.min(axis=0), high + ends.max(axis=0)
 
 
 # --- what is made again ------------------------------------------------------------------------------------
@@ -182,6 +172,3 @@ def _results_again(expanded: Expanded, written: Ints, count: int) -> list[int]:
     for (unit, layer), size in made.items():
         again[unit] += max(0, size - whole[unit, layer])
     return again
-
-
-__all__ = ["UnitExchange", "exchanges"]

@@ -188,7 +188,7 @@ def test_a_wrong_set_up_is_refused(changes, message):
 def test_a_continuous_convolution_needs_a_set_up_of_its_own():
     machine, case = target(), Case(9, 2, 1, 1, kernel=(1, 3))
     conv = case.conv("continuous")
-    body = (set_up_of(conv, machine.core.matrix), conv, conv.__class__(**{**fields_of(conv), "layer": 1}))
+    body = (set_up_of(conv, machine.core.matrix), conv, replace(conv, layer=1))
     with pytest.raises(SetUpError, match="a continuous convolution without a line_buffer instruction before it"):
         run(case, "continuous", machine, detailed=True, body=body)
 
