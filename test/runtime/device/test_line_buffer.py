@@ -191,7 +191,3 @@ def test_a_continuous_convolution_needs_a_set_up_of_its_own():
     body = (set_up_of(conv, machine.core.matrix), conv, replace(conv, layer=1))
     with pytest.raises(SetUpError, match="a continuous convolution without a line_buffer instruction before it"):
         run(case, "continuous", machine, detailed=True, body=body)
-
-
-def fields_of(conv):
-    return {name: getattr(conv, name) for name in conv.__dataclass_fields__ if name != "engine"}
