@@ -25,7 +25,7 @@ from frustum.passes.onnx.binding import MOST_DIMENSIONS
 from frustum.passes.onnx.folding import FAILURES
 from frustum.passes.onnx.host_images import HostOperand, axis_on_host
 from frustum.passes.onnx.images import Images
-from frustum.passes.onnx.loading import DEVICE_TYPES, INTEGERS, UNSIGNED, element_name
+from frustum.passes.onnx.loading import DEVICE_TYPES, INTEGERS, UNSIGNED, element_name, node_name, operator_of
 from frustum.passes.onnx.node import Network, Value
 from frustum.passes.onnx.walk import UNAVAILABLE, ImportWalk, Unavailable, free_names, is_known
 from frustum.passes.weights import Array, numpy_of
@@ -72,7 +72,7 @@ class ImportStep:
 
     @property
     def operator(self) -> str:
-        return f"{self.node.domain}.{self.node.op_type}" if self.node.domain else self.node.op_type
+        return operator_of(self.node)
 
 
 @dataclass
@@ -92,7 +92,7 @@ class DryRun(ImportWalk):
         """Every node becomes a step."""
         self.fixed.update(key for key, value in self.values.items() if isinstance(value, np.ndarray))
         for given in nodes:
-            own = name or given.name or next(filter(None, given.output), given.op_type)
+            own = name or node_name(given, given.op_type)
             first = self.network.block.last_op
             proto, types = given, {}
             try:

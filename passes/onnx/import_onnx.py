@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, f32
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute, SSAValue
 
 from frustum.dialects.graph import NetworkOp, OutputOp, is_integer, tensor_of, tensor_type
@@ -126,10 +126,7 @@ def _element_type(
     ]  # fmt: skip
     if problems:
         raise Unsupported(problems)
-    if any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in nodes):
-        return f32
-    casts = (attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute)
-    return network_type([*types.values(), *(tensor.data_type for tensor in tensors), *casts])
+    return network_type(inputs, tensors, nodes)
 
 
 def _device_type(value: onnx.ValueInfoProto, element: Attribute) -> Attribute:

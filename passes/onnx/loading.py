@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -40,10 +40,31 @@ def element_name(data_type: int) -> str:
     return str(known.get(data_type, f"the unknown type {data_type}"))
 
 
-def network_type(data_types: Iterable[int]) -> Attribute:
-    """The one type of a network's floating-point tensors: theirs if they agree on one, else f32."""
-    found = {data_type for data_type in data_types if data_type in FLOATS}
+def network_type(
+    inputs: Iterable[onnx.ValueInfoProto], tensors: Iterable[onnx.TensorProto], nodes: Sequence[onnx.NodeProto]
+) -> Attribute:
+    """The one type of a network's floating-point tensors: f32 where integers stand for them; theirs if they agree on
+    one; else f32."""
+    if any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in nodes):
+        return f32
+    casts = (attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute)
+    types = (value.type.tensor_type.elem_type for value in inputs)
+    found = {*types, *(tensor.data_type for tensor in tensors), *casts} & FLOATS
     return DEVICE_TYPES.get(found.pop(), f32) if len(found) == 1 else f32
+
+
+def operator_of(node: onnx.NodeProto) -> str:
+    """`Conv`, `com.microsoft.QGemm`."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def node_name(node: onnx.NodeProto, otherwise: str = "") -> str:
+    """The node's own name, or that of its first result."""
+    return node.name or next(filter(None, node.output), otherwise)
+
+
+def problem_at(file: str, message: str, node: onnx.NodeProto) -> Problem:
+    return Problem(file, message, node_name(node), operator_of(node))
 
 
 OLDEST_OPSET = 1

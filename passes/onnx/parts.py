@@ -207,8 +207,3 @@ def _of_one_opset(group: Sequence[ImportStep], kept: Kept | None) -> list[list[I
     if kept is None:
         return [list(group)]
     return [list(run) for _, run in groupby(group, lambda step: bool(kept.why(step.node)))]
-
-
-def operator_of(node: onnx.NodeProto) -> str:
-    """`Conv`, `com.microsoft.QGemm`."""
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from xdsl.dialects.builtin import ModuleOp, f32
-from xdsl.ir import Attribute, Block
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block
 
 from frustum.dialects.choices import HostMode
 from frustum.dialects.target import Target
@@ -29,10 +29,10 @@ from frustum.passes.onnx.dry_run import DryRun, HostValue, device_tensor, no_ten
 from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.import_onnx import import_onnx, output_problems
 from frustum.passes.onnx.islands import settled
-from frustum.passes.onnx.loading import LoadedModel, load_model, network_type
+from frustum.passes.onnx.loading import LoadedModel, load_model, network_type, node_name, operator_of
 from frustum.passes.onnx.node import Network, Value
 from frustum.passes.onnx.opset import Unified, unify
-from frustum.passes.onnx.parts import HostNode, ModelPart, operator_of, parts_of
+from frustum.passes.onnx.parts import HostNode, ModelPart, parts_of
 from frustum.passes.onnx.soundness import (
     check_made_once,
     check_names,
@@ -194,7 +194,7 @@ def whole_on_host(
         )
         raise Unsupported([Problem(model.file, message)])
     fallbacks = [
-        HostNode(node.name or next(filter(None, node.output), node.op_type), operator_of(node), why)
+        HostNode(node_name(node, node.op_type), operator_of(node), why)
         for node in graph.node
     ]
     return Placement(
@@ -226,7 +226,8 @@ def _dry_run(
     nodes = needed_nodes(graph)
     inputs = _inputs(graph, unified.tensors)
     images = Images(bound.rebatched) if bound.rebatched > 1 else None
-    network = Network(Block(), WeightStore(), _element(inputs, unified, nodes), images)
+    element = network_type(inputs, unified.tensors.values(), nodes)
+    network = Network(Block(), WeightStore(), element, images)
     names = {name for node in nodes for name in free_names(node)} | {output.name for output in graph.output}
     constants: dict[str, Value | Unavailable | None] = {
         name: model.array(tensor) for name, tensor in unified.tensors.items() if name in names
@@ -247,17 +248,6 @@ def _dry_run(
         run.values[value.name] = known
     run.run(nodes, unified.opset)
     return run
-
-
-def _element(
-    inputs: Sequence[onnx.ValueInfoProto], unified: Unified, nodes: Sequence[onnx.NodeProto]
-) -> Attribute:
-    """As the import of the whole would have it."""
-    if any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in nodes):
-        return f32
-    casts = (attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute)
-    types = (value.type.tensor_type.elem_type for value in inputs)
-    return network_type([*types, *(tensor.data_type for tensor in unified.tensors.values()), *casts])
 
 
 def _bind(

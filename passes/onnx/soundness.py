@@ -8,8 +8,8 @@ from functools import cache
 import onnx
 
 from frustum.passes.errors import Problem, Unsupported
-from frustum.passes.onnx.loading import LoadedModel, element_name
-from frustum.passes.onnx.parts import ModelPart, operator_of
+from frustum.passes.onnx.loading import LoadedModel, element_name, node_name, problem_at
+from frustum.passes.onnx.parts import ModelPart
 from frustum.passes.onnx.walk import free_names
 
 
@@ -48,12 +48,11 @@ def check_made_once(model: LoadedModel) -> None:
     made |= {tensor.name: "a constant" for tensor in graph.initializer}
     problems = []
     for node in graph.node:
-        name = node.name or next(filter(None, node.output), "")
         for output in filter(None, node.output):
             if output in made:
                 message = f"it gives '{output}', which is {made[output]} already"
-                problems.append(Problem(model.file, message, name, operator_of(node)))
-            made[output] = f"the result of node '{name}'"
+                problems.append(problem_at(model.file, message, node))
+            made[output] = f"the result of node '{node_name(node)}'"
     if problems:
         raise Unsupported(problems)
 
@@ -73,9 +72,8 @@ def unmade_values(parts: Iterable[ModelPart], inputs: Iterable[str], outputs: Se
         graph, file = part.model.proto.graph, part.model.file
         made.update(tensor.name for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)))
         for node in graph.node:
-            name = node.name or next(filter(None, node.output), "")
             problems += [
-                Problem(file, f"it uses '{read}', which nothing before it produces", name, operator_of(node))
+                problem_at(file, f"it uses '{read}', which nothing before it produces", node)
                 for read in free_names(node)
                 if read not in made
             ]
@@ -88,11 +86,10 @@ def unknown_operators(model: LoadedModel) -> list[Problem]:
     """The nodes of a piece for the host that no evaluator knows."""
     functions = {(function.domain, function.name) for function in model.proto.functions}
     return [
-        Problem(model.file, "this operator is not supported: neither the device nor the host knows it",
-                node.name or next(filter(None, node.output), ""), operator_of(node))
+        problem_at(model.file, "this operator is not supported: neither the device nor the host knows it", node)
         for node in model.proto.graph.node
         if (node.domain, node.op_type) not in functions and not _is_known_to_host(node)
-    ]  # fmt: skip
+    ]
 
 
 def _is_known_to_host(node: onnx.NodeProto) -> bool:

@@ -16,7 +16,7 @@ from frustum.dialects.graph import shape_of
 from frustum.passes.errors import MixesImages, ModelError, Problem, Refused
 from frustum.passes.onnx.folding import fold
 from frustum.passes.onnx.images import TARGETS, Images
-from frustum.passes.onnx.loading import DEFAULT_DOMAINS, DEVICE_TYPES
+from frustum.passes.onnx.loading import DEFAULT_DOMAINS, DEVICE_TYPES, node_name, operator_of
 from frustum.passes.onnx.node import Converter, Network, Node, Value
 from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT
 from frustum.passes.onnx.opset import Kept
@@ -56,12 +56,12 @@ class ImportWalk:
     def run(self, nodes: Sequence[onnx.NodeProto], opset: int, name: str = "") -> None:
         """Imports nodes in order, under `name` or their own; what follows from a problem is not reported."""
         for proto in nodes:
-            own = name or proto.name or next(filter(None, proto.output), proto.op_type)
+            own = name or node_name(proto, proto.op_type)
             try:
                 results = self._results(self.for_all_images(proto), own, opset)
             except (Refused, VerifyException, ModelError) as error:
-                operator = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
-                self.problems.append(Problem(self.file, f"{error}{self._with_images(proto, error)}", own, operator))
+                message = f"{error}{self._with_images(proto, error)}"
+                self.problems.append(Problem(self.file, message, own, operator_of(proto)))
                 results = ()
             for index, output in enumerate(proto.output):
                 self.values[output] = results[index] if index < len(results) else UNAVAILABLE
