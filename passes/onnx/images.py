@@ -15,7 +15,7 @@ that nodes give to the elements of a tensor.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -76,6 +76,7 @@ TARGETS: dict[str, Callable[[Ints, list[int] | None, Mapping[str, Any]], Ints]] 
 
 
 CHANNELS, ROWS = 1, 2
+PLANE = (2, 3)
 NEXT_TO_NOTHING = 2.0**-10
 """A resize that moves by less reads where it writes."""
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -258,61 +259,39 @@ def _same(images: Images, op: Any) -> int:
     return images.axes[op.operands[0]]
 
 
+def _along(axes: Callable[[Any], Iterable[int]]) -> Callable[[Images, Any], int]:
+    """The rule of an operation that works along some axes of its first operand and keeps them all."""
+
+    def rule(images: Images, op: Any) -> int:
+        axis = images.axes[op.operands[0]]
+        if axis in axes(op):
+            raise images.along(axis, g.shape_of(op.operands[0]))
+        return axis
+
+    return rule
+
+
 def _elementwise(images: Images, op: Any) -> int:
     operands = list(op.operands)
     return joined_axis(images, [g.shape_of(x) for x in operands], [images.axes.get(x) for x in operands])
 
 
-def _only_first(images: Images, op: Any) -> int:
-    """The images' axis of the first operand; the others are weights."""
-    if any(x in images.axes for x in op.operands[1:]) or op.operands[0] not in images.axes:
-        raise images.refuse("has weights that are others for each image")
-    return images.axes[op.operands[0]]
-
-
 def _conv(images: Images, op: Any) -> int:
-    axis = _only_first(images, op)
-    if axis:
-        raise images.along(axis, g.shape_of(op.x))
-    return axis
+    if any(x in images.axes for x in op.operands[1:]) or op.x not in images.axes:
+        raise images.refuse("has weights that are others for each image")
+    return _along(lambda op: (CHANNELS, *PLANE))(images, op)
 
 
-def _pool(images: Images, op: Any) -> int:
-    axis = images.axes[op.x]
-    if axis >= ROWS:
-        raise images.along(axis, g.shape_of(op.x))
-    return axis
-
-
-def _lrn(images: Images, op: Any) -> int:
-    axis = images.axes[op.x]
-    if axis == CHANNELS:
-        raise images.along(axis, g.shape_of(op.x))
-    return axis
-
-
-def _resize(images: Images, op: Any) -> int:
-    axis = images.axes[op.x]
-    if axis >= ROWS:
-        place = axis - ROWS
-        stays = g.shape_of(op.x)[axis] == g.shape_of(op.result)[axis] and op.scale[place] == 1
-        if not stays or abs(op.offset[place]) > NEXT_TO_NOTHING:
-            raise images.along(axis, g.shape_of(op.x))
-    return axis
+def _resized(op: Any) -> list[int]:
+    """The axes along which a resize moves elements."""
+    x, result = g.shape_of(op.x), g.shape_of(op.result)
+    moves = zip(PLANE, op.scale, op.offset, strict=True)
+    return [a for a, scale, offset in moves if x[a] != result[a] or scale != 1 or abs(offset) > NEXT_TO_NOTHING]
 
 
 def _reduce(images: Images, op: Any) -> int:
-    axis = images.axes[op.x]
-    if axis in op.axes:
-        raise images.along(axis, g.shape_of(op.x))
+    axis = _along(lambda op: op.axes)(images, op)
     return axis if op.keepdims else axis - sum(each < axis for each in op.axes)
-
-
-def _softmax(images: Images, op: Any) -> int:
-    axis = images.axes[op.x]
-    if axis == op.axis:
-        raise images.along(axis, g.shape_of(op.x))
-    return axis
 
 
 def _concat(images: Images, op: Any) -> int:
@@ -332,18 +311,13 @@ def _interleave(images: Images, op: Any) -> int:
     return images.axes[op.operands[0]]
 
 
-def _slice(images: Images, op: Any) -> int:
-    axis = images.axes[op.x]
-    if (op.starts[axis], op.steps[axis]) != (0, 1) or g.shape_of(op.result)[axis] != g.shape_of(op.x)[axis]:
-        raise images.along(axis, g.shape_of(op.x))
-    return axis
+def _cut(op: Any) -> list[int]:
+    x, result = g.shape_of(op.x), g.shape_of(op.result)
+    return [k for k in range(len(x)) if (op.starts[k], op.steps[k]) != (0, 1) or result[k] != x[k]]
 
 
-def _pad(images: Images, op: Any) -> int:
-    axis = images.axes[op.x]
-    if op.low[axis] or op.high[axis]:
-        raise images.along(axis, g.shape_of(op.x))
-    return axis
+def _padded(op: Any) -> list[int]:
+    return [axis for axis, ends in enumerate(zip(op.low, op.high, strict=True)) if any(ends)]
 
 
 def _transpose(images: Images, op: Any) -> int:
@@ -375,7 +349,8 @@ def _matmul(images: Images, op: Any) -> int:
 
 RULES: dict[type[Operation], Callable[[Images, Any], int]] = {
     g.UnaryOp: _same, g.QuantizeOp: _same, g.DequantizeOp: _same, g.WeightOp: _same,
-    g.BinaryOp: _elementwise, g.ConvOp: _conv, g.MatmulOp: _matmul, g.PoolOp: _pool, g.LrnOp: _lrn, g.ResizeOp: _resize,
-    g.ReduceOp: _reduce, g.SoftmaxOp: _softmax, g.ConcatOp: _concat, g.InterleaveOp: _interleave, g.SliceOp: _slice,
-    g.PadOp: _pad, g.TransposeOp: _transpose, g.ReshapeOp: _reshape,
+    g.PoolOp: _along(lambda op: PLANE), g.ResizeOp: _along(_resized), g.LrnOp: _along(lambda op: (CHANNELS,)),
+    g.SoftmaxOp: _along(lambda op: (op.axis,)), g.SliceOp: _along(_cut), g.PadOp: _along(_padded),
+    g.BinaryOp: _elementwise, g.ConvOp: _conv, g.MatmulOp: _matmul, g.ReduceOp: _reduce, g.ConcatOp: _concat,
+    g.InterleaveOp: _interleave, g.TransposeOp: _transpose, g.ReshapeOp: _reshape,
 }  # fmt: skip
