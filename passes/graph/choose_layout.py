@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import SSAValue, Use
 from xdsl.passes import ModulePass
 
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, ceil_div
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.line_buffer_plan import Windows
 from frustum.dialects.module import LAYOUT
 from frustum.dialects.target import Engine, Memory, Target
 from frustum.dialects.target.durations import Mode, matrix_work, transfer_cycles
 from frustum.dialects.tile import ConvLayer, TensorView
-from frustum.dialects.unit import UnitOp
+from frustum.dialects.unit import UnitOp, YieldOp
 from frustum.passes.analysis.layer import RANK, MapOperand, dense, is_move
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.analysis.project import (
@@ -137,7 +137,7 @@ class Copies:
     def _busy_cycles(self, product: Product, order: Extents, target: Target) -> int:
         unit, (images, _, rows, columns) = target.core.matrix, product.made
         inner = dense([product.read[d] for d in order])
-        steps = cast(Extents, tuple(inner[order.index(d)] * self.element_bytes for d in range(RANK)))
+        steps = tuple(inner[order.index(d)] * self.element_bytes for d in range(RANK))
         windows = Windows(
             product.kernel,
             product.strides,
@@ -154,7 +154,7 @@ class Copies:
 
     def _copy_cycles(self, box: MapCopy, view: TensorView, order: Extents, target: Target) -> float:
         core, cluster = target.core, target.cluster
-        extent = cast(Extents, tuple(map(min, box.region.extent, self.shape)))
+        extent = tuple(map(min, box.region.extent, self.shape))
         on_chip = math.prod(extent) * self.element_bytes
         if not box.is_piece:
             run = run_elements(extent, view, self.shape) * self.element_bytes
@@ -188,23 +188,22 @@ def copies_of(unit: UnitOp, target: Target) -> Copies | None:
     if len(unit.results) != 1 or not is_layers(unit):
         return None
     (result,) = unit.results
-    assert isinstance(result.type, TensorType)
     if len(shape_of(result)) != RANK or not tuple(result.uses):
         return None
-    n, c, h, w = shape_of(result)
+    shape = shape_of(result)
     layers, boxes, products = unit_layers(unit), list[MapCopy](), list[Product]()
-    if not is_plain(layers.out.out_view, layers.out.out_dims, (n, c, h, w)):
+    if not is_plain(layers.out.out_view, layers.out.out_dims, shape):
         return None
     boxes.extend(_boxes(unit, layers, None, target))
     for use in result.uses:
-        found = reads(use, (n, c, h, w), target)
+        found = reads(use, shape, target)
         if found is None:
             return None
         boxes.extend(found)
         products.extend(_products(use, target))
     is_kept = 0 in unit.kept
     boxes = [box for box in boxes if box.is_piece or not is_kept]
-    return Copies((n, c, h, w), element_bytes(result), tuple(boxes), is_kept, tuple(products))
+    return Copies(shape, element_bytes(result), tuple(boxes), is_kept, tuple(products))
 
 
 def is_layers(unit: UnitOp) -> bool:
@@ -231,7 +230,7 @@ def reads(use: Use, shape: Extents, target: Target) -> list[MapCopy] | None:
         for index, value in enumerate(op.operands):
             if value is inside and not _reads_plainly(maps.get(index), shape):
                 return None
-    if any(value is inside for value in unit.body.block.last_op.operands):  # type: ignore[union-attr]  # it has a yield
+    if any(isinstance(each.operation, YieldOp) for each in inside.uses):
         return None
     return list(_boxes(unit, layers, inside, target))
 
@@ -271,7 +270,7 @@ def _products(use: Use, target: Target) -> Iterator[Product]:
         if submap is None or sources[0].value is not unit.body.block.args[use.index] or not isinstance(p, ConvLayer):
             continue
         region, made = projection.outputs[j], submap.extent
-        count = math.prod(-(-e // s) for e, s in zip(region.extent, made, strict=True)) * math.prod(
+        count = math.prod(map(ceil_div, region.extent, made)) * math.prod(
             projection.counts
         )
         of_group = layer.out_dims[1] // p.groups
@@ -289,7 +288,7 @@ def _pieces(
     submap = map_of(layers.ops[j])
     if submap is None or layers.layers[j].kind.cuts_operand:
         return []
-    count = math.prod(-(-e // s) for e, s in zip(region.extent, submap.extent, strict=True))
+    count = math.prod(map(ceil_div, region.extent, submap.extent))
     piece = Region(region.start, submap.extent)
     if operand is not None:
         piece = needed(piece, operand)

@@ -9,6 +9,7 @@ import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, f32, i32
 from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import IRDLOperation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -100,7 +101,8 @@ def _chooses(op: Operation, scale: g.ScaleAttr) -> bool:
         case g.ResizeOp():
             return op.mode == g.Interpolation.NEAREST
         case g.PadOp():
-            low, high = g.bounds(g.tensor_of(op.x.owner.x).element_type)  # type: ignore[union-attr]
+            assert isinstance(op.x.owner, g.DequantizeOp)
+            low, high = g.bounds(g.tensor_of(op.x.owner.x).element_type)
             step = _step_of(op.value, scale)
             return low <= step <= high and (step - scale.zero) * scale.scale == op.value
         case _:
@@ -140,7 +142,8 @@ def _rebuilt(
 ) -> Operation:
     """The same operation on other operands, with elements of another type."""
     result = g.tensor_type(element, g.shape_of(op.results[0]))
-    return type(op).build(operands=operands, properties=properties, result_types=[result])  # type: ignore[attr-defined]
+    assert isinstance(op, IRDLOperation)
+    return type(op).build(operands=operands, properties=properties, result_types=[result])
 
 
 # --- layers -------------------------------------------------------------------------------------------------

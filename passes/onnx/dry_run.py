@@ -27,7 +27,7 @@ from frustum.passes.onnx.host_images import HostOperand, axis_on_host
 from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.loading import DEVICE_TYPES, INTEGERS, UNSIGNED, element_name, node_name, operator_of
 from frustum.passes.onnx.node import Network, Value
-from frustum.passes.onnx.walk import UNAVAILABLE, ImportWalk, Unavailable, free_names, is_known
+from frustum.passes.onnx.walk import UNAVAILABLE, ImportWalk, Known, Unavailable, free_names, is_known
 from frustum.passes.weights import Array, numpy_of
 
 Kind = Literal["constant", "shared", "device", "host"]
@@ -91,6 +91,7 @@ class DryRun(ImportWalk):
     def run(self, nodes: Sequence[onnx.NodeProto], opset: int, name: str = "") -> None:
         """Every node becomes a step."""
         self.fixed.update(key for key, value in self.values.items() if isinstance(value, np.ndarray))
+        results: Sequence[Known]
         for given in nodes:
             own = name or node_name(given, given.op_type)
             first = self.network.block.last_op
@@ -116,26 +117,26 @@ class DryRun(ImportWalk):
         self.fixed.add(name)
         self.types[name] = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, array.shape)
 
-    def _mixes(self, proto: onnx.NodeProto, name: str, error: MixesImages) -> Sequence[Value | None]:
+    def _mixes(self, proto: onnx.NodeProto, name: str, error: MixesImages) -> Sequence[Known]:
         """A node that no side can run with a changed batch is a problem of the model."""
         self.steps.append(ImportStep(proto, name, "host", str(error)))
         self.problems.append(Problem(self.file, str(error), name, self.steps[-1].operator))
-        return [UNAVAILABLE for _ in proto.output]  # type: ignore[misc]
+        return [UNAVAILABLE for _ in proto.output]
 
     def _on_host(
         self, proto: onnx.NodeProto, name: str, opset: int, types: Mapping[str, onnx.TypeProto], error: Exception
-    ) -> Sequence[Value | None]:
+    ) -> Sequence[Known]:
         """What a node gives that cannot be a layer because of the error."""
         if any(self.values.get(each) is UNAVAILABLE for each in free_names(proto)):
             self.steps.append(ImportStep(proto, name, "host", one_line(error)))
-            return [UNAVAILABLE for _ in proto.output]  # type: ignore[misc]
+            return [UNAVAILABLE for _ in proto.output]
         try:
             axis = self._axis_on_host(proto, one_line(error))
         except MixesImages as mixes:
             return self._mixes(proto, name, mixes)
         operands = self._open_operands(proto, opset, error)
         self.steps.append(ImportStep(proto, name, "host", one_line(error), open_operands=operands))
-        return [self._from_host(types.get(output), name, axis) for output in proto.output]  # type: ignore[misc]
+        return [self._from_host(types.get(output), name, axis) for output in proto.output]
 
     def _axis_on_host(self, proto: onnx.NodeProto, why: str) -> int | None:
         """Where the images of a changed batch lie in what a node on the host gives."""
@@ -211,7 +212,7 @@ class DryRun(ImportWalk):
             self.network.images.keep(found, _shape_or_size(proto, self.network.images.divided(value.shape, value.axis)))
         return found
 
-    def _kind(self, proto: onnx.NodeProto, results: Sequence[Value | None]) -> Kind:
+    def _kind(self, proto: onnx.NodeProto, results: Sequence[Known]) -> Kind:
         if not any(isinstance(result, SSAValue) for result in results):
             return "constant"
         return "shared" if free_names(proto).keys() <= self.fixed else "device"
@@ -226,7 +227,7 @@ class DryRun(ImportWalk):
         return found
 
     def _note(
-        self, proto: onnx.NodeProto, results: Sequence[Value | None], types: Mapping[str, onnx.TypeProto]
+        self, proto: onnx.NodeProto, results: Sequence[Known], types: Mapping[str, onnx.TypeProto]
     ) -> None:
         step = self.steps[-1]
         for index, output in enumerate(proto.output):

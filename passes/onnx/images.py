@@ -79,7 +79,6 @@ CHANNELS, ROWS = 1, 2
 PLANE = (2, 3)
 NEXT_TO_NOTHING = 2.0**-10
 """A resize that moves by less reads where it writes."""
-RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 @dataclass

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from frustum.passes.onnx.images import Images
     from frustum.passes.onnx.loading import LoadedModel
     from frustum.passes.onnx.node import Network, Value
-    from frustum.passes.onnx.walk import ImportWalk, Unavailable
+    from frustum.passes.onnx.walk import ImportWalk, Known
 
 INT8 = "int8"
 """The type of a module with layers of integers: those where the IR says so, f32 elsewhere."""
@@ -160,7 +160,7 @@ def _constants(
     tensors: Mapping[str, onnx.TensorProto],
     nodes: Sequence[onnx.NodeProto],
     graph: onnx.GraphProto,
-) -> dict[str, Value | Unavailable | None]:
+) -> dict[str, Known]:
     """The tensors that nodes or outputs use, as arrays; each that cannot be read is a problem."""
     from frustum.passes.onnx.walk import used_names
 

@@ -30,7 +30,7 @@ from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.import_onnx import import_onnx, output_problems
 from frustum.passes.onnx.islands import settled
 from frustum.passes.onnx.loading import LoadedModel, load_model, network_type, node_name, operator_of
-from frustum.passes.onnx.node import Network, Value
+from frustum.passes.onnx.node import Network
 from frustum.passes.onnx.opset import Unified, unify
 from frustum.passes.onnx.parts import HostNode, ModelPart, parts_of
 from frustum.passes.onnx.soundness import (
@@ -41,7 +41,7 @@ from frustum.passes.onnx.soundness import (
     unknown_operators,
     unmade_values,
 )
-from frustum.passes.onnx.walk import UNAVAILABLE, Unavailable, free_names, needed_nodes
+from frustum.passes.onnx.walk import UNAVAILABLE, Known, Unavailable, free_names, needed_nodes
 from frustum.passes.weights import Array, WeightStore
 
 
@@ -229,7 +229,7 @@ def _dry_run(
     element = network_type(inputs, unified.tensors.values(), nodes)
     network = Network(Block(), WeightStore(), element, images)
     names = {name for node in nodes for name in free_names(node)} | {output.name for output in graph.output}
-    constants: dict[str, Value | Unavailable | None] = {
+    constants: dict[str, Known] = {
         name: model.array(tensor) for name, tensor in unified.tensors.items() if name in names
     }
     opsets = [onnx.helper.make_opsetid("", unified.opset), *(o for o in model.proto.opset_import if o.domain)]

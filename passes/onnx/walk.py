@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -40,6 +40,8 @@ class Unavailable:
 
 
 UNAVAILABLE = Unavailable()
+Known: TypeAlias = "Value | Unavailable | None"
+"""What a name may stand for."""
 
 
 @dataclass
@@ -48,7 +50,7 @@ class ImportWalk:
 
     file: str
     network: Network
-    values: dict[str, Value | Unavailable | None]
+    values: dict[str, Known]
     problems: list[Problem] = field(default_factory=list)
     kept: Kept | None = None
     """The nodes that are of another opset than the rest."""

@@ -126,12 +126,12 @@ def _same_batches(node: Node, a: SSAValue, b: SSAValue) -> tuple[SSAValue, SSAVa
         batch = np.broadcast_shapes(left, right)
     except ValueError as error:
         raise Refused(f"batches {left} and {right} do not broadcast") from error
-    return tuple(  # type: ignore[return-value]  # two of them
-        operand
-        if math.prod(own) in (1, math.prod(batch))
-        else node.binary("mul", operand, node.ones((*batch, 1, 1), (a, b)))
-        for operand, own in ((a, left), (b, right))
-    )
+
+    def filled(operand: SSAValue, own: Ints) -> SSAValue:
+        is_one = math.prod(own) in (1, math.prod(batch))
+        return operand if is_one else node.binary("mul", operand, node.ones((*batch, 1, 1), (a, b)))
+
+    return filled(a, left), filled(b, right)
 
 
 CONVERTERS: dict[str, Converter] = {"Conv": conv, "Gemm": gemm, "MatMul": matmul}
