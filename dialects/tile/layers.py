@@ -9,7 +9,7 @@ import math
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import cache
-from types import UnionType
+from types import SimpleNamespace, UnionType
 from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
 from xdsl.dialects.builtin import DenseArrayBase, DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, f64, i64
@@ -131,16 +131,22 @@ class ConvLayer(LayerKind, name="conv"):
 
 @dataclass(frozen=True)
 class VectorLayer(LayerKind):
-    """Kinds that the vector unit computes, each with one instruction, whose fields of the same names it gives."""
+    """Kinds that the vector unit computes, each with one instruction, of which it gives `numbers`."""
 
     INSTRUCTION: ClassVar[type[p.Instruction]]
 
-    def __init_subclass__(cls, instruction: type[p.Instruction]) -> None:
-        super().__init_subclass__(name=instruction.__name__.lower())
+    def __init_subclass__(cls, instruction: type[p.Instruction], name: str = "") -> None:
+        super().__init_subclass__(name or instruction.__name__.lower())
         cls.INSTRUCTION = instruction
 
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The fields of the instruction, but for operands, positions and loops: the layer's own, under their names."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: str(value) if isinstance(value, StrEnum) else value for name, value in values}
+
     def vector_steps(self, conversions: int = 0) -> Steps:
-        return vector_steps(self.NAME, self, conversions)
+        return vector_steps(self.INSTRUCTION.__name__.lower(), SimpleNamespace(**self.numbers), conversions)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from enum import StrEnum
 from functools import singledispatch
 from typing import Any
 
@@ -42,10 +41,7 @@ def instruction(layer: t.LayerKind, low: LayerPieces) -> Instruction:
     found: dict[str, Any] = {name: operand_view(low, k) for k, name in enumerate(views)}
     found |= {"out_view": low.result.own_view, "box": low.piece.box}
     found |= {name: low.span(d) for d, name in enumerate(SPANS, start=1) if name in names}
-    for field in fields(layer):
-        value = getattr(layer, field.name)
-        found[field.name] = str(value) if isinstance(value, StrEnum) else value
-    return wanted(**found)
+    return wanted(**found, **layer.numbers)
 
 
 SPANS = ("channels", "rows", "cols")
@@ -111,13 +107,13 @@ def pick(p: t.PickLayer, low: LayerPieces) -> Instruction:
 def reduce(p: t.ReduceLayer, low: LayerPieces) -> Instruction:
     """Partial sums are numbers: what they stand for is said when they are narrowed."""
     levels = [level for d in p.axes if (level := low.nest.level(d)) is not None]
+    numbers = p.numbers
+    if p.scales and low.acc:
+        numbers["scales"] = (p.scales[0], Scale())
     return isa.Reduce(
         in_view=low.pieces[0].own_view,
         out_view=(low.acc or low.result).own_view,
         box=low.piece.box,
-        kind=str(p.kind),
-        axes=p.axes,
-        scale=p.scale,
         accumulate=max(levels, default=None),
-        scales=(p.scales[0], Scale()) if p.scales and low.acc else p.scales,
+        **numbers,
     )
