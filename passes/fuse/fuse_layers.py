@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from frustum.dialects import graph as g
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.module import MAPS, POLICY
-from frustum.dialects.target import Options, Target
+from frustum.dialects.target import Options
 from frustum.passes.analysis.foreign import gather
 from frustum.passes.analysis.layer import can_join
 from frustum.passes.analysis.module import kind_name, node_name, target_of
@@ -78,29 +78,21 @@ class FuseLayers(ModulePass):
                 fuse_optimal(network, target, self.options)
             else:
                 gather(network.body.block)
-                fuse_network(network, self.units(network, target, words))
-
-    def units(
-        self, network: g.NetworkOp, target: Target, words: tuple[str, str | None, str | None]
-    ) -> list[Grown]:
-        if self.cuts is not None:
-            return cut_units(network, self.cuts)
-        return grow_units(network, target, parse_policy(*words), self.options)
+                if self.cuts is not None:
+                    units = cut_units(network, self.cuts)
+                else:
+                    units = grow_units(network, target, parse_policy(*words), self.options)
+                number = 0
+                for grown in units:
+                    number += wrap_grown(grown, number)
+            weights = [op for op in network.body.block.ops if isinstance(op, g.WeightOp)]
+            for weight in (op for op in weights if not op.result.uses):
+                weight.detach()
+                weight.erase()
 
     @property
     def options(self) -> OptimalOptions:
         return OptimalOptions(borders=self.borders, sram=self.sram)
-
-
-def fuse_network(network: g.NetworkOp, units: list[Grown]) -> None:
-    """Wrap the units, named in their order; drop weights that nobody uses."""
-    number = 0
-    for grown in units:
-        number += wrap_grown(grown, number)
-    for weight in [op for op in network.body.block.ops if isinstance(op, g.WeightOp)]:
-        if not weight.result.uses:
-            weight.detach()
-            weight.erase()
 
 
 def wrap_grown(grown: Grown, number: int) -> int:

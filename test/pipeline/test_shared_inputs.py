@@ -12,7 +12,7 @@ from frustum.backend.pipeline import Choices, Run
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable, project
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.plan.network.layer_order import network_ops
+from frustum.passes.plan.network.layer_order import ops_of_section
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference.graph import network_of
 from frustum.runtime.report.counters import count
@@ -78,6 +78,6 @@ def test_a_map_in_sram_stays_as_it_is_there():
 
 def unit_in(module, *, resident=False):
     """Both layers of `chain`; `resident`: the input is in SRAM."""
-    ops = network_ops(network_of(module))
+    ops = ops_of_section(network_of(module))
     layers = [op for op in ops if op.name == "fgraph.conv"]
     return layers_of(layers, [layers[-1].results[0]], {layers[0].operands[0]} if resident else ())

@@ -16,7 +16,7 @@ from networks import Net
 
 from frustum.backend import targets
 from frustum.dialects import graph
-from frustum.passes.plan.network.layer_order import network_ops, order_of
+from frustum.passes.plan.network.layer_order import ops_of_section, order_of
 from frustum.passes.plan.network.optimal import OptimalOptions, is_for_time, plan_network
 from frustum.runtime.reference.graph import network_of
 
@@ -39,7 +39,7 @@ def check(module, target, borders="auto"):
 def check_small(module, target, borders="auto"):
     """A drawn network, if it is not too large and bytes come first."""
     network = network_of(module)
-    order = order_of(network_ops(network), network.terminator.values)
+    order = order_of(ops_of_section(network), network.terminator.values)
     assume(len(order.nodes) <= MOST_LAYERS and not is_for_time(order, target))
     check(module, target, borders)
 

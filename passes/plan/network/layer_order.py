@@ -15,12 +15,13 @@ from functools import cached_property
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, ceil_div
 from frustum.dialects.module import PLACE
-from frustum.dialects.tile import AnyAxis, Axis, TensorView, Whole
+from frustum.dialects.tile import AnyAxis, Axis, Whole
 from frustum.passes.analysis.foreign import is_read_by_others, others_in, sections_of
 from frustum.passes.analysis.layer import Layer, MapOperand, is_layer, is_work, layer_of
 from frustum.passes.analysis.module import element_bytes
+from frustum.passes.analysis.unit_layers import same_form
 
 ROWS, COLUMNS = 2, 3
 NEARBY = 2
@@ -53,7 +54,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Node:
+class LayerNode:
     """One layer, or one move (`layer` None), of which the output is the map of the same number."""
 
     op: Operation
@@ -92,7 +93,7 @@ class Map:
 class LayerOrder:
     """Nodes in order; the first maps are their outputs, in the same order."""
 
-    nodes: list[Node]
+    nodes: list[LayerNode]
     maps: list[Map]
     rates: tuple[list[Fraction], list[Fraction]]
     """Rows, and columns, of each map for one of some reference; comparable between maps that windows connect."""
@@ -107,14 +108,11 @@ class LayerOrder:
     @cached_property
     def grains(self) -> tuple[int, ...]:
         """Multiples that tiles may have to have: 1, and where maps are resized the products of its steps."""
-        axes = {
-            (read.rows, read.columns) for node in self.nodes for read in node.reads if node.layer is not None
-        }
-        steps = sorted({axis.den for pair in axes for axis in pair if isinstance(axis, Axis)} - {1})
-        return (
-            1,
-            *dict.fromkeys(step**power for step in steps for power in (1, 2) if step**power <= COARSEST),
-        )
+        reads = [read for node in self.nodes for read in node.reads if node.layer is not None]
+        axes = (axis for read in reads for axis in (read.rows, read.columns))
+        steps = sorted({axis.den for axis in axes if isinstance(axis, Axis)} - {1})
+        powers = (step**power for step in steps for power in (1, 2))
+        return (1, *dict.fromkeys(power for power in powers if power <= COARSEST))
 
     @cached_property
     def seams(self) -> frozenset[int]:
@@ -122,11 +120,9 @@ class LayerOrder:
         work on, of which less is left at the end than inside."""
         found, first = {0, len(self.nodes)}, 0
         for k, node in enumerate(self.nodes):
-            made = [read.map for read in node.reads if not self.maps[read.map].is_constant]
+            made = [read for read in node.reads if not self.maps[read.map].is_constant]
             joins = all(
-                read.joins and first <= read.map and self.maps[read.map].last_use <= k + NEARBY
-                for read in node.reads
-                if read.map in made
+                read.joins and first <= read.map and self.maps[read.map].last_use <= k + NEARBY for read in made
             )
             is_elementwise = node.layer is not None and node.layer.kind.is_elementwise
             if not (is_elementwise and made and joins and k - first < LONGEST_CHAIN):
@@ -162,10 +158,8 @@ class LayerOrder:
         if not isinstance(op, g.ConcatOp) or math.prod(g.shape_of(op.result)[: op.axis]) > 1:
             return False
         operands = [read.map for read in self.nodes[concat].reads]
-        alone = all(
-            [k for k in self.maps[m].users if isinstance(self.nodes[k].op, g.ConcatOp)] == [concat]
-            for m in operands
-        )
+        readers = ([k for k in self.maps[m].users if isinstance(self.nodes[k].op, g.ConcatOp)] for m in operands)
+        alone = all(each == [concat] for each in readers)
         return alone and len(set(operands)) == len(operands) and all(self.is_free(m) for m in operands)
 
     def is_free(self, map_: int) -> bool:
@@ -190,15 +184,9 @@ class LayerOrder:
         return next((k for k, n in enumerate(self.nodes) if n.op is value.owner), None)
 
 
-def network_ops(network: g.NetworkOp) -> list[Operation]:
-    """What has to be in units, in the order of the file."""
-    return [op for op in network.body.block.ops if is_work(op)]
-
-
-def ops_of_section(network: g.NetworkOp, section: Operation | None) -> list[Operation]:
+def ops_of_section(network: g.NetworkOp, section: Operation | None = None) -> list[Operation]:
     """What has to be in units, of one section (`analysis/foreign.py`), in the order of the file."""
-    section_of = sections_of(network.body.block)
-    return [op for op in network_ops(network) if section_of[op] is section]
+    return [op for op, behind in sections_of(network.body.block).items() if behind is section and is_work(op)]
 
 
 def outputs_of_section(network: g.NetworkOp, section: Operation | None) -> list[SSAValue]:
@@ -240,7 +228,7 @@ class _Reading:
             self.maps.append(Map(number, size_of(root), None, is_constant=isinstance(root.owner, g.WeightOp)))
         return self.numbers[root]
 
-    def node(self, i: int) -> Node:
+    def node(self, i: int) -> LayerNode:
         """A layer with what it reads; its weights, unless another layer makes them."""
         op, layer = self.ops[i], self.layers[i]
         reads = [] if layer is None else [self.read(i, op.operands[m.index], m) for m in layer.maps]
@@ -255,7 +243,7 @@ class _Reading:
                 reads.append(Read(self.map_of(value), False, dims, element_bytes(value), *whole))
             elif k == layer.weight:
                 held, of_raw = layer.held
-                weights += -(-size_of(value) * held // of_raw)
+                weights += ceil_div(size_of(value) * held, of_raw)
             else:
                 vectors += size_of(value)
         for read in reads:
@@ -264,18 +252,16 @@ class _Reading:
                 users.append(i)
             self.maps[read.map].needs_dram |= not read.joins
         is_batched = layer is not None and layer.kind.is_batched
-        return Node(op, layer, tuple(reads), weights, vectors, is_batched)
+        return LayerNode(op, layer, tuple(reads), weights, vectors, is_batched)
 
     def read(self, i: int, value: SSAValue, operand: MapOperand) -> Read:
         """How a layer reads a map: as it was made, or in another form."""
         number, dims = self.map_of(value), operand.dims
         maker = self.layers[number] if number < len(self.layers) else None
-        joins = maker is not None and value == self.ops[number].results[0]
         joins = (
-            joins
-            and maker is not None
-            and maker.out_dims == dims
-            and alike(maker.out_view, operand.view, dims)
+            maker is not None
+            and value == self.ops[number].results[0]
+            and same_form(dims, operand.view, maker.out_dims, maker.out_view)
         )
         rows, columns = operand.access[ROWS], operand.access[COLUMNS]
         by_image = operand.access[0] == Axis() or dims[0] == 1
@@ -292,12 +278,6 @@ def channels_of(operand: MapOperand, layer: Layer | None) -> tuple[int, int]:
     return first, max(first + 1, min(axis.low + axis.extent(layer.out_dims[1]), count))
 
 
-def alike(a: TensorView, b: TensorView, dims: Extents) -> bool:
-    """The same places for all positions (the stride of a dimension with one position says nothing)."""
-    strides = zip(a.strides, b.strides, dims, strict=True)
-    return (a.offset, a.block) == (b.offset, b.block) and all(x == y for x, y, size in strides if size > 1)
-
-
 def size_of(value: SSAValue) -> int:
     return math.prod(g.shape_of(value)) * element_bytes(value)
 
@@ -305,51 +285,47 @@ def size_of(value: SSAValue) -> int:
 def dims_of(value: SSAValue) -> Extents:
     """Four dimensions of any tensor, for reads of the whole."""
     shape = g.shape_of(value)
-    n, c, h, w = [1] * (4 - len(shape)) + list(shape) if len(shape) <= 4 else [1, 1, 1, math.prod(shape)]
-    return (n, c, h, w)
+    return (*[1] * (4 - len(shape)), *shape) if len(shape) <= 4 else (1, 1, 1, math.prod(shape))
 
 
-def rates_of(
-    nodes: Sequence[Node], count: int, dimension: int
-) -> tuple[list[Fraction], set[tuple[int, int]]]:
+def rates_of(nodes: Sequence[LayerNode], count: int, d: int) -> tuple[list[Fraction], set[tuple[int, int]]]:
     """Positions of every map along a dimension for one of the first map of its part of the network, and the reads
     that disagree."""
     ways: list[list[tuple[int, Fraction, tuple[int, int]]]] = [[] for _ in range(count)]
     for k, node in enumerate(nodes):
         for read in node.reads:
-            axis = read.rows if dimension == ROWS else read.columns
+            axis = read.rows if d == ROWS else read.columns
             if isinstance(axis, Whole) or node.layer is None:
                 continue
             ratio = Fraction(axis.num, axis.den)
             ways[k].append((read.map, ratio, (k, read.map)))
             ways[read.map].append((k, 1 / ratio, (k, read.map)))
-    rates: list[Fraction | None] = [None] * count
+    unknown = Fraction(0)
+    rates = [unknown] * count
     uneven = set()
     for root in range(count):
-        if rates[root] is not None:
+        if rates[root] != unknown:
             continue
         rates[root] = Fraction(1)
         waiting = [root]
         while waiting:
             here = waiting.pop()
             for there, ratio, edge in ways[here]:
-                rate = rates[here] * ratio  # type: ignore[operator]
-                if rates[there] is None:
+                rate = rates[here] * ratio
+                if rates[there] == unknown:
                     rates[there] = rate
                     waiting.append(there)
                 elif rates[there] != rate:
                     uneven.add(edge)
-    return [r or Fraction(1) for r in rates], uneven
+    return rates, uneven
 
 
 def orders(network: g.NetworkOp, section: Operation | None = None) -> list[list[Operation]]:
     """The order of the file, and where they differ: branch after branch, and level by level; of one section."""
     ops = ops_of_section(network, section)
     position = {op: i for i, op in enumerate(ops)}
-    before: list[list[int]] = []
-    for op in ops:
-        roots = [g.root_of(o).owner for o in op.operands]
-        before.append(sorted({position[r] for r in roots if isinstance(r, Operation) and r in position}))
+    roots = ([g.root_of(operand).owner for operand in op.operands] for op in ops)
+    before = [sorted({position[r] for r in each if isinstance(r, Operation) and r in position}) for each in roots]
     found = [list(range(len(ops)))]
     for order in (by_branches(before), by_levels(before)):
         if order not in found:

@@ -16,7 +16,7 @@ from frustum.dialects.extents import Extents, aligned, ceil_div
 from frustum.dialects.tile import AnyAxis, Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import grid_of
-from frustum.passes.plan.network.layer_order import LayerOrder, Node, Read
+from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
 from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Ints, Mask, Mode, shapes_of
 
 FAR = 1 << 40
@@ -105,7 +105,7 @@ class GroupLayer(NamedTuple):
     """A layer as it joins a group: what is needed of its map, and how many rows of it a step makes."""
 
     number: int
-    node: Node
+    node: LayerNode
     layer: Layer
     need: MapNeed
     made: Ints

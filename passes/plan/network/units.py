@@ -42,10 +42,6 @@ def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions =
     number = 0
     for section in gather(network.body.block):
         number += fuse_section(network, target, options, section, number)
-    for weight in [op for op in network.body.block.ops if isinstance(op, g.WeightOp)]:
-        if not weight.result.uses:
-            weight.detach()
-            weight.erase()
 
 
 def fuse_section(
@@ -56,8 +52,8 @@ def fuse_section(
         return 0
     options = replace(options, borders=borders_of(network, target, options, section))
     plan = plan_network(network, target, options, section)
-    plan = with_places(network, target, options, plan, section)
     if plan is not None:
+        plan = with_places(network, target, options, plan, section)
         write(network, plan, section, number)
         return len(plan.units)
     layers = orders(network, section)[0]
@@ -82,18 +78,10 @@ def borders_of(
 
 
 def with_places(
-    network: g.NetworkOp,
-    target: Target,
-    options: OptimalOptions,
-    plan: NetworkPlan | None,
-    section: Operation | None = None,
-) -> NetworkPlan | None:
+    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: NetworkPlan, section: Operation | None = None
+) -> NetworkPlan:
     """The plan, or a better one with units that store only the parts of concatenations that they make."""
-    if (
-        plan is None
-        or plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes
-        or is_for_time(plan.order, target)
-    ):
+    if plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes or is_for_time(plan.order, target):
         return plan
     again: list[Again] = []
     for unit in plan.units:
@@ -112,12 +100,23 @@ def with_places(
 
 def write(network: g.NetworkOp, plan: NetworkPlan, section: Operation | None = None, first: int = 0) -> None:
     """Units of a section in the order of the plan, each behind what it reads, numbered from `first`."""
-    ops = [[n.op for n in plan.order.nodes[u.first : u.stop]] for u in plan.units]
-    in_order(network.body.block, [op for unit in ops for op in unit], section)
-    keeps = [values_of(u.kept, plan.order) for u in plan.units]
-    for number, (unit, layers, kept) in enumerate(zip(plan.units, ops, keeps, strict=True)):
-        reason = stopped_by(plan, number)
-        written = wrap(layers, f"u{first + number}", reason, kept)
+    in_order(network.body.block, [node.op for node in plan.order.nodes], section)
+    write_units(plan, first, [stopped_by(plan, number) for number in range(len(plan.units))])
+
+
+def write_runs(plan: NetworkPlan, first: int, stopped_by: str) -> None:
+    """The runs as units behind each other, in the place of the last layer, called `u<first>` and so on."""
+    move_together([node.op for node in plan.order.nodes], f"u{first}")
+    count = len(plan.units)
+    runs = [f"run {number + 1} of {count}: " if count > 1 else "" for number in range(count)]
+    write_units(plan, first, [run + stopped_by for run in runs])
+
+
+def write_units(plan: NetworkPlan, first: int, reasons: Sequence[str]) -> None:
+    """The units of a plan, with why each ends."""
+    for number, (unit, reason) in enumerate(zip(plan.units, reasons, strict=True), first):
+        layers = [node.op for node in plan.order.nodes[unit.first : unit.stop]]
+        written = wrap(layers, f"u{number}", reason, values_of(unit.kept, plan.order))
         if unit.plan is not None:
             annotate(written, layers, unit.plan, is_small=unit.plan.partition.depth == 1)
 
@@ -147,24 +146,11 @@ def in_order(block: Block, ops: Sequence[Operation], section: Operation | None =
 def stopped_by(plan: NetworkPlan, number: int) -> str:
     """Why a unit ends: what it costs, and what comes next."""
     unit = plan.units[number]
-    cost = unit.exact_bytes
     if number + 1 == len(plan.units):
-        return f"end of the network: {cost} DRAM bytes here"
+        return f"end of the network: {unit.exact_bytes} DRAM bytes here"
     following = plan.order.nodes[unit.stop].op
-    name = f"'{node_name(following)}'" if node_name(following) else kind_name(following)
-    return f"cut before {name}: {cost} DRAM bytes here, {plan.dram_bytes} in all"
-
-
-def write_runs(plan: NetworkPlan, first: int, stopped_by: str) -> None:
-    """The runs as units behind each other, in the place of the last layer, called `u<first>` and so on."""
-    ops = [node.op for node in plan.order.nodes]
-    move_together(ops, f"u{first}")
-    for number, unit in enumerate(plan.units):
-        layers = ops[unit.first : unit.stop]
-        run = f"run {number + 1} of {len(plan.units)}: " if len(plan.units) > 1 else ""
-        written = wrap(layers, f"u{first + number}", run + stopped_by, values_of(unit.kept, plan.order))
-        if unit.plan is not None:
-            annotate(written, layers, unit.plan, is_small=unit.plan.partition.depth == 1)
+    name = f"'{name}'" if (name := node_name(following)) else kind_name(following)
+    return f"cut before {name}: {unit.exact_bytes} DRAM bytes here, {plan.dram_bytes} in all"
 
 
 def move_together(ops: Sequence[Operation], unit_name: str) -> None:
@@ -230,8 +216,10 @@ def parts_of(concat: g.ConcatOp, inside: Collection[Operation]) -> list[SSAValue
     parts: list[SSAValue] = []
     for x in concat.xs:
         maker = x.owner
-        nested = isinstance(maker, g.ConcatOp) and maker in inside and is_side_by_side(maker)
-        parts += parts_of(maker, inside) if nested and isinstance(maker, g.ConcatOp) else [x]
+        if isinstance(maker, g.ConcatOp) and maker in inside and is_side_by_side(maker):
+            parts += parts_of(maker, inside)
+        else:
+            parts.append(x)
     return parts
 
 

@@ -6,7 +6,7 @@ from networks import Net
 
 from frustum.backend import targets
 from frustum.passes.analysis.unit_layers import unit_layers
-from frustum.passes.plan.network.layer_order import network_ops
+from frustum.passes.plan.network.layer_order import ops_of_section
 from frustum.passes.plan.network.optimal import plan_given
 from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.passes.plan.unit_ops import wrap
@@ -21,7 +21,7 @@ def unit(layers=3):
     x = net.input(1, 8, 32, 32)
     for _ in range(layers):
         x = net.conv(x, 8)
-    return wrap(network_ops(network_of(net.module(x)[0])), "u0", "by hand")
+    return wrap(ops_of_section(network_of(net.module(x)[0])), "u0", "by hand")
 
 
 def test_rows_that_roll_are_taken_where_they_read_less():

@@ -15,7 +15,7 @@ from frustum.passes.analysis.project import project
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.cost import footprint, loaded_elements, vector_bytes, weight_bytes
 from frustum.passes.plan.network.groups import GroupsBefore
-from frustum.passes.plan.network.layer_order import network_ops, order_of
+from frustum.passes.plan.network.layer_order import ops_of_section, order_of
 from frustum.passes.plan.network.needs import Intervals, below
 from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Mode, shapes_of
 from frustum.passes.plan.unit import candidates
@@ -39,7 +39,7 @@ def networks(draw, layers):
 
 def listed(module):
     network = network_of(module)
-    return order_of(network_ops(network), network.terminator.values)
+    return order_of(ops_of_section(network), network.terminator.values)
 
 
 @settings(max_examples=40)
@@ -224,5 +224,5 @@ def test_of_equal_shapes_the_first_is_dealt_along_most_positions():
     for dims, dealt in (((1, 4, 8, 160), 3), ((1, 4, 160, 8), 2), ((1, 4, 8, 8), 2)):
         assert shapes_of(dims, (), "overlap", 4).dealt[0] == dealt
         net = Net()
-        unit = layers_of(network_ops(network_of(net.module(net.conv(net.input(*dims), 4, 5))[0])), [])
+        unit = layers_of(ops_of_section(network_of(net.module(net.conv(net.input(*dims), 4, 5))[0])), [])
         assert next(candidates(unit, 4)).clusters == dealt

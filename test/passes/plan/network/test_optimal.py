@@ -19,7 +19,7 @@ from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.network.candidates import Setting
 from frustum.passes.plan.network.cuts import CutSearch
-from frustum.passes.plan.network.layer_order import network_ops, order_of, orders
+from frustum.passes.plan.network.layer_order import ops_of_section, order_of, orders
 from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
 from frustum.passes.plan.network.units import fuse_optimal
 from frustum.passes.plan.unit import Budget, plan_unit
@@ -46,7 +46,7 @@ def cases(draw, layers):
 
 def listed(module):
     network = network_of(module)
-    return order_of(network_ops(network), network.terminator.values)
+    return order_of(ops_of_section(network), network.terminator.values)
 
 
 SIZES = st.sampled_from([12, 16, 24, 48])
@@ -189,7 +189,7 @@ def test_orders_are_orders_in_which_the_layers_can_run():
     found = orders(network)
     assert len(found) > 1
     for ops in found:
-        assert sorted(map(id, ops)) == sorted(map(id, network_ops(network)))
+        assert sorted(map(id, ops)) == sorted(map(id, ops_of_section(network)))
         for i, op in enumerate(ops):
             assert all(o.owner in ops[:i] for o in op.operands if o.owner in ops)
 
