@@ -7,15 +7,14 @@ from typing import Any
 
 from frustum.dialects.isa.fields import FieldError, RegisterKind
 from frustum.dialects.isa.format import (
-    ACT_FORMAT,
     AFFINE_FORMAT,
     COEFFICIENT,
+    FIELDS_OF_TYPE,
+    FILES,
     FORMAT_OF_OPCODE,
     LENGTH_BITS,
     OPCODE_BITS,
     REPEAT_FORMAT,
-    SCALE_FORMAT,
-    VIEW_FORMATS,
     WAIT_FIELD,
     WAITS_INSIDE,
     WIDE,
@@ -26,24 +25,19 @@ from frustum.dialects.isa.format import (
 )
 from frustum.dialects.isa.program import (
     MAX_LOOPS,
-    Act,
     Affine,
     Barrier,
-    Copy,
-    Engine,
-    Hold,
     Instruction,
     Node,
     Repeat,
-    Scale,
-    Span,
-    View,
     Wait,
 )
 
 OPCODE_MASK = (1 << OPCODE_BITS) - 1
 LENGTH_MASK = (1 << LENGTH_BITS) - 1
 WORD_MASK = (1 << WORD_BITS) - 1
+WITH_ENGINE = [type_ for type_, own in FIELDS_OF_TYPE.items() if any(field.name == "engine" for field in own)]
+"""Instructions of several engines."""
 
 
 class CodeError(ValueError):
@@ -54,27 +48,21 @@ def decode(code: bytes, layers: Sequence[int] = (), units: Sequence[int] = ()) -
     """The program text in `code`; `layers` and `units` of each instruction in textual order, if known."""
     if len(code) % WORD_BYTES:
         raise CodeError(f"the code ends inside a word: {len(code)} bytes")
-    reader = _Reader(code, layers, units)
+    reader = _Decoder(code, layers, units)
     body = reader.body(0, len(code) // WORD_BYTES, depth=0)
     if len(layers) not in (0, reader.count) or len(units) not in (0, reader.count):
         raise CodeError(f"{reader.count} instructions, but layers of {len(layers)} and units of {len(units)}")
     return body
 
 
-class _Reader:
+class _Decoder:
     """Reads nodes; keeps what the register files hold."""
 
     def __init__(self, code: bytes, layers: Sequence[int], units: Sequence[int]) -> None:
         self.code = code
         self.layers, self.units = layers, units
         self.count = 0
-        self.files: dict[RegisterKind, dict[int, Any]] = {
-            "affine": {},
-            "view": {},
-            "span": {},
-            "act": {},
-            "scale": {},
-        }
+        self.files: dict[RegisterKind, dict[int, Any]] = {kind: {} for kind in FILES.values()}
 
     def value_of(self, kind: RegisterKind, number: int) -> Any:
         try:
@@ -108,7 +96,7 @@ class _Reader:
         after = at + words
         if form is REPEAT_FORMAT:
             return self._repeat(total, after, stop, depth)
-        if form.type is None:
+        if form.file is not None:
             self._set_up(form, total, words)
             return None, after
         node = self._instruction(form, total, words)
@@ -132,21 +120,15 @@ class _Reader:
         if words != form.words + head["waits"]:
             raise FieldError(words, f"the length of '{form.name}' with {head['waits']} waits")
         inside = tuple(self._wait(total, place) for place in range(form.words, words))
-        fields = form.unpack_body(total, self)
-        engine: Engine = head["engine"]
-        if form.type in (Copy, Hold):
-            fields["engine"] = engine
-        return self._build(form, head, inside, fields)
-
-    def _build(
-        self, form: Format, head: dict[str, Any], waits: tuple[Wait, ...], fields: dict[str, Any]
-    ) -> Instruction:
         assert form.type is not None
+        fields = form.unpack_body(total, self)
+        if form.type in WITH_ENGINE:
+            fields["engine"] = head["engine"]
         number = self.count
         self.count += 1
         instruction: Instruction = form.type(
             stage=head["stage"],
-            waits=waits,
+            waits=inside,
             signal=head["signal"],
             layer=int(self.layers[number]) if number < len(self.layers) else 0,
             unit=int(self.units[number]) if number < len(self.units) else 0,
@@ -159,22 +141,15 @@ class _Reader:
         return wait
 
     def _set_up(self, form: Format, total: int, words: int) -> None:
+        assert form.file is not None and form.type is not None
         head = form.unpack_head(total, self)
         register = head.pop("register")
         if form is AFFINE_FORMAT:
-            self.files["affine"][register] = self._affine(head, total, words)
+            self.files[form.file][register] = self._affine(head, total, words)
             return
         if words != form.words:
             raise FieldError(words, f"the length of '{form.name}'")
-        fields = form.unpack_body(total, self)
-        if form in VIEW_FORMATS:
-            self.files["view"][register] = View(**head, **fields)
-        elif form is ACT_FORMAT:
-            self.files["act"][register] = Act(**head, **fields)
-        elif form is SCALE_FORMAT:
-            self.files["scale"][register] = Scale(**head, **fields)
-        else:
-            self.files["span"][register] = Span(**head, **fields)
+        self.files[form.file][register] = form.type(**head, **form.unpack_body(total, self))
 
     def _affine(self, head: dict[str, Any], total: int, words: int) -> Affine:
         terms, wide = head["terms"], head["wide"]

@@ -12,7 +12,6 @@ ask for, because set-up instructions inside a loop run again in every pass:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -22,18 +21,18 @@ from frustum.dialects.isa.format import (
     ACT_FORMAT,
     AFFINE_FORMAT,
     COEFFICIENT,
+    FILES,
     FORMAT_OF_TYPE,
     REPEAT_FORMAT,
-    RING_VIEW_FORMAT,
     SCALE_FORMAT,
     SPAN_FORMATS,
-    VIEW_FORMAT,
+    VIEW_FORMATS,
     WAIT_FIELD,
     WAITS_INSIDE,
     WIDE,
     WORD_BITS,
     WORD_BYTES,
-    WRAPPED_VIEW_FORMAT,
+    Format,
     pack_field,
 )
 from frustum.dialects.isa.program import (
@@ -46,7 +45,6 @@ from frustum.dialects.isa.program import (
     Node,
     Program,
     Repeat,
-    Scale,
     Span,
     View,
 )
@@ -66,7 +64,7 @@ class Code:
 
 def encode(program: Program, instruction_memory_bytes: int | None = None) -> Code:
     """The bytes of a program; raises DoesNotFit for a value wider than its field or pages larger than memory."""
-    writer = _Writer(program)
+    writer = _Encoder(program)
     for node in program.body:
         writer.node(node, depth=0)
     writer.end_page()
@@ -79,9 +77,7 @@ def encode(program: Program, instruction_memory_bytes: int | None = None) -> Cod
 def _check_pages(pages: tuple[int, ...], available: int) -> None:
     for number, size in enumerate(pages):
         if size > available:
-            raise DoesNotFit(
-                "program page", f"page {number}", f"{size} B", f"{available} B of {CODE}", CODE
-            )
+            raise DoesNotFit("program page", f"page {number}", f"{size} B", f"{available} B of {CODE}", CODE)
     for number, (one, next_) in enumerate(pairwise(pages)):
         if one + next_ > available:  # the next page arrives while one runs
             where = f"pages {number} and {number + 1}"
@@ -96,7 +92,7 @@ class _Loop:
     body_words: int
 
 
-class _Writer:
+class _Encoder:
     """Writes nodes; defines registers before the instruction that needs them."""
 
     def __init__(self, program: Program) -> None:
@@ -106,20 +102,7 @@ class _Writer:
         self.layers: list[int] = []
         self.units: list[int] = []
         self.page_start = 0
-        self.files: dict[RegisterKind, RegisterFile] = {
-            "affine": RegisterFile(),
-            "view": RegisterFile(),
-            "span": RegisterFile(),
-            "act": RegisterFile(),
-            "scale": RegisterFile(),
-        }
-        self.define: dict[RegisterKind, Callable[[int, Any], None]] = {
-            "affine": self._affine,
-            "view": self._view,
-            "span": self._span,
-            "act": self._act,
-            "scale": self._scale,
-        }
+        self.files: dict[RegisterKind, RegisterFile] = {kind: RegisterFile() for kind in FILES.values()}
 
     def node(self, node: Node, depth: int) -> None:
         if isinstance(node, Repeat):
@@ -144,7 +127,7 @@ class _Writer:
     def number_of(self, kind: RegisterKind, value: Any) -> int:
         number, is_new = self.files[kind].find(value)
         if is_new:
-            self.define[kind](number, value)
+            self._set_up(number, value)
         return number
 
     def _repeat(self, node: Repeat, depth: int) -> None:
@@ -187,6 +170,16 @@ class _Writer:
     def _append(self, total: int, words: int) -> None:
         self.bytes += total.to_bytes(words * WORD_BYTES, "little")
 
+    def _set_up(self, register: int, value: Any) -> None:
+        """Put a value into a register."""
+        if isinstance(value, Affine):
+            self._affine(register, value)
+            return
+        form = setup_format(value)
+        names = [field.name for field in form.head]
+        head = {name: register if name == "register" else getattr(value, name) for name in names}
+        self._append(form.pack(head, value, self, form.words), form.words)
+
     def _affine(self, register: int, value: Affine) -> None:
         loops = value.loops + (0,) * (MAX_LOOPS - len(value.loops))
         terms = [(place, c) for place, c in enumerate((*loops, value.cluster, value.core)) if c]
@@ -208,40 +201,25 @@ class _Writer:
         except FieldError as error:
             raise error.inside(name) from None
 
-    def _view(self, register: int, value: View) -> None:
-        assert value.memory is not None, "a program's views are physical"
-        assert value.ring is None or value.wrap is None, "a ring has no copies"
-        form = VIEW_FORMAT if value.ring is None else RING_VIEW_FORMAT
-        if value.wrap is not None:
-            form = WRAPPED_VIEW_FORMAT
-        head = {
-            "register": register,
-            "element": value.element,
-            "memory": value.memory,
-            "offset": value.offset,
-        }
-        self._append(form.pack(head, value, self, form.words), form.words)
-
-    def _span(self, register: int, value: Span) -> None:
-        is_wide = max(value.extent, value.bound) >= 1 << WORD_BITS // 2
-        form = SPAN_FORMATS[is_wide, value.limit is not None]
-        head = {"register": register, "start": value.start}
-        self._append(form.pack(head, value, self, form.words), form.words)
-
-    def _act(self, register: int, value: Act) -> None:
-        head = {"register": register, "kind": value.kind}
-        self._append(ACT_FORMAT.pack(head, value, self, ACT_FORMAT.words), ACT_FORMAT.words)
-
-    def _scale(self, register: int, value: Scale) -> None:
-        total = SCALE_FORMAT.pack({"register": register}, value, self, SCALE_FORMAT.words)
-        self._append(total, SCALE_FORMAT.words)
-
     def _does_not_fit(self, node: Instruction, error: FieldError) -> DoesNotFit:
         layers = self.program.layers
         layer = layers[node.layer] if node.layer < len(layers) else str(node.layer)
         name = FORMAT_OF_TYPE[type(node)].name
         where = f"instruction {len(self.layers)} ('{name}') of layer '{layer}'"
         return DoesNotFit(f"field {error.field}", where, str(error.value), error.allowed)
+
+
+def setup_format(value: Any) -> Format:
+    """The set-up instruction that puts a value into a register."""
+    match value:
+        case View(ring=ring, wrap=wrap):
+            assert value.memory is not None, "a program's views are physical"
+            assert ring is None or wrap is None, "a ring has no copies"
+            return VIEW_FORMATS[ring is not None, wrap is not None]
+        case Span(limit=limit):
+            is_wide = max(value.extent, value.bound) >= 1 << WORD_BITS // 2
+            return SPAN_FORMATS[is_wide, limit is not None]
+    return ACT_FORMAT if isinstance(value, Act) else SCALE_FORMAT
 
 
 MOST_KEPT = REGISTERS * 3 // 4

@@ -31,6 +31,7 @@ from frustum.dialects.isa.fields import (
     Real,
     Record,
     Register,
+    RegisterKind,
     Several,
     Signed,
     Unsigned,
@@ -48,6 +49,7 @@ from frustum.dialects.isa.values import (
     Affine,
     Box,
     Ring,
+    Scale,
     Span,
     View,
     Wait,
@@ -63,11 +65,12 @@ WAITS_INSIDE = 2
 SLOT = Unsigned(11)
 STAGE = Unsigned(6)
 AFFINE = Register("affine")
+FILES: Mapping[type | None, RegisterKind] = {
+    Affine: "affine", View: "view", Span: "span", Act: "act", Scale: "scale"
+}  # fmt: skip
+"""The register file that holds such a value."""
 KINDS: Mapping[object, FieldKind] = {
-    Affine: AFFINE,
-    View: Register("view"),
-    Span: Register("span"),
-    Act: Register("act"),
+    **{type_: Register(file) for type_, file in FILES.items()},
     Box: BoxOf(),
     bool: Flag(),
     float: Real(),
@@ -127,12 +130,14 @@ class PlacedField:
 
 
 class Format:
-    """An instruction's opcode and fields; `type` is its class in `program.py`, if it is one of those."""
+    """An instruction's opcode and fields; `type` is its class in `program.py`, or that of the value that it puts into a
+    register of `file`."""
 
     def __init__(
         self, opcode: int, name: str, type_: type | None, head: dict[str, FieldKind], **body: FieldKind
     ) -> None:
         self.opcode, self.name, self.type = opcode, name, type_
+        self.file = FILES.get(type_)
         start = {"opcode": Unsigned(OPCODE_BITS), "length": Unsigned(LENGTH_BITS), **head}
         placed, head_bits = _place(start, 0)
         assert head_bits <= WORD_BITS, f"{name}: the first word has {head_bits} bits"
@@ -197,7 +202,9 @@ def unpack_field(field: PlacedField, total: int, registers: Values) -> Any:
 # ------------------------------------------------------------------------------------------ set-up
 
 _REGISTER: dict[str, FieldKind] = {"register": Unsigned(REGISTER_BITS)}
-_VIEW: dict[str, FieldKind] = {"element": OneOf(ELEMENTS), "memory": OneOf(MEMORIES), "offset": AFFINE}
+_VIEW: dict[str, FieldKind] = {
+    **_REGISTER, "element": OneOf(ELEMENTS), "memory": OneOf(MEMORIES), "offset": AFFINE
+}  # fmt: skip
 _SPAN: dict[str, FieldKind] = {**_REGISTER, "start": AFFINE}
 _NARROW: dict[str, FieldKind] = {"extent": Unsigned(16), "bound": Unsigned(16)}
 _WIDE: dict[str, FieldKind] = {"extent": Unsigned(32), "bound": Unsigned(32)}
@@ -207,34 +214,25 @@ WIDE = Signed(64)
 TERMS = MAX_LOOPS + 2
 """Coefficients an affine may have: one per loop, then cluster, then core."""
 
-AFFINE_FORMAT = Format(1, "affine", None, {**_REGISTER, "terms": Mask(TERMS), "wide": Flag()})
+AFFINE_FORMAT = Format(1, "affine", Affine, {**_REGISTER, "terms": Mask(TERMS), "wide": Flag()})
 """The base (two words if `wide`) and one word for each coefficient present follow."""
-VIEW_FORMAT = Format(2, "view", None, {**_REGISTER, **_VIEW}, strides=STRIDES)
-RING_VIEW_FORMAT = Format(
-    3,
-    "ring_view",
-    None,
-    {**_REGISTER, **_VIEW},
-    strides=STRIDES,
-    ring=Record(Ring, depth=Unsigned(16), level=Unsigned(3), bytes=Unsigned(32)),
-)
-WRAPPED_VIEW_FORMAT = Format(
-    7,
-    "wrapped_view",
-    None,
-    {**_REGISTER, **_VIEW},
-    strides=STRIDES,
-    wrap=Record(Wrap, dim=Unsigned(2), phase=AFFINE, size=Unsigned(32)),
-)
+_RING = Record(Ring, depth=Unsigned(16), level=Unsigned(3), bytes=Unsigned(32))
+_WRAP = Record(Wrap, dim=Unsigned(2), phase=AFFINE, size=Unsigned(32))
+VIEW_FORMATS = {
+    (False, False): Format(2, "view", View, _VIEW, strides=STRIDES),
+    (True, False): Format(3, "ring_view", View, _VIEW, strides=STRIDES, ring=_RING),
+    (False, True): Format(7, "wrapped_view", View, _VIEW, strides=STRIDES, wrap=_WRAP),
+}
+"""By (there is a ring, it wraps)."""
 SPAN_FORMATS = {
-    (False, False): Format(4, "span", None, _SPAN, **_NARROW),
-    (False, True): Format(5, "limited_span", None, _SPAN, **_NARROW, limit=AFFINE),
-    (True, False): Format(20, "wide_span", None, _SPAN, **_WIDE),
-    (True, True): Format(21, "wide_limited_span", None, _SPAN, **_WIDE, limit=AFFINE),
+    (False, False): Format(4, "span", Span, _SPAN, **_NARROW),
+    (False, True): Format(5, "limited_span", Span, _SPAN, **_NARROW, limit=AFFINE),
+    (True, False): Format(20, "wide_span", Span, _SPAN, **_WIDE),
+    (True, True): Format(21, "wide_limited_span", Span, _SPAN, **_WIDE, limit=AFFINE),
 }
 """By (extent or bound needs more than 16 bits, limit is present)."""
-ACT_FORMAT = Format(24, "act", None, {**_REGISTER, "kind": OneOf(UNARY_KINDS)}, alpha=Real(), beta=Real())
-SCALE_FORMAT = Format(25, "scale", None, _REGISTER, zero=Signed(32), scale=Real())
+ACT_FORMAT = Format(24, "act", Act, {**_REGISTER, "kind": OneOf(UNARY_KINDS)}, alpha=Real(), beta=Real())
+SCALE_FORMAT = Format(25, "scale", Scale, _REGISTER, zero=Signed(32), scale=Real())
 REPEAT_FORMAT = Format(6, "repeat", None, {"stage": STAGE}, count=Unsigned(32), body_words=Unsigned(32))
 
 # ------------------------------------------------------------------------------------------ instructions
@@ -258,7 +256,6 @@ INSTRUCTION_FORMATS = tuple(
     )
     for type_, fields_ in FIELDS_OF_TYPE.items()
 )
-VIEW_FORMATS = (VIEW_FORMAT, RING_VIEW_FORMAT, WRAPPED_VIEW_FORMAT)
-SETUP_FORMATS = (AFFINE_FORMAT, *VIEW_FORMATS, *SPAN_FORMATS.values(), ACT_FORMAT, SCALE_FORMAT)
+SETUP_FORMATS = (AFFINE_FORMAT, *VIEW_FORMATS.values(), *SPAN_FORMATS.values(), ACT_FORMAT, SCALE_FORMAT)
 FORMAT_OF_OPCODE = {f.opcode: f for f in (*SETUP_FORMATS, REPEAT_FORMAT, *INSTRUCTION_FORMATS)}
 FORMAT_OF_TYPE: dict[type, Format] = {f.type: f for f in INSTRUCTION_FORMATS if f.type is not None}

@@ -19,16 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from frustum.dialects.extents import Int, ceil_div
+from frustum.dialects.extents import Extents, Int, ceil_div
+from frustum.dialects.isa.values import RunMode
 from frustum.dialects.target.durations import Convolution, larger, straddling_windows
 
-Pair = tuple[int, ...]
-Four = tuple[int, ...]
+Pair = Extents
 Discard = tuple[int, int, int]
 """(first, period, count): of every `period` windows, `count` from number `first` on are dropped."""
-LineMode = Literal["split", "continuous"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Windows:
     dilation: Pair
     groups: int
     element_bytes: int
-    steps: Four
+    steps: Extents
     row_elements: int
 
     @property
@@ -121,7 +119,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Run:
+class RowRun:
     """Rows of windows that the lines see as one stream, in elements."""
 
     rows: int
@@ -156,23 +154,23 @@ class Run:
         return rows * ((self.period - 1) * self.stride + self.second_shift) + number * self.stride
 
 
-def run_of(windows: Windows, mode: LineMode, images: int, rows: int, columns: int) -> tuple[Run, int]:
+def run_of(windows: Windows, mode: RunMode, images: int, rows: int, columns: int) -> tuple[RowRun, int]:
     """The runs of one instruction, which are alike, and how many there are."""
     total = images * rows
     runs = windows.runs(images, rows) if mode == "continuous" else total
     straddling, distance = windows.straddling(columns), windows.distance(columns)
     joined = total // runs
-    return Run(joined, columns, windows.stride[1], distance, straddling if joined > 1 else 0), runs
+    return RowRun(joined, columns, windows.stride[1], distance, straddling if joined > 1 else 0), runs
 
 
 # --- the instruction ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Plan:
+class LinePlan:
     """A line-buffer write instruction, but for its source and padding: see `fisa.line_buffer`."""
 
-    mode: LineMode
+    mode: RunMode
     blocks: int
     lines: int
     shift: int
@@ -181,44 +179,11 @@ class Plan:
     discard: Discard | None
 
 
-def plan(run: Run, mode: LineMode, lines: int, block: int, taps: int, dilation: int) -> Plan:
+def plan(run: RowRun, mode: RunMode, lines: int, block: int, taps: int, dilation: int) -> LinePlan:
     """How a run is written: `lines` of the buffer, `block` elements of a block, `taps` of a kernel row."""
     filled = min(lines, run.windows)
     blocks = sum(ceil_div(filled, fill) for _, _, fill in column_pieces(block, taps, dilation, run.stride))
-    return Plan(mode, blocks, filled, run.stride, run.second_shift, run.distance, run.discard)
-
-
-@dataclass(frozen=True)
-class Blob:
-    """A feature map and its kernels; a row takes `width + discontinuity` elements of memory."""
-
-    width: int
-    height: int
-    channels: int
-    kernels: int
-    discontinuity: int = 0
-
-
-def plan_of_blob(
-    blob: Blob,
-    kernel: Pair,
-    stride: Pair,
-    padding: Four,
-    lines: int,
-    block: int,
-    mode: LineMode = "continuous",
-    dilation: Pair = (1, 1),
-) -> Plan:
-    """The write instruction for a whole map; padding is top, left, bottom, right."""
-    tall, wide = ((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
-    rows = (blob.height + padding[0] + padding[2] - tall) // stride[0] + 1
-    columns = (blob.width + padding[1] + padding[3] - wide) // stride[1] + 1
-    pitch = blob.width + blob.discontinuity
-    map_elements = blob.height * pitch
-    steps = (blob.channels * map_elements, map_elements, pitch, 1)
-    windows = Windows(kernel, stride, dilation, 1, 1, steps, blob.width)
-    run, _ = run_of(windows, mode, 1, rows, columns)
-    return plan(run, mode, lines, block, kernel[1], dilation[1])
+    return LinePlan(mode, blocks, filled, run.stride, run.second_shift, run.distance, run.discard)
 
 
 # --- iterators ---------------------------------------------------------------------------------------------
@@ -234,7 +199,7 @@ def column_pieces(block: int, taps: int, dilation: int, stride: int) -> tuple[tu
     return tuple(pieces)
 
 
-def fills(run: Run, runs: int, lines: int) -> Iterator[list[tuple[int, int, int]]]:
+def fills(run: RowRun, runs: int, lines: int) -> Iterator[list[tuple[int, int, int]]]:
     """The lines are filled in order; for each fill its pieces: (number of the run, first window, windows)."""
     total = runs * run.windows
     for start in range(0, total, lines):
@@ -249,7 +214,7 @@ def fills(run: Run, runs: int, lines: int) -> Iterator[list[tuple[int, int, int]
 
 
 def writes(
-    run: Run, first: int, count: int, span: int, fill: int, offset: int
+    run: RowRun, first: int, count: int, span: int, fill: int, offset: int
 ) -> Iterator[tuple[int, int, int, int]]:
     """The input iterator: blocks for `count` windows from number `first` on, `fill` of them with each write.
 

@@ -19,9 +19,8 @@ from frustum.dialects.isa.instruction import Instruction, emit, integer, value_o
 from frustum.dialects.isa.operations import ConvOp, TableOp
 from frustum.dialects.isa.program import ELEMENT_BYTES, TABLE_ENTRIES, ZERO, Element, TableLoad, View
 from frustum.dialects.isa.sync import BarrierOp, ExternalOp, FetchOp, ProgramOp, RepeatOp
-from frustum.dialects.isa.tables.address_cache import AddressCache, Load
 from frustum.dialects.isa.tables.address_table import Geometry, Order, best_order, walk_of
-from frustum.dialects.isa.tables.stored_table import KEY, key_of, write_table
+from frustum.dialects.isa.tables.stored_table import KEY, AddressCache, CacheLoad, key_of, write_table
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.table_options import Asked, Demand, Option, demand_of, options_of
@@ -211,7 +210,7 @@ class _Tables:
         unit, nram = self.target.core.matrix, self.target.core.nram
         return best_order(part, unit.lines, nram.port_bytes_per_cycle, element_bytes)
 
-    def load(self, load: Load, data: Bytes, section: _Section, before: _Section) -> None:
+    def load(self, load: CacheLoad, data: Bytes, section: _Section, before: _Section) -> None:
         assert before.end is not None, "a section follows"
         names = {asked: key for asked, (key, _) in self.tables(section).items()}
         user = next(conv for conv, demand in section.demands.items() if names.get(demand.asked) == load.key)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frustum.dialects.isa.line_buffer_plan import Run, column_pieces, fills, kept, run_of, writes
+from frustum.dialects.isa.line_buffer_plan import RowRun, column_pieces, fills, kept, run_of, writes
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, LineBuffer, Node, Repeat, RunMode
 from frustum.dialects.target import MatrixUnit
 from frustum.dialects.target.durations import matrix_work
@@ -107,7 +107,7 @@ def _units(conv: Conv, work: Call) -> tuple[tuple[int, ...], int]:
     return shape, int(np.prod(shape[:-4], dtype=np.int64))
 
 
-def check_set_up(set_up: LineBuffer | None, conv: Conv, run: Run) -> None:
+def check_set_up(set_up: LineBuffer | None, conv: Conv, run: RowRun) -> None:
     """Raise SetUpError where the set-up is not for this convolution; a split one needs none.
 
     A run whose rows are as long as those of the set-up must have its numbers.
@@ -147,7 +147,7 @@ class _LineRun:
 
     conv: Conv
     work: Call
-    run: Run
+    run: RowRun
     runs: int
     unit: MatrixUnit
     counts: LineBufferCounts

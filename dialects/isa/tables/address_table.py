@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from frustum.dialects.extents import ceil_div
+
 Pair: TypeAlias = tuple[int, int]
 Order: TypeAlias = Literal["channel-major", "tap-major", "pixel-major"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -28,7 +30,7 @@ MOST_EXTENT = (1 << 16) - 1
 """Of a part, in any dimension: what its stored form can say."""
 
 
-class Walk(NamedTuple):
+class TableWalk(NamedTuple):
     """Elements from a piece to the next where the part that a table describes is walked; None where it is not.
 
     `row` and `column` are those of the output: of a part of three rows the step is three vertical strides.
@@ -41,7 +43,7 @@ class Walk(NamedTuple):
     group: int | None = None
 
 
-STILL = Walk()
+STILL = TableWalk()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,7 @@ def cnhw(n: int, h: int, w: int) -> Layout:
 
 
 def nchwc(c: int, h: int, w: int, block: int) -> Layout:
-    blocks = -(-c // block)
-    return Layout(blocks * h * w * block, h * w * block, w * block, block, block)
+    return Layout(ceil_div(c, block) * h * w * block, h * w * block, w * block, block, block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +106,6 @@ class Geometry:
         sizes = zip((self.rows, self.columns), self.strides, self.kernel, self.dilations, strict=True)
         h, w = ((n - 1) * s + (k - 1) * d + 1 for n, s, k, d in sizes)
         return h, w
-
-
-def matrix_product(rows: int, products: int, row_stride: int, product_stride: int) -> Geometry:
-    """The table of a fully connected layer or a matrix product: threads are rows of `a`, products run along it."""
-    layout = Layout(0, product_stride, 0, row_stride)
-    return Geometry(1, 1, rows, products, (1, 1), (1, 1), (1, 1), layout)
 
 
 # --- tables ------------------------------------------------------------------------------------------------
@@ -147,12 +142,6 @@ def rel(g: Geometry, phase: int = 0, order: Order = "channel-major", element_byt
 
 def _sums(offsets: dict[str, list[int]], axes: str) -> list[int]:
     return [sum(parts) for parts in itertools.product(*(offsets[axis] for axis in axes))]
-
-
-def phase_of(g: Geometry, group: int) -> int:
-    """Which `rel` a group needs: groups that start at the same place of a block, or never leave theirs, share one."""
-    block = g.layout.block
-    return 0 if not block or block % g.channels == 0 else group * g.channels % block
 
 
 def padded(
@@ -252,30 +241,26 @@ def parts_of(g: Geometry, order: Order = "channel-major") -> Iterator[Geometry]:
     yield g
     while g.channels > 1 or g.threads > 1:
         if g.channels > 1 and (rel_bytes(g, order) >= base_bytes(g, order) or g.threads == 1):
-            g = replace(g, channels=_half(g.channels))
+            g = replace(g, channels=ceil_div(g.channels, 2))
         elif g.images > 1:
-            g = replace(g, images=_half(g.images))
+            g = replace(g, images=ceil_div(g.images, 2))
         elif g.rows > 1:
-            g = replace(g, rows=_half(g.rows))
+            g = replace(g, rows=ceil_div(g.rows, 2))
         else:
-            g = replace(g, columns=_half(g.columns))
+            g = replace(g, columns=ceil_div(g.columns, 2))
         yield g
 
 
-def walk_of(part: Geometry, whole: Geometry, group_channels: int | None = None) -> Walk:
+def walk_of(part: Geometry, whole: Geometry, group_channels: int | None = None) -> TableWalk:
     """The steps by which the table of a part serves all of a piece; groups, if there are several, lie
     `group_channels` channels apart.  A table of more groups than one is not walked."""
     if part.groups > 1:
         return STILL
     layout, (sv, su) = whole.layout, whole.strides
-    return Walk(
+    return TableWalk(
         part.images * layout.n if part.images < whole.images else None,
         part.rows * sv * layout.h if part.rows < whole.rows else None,
         part.columns * su * layout.w if part.columns < whole.columns else None,
         layout.channel(part.channels) if part.channels < whole.channels else None,
         None if group_channels is None else layout.channel(group_channels),
     )
-
-
-def _half(extent: int) -> int:
-    return -(-extent // 2)

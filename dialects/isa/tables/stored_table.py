@@ -1,4 +1,5 @@
-"""An address table as bytes: a head, the steps of a walk, the bases, the offsets, filling; entries count elements.
+"""An address table as bytes: a head, the steps of a walk, the bases, the offsets, filling; entries count elements.  And
+which tables an address cache holds, so that the compiler knows what to load and to evict.
 
 | part | bytes |
 |---|---|
@@ -21,14 +22,15 @@ from __future__ import annotations
 
 import struct
 from binascii import crc_hqx
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, Conv
+from frustum.dialects.extents import aligned
+from frustum.dialects.isa.program import ELEMENT_BYTES, TABLE_ENTRIES, Conv
 from frustum.dialects.isa.tables.address_table import (
     MOST_EXTENT,
     ORDERS,
@@ -36,7 +38,7 @@ from frustum.dialects.isa.tables.address_table import (
     WIDTHS,
     Geometry,
     Order,
-    Walk,
+    TableWalk,
     bases,
     differences,
     encoding,
@@ -48,7 +50,6 @@ from frustum.dialects.isa.tables.address_table import (
 HEAD = struct.Struct("<7H6B")
 CHECKSUM = struct.Struct("<H")
 RUNNING = 16
-ALIGNMENT_BYTES = 16
 STEPS = ("image", "row", "column", "channel", "group")
 ELEMENT_SIZES = (1, 2, 4)
 KEY = "table:"
@@ -74,7 +75,7 @@ class StoredTable:
     kernel: tuple[int, int]
     order: Order
     element_bytes: int
-    walk: Walk
+    walk: TableWalk
     base: Ints
     rel: Ints
 
@@ -84,14 +85,14 @@ class StoredTable:
         return self.images, self.rows, self.columns, self.channels
 
 
-def stored_bytes(part: Geometry, order: Order, walk: Walk = STILL) -> int:
+def stored_bytes(part: Geometry, order: Order, walk: TableWalk = STILL) -> int:
     """Length of a stored table."""
     steps = [step for step in walk if step is not None]
     head = HEAD.size + CHECKSUM.size + len(steps) * (_width(steps) if steps else 0)
-    return -(-(head + entries_bytes(part, order)) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return aligned(head + entries_bytes(part, order))
 
 
-def write_table(part: Geometry, order: Order, element_bytes: int, walk: Walk = STILL) -> Bytes:
+def write_table(part: Geometry, order: Order, element_bytes: int, walk: TableWalk = STILL) -> Bytes:
     """The table of a part of a piece, and how it is walked, as bytes."""
     pieces, codes = [], []
     for values in (bases(part, order), rel(part, 0, order)):
@@ -137,7 +138,7 @@ def read_table(data: Bytes) -> StoredTable:
     _check("width of steps", width, WIDTHS if walked else (0,))
     threads, products = groups * images * rows * columns, channels * high * wide
     used = end + threads * (of_base % RUNNING) + products * (of_rel % RUNNING)
-    if len(text) != -(-used // ALIGNMENT_BYTES) * ALIGNMENT_BYTES:
+    if len(text) != aligned(used):
         raise TableError(f"{len(text)} bytes long, its head says {used} and filling")
     if any(text[used:]):
         raise TableError("its filling is not 0")
@@ -164,10 +165,10 @@ def _check(what: str, found: int, allowed: range | list[int] | tuple[int, ...]) 
         raise TableError(f"{what} {found} in its head")
 
 
-def _walk(text: bytes, walked: int, width: int) -> Walk:
+def _walk(text: bytes, walked: int, width: int) -> TableWalk:
     steps = iter(np.frombuffer(text, f"<u{width}").tolist() if walked else ())
     image, row, column, channel, group = (next(steps) if walked >> k & 1 else None for k in range(len(STEPS)))
-    return Walk(image, row, column, channel, group)
+    return TableWalk(image, row, column, channel, group)
 
 
 def check_use(table: StoredTable, conv: Conv) -> None:
@@ -205,3 +206,54 @@ def _entries(text: bytes, start: int, count: int, code: int) -> tuple[Ints, int]
     end = start + count * width
     values = np.frombuffer(text[start:end], f"<u{width}").astype(np.int64)
     return (np.cumsum(values) if is_running else values), end
+
+
+# --- the cache ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CacheLoad:
+    """One table to be brought into an entry, after others were given up."""
+
+    key: str
+    entry: int
+    evicts: tuple[int, ...]
+
+
+@dataclass
+class AddressCache:
+    """The tables in a cache of `capacity_bytes`: entry and size by key, the least recently used, which is given up,
+    first."""
+
+    capacity_bytes: int
+    held: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def entry_of(self, key: str) -> int:
+        return self.held[key][0]
+
+    def use(self, keys: Collection[str]) -> None:
+        """These are now the most recently used."""
+        for key in keys:
+            self.held[key] = self.held.pop(key)
+
+    def bring(self, sizes: Mapping[str, int], kept: Collection[str]) -> list[CacheLoad]:
+        """Loads that make these tables present while those in `kept` stay; together they must fit."""
+        loads = []
+        for key, size in sizes.items():
+            if key not in self.held:
+                evicts = self._make_room(size, {*kept, *sizes})
+                entry = next(e for e in range(TABLE_ENTRIES) if e not in {e for e, _ in self.held.values()})
+                self.held[key] = entry, size
+                loads.append(CacheLoad(key, entry, evicts))
+        self.use(list(sizes))
+        return loads
+
+    def _make_room(self, size: int, kept: Collection[str]) -> tuple[int, ...]:
+        evicted = []
+        while self._used() + size > self.capacity_bytes or len(self.held) == TABLE_ENTRIES:
+            victim = next(key for key in self.held if key not in kept)
+            evicted.append(self.held.pop(victim)[0])
+        return tuple(sorted(evicted))
+
+    def _used(self) -> int:
+        return sum(size for _, size in self.held.values())

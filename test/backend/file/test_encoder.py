@@ -87,10 +87,10 @@ def test_five_thousand_instructions_take_less_than_a_second() -> None:
 def run_set_up(code: bytes, passes_skipped: bool) -> list[p.Instruction]:
     """Decode as the machine's front end would: set-up instructions run again in every pass of their loop, and
     not at all in passes in which their loop is not run."""
-    from frustum.backend.file.decoder import _Reader
+    from frustum.backend.file.decoder import _Decoder
     from frustum.dialects.isa.format import REPEAT_FORMAT
 
-    reader, seen = _Reader(code, (), ()), []
+    reader, seen = _Decoder(code, (), ()), []
 
     def run(start: int, stop: int) -> None:
         at = start
@@ -106,7 +106,7 @@ def run_set_up(code: bytes, passes_skipped: bool) -> list[p.Instruction]:
                 for _ in range(0 if skip else 2):
                     run(at, end)
                 at = end
-            elif form.type is None:
+            elif form.file is not None:
                 reader._set_up(form, total, words)
             else:
                 node = reader._instruction(form, total, words)

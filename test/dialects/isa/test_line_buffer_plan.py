@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 from frustum.backend import targets
 from frustum.dialects.isa.line_buffer_plan import (
-    Blob,
-    Run,
+    RowRun,
     Windows,
     column_pieces,
     fills,
     kept,
-    plan_of_blob,
+    plan,
     run_of,
     writes,
 )
@@ -79,18 +78,27 @@ def test_images_join_where_they_follow_as_rows_do():
     assert windows(7, 1, image=28).runs(3, 3) == 3  # a row is left out between two images
 
 
-def test_a_blob_gives_its_instruction():
+def plan_of_map(width, height, gap, kernel, padding, mode="continuous"):
+    """The write instruction for a whole map whose rows take `width + gap` elements, into 64 lines, by blocks of 32."""
+    rows, columns = (n + sum(padding[d::2]) - kernel[d] + 1 for d, n in enumerate((height, width)))
+    pitch = width + gap
+    whole = Windows(kernel, (1, 1), (1, 1), 1, 1, (height * pitch, height * pitch, pitch, 1), width)
+    run, _ = run_of(whole, mode, 1, rows, columns)
+    return plan(run, mode, 64, 32, kernel[1], 1)
+
+
+def test_a_map_gives_its_instruction():
     """A 7x7 map with a border of 1 under 3x3 kernels: 61 windows, of which every 8th and 9th are discarded."""
-    made = plan_of_blob(Blob(7, 7, 512, 512), (3, 3), (1, 1), (1, 1, 1, 1), lines=64, block=32)
+    made = plan_of_map(7, 7, 0, (3, 3), (1, 1, 1, 1))
     assert (made.lines, made.shift, made.second_shift, made.boundary) == (61, 1, 1, 9)
     assert made.discard == (7, 9, 2)
     assert made.blocks == 3  # 30 windows each
-    split = plan_of_blob(Blob(7, 7, 512, 512), (3, 3), (1, 1), (1, 1, 1, 1), 64, 32, "split")
+    split = plan_of_map(7, 7, 0, (3, 3), (1, 1, 1, 1), "split")
     assert (split.lines, split.blocks, split.discard) == (7, 1, None)
 
 
 def test_a_discontinuity_makes_rows_longer():
-    made = plan_of_blob(Blob(7, 7, 1, 1, discontinuity=5), (1, 3), (1, 1), (0, 1, 0, 1), 64, 32)
+    made = plan_of_map(7, 7, 5, (1, 3), (0, 1, 0, 1))
     assert (made.boundary, made.discard) == (12, (7, 12, 5))
 
 
@@ -143,7 +151,7 @@ def test_the_iterators_write_what_the_closed_form_counts(sizes, images, rows, mo
 
 def test_an_output_iterator_without_discards_writes_everything():
     assert kept(5, None) == [0, 1, 2, 3, 4]
-    assert Run(1, 5, 1, 9, 0).discard is None
+    assert RowRun(1, 5, 1, 9, 0).discard is None
 
 
 @pytest.mark.parametrize(

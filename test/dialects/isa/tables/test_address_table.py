@@ -51,13 +51,19 @@ def through_table(memory, g, w, groups, order):
     per_group = len(w) // groups
     results = []
     for group in range(groups):
-        address = np.add.outer(at.base(g, group, order), at.rel(g, at.phase_of(g, group), order))
+        address = np.add.outer(at.base(g, group, order), at.rel(g, phase_of(g, group), order))
         weights = w[group * per_group : (group + 1) * per_group].transpose(
             0, *(1 + "cvu".index(axis) for axis in products)).reshape(per_group, -1)
         extents = {"n": g.images, "y": g.rows, "x": g.columns}
         sums = (memory[address] @ weights.T).reshape(*(extents[axis] for axis in threads), -1)
         results.append(sums.transpose(threads.index("n"), 3, threads.index("y"), threads.index("x")))
     return np.concatenate(results, axis=1)
+
+
+def phase_of(g, group):
+    """Which `rel` a group needs: groups that start at the same place of a block, or never leave theirs, share one."""
+    block = g.layout.block
+    return 0 if not block or block % g.channels == 0 else group * g.channels % block
 
 
 def test_worked_numbers_of_the_specification():
@@ -114,7 +120,8 @@ def test_fully_connected_layers_and_products_use_the_same_form():
     rng = np.random.default_rng(3)
     a, b = rng.integers(-9, 9, (5, 7)), rng.integers(-9, 9, (7, 4))
     for matrix, strides in ((a, (7, 1)), (np.ascontiguousarray(a.T), (1, 5))):
-        g = at.matrix_product(5, 7, *strides)
+        layout = at.Layout(0, strides[1], 0, strides[0])  # threads are rows of a, products run along it
+        g = at.Geometry(1, 1, 5, 7, (1, 1), (1, 1), (1, 1), layout)
         address = np.add.outer(at.base(g), at.rel(g))
         np.testing.assert_array_equal(matrix.reshape(-1)[address] @ b, a @ b)
 
@@ -122,7 +129,7 @@ def test_fully_connected_layers_and_products_use_the_same_form():
 @pytest.mark.parametrize("channels, forms", [(1, 1), (2, 1), (4, 1), (8, 1), (3, 4), (6, 2)])
 def test_groups_share_offsets_unless_they_start_at_different_places_of_a_block(channels, forms):
     g = at.Geometry(1, 2, 2, channels, (3, 3), (1, 1), (1, 1), at.nchwc(channels * 8, 4, 4, BLOCK))
-    assert len({at.phase_of(g, group) for group in range(8)}) == forms
+    assert len({phase_of(g, group) for group in range(8)}) == forms
 
 
 def test_narrowest_unsigned_width():
@@ -168,7 +175,7 @@ def test_parts_get_smaller_down_to_one_thread_and_channel(images, rows, columns,
 @pytest.mark.parametrize("order", at.ORDERS)
 def test_a_stored_table_is_read_as_it_was_written(order):
     g = at.Geometry(2, 3, 5, 7, (3, 2), (2, 1), (1, 2), at.nhwc(9, 20, 20))
-    walk = at.Walk(row=70_000, channel=9, group=1)
+    walk = at.TableWalk(row=70_000, channel=9, group=1)
     data = write_table(g, order, 4, walk)
     table = read_table(data)
     assert len(data) == stored_bytes(g, order, walk) and len(data) >= HEAD.size + math.prod((2, 3, 5))

@@ -4,15 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frustum.dialects.isa.program import TABLE_ENTRIES
-from frustum.dialects.isa.tables.address_cache import AddressCache, Load
+from frustum.dialects.isa.tables.stored_table import AddressCache, CacheLoad
 
 
 def test_the_least_recently_used_goes_first():
     cache = AddressCache(100)
-    assert cache.bring({"a": 50, "b": 40}, ()) == [Load("a", 0, ()), Load("b", 1, ())]
+    assert cache.bring({"a": 50, "b": 40}, ()) == [CacheLoad("a", 0, ()), CacheLoad("b", 1, ())]
     assert cache.bring({"a": 50}, ("b",)) == []
-    assert cache.bring({"c": 10}, ()) == [Load("c", 2, ())]
-    assert cache.bring({"d": 30}, ()) == [Load("d", 1, (1,))]  # b: a was used after it
+    assert cache.bring({"c": 10}, ()) == [CacheLoad("c", 2, ())]
+    assert cache.bring({"d": 30}, ()) == [CacheLoad("d", 1, (1,))]  # b: a was used after it
     assert cache.entry_of("d") == 1 and set(cache.held) == {"a", "c", "d"}
 
 
@@ -20,7 +20,7 @@ def test_what_is_kept_stays_though_it_is_older():
     cache = AddressCache(100)
     cache.bring({"a": 40}, ())
     cache.bring({"b": 40}, ("a",))
-    assert cache.bring({"c": 50}, ("a",)) == [Load("c", 1, (1,))]
+    assert cache.bring({"c": 50}, ("a",)) == [CacheLoad("c", 1, (1,))]
 
 
 @given(st.lists(st.sets(st.integers(0, 90), max_size=30), max_size=20))
