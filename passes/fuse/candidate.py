@@ -25,7 +25,7 @@ from frustum.dialects.tile import ConvLayer, PoolLayer, SubMap
 from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project, tile_counts
 from frustum.passes.fuse.operators import Operator, operators_of
-from frustum.passes.plan.cost import footprint, tile_bytes, vector_bytes, weight_bytes
+from frustum.passes.plan.cost import CutUnit, tile_bytes, vector_bytes, weight_bytes
 from frustum.passes.plan.network.optimal import NetworkPlan, OptimalOptions, plan_runs
 from frustum.passes.plan.tile_search import ORDER, exhaust
 from frustum.passes.plan.unit import Budget, UnitPlan, alignment, candidates, plan_unit
@@ -220,8 +220,8 @@ class Candidate:
     @cached_property
     def buffer_bytes(self) -> int:
         """All else that maps take of SRAM: second copies, and the maps between the layers."""
-        maps = footprint(self.layers, self.planned.partition, self.projection)
-        return maps.map_bytes - self.in_bytes - self.out_bytes
+        cut = CutUnit(self.layers, self.planned.partition, self.projection, self.target)
+        return cut.footprint().map_bytes - self.in_bytes - self.out_bytes
 
     # --- the sub-maps --------------------------------------------------------------------------------------
 

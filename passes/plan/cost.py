@@ -20,7 +20,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS, Residency
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer
-from frustum.passes.analysis.project import Projection, Region, UnitLayers, places_of
+from frustum.passes.analysis.project import Projection, Region, UnitLayers, places_of, project
 from frustum.passes.plan.layer_work import LayerPlan
 from frustum.passes.plan.model import (
     CHUNK_SHARE,
@@ -60,30 +60,190 @@ class Footprint:
 
 @dataclass(frozen=True)
 class UnitCost:
-    """Of a unit: SRAM of one cluster, bytes over the DRAM port, cycles with what of computing and transfers does not
-    overlap."""
+    """SRAM of one cluster, bytes over the DRAM port, cycles with what of computing and transfers does not overlap."""
 
     sram: Footprint
     dram_bytes: int
     cycles: float
 
 
-def cost(
-    unit: UnitLayers,
-    partition: Partition,
-    projection: Projection,
-    plans: Sequence[LayerPlan | None],
-    target: Target,
-    kept: Collection[int] = (),
-) -> UnitCost:
-    """What a unit costs; `plans` has None for what is no work (a concatenation), `kept` are the layers whose maps stay
-    in SRAM after the unit."""
-    sram = footprint(unit, partition, projection, residency_of(plans), kept, streams=stream_bytes(plans))
-    moved = traffic(unit, partition, projection, residency_of(plans), target.chip.clusters, kept)
-    if unit.out.out_dims[0] == 1:  # bytes decide, and of equal ones the cycles of the cores
-        return UnitCost(sram, moved, one_image_cycles(unit, partition, projection, plans, target, kept, moved))
-    waiting = waiting_cycles(unit, partition, projection, plans, target, kept)
-    return UnitCost(sram, moved, in_turn_cycles(projection, plans, moved, target) + waiting)
+@dataclass(frozen=True)
+class CutUnit:
+    """A unit with a partition and the regions of a pass over its tiles; `kept` are the layers whose maps stay in SRAM
+    after the unit."""
+
+    unit: UnitLayers
+    partition: Partition
+    projection: Projection
+    target: Target
+    kept: Collection[int] = ()
+
+    @staticmethod
+    def of(unit: UnitLayers, partition: Partition, target: Target, kept: Collection[int] = ()) -> CutUnit:
+        """Raises `Unprojectable` where the unit cannot be cut so."""
+        return CutUnit(unit, partition, project(unit, partition, target.chip.clusters), target, kept)
+
+    @property
+    def passes(self) -> int:
+        return math.prod(self.projection.counts)
+
+    @property
+    def port_bytes_per_cycle(self) -> float:
+        return self.target.chip.dram.port_bytes_per_cycle
+
+    def worked_region(self, j: int) -> Region:
+        """What the pieces of layer j divide: its output, of reductions the input."""
+        projection = self.projection
+        return projection.operands[j][0] if self.unit.layers[j].kind.cuts_operand else projection.outputs[j]
+
+    def cost(self, plans: Sequence[LayerPlan | None]) -> UnitCost:
+        """What the unit costs; `plans` has None for what is no work (a concatenation)."""
+        residency = residency_of(plans)
+        sram, moved = self.footprint(residency, stream_bytes(plans)), self.traffic(residency)
+        if self.unit.out.out_dims[0] == 1:  # bytes decide, and of equal ones the cycles of the cores
+            return UnitCost(sram, moved, self.one_image_cycles(plans, moved))
+        return UnitCost(sram, moved, self.in_turn_cycles(plans, moved) + self.waiting_cycles(plans))
+
+    # ------------------------------------------------------------ SRAM
+
+    def footprint(
+        self, residency: Sequence[Residency | None] = (), streams: int = 0, *, grain: int = ALIGNMENT_BYTES
+    ) -> Footprint:
+        """What the unit needs; weights count where `residency` says that they stay, in whole `grain`s; maps that stay
+        after the unit, like resident inputs, are not counted here."""
+        unit, projection, count = self.unit, self.projection, len(self.unit.layers)
+        places = places_of(unit, projection, self.partition.depth)
+        crossing = rings = 0
+        live = [0] * count
+        for root in {place.root for place in places}:
+            members = unit.groups.get(root, (root,))
+            loaded = [m for m in members if m >= count]
+            if (loaded and unit.inputs[loaded[0] - count].resident) or root in self.kept:
+                continue
+            place, stored = places[root], [m for m in members if m in unit.stored]
+            size = aligned(place.elements * unit.bytes_of(root))
+            moves = any(not projection.region_of(m).is_fixed for m in (*loaded, *stored))
+            if loaded or stored:
+                crossing += size * (self.partition.depth if moves and not place.ring else 1)
+            elif place.ring:
+                rings += size
+            else:
+                made = [m for m in members if m < count]
+                for j in range(min(made), max(unit.last_use(m) for m in made) + 1):
+                    live[j] += size
+        pairs = zip(unit.layers, projection.outputs, strict=True)
+        weights = sum(self.weight_copies * vector_bytes(x, region.extent[1], grain) for x, region in pairs)
+        held = zip(self.held_weights(grain), residency, strict=True) if residency else ()
+        weights += sum(size for size, where in held if where == "unit")
+        return Footprint(crossing, rings, max(live, default=0), weights, streams)
+
+    def held_weights(self, grain: int = 1) -> list[int]:
+        """SRAM that the weights of each layer take where they stay."""
+        pairs = zip(self.unit.layers, self.projection.outputs, strict=True)
+        return [self.weight_copies * aligned(held_bytes(x, region.extent[1]), grain) for x, region in pairs]
+
+    @property
+    def weight_copies(self) -> int:
+        """Of weights that change from tile to tile the next ones are loaded meanwhile."""
+        return 2 if self.projection.counts[1] > 1 else 1
+
+    # ------------------------------------------------------------ DRAM
+
+    def traffic(self, residency: Sequence[Residency | None] = (), *, is_alone: bool = False) -> int:
+        """Bytes over the DRAM port: boxes of the inputs that are not resident, weights as often as they are loaded
+        (only those that `residency` knows), what is stored.
+
+        Of a unit that `is_alone` every input is loaded and the last map alone is stored: so `plan_unit` compares tiles.
+        """
+        layers, counts = self.unit.layers, self.projection.counts
+        stored = (len(layers) - 1,) if is_alone else self.unit.stored
+        total = sum(stored_bytes(layers[j]) for j in stored if j not in self.kept)
+        loaded = zip(self.unit.inputs, self.loaded_bytes(), strict=True)
+        total += sum(size for own, size in loaded if is_alone or not own.resident)
+        for layer, where in zip(layers, residency, strict=False):
+            if where is not None:
+                times = counts[0] * counts[2] * counts[3] if where == "stream" else 1
+                total += times * held_bytes(layer, layer.out_dims[1]) + vector_bytes(layer, layer.out_dims[1])
+        return total
+
+    def loaded_bytes(self) -> list[int]:
+        """Of each input, over all tiles."""
+        order = ROLLING_LOOPS if self.partition.borders == "exchange" else TILE_LOOPS
+        counts, clusters = self.projection.counts, self.target.chip.clusters
+        pairs = zip(self.unit.inputs, self.projection.inputs, strict=True)
+        return [loaded_elements(region, x.dims, counts, clusters, order) * x.element_bytes for x, region in pairs]
+
+    # ------------------------------------------------------------ cycles
+
+    def in_turn_cycles(self, plans: Sequence[LayerPlan | None], moved: int) -> float:
+        """Of a unit of several images, or of tiles that are compared: every pass does all that one can have to do."""
+        compute = self.passes * (sum(plan.cycles for plan in plans if plan is not None) + PASS_CYCLES)
+        transfer = moved / self.port_bytes_per_cycle
+        return max(compute, transfer) + OVERLAPPED * (compute + transfer)
+
+    def waiting_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
+        """Cycles in which the cores wait for maps of several images: of the first and last pass of each innermost loop,
+        and of one copy what is not loaded behind its last reader, or stored before its maker in the next pass."""
+        unit, counts, rolls = self.unit, self.projection.counts, self.partition.borders == "exchange"
+        runs = max(counts[2], 1) if rolls else max(counts[0], counts[3] if counts[3] > 1 else counts[2])
+        is_one = self.partition.depth == 1 and self.passes > 1
+        took = [0.0 if p is None else p.cycles for p in plans]
+
+        def waited(size: int, meanwhile: Sequence[float]) -> float:
+            """For a map of so many bytes, with what layers take while its only copy is free."""
+            moved = size / self.port_bytes_per_cycle
+            return moved / runs + is_one * max(0.0, moved - self.passes * sum(meanwhile))
+
+        total = 0.0
+        for k, size in enumerate(self.loaded_bytes()):
+            if not unit.inputs[k].resident:
+                readers = [j for j, sources in enumerate(unit.sources) if any(s.input == k for s in sources)]
+                total += waited(size, took[max(readers, default=0) + 1 :])
+        for j in unit.stored:
+            if j not in self.kept:
+                total += waited(stored_bytes(unit.layers[j]), took[:j])
+        return total
+
+    def one_image_cycles(self, plans: Sequence[LayerPlan | None], moved: int) -> float:
+        """Of a unit of one image, by the passes in which each layer has something to do."""
+        rate, passes, padding = self.port_bytes_per_cycle, self.passes, self.short_runs()
+        residency = zip(self.unit.layers, residency_of(plans), strict=True)
+        held = sum(weight_bytes(layer, layer.out_dims[1]) for layer, where in residency if where == "unit")
+        waited, is_in_turn = held / rate if passes > 1 else 0.0, self.partition.depth == 1
+        transfer, maps = (moved + padding) / rate, (self.traffic() + padding) / rate
+        return float(overlapped(self.compute_cycles(plans), transfer, maps, waited, passes, is_in_turn))
+
+    def short_runs(self) -> int:
+        """Bytes for which the DRAM port is busy beside those that move: narrow boxes have short rows."""
+        unit, least, total = self.unit, self.target.chip.dram.minimum_run_bytes, 0
+        inputs = zip(self.projection.inputs, unit.inputs, strict=True)
+        stored = ((r, j) for r, j in zip(self.projection.stores, unit.stored, strict=False) if j not in self.kept)
+        boxes = [(r, x.dims, x.element_bytes) for r, x in inputs if not x.resident]
+        boxes += [(r, unit.layers[j].out_dims, unit.layers[j].out_bytes) for r, j in stored]
+        for region, dims, element_bytes in boxes:
+            run = region.extent[3] * element_bytes
+            if region.extent[3] < dims[3] and run < least:
+                total += math.prod(dims) * element_bytes * (least - run) // run
+        return total
+
+    def compute_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
+        """Cycles in which the cluster with the most work computes all passes."""
+        own = [(j, plan.cycles) for j, plan in enumerate(plans) if plan is not None]
+        clusters = range(self.target.chip.clusters)
+        return max(sum(cycles * self.times(j, cluster) for j, cycles in own) for cluster in clusters)
+
+    def times(self, j: int, cluster: int) -> float:
+        """How many whole passes of layer j a cluster's clipped ones are."""
+        region, dims, total = self.worked_region(j), self.unit.layers[j].work_dims, 1.0
+        for d, (start, extent, size) in enumerate(zip(region.start, region.extent, dims, strict=True)):
+            count = self.projection.counts[d]
+            step = start.loops[d] if len(start.loops) > d else 0
+            first = start.base + cluster * start.cluster
+            if step and count > 1:
+                total *= clipped(first, step, count, extent, size) / extent
+            else:
+                total *= count * max(0, min(first + extent, size) - max(first, 0)) / extent
+        return total
 
 
 def residency_of(plans: Sequence[LayerPlan | None]) -> list[Residency | None]:
@@ -96,7 +256,23 @@ def stream_bytes(plans: Sequence[LayerPlan | None]) -> int:
     return max((plan.stream_bytes for plan in plans if plan is not None), default=0)
 
 
-# ---------------------------------------------------------------- weights
+def overlapped(
+    compute: Number, transfer: Number, maps: Number, weights: Number, passes: Number, is_in_turn: Number
+) -> Number:
+    """Cycles of a unit that computes (`compute`) and moves all (`transfer`), of it its maps and the weights that are
+    waited for, as far as they are.
+
+    Nothing is computed during the first load and the last store; with one copy of tiles during none.
+    """
+    is_one = passes == 1
+    edge = maps / (passes + is_in_turn * (1 - passes))
+    busy = compute + edge + WAITED * weights
+    moving = transfer + compute / passes * (1 - is_one)
+    longer = busy + (moving - busy) * (moving > busy)
+    return longer + HIDDEN * (compute + transfer)
+
+
+# ---------------------------------------------------------------- bytes of layers and regions
 
 
 def weight_bytes(layer: Layer, channels: int) -> int:
@@ -120,111 +296,14 @@ def chunk_bytes(sram_bytes: int) -> int:
     return max(SMALLEST_CHUNK_BYTES, sram_bytes // CHUNK_SHARE)
 
 
-# ---------------------------------------------------------------- SRAM
-
-
 def tile_bytes(region: Region, element_bytes: int) -> int:
     """Of one copy of a region."""
     return aligned(region.elements * element_bytes)
 
 
-def footprint(
-    unit: UnitLayers,
-    partition: Partition,
-    projection: Projection,
-    residency: Sequence[Residency | None] = (),
-    kept: Collection[int] = (),
-    *,
-    streams: int = 0,
-    grain: int = ALIGNMENT_BYTES,
-) -> Footprint:
-    """What a unit needs; weights count where `residency` says that they stay, in whole `grain`s.
-
-    `kept` are the layers whose maps stay in SRAM after the unit: these, like resident inputs, are not counted here.
-    """
-    count = len(unit.layers)
-    places = places_of(unit, projection, partition.depth)
-    crossing = rings = 0
-    live = [0] * count
-    for root in {place.root for place in places}:
-        members = unit.groups.get(root, (root,))
-        loaded = [m for m in members if m >= count]
-        if (loaded and unit.inputs[loaded[0] - count].resident) or root in kept:
-            continue
-        place, stored = places[root], [m for m in members if m in unit.stored]
-        size = aligned(place.elements * unit.bytes_of(root))
-        moves = any(not projection.region_of(m).is_fixed for m in (*loaded, *stored))
-        if loaded or stored:
-            crossing += size * (partition.depth if moves and not place.ring else 1)
-        elif place.ring:
-            rings += size
-        else:
-            made = [m for m in members if m < count]
-            for j in range(min(made), max(unit.last_use(m) for m in made) + 1):
-                live[j] += size
-    copies = weight_copies(projection)
-    pairs = zip(unit.layers, projection.outputs, strict=True)
-    weights = sum(copies * vector_bytes(layer, region.extent[1], grain) for layer, region in pairs)
-    held = zip(held_weights(unit, projection, grain), residency, strict=True) if residency else ()
-    weights += sum(size for size, where in held if where == "unit")
-    return Footprint(crossing, rings, max(live, default=0), weights, streams)
-
-
-def held_weights(unit: UnitLayers, projection: Projection, grain: int = 1) -> list[int]:
-    """SRAM that the weights of each layer take where they stay."""
-    copies, pairs = weight_copies(projection), zip(unit.layers, projection.outputs, strict=True)
-    return [copies * aligned(held_bytes(layer, region.extent[1]), grain) for layer, region in pairs]
-
-
-def weight_copies(projection: Projection) -> int:
-    """Of weights that change from tile to tile the next ones are loaded meanwhile."""
-    return 2 if projection.counts[1] > 1 else 1
-
-
-# ---------------------------------------------------------------- DRAM
-
-
-def traffic(
-    unit: UnitLayers,
-    partition: Partition,
-    projection: Projection,
-    residency: Sequence[Residency | None],
-    clusters: int,
-    kept: Collection[int] = (),
-    *,
-    is_alone: bool = False,
-) -> int:
-    """Bytes over the DRAM port: boxes of the inputs that are not resident, weights as often as they are loaded (None:
-    never), what is stored; `kept` are layers whose maps stay in SRAM instead.
-
-    Of a unit that `is_alone` every input is loaded and the last map alone is stored: so `plan_unit` compares tiles.
-    """
-    stored = unit.stored if not is_alone else (len(unit.layers) - 1,)
-    total = sum(stored_bytes(unit.layers[j]) for j in stored if j not in kept)
-    loaded = zip(unit.inputs, loaded_bytes(unit, partition, projection, clusters), strict=True)
-    total += sum(size for own, size in loaded if is_alone or not own.resident)
-    passes = projection.counts[0] * projection.counts[2] * projection.counts[3]
-    for layer, where in zip(unit.layers, residency, strict=True):
-        if where is not None:
-            channels = layer.out_dims[1]
-            total += (passes if where == "stream" else 1) * held_bytes(layer, channels)
-            total += vector_bytes(layer, channels)
-    return total
-
-
 def stored_bytes(layer: Layer) -> int:
     """Of a layer's whole map."""
     return math.prod(layer.out_dims) * layer.out_bytes
-
-
-def loaded_bytes(unit: UnitLayers, partition: Partition, projection: Projection, clusters: int) -> list[int]:
-    """Of each input, over all tiles."""
-    order = ROLLING_LOOPS if partition.borders == "exchange" else TILE_LOOPS
-    pairs = zip(unit.inputs, projection.inputs, strict=True)
-    counts = projection.counts
-    return [
-        loaded_elements(region, own.dims, counts, clusters, order) * own.element_bytes for own, region in pairs
-    ]
 
 
 def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: int, order: Extents) -> int:
@@ -257,135 +336,3 @@ def clipped(start: int, step: int, passes: int, extent: int, bound: int) -> int:
         max(0, min(first + extent, bound) - max(first, 0))
         for first in range(start, start + step * passes, step)
     )
-
-
-# ---------------------------------------------------------------- cycles
-
-
-def in_turn_cycles(
-    projection: Projection, plans: Sequence[LayerPlan | None], moved: int, target: Target
-) -> float:
-    """Of a unit of several images, or of tiles that are compared: every pass does all that one can have to do."""
-    taken = sum(plan.cycles for plan in plans if plan is not None)
-    compute = math.prod(projection.counts) * (taken + PASS_CYCLES)
-    transfer = moved / target.chip.dram.port_bytes_per_cycle
-    return max(compute, transfer) + OVERLAPPED * (compute + transfer)
-
-
-def waiting_cycles(
-    unit: UnitLayers,
-    partition: Partition,
-    projection: Projection,
-    plans: Sequence[LayerPlan | None],
-    target: Target,
-    kept: Collection[int],
-) -> float:
-    """Cycles in which the cores wait for maps of several images: of the first and last pass of each innermost loop, and
-    of one copy what is not loaded behind its last reader, or stored before its maker in the next pass."""
-    counts, rate = projection.counts, target.chip.dram.port_bytes_per_cycle
-    rolls = partition.borders == "exchange"
-    runs = max(counts[2], 1) if rolls else max(counts[0], counts[3] if counts[3] > 1 else counts[2])
-    passes = math.prod(counts)
-    is_one = partition.depth == 1 and passes > 1
-    took = [0.0 if p is None else p.cycles for p in plans]
-
-    def waited(size: int, meanwhile: Sequence[float]) -> float:
-        """For a map of so many bytes, with what layers take while its only copy is free."""
-        moved = size / rate
-        return moved / runs + is_one * max(0.0, moved - passes * sum(meanwhile))
-
-    total = 0.0
-    for k, size in enumerate(loaded_bytes(unit, partition, projection, target.chip.clusters)):
-        if not unit.inputs[k].resident:
-            readers = [j for j, sources in enumerate(unit.sources) if any(s.input == k for s in sources)]
-            total += waited(size, took[max(readers, default=0) + 1 :])
-    for j in unit.stored:
-        if j not in kept:
-            total += waited(stored_bytes(unit.layers[j]), took[:j])
-    return total
-
-
-def one_image_cycles(
-    unit: UnitLayers,
-    partition: Partition,
-    projection: Projection,
-    plans: Sequence[LayerPlan | None],
-    target: Target,
-    kept: Collection[int],
-    moved: int,
-) -> float:
-    """Of a unit of one image, by the passes in which each layer has something to do."""
-    rate, passes = target.chip.dram.port_bytes_per_cycle, math.prod(projection.counts)
-    maps = traffic(unit, partition, projection, [None] * len(plans), target.chip.clusters, kept)
-    compute = compute_cycles(unit, projection, plans, target.chip.clusters)
-    residency = zip(unit.layers, residency_of(plans), strict=True)
-    held = sum(weight_bytes(layer, layer.out_dims[1]) for layer, where in residency if where == "unit")
-    padding = short_runs(unit, projection, target, kept)
-    waited = held / rate if passes > 1 else 0.0
-    return float(
-        overlapped(compute, (moved + padding) / rate, (maps + padding) / rate, waited, passes, partition.depth == 1)
-    )
-
-
-def short_runs(unit: UnitLayers, projection: Projection, target: Target, kept: Collection[int]) -> int:
-    """Bytes for which the DRAM port is busy in addition where boxes are so narrow that their rows are short runs."""
-    least, total = target.chip.dram.minimum_run_bytes, 0
-    inputs = zip(projection.inputs, unit.inputs, strict=True)
-    stored = zip(projection.stores, unit.stored, strict=False)
-    boxes = [(r, x.dims, x.element_bytes) for r, x in inputs if not x.resident]
-    boxes += [(r, unit.layers[j].out_dims, unit.layers[j].out_bytes) for r, j in stored if j not in kept]
-    for region, dims, element_bytes in boxes:
-        run = region.extent[3] * element_bytes
-        if region.extent[3] < dims[3] and run < least:
-            total += math.prod(dims) * element_bytes * (least - run) // run
-    return total
-
-
-def overlapped(
-    compute: Number, transfer: Number, maps: Number, weights: Number, passes: Number, is_in_turn: Number
-) -> Number:
-    """Cycles of a unit that computes (`compute`) and moves all (`transfer`), of it its maps and the weights that are
-    waited for, as far as they are.
-
-    Nothing is computed during the first load and the last store; with one copy of tiles during none.
-    """
-    is_one = passes == 1
-    edge = maps / (passes + is_in_turn * (1 - passes))
-    busy = compute + edge + WAITED * weights
-    moving = transfer + compute / passes * (1 - is_one)
-    longer = busy + (moving - busy) * (moving > busy)
-    return longer + HIDDEN * (compute + transfer)
-
-
-def compute_cycles(
-    unit: UnitLayers, projection: Projection, plans: Sequence[LayerPlan | None], clusters: int
-) -> float:
-    """Cycles in which the cluster with the most work computes all passes."""
-    return max(
-        sum(
-            plan.cycles * times(unit, projection, j, cluster)
-            for j, plan in enumerate(plans)
-            if plan is not None
-        )
-        for cluster in range(clusters)
-    )
-
-
-def times(unit: UnitLayers, projection: Projection, j: int, cluster: int) -> float:
-    """How many whole passes of layer j a cluster's clipped ones are."""
-    region, dims = worked_region(unit, projection, j), unit.layers[j].work_dims
-    total = 1.0
-    for d, (start, extent, size) in enumerate(zip(region.start, region.extent, dims, strict=True)):
-        count = projection.counts[d]
-        step = start.loops[d] if len(start.loops) > d else 0
-        first = start.base + cluster * start.cluster
-        if step and count > 1:
-            total *= clipped(first, step, count, extent, size) / extent
-        else:
-            total *= count * max(0, min(first + extent, size) - max(first, 0)) / extent
-    return total
-
-
-def worked_region(unit: UnitLayers, projection: Projection, j: int) -> Region:
-    """What the pieces of layer j divide: its output, of reductions the input."""
-    return projection.operands[j][0] if unit.layers[j].kind.cuts_operand else projection.outputs[j]

@@ -227,9 +227,8 @@ class ProductPieces:
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= nested((*self.counts, self.groups, self.chunks)) <= loops
         if residency == "stream":
-            fits &= self.weights_once & (
-                aligned(self.chunk_bytes) * 2 <= self.target.cluster.sram.capacity_bytes // 2
-            )
+            half = self.target.cluster.sram.capacity_bytes // 2
+            fits &= self.weights_once & (aligned(self.chunk_bytes) * 2 <= half)
         return fits
 
     def cycles(self, residency: Residency, loops: int) -> Ints:
@@ -273,9 +272,8 @@ class ProductPieces:
         """Cycles of the matrix unit for one input channel and one block of output channels over all images, rows and
         columns, those pieces at the ends as large as they are."""
         work, kernel = self.work, kernel_of(self.work)
-        variants = [
-            clipped(work.extent[d], self.extents[d], self.counts[d], self.dealt[d]) for d in (0, 2, 3)
-        ]
+        ends = zip(work.extent, self.extents, self.counts, self.dealt, strict=True)
+        variants = [clipped(*end) for d, end in enumerate(ends) if d != 1]
         total = np.zeros_like(self.inputs)
         for images, rows, columns in itertools.product(*variants):
             times = images[1] * rows[1] * columns[1]
@@ -339,8 +337,7 @@ def group_pieces(channels: int, work: LayerWork, dealt: bool) -> list[int]:
 def plan_vector(work: LayerWork, target: Target, loops: int) -> LayerPlan | None:
     """The fastest pieces; what is reduced is cut where nothing else fits."""
     for splits_reduced in (False, True) if work.reduced else (False,):
-        dealings = (1, 2, 3, 0)
-        best = fastest(plan_vector_with(work, target, loops, d, splits_reduced) for d in dealings)
+        best = fastest(plan_vector_with(work, target, loops, d, splits_reduced) for d in (1, 2, 3, 0))
         if best is not None:
             return best
     return None

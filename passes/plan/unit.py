@@ -18,26 +18,8 @@ from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer, Residency, SubMap
 from frustum.dialects.unit import Partition
-from frustum.passes.analysis.project import (
-    ROWS,
-    Projection,
-    UnitLayers,
-    Unprojectable,
-    project,
-    tile_counts,
-)
-from frustum.passes.plan.cost import (
-    UnitCost,
-    cost,
-    footprint,
-    held_bytes,
-    held_weights,
-    in_turn_cycles,
-    residency_of,
-    stream_bytes,
-    traffic,
-    worked_region,
-)
+from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, tile_counts
+from frustum.passes.plan.cost import CutUnit, UnitCost, held_bytes, residency_of, stream_bytes
 from frustum.passes.plan.layer_work import LayerPlan, work_of
 from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, PASS_CYCLES, WIDEST
 from frustum.passes.plan.pieces import halves, plan_layer
@@ -103,18 +85,17 @@ def signature(unit: UnitLayers) -> Hashable:
 
 
 @dataclass(frozen=True)
-class CutUnit:
-    """A unit cut so that its maps and weights fit SRAM: regions, where weights wait, DRAM bytes."""
+class FittingCut:
+    """A unit cut so that its maps and weights fit SRAM: where weights wait, DRAM bytes."""
 
-    partition: Partition
-    projection: Projection
+    cut: CutUnit
     residency: tuple[Residency, ...]
     dram_bytes: int
 
     @property
     def rank(self) -> int:
         """What is small where few bytes move in few passes: which of many are looked at."""
-        return self.dram_bytes + math.prod(self.projection.counts) * PASS_CYCLES
+        return self.dram_bytes + self.cut.passes * PASS_CYCLES
 
 
 def cheapest(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
@@ -166,7 +147,7 @@ def found_along(
     def planned(tile: Extents) -> UnitPlan | None:
         partition = partition_of(unit, tile, dimension, target.chip.clusters)
         cut = cut_within(unit, partition, target, budget)
-        return None if cut is None else fastest(unit, [cut], target, budget)
+        return None if cut is None else fastest([cut], budget)
 
     least, whole = (tuple(map(choose, zip(*tiles, strict=True))) for choose in (min, max))
     tile = find_tile(budget.search, whole, least, lambda tile: planned(tile) is not None)
@@ -178,7 +159,7 @@ def best_halving(
 ) -> UnitPlan | None:
     """The fastest of the halvings that fit and move at most `most_bytes`: of the largest in each column, the cheapest
     of them, or of all (`is_thorough`)."""
-    found: list[CutUnit] = []
+    found: list[FittingCut] = []
     widths: Counter[tuple[int, ...]] = Counter()
     for column in columns(unit, target.chip.clusters, budget):
         group = (column[0].clusters, *column[0].tile[:2])
@@ -189,55 +170,53 @@ def best_halving(
             found += heights
             widths[group] += bool(heights)
     found.sort(key=lambda cut: cut.rank)
-    return fastest(unit, found if is_thorough else first_of_each(found), target, budget)
+    return fastest(found if is_thorough else first_of_each(found), budget)
 
 
-def first_of_each(cuts: Iterable[CutUnit]) -> Iterator[CutUnit]:
+def first_of_each(cuts: Iterable[FittingCut]) -> Iterator[FittingCut]:
     """The first `LOOKED_AT` of each cluster dimension."""
     seen: Counter[int] = Counter()
     for cut in cuts:
-        seen[cut.partition.clusters] += 1
-        if seen[cut.partition.clusters] <= LOOKED_AT:
+        dimension = cut.cut.partition.clusters
+        seen[dimension] += 1
+        if seen[dimension] <= LOOKED_AT:
             yield cut
 
 
-def fastest(unit: UnitLayers, cuts: Iterable[CutUnit], target: Target, budget: Budget) -> UnitPlan | None:
+def fastest(cuts: Iterable[FittingCut], budget: Budget) -> UnitPlan | None:
     """The first of those with the fewest cycles, of the cuts for which all layers have pieces and these fit SRAM."""
     best: UnitPlan | None = None
-    for cut in cuts:
-        plans = layer_plans(unit, cut.projection, target, cut.residency)
+    for found in cuts:
+        cut, moved = found.cut, found.dram_bytes
+        plans = layer_plans(cut, found.residency)
         if plans is None:
             continue
-        where, streams = residency_of(plans), stream_bytes(plans)
-        sram = footprint(unit, cut.partition, cut.projection, where, streams=streams, grain=1)
-        cycles = in_turn_cycles(cut.projection, plans, cut.dram_bytes, target)
+        sram = cut.footprint(residency_of(plans), stream_bytes(plans), grain=1)
+        cycles = cut.in_turn_cycles(plans, moved)
         if sram.total_bytes <= budget.sram_bytes and (best is None or cycles < best.cycles):
-            best = UnitPlan(cut.partition, maps_of(plans), UnitCost(sram, cut.dram_bytes, cycles))
+            best = UnitPlan(cut.partition, maps_of(plans), UnitCost(sram, moved, cycles))
     return best
 
 
 def cut_within(
     unit: UnitLayers, partition: Partition, target: Target, budget: Budget, most_bytes: int | None = None
-) -> CutUnit | None:
+) -> FittingCut | None:
     """The unit cut so; None where it cannot be, does not fit SRAM, or moves more than `most_bytes`."""
-    clusters = target.chip.clusters
     try:
-        projection = project(unit, partition, clusters)
+        cut = CutUnit.of(unit, partition, target)
     except Unprojectable:
         return None
-    residency = fit(unit, partition, projection, budget)
+    residency = fit(cut, budget)
     if residency is None:
         return None
-    moved = traffic(unit, partition, projection, residency, clusters, is_alone=True)
-    return CutUnit(partition, projection, residency, moved) if most_bytes is None or moved <= most_bytes else None
+    moved = cut.traffic(residency, is_alone=True)
+    return FittingCut(cut, residency, moved) if most_bytes is None or moved <= most_bytes else None
 
 
-def fit(
-    unit: UnitLayers, partition: Partition, projection: Projection, budget: Budget
-) -> tuple[Residency, ...] | None:
+def fit(cut: CutUnit, budget: Budget) -> tuple[Residency, ...] | None:
     """Where each layer's weights wait so that all fits SRAM: the largest are streamed first; None if nothing helps."""
-    weights, residency = held_weights(unit, projection), residencies(unit)
-    free = budget.sram_bytes - footprint(unit, partition, projection, grain=1).total_bytes
+    weights, residency = cut.held_weights(), residencies(cut.unit)
+    free = budget.sram_bytes - cut.footprint(grain=1).total_bytes
     held = sum(w for w, r in zip(weights, residency, strict=True) if r == "unit")
     for j in sorted(range(len(weights)), key=lambda j: -weights[j]):
         if held > free and residency[j] == "unit" and weights[j]:
@@ -320,16 +299,16 @@ def evaluate(
     weights may be streamed.
     """
     try:
-        projection = project(unit, partition, target.chip.clusters)
+        cut = CutUnit.of(unit, partition, target, kept)
     except Unprojectable:
         return None
     residency = residencies(unit, streamed)
-    left = free_bytes - footprint(unit, partition, projection, residency, kept).total_bytes
+    left = free_bytes - cut.footprint(residency).total_bytes
     whole = (ROWS,) if partition.borders == "raster" else ()  # bands of rows are told apart when code is made
-    plans = layer_plans(unit, projection, target, residency, max(chunk_bytes, left // 2), whole)
+    plans = layer_plans(cut, residency, max(chunk_bytes, left // 2), whole)
     if plans is None:
         return None
-    found = cost(unit, partition, projection, plans, target, kept)
+    found = cut.cost(plans)
     return UnitPlan(partition, maps_of(plans), found) if found.sram.total_bytes <= free_bytes else None
 
 
@@ -341,15 +320,11 @@ def residencies(unit: UnitLayers, streamed: int = 0) -> list[Residency]:
 
 
 def layer_plans(
-    unit: UnitLayers,
-    projection: Projection,
-    target: Target,
-    residency: Sequence[Residency],
-    chunk_bytes: int | None = None,
-    whole: tuple[int, ...] = (),
+    cut: CutUnit, residency: Sequence[Residency], chunk_bytes: int | None = None, whole: tuple[int, ...] = ()
 ) -> list[LayerPlan | None] | None:
     """The pieces of every layer (None: its operands are written in their place), with the dimensions `whole` not cut
     and streamed weights in chunks of at most so many bytes; None where some layer has none that fit."""
+    unit, projection, target = cut.unit, cut.projection, cut.target
     loops = MAX_LOOPS - sum(count > 1 for count in projection.counts)
     plans: list[LayerPlan | None] = []
     for j, layer in enumerate(unit.layers):
@@ -357,7 +332,7 @@ def layer_plans(
             plans.append(None)
             continue
         in_ring = projection.is_ring(unit.number_of(unit.sources[j][0]))
-        extent = worked_region(unit, projection, j).extent
+        extent = cut.worked_region(j).extent
         work = work_of(layer, extent, in_ring=in_ring, whole=whole)
         is_chunked = residency[j] == "stream" and chunk_bytes is not None
         machine = with_chunks(target, chunk_bytes) if is_chunked else target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,7 +20,7 @@ from frustum.passes.analysis.bands import bands_of
 from frustum.passes.analysis.module import node_name, target_of
 from frustum.passes.analysis.project import UnitLayers, Unprojectable, project, unit_layers
 from frustum.passes.analysis.roll import COLUMNS
-from frustum.passes.plan.cost import UnitCost, chunk_bytes, footprint
+from frustum.passes.plan.cost import CutUnit, UnitCost, chunk_bytes
 from frustum.passes.plan.unit import UnitPlan, evaluate, residencies
 from frustum.passes.plan.unit_ops import units_of
 from frustum.passes.tile.partition import write
@@ -166,11 +165,10 @@ def too_large(
     unit: UnitOp, layers: UnitLayers, partition: Partition, target: Target, sram_bytes: int
 ) -> DoesNotFit:
     """What the maps and vectors alone need of SRAM; where that fits, no piece of some layer does."""
-    projection = project(layers, partition, target.chip.clusters)
-    every = residencies(layers, len(layers.layers))
-    needed = footprint(layers, partition, projection, every).total_bytes
+    cut = CutUnit.of(layers, partition, target)
+    needed = cut.footprint(residencies(layers, len(layers.layers))).total_bytes
     tile = "x".join(map(str, partition.tile))
-    what = f"its tile of {tile} with borders {partition.borders}, {math.prod(projection.counts)} of them,"
+    what = f"its tile of {tile} with borders {partition.borders}, {cut.passes} of them,"
     streams = " and streamed weights" if needed <= sram_bytes else ""
     where, available = f"unit {unit.unit_name.data}", f"{sram_bytes} B of SRAM"
     return DoesNotFit(what, where, f"{needed} B{streams}", available, "sram")

@@ -19,8 +19,8 @@ from frustum.dialects.tile import ConvLayer, Whole
 from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import Layer, MapOperand
 from frustum.passes.analysis.module import node_name, target_of
-from frustum.passes.analysis.project import UnitLayers, project, unit_layers
-from frustum.passes.plan.cost import footprint
+from frustum.passes.analysis.project import UnitLayers, unit_layers
+from frustum.passes.plan.cost import CutUnit
 from frustum.passes.plan.network.optimal import plan_given
 from frustum.passes.plan.tile_search import Search
 from frustum.passes.plan.unit import Budget, UnitPlan, alignment, plan_unit, splits_channels
@@ -120,7 +120,7 @@ def smallest_tile_bytes(unit: UnitLayers, target: Target) -> int:
     align, dims, whole = alignment(unit), unit.out.out_dims, unit.out.axes_all
     tile = tuple(dims[d] if d in whole else min(align[d], dims[d]) for d in range(4))
     partition = Partition(tile if splits_channels(unit) else replaced(tile, 1, dims[1]), 2, 2)
-    return footprint(unit, partition, project(unit, partition, target.chip.clusters)).map_bytes
+    return CutUnit.of(unit, partition, target).footprint().map_bytes
 
 
 def does_not_fit(unit: UnitOp, target: Target, sram_bytes: int) -> DoesNotFit:

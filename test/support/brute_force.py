@@ -15,7 +15,7 @@ from functools import cached_property
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable, project
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.plan.cost import chunk_bytes, footprint, traffic
+from frustum.passes.plan.cost import CutUnit, chunk_bytes
 from frustum.passes.plan.model import MOST_RECOMPUTED
 from frustum.passes.plan.network.candidates import WHOLE, shares_of
 from frustum.passes.plan.network.layer_order import order_of, orders
@@ -148,12 +148,12 @@ class Interval:
 
     def cuts(self, kept):
         """Partitions with what they cost while maps of the layers `kept` stay in SRAM, the cheapest first."""
-        clusters, found = self.brute.target.chip.clusters, []
+        found = []
         inside = {k - self.first for k in kept}
         for partition, projection in self.partitions.items():
             none, held = residencies(self.unit, NEVER), residencies(self.unit)
-            sram = footprint(self.unit, partition, projection, none, inside).total_bytes
-            moved = traffic(self.unit, partition, projection, held, clusters, inside)
+            cut = CutUnit(self.unit, partition, projection, self.brute.target, inside)
+            sram, moved = cut.footprint(none).total_bytes, cut.traffic(held)
             passes = projection.counts[0] * projection.counts[2] * projection.counts[3]
             found.append(Cut(partition, sram, moved, passes))
         return sorted(found, key=lambda cut: cut.dram_bytes)

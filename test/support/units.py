@@ -14,8 +14,8 @@ from frustum.dialects.unit import Partition, PartitionAttr
 from frustum.passes.analysis.bands import bands_of
 from frustum.passes.analysis.layer import is_move, is_work
 from frustum.passes.analysis.module import target_of
-from frustum.passes.analysis.project import project, unit_layers
-from frustum.passes.plan.cost import worked_region
+from frustum.passes.analysis.project import unit_layers
+from frustum.passes.plan.cost import CutUnit
 from frustum.passes.plan.layer_work import work_of
 from frustum.passes.plan.pieces import plan_layer
 from frustum.passes.plan.unit_ops import wrap
@@ -73,12 +73,12 @@ def map_layers(unit, target):
     if partition.bands:
         first = bands_of(layers, partition)[0]
         layers, partition = first.layers, first.partition
-    projection = project(layers, partition, target.chip.clusters)
-    free = MAX_LOOPS - sum(count > 1 for count in projection.counts)
+    cut = CutUnit.of(layers, partition, target)
+    free = MAX_LOOPS - sum(count > 1 for count in cut.projection.counts)
     for j, (op, layer) in enumerate(zip(layers.ops, layers.layers, strict=True)):
         if layer.kind.is_place:
             continue
-        work = work_of(layer, worked_region(layers, projection, j).extent)
+        work = work_of(layer, cut.worked_region(j).extent)
         if partition.borders == "raster":
             work = replace(work, whole=(*work.whole, 2))
         plan = plan_layer(work, target, "stream" if layer.kind.is_batched else "unit", free)

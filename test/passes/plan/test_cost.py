@@ -13,7 +13,7 @@ from stops import executable, modules_at_stops, target
 from frustum.backend.pipeline import Choices
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.project import project, unit_layers
-from frustum.passes.plan.cost import compute_cycles, overlapped, times
+from frustum.passes.plan.cost import CutUnit, overlapped
 from frustum.passes.plan.layer_work import LayerPlan, SubMap
 from frustum.passes.plan.model import HIDDEN, WAITED
 from frustum.passes.plan.network.optimal import plan_network
@@ -84,6 +84,7 @@ def test_clipped_passes_are_those_of_a_walk(build, name, kib, policy):
         layers, partition = unit_layers(op), op.partition.data
         clusters = aim.chip.clusters
         projection = project(layers, partition, clusters)
+        cut = CutUnit(layers, partition, projection, aim)
         plans = [LayerPlan(SubMap((1, 1, 1, 1), 0), float(j + 1)) for j in range(len(layers.layers))]
         of_clusters = []
         for cluster in range(clusters):
@@ -91,9 +92,9 @@ def test_clipped_passes_are_those_of_a_walk(build, name, kib, policy):
                 covered(projection.outputs[j], projection.counts, layer.out_dims, cluster)
                 for j, layer in enumerate(layers.layers)
             ]
-            assert [times(layers, projection, j, cluster) for j in range(len(plans))] == pytest.approx(walked)
+            assert [cut.times(j, cluster) for j in range(len(plans))] == pytest.approx(walked)
             of_clusters.append(sum(p.cycles * w for p, w in zip(plans, walked, strict=True)))
-        assert compute_cycles(layers, projection, plans, clusters) == pytest.approx(max(of_clusters))
+        assert cut.compute_cycles(plans) == pytest.approx(max(of_clusters))
         found.append(math.prod(projection.counts))
     assert max(found) > 1
 

@@ -18,7 +18,7 @@ from frustum.passes.analysis.layer.nest import SAME
 from frustum.passes.analysis.project import project, tile_counts, unit_layers
 from frustum.passes.plan import pieces as plan
 from frustum.passes.plan import unit as plan_unit
-from frustum.passes.plan.cost import worked_region
+from frustum.passes.plan.cost import CutUnit
 from frustum.passes.plan.layer_work import LayerWork, passes_of, work_of
 
 
@@ -33,11 +33,11 @@ def works(name):
     clusters = target("tiny").chip.clusters
     for unit in units(name):
         layers, partition = unit_layers(unit), unit.partition.data
-        projection = project(layers, partition, clusters)
+        cut = CutUnit.of(layers, partition, target("tiny"))
         for j, (op, layer) in enumerate(zip(layers.ops, layers.layers, strict=True)):
             if layer.kind.is_place:  # no work
                 continue
-            region = worked_region(layers, projection, j)
+            region = cut.worked_region(j)
             submap = op.attributes["frustum.map"].data
             loops = MAX_LOOPS - sum(n > 1 for n in tile_counts(layers.out.out_dims, partition, clusters))
             yield work_of(layer, region.extent), submap, loops

@@ -13,7 +13,7 @@ from frustum.dialects import graph
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import project
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.plan.cost import footprint, loaded_elements, vector_bytes, weight_bytes
+from frustum.passes.plan.cost import CutUnit, loaded_elements, vector_bytes, weight_bytes
 from frustum.passes.plan.network.groups import GroupsBefore
 from frustum.passes.plan.network.layer_order import ops_of_section, order_of
 from frustum.passes.plan.network.needs import Intervals, below
@@ -64,7 +64,7 @@ def check(order, group, k, channels, clusters=1):
     partition = shapes.partition(k, channels, steps)
     projection = project(unit, partition, clusters)
     assert projection.counts[2] == steps
-    needs = footprint(unit, partition, projection)
+    needs = CutUnit(unit, partition, projection, EDGE).footprint()
     own = needs.total_bytes - needs.weight_bytes
     boundary = sum(int(b.buffer[k]) for b in (*group.inputs, *group.outputs))
     assert int(group.inside[k]) + boundary == own
