@@ -23,7 +23,7 @@ from frustum.dialects.tile import FTile, TensorView, UnitOp
 from frustum.dialects.unit import UnitOp as GraphUnit
 from frustum.passes.analysis.project import Region
 from frustum.passes.analysis.unit_layers import BLOCK, LAYOUTS, view_in
-from frustum.passes.graph.choose_layout import Box, ChooseLayout, Copies, Product, run_elements
+from frustum.passes.graph.choose_layout import MapCopy, ChooseLayout, Copies, Product, run_elements
 
 NETWORKS = ("inception", "residual", "grouped", "wide")
 ZERO = (Affine(),) * 4
@@ -120,8 +120,8 @@ def test_blocks_need_whole_blocks():
     assert names == []
     moving = Region((Affine(), Affine(8), Affine(), Affine()), (1, 8, 4, 4))
     shape = (1, 32, 4, 4)
-    assert not Copies(shape, 4, (Box(moving, 1),)).has_blocks
-    assert Copies(shape, 4, (Box(Region(ZERO, shape), 1),)).has_blocks
+    assert not Copies(shape, 4, (MapCopy(moving, 1),)).has_blocks
+    assert Copies(shape, 4, (MapCopy(Region(ZERO, shape), 1),)).has_blocks
 
 
 def test_the_boundary_stays_as_the_file_says():
@@ -141,8 +141,8 @@ def test_auto_keeps_nchw_where_runs_are_long():
 
 def test_auto_takes_what_the_model_says_is_cheaper():
     edge, shape = targets.load("edge"), (1, 64, 56, 56)
-    columns = Copies(shape, 4, (Box(Region(ZERO, (1, 64, 56, 2)), 28),))
-    rows = Copies(shape, 4, (Box(Region(ZERO, (1, 64, 2, 56)), 28),))
+    columns = Copies(shape, 4, (MapCopy(Region(ZERO, (1, 64, 56, 2)), 28),))
+    rows = Copies(shape, 4, (MapCopy(Region(ZERO, (1, 64, 2, 56)), 28),))
     assert columns.cycles("nhwc", edge) < columns.cycles("nchw", edge)
     assert ChooseLayout().choose(columns, edge) == "nhwc"
     assert ChooseLayout().choose(rows, edge) == "nchw"
@@ -154,8 +154,8 @@ def test_products_that_lines_are_filled_for_one_by_one_keep_nchw():
     one line; cheaper copies do not make up for that."""
     df, shape = targets.load("df"), (1, 512, 14, 14)
     boxes = (
-        Box(Region(ZERO, (1, 32, 14, 14)), 16, is_piece=True),
-        Box(Region(ZERO, (1, 512, 2, 7)), 14, is_piece=True),
+        MapCopy(Region(ZERO, (1, 32, 14, 14)), 16, is_piece=True),
+        MapCopy(Region(ZERO, (1, 512, 2, 7)), 14, is_piece=True),
     )
     made, read, one = (1, 32, 14, 14), (1, 32, 16, 16), (1, 1)
     depthwise = Product(made, read, (1, 1), 32, (3, 3), one, one, 16)
