@@ -310,15 +310,14 @@ def executable_of(
 
 def tables_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[Any]]]:
     """Address and bytes of every address table."""
-    return [(e.address, np.asarray(store[e.name])) for e in program.externals if e.class_ == "program"]
+    return [(e.address, np.asarray(store[e.name])) for e in program.externals_of("program")]
 
 
 def weights_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[Any]]]:
     """Address and data of every weight, in the device's type, and of every address table."""
     return tables_of(program, store) + [
         (e.address, np.asarray(store[e.name]).astype(NUMPY[e.element], copy=False))
-        for e in program.externals
-        if e.class_ == "weight"
+        for e in program.externals_of("weight")
     ]
 
 

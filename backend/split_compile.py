@@ -359,7 +359,7 @@ def _union(parts: Sequence[Range]) -> Range:
 def one_piece(executable: Executable, seconds: float, passes: dict[str, float]) -> Compilation:
     """A network that is one executable."""
     inputs, outputs = (
-        tuple(each.name for each in executable.program.externals if each.class_ == class_)
+        tuple(each.name for each in executable.program.externals_of(class_))
         for class_ in ("input", "output")
     )
     return Compilation([executable], inputs, outputs, seconds, passes)

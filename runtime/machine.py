@@ -6,7 +6,7 @@ The host's part is here too: inputs are converted to the device's type before a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -137,12 +137,12 @@ class Machine:
         self, plan: ExecutionPlan, inputs: Mapping[str, Array], poisoned: bool, progress: Progress | None,
         beside: Callable[[], None] | None,
     ) -> dict[str, Array]:  # fmt: skip
-        arrays = check_inputs(self._externals("input"), inputs)
+        arrays = check_inputs(self.program.externals_of("input"), inputs)
         memories = self._loaded(poisoned)
-        for external in self._externals("input"):
+        for external in self.program.externals_of("input"):
             _device(memories, external)[...] = _device_array(arrays[external.name], external)
         plan.run(memories, progress, beside)
-        outputs = self._externals("output")
+        outputs = self.program.externals_of("output")
         return {o.name: _model_array(_device(memories, o), o) for o in outputs}
 
     def _loaded(self, poisoned: bool) -> Memories:
@@ -163,9 +163,6 @@ class Machine:
 
         return simulate(self.expanded, self.target, self.executable.code.page_bytes)
 
-    def _externals(self, class_: str) -> list[External]:
-        return [external for external in self.program.externals if external.class_ == class_]
-
 
 def _device_array(array: Array, external: External) -> Array:
     """The model's numbers in the device's type, whose integers are signed, and may stand for numbers."""
@@ -184,7 +181,7 @@ def _model_array(array: Array, external: External) -> Array:
     return integer.unsigned(array) if dtype.kind == "u" and array.dtype.kind == "i" else array.astype(dtype)
 
 
-def check_inputs(expected: list[External], inputs: Mapping[str, Array]) -> dict[str, Array]:
+def check_inputs(expected: Sequence[External], inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs as arrays, if they are exactly the expected ones."""
     names = [external.name for external in expected]
     unknown = sorted(set(inputs) - set(names))

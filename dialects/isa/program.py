@@ -318,6 +318,10 @@ class Program:
     peak_bytes: dict[Memory, int] = field(default_factory=dict)
     """Highest address any buffer reaches in each memory, plus one."""
 
+    def externals_of(self, *classes: str) -> tuple[External, ...]:
+        """Those of some classes, in order."""
+        return tuple(each for each in self.externals if each.class_ in classes)
+
 
 def instructions(body: Sequence[Node]) -> Iterator[Instruction]:
     """All instructions in textual order."""

@@ -251,11 +251,8 @@ class Samples:
         self._macs = 0
         if request.dtype != INT8:
             return
-        first = request.calibration_seed
-        given = list(request.calibration)
-        self.values = [dict(sample) for sample in given] or [
-            random_values(inputs, seed) for seed in range(first, first + CALIBRATION_INPUTS)
-        ]
+        seeds = range(request.calibration_seed, request.calibration_seed + CALIBRATION_INPUTS)
+        self.values = [dict(sample) for sample in request.calibration] or [random_values(inputs, n) for n in seeds]
 
     def of(self, module: ModuleOp) -> list[dict[str, Array]]:
         """Those of a network of the chain, fewer from here on where it is much work."""

@@ -68,11 +68,11 @@ class DevicePiece:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return tuple(e.name for e in self.executable.program.externals if e.class_ == "input")
+        return tuple(e.name for e in self.executable.program.externals_of("input"))
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return tuple(e.name for e in self.executable.program.externals if e.class_ == "output")
+        return tuple(e.name for e in self.executable.program.externals_of("output"))
 
 
 @dataclass(frozen=True)
@@ -151,13 +151,12 @@ def chain_of(executable: Executable) -> Chain:
     """The chain of one executable."""
     manifest = executable.manifest
     piece = DevicePiece(executable.program.name, executable)
-    inputs = [e for e in executable.program.externals if e.class_ == "input"]
     return Chain(
         executable.program.name,
         from_json(json.loads(executable.program.target)),
         str(manifest["options"].get("policy", "")),
         "never",
-        tuple(Interface(e.name, host_type(e).dtype, e.shape) for e in inputs),
+        tuple(Interface(e.name, host_type(e).dtype, e.shape) for e in executable.program.externals_of("input")),
         piece.outputs,
         (piece,),
         str(manifest["options"].get("model", executable.program.name)),

@@ -272,7 +272,7 @@ def _check_shapes(path: Path, chain: Chain) -> None:
     known: dict[str, tuple[int, ...]] = {}
     for piece in chain.pieces:
         if isinstance(piece, DevicePiece):
-            known |= {each.name: each.shape for each in piece.executable.program.externals if each.class_ == "input"}
+            known |= {each.name: each.shape for each in piece.executable.program.externals_of("input")}
         else:
             known |= piece.model.shapes
     for each in chain.inputs:

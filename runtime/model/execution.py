@@ -202,13 +202,12 @@ def schedule_of(chain: Chain, ran: RanChain) -> ChainSchedule:
     taken = {
         each.name: each.bytes
         for executable in chain.executables
-        for each in executable.program.externals
-        if each.class_ == "input"
+        for each in executable.program.externals_of("input")
     }
     for piece in chain.pieces:
         if isinstance(piece, DevicePiece):
             timeline = ran.runs[piece.name].timeline
-            sizes = {e.name: e.bytes for e in piece.executable.program.externals if e.class_ == "output"}
+            sizes = {e.name: e.bytes for e in piece.executable.program.externals_of("output")}
             works.append(PieceWork(piece.inputs, sizes, timeline.total_cycles if timeline else 0, piece.chip))
         else:
             works.append(PieceWork(piece.inputs, {name: taken.get(name, 0) for name in piece.outputs}, 0, HOST))

@@ -97,14 +97,10 @@ class Keywords:
 
     model: Model = field(
         kw_only=False,
-        metadata=said(
-            "a path to .onnx, zoo:NAME, a compiled folder, or a dumped stage NN-stop.mlir", "MODEL", flag=""
-        ),
+        metadata=said("a path to .onnx, zoo:NAME, a compiled folder, or a dumped stage NN-stop.mlir", "MODEL", flag=""),
     )
     target: str | Path | Target | None = field(
-        default=None,
-        kw_only=False,
-        metadata=said("the machine (default `default`)", "NAME|FILE.yaml", until=COMPILED),
+        default=None, kw_only=False, metadata=said("the machine (default `default`)", "NAME|FILE.yaml", until=COMPILED)
     )
     dtype: str | None = field(
         default=None,

@@ -85,8 +85,7 @@ def _sizes(executable: Executable) -> list[str]:
 def _interface(executable: Executable) -> list[str]:
     rows = [
         (f"{each.class_} '{each.name}'", each.model_dtype or each.element, _shape(each.shape))
-        for each in executable.program.externals
-        if each.class_ in ("input", "output")
+        for each in executable.program.externals_of("input", "output")
     ]
     return _section("Inputs and outputs", rows)
 
