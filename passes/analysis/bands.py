@@ -5,10 +5,11 @@ Source: Fused-layer CNN accelerators (Alwani et al., MICRO 2016), whose buffers 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.tile import Axis, Whole
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, MapOperand, contiguous, dense
@@ -52,10 +53,9 @@ def bands_of(unit: UnitLayers, partition: Partition) -> tuple[Band, ...]:
         layers, elements = narrowed(unit, own), []
         for j, layer in enumerate(unit.layers):
             end = layer.out_dims[COLUMNS] if number == len(spans) - 1 else own[j][1]
-            elements.append(size(layer.out_dims) // layer.out_dims[COLUMNS] * max(0, end - made[j]))
+            elements.append(math.prod(layer.out_dims) // layer.out_dims[COLUMNS] * max(0, end - made[j]))
             made[j] = max(made[j], end)
-        n, c, rows, columns = partition.tile
-        tile = (n, c, rows, min(columns, layers.out.out_dims[COLUMNS]))
+        tile = replaced(partition.tile, COLUMNS, min(partition.tile[COLUMNS], layers.out.out_dims[COLUMNS]))
         found.append(
             Band(with_macs(layers, elements, unit), replace(partition, tile=tile, bands=0), tuple(elements))
         )
@@ -112,14 +112,11 @@ def narrowed(unit: UnitLayers, spans: dict[int, Span]) -> UnitLayers:
             axis, number = operand.access[COLUMNS], unit.number_of(source)
             if isinstance(axis, Axis):
                 axis = replace(axis, low=axis.low + axis.num * spans[j][0] - spans[number][0])
-            n, c, h, _ = operand.access
-            dims, view = across(operand.dims, spans[number]), operand.view
-            if source.layer is not None:
-                view = contiguous(dims)
-            maps.append(replace(operand, dims=dims, view=view, access=(n, c, h, axis)))
+            dims, access = across(operand.dims, spans[number]), replaced(operand.access, COLUMNS, axis)
+            view = operand.view if source.layer is None else contiguous(dims)
+            maps.append(replace(operand, dims=dims, view=view, access=access))
         dims = across(layer.out_dims, spans[j])
-        view = contiguous(dims)
-        layers.append(replace(layer, out_dims=dims, out_view=view, maps=tuple(maps)))
+        layers.append(replace(layer, out_dims=dims, out_view=contiguous(dims), maps=tuple(maps)))
     first = len(layers)
     inputs = [
         replace(own, dims=across(own.dims, spans[first + k]), first_column=spans[first + k][0])
@@ -131,17 +128,11 @@ def narrowed(unit: UnitLayers, spans: dict[int, Span]) -> UnitLayers:
 def with_macs(layers: UnitLayers, elements: Sequence[int], whole: UnitLayers) -> UnitLayers:
     """The layers with the multiply-accumulates of these elements of their maps."""
     counted = [
-        replace(layer, macs=of_map.macs * own // size(of_map.out_dims))
+        replace(layer, macs=of_map.macs * own // math.prod(of_map.out_dims))
         for layer, own, of_map in zip(layers.layers, elements, whole.layers, strict=True)
     ]
     return replace(layers, layers=tuple(counted))
 
 
 def across(dims: Extents, span: Span) -> Extents:
-    n, c, h, _ = dims
-    return (n, c, h, span[1] - span[0])
-
-
-def size(dims: Extents) -> int:
-    n, c, h, w = dims
-    return n * c * h * w
+    return replaced(dims, COLUMNS, span[1] - span[0])

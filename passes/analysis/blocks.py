@@ -28,7 +28,7 @@ class Block:
 
 
 @dataclass
-class Flow:
+class DataFlow:
     """A dataflow graph whose nodes are numbered in topological order, by the nodes that each one reads."""
 
     reads: Edges

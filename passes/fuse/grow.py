@@ -14,7 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
-from frustum.passes.analysis.blocks import Flow
+from frustum.passes.analysis.blocks import DataFlow
 from frustum.passes.analysis.foreign import sections_of
 from frustum.passes.analysis.layer import can_join, is_move, is_work
 from frustum.passes.analysis.module import kind_name, node_name
@@ -58,7 +58,7 @@ class LayerGraph:
             *(op for op in block.ops if not isinstance(op, g.WeightOp)),
         ]
         self.number: dict[Operation | SSAValue, int] = {node: i for i, node in enumerate(self.nodes)}
-        self.flow = Flow([sorted(self._reads(node)) for node in self.nodes])
+        self.flow = DataFlow([sorted(self._reads(node)) for node in self.nodes])
         uses = Counter(
             key for op in block.ops for key in {o.owner.key.data for o in op.operands if is_weight(o)}
         )

@@ -18,7 +18,7 @@ from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.unit.homes import find_homes
-from frustum.passes.lower.unit.program import Declarations, Names, Program, Window
+from frustum.passes.lower.unit.program import Declarations, Names, ProgramBody, Window
 from frustum.passes.lower.unit.unit import UnitLowering
 
 
@@ -54,7 +54,7 @@ def lowered(network: g.NetworkOp, target: Target, names: Names, *, hold: bool) -
     body = Block()
     declared = Declarations(network, body)
     declared.declare()
-    program = Program(target, names, body, declared, find_homes(network.body.block.ops), hold)
+    program = ProgramBody(target, names, body, declared, find_homes(network.body.block.ops), hold)
     units = [op for op in network.body.block.ops if isinstance(op, t.UnitOp)]
     others = Others(network, declared.buffers)
     body.add_op(isa.FetchOp(page=0))

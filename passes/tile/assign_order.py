@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,26 +13,15 @@ from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.attributes import BoxAttr
-from frustum.dialects.isa.program import MAX_LOOPS, Affine
+from frustum.dialects.isa.program import MAX_LOOPS, Affine, Starts
 from frustum.dialects.target import Target
 from frustum.dialects.tile import Sweep, SweepsAttr
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.piece_nest import build
-from frustum.passes.tile.orders import (
-    DIRECTIONS,
-    ORDERS,
-    Band,
-    Direction,
-    Grid,
-    Nest,
-    Order,
-    nests_of,
-    steps_of,
-)
-
-ROWS, COLUMNS = 2, 3
+from frustum.passes.analysis.roll import COLUMNS, ROWS
+from frustum.passes.tile.orders import DIRECTIONS, ORDERS, Bands, Grid, TileNest, nests_of, steps_of
 
 
 @dataclass(frozen=True)
@@ -88,8 +76,7 @@ class AssignOrder(ModulePass):
         if owners > 1:
             number_by_grid(unit, owners, counts)
         grid = Grid(rows, columns, owners)
-        order, direction = cast_order(self.order), cast_direction(self.direction)
-        ways = steps_of(order, grid, Band(self.bands, direction))
+        ways = steps_of(self.order, grid, Bands(self.bands, self.direction))
         nests = nests_of(ways, grid, loops_free(unit, target), (reach(unit, ROWS), reach(unit, COLUMNS)))
         unit.properties["sweeps"] = SweepsAttr(tuple(sweep_of(nest) for nest in nests))
 
@@ -104,14 +91,6 @@ class AssignOrder(ModulePass):
             )
 
 
-def cast_order(name: str) -> Order:
-    return next(order for order in ORDERS if order == name)
-
-
-def cast_direction(name: str) -> Direction:
-    return next(direction for direction in DIRECTIONS if direction == name)
-
-
 def is_shared_out(unit: t.UnitOp, clusters: int) -> bool:
     """Whether any cluster may make any tile: those along d2 or d3 are dealt, and no map is at a fixed place."""
     values: Sequence[SSAValue] = (*unit.operands, *unit.results)
@@ -123,21 +102,17 @@ def number_by_grid(unit: t.UnitOp, clusters: int, counts: Sequence[int]) -> None
     """Regions in indices of the grid instead of the cluster's own."""
     dimension = unit.clusters.value.data
 
-    def moved(starts: Sequence[Affine]) -> tuple[Affine, Affine, Affine, Affine]:
-        a, b, c, d = (by_grid(start, dimension, clusters) for start in starts)
-        return a, b, c, d
+    def moved(starts: Starts) -> Starts:
+        return tuple(by_grid(start, dimension, clusters) for start in starts)
 
     for op in unit.body.block.ops:
         if isinstance(op, t.LoadOp | t.ComputeOp | t.StoreOp):
             box = op.region.data
             op.properties["region"] = BoxAttr(replace(box, start=moved(box.start)))
         for result in op.results:
-            if isinstance(result.type, t.TileType) and result.type.data.origin is not None:
-                tile = result.type.data
-                assert tile.origin is not None
-                Rewriter.replace_value_with_new_type(
-                    result, t.TileType(replace(tile, origin=moved(tile.origin)))
-                )
+            if isinstance(result.type, t.TileType) and (origin := result.type.data.origin) is not None:
+                kind = t.TileType(replace(result.type.data, origin=moved(origin)))
+                Rewriter.replace_value_with_new_type(result, kind)
     unit.properties["counts"] = DenseArrayBase.from_list(i64, counts)
 
 
@@ -160,18 +135,15 @@ def reach(unit: t.UnitOp, dimension: int) -> int:
             step = start.loops[dimension] if len(start.loops) > dimension else 0
             if step > 0:  # what is the same for all tiles is there wherever they are
                 behind, before = bound - start.base - step * count, start.base + extent - 1
-                most = max(most, -(-behind // step), before // step)
+                most = max(most, ceil_div(behind, step), before // step)
     return most
 
 
 def tiles_along(unit: t.UnitOp, dimension: int) -> int:
     """Tiles of the unit's results along the dimension that is dealt."""
     boxes = [op.region.data for op in unit.body.block.ops if isinstance(op, t.StoreOp)]
-    return max(
-        math.ceil((box.bound[dimension] - box.start[dimension].base) / box.start[dimension].cluster)
-        for box in boxes
-        if box.start[dimension].cluster
-    )
+    spans = [box.spans[dimension] for box in boxes]
+    return max(ceil_div(s.bound - s.start.base, s.start.cluster) for s in spans if s.start.cluster)
 
 
 def loops_free(unit: t.UnitOp, target: Target) -> int:
@@ -185,16 +157,13 @@ def loops_free(unit: t.UnitOp, target: Target) -> int:
 def loops_of(op: t.ComputeOp, cores: int) -> int:
     """Loops over the pieces of a layer."""
     layer, box = op.layer, op.region.data
-    extent, bound = (reduced_from(op),) * 2 if layer.cuts_operand else (box.extent, box.bound)
+    extent, bound = box.extent, box.bound
+    if layer.cuts_operand:
+        extent = bound = t.tile_of(op.tiles[0]).extents
     return len(build(op.map.data, box.start, extent, bound, layer, cores, 0).loops)
 
 
-def reduced_from(op: t.ComputeOp) -> Extents:
-    """Extents of the operand of a reduction, of which its pieces are pieces."""
-    return t.tile_of(op.tiles[0]).extents
-
-
-def sweep_of(nest: Nest) -> Sweep:
+def sweep_of(nest: TileNest) -> Sweep:
     row, column = (
         Affine(nest.start[d], tuple(step[d] for step, _ in nest.loops), nest.apart[d]) for d in (0, 1)
     )

@@ -7,19 +7,18 @@ Source: docs/techniques/frustum.md, "Orders"; z-order: Morton 1966.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product, zip_longest
-from typing import Literal, TypeAlias, get_args
+from itertools import groupby, product, zip_longest
+from typing import TypeAlias
 
-Order: TypeAlias = Literal[
+from frustum.dialects.extents import ceil_div
+
+ORDERS = (
     "row-major", "column-major", "bands", "serpentine", "z-order", "quadrants", "checkerboard", "mirrored"
-]
-Direction: TypeAlias = Literal["left-right", "right-left", "top-down", "bottom-up"]
-ORDERS: tuple[Order, ...] = get_args(Order)
-DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+)  # fmt: skip
+DIRECTIONS = ("left-right", "right-left", "top-down", "bottom-up")
 Position: TypeAlias = tuple[int, int]
 """Row and column of a tile in its grid."""
 
@@ -41,20 +40,20 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Band:
+class Bands:
     """How bands lie: `depth` tiles across, and the direction in which one is gone through, which also says whether
     bands are rows (left-right, right-left) or columns."""
 
     depth: int = 1
-    direction: Direction = "left-right"
+    direction: str = "left-right"
 
 
-def tiles_of(order: Order, grid: Grid, band: Band = Band()) -> list[list[Position]]:
+def tiles_of(order: str, grid: Grid, band: Bands = Bands()) -> list[list[Position]]:
     """Of each owner the tiles that it makes, in its order."""
     return [[p for p in steps if grid.has(p)] for steps in steps_of(order, grid, band)]
 
 
-def steps_of(order: Order, grid: Grid, band: Band = Band()) -> list[list[Position]]:
+def steps_of(order: str, grid: Grid, band: Bands = Bands()) -> list[list[Position]]:
     """Of each owner the positions that it goes through, some of which may lie beyond the grid."""
     if order == "bands":
         return bands(grid, band)
@@ -64,7 +63,7 @@ def steps_of(order: Order, grid: Grid, band: Band = Band()) -> list[list[Positio
 def row_major(grid: Grid) -> list[list[Position]]:
     """Row by row.  Owners take turns along the rows, or down the columns if that leaves fewer of them idle."""
     n = grid.owners
-    across, down = -(-grid.columns // n), -(-grid.rows // n)
+    across, down = ceil_div(grid.columns, n), ceil_div(grid.rows, n)
     if across * grid.rows <= down * grid.columns:
         return [[(r, n * j + k) for r in range(grid.rows) for j in range(across)] for k in range(n)]
     return [[(n * i + k, c) for i in range(down) for c in range(grid.columns)] for k in range(n)]
@@ -78,19 +77,17 @@ def serpentine(grid: Grid) -> list[list[Position]]:
     """As row by row, every other of an owner's rows from right to left."""
     found = []
     for steps in row_major(grid):
-        rows: dict[int, list[Position]] = {}
-        for position in steps:
-            rows.setdefault(position[0], []).append(position)
-        found.append([p for i, row in enumerate(rows.values()) for p in (reversed(row) if i % 2 else row)])
+        rows = [list(row) for _, row in groupby(steps, key=lambda position: position[0])]
+        found.append([p for i, row in enumerate(rows) for p in (reversed(row) if i % 2 else row)])
     return found
 
 
-def bands(grid: Grid, band: Band) -> list[list[Position]]:
+def bands(grid: Grid, band: Bands) -> list[list[Position]]:
     """Bands dealt to the owners in turn; along one, from side to side of it tile by tile."""
     if band.direction in ("top-down", "bottom-up"):
-        along: Direction = "left-right" if band.direction == "top-down" else "right-left"
-        return turned(bands(grid.turned, Band(band.depth, along)))
-    count = -(-grid.rows // (band.depth * grid.owners))
+        along = "left-right" if band.direction == "top-down" else "right-left"
+        return turned(bands(grid.turned, Bands(band.depth, along)))
+    count = ceil_div(grid.rows, band.depth * grid.owners)
     columns = range(grid.columns) if band.direction == "left-right" else range(grid.columns - 1, -1, -1)
     return [
         [
@@ -104,7 +101,7 @@ def bands(grid: Grid, band: Band) -> list[list[Position]]:
 def z_order(grid: Grid) -> list[list[Position]]:
     """By interleaved bits of row and column; every owner takes as long a part of the way as the others."""
     way = sorted(product(range(grid.rows), range(grid.columns)), key=morton)
-    share = -(-len(way) // grid.owners)
+    share = ceil_div(len(way), grid.owners)
     return [way[k * share : (k + 1) * share] for k in range(grid.owners)]
 
 
@@ -120,7 +117,7 @@ def morton(position: Position) -> int:
 def quadrants(grid: Grid) -> list[list[Position]]:
     """Each owner has one region of neighbouring tiles, and goes through it from top left to bottom right."""
     down, across = portions(grid)
-    rows, columns = -(-grid.rows // down), -(-grid.columns // across)
+    rows, columns = ceil_div(grid.rows, down), ceil_div(grid.columns, across)
     return [
         [(i * rows + r, j * columns + c) for r in range(rows) for c in range(columns)]
         for i, j in product(range(down), range(across))
@@ -137,7 +134,7 @@ def mirrored(grid: Grid) -> list[list[Position]]:
     """Portion by portion, of as many tiles as there are owners; the next portion is the mirror image of the last, so
     that the tiles on both sides of the border between them have one owner."""
     down, across = portions(grid)
-    rows, columns = range(-(-grid.rows // down)), range(-(-grid.columns // across))
+    rows, columns = range(ceil_div(grid.rows, down)), range(ceil_div(grid.columns, across))
     return [
         [(mirror(r, i, down), mirror(c, j, across)) for r in rows for c in columns]
         for i, j in product(range(down), range(across))
@@ -155,7 +152,7 @@ def portions(grid: Grid) -> Position:
     ways = [(n // c, c) for c in range(1, n + 1) if n % c == 0]
     return min(
         ways,
-        key=lambda w: (math.ceil(grid.rows / w[0]) * math.ceil(grid.columns / w[1]), abs(w[0] - w[1]), w[0]),
+        key=lambda w: (ceil_div(grid.rows, w[0]) * ceil_div(grid.columns, w[1]), abs(w[0] - w[1]), w[0]),
     )
 
 
@@ -163,7 +160,7 @@ def turned(ways: list[list[Position]]) -> list[list[Position]]:
     return [[(r, c) for c, r in way] for way in ways]
 
 
-WAYS: dict[Order, Callable[[Grid], list[list[Position]]]] = {
+WAYS: dict[str, Callable[[Grid], list[list[Position]]]] = {
     "row-major": row_major,
     "column-major": column_major,
     "serpentine": serpentine,
@@ -181,7 +178,7 @@ Steps: TypeAlias = tuple[tuple[Position, int], ...]
 
 
 @dataclass(frozen=True)
-class Nest:
+class TileNest:
     """Positions of a way as loops: `start + sum(step * i) + cluster * apart`."""
 
     start: Position
@@ -198,7 +195,7 @@ class Nest:
 
 def nests_of(
     ways: list[list[Position]], grid: Grid, most_loops: int, reach: Position = (0, 0)
-) -> list[Nest]:
+) -> list[TileNest]:
     """The ways of all owners as few nests of at most `most_loops` loops, one after the other.
 
     Where the owners keep one distance from each other in each step, they have nests together; otherwise, or if that
@@ -209,7 +206,7 @@ def nests_of(
     """
     first = next((i for i, places in enumerate(zip_longest(*ways)) if not is_alike(places, grid, reach)), None)
     together = in_step([way[:first] for way in ways])
-    joint = [Nest(p, loops, d) for (p, d), loops in folded(together or [], most_loops)]
+    joint = [TileNest(p, loops, d) for (p, d), loops in folded(together or [], most_loops)]
     if first is not None and together is not None:
         joint += nests_apart([way[first:] for way in ways], grid, most_loops, reach)
     apart = nests_apart(ways, grid, most_loops, reach) if grid.owners > 1 else joint
@@ -229,14 +226,14 @@ def is_seen(position: Position, grid: Grid, reach: Position) -> bool:
 
 def nests_apart(
     ways: list[list[Position]], grid: Grid, most_loops: int, reach: Position = (0, 0)
-) -> list[Nest]:
+) -> list[TileNest]:
     """Nests of one owner each, far away from which all others stand."""
     far = (grid.rows + reach[0], grid.columns + reach[1])
     found = []
     for k, way in enumerate(ways):
         inside = [(p, (0, 0)) for p in way if grid.has(p)]
         for (start, _), loops in folded(inside, most_loops):
-            found.append(Nest((start[0] - k * far[0], start[1] - k * far[1]), loops, far))
+            found.append(TileNest((start[0] - k * far[0], start[1] - k * far[1]), loops, far))
     return found
 
 

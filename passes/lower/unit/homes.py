@@ -14,7 +14,8 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
-from frustum.dialects.isa.program import Affine
+from frustum.dialects.extents import replaced
+from frustum.dialects.isa.program import Starts
 from frustum.dialects.tile import Tile
 from frustum.passes.lower.unit.memory_map import CHANNELS
 
@@ -32,7 +33,7 @@ class Home:
     is_resident: bool
     buffer: SSAValue | None = None
     depth: int = 0
-    start: tuple[Affine, ...] | None = None
+    start: Starts | None = None
 
     @cached_property
     def is_alone(self) -> bool:
@@ -78,7 +79,7 @@ def _links(
             first = 0
             for operand in op.tiles:
                 yield operand, op.result, first
-                first += tile_of(operand).extents[CHANNELS]
+                first += t.tile_of(operand).extents[CHANNELS]
         elif isinstance(op, t.UnitOp):
             yield from _links_of_unit(op, links)
 
@@ -97,11 +98,6 @@ def _links_of_unit(
     results = [r for r in unit.results if isinstance(r.type, t.TileType)]
     for value, result in zip(end.operands, results, strict=True):
         yield value, result, 0
-
-
-def tile_of(value: SSAValue) -> Tile:
-    assert isinstance(value.type, t.TileType)
-    return value.type.data
 
 
 def _places(value: SSAValue, links: Mapping[SSAValue, Sequence[Link]]) -> dict[SSAValue, int]:
@@ -126,14 +122,13 @@ def _places(value: SSAValue, links: Mapping[SSAValue, Sequence[Link]]) -> dict[S
 def _home(places: Mapping[SSAValue, int]) -> Home:
     """The home of values that lie one behind the other."""
     first = min(places.values())
-    end = max(place + tile_of(v).extents[CHANNELS] for v, place in places.items())
-    widest = tile_of(max(places, key=lambda v: tile_of(v).extents[CHANNELS]))
+    end = max(place + t.tile_of(v).extents[CHANNELS] for v, place in places.items())
+    widest = t.tile_of(max(places, key=lambda v: t.tile_of(v).extents[CHANNELS]))
     for value in places:
-        _check_alike(tile_of(value), widest)
-    n, _, h, w = widest.extents
+        _check_alike(t.tile_of(value), widest)
     channels = {value: place - first for value, place in places.items()}
     is_resident = any(isinstance(v.owner, t.UnitOp) or _is_outside(v) for v in places)
-    return Home(replace(widest, extents=(n, end - first, h, w)), channels, is_resident)
+    return Home(replace(widest, extents=replaced(widest.extents, CHANNELS, end - first)), channels, is_resident)
 
 
 def _is_outside(value: SSAValue) -> bool:
@@ -146,9 +141,8 @@ def _check_alike(tile: Tile, whole: Tile) -> None:
     """Tiles of one home differ in their channels only."""
 
     def other(a: Tile) -> Tile:
-        n, _, h, w = a.extents
-        origin = a.origin and (a.origin[0], whole.origin[1] if whole.origin else a.origin[1], *a.origin[2:])
-        return replace(a, extents=(n, 0, h, w), origin=origin)
+        origin = a.origin and replaced(a.origin, CHANNELS, (whole.origin or a.origin)[CHANNELS])
+        return replace(a, extents=replaced(a.extents, CHANNELS, 0), origin=origin)
 
     if other(tile) != other(whole):
         raise PassFailedException(

@@ -13,11 +13,11 @@ from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Instruction, Scale, Span, View
 from frustum.passes.analysis.piece_nest import CHANNELS_IN
 from frustum.passes.lower.unit.layer_pieces import LayerPieces
-from frustum.passes.lower.unit.memory_map import Common
+from frustum.passes.lower.unit.memory_map import StagedTags
 
 FLOATS = ("f32", "f16", "bf16")
 
-def compute(low: LayerPieces, common: Common) -> Operation:
+def compute(low: LayerPieces, common: StagedTags) -> Operation:
     """The instruction on its buffers; partial sums go where they are kept."""
     made, operands = instruction(low.kind, low), [piece.buffer for piece in low.pieces]
     if not isinstance(made, isa.Conv):

@@ -12,7 +12,7 @@ from frustum.dialects import isa
 from frustum.dialects.isa.program import Scale
 from frustum.passes.lower.unit.instructions import compute
 from frustum.passes.lower.unit.layer_pieces import LayerPieces
-from frustum.passes.lower.unit.memory_map import Common, copied
+from frustum.passes.lower.unit.memory_map import StagedTags, copied
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
 from frustum.passes.lower.unit.prefetch import set_stage
 from frustum.passes.lower.unit.raster import parts_of
@@ -54,7 +54,7 @@ class LayerLowering:
             self.body(inner, depth + 1, 0)
             block.add_op(isa.RepeatOp(own.nest.loops[depth][1], Region(inner), stage=stage))
         elif not own.is_copied:
-            block.add_op(compute(own, Common(stage=stage, **own.site.tags)))
+            block.add_op(compute(own, StagedTags(stage=stage, **own.site.tags)))
         if depth == own.out_depth:
             stored = self.stored()
             set_stage(stored, stage)

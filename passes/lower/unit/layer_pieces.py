@@ -62,7 +62,7 @@ class WeightSource:
 
 
 @dataclass(frozen=True)
-class Load:
+class PieceLoad:
     """A buffer for the body at `depth` of the nest, and the copies that fill it."""
 
     depth: int
@@ -177,7 +177,7 @@ class LayerPieces(LayerNest):
         """Pieces are loaded as they are to be: nothing is computed."""
         return isinstance(self.kind, ShuffleLayer)
 
-    def load(self, k: int) -> Load:
+    def load(self, k: int) -> PieceLoad:
         return shuffled_piece(self, self.kind, k) if isinstance(self.kind, ShuffleLayer) else map_piece(self, k)
 
     def result_in(self, element: Element) -> Placed:
@@ -204,16 +204,16 @@ def filled(
     placed: Placed,
     engine: CopyEngine,
     sources: Iterable[tuple[Placed, Box]],
-) -> Load:
+) -> PieceLoad:
     """A buffer for a box, and the copies of its parts from where they lie."""
     alloc = allocate(placed, memory, copies(depth))
-    return Load(depth, placed, [alloc, *(copied(engine, own, placed, box, low.site.tags) for own, box in sources)])
+    return PieceLoad(depth, placed, [alloc, *(copied(engine, own, placed, box, low.site.tags) for own, box in sources)])
 
 
 # -------------------------------------------------------------------- maps
 
 
-def map_piece(low: LayerNest, k: int) -> Load:
+def map_piece(low: LayerNest, k: int) -> PieceLoad:
     """Operand k's piece."""
     tile, access = low.tiles[k], low.access[k]
     (start, extent), names = nests.needs(access, low.piece), nests.depends(access)
@@ -239,7 +239,7 @@ def channel_piece(
     return replaced(start, CHANNELS, first), replaced(extent, CHANNELS, held * per_group), names
 
 
-def shuffled_piece(low: LayerNest, shuffle: ShuffleLayer, k: int) -> Load:
+def shuffled_piece(low: LayerNest, shuffle: ShuffleLayer, k: int) -> PieceLoad:
     """The piece of a shuffle is loaded as it is to be: channel `i * groups + j` of the result is channel i of group
     j.  So every group is a strided copy."""
     tile, groups, own = low.tiles[k], shuffle.groups, low.piece
@@ -253,7 +253,7 @@ def shuffled_piece(low: LayerNest, shuffle: ShuffleLayer, k: int) -> Load:
         spread = View(tile.element, Affine(group * stride), replaced(piece.strides, CHANNELS, stride * groups))
         copy = isa.Copy(engine="mvdma", src_view=tile.view(box.start), dst_view=spread, box=box)
         ops.append(isa.emit(copy, tile.buffer, piece.buffer, **low.site.tags))
-    return Load(depth, piece, ops)
+    return PieceLoad(depth, piece, ops)
 
 
 def of_group(low: LayerNest, group: int, groups: int) -> tuple[Affine, Affine]:
@@ -280,14 +280,14 @@ def weight_box(low: LayerNest, weights: WeightSource) -> tuple[Box, int]:
     return Box(start, extent, weights.tensor.bound, limit), low.nest.depth(names)
 
 
-def weight_piece(low: LayerNest, weights: WeightSource, held: Placed) -> Load:
+def weight_piece(low: LayerNest, weights: WeightSource, held: Placed) -> PieceLoad:
     """The weights of a piece, from SRAM."""
     box, depth = weight_box(low, weights)
     piece = packed(weights.tensor, box.start, box.extent)
     return filled(low, depth, "wram", piece, spread(low, box.start[0]), [(held, box)])
 
 
-def stream(low: LayerNest, weights: WeightSource) -> Load:
+def stream(low: LayerNest, weights: WeightSource) -> PieceLoad:
     """The chunk of weights that all cores of the cluster need next, from DRAM to SRAM."""
     box, depth = weight_box(low, weights)
     first, *others = box.start
@@ -296,10 +296,11 @@ def stream(low: LayerNest, weights: WeightSource) -> Load:
     chunk = packed(weights.tensor, box.start, box.extent)
     alloc = allocate(chunk, "sram", copies(depth))
     multicast = not any(s.cluster for s in box.start)
-    return Load(depth, chunk, [alloc, copied("gdma", weights.tensor, chunk, box, low.site.tags, multicast=multicast)])
+    copy = copied("gdma", weights.tensor, chunk, box, low.site.tags, multicast=multicast)
+    return PieceLoad(depth, chunk, [alloc, copy])
 
 
-def vector_piece(low: LayerNest, held: Placed) -> Load:
+def vector_piece(low: LayerNest, held: Placed) -> PieceLoad:
     """The part of one number per output channel that a piece needs."""
     start = (Affine(), low.piece.start[1], Affine(), Affine())
     box = Box(start, (1, low.map.extent[1], 1, 1), held.bound, (None, low.piece.limit[1], None, None))

@@ -37,7 +37,7 @@ class Tags(TypedDict):
     unit: int
 
 
-class Common(Tags):
+class StagedTags(Tags):
     """What every instruction of a layer has."""
 
     stage: int

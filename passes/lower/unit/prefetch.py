@@ -23,7 +23,7 @@ from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.dialects.extents import ceil_div, replaced
 from frustum.dialects.isa.program import Box, View
-from frustum.passes.lower.unit.homes import Home, tile_of
+from frustum.passes.lower.unit.homes import Home
 from frustum.passes.lower.unit.memory_map import CHANNELS
 from frustum.passes.lower.unit.tile_loops import TileLoops
 
@@ -32,7 +32,7 @@ MOST_PARTS = 4
 
 
 @dataclass(frozen=True)
-class Slots:
+class Gaps:
     """Between which layers of a unit something may stand: behind layers [first, stop); -1 is before all."""
 
     first: int
@@ -42,14 +42,14 @@ class Slots:
         return max(0, self.stop - self.first)
 
 
-def load_slots(readers: Sequence[int], layers: int, copies: int) -> Slots:
+def load_gaps(readers: Sequence[int], layers: int, copies: int) -> Gaps:
     """Of a tile that is loaded in the innermost body, one pass ahead; empty where it must stay in front."""
-    return Slots(-1 if copies > 1 else readers[-1], layers - 1)
+    return Gaps(-1 if copies > 1 else readers[-1], layers - 1)
 
 
-def store_slots(writer: int, layers: int, copies: int) -> Slots:
+def store_gaps(writer: int, layers: int, copies: int) -> Gaps:
     """Of a tile that is stored one pass behind; empty where it must stay in its place."""
-    return Slots(0, layers if copies > 1 else writer)
+    return Gaps(0, layers if copies > 1 else writer)
 
 
 def is_inside(home: Home, loops: TileLoops) -> bool:
@@ -57,34 +57,34 @@ def is_inside(home: Home, loops: TileLoops) -> bool:
     return len(loops) > 0 and home.depth == len(loops) and home.is_alone and not loops.unit.sweeps
 
 
-def slots_of_store(op: t.StoreOp, home: Home, layers: Sequence[t.ComputeOp], loops: TileLoops) -> Slots | None:
+def gaps_of_store(op: t.StoreOp, home: Home, layers: Sequence[t.ComputeOp], loops: TileLoops) -> Gaps | None:
     """Behind which layers of the next pass a store may stand; None: it stays behind its own."""
-    tile = tile_of(op.tile)
+    tile = t.tile_of(op.tile)
     if not is_inside(home, loops) or home.is_resident or tile.ring or tile.raster or op.tile.owner not in layers:
         return None
-    return store_slots(layers.index(op.tile.owner), len(layers), loops.deepest_copies) or None
+    return store_gaps(layers.index(op.tile.owner), len(layers), loops.deepest_copies) or None
 
 
-def slots_of_load(op: t.LoadOp, home: Home, layers: Sequence[t.ComputeOp], loops: TileLoops) -> Slots | None:
+def gaps_of_load(op: t.LoadOp, home: Home, layers: Sequence[t.ComputeOp], loops: TileLoops) -> Gaps | None:
     """Behind which layers a load of the innermost body may stand; None: it stays in front of them."""
     readers = [i for i, layer in enumerate(layers) if op.result in layer.tiles]
     if not is_inside(home, loops) or not readers or len(readers) != len(list(op.result.uses)):
         return None
-    return load_slots(readers, len(layers), loops.deepest_copies) or None
+    return load_gaps(readers, len(layers), loops.deepest_copies) or None
 
 
-def put_behind(body: Block, slots: Slots, ops: Sequence[Operation], ends: Sequence[Operation], stage: int) -> None:
+def put_behind(body: Block, gaps: Gaps, ops: Sequence[Operation], ends: Sequence[Operation], stage: int) -> None:
     """Put a store, one pass late, behind layers that are written already (`ends`: their last operations), or, of
     several copies, are not."""
     set_stage(ops, stage + 1)
-    among = Slots(slots.first, min(slots.stop, len(ends)))
+    among = Gaps(gaps.first, min(gaps.stop, len(ends)))
     for place, parts in spread(ops, among, in_parts=True).items():
         detach(parts)
         body.insert_ops_after(parts, ends[place])
 
 
 def put_ahead(
-    body: Block, loads: Sequence[tuple[Slots, list[Operation]]], stage: int, *, in_parts: bool
+    body: Block, loads: Sequence[tuple[Gaps, list[Operation]]], stage: int, *, in_parts: bool
 ) -> dict[int, list[Operation]]:
     """The loads of the innermost body by the layer behind which they stand, one pass ahead of all else, of which
     `stage` is the stage."""
@@ -92,8 +92,8 @@ def put_ahead(
     if loads and stage == 0:
         set_stage([op for op in body.ops if op not in prefetched], 1)
     placed: dict[int, list[Operation]] = {}
-    for slots, ops in loads:
-        for place, parts in spread(ops, slots, in_parts=in_parts).items():
+    for gaps, ops in loads:
+        for place, parts in spread(ops, gaps, in_parts=in_parts).items():
             if place >= 0:
                 detach(parts)
                 placed.setdefault(place, []).extend(parts)
@@ -108,17 +108,17 @@ def detach(ops: Sequence[Operation]) -> None:
             op.detach()
 
 
-def spread(ops: Sequence[Operation], slots: Slots, *, in_parts: bool) -> dict[int, list[Operation]]:
+def spread(ops: Sequence[Operation], gaps: Gaps, *, in_parts: bool) -> dict[int, list[Operation]]:
     """The transfers by the layer behind which they stand; `in_parts`: one behind each, as far as there are channels."""
     copies = [op for op in ops if isinstance(op, isa.CopyOp)]
-    if not in_parts or len(slots) < 2 or len(copies) < len(ops):
-        return {slots.first: list(ops)}
-    count = min(MOST_PARTS, len(slots))
+    if not in_parts or len(gaps) < 2 or len(copies) < len(ops):
+        return {gaps.first: list(ops)}
+    count = min(MOST_PARTS, len(gaps))
     placed: dict[int, list[Operation]] = {}
     for op in copies:
         parts = parts_of_copy(op, count)
         for k, part in enumerate(parts):
-            placed.setdefault(slots.first + k * len(slots) // len(parts), []).append(part)
+            placed.setdefault(gaps.first + k * len(gaps) // len(parts), []).append(part)
     return placed
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from xdsl.dialects.builtin import ArrayAttr, NameLoc, StringAttr, TensorType
 from xdsl.ir import Block, Operation, SSAValue
@@ -18,7 +18,6 @@ from frustum.dialects import tile as t
 from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import ELEMENT_BYTES, ExternalClass
-from frustum.dialects.module import MODEL_DTYPES
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import element_in
 from frustum.passes.lower.unit.homes import Home
@@ -37,7 +36,7 @@ class Window:
 
     def view(self, view: t.TensorView) -> t.TensorView:
         """A view of the tensor as one of the buffer."""
-        strides: tuple[int, ...] = view.strides
+        strides = view.strides
         for own, whole in self.spread:
             if own not in strides or any(s > own and s % own for s in strides):
                 raise PassFailedException(
@@ -45,8 +44,7 @@ class Window:
                     f"are {own} elements and multiples of them for the dimensions outside of that concatenated"
                 )
             strides = tuple(s // own * whole if s >= own else s for s in strides)
-        n, c, h, w = strides
-        return replace(view, offset=view.offset + self.offset, strides=(n, c, h, w))
+        return replace(view, offset=view.offset + self.offset, strides=strides)
 
     def part(self, offset: int, own: int, whole: int) -> Window:
         """Of a concatenation that lies here: the operand behind `offset` elements."""
@@ -54,27 +52,29 @@ class Window:
 
 
 class Declarations:
-    """The externals of a network, added to `body`; `buffers` of its values, `weights` by key."""
+    """The externals of a network, added to `body`; `buffers` of its values, `weights` by key; `roots` of its outputs;
+    types that the host passes and expects (`dtypes`), inputs then outputs."""
 
     def __init__(self, network: g.NetworkOp, body: Block):
         self.network, self.body = network, body
         self.buffers: dict[SSAValue, Window] = {}
         self.weights: dict[str, SSAValue] = {}
+        self.roots = self.output_roots()
+        unknown = (None,) * (len(network.inputs) + len(network.outputs))
+        self.dtypes: tuple[str | None, ...] = m.texts_of(network, m.MODEL_DTYPES) or unknown
 
     def declare(self) -> None:
         """Externals: inputs, weights in use, results of units; a reshape shares its operand's buffer."""
         block = self.network.body.block
-        roots = self.output_roots()
-        dtypes = self.model_dtypes()
-        for i, (name, argument) in enumerate(zip(self.network.inputs, block.args, strict=True)):
-            self.buffers[argument] = Window(self.external(name, "input", argument, dtypes[i]))
+        for name, argument, dtype in zip(self.network.inputs, block.args, self.dtypes, strict=False):
+            self.buffers[argument] = Window(self.external(name, "input", argument, dtype))
         for op in block.ops:
             if isinstance(op, g.ReshapeOp):
                 self.buffers[op.result] = self.buffers[op.x]
             elif isinstance(op, g.WeightOp):
                 self.buffers[op.result] = Window(self.weight(op))
             elif isinstance(op, t.UnitOp):
-                self.declare_unit(op, roots, dtypes[len(block.args) :])
+                self.declare_unit(op)
             elif isinstance(op, g.ConcatOp):
                 check_written(op)
             elif is_foreign(op):
@@ -82,46 +82,31 @@ class Declarations:
             elif not isinstance(op, (g.OutputOp, t.ConcatOp)):
                 raise PassFailedException(f"{op.name} is in no unit: run frustum-tile-lower-units first")
 
-    def declare_unit(
-        self, unit: t.UnitOp, roots: dict[SSAValue, tuple[int, SSAValue]], output_dtypes: Sequence[str | None]
-    ) -> None:
+    def declare_unit(self, unit: t.UnitOp) -> None:
         """A unit's weights, and its results as outputs of the network or as intermediate maps."""
         for inner in unit.body.block.ops:
             if isinstance(inner, g.WeightOp):
                 self.weight(inner)
         for k, result in enumerate(unit.results):
             if isinstance(result.type, TensorType):
-                self.place(result, f"{unit.unit_name.data}.{k}", roots, output_dtypes)
+                self.place(result, f"{unit.unit_name.data}.{k}")
 
-    def place(
-        self,
-        value: SSAValue,
-        name: str,
-        roots: dict[SSAValue, tuple[int, SSAValue]],
-        output_dtypes: Sequence[str | None],
-    ) -> Window:
+    def place(self, value: SSAValue, name: str) -> Window:
         """The place of a unit's result or a concatenation: part of another, an output, or an intermediate map."""
         if value in self.buffers:
             return self.buffers[value]
         found = part_of(value)
         if found is not None:
             concat, number = found
-            window = self.place(concat.result, name, roots, output_dtypes).part(*inside(concat, number))
-        elif value in roots:
-            position, seen = roots[value]
-            output = self.network.outputs[position]
-            window = Window(self.external(output, "output", seen, output_dtypes[position]))
+            window = self.place(concat.result, name).part(*inside(concat, number))
+        elif value in self.roots:
+            position, seen = self.roots[value]
+            dtype = self.dtypes[len(self.network.inputs) + position]
+            window = Window(self.external(self.network.outputs[position], "output", seen, dtype))
         else:
             window = Window(self.external(name, "intermediate", value, None))
         self.buffers[value] = window
         return window
-
-    def model_dtypes(self) -> list[str | None]:
-        attribute = self.network.attributes.get(MODEL_DTYPES)
-        count = len(self.network.inputs) + len(self.network.outputs)
-        if not isinstance(attribute, ArrayAttr):
-            return [None] * count
-        return [cast(StringAttr, a).data for a in attribute.data]
 
     def output_roots(self) -> dict[SSAValue, tuple[int, SSAValue]]:
         """The unit result behind each network output (through reshapes): output number and the output's own value."""
@@ -162,7 +147,7 @@ def part_of(value: SSAValue) -> tuple[g.ConcatOp, int] | None:
 def inside(concat: g.ConcatOp, number: int) -> tuple[int, int, int]:
     """Of an operand of a concatenation: elements before it, and elements of itself and of all operands for each
     position of the dimensions outside (0, 0 where there is one such position)."""
-    shapes = [cast(TensorType[Any], x.type).get_shape() for x in concat.xs]
+    shapes = [shape_of(x) for x in concat.xs]
     axis = concat.axis
     sizes = [math.prod(shape[axis:]) for shape in shapes]
     before = sum(sizes[:number])
@@ -244,7 +229,7 @@ class Names:
 
 
 @dataclass
-class Program:
+class ProgramBody:
     """A program as it grows unit by unit.
 
     `homes` of all tiles of the network; `tiles`: where those lie that units have left in SRAM; `hold`: whether weights

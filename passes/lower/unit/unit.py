@@ -14,12 +14,11 @@ from frustum.dialects import tile as t
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.module import MACS, OWN_ELEMENTS
 from frustum.passes.lower.unit import prefetch
-from frustum.passes.lower.unit.homes import tile_of
 from frustum.passes.lower.unit.layer import LayerLowering
 from frustum.passes.lower.unit.layer_pieces import LayerPieces, Site, WeightSource
 from frustum.passes.lower.unit.memory_map import Placed, Tags
 from frustum.passes.lower.unit.piece_stores import Leaving
-from frustum.passes.lower.unit.program import Program, Window
+from frustum.passes.lower.unit.program import ProgramBody, Window
 from frustum.passes.lower.unit.tile_loops import TileLoops
 from frustum.passes.lower.unit.tiles import Tiles, joined, resident
 from frustum.passes.lower.unit.transfers import hold, leave, load, lower_move, sent, stored
@@ -35,7 +34,7 @@ class UnitLowering:
     body; `gone`: stores and sends that go piece by piece.
     """
 
-    def __init__(self, program: Program, unit: t.UnitOp):
+    def __init__(self, program: ProgramBody, unit: t.UnitOp):
         self.program, self.unit, self.target = program, unit, program.target
         self.clusters = self.target.chip.clusters
         self.loops = TileLoops(unit)
@@ -94,21 +93,21 @@ class UnitLowering:
                 continue
             self.after_layer(op)
             if isinstance(op, t.StoreOp) and streams(holds):
-                slots = prefetch.slots_of_store(op, homes[op.tile], layers, self.loops)
-                if slots:
-                    prefetch.put_behind(body, slots, prefetch.behind(body, before), ends, self.stage)
+                gaps = prefetch.gaps_of_store(op, homes[op.tile], layers, self.loops)
+                if gaps:
+                    prefetch.put_behind(body, gaps, prefetch.behind(body, before), ends, self.stage)
 
     def loads(
         self, ops: Sequence[Operation], layers: Sequence[t.ComputeOp]
-    ) -> list[tuple[prefetch.Slots, list[Operation]]]:
+    ) -> list[tuple[prefetch.Gaps, list[Operation]]]:
         """Write all loads; of those that may stand among the layers: where, and what they are."""
         found, body = [], self.loops.innermost
         for op in ops:
             if isinstance(op, t.LoadOp) and op.result not in self.tiles.fixed:
                 before = body.last_op
                 self.load(op, layers)
-                if slots := prefetch.slots_of_load(op, self.program.homes[op.result], layers, self.loops):
-                    found.append((slots, prefetch.behind(body, before)))
+                if gaps := prefetch.gaps_of_load(op, self.program.homes[op.result], layers, self.loops):
+                    found.append((gaps, prefetch.behind(body, before)))
         return found
 
     def load(self, op: t.LoadOp, layers: Sequence[t.ComputeOp]) -> None:
@@ -152,14 +151,14 @@ class UnitLowering:
     def left_behind(self, value: SSAValue) -> Placed:
         """A tile of earlier units, perhaps of several one behind the other."""
         if isinstance(value.owner, t.ConcatOp):
-            return resident(joined([self.left_behind(v) for v in value.owner.tiles]), tile_of(value))
+            return resident(joined([self.left_behind(v) for v in value.owner.tiles]), t.tile_of(value))
         return self.program.tiles[value]
 
     def yield_tiles(self) -> None:
         """Remember where the tiles lie that stay in SRAM."""
         results = [r for r in self.unit.results if isinstance(r.type, t.TileType)]
         for value, result in zip(one(self.unit.body.block.last_op).operands, results, strict=True):
-            self.program.tiles[result] = resident(self.tiles[value], tile_of(result))
+            self.program.tiles[result] = resident(self.tiles[value], t.tile_of(result))
 
     def tags(self, layer: int) -> Tags:
         return {"layer": layer, "unit": self.number}

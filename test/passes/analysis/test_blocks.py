@@ -7,14 +7,14 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frustum.passes.analysis.blocks import Flow
+from frustum.passes.analysis.blocks import DataFlow
 
 
 @st.composite
 def flows(draw):
     """One source; each node reads one to three of the nodes before it."""
     count = draw(st.integers(2, 12))
-    return Flow(
+    return DataFlow(
         [[]]
         + [draw(st.lists(st.integers(max(0, i - 4), i - 1), min_size=1, max_size=3)) for i in range(1, count)]
     )
@@ -66,12 +66,12 @@ def test_blocks_are_what_dominance_says(flow):
 
 
 def test_residual_addition_is_a_block():
-    assert [(b.entry, b.nodes) for b in Flow([[], [0], [1], [2, 0], [3]]).blocks()] == [(0, (1, 2, 3))]
+    assert [(b.entry, b.nodes) for b in DataFlow([[], [0], [1], [2, 0], [3]]).blocks()] == [(0, (1, 2, 3))]
 
 
 def test_inception_with_a_block_inside_a_branch():
     #           0 -> 1 -> (2, 3) -> 4    and 0 -> 5, 0 -> 6;   7 joins 4, 5, 6
-    flow = Flow([[], [0], [1], [1], [2, 3], [0], [0], [4, 5, 6], [7]])
+    flow = DataFlow([[], [0], [1], [1], [2, 3], [0], [0], [4, 5, 6], [7]])
     assert [(b.entry, b.exit, b.nodes) for b in flow.blocks()] == [
         (0, 7, (1, 2, 3, 4, 5, 6, 7)),
         (1, 4, (2, 3, 4)),
@@ -79,11 +79,11 @@ def test_inception_with_a_block_inside_a_branch():
 
 
 def test_a_branch_that_leaves_makes_no_block():
-    assert Flow([[], [0], [0], [1, 2], [1], [3]]).blocks() == []
+    assert DataFlow([[], [0], [0], [1, 2], [1], [3]]).blocks() == []
 
 
 def test_a_layer_that_reads_one_map_twice_makes_no_block():
-    assert Flow([[], [0, 0], [1]]).blocks() == []
+    assert DataFlow([[], [0, 0], [1]]).blocks() == []
 
 
 def test_a_thousand_layers_in_well_under_a_second():
@@ -91,7 +91,7 @@ def test_a_thousand_layers_in_well_under_a_second():
     nested = [[]] + [[i] for i in range(500)] + [[500 + i, 500 - i] for i in range(500)]
     chained = [[]] + [[i - 1] if i % 3 else [i - 1, i - 3] for i in range(1, 1000)]
     for reads in (nested, chained):
-        flow = Flow(reads)
+        flow = DataFlow(reads)
         started = time.process_time()
         joins = flow.forks
         assert time.process_time() - started < 0.2
@@ -99,5 +99,5 @@ def test_a_thousand_layers_in_well_under_a_second():
 
 
 def test_what_a_node_ends_in():
-    flow = Flow([[], [0], [0], [1, 2], [1]])
+    flow = DataFlow([[], [0], [0], [1, 2], [1]])
     assert (flow.post_dominator(2), flow.post_dominator(1), flow.between(0, 3)) == (3, None, (1, 2, 3))

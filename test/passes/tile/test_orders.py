@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frustum.passes.tile.orders import DIRECTIONS, ORDERS, Band, Grid, morton, nests_of, steps_of, tiles_of
+from frustum.passes.tile.orders import DIRECTIONS, ORDERS, Bands, Grid, morton, nests_of, steps_of, tiles_of
 
 GRIDS = st.builds(Grid, st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 2, 3, 4, 6]))
-BANDS = st.builds(Band, st.integers(1, 4), st.sampled_from(DIRECTIONS))
+BANDS = st.builds(Bands, st.integers(1, 4), st.sampled_from(DIRECTIONS))
 
 
 @given(st.sampled_from(ORDERS), GRIDS, BANDS)
@@ -30,7 +30,7 @@ def test_loops_go_the_way_that_the_order_says(order, grid, band, most_loops):
         assert [p for nest in nests for p in nest.positions(owner) if grid.has(p)] == way
 
 
-def owners(order, grid, band=Band()):  # noqa: B008  # frozen
+def owners(order, grid, band=Bands()):  # noqa: B008  # frozen
     names = "ABCD"
     own = {tile: names[k] for k, way in enumerate(tiles_of(order, grid, band)) for tile in way}
     return ["".join(own[r, c] for c in range(grid.columns)) for r in range(grid.rows)]
@@ -64,13 +64,13 @@ def test_neighbours_on_a_checkerboard_have_different_owners():
 
 def test_bands_are_rows_or_columns_of_any_depth_in_any_direction():
     grid = Grid(4, 3)
-    assert tiles_of("bands", grid, Band(2))[0][:4] == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert tiles_of("bands", grid, Band(2, "right-left"))[0][:4] == [(0, 2), (1, 2), (0, 1), (1, 1)]
-    assert tiles_of("bands", grid, Band(2, "top-down"))[0][:4] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert tiles_of("bands", grid, Band(2, "bottom-up"))[0][:4] == [(3, 0), (3, 1), (2, 0), (2, 1)]
-    assert tiles_of("bands", grid, Band(3))[0][:3] == [(0, 0), (1, 0), (2, 0)]
-    assert owners("bands", Grid(4, 3, 2), Band(1)) == ["AAA", "BBB", "AAA", "BBB"]
-    assert owners("bands", Grid(4, 4, 2), Band(1, "top-down")) == ["ABAB"] * 4
+    assert tiles_of("bands", grid, Bands(2))[0][:4] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert tiles_of("bands", grid, Bands(2, "right-left"))[0][:4] == [(0, 2), (1, 2), (0, 1), (1, 1)]
+    assert tiles_of("bands", grid, Bands(2, "top-down"))[0][:4] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert tiles_of("bands", grid, Bands(2, "bottom-up"))[0][:4] == [(3, 0), (3, 1), (2, 0), (2, 1)]
+    assert tiles_of("bands", grid, Bands(3))[0][:3] == [(0, 0), (1, 0), (2, 0)]
+    assert owners("bands", Grid(4, 3, 2), Bands(1)) == ["AAA", "BBB", "AAA", "BBB"]
+    assert owners("bands", Grid(4, 4, 2), Bands(1, "top-down")) == ["ABAB"] * 4
 
 
 def test_the_next_tile_of_a_serpentine_is_a_neighbour():

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import frustum
 from frustum.backend.targets import load
-from frustum.passes.lower.unit.prefetch import Slots, load_slots, store_slots
+from frustum.passes.lower.unit.prefetch import Gaps, load_gaps, store_gaps
 
 
 def network(images=8, stride=2):
@@ -52,8 +52,8 @@ def test_transfers_among_layers_give_the_same_numbers_and_no_race(name, stride):
 
 
 def test_one_copy_is_loaded_behind_its_last_reader_and_stored_before_its_maker():
-    assert load_slots([0, 2], 6, 1) == Slots(2, 5) and load_slots([0, 2], 6, 2) == Slots(-1, 5)
-    assert store_slots(5, 6, 1) == Slots(0, 5) and not store_slots(0, 6, 1) and not load_slots([5], 6, 1)
+    assert load_gaps([0, 2], 6, 1) == Gaps(2, 5) and load_gaps([0, 2], 6, 2) == Gaps(-1, 5)
+    assert store_gaps(5, 6, 1) == Gaps(0, 5) and not store_gaps(0, 6, 1) and not load_gaps([5], 6, 1)
 
 
 def test_a_strided_kernel_of_one_tap_may_be_compacted():
