@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
+from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.tile import Whole
 from frustum.passes.analysis.layer import Layer, MapOperand
 from frustum.passes.analysis.unit_layers import UnitLayers, Unprojectable
@@ -18,6 +19,7 @@ ROWS = 2
 """The dimension along which borders roll."""
 COLUMNS = 3
 """The other one, where both are kept (`raster`)."""
+WORDS = {ROWS: "rows", COLUMNS: "columns"}
 
 
 @dataclass(frozen=True)
@@ -50,19 +52,57 @@ def roll(unit: UnitLayers, rows: int, dimension: int = ROWS, again: Collection[i
     before the first row, where nothing is computed).  `kept` is from the oldest row that a consumer still needs in a
     step to the newest that the step makes; maps in one buffer keep the same rows; what stays in SRAM has all rows.
     """
-    last, what = len(unit.layers) - 1, "rows" if dimension == ROWS else "columns"
     check_again(unit, again)
     made = rows_made(unit, rows, dimension)
-    leads: dict[int, int] = dict.fromkeys(unit.stored, 0) | {last: 0}
-    oldest: dict[int, int] = {}
-    firsts: dict[int, int] = {}
+    leads = leads_of(unit, made, dimension, again)
+    spans = leads.spans(unit)
+    late = max(0, *(ceil_div(lead, made[number]) for number, lead in leads.ahead.items()))
+
+    def rolled(number: int) -> Rolling:
+        if number not in leads.ahead:
+            return Rolling(0, 0, 0, 0)
+        first = leads.firsts.get(number, leads.ahead[number])
+        keeps_none = number in again or unit.root(number) in unit.kept
+        span = 0 if keeps_none else spans[number][1] - spans[number][0]
+        extent = leads.ahead[number] + made[number] - first
+        return Rolling(made[number], first - late * made[number], span if span > made[number] else 0, extent)
+
+    ends = [
+        late + Fraction(unit.layers[j].out_dims[dimension] - leads.ahead[j], made[j]) for j in unit.stored
+    ]
+    return Steps(tuple(map(rolled, range(len(made)))), max(math.ceil(end) for end in ends))
+
+
+@dataclass(frozen=True)
+class Leads:
+    """In a step, by number of the map: rows that it makes, by how many the first that is new is ahead of the step's
+    place (`ahead`), the oldest that a reader needs, and of a layer the first that the step makes."""
+
+    made: list[int]
+    ahead: dict[int, int]
+    oldest: dict[int, int] = field(default_factory=dict)
+    firsts: dict[int, int] = field(default_factory=dict)
+
+    def spans(self, unit: UnitLayers) -> dict[int, tuple[int, int]]:
+        """Of each map from the oldest row that is in use to the newest; of maps in one buffer the same."""
+        spans = {k: (min(self.oldest[k], lead), lead + self.made[k]) for k, lead in self.ahead.items()}
+        for members in unit.groups.values():
+            lows, highs = zip(*(spans[m] for m in members), strict=True)
+            spans.update(dict.fromkeys(members, (min(lows), max(highs))))
+        return spans
+
+
+def leads_of(unit: UnitLayers, made: list[int], dimension: int, again: Collection[int]) -> Leads:
+    """From the last layer back: what each one's readers need beyond what they made before."""
+    last = len(unit.layers) - 1
+    found = Leads(made, dict.fromkeys(unit.stored, 0) | {last: 0})
     for j in range(last, -1, -1):
         layer, align = unit.layers[j], unit.layers[j].align[dimension]
-        if j not in leads or made[j] % align:
-            raise Unprojectable(f"layer {j} ({layer.kind}) is not made in steps of whole {what}")
-        lead = leads[j] = -(-leads[j] // align) * align
-        oldest[j] = min(oldest.get(j, lead), lead)
-        firsts[j] = oldest[j] // align * align if j in again else lead
+        if j not in found.ahead or made[j] % align:
+            raise Unprojectable(f"layer {j} ({layer.kind}) is not made in steps of whole {WORDS[dimension]}")
+        lead = found.ahead[j] = aligned(found.ahead[j], align)
+        oldest = found.oldest[j] = min(found.oldest.get(j, lead), lead)
+        first_made = found.firsts[j] = oldest // align * align if j in again else lead
         for operand, source in zip(layer.maps, unit.sources[j], strict=True):
             axis, number = operand.access[dimension], unit.number_of(source)
             if source.input is not None and unit.inputs[source.input].resident:
@@ -70,34 +110,17 @@ def roll(unit: UnitLayers, rows: int, dimension: int = ROWS, again: Collection[i
             if isinstance(axis, Whole):
                 check_one(j, layer, operand, dimension)
                 continue
-            first = firsts[j] * axis.num // axis.den + axis.low
-            ahead = first + axis.extent(lead + made[j] - firsts[j]) - made[number]
-            leads[number] = max(leads.get(number, ahead), ahead)
-            oldest[number] = min(oldest.get(number, first), first)
-    late = max(0, *(-(-lead // made[number]) for number, lead in leads.items()))
-    spans = {number: (min(oldest[number], lead), lead + made[number]) for number, lead in leads.items()}
-    for members in unit.groups.values():
-        both = [spans[m] for m in members]
-        spans.update(dict.fromkeys(members, (min(b[0] for b in both), max(b[1] for b in both))))
-
-    def rolled(number: int) -> Rolling:
-        if number not in leads:
-            return Rolling(0, 0, 0, 0)
-        first = firsts.get(number, leads[number])
-        keeps_none = number in again or unit.root(number) in unit.kept
-        span = 0 if keeps_none else spans[number][1] - spans[number][0]
-        extent = leads[number] + made[number] - first
-        return Rolling(made[number], first - late * made[number], span if span > made[number] else 0, extent)
-
-    ends = [late + Fraction(unit.layers[j].out_dims[dimension] - leads[j], made[j]) for j in unit.stored]
-    return Steps(tuple(map(rolled, range(len(made)))), max(math.ceil(end) for end in ends))
+            first = first_made * axis.num // axis.den + axis.low
+            ahead = first + axis.extent(lead + made[j] - first_made) - made[number]
+            found.ahead[number] = max(found.ahead.get(number, ahead), ahead)
+            found.oldest[number] = min(found.oldest.get(number, first), first)
+    return found
 
 
 def check_one(j: int, layer: Layer, operand: MapOperand, dimension: int) -> None:
     """Raises `Unprojectable` for an operand of which a layer needs several positions at once, whatever it makes."""
     if operand.dims[dimension] > 1:
-        what = "rows" if dimension == ROWS else "columns"
-        raise Unprojectable(f"layer {j} ({layer.kind}) needs all {what} of its operand at once")
+        raise Unprojectable(f"layer {j} ({layer.kind}) needs all {WORDS[dimension]} of its operand at once")
 
 
 def check_again(unit: UnitLayers, again: Collection[int]) -> None:
@@ -113,7 +136,7 @@ def rows_made(unit: UnitLayers, rows: int, dimension: int = ROWS) -> list[int]:
     """Rows of every map (layers, then inputs) for `rows` rows of the last layer's output."""
     made = [rows * rate for rate in rates_of(unit, dimension)]
     if any(m.denominator != 1 for m in made):
-        what = "rows" if dimension == ROWS else "columns"
+        what = WORDS[dimension]
         raise Unprojectable(f"{rows} {what} of the output are no whole {what} of every layer")
     return [int(m) for m in made]
 
@@ -127,7 +150,7 @@ def rates_of(unit: UnitLayers, dimension: int) -> list[Fraction]:
     rates: list[Fraction | None] = [None] * len(ways)
     for j in reversed(range(len(unit.layers))):
         if rates[j] is None:
-            rates[j] = Fraction(-(-unit.layers[j].out_dims[dimension] // unit.out.out_dims[dimension]))
+            rates[j] = Fraction(ceil_div(unit.layers[j].out_dims[dimension], unit.out.out_dims[dimension]))
             spread(rates, ways, j)
     return [Fraction(1) if rate is None else rate for rate in rates]
 

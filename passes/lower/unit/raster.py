@@ -15,7 +15,7 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects.extents import replaced
 from frustum.dialects.isa.program import Affine, Box, Span, Starts, View, Wrap
 from frustum.dialects.tile import Tile
-from frustum.passes.lower.unit.memory_map import Placed, byte_strides, tile_bytes
+from frustum.passes.lower.unit.memory_map import Placed, byte_strides
 
 ROWS, COLUMNS = 2, 3
 
@@ -55,11 +55,6 @@ def fresh_tile(tile: Tile) -> Tile | None:
 
 def ring_of(tile: Tile, rows: int, columns: int) -> Tile:
     return replace(tile, extents=(*tile.extents[:ROWS], rows, columns), raster=None)
-
-
-def raster_bytes(tile: Tile) -> int:
-    """SRAM bytes of both rings."""
-    return sum(tile_bytes(ring) for ring in (kept_tile(tile), fresh_tile(tile)) if ring is not None)
 
 
 def in_bands(

@@ -10,6 +10,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
+from frustum.dialects.extents import replaced
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Starts, Wrap
 from frustum.passes.analysis.project import ROWS
 from frustum.passes.lower.unit.homes import Home
@@ -21,7 +22,7 @@ from frustum.passes.lower.unit.memory_map import (
     byte_strides,
     tile_bytes,
 )
-from frustum.passes.lower.unit.raster import COLUMNS, fresh_tile, in_bands, kept_tile, raster_bytes
+from frustum.passes.lower.unit.raster import COLUMNS, fresh_tile, in_bands, kept_tile
 from frustum.passes.lower.unit.tile_loops import TileLoops
 
 
@@ -53,7 +54,7 @@ class Tiles:
             self.check_together(home, start)
         placed = Placed(tile.element, start, region.extent, region.bound, byte_strides(tile), home.buffer)
         if tile.origin is not None or not home.is_alone:
-            placed.origin = (origin[0], origin[CHANNELS] - home.channels[value], *origin[2:])
+            placed.origin = replaced(origin, CHANNELS, origin[CHANNELS] - home.channels[value])
         if tile.ring:
             placed = self.rolled(placed, tile.extents[ROWS])
         elif tile.raster is not None:
@@ -81,45 +82,23 @@ class Tiles:
 
         `step`: what one pass makes or loads of the first tile in it.
         """
-        loops, size = self.loops, tile_bytes(home.tile)
-        moves = home.has(t.LoadOp, t.StoreOp)
-        if home.is_resident:
-            alloc, body = isa.AllocOp("sram", size), self.body
-        elif home.tile.raster is not None:
-            self.allocate_raster(home, loops.copies(len(loops)) if moves else 1)
-            self.note_kept(home, step, raster_bytes(home.tile))
-            return
-        elif home.tile.ring and len(loops):
-            home.depth = len(loops)
-            self.note_kept(home, step, size)
-            alloc = isa.AllocOp("sram", size, rolling=loops.copies(home.depth) if moves else 1)
-            body = loops.innermost
-        else:
-            home.depth = max(least, self.depth(home, origin, is_loaded=is_loaded))
-            alloc = isa.AllocOp("sram", size, loops.copies(home.depth) if moves else 1)
+        loops, tile = self.loops, home.tile
+        rings = [ring for ring in (kept_tile(tile), fresh_tile(tile)) if ring] if tile.raster else [tile]
+        rolls = not home.is_resident and bool(tile.raster or (tile.ring and len(loops)))
+        body, copies = self.body, 1
+        if not home.is_resident:
+            home.depth = len(loops) if rolls else max(least, self.depth(home, origin, is_loaded=is_loaded))
             body = loops.bodies[home.depth]
-        body.add_op(alloc)
-        home.buffer, home.start = alloc.buffer, origin
-
-    def note_kept(self, home: Home, step: Box, size: int) -> None:
-        """Of a ring: what is not the rows and columns that a pass itself makes, nor room for those of the next."""
-        _, _, rows, columns = step.extent
-        n, c, _, width = home.tile.extents
-        own = n * c * rows * (columns if home.tile.raster else width) * ELEMENT_BYTES[home.tile.element]
-        copies = self.loops.copies(home.depth) if home.has(t.LoadOp, t.StoreOp) else 1
-        self.kept_bytes += max(0, size - copies * own)
-
-    def allocate_raster(self, home: Home, copies: int) -> None:
-        """Both rings of a tile of which rows and columns are kept (one, where the other would be empty)."""
-        loops = self.loops
-        home.depth = len(loops)
-        buffers = []
-        for ring in (kept_tile(home.tile), fresh_tile(home.tile)):
-            if ring is not None:
-                alloc = isa.AllocOp("sram", tile_bytes(ring), rolling=copies if len(loops) else None)
-                loops.innermost.add_op(alloc)
-                buffers.append(alloc.buffer)
-        home.buffer, self.fresh[home] = buffers[0], buffers[-1]
+            copies = loops.copies(home.depth) if home.has(t.LoadOp, t.StoreOp) else 1
+        depth, rolling = (1, copies if len(loops) else None) if rolls else (copies, None)
+        sizes = [tile_bytes(ring) for ring in rings]
+        allocs = [isa.AllocOp("sram", size, depth, rolling=rolling) for size in sizes]
+        body.add_ops(allocs)
+        home.buffer, self.fresh[home], home.start = allocs[0].buffer, allocs[-1].buffer, origin
+        if rolls:  # neither the rows and columns that a pass itself makes are kept, nor room for those of the next
+            n, c, _, width = tile.extents
+            own = n * c * step.extent[ROWS] * (step.extent[COLUMNS] if tile.raster else width)
+            self.kept_bytes += max(0, sum(sizes) - copies * own * ELEMENT_BYTES[tile.element])
 
     def depth(self, home: Home, origin: Starts, *, is_loaded: bool) -> int:
         """How many tile loops are open where a home is allocated that does not roll: those that move it; all, where
@@ -144,9 +123,8 @@ class Tiles:
         the map needs no turn."""
         assert placed.origin is not None
         outer = self.loops.passes_outside(ROWS)
-        n, c, _, w = placed.origin
         if not outer.loops and rows >= placed.bound[ROWS]:
-            return replace(placed, origin=(n, c, Affine(), w))
+            return replace(placed, origin=replaced(placed.origin, ROWS, Affine()))
         on = placed.extent[ROWS] * self.loops.unit.tile_counts[ROWS]
         phase = Affine(0, tuple(k * on % rows for k in outer.loops))
         return replace(placed, wrap=Wrap(ROWS, rows, phase))
@@ -165,8 +143,7 @@ def joined(parts: Sequence[Placed]) -> Placed:
                 )
             extent[d] += min(0, gap.base)
     extent[CHANNELS] = sum(p.extent[CHANNELS] for p in parts)
-    n, _, h, w = first.bound
-    bound = (n, sum(p.bound[CHANNELS] for p in parts), h, w)
+    bound = replaced(first.bound, CHANNELS, sum(p.bound[CHANNELS] for p in parts))
     return replace(first, start=tuple(start), extent=tuple(extent), bound=bound)
 
 
