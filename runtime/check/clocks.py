@@ -30,9 +30,6 @@ from frustum.dialects.isa.program import (
 from frustum.runtime.device.expand import Expanded, Rows
 from frustum.runtime.device.form import Ints, Slot, is_on_core, reached, watched
 
-PER_CORE = tuple(engine for engine in ENGINES if engine in CORE_ENGINES)
-PER_CLUSTER = tuple(engine for engine in ENGINES if engine not in CORE_ENGINES)
-
 WaitName: TypeAlias = tuple[int, int, int]
 """A wait: place in the program order, unit, number in its instruction."""
 
@@ -45,26 +42,16 @@ class OrderError(Exception):
         self.rows, self.row, self.unit, self.found, self.value = rows, row, unit, found, value
 
 
-@dataclass(frozen=True)
-class Engines:
-    """Numbers of all engines: those of the cores kind by kind, then those of the clusters."""
+def first_engines(clusters: int, cores: int) -> tuple[dict[Engine, int], int]:
+    """The number of unit 0's engine of each kind, and how many engines there are.
 
-    clusters: int
-    cores: int
-
-    @property
-    def count(self) -> int:
-        return self.first("gdma") + len(PER_CLUSTER) * self.clusters
-
-    def first(self, engine: Engine) -> int:
-        """The engine of this kind of unit 0; those of the other units follow."""
-        units = self.clusters * self.cores
-        if engine in CORE_ENGINES:
-            return PER_CORE.index(engine) * units
-        return len(PER_CORE) * units + PER_CLUSTER.index(engine) * self.clusters
-
-
-assert PER_CLUSTER[0] == "gdma"
+    The other units' follow; those of the cores come first, kind by kind, then those of the clusters.
+    """
+    found, count = {}, 0
+    for engine in sorted(ENGINES, key=lambda each: each not in CORE_ENGINES):
+        found[engine] = count
+        count += clusters * cores if engine in CORE_ENGINES else clusters
+    return found, count
 
 
 @dataclass(frozen=True)
@@ -134,12 +121,11 @@ class _ClockWalk:
     def __init__(self, expanded: Expanded, doubted: dict[WaitName, Counter[int]]) -> None:
         self.expanded, self.doubted = expanded, doubted
         self.doubts: dict[WaitName, Counter[int]] = {}
-        engines = Engines(expanded.clusters, expanded.cores)
-        self.first_engine = [engines.first(s.engine) if s.engine else 0 for s in expanded.instructions]
-        self.now = np.zeros((engines.count, engines.count), np.int32)
-        self.done = np.zeros(engines.count, np.int32)
+        first, count = first_engines(expanded.clusters, expanded.cores)
+        self.first_engine = [first[s.engine] if s.engine else 0 for s in expanded.instructions]
+        self.now, self.done = np.zeros((count, count), np.int32), np.zeros(count, np.int32)
         self.signals: defaultdict[Slot, _SlotHistory] = defaultdict(_SlotHistory)
-        self.core, self.cluster = (self._table(rows, engines.count) for rows in (expanded.core, expanded.cluster))
+        self.core, self.cluster = (self._table(rows, count) for rows in (expanded.core, expanded.cluster))
 
     @staticmethod
     def _table(rows: Rows, engines: int) -> Clock:

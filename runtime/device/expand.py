@@ -31,7 +31,7 @@ from frustum.dialects.isa.program import (
 )
 from frustum.runtime.device.form import (
     FAR,
-    Form,
+    AccessForm,
     Ints,
     Operand,
     ReadWindow,
@@ -116,7 +116,7 @@ class Expanded:
     cores: int
     instructions: tuple[Instruction, ...]
     depths: tuple[int, ...]
-    forms: tuple[Form, ...]
+    forms: tuple[AccessForm, ...]
     memory: Ints
     copies: Ints
     core: Rows
@@ -169,7 +169,7 @@ def _copies(statics: Sequence[Instruction], clusters: int, cores: int) -> Ints:
 class _Statics:
     """What the instructions say, as arrays: one row per instruction."""
 
-    def __init__(self, parts: Sequence[Instances], forms: Sequence[Form]) -> None:
+    def __init__(self, parts: Sequence[Instances], forms: Sequence[AccessForm]) -> None:
         self.parts, self.forms = parts, forms
         self.statics = [part.instruction for part in parts]
         size = len(parts)
@@ -196,7 +196,7 @@ class _Statics:
             if isinstance(instruction, Copy):
                 _set(self.affine[number, PEER], instruction.peer)
 
-    def _set_box(self, number: int, its_form: Form) -> None:
+    def _set_box(self, number: int, its_form: AccessForm) -> None:
         for d, (span, window) in enumerate(zip(its_form.spans, its_form.windows, strict=True)):
             seen = window or ReadWindow(span.start, span.start, 1, 1, span.extent, span.bound, span.limit)
             functions = span.start, span.limit, seen.start, seen.nominal, seen.limit

@@ -103,7 +103,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AccessForm:
     """`spans`: the four dimensions of the box; `windows`: what is read of each, None where it is what the box names;
     `fills`: the box's lower ends are not cut at 0 nor its upper ends at the bound; `operands`: in the order of the
     instruction's views, None where one is absent."""
@@ -115,7 +115,7 @@ class Form:
 
 
 @singledispatch
-def form(instruction: Any) -> Form:
+def form(instruction: Any) -> AccessForm:
     """The common form of an instruction, empty for one that touches no memory.
 
     Of one without a function below `out_view` is written and all other views are read, each where the box says.
@@ -124,27 +124,27 @@ def form(instruction: Any) -> Form:
     assert not any(field.type is p.Span for field in declared), f"no form of {type(instruction).__name__}"
     views = {field.name: getattr(instruction, field.name) for field in declared if field.type is p.View}
     operands = (_result(view) if name == "out_view" else _source(view) for name, view in views.items())
-    return Form(instruction.box.spans, SAME, tuple(operands)) if views else Form()
+    return AccessForm(instruction.box.spans, SAME, tuple(operands)) if views else AccessForm()
 
 
 @form.register
-def _(instruction: p.TableLoad) -> Form:
+def _(instruction: p.TableLoad) -> AccessForm:
     one, all_bytes = p.Span(p.ZERO, 1, 1), p.Span(p.ZERO, instruction.bytes, instruction.bytes)
-    return Form((one, one, one, all_bytes), SAME, (_source(instruction.src_view),))
+    return AccessForm((one, one, one, all_bytes), SAME, (_source(instruction.src_view),))
 
 
 @form.register
-def _(instruction: p.Copy) -> Form:
+def _(instruction: p.Copy) -> AccessForm:
     source, element = _source(instruction.src_view, is_whole=True), p.ELEMENT_BYTES[instruction.src_view.element]
     if instruction.expand is not None:
         slot = (Along("fixed", instruction.expand // element),)
         source = replace(source, axes=slot, strides=(element,))
     operands = (source, _result(instruction.dst_view, is_whole=True))
-    return Form(instruction.box.spans, SAME, operands, instruction.fill is not None)
+    return AccessForm(instruction.box.spans, SAME, operands, instruction.fill is not None)
 
 
 @form.register
-def _(instruction: p.Conv) -> Form:
+def _(instruction: p.Conv) -> AccessForm:
     """Input, weights and numbers for each output channel do not lie like the output."""
     weight, view, channels = instruction.weight_view, instruction.in_view, instruction.channels
     rows, cols = _windows(instruction)
@@ -174,41 +174,41 @@ def _(instruction: p.Conv) -> Form:
         beside(instruction.multiplier_view, When.LAST, channel),
         beside(instruction.residual_view, When.LAST),
     )  # fmt: skip
-    return Form(instruction.box.spans, (None, _window(channels, 0, channels.extent), rows, cols), operands)
+    return AccessForm(instruction.box.spans, (None, _window(channels, 0, channels.extent), rows, cols), operands)
 
 
 @form.register
-def _(instruction: p.Pool) -> Form:
+def _(instruction: p.Pool) -> AccessForm:
     spans = instruction.box.spans
     rows, cols = _windows(instruction)
     operands = (_source(instruction.in_view), _result(instruction.out_view))
-    return Form(spans, (None, None, rows, cols), operands)
+    return AccessForm(spans, (None, None, rows, cols), operands)
 
 
 @form.register
-def _(instruction: p.Reduce) -> Form:
+def _(instruction: p.Reduce) -> AccessForm:
     spans = instruction.box.spans
     out = instruction.out_view
     read = When.NEVER if instruction.accumulate is None else When.NOT_FIRST
     result = replace(_result(out), by_box=out.strides, reads=read)
-    return Form(spans, SAME, (_source(instruction.in_view), result))
+    return AccessForm(spans, SAME, (_source(instruction.in_view), result))
 
 
 @form.register
-def _(instruction: p.Lrn) -> Form:
+def _(instruction: p.Lrn) -> AccessForm:
     spans, given = instruction.box.spans, instruction.channels
     first = spans[1].start - (instruction.size - 1) // 2
     channels = ReadWindow(first, given.start, 1, instruction.size, given.extent, given.bound, given.limit)
     operands = (_source(instruction.in_view), _result(instruction.out_view))
-    return Form(spans, (None, channels, None, None), operands)
+    return AccessForm(spans, (None, channels, None, None), operands)
 
 
 @form.register
-def _(instruction: p.Resize) -> Form:
+def _(instruction: p.Resize) -> AccessForm:
     spans = instruction.box.spans
     rows, cols = (_window(span, 0, span.extent) for span in (instruction.rows, instruction.cols))
     operands = (_source(instruction.in_view), _result(instruction.out_view))
-    return Form(spans, (None, None, rows, cols), operands)
+    return AccessForm(spans, (None, None, rows, cols), operands)
 
 
 def _source(view: p.View, is_whole: bool = False) -> Operand:

@@ -9,9 +9,9 @@ import numpy as np
 
 from frustum.dialects.extents import aligned
 from frustum.dialects.host_type import HostType
-from frustum.dialects.isa.program import CORE_ENGINES, MEMORIES, Element, External, Hold, View
+from frustum.dialects.isa.program import MEMORIES, Element, External, Hold, View
 from frustum.runtime.device.expand import DRAM, SRAM, Expanded, Rows
-from frustum.runtime.device.form import Ints
+from frustum.runtime.device.form import Ints, is_on_core
 from frustum.runtime.kernels import Array
 
 WHO_SAYS_MORE = "a checked run says which, and where"
@@ -119,7 +119,7 @@ def execution_name(expanded: Expanded, rows: Rows, row: int, unit: int) -> str:
     """`conv 12 (layer 'Conv_3') at loops [4, 0] on cluster 1, core 2`"""
     number = int(rows.static[row])
     loops = ", ".join(map(str, rows.index[row, : expanded.depths[number]].tolist()))
-    where = unit_name(expanded, expanded.instructions[number].engine, unit)
+    where = unit_name(is_on_core(expanded.instructions[number]), unit, expanded.cores)
     return f"{instruction_name(expanded, number)} at loops [{loops}] on {where}"
 
 
@@ -132,17 +132,13 @@ def instruction_name(expanded: Expanded, number: int) -> str:
     return f"{name} {number}{layer}{engine}"
 
 
-def unit_name(expanded: Expanded, engine: str | None, unit: int) -> str:
-    if engine not in CORE_ENGINES:
+def unit_name(on_core: bool, unit: int, cores: int) -> str:
+    if not on_core:
         return f"cluster {unit}"
-    cluster, core = divmod(unit, expanded.cores)
+    cluster, core = divmod(unit, cores)
     return f"cluster {cluster}, core {core}"
 
 
 def memory_name(expanded: Expanded, kind: int, place: int) -> str:
-    if kind == DRAM:
-        return MEMORIES[kind]
-    if kind == SRAM:
-        return f"{MEMORIES[kind]} of cluster {place}"
-    cluster, core = divmod(place, expanded.cores)
-    return f"{MEMORIES[kind]} of cluster {cluster}, core {core}"
+    name = MEMORIES[kind]
+    return name if kind == DRAM else f"{name} of {unit_name(kind != SRAM, place, expanded.cores)}"

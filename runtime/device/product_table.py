@@ -62,17 +62,17 @@ def product_table(expanded: Expanded, capacities: Sequence[int], starts: Sequenc
     facts, fact = _all_facts(expanded, convs, statics, conv, chosen)
     flat = flat_addresses(expanded, rows, chosen, capacities, starts)
     flat = flat // _sizes(expanded.instructions, which)[rows.static[chosen]].T[:, :, None]
-    picked = _Picked(facts[fact], *(part[:, chosen] for part in (rows.extent, rows.read, rows.low, rows.high)))
-    active = rows.active[chosen]
-    direct = (picked.are_direct() | ~active).all(axis=1)
-    is_viewed = np.stack([picked.facts[:, c.WEIGHT_TYPE] == c.F32, direct & (picked.facts[:, c.IN_TYPE] == c.F32)])
+    facts, active = facts[fact], rows.active[chosen]
+    extent, read, low, high = (part[:, chosen] for part in (rows.extent, rows.read, rows.low, rows.high))
+    direct = (_are_direct(facts, extent, low, high) | ~active).all(axis=1)
+    is_viewed = np.stack([facts[:, c.WEIGHT_TYPE] == c.F32, direct & (facts[:, c.IN_TYPE] == c.F32)])
     planes = flat[[WEIGHT, IN]] * is_viewed[:, :, None]
-    calls = progressions(planes, numbered([*picked.extent, picked.read[1]], active), expanded.cores)
-    table = picked.facts[calls.row]
-    _set_sizes(table, picked.extent[:, calls.row, calls.unit].T, picked.read[1, calls.row, calls.unit])
+    calls = progressions(planes, numbered([*extent, read[1]], active), expanded.cores)
+    table = facts[calls.row]
+    _set_sizes(table, extent[:, calls.row, calls.unit].T, read[1, calls.row, calls.unit])
     row = chosen[calls.row]
     table[:, c.IS_FIRST], table[:, c.IS_LAST] = rows.is_first[row], rows.is_last[row]
-    cells, first = _cells(calls, expanded.cores, flat, picked)
+    cells, first = _cells(calls, expanded.cores, flat, np.concatenate([read[2:], low[2:]]))
     ends = [start + room * count for start, room, count in zip(starts, capacities, _counts(expanded), strict=False)]
     kinds = expanded.memory[statics][conv[calls.row]]
     size = _sizes(expanded.instructions, which)[statics][conv[calls.row]]
@@ -82,26 +82,13 @@ def product_table(expanded: Expanded, capacities: Sequence[int], starts: Sequenc
     return ProductTable(rows.seq[row], convs, conv[calls.row], table, cells, first, calls, direct[calls.row])
 
 
-@dataclass(frozen=True, eq=False)
-class _Picked:
-    """The rows of the convolutions: their facts, and the parts of `expand.Rows` of the same names."""
-
-    facts: Ints  # rows, c.CALLS
-    extent: Ints
-    read: Ints
-    low: Ints
-    high: Ints
-
-    def are_direct(self) -> Ints:
-        """In which rows and units the columns are the input as it lies, or would lie without gaps: `[rows, units]`."""
-        facts = self.facts
-        is_point = (facts[:, [c.KERNEL, c.KERNEL + 1, c.STRIDES, c.STRIDES + 1]] == 1).all(axis=1)
-        is_dense = (self.extent[2] == 1) | (
-            facts[:, c.IN_STRIDES + 2, None] == facts[:, c.IN_STRIDES + 3, None] * self.extent[3]
-        )
-        is_dense |= facts[:, c.IN_TYPE, None] != c.F32
-        has_border = (self.low[2:] != 0).any(axis=0) | (self.high[2:] != 0).any(axis=0)
-        return is_point[:, None] & is_dense & ~has_border & (self.extent[0] == 1)
+def _are_direct(facts: Ints, extent: Ints, low: Ints, high: Ints) -> Ints:
+    """In which rows and units the columns are the input as it lies, or would lie without gaps: `[rows, units]`."""
+    is_point = (facts[:, [c.KERNEL, c.KERNEL + 1, c.STRIDES, c.STRIDES + 1]] == 1).all(axis=1)
+    step_h, step_w = facts[:, c.IN_STRIDES + 2, None], facts[:, c.IN_STRIDES + 3, None]
+    is_dense = (extent[2] == 1) | (step_h == step_w * extent[3]) | (facts[:, c.IN_TYPE, None] != c.F32)
+    has_border = (low[2:] != 0).any(axis=0) | (high[2:] != 0).any(axis=0)
+    return is_point[:, None] & is_dense & ~has_border & (extent[0] == 1)
 
 
 def _is_of_floats(conv: Conv) -> bool:
@@ -214,7 +201,7 @@ def _strides(table: Ints, column: int) -> Ints:
     return table[:, column : column + 4]
 
 
-def _cells(calls: Calls, cores: int, flat: Ints, picked: _Picked) -> tuple[Ints, Ints]:
+def _cells(calls: Calls, cores: int, flat: Ints, borders: Ints) -> tuple[Ints, Ints]:
     """The units of all groups, and where those of each group begin."""
     inner, count = calls.lead[:, 1], calls.lead.prod(axis=1)
     first = np.cumsum(count) - count
@@ -224,6 +211,5 @@ def _cells(calls: Calls, cores: int, flat: Ints, picked: _Picked) -> tuple[Ints,
     cells = np.empty((len(row), c.CELLS), np.int64)
     for slot, column in PLACES.items():
         cells[:, column] = flat[slot, row, unit]
-    cells[:, c.READ : c.READ + 2] = picked.read[2:, row, unit].T
-    cells[:, c.LOW : c.LOW + 2] = picked.low[2:, row, unit].T
+    cells[:, c.READ : c.LOW + 2] = borders[:, row, unit].T
     return cells, first

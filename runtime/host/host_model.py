@@ -245,18 +245,11 @@ class HostModel:
 
     def _one_node(self, node: NodeProto, types: Mapping[str, TypeProto]) -> ModelProto:
         """A model of this node alone."""
-        graph = helper.make_graph(
-            [node],
-            "node",
-            [helper.make_value_info(name, type_) for name, type_ in types.items()],
-            [helper.make_value_info(name, TypeProto()) for name in node.output if name],
-        )
-        return helper.make_model(
-            graph,
-            opset_imports=list(self.proto.opset_import),
-            ir_version=self.proto.ir_version,
-            functions=list(self.proto.functions),
-        )
+        inputs = [helper.make_value_info(name, type_) for name, type_ in types.items()]
+        outputs = [helper.make_value_info(name, TypeProto()) for name in node.output if name]
+        own, functions = self.proto, list(self.proto.functions)
+        graph, opsets = helper.make_graph([node], "node", inputs, outputs), list(own.opset_import)
+        return helper.make_model(graph, opset_imports=opsets, ir_version=own.ir_version, functions=functions)
 
 
 class _Unable(Exception):

@@ -82,13 +82,9 @@ def check_loads(model: Source) -> None:
 
 
 def oracle_outputs(
-    model: Source,
-    inputs: Mapping[str, Array],
-    batch: int = 1,
-    *,
-    whole: Collection[str] = (),
-    found: Mapping[str, Array] | None = None,
-) -> Outputs:
+    model: Source, inputs: Mapping[str, Array], batch: int = 1, *, whole: Collection[str] = (), found:
+    Mapping[str, Array] | None = None,
+) -> Outputs:  # fmt: skip
     """The model's outputs by name, as f32 where they are 16-bit floats.
 
     With `batch`, the model runs once for each equal part of its inputs' first axis, but for those that each run gets
@@ -115,11 +111,9 @@ def oracle_name() -> str:
 
 
 def compare(
-    outputs: Mapping[str, Array],
-    expected: Mapping[str, Array],
-    dtype: str,
-    resolution: Mapping[str, float] | None = None,
-) -> Agreement:
+    outputs: Mapping[str, Array], expected: Mapping[str, Array], dtype: str, resolution: Mapping[str,
+    float] | None = None,
+) -> Agreement:  # fmt: skip
     """The largest errors over all expected outputs; `dtype` is the device's (a key of `TOLERANCES`).
 
     An output of small integers agrees by its steps (`STEPS`, `SHARE`), others by their relative error.

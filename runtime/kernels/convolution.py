@@ -31,14 +31,9 @@ OPENBLAS_NAMES = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_thr
 
 
 def conv(
-    x: Array,
-    w: Array,
-    *,
-    strides: Pair = (1, 1),
-    pads: Pads = NO_PADS,
-    dilations: Pair = (1, 1),
+    x: Array, w: Array, *, strides: Pair = (1, 1), pads: Pads = NO_PADS, dilations: Pair = (1, 1),
     groups: int = 1,
-) -> Array:
+) -> Array:  # fmt: skip
     """Convolution `[..., M, OH, OW]` of `x` `[..., C, H, W]` with `w` `[M, C/groups, KH, KW]`.
 
     Leading axes of `w` broadcast against those of `x`: one set of weights for each core is `[cores, M, ...]`.

@@ -420,12 +420,7 @@ def to_brain(number):
 @entry("void(uint16[::1], boolean, float32[::1])")
 def widen(bits, brain, numbers):
     """All of `bits` into `numbers`, both without gaps; `brain`: as bfloat16."""
-    if brain:
-        for i in range(bits.size):
-            numbers[i] = from_brain(bits[i])
-    else:
-        for i in range(bits.size):
-            numbers[i] = from_half(bits[i])
+    widen_run(bits, 0, 1, brain, numbers, 0, bits.size)
 
 
 @entry("void(float32[::1], boolean, uint16[::1])")

@@ -13,14 +13,9 @@ REDUCTIONS: dict[str, Callable[..., Array]] = {"mean": np.mean, "sum": np.sum, "
 
 
 def max_pool(
-    x: Array,
-    kernel: Pair,
-    *,
-    strides: Pair = (1, 1),
-    pads: Pads = NO_PADS,
-    dilations: Pair = (1, 1),
+    x: Array, kernel: Pair, *, strides: Pair = (1, 1), pads: Pads = NO_PADS, dilations: Pair = (1, 1),
     ceil_pads: Pair = (0, 0),
-) -> Array:
+) -> Array:  # fmt: skip
     """Largest element of every window: `[..., H, W]` to `[..., OH, OW]`; borders never win."""
     least = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
     x = padded(x, _with_ceil(pads, ceil_pads), least)
@@ -28,15 +23,9 @@ def max_pool(
 
 
 def average_pool(
-    x: Array,
-    kernel: Pair,
-    *,
-    strides: Pair = (1, 1),
-    pads: Pads = NO_PADS,
-    dilations: Pair = (1, 1),
-    ceil_pads: Pair = (0, 0),
-    count_include_pad: bool = False,
-) -> Array:
+    x: Array, kernel: Pair, *, strides: Pair = (1, 1), pads: Pads = NO_PADS, dilations: Pair = (1, 1),
+    ceil_pads: Pair = (0, 0), count_include_pad: bool = False,
+) -> Array:  # fmt: skip
     """Mean of every window: `[..., H, W]` to `[..., OH, OW]`.
 
     The divisor counts the elements inside the map, with `count_include_pad` those on `pads` too, and never

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -65,12 +66,9 @@ class Counters:
 
 
 def count(
-    expanded: Expanded,
-    target: Target,
-    page_bytes: Sequence[int] = (),
-    tables: Sequence[tuple[Rows, Workload]] | None = None,
-    passed: frozenset[str] = frozenset(),
-) -> Counters:
+    expanded: Expanded, target: Target, page_bytes: Sequence[int] = (), tables: Sequence[tuple[Rows,
+    Workload]] | None = None, passed: frozenset[str] = frozenset(),
+) -> Counters:  # fmt: skip
     """What one run of the program on the target counts.
 
     `page_bytes`: sizes of the pages of its code; `tables`: `Timeline.tables`, which saves working them out again;
@@ -89,6 +87,8 @@ def count(
     core, done = tables[0]
     layer_macs = _by_layer(expanded, core.static, done.macs)
     useful = expanded.program.useful_macs
+    columns = "line_writes", "line_writes_split", "address_cycles", "address_cycles_without_tables"
+    sums: dict[str, Any] = {name: int(getattr(done, name).sum()) for name in columns}
     return Counters(
         dram_read_bytes=dram.read_bytes,
         dram_write_bytes=dram.write_bytes,
@@ -97,15 +97,12 @@ def count(
         layer_macs=layer_macs,
         useful_macs=sum(useful),
         recomputed_macs=_recomputed(layer_macs, useful),
-        line_writes=int(done.line_writes.sum()),
-        line_writes_split=int(done.line_writes_split.sum()),
+        **sums,
         compute_steps=int(done.steps.sum()),
         discarded_windows=int(done.discarded.sum()),
         peak_bytes=peak_bytes(expanded),
         energy_pj=_energy(expanded, target, traffic, core, done),
         address_cache=count_tables(expanded),
-        address_cycles=int(done.address_cycles.sum()),
-        address_cycles_without_tables=int(done.address_cycles_without_tables.sum()),
         read=reads(expanded),
         flows=flows(expanded, tables, fetched),
         units=exchanges(expanded, tables, layer_macs, target.cluster.sram.capacity_bytes),

@@ -7,6 +7,7 @@ contiguous ranges, dimension by dimension for all of them together, and ranges t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from math import prod
@@ -45,6 +46,7 @@ class ByteFlow:
 
 
 Flows: TypeAlias = Mapping[Way, ByteFlow]
+Sums: TypeAlias = defaultdict[Way, ByteFlow]
 Ranges: TypeAlias = Ints
 """`[n, 2]`: disjoint ranges [start, stop) of bytes, in growing order."""
 Reads: TypeAlias = Mapping[tuple[str, str], Ranges]
@@ -53,21 +55,21 @@ Reads: TypeAlias = Mapping[tuple[str, str], Ranges]
 
 def flows(expanded: Expanded, tables: Sequence[tuple[Rows, Workload]], fetched_bytes: int) -> Flows:
     """All flows of a run of a program that fetches so many bytes of code."""
-    found = _Sum()
-    found.add(("fetch", "dram", NOWHERE), ByteFlow(read_bytes=fetched_bytes))
+    found: Sums = defaultdict(ByteFlow)
+    found["fetch", "dram", NOWHERE] += ByteFlow(read_bytes=fetched_bytes)
     for rows, done in tables:
         _add_copies(found, expanded, rows, done)
         _add_others(found, expanded, rows, done)
-    return found.flows
+    return found
 
 
 def added(parts: Iterable[Flows]) -> Flows:
     """The flows of several programs."""
-    found = _Sum()
+    found: Sums = defaultdict(ByteFlow)
     for part in parts:
         for way, flow in part.items():
-            found.add(way, flow)
-    return found.flows
+            found[way] += flow
+    return found
 
 
 def listed(found: Flows) -> list[dict[str, Any]]:
@@ -79,15 +81,7 @@ def listed(found: Flows) -> list[dict[str, Any]]:
     ]
 
 
-class _Sum:
-    def __init__(self) -> None:
-        self.flows: dict[Way, ByteFlow] = {}
-
-    def add(self, way: Way, flow: ByteFlow) -> None:
-        self.flows[way] = self.flows.get(way, ByteFlow()) + flow
-
-
-def _add_copies(found: _Sum, expanded: Expanded, rows: Rows, done: Workload) -> None:
+def _add_copies(found: Sums, expanded: Expanded, rows: Rows, done: Workload) -> None:
     """Each kind of bytes from the boxes on its own: nothing here is the difference of two others."""
     extent, read = rows.extent.prod(axis=0), rows.read.prod(axis=0)
     around = ((extent - read) * rows.active).sum(axis=1)
@@ -101,16 +95,12 @@ def _add_copies(found: _Sum, expanded: Expanded, rows: Rows, done: Workload) -> 
         read_bytes, outside, inside, times, written = (int(column[number]) for column in sums)
         size, copies = ELEMENT_BYTES[each.dst_view.element], int(expanded.copies[number, DESTINATION])
         way = each.engine, str(each.src_view.memory), str(each.dst_view.memory)
-        found.add(way, ByteFlow(
-            read_bytes,
-            size * outside if each.fill is not None else 0,
-            size * inside - each.expand * times if each.expand is not None else 0,
-            written * (copies - 1),
-            written * copies,
-        ))  # fmt: skip
+        filled = size * outside if each.fill is not None else 0
+        grown = size * inside - each.expand * times if each.expand is not None else 0
+        found[way] += ByteFlow(read_bytes, filled, grown, written * (copies - 1), written * copies)
 
 
-def _add_others(found: _Sum, expanded: Expanded, rows: Rows, done: Workload) -> None:
+def _add_others(found: Sums, expanded: Expanded, rows: Rows, done: Workload) -> None:
     """What compute units read and write, and what tables are loaded."""
     for slot in range(OPERANDS):
         read, written = (
@@ -121,8 +111,8 @@ def _add_others(found: _Sum, expanded: Expanded, rows: Rows, done: Workload) -> 
             if kind < 0 or isinstance(each, Copy) or each.engine is None:
                 continue
             memory = MEMORIES[kind]
-            found.add((each.engine, memory, NOWHERE), ByteFlow(read_bytes=read[number]))
-            found.add((each.engine, NOWHERE, memory), ByteFlow(written_bytes=written[number]))
+            found[each.engine, memory, NOWHERE] += ByteFlow(read_bytes=read[number])
+            found[each.engine, NOWHERE, memory] += ByteFlow(written_bytes=written[number])
 
 
 def _by_static(expanded: Expanded, rows: Rows, values: Ints) -> Ints:
@@ -145,9 +135,8 @@ def reads(expanded: Expanded) -> Reads:
     )
     if not known:
         return {}
-    start, run = (
-        np.concatenate(part) for part in zip(*map(_runs, _boxes(expanded)), strict=True)
-    )  # fmt: skip
+    runs = [_runs(_boxes(expanded, rows)) for rows in (expanded.core, expanded.cluster)]
+    start, run = (np.concatenate(part) for part in zip(*runs, strict=True))
     number = np.searchsorted([each.address for each in known], start, side="right") - 1
     is_compressed = any(isinstance(each, Copy) and each.expand is not None for each in expanded.instructions)
     found: dict[tuple[str, str], Ranges] = {}
@@ -191,13 +180,8 @@ def merged(ranges: Ints) -> Ranges:
     return np.stack([ranges[first, 0], reach[last]], axis=1)
 
 
-def _boxes(expanded: Expanded) -> Iterable[Ints]:
-    """Of both tables every different box that is read in DRAM: address, element bytes, 4 extents, 4 strides."""
-    for rows in (expanded.core, expanded.cluster):
-        yield _boxes_of(expanded, rows)
-
-
-def _boxes_of(expanded: Expanded, rows: Rows) -> Ints:
+def _boxes(expanded: Expanded, rows: Rows) -> Ints:
+    """Every different box that is read in DRAM: address, element bytes, 4 extents, 4 strides."""
     views = [each.src_view if isinstance(each, Copy) else None for each in expanded.instructions]
     strides = np.array([view.strides if view else (0,) * 4 for view in views], np.int64).reshape(-1, 4)
     element = np.array([ELEMENT_BYTES[view.element] if view else 0 for view in views], np.int64)

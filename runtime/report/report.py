@@ -180,24 +180,16 @@ class Report:
 
 
 def make_report(
-    model: str,
-    target: Target,
-    dtype: str,
-    policy: str,
-    runs: Sequence[SubgraphRun],
-    *,
-    layers: Sequence[LayerInfo] = (),
-    units: Sequence[UnitInfo] = (),
-    check: Check | None = None,
-    seconds: Seconds | None = None,
-    host: HostRun | None = None,
-    splitting: SplitRun | None = None,
-) -> Report:
+    model: str, target: Target, dtype: str, policy: str, runs: Sequence[SubgraphRun], *, layers:
+    Sequence[LayerInfo] = (), units: Sequence[UnitInfo] = (), check: Check | None = None, seconds:
+    Seconds | None = None, host: HostRun | None = None, splitting: SplitRun | None = None,
+) -> Report:  # fmt: skip
     """The report of a job whose sub-graphs ran one after the other, or as `splitting` says."""
     splitting = splitting or _one_after_the_other(runs)
     to_host, from_host = (host.to_host_bytes, host.from_host_bytes) if host else (0, 0)
-    passing = _Passing(splitting.moved_bytes + to_host, splitting.moved_bytes + from_host)
-    dram, peaks, uncut = _dram(runs, passing), [run.counters.peak_bytes for run in runs], splitting.unsplit_peak_bytes
+    # at DRAM ports beside those of the programs: from chip to chip (at both ports), to and from the host
+    passing = splitting.moved_bytes + to_host, splitting.moved_bytes + from_host
+    dram, peaks, uncut = _dram(runs, *passing), [run.counters.peak_bytes for run in runs], splitting.unsplit_peak_bytes
     data = {
         "schema": SCHEMA, "model": model, "target": target.name, "dtype": dtype, "policy": policy,
         "clock_hz": target.clock_hz,
@@ -211,7 +203,7 @@ def make_report(
         "engines": _engines(runs, splitting.total_cycles),
         "flows": listed(added(run.counters.flows for run in runs)),
         "peak_bytes": {name: max((peak[name] for peak in peaks), default=0) for name in ON_CHIP},
-        "energy_pj": _energy(runs, target, passing),
+        "energy_pj": _energy(runs, target, sum(passing)),
         "line_buffer": {name: _total(runs, counter) for name, counter in LINE_BUFFER.items()},
         "address_cache": {
             name: sum(run.counters.address_cache[name] for run in runs) for name in ("tables", "loads", "evictions")
@@ -262,24 +254,12 @@ def _one_after_the_other(runs: Sequence[SubgraphRun]) -> SplitRun:
     return SplitRun(cycles, 0, dict(runs[0].counters.peak_bytes) if len(runs) == 1 else None)
 
 
-@dataclass(frozen=True)
-class _Passing:
-    """Bytes at DRAM ports beside those of the programs: from chip to chip (at both ports), to and from the host."""
-
-    read_bytes: int
-    written_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        return self.read_bytes + self.written_bytes
-
-
-def _dram(runs: Sequence[SubgraphRun], passing: _Passing) -> dict[str, Any]:
+def _dram(runs: Sequence[SubgraphRun], passing_out: int, passing_in: int) -> dict[str, Any]:
     """Sums over sub-graphs and chips."""
-    read = _total(runs, "dram_read_bytes") + passing.read_bytes
-    write = _total(runs, "dram_write_bytes") + passing.written_bytes
+    read = _total(runs, "dram_read_bytes") + passing_out
+    write = _total(runs, "dram_write_bytes") + passing_in
     by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in CLASSES}
-    by_class["intermediate"] += passing.bytes
+    by_class["intermediate"] += passing_out + passing_in
     externals = _network_externals(runs)
     compulsory = compulsory_bytes(externals, together(run.counters.read for run in runs))
     compressed = compulsory - compression_bytes(externals)
@@ -373,13 +353,13 @@ def _host(host: HostRun | None, layers: Sequence[LayerInfo], target: Target) -> 
     }
 
 
-def _energy(runs: Sequence[SubgraphRun], target: Target, passing: _Passing) -> dict[str, float]:
+def _energy(runs: Sequence[SubgraphRun], target: Target, passing_bytes: int) -> dict[str, float]:
     total: dict[str, float] = {"total": 0.0}
     for run in runs:
         for name, energy in run.counters.energy_pj.items():
             total[name] = total.get(name, 0.0) + energy
-    if passing.bytes:
-        moved = float(byte_energy_pj(target.memory("dram"), passing.bytes))
+    if passing_bytes:
+        moved = float(byte_energy_pj(target.memory("dram"), passing_bytes))
         total["dram"] = total.get("dram", 0.0) + moved
         total["total"] += moved
     return total

@@ -11,6 +11,7 @@ from frustum.dialects.isa.program import FETCHES, Barrier, Instruction, Scope, W
 from frustum.dialects.isa.program import Engine as EngineKind
 from frustum.runtime.device.expand import WAITS, Expanded, Rows
 from frustum.runtime.device.form import Ints, Slot, is_on_core, reached, reaches_all_clusters, watched
+from frustum.runtime.device.memory import unit_name
 from frustum.runtime.time.engine import EventLists, Lists
 from frustum.runtime.time.machine_map import CLUSTER_KINDS, CORE_KINDS, EngineName, MachineMap
 
@@ -168,12 +169,10 @@ class CounterMap:
         if counter == self.start:
             return "the code"
         counter %= self.local
-        if counter < self.core_slots * self.units:
-            slot, unit = divmod(counter, self.units)
-            cluster, core = divmod(unit, self.cores)
-            return f"core slot {slot} of cluster {cluster}, core {core}"
-        slot, cluster = divmod(counter - self.core_slots * self.units, self.clusters)
-        return f"cluster slot {slot} of cluster {cluster}"
+        on_core = counter < self.core_slots * self.units
+        at, units = (counter, self.units) if on_core else (counter - self.core_slots * self.units, self.clusters)
+        slot, unit = divmod(at, units)
+        return f"{'core' if on_core else 'cluster'} slot {slot} of {unit_name(on_core, unit, self.cores)}"
 
 
 def _wait_groups(expanded: Expanded, counters: CounterMap, groups: list[Pairs]) -> Ints:

@@ -8,12 +8,12 @@ Ports: one of each chip's DRAM, for both directions; of every SRAM, NRAM and WRA
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import Engine as EngineKind
 from frustum.dialects.target import Engine, Memory, Target
 from frustum.runtime.device.expand import DRAM, SRAM, WRAM
@@ -49,19 +49,15 @@ class MachineMap:
 
     @property
     def engines(self) -> tuple[EngineName, ...]:
-        return tuple(self._engines())
-
-    def _engines(self) -> Iterable[EngineName]:
+        found: list[EngineName] = []
         for cluster in range(self.clusters):
-            for kind in CLUSTER_KINDS:
-                yield EngineName(kind, cluster)
-            for core in range(self.cores):
-                for kind in CORE_KINDS:
-                    yield EngineName(kind, cluster, core)
+            found += [EngineName(kind, cluster) for kind in CLUSTER_KINDS]
+            found += [EngineName(kind, cluster, core) for core in range(self.cores) for kind in CORE_KINDS]
+        return tuple(found)
 
     @property
     def chips(self) -> int:
-        return -(-self.clusters // self.target.chip.clusters)
+        return ceil_div(self.clusters, self.target.chip.clusters)
 
     def chip_of(self, cluster: Ints) -> Ints:
         return cluster // self.target.chip.clusters
@@ -86,16 +82,10 @@ class MachineMap:
     def mover(self, kind: EngineKind) -> Engine:
         """What the DMA engines and the bus can move by themselves."""
         cluster = self.target.cluster
-        match kind:
-            case "gdma" | "fetch":
-                return cluster.gdma
-            case "cdma":
-                assert cluster.cdma is not None, f"{self.target.name} has no CDMA"
-                return cluster.cdma
-            case "bus":
-                return cluster.bus
-            case "iodma":
-                return cluster.core.iodma
-            case "mvdma":
-                return cluster.core.mvdma
-        raise AssertionError(f"{kind} moves nothing")
+        movers = {
+            "gdma": cluster.gdma, "fetch": cluster.gdma, "cdma": cluster.cdma, "bus": cluster.bus,
+            "iodma": cluster.core.iodma, "mvdma": cluster.core.mvdma,
+        }  # fmt: skip
+        found = movers[kind]
+        assert found is not None, f"{self.target.name} has no {kind.upper()}"
+        return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from frustum.dialects.isa import program as p
-from frustum.runtime.check.clocks import Engines, OrderError, clocks
+from frustum.runtime.check.clocks import OrderError, clocks, first_engines
 from frustum.runtime.device.expand import expand
 
 ENGINES = ("iodma", "mvdma", "vector", "gdma")
@@ -80,7 +80,7 @@ class Chip:
 
 def queues_of(expanded):
     """Engine -> [(cell, [(counter, value)], counter signalled)] in program order."""
-    queues, engines = {}, Engines(CLUSTERS, CORES)
+    queues, (first, _) = {}, first_engines(CLUSTERS, CORES)
     for rows, row in expanded.in_order():
         hold = expanded.instructions[rows.static[row]]
         on_core = hold.engine != "gdma"
@@ -92,7 +92,7 @@ def queues_of(expanded):
                 waits += [((of_core, wait.slot, u), int(rows.wait[number, row, unit])) for u in units]
             cell = (int(rows.seq[row]), unit)
             signal = on_core, hold.signal, unit
-            queues.setdefault(engines.first(hold.engine) + unit, []).append((cell, waits, signal))
+            queues.setdefault(first[hold.engine] + unit, []).append((cell, waits, signal))
     return queues
 
 
