@@ -75,8 +75,7 @@ def fold_view(op: Operation, store: WeightStore) -> None:
     new.location = op.x.owner.location
     Rewriter.insert_op(new, InsertPoint.before(op))
     op.result.replace_all_uses_with(new.result)
-    op.detach()
-    op.erase()
+    Rewriter.erase_op(op)
 
 
 def _turned(op: g.TransposeOp, known: Dequantised) -> Dequantised:

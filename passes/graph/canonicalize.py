@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWalker
+from xdsl.rewriter import Rewriter
 from xdsl.traits import IsTerminator, Pure
 
 from frustum.passes.dequantised import fold_view
@@ -61,8 +62,7 @@ def remove_unused(module: ModuleOp) -> None:
     """Erases operations of the graph level whose results nobody uses."""
     for op in [op for op in module.walk(reverse=True) if _is_ours(op)]:
         if op.has_trait(Pure) and not op.has_trait(IsTerminator) and not any(r.uses for r in op.results):
-            op.detach()
-            op.erase()
+            Rewriter.erase_op(op)
 
 
 def _is_ours(op: Operation) -> bool:

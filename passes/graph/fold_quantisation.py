@@ -66,8 +66,7 @@ def _fold(network: g.NetworkOp, store: WeightStore) -> None:
             new = folder.folded(op)
             if new is not None:
                 op.result.replace_all_uses_with(new)
-                op.detach()
-                op.erase()
+                Rewriter.erase_op(op)
 
 
 # --- moving conversions out of the way ----------------------------------------------------------------------
@@ -88,8 +87,7 @@ def _sink(op: Operation) -> None:
     after = g.DequantizeOp(new.results[0], source.from_)
     _place(op, new, after)
     op.results[0].replace_all_uses_with(after.result)
-    op.detach()
-    op.erase()
+    Rewriter.erase_op(op)
 
 
 def _chooses(op: Operation, scale: g.ScaleAttr) -> bool:
@@ -126,8 +124,7 @@ def _hoist(op: Operation) -> None:
     _place(view, before, new)
     op.result.replace_all_uses_with(new.results[0])
     for old in (op, view):
-        old.detach()
-        old.erase()
+        Rewriter.erase_op(old)
     _hoist(before)
 
 

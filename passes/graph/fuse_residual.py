@@ -8,6 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i32
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from frustum.dialects.graph import BinaryOp, ConvOp, MatmulOp, is_integer, networks_of, shape_of
 
@@ -44,8 +45,7 @@ def fuse(addition: BinaryOp) -> None:
     assert isinstance(product, Product)
     take_in(product, addition, place, other)
     addition.results[0].replace_all_uses_with(product.results[0])
-    addition.detach()
-    addition.erase()
+    Rewriter.erase_op(addition)
 
 
 def takes_residual(addition: BinaryOp, place: int) -> bool:

@@ -10,6 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.foreign import is_foreign
@@ -40,8 +41,7 @@ class OutlineNetworks(ModulePass):
             for ops in gather(block).values():
                 outline([op for op in ops if not isinstance(op, g.WeightOp)])
             for weight in [op for op in block.ops if isinstance(op, g.WeightOp) and not op.result.uses]:
-                weight.detach()
-                weight.erase()
+                Rewriter.erase_op(weight)
 
 
 def layers_outside(module: ModuleOp) -> Iterator[Operation]:

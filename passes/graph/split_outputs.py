@@ -12,6 +12,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, MODEL_DTYPES, texts_of
@@ -61,8 +62,7 @@ def split(module: ModuleOp, layers: Layers, pieces: Sequence[Range]) -> None:
         whole.parent.insert_op_before(part, whole)
     module.attributes[CHAIN_INPUTS] = whole.input_names
     module.attributes[CHAIN_OUTPUTS] = whole.output_names
-    whole.detach()
-    whole.erase()
+    Rewriter.erase_op(whole)
 
 
 @dataclass(frozen=True, eq=False)

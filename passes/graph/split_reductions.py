@@ -9,6 +9,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.passes.analysis.layer import layer_of
@@ -64,8 +65,7 @@ def split(op: g.ReduceOp, limit: int) -> None:
         step.location = op.location
         block.insert_op_before(step, op)
     op.result.replace_all_uses_with(x)
-    op.detach()
-    op.erase()
+    Rewriter.erase_op(op)
 
 
 def op_reduces(op: g.ReduceOp, dimension: int) -> bool:
