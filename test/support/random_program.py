@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 from frustum.dialects.isa import program as p
+from frustum.dialects.isa.fields import (
+    BoxOf,
+    FieldKind,
+    Flag,
+    Mask,
+    Maybe,
+    OneOf,
+    Real,
+    Register,
+    Several,
+    Signed,
+    Unsigned,
+)
+from frustum.dialects.isa.format import FIELDS_OF_TYPE
 
 LOOP_SHARE = 0.2
 WAITS = (0, 0, 0, 1, 2, 2)
@@ -57,7 +71,7 @@ class Maker:
         return tuple(made)
 
     def instruction(self) -> p.Instruction:
-        make = self.random.choice([getattr(self, name) for name in dir(self) if name.startswith("make_")])
+        type_ = self.random.choice([each for each in FIELDS_OF_TYPE if each is not p.Barrier])
         common = {
             "stage": self.unsigned(6),
             "waits": tuple(self.wait() for _ in range(self.random.choice(WAITS))),
@@ -65,147 +79,28 @@ class Maker:
             "layer": self.below(5),
             "unit": self.below(3),
         }
-        instruction: p.Instruction = make(common)
+        fields = {field.name: self.value(field.kind) for field in FIELDS_OF_TYPE[type_]}
+        instruction: p.Instruction = type_(**fields, **common)
         return instruction
 
-    def make_copy(self, common: dict[str, Any]) -> p.Copy:
-        return p.Copy(
-            engine=self.random.choice(get_args(p.CopyEngine)),
-            src_view=self.pooled_view(),
-            dst_view=self.pooled_view(),
-            box=self.box(),
-            fill=self.maybe(self.real()),
-            multicast=self.flag(),
-            peer=self.maybe(self.pooled_affine()),
-            expand=self.maybe(self.unsigned(30)),
-            **common,
-        )
-
-    def make_conv(self, common: dict[str, Any]) -> p.Conv:
-        return p.Conv(
-            in_view=self.pooled_view(),
-            weight_view=self.pooled_view(),
-            bias_view=self.maybe(self.pooled_view()),
-            acc_view=self.maybe(self.pooled_view()),
-            out_view=self.pooled_view(),
-            box=self.box(),
-            channels=self.pooled_span(),
-            rows=self.pooled_span(),
-            cols=self.pooled_span(),
-            groups=self.unsigned(16),
-            accumulate=self.maybe(self.below(6)),
-            act=self.act(),
-            line_mode=self.random.choice(get_args(p.LineMode)),
-            table=self.maybe(self.unsigned(6)),
-            weight_zero_view=self.maybe(self.pooled_view()),
-            multiplier_view=self.maybe(self.pooled_view()),
-            residual_view=self.maybe(self.pooled_view()),
-            in_zero=self.signed(16),
-            out_zero=self.signed(16),
-            scales=self.scales(3),
-            **self.window(),
-            **common,
-        )
-
-    def make_line_buffer(self, common: dict[str, Any]) -> p.LineBuffer:
-        return p.LineBuffer(
-            mode=self.random.choice(get_args(p.RunMode)),
-            source=self.random.choice(get_args(p.LineSource)),
-            blocks=self.unsigned(32),
-            shift=self.unsigned(16),
-            second_shift=self.unsigned(16),
-            boundary=self.unsigned(32),
-            lines=self.unsigned(16),
-            padding=(self.unsigned(16), self.unsigned(16), 0, self.unsigned(16)),
-            discard=self.maybe((self.unsigned(32), self.unsigned(32), self.unsigned(32))),
-            **common,
-        )
-
-    def make_pool(self, common: dict[str, Any]) -> p.Pool:
-        return p.Pool(
-            kind=self.random.choice(p.POOL_KINDS),
-            **self.in_to_out(),
-            rows=self.pooled_span(),
-            cols=self.pooled_span(),
-            include_pad=self.flag(),
-            pad_low=(self.unsigned(16), 1),
-            pad_high=(0, self.unsigned(16)),
-            act=self.act(),
-            scales=self.scales(2),
-            **self.window(),
-            **common,
-        )
-
-    def make_unary(self, common: dict[str, Any]) -> p.Unary:
-        kind = self.random.choice(p.UNARY_KINDS)
-        values = {"alpha": self.real(), "beta": self.real(), "scales": self.scales(2)}
-        return p.Unary(kind=kind, **self.in_to_out(), **values, **common)
-
-    def make_binary(self, common: dict[str, Any]) -> p.Binary:
-        return p.Binary(
-            kind=self.random.choice(p.BINARY_KINDS),
-            a_view=self.pooled_view(),
-            b_view=self.pooled_view(),
-            out_view=self.pooled_view(),
-            box=self.box(),
-            act=self.act(),
-            scales=self.scales(3),
-            **common,
-        )
-
-    def make_softmax(self, common: dict[str, Any]) -> p.Softmax:
-        return p.Softmax(**self.in_to_out(), axis=self.below(4), scales=self.scales(2), **common)
-
-    def make_reduce(self, common: dict[str, Any]) -> p.Reduce:
-        return p.Reduce(
-            kind=self.random.choice(p.REDUCE_KINDS),
-            **self.in_to_out(),
-            axes=tuple(axis for axis in range(4) if self.flag()),
-            scale=self.real(),
-            accumulate=self.maybe(self.below(6)),
-            scales=self.scales(2),
-            **common,
-        )
-
-    def make_lrn(self, common: dict[str, Any]) -> p.Lrn:
-        return p.Lrn(
-            **self.in_to_out(),
-            channels=self.pooled_span(),
-            size=self.unsigned(32),
-            alpha=self.real(),
-            beta=self.real(),
-            bias=self.real(),
-            scales=self.scales(2),
-            **common,
-        )
-
-    def make_resize(self, common: dict[str, Any]) -> p.Resize:
-        return p.Resize(
-            mode=self.random.choice(p.RESIZE_MODES),
-            rounding=self.random.choice(p.ROUNDINGS),
-            **self.in_to_out(),
-            rows=self.pooled_span(),
-            cols=self.pooled_span(),
-            scale=(self.real(), self.real()),
-            offset=(self.real(), self.real()),
-            scales=self.scales(2),
-            **common,
-        )
-
-    def make_fetch(self, common: dict[str, Any]) -> p.Fetch:
-        return p.Fetch(page=self.unsigned(16), **common)
-
-    def make_table(self, common: dict[str, Any]) -> p.TableLoad:
-        return p.TableLoad(
-            src_view=self.pooled_view(),
-            bytes=self.unsigned(32),
-            entry=self.unsigned(6),
-            evicts=tuple(entry for entry in range(p.TABLE_ENTRIES) if self.random.random() < 0.1),
-            **common,
-        )
-
-    def make_wait(self, common: dict[str, Any]) -> p.Hold:
-        return p.Hold(engine=self.random.choice(p.ENGINES), **common)
+    def value(self, kind: FieldKind) -> Any:
+        """A value from the whole range of a field of this kind."""
+        match kind:
+            case Maybe():
+                return self.maybe(self.value(kind.kind))
+            case Several():
+                return tuple(self.value(kind.kind) for _ in range(kind.count))
+            case Unsigned():
+                return self.unsigned(kind.bits)
+            case Signed():
+                return self.signed(kind.bits)
+            case OneOf():
+                return self.random.choice(kind.words)
+            case Mask():
+                return tuple(bit for bit in range(kind.bits) if self.flag())
+            case Register():
+                return getattr(self, f"pooled_{kind.kind}")()
+        return {Flag: self.flag, Real: self.real, BoxOf: self.box}[type(kind)]()
 
     def affine(self) -> p.Affine:
         base = self.random.choice((0, self.signed(32), self.signed(64), self.signed(10)))
@@ -229,19 +124,11 @@ class Maker:
     def wait(self) -> p.Wait:
         return p.Wait(self.unsigned(11), self.random.choice(p.SCOPES), self.pooled_affine())
 
-    def act(self) -> p.Act | None:
-        return self.maybe(p.Act(self.random.choice(p.UNARY_KINDS), self.real(), self.real()))
+    def pooled_act(self) -> p.Act:
+        return p.Act(self.random.choice(p.UNARY_KINDS), self.real(), self.real())
 
-    def scales(self, count: int) -> tuple[p.Scale, ...] | None:
-        return self.maybe(tuple(p.Scale(self.random.random(), self.signed(32)) for _ in range(count)))
-
-    def in_to_out(self) -> dict[str, Any]:
-        return {"in_view": self.pooled_view(), "out_view": self.pooled_view(), "box": self.box()}
-
-    def window(self) -> dict[str, p.Pair]:
-        return {
-            name: (self.unsigned(16), self.unsigned(16)) for name in ("kernel", "strides", "dilations")
-        }
+    def pooled_scale(self) -> p.Scale:
+        return p.Scale(self.random.random(), self.signed(32))
 
     def pooled_affine(self) -> p.Affine:
         return self.random.choice(self.affines)
