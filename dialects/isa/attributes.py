@@ -27,6 +27,7 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.isa.program import (
+    DIMENSIONS,
     ELEMENTS,
     MAX_LOOPS,
     MEMORIES,
@@ -45,7 +46,6 @@ from frustum.dialects.isa.program import (
 )
 
 INDEX_NAMES = tuple(f"i{level}" for level in range(MAX_LOOPS))
-DIMENSIONS = 4
 Word = TypeVar("Word", bound=str)
 
 
@@ -354,7 +354,7 @@ def _one_of(parser: AttrParser, words: Sequence[Word]) -> Word:
 def _four(parser: AttrParser, values: Sequence[int]) -> Four:
     if len(values) != DIMENSIONS:
         parser.raise_error(f"expected {DIMENSIONS} integers, found {len(values)}")
-    return (values[0], values[1], values[2], values[3])
+    return tuple(values)
 
 
 # ------------------------------------------------------------------------------------------ checks

@@ -11,13 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
 
-from frustum.dialects.isa.values import Box
+from frustum.dialects.isa.values import DIMENSIONS, Box
 
 RegisterKind = Literal["affine", "view", "span", "act", "scale"]
 REGISTERS = 256
 """Entries of each register file."""
 REGISTER_BITS = 8
-DIMENSIONS = 4
 
 
 class Numbers(Protocol):

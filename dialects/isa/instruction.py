@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntegerAttr, StringAttr, UnitAttr, i32, i64
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Data, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, eq, irdl_op_definition, opt_prop_def, prop_def
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
@@ -108,7 +108,8 @@ def value_of(attribute: Attribute) -> Value:
         return True
     if isinstance(attribute, ArrayAttr):
         return tuple(value_of(a) for a in attribute.data)
-    return attribute.data  # type: ignore[attr-defined]  # all others are Data
+    assert isinstance(attribute, Data)
+    return attribute.data
 
 
 # ------------------------------------------------------------------------------------------ text

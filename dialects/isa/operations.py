@@ -31,7 +31,6 @@ from frustum.dialects.isa.instruction import (
     value_of,
 )
 
-DIMENSIONS = 4
 LOCAL: tuple[p.Memory, ...] = ("nram", "wram")
 ROUTES: dict[p.CopyEngine, frozenset[tuple[p.Memory, p.Memory]]] = {
     "gdma": frozenset({("dram", "sram"), ("sram", "dram")}),
@@ -379,7 +378,7 @@ class ResizeOp(Mapping):
 
 
 def check_axes(name: str, axes: Sequence[int]) -> None:
-    if not axes or any(not 0 <= axis < DIMENSIONS for axis in axes) or len(set(axes)) < len(axes):
+    if not axes or any(not 0 <= axis < p.DIMENSIONS for axis in axes) or len(set(axes)) < len(axes):
         raise VerifyException(f"'{name}': axes are different dimensions 0 to 3, found {list(axes)}")
 
 

@@ -18,6 +18,8 @@ from frustum.dialects.functions import words
 
 MAX_LOOPS = 6
 """Nesting depth of `repeat`."""
+DIMENSIONS = 4
+"""Of boxes and views: d0 to d3."""
 TABLE_ENTRIES = 64
 """Tables that an address cache can hold at a time, if they are small enough."""
 
