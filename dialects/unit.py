@@ -5,9 +5,9 @@ Operations: `unit` (a set of layers run as one), `yield` (its output).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, TypeAlias, cast, get_args
+from typing import ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
 from xdsl.ir import Attribute, Block, Data, Dialect, Region, SSAValue
@@ -32,6 +32,9 @@ from frustum.dialects.extents import Extents
 DIMENSIONS = 4
 
 Borders: TypeAlias = Literal["overlap", "exchange", "raster"]
+BORDERS: tuple[Borders, ...] = get_args(Borders)
+W = TypeVar("W", bound=str)
+V = TypeVar("V")
 
 
 def parse_ints(parser: AttrParser) -> tuple[int, ...]:
@@ -43,7 +46,21 @@ def parse_extents(parser: AttrParser) -> Extents:
     values = parse_ints(parser)
     if len(values) != DIMENSIONS:
         parser.raise_error(f"expected {DIMENSIONS} integers, found {len(values)}")
-    return (values[0], values[1], values[2], values[3])
+    return values
+
+
+def parse_named(parser: AttrParser, name: str, parse: Callable[[], V]) -> V:
+    """What follows a comma and its name."""
+    parser.parse_punctuation(",")
+    parser.parse_keyword(name)
+    return parse()
+
+
+def one_of(parser: AttrParser, words: tuple[W, ...]) -> W:
+    word = parser.parse_identifier()
+    if word not in words:
+        parser.raise_error(f"expected one of {', '.join(words)}, found {word}")
+    return words[words.index(word)]
 
 
 def ints(values: Sequence[int]) -> str:
@@ -81,13 +98,8 @@ class PartitionAttr(Data[Partition]):
         with parser.in_angle_brackets():
             parser.parse_keyword("tile")
             tile = parse_extents(parser)
-            parser.parse_punctuation(",")
-            parser.parse_keyword("clusters")
-            clusters = parser.parse_integer()
-            parser.parse_punctuation(",")
-            parser.parse_keyword("depth")
-            depth = parser.parse_integer()
-            found = Partition(tile, clusters, depth)
+            clusters = parse_named(parser, "clusters", parser.parse_integer)
+            found = Partition(tile, clusters, parse_named(parser, "depth", parser.parse_integer))
             while parser.parse_optional_punctuation(",") is not None:
                 found = parse_option(parser, found)
             return found
@@ -121,21 +133,17 @@ OPTIONS = ("borders", "trimmed", "bands", "again", "shared")
 
 def parse_option(parser: AttrParser, found: Partition) -> Partition:
     """One of the things that a partition says at its end."""
-    word = parser.parse_identifier()
-    if word == "trimmed":
-        return replace(found, trimmed=True)
-    if word == "shared":
-        return replace(found, shared=True)
-    if word == "bands":
-        return replace(found, bands=parser.parse_integer())
-    if word == "again":
-        return replace(found, again=parse_ints(parser))
-    if word != "borders":
-        parser.raise_error(f"expected one of {', '.join(OPTIONS)}, found {word}")
-    borders = parser.parse_identifier()
-    if borders not in get_args(Borders):
-        parser.raise_error(f"expected one of {', '.join(get_args(Borders))}, found {borders}")
-    return replace(found, borders=cast(Borders, borders))
+    match one_of(parser, OPTIONS):
+        case "bands":
+            return replace(found, bands=parser.parse_integer())
+        case "again":
+            return replace(found, again=parse_ints(parser))
+        case "borders":
+            return replace(found, borders=one_of(parser, BORDERS))
+        case "trimmed":
+            return replace(found, trimmed=True)
+        case _:
+            return replace(found, shared=True)
 
 
 class NamedUnit(IRDLOperation):

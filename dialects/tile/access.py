@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeVar, get_args
+from typing import Literal, TypeAlias, get_args
 
 from xdsl.ir import Data
 from xdsl.irdl import irdl_attr_definition
@@ -14,7 +13,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import Affine
-from frustum.dialects.unit import DIMENSIONS, ints, parse_extents, parse_ints
+from frustum.dialects.unit import DIMENSIONS, ints, one_of, parse_extents, parse_ints, parse_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +143,6 @@ Outer: TypeAlias = Literal["space", "channels"]
 Residency: TypeAlias = Literal["unit", "stream"]
 OUTER: tuple[Outer, ...] = get_args(Outer)
 RESIDENCY: tuple[Residency, ...] = get_args(Residency)
-W = TypeVar("W", bound=str)
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +170,10 @@ class MapAttr(Data[SubMap]):
         with parser.in_angle_brackets():
             parser.parse_keyword("extent")
             extent = parse_extents(parser)
-            cores = _named(parser, "cores", parser.parse_integer)
-            channels = _named(parser, "channels", parser.parse_integer)
-            outer = _named(parser, "outer", lambda: _one_of(parser, OUTER))
-            weights = _named(parser, "weights", lambda: _one_of(parser, RESIDENCY))
+            cores = parse_named(parser, "cores", parser.parse_integer)
+            channels = parse_named(parser, "channels", parser.parse_integer)
+            outer = parse_named(parser, "outer", lambda: one_of(parser, OUTER))
+            weights = parse_named(parser, "weights", lambda: one_of(parser, RESIDENCY))
             compact = parser.parse_optional_punctuation(",") is not None
             if compact:
                 parser.parse_keyword("compact")
@@ -196,17 +193,3 @@ class MapAttr(Data[SubMap]):
             )
         if not 0 <= self.data.cores < DIMENSIONS:
             raise VerifyException(f"cores names a dimension 0..3, found {self.data.cores}")
-
-
-def _named(parser: AttrParser, name: str, parse: Callable[[], V]) -> V:
-    """What follows a comma and its name."""
-    parser.parse_punctuation(",")
-    parser.parse_keyword(name)
-    return parse()
-
-
-def _one_of(parser: AttrParser, words: tuple[W, ...]) -> W:
-    word = parser.parse_identifier()
-    if word not in words:
-        parser.raise_error(f"expected one of {', '.join(words)}, found {word}")
-    return words[words.index(word)]

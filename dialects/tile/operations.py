@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -15,7 +16,7 @@ from xdsl.dialects.builtin import (
     f64,
     i64,
 )
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -36,6 +37,23 @@ from frustum.dialects.tile.access import Access, AccessAttr, MapAttr, SubMap, Te
 from frustum.dialects.tile.layers import LayerKind, from_attributes, to_attributes
 from frustum.dialects.tile.tile_type import Tile, TileType, tile_of
 from frustum.dialects.unit import Partition, PartitionAttr
+
+CARRIERS: dict[type, Callable[[Any], Attribute]] = {
+    int: lambda value: IntegerAttr(value, i64),
+    float: lambda value: FloatAttr(value, f64),
+    str: StringAttr,
+    StringAttr: lambda word: word,
+    tuple: lambda values: DenseArrayBase.from_list(i64, values),
+    Box: BoxAttr,
+    SubMap: MapAttr,
+    TensorView: ViewAttr,
+    Partition: PartitionAttr,
+}
+
+
+def carried(**values: Any) -> dict[str, Attribute]:
+    """The attributes that carry plain values, of those that are not None."""
+    return {name: CARRIERS[type(value)](value) for name, value in values.items() if value is not None}
 
 
 @irdl_op_definition
@@ -60,11 +78,7 @@ class LoadOp(IRDLOperation):
         super().__init__(
             operands=[source],
             result_types=[TileType(tile)],
-            properties={
-                "view": ViewAttr(view),
-                "region": BoxAttr(region),
-                "fill": None if fill is None else FloatAttr(fill, f64),
-            },
+            properties=carried(view=view, region=region, fill=fill),
         )
 
 
@@ -102,10 +116,8 @@ class ComputeOp(IRDLOperation):
             operands=[operands],
             result_types=[TileType(tile)],
             properties={
-                "kind": StringAttr(str(layer)),
-                "region": BoxAttr(region),
+                **carried(kind=str(layer), region=region, map=map),
                 "access": ArrayAttr([AccessAttr(a) for a in access]),
-                "map": MapAttr(map),
                 "params": to_attributes(layer),
             },
         )
@@ -140,14 +152,7 @@ class StoreOp(IRDLOperation):
     assembly_format = "$tile `to` $output `view` $view `region` $region attr-dict `:` type($tile)"
 
     def __init__(self, tile: SSAValue, output: int, view: TensorView, region: Box):
-        super().__init__(
-            operands=[tile],
-            properties={
-                "output": IntegerAttr(output, i64),
-                "view": ViewAttr(view),
-                "region": BoxAttr(region),
-            },
-        )
+        super().__init__(operands=[tile], properties=carried(output=output, view=view, region=region))
 
 
 @irdl_op_definition
@@ -162,7 +167,7 @@ class SendOp(IRDLOperation):
     assembly_format = "$tile `by` $by `region` $region attr-dict `:` type($tile)"
 
     def __init__(self, tile: SSAValue, by: int, region: Box):
-        super().__init__(operands=[tile], properties={"by": IntegerAttr(by, i64), "region": BoxAttr(region)})
+        super().__init__(operands=[tile], properties=carried(by=by, region=region))
 
     def verify_(self) -> None:
         if tile_of(self.tile).origin is None:
@@ -226,14 +231,14 @@ class MoveOp(IRDLOperation):
     ):
         super().__init__(
             operands=[source],
-            properties={
-                "output": IntegerAttr(output, i64),
-                "dims": DenseArrayBase.from_list(i64, dims),
-                "source_view": ViewAttr(source_view),
-                "target_view": ViewAttr(target_view),
-                "low": DenseArrayBase.from_list(i64, low),
-                "bound": DenseArrayBase.from_list(i64, bound),
-                "fill": None if fill is None else FloatAttr(fill, f64),
-                "partition": PartitionAttr(partition),
-            },
+            properties=carried(
+                output=output,
+                dims=dims,
+                source_view=source_view,
+                target_view=target_view,
+                low=low,
+                bound=bound,
+                fill=fill,
+                partition=partition,
+            ),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 from xdsl.ir import Data, SSAValue, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
@@ -13,8 +12,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.extents import Extents
 from frustum.dialects.isa.attributes import parse_affine
-from frustum.dialects.isa.program import Element, Starts
-from frustum.dialects.unit import DIMENSIONS, ints, parse_extents
+from frustum.dialects.isa.program import ELEMENTS, Element, Starts
+from frustum.dialects.unit import DIMENSIONS, ints, one_of, parse_extents
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class TileType(Data[Tile], TypeAttribute):
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Tile:
         with parser.in_angle_brackets():
-            element = parser.parse_identifier()
+            element = one_of(parser, ELEMENTS)
             parser.parse_punctuation(",")
             extents = parse_extents(parser)
             parser.parse_punctuation(",")
@@ -86,7 +85,7 @@ class TileType(Data[Tile], TypeAttribute):
                 if len(starts) != DIMENSIONS:
                     parser.raise_error(f"expected {DIMENSIONS} positions, found {len(starts)}")
                 origin = tuple(starts)
-            return Tile(cast(Element, element), extents, order, origin, ring, raster)
+            return Tile(element, extents, order, origin, ring, raster)
 
     def print_parameter(self, printer: Printer) -> None:
         t = self.data

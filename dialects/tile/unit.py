@@ -28,6 +28,7 @@ from xdsl.utils.exceptions import VerifyException
 from frustum.dialects.extents import Extents
 from frustum.dialects.isa.attributes import parse_affine
 from frustum.dialects.isa.program import MAX_LOOPS, Affine
+from frustum.dialects.tile.operations import carried
 from frustum.dialects.tile.tile_type import TileType, is_ring
 from frustum.dialects.unit import DIMENSIONS, NamedUnit, ints, parse_extents, parse_ints
 
@@ -135,15 +136,15 @@ class UnitOp(NamedUnit):
             operands=[inputs],
             result_types=[result_types],
             regions=[Region(Block(arg_types=[i.type for i in inputs]))],
-            properties={
-                "unit_name": StringAttr(unit_name),
-                "counts": DenseArrayBase.from_list(i64, counts),
-                "clusters": IntegerAttr(clusters, i64),
-                "depth": IntegerAttr(depth, i64),
-                "mode": mode,
-                "stopped_by": stopped_by,
-                "loops": None if loops == TILE_LOOPS else DenseArrayBase.from_list(i64, loops),
-            },
+            properties=carried(
+                unit_name=unit_name,
+                counts=counts,
+                clusters=clusters,
+                depth=depth,
+                mode=mode,
+                stopped_by=stopped_by,
+                loops=None if loops == TILE_LOOPS else loops,
+            ),
         )
 
     @property
@@ -184,9 +185,7 @@ class UnitOp(NamedUnit):
         body = parser.parse_region(arguments)
         properties = {
             "unit_name": unit_name,
-            "counts": DenseArrayBase.from_list(i64, counts),
-            "clusters": IntegerAttr(clusters, i64),
-            "depth": IntegerAttr(depth, i64),
+            **carried(counts=counts, clusters=clusters, depth=depth),
             **options,
         }
         return cls.create(

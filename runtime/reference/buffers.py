@@ -23,7 +23,7 @@ ROWS, COLUMNS = 2, 3
 
 
 @dataclass
-class Buffer:
+class TileBuffer:
     """A tile with an origin in the SRAM of one cluster, and what it holds."""
 
     tile: Tile
@@ -40,7 +40,7 @@ class Buffer:
         self.rows = np.full(self.tile.extents, NOTHING, np.int32)
 
     @classmethod
-    def joined(cls, tile: Tile, parts: Sequence[Buffer]) -> Buffer:
+    def joined(cls, tile: Tile, parts: Sequence[TileBuffer]) -> TileBuffer:
         """Parts one after the other along the channels."""
         whole = cls(tile)
         whole.values = np.concatenate([part.values for part in parts], 1)
@@ -99,7 +99,7 @@ class Buffer:
 
 
 @dataclass
-class Ring:
+class MarkedRing:
     """Some lanes (rows of a pass) around a ring of columns: values and, of each slot, row and column."""
 
     values: Array
@@ -112,11 +112,11 @@ class Ring:
 
 
 @dataclass
-class RasterBuffer(Buffer):
+class RasterBuffer(TileBuffer):
     """A tile with `raster` in the SRAM of one cluster (`dialects/tile/tile_type.py`)."""
 
-    kept: Ring = field(init=False)
-    fresh: Ring = field(init=False)
+    kept: MarkedRing = field(init=False)
+    fresh: MarkedRing = field(init=False)
     passed: int = -1
     """Passes along the rows before this one."""
     place: tuple[int, ...] = ()
@@ -126,8 +126,8 @@ class RasterBuffer(Buffer):
         assert raster is not None
         n, c, rows, columns = self.tile.extents
         poison = np.nan if dtype.kind != "i" else 0
-        self.kept = Ring(np.full((n, c, raster.kept, raster.columns), poison, dtype))
-        self.fresh = Ring(np.full((n, c, rows - raster.kept, columns), poison, dtype))
+        self.kept = MarkedRing(np.full((n, c, raster.kept, raster.columns), poison, dtype))
+        self.fresh = MarkedRing(np.full((n, c, rows - raster.kept, columns), poison, dtype))
 
     def move(self, indices: Sequence[int], cluster: int) -> None:
         """To this pass; rows of other images or channels are none of this one's."""
@@ -159,7 +159,7 @@ class RasterBuffer(Buffer):
             found[:, :, number] = ring.values[index]
         return found
 
-    def _slots(self, row: int, ranges: Ranges) -> tuple[Ring, int, tuple[Array, ...]]:
+    def _slots(self, row: int, ranges: Ranges) -> tuple[MarkedRing, int, tuple[Array, ...]]:
         """The ring of a row, how many passes back it was made, and where its positions lie there."""
         raster, rows = self.tile.raster, self.tile.extents[ROWS]
         assert raster is not None
@@ -177,6 +177,6 @@ class RasterBuffer(Buffer):
         return ring, -back, (near[0][:, None, None], near[1][:, None], np.full_like(slots, number), slots)
 
 
-def empty_buffer(tile: Tile) -> Buffer:
+def empty_buffer(tile: Tile) -> TileBuffer:
     """The buffer of a tile with an origin before anything is written."""
-    return Buffer(tile) if tile.raster is None else RasterBuffer(tile)
+    return TileBuffer(tile) if tile.raster is None else RasterBuffer(tile)

@@ -34,7 +34,7 @@ Watch = Callable[[Operation, Array], None]
 """Called with each layer and its result, in order."""
 
 
-class InputError(ValueError):
+class ArraysDoNotFit(ValueError):
     """The arrays given do not fit the network's inputs."""
 
 
@@ -136,7 +136,7 @@ def _for_device(array: Array, host: HostType | None, dtype: np.dtype[Any]) -> Ar
 
 
 def _checked(network: graph.NetworkOp, inputs: Mapping[str, Array]) -> list[Array]:
-    """The inputs in the network's order and types; raises InputError with everything that is wrong."""
+    """The inputs in the network's order and types; raises ArraysDoNotFit with everything that is wrong."""
     problems = [f"unknown input '{name}'" for name in inputs if name not in network.inputs]
     arrays = []
     hosts = _host_types(network)[: len(network.inputs)]
@@ -154,7 +154,7 @@ def _checked(network: graph.NetworkOp, inputs: Mapping[str, Array]) -> list[Arra
         else:
             arrays.append(_for_device(inputs[name], host, numpy_type(type_.element_type)))
     if problems:
-        raise InputError("; ".join(problems) + f" (inputs: {', '.join(network.inputs)})")
+        raise ArraysDoNotFit("; ".join(problems) + f" (inputs: {', '.join(network.inputs)})")
     return arrays
 
 

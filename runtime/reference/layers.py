@@ -74,7 +74,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Work:
+class TileWork:
     """One computation: the ranges to make of a map of size `bound`, from what."""
 
     ranges: Ranges
@@ -96,7 +96,7 @@ def _needed(axis: Axis | Whole, start: int, stop: int) -> Range:
     return low, low + axis.extent(stop - start)
 
 
-def compute(work: Work) -> Array:
+def compute(work: TileWork) -> Array:
     """The layer's result on the ranges, before it is rounded to the tile's type."""
     layer = work.layer
     is_product = isinstance(layer, ConvLayer)
@@ -113,8 +113,8 @@ def compute(work: Work) -> Array:
 
 
 @singledispatch
-def made(layer: LayerKind, work: Work) -> Array:
-    """What a kind of layer makes of real numbers, on the ranges of a `Work`."""
+def made(layer: LayerKind, work: TileWork) -> Array:
+    """What a kind of layer makes of real numbers, on the ranges of a `TileWork`."""
     raise AssertionError(f"no reference computes a layer {layer}")
 
 
@@ -122,7 +122,7 @@ def _activated(layer: LayerKind, result: Array) -> Array:
     return result if layer.act is None else kernels.unary(layer.act.kind, result, layer.act.alpha, layer.act.beta)
 
 
-def _real(work: Work, k: int) -> Held:
+def _real(work: TileWork, k: int) -> Held:
     """Operand k as numbers; integers without scales are only chosen among."""
     tile, scales = work.tiles[k], work.layer.scales
     if tile.values.dtype.kind != "i":
@@ -132,7 +132,7 @@ def _real(work: Work, k: int) -> Held:
     return replace(tile, values=kernels.integer.dequantize(tile.values, scales[k].scale, scales[k].zero))
 
 
-def _stored(work: Work, result: Array) -> Array:
+def _stored(work: TileWork, result: Array) -> Array:
     """Numbers as the integers that stand for them, where the result has integers."""
     scales = work.layer.scales
     if scales is None or work.element.kind != "i":
@@ -141,7 +141,7 @@ def _stored(work: Work, result: Array) -> Array:
 
 
 @made.register(ConvLayer)
-def _conv(p: ConvLayer, work: Work) -> Array:
+def _conv(p: ConvLayer, work: TileWork) -> Array:
     """Whole groups, or output channels of one group; `groups` 1 is the one group of all channels."""
     n, (start, stop), rows, columns = work.ranges
     group_outputs = work.bound[1] // p.groups
@@ -164,12 +164,12 @@ def _conv(p: ConvLayer, work: Work) -> Array:
     return result + _residual(work).astype(np.float32) if len(work.tiles) > 1 else result
 
 
-def _residual(work: Work) -> Array:
+def _residual(work: TileWork) -> Array:
     """What is added on the way out."""
     return work.tiles[1].read(work.needed(1))
 
 
-def _finished(p: ConvLayer, work: Work, acc: Array, vectors: dict[str, Array]) -> Array:
+def _finished(p: ConvLayer, work: TileWork, acc: Array, vectors: dict[str, Array]) -> Array:
     """Sums of products of integers as the layer's result; a residual is added in real numbers."""
     has_residual = len(work.tiles) > 1
     clip = (p.act.alpha, p.act.beta) if p.act and not has_residual else None
@@ -183,7 +183,7 @@ def _finished(p: ConvLayer, work: Work, acc: Array, vectors: dict[str, Array]) -
     return _stored(work, _activated(p, first + second))
 
 
-def _weights(p: ConvLayer, work: Work, batch: Range, outputs: Range) -> Array:
+def _weights(p: ConvLayer, work: TileWork, batch: Range, outputs: Range) -> Array:
     """Weights `[M, C, KH, KW]` of some output channels; one set per entry of d0 where these have their own."""
     flat, strides = work.tensors[0].reshape(-1), p.weight_strides
     sizes, starts = [outputs[1] - outputs[0], p.channels, *p.kernel], [outputs[0]]
@@ -196,7 +196,7 @@ def _weights(p: ConvLayer, work: Work, batch: Range, outputs: Range) -> Array:
 
 
 @made.register(PoolLayer)
-def _pool(p: PoolLayer, work: Work) -> Array:
+def _pool(p: PoolLayer, work: TileWork) -> Array:
     ranges = work.needed()
     if p.kind == "max":
         return kernels.max_pool(work.tiles[0].window(ranges, -np.inf), p.kernel, strides=p.strides,
@@ -206,7 +206,7 @@ def _pool(p: PoolLayer, work: Work) -> Array:
     return mean * np.float32(p.kernel[0] * p.kernel[1]) / _divisor(p, work, ranges)
 
 
-def _divisor(p: PoolLayer, work: Work, ranges: Ranges) -> Array:
+def _divisor(p: PoolLayer, work: TileWork, ranges: Ranges) -> Array:
     """How many positions of each window count, at least 1."""
     counts = []
     for d in (0, 1):
@@ -220,12 +220,12 @@ def _divisor(p: PoolLayer, work: Work, ranges: Ranges) -> Array:
 
 
 @made.register(ReduceLayer)
-def _reduce(p: ReduceLayer, work: Work) -> Array:
+def _reduce(p: ReduceLayer, work: TileWork) -> Array:
     return kernels.reduce(p.kind, work.tiles[0].read(work.needed()), p.axes)
 
 
 @made.register(LrnLayer)
-def _lrn(p: LrnLayer, work: Work) -> Array:
+def _lrn(p: LrnLayer, work: TileWork) -> Array:
     """Neighbouring channels count only inside the map, where the window's fill of 0 adds nothing."""
     start, stop = work.ranges[1]
     wide = work.tiles[0].window(work.needed())
@@ -234,7 +234,7 @@ def _lrn(p: LrnLayer, work: Work) -> Array:
 
 
 @made.register(ResizeLayer)
-def _resize(p: ResizeLayer, work: Work) -> Array:
+def _resize(p: ResizeLayer, work: TileWork) -> Array:
     tile = work.tiles[0]
     sizes, axes, ranges = [], [], list(work.ranges[:2])
     for d in (0, 1):
@@ -256,31 +256,31 @@ def _taps(axis: kernels.ResizedAxis, count: int, mode: str, rounding: str) -> Ra
 
 
 @made.register(SoftmaxLayer)
-def _softmax(p: SoftmaxLayer, work: Work) -> Array:
+def _softmax(p: SoftmaxLayer, work: TileWork) -> Array:
     axis = p.axis
     assert work.ranges[axis] == (0, work.bound[axis]), "a soft-max holds its whole axis"
     return kernels.softmax(work.tiles[0].read(work.needed()), axis)
 
 
 @made.register(UnaryLayer)
-def _unary(p: UnaryLayer, work: Work) -> Array:
+def _unary(p: UnaryLayer, work: TileWork) -> Array:
     return kernels.unary(p.kind, work.tiles[0].read(work.needed()), p.alpha, p.beta)
 
 
 @made.register(BinaryLayer)
-def _binary(p: BinaryLayer, work: Work) -> Array:
+def _binary(p: BinaryLayer, work: TileWork) -> Array:
     a, b = map(Held.read, work.tiles, map(work.needed, (0, 1)))
     return kernels.binary(p.kind, a, b)
 
 
 @made.register(ShuffleLayer)
-def _shuffle(p: ShuffleLayer, work: Work) -> Array:
+def _shuffle(p: ShuffleLayer, work: TileWork) -> Array:
     start, stop = work.ranges[1]
     return kernels.shuffle(work.tiles[0].read(work.needed()), p.groups)[:, start:stop]
 
 
 @made.register(PickLayer)
-def _pick(p: PickLayer, work: Work) -> Array:
+def _pick(p: PickLayer, work: TileWork) -> Array:
     steps = tuple(slice(None, None, step) for step in p.steps)
     return work.tiles[0].read(work.needed())[steps]
 

@@ -22,19 +22,19 @@ from frustum.dialects.module import TARGET
 from frustum.dialects.target import from_attribute
 from frustum.runtime.device.memory import DTYPES
 from frustum.runtime.kernels import Array, narrow
-from frustum.runtime.reference.buffers import Buffer, empty_buffer
-from frustum.runtime.reference.layers import Held, Ranges, Work, compute
+from frustum.runtime.reference.buffers import TileBuffer, empty_buffer
+from frustum.runtime.reference.layers import Held, Ranges, TileWork, compute
 
 
 @dataclass
-class Stored:
+class FillingTensor:
     """An output tensor as it fills; how often each element was stored."""
 
     values: Array
     times: Array
 
     @classmethod
-    def like(cls, value: SSAValue, dtype: np.dtype[Any]) -> Stored:
+    def like(cls, value: SSAValue, dtype: np.dtype[Any]) -> FillingTensor:
         shape = graph.shape_of(value)
         return cls(np.zeros(shape, dtype), np.zeros(shape, np.uint8))
 
@@ -63,19 +63,18 @@ def elements(view: tile.TensorView, ranges: Ranges, size: int) -> Array:
 
 
 def run_tiles(unit: tile.UnitOp, operands: Sequence[Any], constants: Mapping[SSAValue, Array]) -> list[Any]:
-    """The results of a unit: arrays, and of tiles that stay in SRAM a `Buffer` of each cluster.
+    """The results of a unit: arrays, and of tiles that stay in SRAM a `TileBuffer` of each cluster.
 
     `operands` are such too, `constants` the values of the weights in its body.
     """
     block = unit.body.block
     tensors = [result for result in unit.results if not isinstance(result.type, tile.TileType)]
-    outputs = {result.index: Stored.like(result, _dtype(result)) for result in tensors}
+    outputs = {result.index: FillingTensor.like(result, _dtype(result)) for result in tensors}
     arguments: dict[SSAValue, Any] = dict(zip(block.args, operands, strict=True))
     buffers = {value: given for value, given in arguments.items() if isinstance(value.type, tile.TileType)}
     clusters, places = _clusters(unit), _places(block.ops)
     for root in {root for root, _ in places.values()} - buffers.keys():
-        assert isinstance(root.type, tile.TileType)
-        buffers[root] = [empty_buffer(root.type.data) for _ in range(clusters)]
+        buffers[root] = [empty_buffer(tile.tile_of(root)) for _ in range(clusters)]
         for cluster, buffer in enumerate(buffers[root]):
             buffer.move((0, 0, 0, 0), cluster)
     places |= {value: (value, 0) for value in buffers}
@@ -92,13 +91,12 @@ def run_tiles(unit: tile.UnitOp, operands: Sequence[Any], constants: Mapping[SSA
             for result in unit.results]
 
 
-def side_by_side(op: tile.ConcatOp, parts: Sequence[Any]) -> list[Buffer]:
+def side_by_side(op: tile.ConcatOp, parts: Sequence[Any]) -> list[TileBuffer]:
     """Tiles of several units as one, of each cluster."""
-    assert isinstance(op.result.type, tile.TileType)
+    whole = tile.tile_of(op.result)
     for part in op.tiles:
-        assert isinstance(part.type, tile.TileType)
-        _check_part(part.type.data, op.result.type.data)
-    return [Buffer.joined(op.result.type.data, of_cluster) for of_cluster in zip(*parts, strict=True)]
+        _check_part(tile.tile_of(part), whole)
+    return [TileBuffer.joined(whole, of_cluster) for of_cluster in zip(*parts, strict=True)]
 
 
 def _dtype(tensor: SSAValue) -> np.dtype[Any]:
@@ -131,10 +129,10 @@ def _places(ops: Iterable[Operation]) -> dict[SSAValue, tuple[SSAValue, int]]:
             root, channel = found[op.result]
             for part in op.tiles:
                 assert part not in found, "a tile is an operand of two concatenations"
-                assert isinstance(part.type, tile.TileType) and isinstance(root.type, tile.TileType)
-                _check_part(part.type.data, root.type.data)
+                own = tile.tile_of(part)
+                _check_part(own, tile.tile_of(root))
                 found[part] = root, channel
-                channel += part.type.data.extents[1]
+                channel += own.extents[1]
     return found
 
 
@@ -161,8 +159,8 @@ class _Run:
     stay in their place, of the last tile otherwise."""
 
     tensors: dict[SSAValue, Any]
-    outputs: dict[int, Stored]
-    buffers: dict[SSAValue, list[Buffer]]
+    outputs: dict[int, FillingTensor]
+    buffers: dict[SSAValue, list[TileBuffer]]
     places: dict[SSAValue, tuple[SSAValue, int]]
     held: dict[tuple[SSAValue, int], Held] = field(default_factory=dict)
 
@@ -206,8 +204,8 @@ class _Run:
         result = np.zeros([high - low for low, high in ranges], np.float32)
         if result.size:
             access = [a.data for a in op.access.data]
-            work = Work(ranges, box.bound, [], access, [self.tensors[t] for t in op.tensors],
-                        op.layer, _element(op.result))
+            work = TileWork(ranges, box.bound, [], access, [self.tensors[t] for t in op.tensors],
+                        op.layer, DTYPES[tile.tile_of(op.result).element])
             tiles = [self.seen(t, work.needed(k), self.bound_of(t), cluster) for k, t in enumerate(op.tiles)]
             result = compute(replace(work, tiles=tiles))
         self.keep(op.result, ranges, result, box, cluster)
@@ -222,8 +220,7 @@ class _Run:
         return self.buffers[value][0].bound
 
     def keep(self, value: SSAValue, ranges: Ranges, values: Array, box: Box, cluster: int) -> None:
-        assert isinstance(value.type, tile.TileType)
-        kept = value.type.data
+        kept = tile.tile_of(value)
         if value in self.places:
             root, channel = self.places[value]
             self.buffers[root][cluster].bound = self.bound_of(root)
@@ -250,20 +247,9 @@ class _Run:
         if _is_empty(inside):
             inside = ((0, 0),) * len(dims)
         assert op.fill is not None or inside == wanted, "positions outside of the source need a fill"
-        there = Held(source[elements(op.source_view.data, inside, source.size)], inside, _four(bound))
+        there = Held(source[elements(op.source_view.data, inside, source.size)], inside, tuple(bound))
         moved = there.window(wanted, op.fill.value.data if op.fill else 0.0)
         self.outputs[op.output.value.data].put(op.target_view.data, tuple((0, size) for size in dims), moved)
-
-
-def _element(value: SSAValue) -> np.dtype[Any]:
-    """The numpy type of a tile's elements."""
-    assert isinstance(value.type, tile.TileType)
-    return DTYPES[value.type.data.element]
-
-
-def _four(values: Sequence[int]) -> tuple[int, int, int, int]:
-    n, c, h, w = values
-    return n, c, h, w
 
 
 def clipped(box: Box, indices: Sequence[int], cluster: int) -> Ranges:

@@ -24,7 +24,7 @@ from frustum.passes.analysis.layer.nest import (
     FORMS,
     RANK,
     SAME4,
-    Form,
+    DeviceForm,
     Layer,
     MapOperand,
     Move,
@@ -80,8 +80,8 @@ def moves_of(op: Operation) -> list[Move] | None:
     return build(op) if build else None
 
 
-def form_of(op: Operation) -> Form:
-    return FORMS.get(type(op), Form())
+def form_of(op: Operation) -> DeviceForm:
+    return FORMS.get(type(op), DeviceForm())
 
 
 def layer_of(op: Operation) -> Layer:

@@ -103,7 +103,7 @@ class Move:
 
 
 @dataclass
-class Form:
+class DeviceForm:
     """What an operation of the graph is on the device."""
 
     layer: Callable[[Any], Layer] | None = None
@@ -114,7 +114,7 @@ class Form:
     """It may share a unit with other layers: its tiles can be cut along images, rows and columns."""
 
 
-FORMS: dict[type[Operation], Form] = {}
+FORMS: dict[type[Operation], DeviceForm] = {}
 """Every operation that must end in a unit."""
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -123,7 +123,7 @@ def builds(op: type[Operation], *, shares: bool = False) -> Callable[[F], F]:
     """The function makes the layer of such operations."""
 
     def register(build: F) -> F:
-        form = FORMS.setdefault(op, Form())
+        form = FORMS.setdefault(op, DeviceForm())
         form.layer, form.shares = build, shares
         return build
 
@@ -134,7 +134,7 @@ def copies(op: type[Operation]) -> Callable[[F], F]:
     """The function makes the copies of such operations."""
 
     def register(build: F) -> F:
-        FORMS.setdefault(op, Form()).moves = build
+        FORMS.setdefault(op, DeviceForm()).moves = build
         return build
 
     return register

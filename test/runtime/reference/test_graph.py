@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr, UnknownLoc, bf1
 
 from frustum.dialects import graph
 from frustum.dialects.graph import ActAttr, tensor_type
-from frustum.runtime.reference.graph import InputError, ReferenceExecutor
+from frustum.runtime.reference.graph import ArraysDoNotFit, ReferenceExecutor
 
 NUMPY = {f32: np.dtype(np.float32), f16: np.dtype(np.float16), bf16: np.dtype(ml_dtypes.bfloat16)}
 
@@ -230,5 +230,5 @@ def test_an_input_may_be_an_output_and_an_output_may_come_twice():
 )
 def test_inputs_that_do_not_fit(inputs, message):
     module, executor = network(lambda builder, x: x, [X])
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ArraysDoNotFit, match=message):
         executor.run_graph(module, inputs)
