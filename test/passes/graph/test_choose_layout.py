@@ -23,7 +23,7 @@ from frustum.dialects.tile import FTile, TensorView, UnitOp
 from frustum.dialects.unit import UnitOp as GraphUnit
 from frustum.passes.analysis.project import Region
 from frustum.passes.analysis.unit_layers import BLOCK, LAYOUTS, view_in
-from frustum.passes.graph.choose_layout import MapCopy, ChooseLayout, Copies, Product, run_elements
+from frustum.passes.graph.choose_layout import ChooseLayout, Copies, MapCopy, Product, run_elements
 
 NETWORKS = ("inception", "residual", "grouped", "wide")
 ZERO = (Affine(),) * 4
