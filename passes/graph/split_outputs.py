@@ -21,8 +21,6 @@ from frustum.passes.analysis.module import element_bytes, free_name, layer_name
 from frustum.passes.analysis.series import Range, Series, at_outputs, pieces_of
 from frustum.passes.graph.own_outputs import own_outputs
 
-"""Module attributes of several networks that are one: the inputs and outputs of the whole, in order."""
-
 
 @dataclass(frozen=True)
 class SplitOutputs(ModulePass):

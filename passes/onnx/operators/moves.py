@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from xdsl.ir import SSAValue
 
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.graph import ConcatOp, PadOp, SliceOp, bounds, shape_of, tensor_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result, check_size
@@ -110,7 +111,7 @@ def split(node: Node) -> Result:
     sizes = node.ints("split", 1)
     if sizes is None:
         count = node.get("num_outputs", len(node.proto.output))
-        size = -(-shape[axis] // count)
+        size = ceil_div(shape[axis], count)
         sizes = tuple(min(size, shape[axis] - index * size) for index in range(count))
     if sum(sizes) != shape[axis] or min(sizes) < 0:
         raise Refused(f"parts of {sizes} do not make up an extent of {shape[axis]}")

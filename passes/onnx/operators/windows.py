@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.graph import ConcatOp, ConvOp, PadOp, PoolOp, ReduceOp, ScaleAttr, SliceOp, shape_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
@@ -157,7 +158,7 @@ def resolve_pads(node: Node, plane: Ints, kernel: Ints, strides: Ints, dilations
         raise Refused(f"auto_pad is '{auto_pad}'")
     low, high = [], []
     for extent, size, stride, dilation in zip(plane, kernel, strides, dilations, strict=True):
-        count = -(-extent // stride)
+        count = ceil_div(extent, stride)
         total = max(0, (count - 1) * stride + dilation * (size - 1) + 1 - extent)
         low.append(total // 2 if auto_pad == "SAME_UPPER" else total - total // 2)
         high.append(total - low[-1])
@@ -181,7 +182,7 @@ LARGEST_WINDOW = 4096
 def ceil_pad(extent: int, kernel: int, stride: int, dilation: int, low: int, high: int) -> int:
     """What ceil_mode adds after the padding: enough for a last window that starts inside extent and low pad."""
     span = dilation * (kernel - 1) + 1
-    count = -(-(extent + low + high - span) // stride) + 1
+    count = ceil_div(extent + low + high - span, stride) + 1
     if (count - 1) * stride >= extent + low:
         count -= 1
     return max(0, (count - 1) * stride + span - extent - low - high)
