@@ -232,5 +232,4 @@ def view_of(value: SSAValue | None, usual: TensorView) -> TensorView:
     if layout == "nchw":
         return usual
     assert value is not None
-    n, c, h, w = shape_of(value)
-    return view_in(layout, (n, c, h, w))
+    return view_in(layout, shape_of(value))

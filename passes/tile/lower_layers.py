@@ -108,21 +108,23 @@ class Body:
         op, layer = self.layers.ops[j], self.layers.layers[j]
         operands = [self.operand(j, k) for k in range(len(layer.maps))]
         made = self.concat(j, operands) if layer.kind.is_place else self.compute(j, operands)
-        made.location = op.location
-        self.inside.block.add_op(made)
-        self.tiles[j] = made.results[0]
+        self.tiles[j] = self.put(made, op).results[0]
         if j in self.results.kept:
             self.sends(j)
 
+    def put(self, made: Operation, of: Operation) -> Operation:
+        """Append what is made for a layer."""
+        made.location = of.location
+        self.inside.block.add_op(made)
+        return made
+
     def operand(self, j: int, k: int) -> SSAValue:
         """The tile of operand k of layer j."""
-        number = self.layers.number_of(self.layers.sources[j][k])
+        source = self.layers.sources[j][k]
+        number = self.layers.number_of(source)
         if number not in self.tiles:
-            source = self.layers.sources[j][k]
-            is_resident = source.input is not None and self.layers.inputs[source.input].resident
-            self.tiles[number] = (
-                self.inside.values[source.value] if is_resident else self.load(number, self.layers.ops[j])
-            )
+            stays = source.input is not None and self.layers.inputs[source.input].resident
+            self.tiles[number] = self.inside.values[source.value] if stays else self.load(number, self.layers.ops[j])
         return self.tiles[number]
 
     def load(self, number: int, reader: Operation) -> SSAValue:
@@ -131,9 +133,7 @@ class Body:
         view = view_of(self.inside.outer.get(own.value), own.view)
         view = replace(view, offset=view.offset + own.first_column * view.strides[COLUMNS])
         loaded = t.LoadOp(self.inside.tensor(own.value), view, region.box(own.dims), self.tile(number))
-        loaded.location = reader.location
-        self.inside.block.add_op(loaded)
-        return loaded.result
+        return self.put(loaded, reader).results[0]
 
     def compute(self, j: int, tiles: list[SSAValue]) -> Operation:
         op, layer = self.layers.ops[j], self.layers.layers[j]
@@ -169,18 +169,14 @@ class Body:
         placed = replace(whole, extents=replaced(whole.extents, 1, operand.dims[1]))
         box = region.box(operand.dims)
         made = t.ComputeOp(layer.kind, [tile], box, [SAME4], plan.map, placed)
-        made.location = self.layers.ops[j].location
-        self.inside.block.add_op(made)
-        return made.result
+        return self.put(made, self.layers.ops[j]).results[0]
 
     def sends(self, j: int) -> None:
         """What other clusters need of a kept map."""
         if not any(readers for n, readers in self.results.readers.items() if self.results.layers[n] == j):
             return
         for by, region in self.results.kept[j][1].sends():
-            sent = t.SendOp(self.tiles[j], by, region)
-            sent.location = self.layers.ops[j].location
-            self.inside.block.add_op(sent)
+            self.put(t.SendOp(self.tiles[j], by, region), self.layers.ops[j])
 
     def stores(self) -> None:
         """What leaves the unit for DRAM."""
@@ -189,8 +185,7 @@ class Body:
             layer, region = self.layers.layers[j], self.projection.stores[self.layers.stored.index(j)]
             view = view_of(self.lowered.results[number], layer.out_view)
             stored = t.StoreOp(self.tiles[j], number, view, region.box(layer.out_dims))
-            stored.location = self.layers.ops[j].location
-            self.inside.block.add_op(stored)
+            self.put(stored, self.layers.ops[j])
 
     # ------------------------------------------------------------ tiles
 

@@ -18,8 +18,8 @@ class TileLoops:
     """`loops` over tiles (the dimension, if it is one's own, and passes), the first `shared` of them around all sweeps;
     `levels`: tile indices as affines of these; `bodies`: of the loops, the program's own first."""
 
-    def __init__(self, unit: t.UnitOp):
-        self.unit = unit
+    def __init__(self, unit: t.UnitOp, clusters: int):
+        self.unit, self.clusters = unit, clusters
         self.deepest_copies: int = unit.depth.value.data
         counts, swept = unit.tile_counts, (ROWS, COLUMNS) if unit.sweeps else ()
         self.loops: list[tuple[int | None, int]] = [

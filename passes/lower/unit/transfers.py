@@ -38,7 +38,7 @@ from frustum.passes.lower.unit.raster import parts_of
 from frustum.passes.lower.unit.tile_loops import TileLoops
 
 
-def load(loops: TileLoops, op: t.LoadOp, source: Window, placed: Placed, depth: int, tags: Tags, clusters: int) -> None:
+def load(loops: TileLoops, op: t.LoadOp, source: Window, placed: Placed, depth: int, tags: Tags) -> None:
     """A tile's region from DRAM, in the body of the loop that moves it or its buffer."""
     view, size = source.view(op.view.data), ELEMENT_BYTES[placed.element]
 
@@ -46,7 +46,7 @@ def load(loops: TileLoops, op: t.LoadOp, source: Window, placed: Placed, depth: 
         moved = isa.Copy(
             engine="gdma", src_view=dram_view(own.element, view, part.start, size), dst_view=own.view(part.start),
             box=part.box, fill=None if op.fill is None else op.fill.value.data,
-            multicast=is_shared(placed.start, clusters),
+            multicast=is_shared(placed.start, loops.clusters),
         )  # fmt: skip
         return isa.emit(moved, source.buffer, own.buffer, stage=stage, **tags)
 
@@ -110,7 +110,7 @@ def by_blocks(
 
 
 def hold(
-    loops: TileLoops, op: t.ComputeOp, tensors: Mapping[SSAValue, Window], site: Site, clusters: int, *, always: bool
+    loops: TileLoops, op: t.ComputeOp, tensors: Mapping[SSAValue, Window], site: Site, *, always: bool
 ) -> tuple[WeightSource | None, dict[str, Placed]]:
     """The weights of a layer (in SRAM, or to be streamed later), and by name what else it has per output channel;
     `always`: in SRAM even where each piece is used once."""
@@ -124,7 +124,7 @@ def hold(
         placed, depth = packed(source, start, extent), loops.depth_of(start)
         alloc = allocate(placed, "sram", loops.copies(depth))
         box = Box(start, extent, source.bound)
-        copy = copied("gdma", source, placed, box, site.tags, multicast=is_shared(start, clusters))
+        copy = copied("gdma", source, placed, box, site.tags, multicast=is_shared(start, loops.clusters))
         loops.bodies[depth].add_ops([alloc, copy])
         return placed
 

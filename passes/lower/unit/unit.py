@@ -36,8 +36,7 @@ class UnitLowering:
 
     def __init__(self, program: ProgramBody, unit: t.UnitOp):
         self.program, self.unit, self.target = program, unit, program.target
-        self.clusters = self.target.chip.clusters
-        self.loops = TileLoops(unit)
+        self.loops = TileLoops(unit, self.target.chip.clusters)
         self.number = program.names.unit(unit, math.prod(unit.tile_counts))
         self.first_layer = len(program.names.layers)
         self.numbers: dict[Operation, int] = {}
@@ -77,7 +76,7 @@ class UnitLowering:
         for i, layer in enumerate(layers):
             if layer not in holds:
                 site, always = self.site(self.first_layer + i), self.program.hold
-                holds[layer] = hold(self.loops, layer, self.tensors, site, self.clusters, always=always)
+                holds[layer] = hold(self.loops, layer, self.tensors, site, always=always)
         self.stage = self.loops.inner_stage()
         placed = prefetch.put_ahead(body, loads, self.stage, in_parts=streams(holds))
         self.stage = max(self.stage, 1) if loads else self.stage
@@ -116,7 +115,7 @@ class UnitLowering:
         depth = max(self.loops.depth_of(placed.start), self.program.homes[op.result].depth)
         reader = next((i for i, layer in enumerate(layers) if op.result in layer.operands), 0)
         tags = self.tags(self.first_layer + reader)
-        load(self.loops, op, self.tensors[op.source], placed, depth, tags, self.clusters)
+        load(self.loops, op, self.tensors[op.source], placed, depth, tags)
 
     def after_layer(self, op: Operation) -> None:
         """What is done with tiles that are there."""
@@ -201,7 +200,7 @@ class UnitLowering:
         source, result = self.tensors[op.source], self.unit.results[op.output.value.data]
         number = self.number_of(op, "move")
         target = self.program.declared.buffers[result]
-        self.loops.innermost.add_ops(lower_move(op, source, target, self.clusters, self.tags(number)))
+        self.loops.innermost.add_ops(lower_move(op, source, target, self.loops.clusters, self.tags(number)))
 
 
 def streams(holds: Holds) -> bool:
