@@ -234,6 +234,8 @@ def on_grid(layer: Layer, region: Region, *, is_inside: bool) -> Region:
     if is_inside:
         region = region.at(1, Affine(), layer.out_dims[1])
     beyond = [start.base % grid_of(layer, d) for d, start in enumerate(region.start)]
+    if not any(beyond):
+        return region
     return Region.of(
         (start + -more, extent + more) for (start, extent), more in zip(region.parts, beyond, strict=True)
     )
@@ -271,7 +273,7 @@ def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Proj
             regions = [rolling(r, own.maps[k], own.count, d) for r, k in zip(regions, numbers, strict=True)]
         return tuple(regions)
 
-    count, trimmed = len(unit.layers), replace(partition, trimmed=partition.trimmed and not is_raster)
+    count, trimmed = len(unit.layers), replace(partition, trimmed=False) if is_raster else partition
     outputs = rolled(plain.outputs, range(count))
     return Projection(
         outputs,
