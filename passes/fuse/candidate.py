@@ -11,26 +11,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from xdsl.ir import Operation, OpResult, SSAValue
+from xdsl.ir import Block, Operation, OpResult, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.extents import Extents, replaced
+from frustum.dialects.extents import Extents, ceil_div, replaced
 from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer, PoolLayer, SubMap
 from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project, tile_counts
 from frustum.passes.fuse.operators import Operator, operators_of
-from frustum.passes.plan.cost import CutUnit, tile_bytes, vector_bytes, weight_bytes
+from frustum.passes.plan.cost import CutUnit, stored_bytes, tile_bytes, vector_bytes, weight_bytes
 from frustum.passes.plan.network.optimal import NetworkPlan, OptimalOptions, plan_runs
 from frustum.passes.plan.tile_search import ORDER, exhaust
 from frustum.passes.plan.unit import Budget, UnitPlan, alignment, candidates, plan_unit
 
-__all__ = ["Candidate", "Limits", "Operator"]
+__all__ = ["Candidate", "GrowthLimits", "Operator"]
 
 
 Cut = Literal["whole", "cores", "time"]
@@ -38,7 +38,7 @@ Cut = Literal["whole", "cores", "time"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class GrowthLimits:
     """What remedies have made smaller: images in a unit map, and how often the unit map that growth wants is halved;
     how often each layer's sub-map is; how Cout is cut."""
 
@@ -64,7 +64,7 @@ class Candidate:
 
     layers: UnitLayers
     target: Target
-    limits: Limits
+    limits: GrowthLimits
     outputs: int = 1
     """Results that are read outside."""
     blocks: frozenset[int] = frozenset()
@@ -101,19 +101,8 @@ class Candidate:
 
     @cached_property
     def _halvings(self) -> list[Projection]:
-        """Unit maps that growth may want: each cluster's share of all images, then halves of it along N, H and W as
-        long as every core still has an output position."""
-        whole = next(candidates(self.layers, self.target.chip.clusters, self.limits.maps))
-        n, _, h, w = alignment(self.layers)
-        found: list[Projection] = []
-        for tile in exhaust(whole.tile, (min(n, whole.tile[0]), whole.tile[1], h, w)):
-            if found and tile[0] * tile[2] * tile[3] < self.cores:
-                break
-            try:
-                found.append(project(self.layers, replace(whole, tile=tile, depth=1), self.target.chip.clusters))
-            except Unprojectable:
-                continue
-        return found
+        """Unit maps that growth may want, from the largest on."""
+        return unit_maps(self.layers, self.limits.maps, self.target)
 
     @cached_property
     def wanted(self) -> Projection | None:
@@ -132,9 +121,8 @@ class Candidate:
     def may_overwrite(self) -> bool:
         """Every output position needs the same position of one input alone, and takes no more bytes: the output may
         lie where the input was."""
-        reads = [access for layer in self.layers.layers for m in layer.maps for access in (m.access,)]
         inputs = {source.value for sources in self.layers.sources for source in sources if source.layer is None}
-        return all(access == SAME4 for access in reads) and len(inputs) == 1
+        return len(inputs) == 1 and all(m.access == SAME4 for layer in self.layers.layers for m in layer.maps)
 
     @cached_property
     def wanted_sub_map_bytes(self) -> int:
@@ -144,13 +132,10 @@ class Candidate:
 
     def _sub_maps(self, halvings: int) -> list[tuple[int, int]]:
         """Bytes of input and output of each layer's sub-map."""
-        found = []
         regions = self.wanted.outputs if self.wanted else ()
-        for layer, region in zip(self.layers.layers, regions, strict=self.wanted is not None):
-            if not layer.kind.is_place:
-                submap = SubMap(halved(core_share(region.extent, layer, self.cores), layer, halvings), 1)
-                found.append((piece_input_bytes(layer, submap), piece_output_bytes(layer, submap)))
-        return found
+        shares = zip(self.layers.layers, regions, strict=self.wanted is not None)
+        parts = [(x, core_share(region.extent, x, self.cores)) for x, region in shares if not x.kind.is_place]
+        return [piece_bytes(x, SubMap(halved(part, x, halvings), 1)) for x, part in parts]
 
     @cached_property
     def weights(self) -> tuple[Weights, ...]:
@@ -158,15 +143,12 @@ class Candidate:
         return tuple(self._weights_of(layer) for layer in self.layers.layers if not layer.kind.is_place)
 
     def _weights_of(self, layer: Layer) -> Weights:
-        def held(channels: int) -> int:
-            return weight_bytes(layer, channels) + vector_bytes(layer, channels)
-
-        channels, group = layer.out_dims[1], held(1)
+        channels, group = layer.out_dims[1], channel_bytes(layer, 1)
         if self.limits.cout != "whole":
-            channels = -(-channels // self.cores)
-        if self.limits.cout == "time" and group <= self.wram_bytes // 2 < held(channels):
+            channels = ceil_div(channels, self.cores)
+        if self.limits.cout == "time" and group <= self.wram_bytes // 2 < channel_bytes(layer, channels):
             channels = self.wram_bytes // 2 // group
-        return Weights(held(channels), group)
+        return Weights(channel_bytes(layer, channels), group)
 
     @property
     def sub_weight_bytes(self) -> int:
@@ -176,11 +158,12 @@ class Candidate:
     @property
     def adjacent_weight_bytes(self) -> int:
         """The most that two sub-maps need that follow each other, of layers behind each other."""
-        return max((a + b for a, b in self._and_next([w.sub_map for w in self.weights])), default=0)
+        return max((w.sub_map + after for w, after in self._weights_and_next), default=0)
 
-    def _and_next(self, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Each layer's size and the next one's; of the last one's next: nothing."""
-        return zip(sizes, [*sizes[1:], 0], strict=True)
+    @property
+    def _weights_and_next(self) -> Iterator[tuple[Weights, int]]:
+        """Each layer's weights, and what the next layer's sub-map needs; behind the last one: nothing."""
+        return zip(self.weights, [*(w.sub_map for w in self.weights[1:]), 0], strict=True)
 
     # --- the unit map --------------------------------------------------------------------------------------
 
@@ -196,7 +179,8 @@ class Candidate:
     @cached_property
     def is_small(self) -> bool:
         """Small-map mode: each cluster's part of a whole map is in SRAM at once."""
-        return is_small(self.layers, self.planned, self.target)
+        counts = tile_counts(self.layers.out.out_dims, self.planned.partition, self.target.chip.clusters)
+        return math.prod(counts[1:]) == 1
 
     @cached_property
     def maps(self) -> int:
@@ -233,38 +217,26 @@ class Candidate:
     @cached_property
     def store_bytes(self) -> int:
         """The most that a sub-map's output and the weights of the next layer take together."""
-        following = (after for _, after in self._and_next([w.sub_map for w in self.weights]))
-        return max((written + after for (_, written), after in zip(self._pieces, following, strict=True)), default=0)
+        pairs = zip(self._pieces, self._weights_and_next, strict=True)
+        return max((written + after for (_, written), (_, after) in pairs), default=0)
 
     @cached_property
     def _pieces(self) -> tuple[tuple[int, int], ...]:
         """Bytes of input and output of each layer's sub-map."""
-        return tuple(
-            (piece_input_bytes(layer, submap), piece_output_bytes(layer, submap))
-            for layer, submap in zip(self.layers.layers, self.planned.maps, strict=True)
-            if submap is not None
-        )
+        pairs = zip(self.layers.layers, self.planned.maps, strict=True)
+        return tuple(piece_bytes(layer, submap) for layer, submap in pairs if submap is not None)
 
     # --- DRAM ----------------------------------------------------------------------------------------------
 
     @cached_property
     def runs(self) -> NetworkPlan | None:
-        """The unit in runs that move fewer DRAM bytes than one unit map after the other through all layers; None where
-        there are none."""
-        if self.plan is not None and self.plan.dram_bytes - self.stored_bytes <= self.once_bytes:
-            return None  # nothing is loaded twice
-        outputs = outputs_of(self.layers.ops)
-        sram_bytes = int(self.sram_bytes * self.options.sram)
-        found = plan_runs(self.layers.ops, outputs, self.target, sram_bytes, self.options.borders)
-        if found is None or self.plan is None or found.dram_bytes >= self.plan.dram_bytes:
-            return found if self.plan is None else None
-        other = plan_unit(self.layers, self.target, Budget(self.sram_bytes, self.maps))
-        return found if other is None or found.dram_bytes < other.dram_bytes else None
+        """The runs of the unit, where these move fewer bytes than one unit map after the other through all layers."""
+        return cheaper_runs(self)
 
     @property
     def stored_bytes(self) -> int:
         """From SRAM to DRAM: the output."""
-        return math.prod(self.layers.out.out_dims) * self.layers.out.out_bytes
+        return stored_bytes(self.layers.out)
 
     @cached_property
     def loaded_bytes(self) -> int:
@@ -275,17 +247,7 @@ class Candidate:
     @cached_property
     def once_bytes(self) -> int:
         """From DRAM to SRAM if every input and every weight were loaded once."""
-        inputs: dict[SSAValue, int] = {}  # two layers may see a different part of the same map
-        for layer, sources in zip(self.layers.layers, self.layers.sources, strict=True):
-            for operand, source in zip(layer.maps, sources, strict=True):
-                if source.layer is None:
-                    size = math.prod(operand.dims) * operand.element_bytes
-                    inputs[source.value] = max(size, inputs.get(source.value, 0))
-        weights = sum(
-            weight_bytes(layer, layer.out_dims[1]) + vector_bytes(layer, layer.out_dims[1])
-            for layer in self.layers.layers
-        )
-        return sum(inputs.values()) + weights
+        return once_bytes(self.layers)
 
     # --- the layers ----------------------------------------------------------------------------------------
 
@@ -293,33 +255,26 @@ class Candidate:
     def operators(self) -> tuple[Operator, ...]:
         return operators_of(self.layers)
 
+    @property
+    def _kernels(self) -> Iterator[Operation | Block]:
+        """What makes the weights of each convolution."""
+        return (op.w.owner for op in self.layers.ops if isinstance(op, g.ConvOp))
+
     @cached_property
     def computed_weights(self) -> int:
         """Convolutions whose weights are no constant of the network."""
-        return sum(
-            isinstance(op, g.ConvOp) and not isinstance(op.w.owner, g.WeightOp) for op in self.layers.ops
-        )
+        return sum(not isinstance(made, g.WeightOp) for made in self._kernels)
 
     @cached_property
     def shared_weights(self) -> int:
         """Convolutions whose weights are used by another layer of the network too."""
-        return sum(
-            isinstance(op, g.ConvOp)
-            and isinstance(op.w.owner, g.WeightOp)
-            and self.weight_users.get(op.w.owner.key.data, 1) > 1
-            for op in self.layers.ops
-        )
+        keys = [made.key.data for made in self._kernels if isinstance(made, g.WeightOp)]
+        return sum(self.weight_users.get(key, 1) > 1 for key in keys)
 
     @cached_property
     def borders(self) -> tuple[int, int]:
         """How far kernels reach beyond their strides, summed: rows, columns.  Layers of whole blocks do not count."""
-        rows = columns = 0
-        for j, (op, layer) in enumerate(zip(self.layers.ops, self.layers.layers, strict=True)):
-            p = layer.kind
-            if isinstance(op, g.ConvOp | g.PoolOp) and isinstance(p, ConvLayer | PoolLayer) and j not in self.blocks:
-                reach = [(k - 1) * d + 1 - s for k, d, s in zip(p.kernel, p.dilations, p.strides, strict=True)]
-                rows, columns = rows + reach[0], columns + reach[1]
-        return rows, columns
+        return borders_of(self.layers, self.blocks)
 
     # --- smaller -------------------------------------------------------------------------------------------
 
@@ -351,6 +306,46 @@ class Candidate:
         return replace(self, limits=replace(self.limits, **limits))
 
 
+def unit_maps(unit: UnitLayers, maps: int, target: Target) -> list[Projection]:
+    """Each cluster's share of so many images, then halves of it along N, H and W as long as every core still has an
+    output position."""
+    clusters, cores = target.chip.clusters, target.cluster.cores
+    whole = next(candidates(unit, clusters, maps))
+    n, _, h, w = alignment(unit)
+    found: list[Projection] = []
+    for tile in exhaust(whole.tile, (min(n, whole.tile[0]), whole.tile[1], h, w)):
+        if found and tile[0] * tile[2] * tile[3] < cores:
+            break
+        try:
+            found.append(project(unit, replace(whole, tile=tile, depth=1), clusters))
+        except Unprojectable:
+            continue
+    return found
+
+
+def cheaper_runs(unit: Candidate) -> NetworkPlan | None:
+    """The unit in runs that move fewer DRAM bytes than its plan; None where there are none."""
+    if unit.plan is not None and unit.plan.dram_bytes - unit.stored_bytes <= unit.once_bytes:
+        return None  # nothing is loaded twice
+    ops, sram_bytes = unit.layers.ops, int(unit.sram_bytes * unit.options.sram)
+    found = plan_runs(ops, outputs_of(ops), unit.target, sram_bytes, unit.options.borders)
+    if found is None or unit.plan is None or found.dram_bytes >= unit.plan.dram_bytes:
+        return found if unit.plan is None else None
+    other = plan_unit(unit.layers, unit.target, Budget(unit.sram_bytes, unit.maps))
+    return found if other is None or found.dram_bytes < other.dram_bytes else None
+
+
+def borders_of(unit: UnitLayers, blocks: Collection[int]) -> tuple[int, int]:
+    """How far kernels reach beyond their strides, summed over rows, columns; without the layers `blocks`."""
+    rows = columns = 0
+    for j, (op, layer) in enumerate(zip(unit.ops, unit.layers, strict=True)):
+        p = layer.kind
+        if isinstance(op, g.ConvOp | g.PoolOp) and isinstance(p, ConvLayer | PoolLayer) and j not in blocks:
+            reach = [(k - 1) * d + 1 - s for k, d, s in zip(p.kernel, p.dilations, p.strides, strict=True)]
+            rows, columns = rows + reach[0], columns + reach[1]
+    return rows, columns
+
+
 def outputs_of(ops: Sequence[Operation]) -> list[OpResult]:
     """Results that are read outside (or by nobody)."""
     inside = set(ops)
@@ -358,30 +353,40 @@ def outputs_of(ops: Sequence[Operation]) -> list[OpResult]:
     return [r for r in results if not r.uses or any(use.operation not in inside for use in r.uses)]
 
 
+def once_bytes(unit: UnitLayers) -> int:
+    """Bytes of every input of a unit and of every weight, each once."""
+    inputs: dict[SSAValue, int] = {}  # two layers may see a different part of the same map
+    for layer, sources in zip(unit.layers, unit.sources, strict=True):
+        for operand, source in zip(layer.maps, sources, strict=True):
+            if source.layer is None:
+                size = math.prod(operand.dims) * operand.element_bytes
+                inputs[source.value] = max(size, inputs.get(source.value, 0))
+    return sum(inputs.values()) + sum(channel_bytes(layer, layer.out_dims[1]) for layer in unit.layers)
+
+
+def channel_bytes(layer: Layer, channels: int) -> int:
+    """Bytes of weights, and of all else that has one number per output channel, of so many."""
+    return weight_bytes(layer, channels) + vector_bytes(layer, channels)
+
+
 def core_share(extent: Extents, layer: Layer, cores: int) -> Extents:
     """What a core has of a region that is dealt by images, else by rows, else by columns."""
     for d in ORDER[:3]:
         if d not in layer.axes_all and extent[d] > 1:
-            return replaced(extent, d, -(-extent[d] // cores))
+            return replaced(extent, d, ceil_div(extent[d], cores))
     return extent
 
 
 def halved(extent: Extents, layer: Layer, times: int) -> Extents:
     """A sub-map halved so often, along N to one image, then along H, then along W."""
     least = [extent[d] if d == 1 or d in layer.axes_all else min(extent[d], layer.align[d]) for d in range(4)]
-    tiles = exhaust(extent, (least[0], least[1], least[2], least[3]))
-    return list(itertools.islice(tiles, times + 1))[-1]
+    return list(itertools.islice(exhaust(extent, tuple(least)), times + 1))[-1]
 
 
-def is_small(layers: UnitLayers, plan: UnitPlan, target: Target) -> bool:
-    """A cluster takes its part of an image in one pass."""
-    return math.prod(tile_counts(layers.out.out_dims, plan.partition, target.chip.clusters)[1:]) == 1
-
-
-def piece_output_bytes(layer: Layer, submap: SubMap) -> int:
-    """NRAM bytes of a sub-map's output."""
+def piece_bytes(layer: Layer, submap: SubMap) -> tuple[int, int]:
+    """NRAM bytes of a sub-map's input and output."""
     made = (1 if d in layer.kind.reduced else e for d, e in enumerate(submap.extent))
-    return math.prod(made) * layer.out_bytes
+    return piece_input_bytes(layer, submap), math.prod(made) * layer.out_bytes
 
 
 def piece_input_bytes(layer: Layer, submap: SubMap) -> int:

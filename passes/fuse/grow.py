@@ -19,7 +19,7 @@ from frustum.passes.analysis.foreign import sections_of
 from frustum.passes.analysis.layer import can_join, is_move, is_work
 from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.analysis.project import UnitLayers, layers_of
-from frustum.passes.fuse.candidate import Candidate, Limits, outputs_of
+from frustum.passes.fuse.candidate import Candidate, GrowthLimits, outputs_of
 from frustum.passes.fuse.operators import opens_units
 from frustum.passes.fuse.policy import Policy
 from frustum.passes.fuse.rules import Addition, Remedy, Rule, RuleKind, Verdict
@@ -229,7 +229,7 @@ class Growth:
 
     def _candidate(self, numbers: Sequence[int], whole: set[int]) -> Candidate:
         layers = layers_of(self.graph.ops(numbers))
-        limits = Limits(layers.out.out_dims[0])
+        limits = GrowthLimits(layers.out.out_dims[0])
         blocks = frozenset(place for place, i in enumerate(numbers) if i in whole)
         outputs = len(outputs_of(layers.ops))
         return Candidate(layers, self.target, limits, outputs, blocks, self.graph.weight_users, self.options)

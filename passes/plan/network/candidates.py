@@ -25,14 +25,14 @@ CYCLE_BITS = 31
 WHOLE = -1
 
 
-class Kept(NamedTuple):
+class KeptMap(NamedTuple):
     """A map that stays in SRAM, and the dimension of which each cluster holds its share; `WHOLE`: each holds all."""
 
     map: int
     dealt: int
 
 
-Resident = frozenset[Kept]
+Resident = frozenset[KeptMap]
 NOTHING: Resident = frozenset()
 
 
@@ -112,7 +112,7 @@ class Setting:
         return by_channels(self.order, self.target, stop, self.borders)
 
     @cached_property
-    def shares(self) -> dict[Kept, HeldShare]:
+    def shares(self) -> dict[KeptMap, HeldShare]:
         return shares_of(self.order, self.target.chip.clusters)
 
 
@@ -161,7 +161,7 @@ class Candidates:
         self.known: dict[tuple[Resident, Resident, int], UnitChoice | None] = {}
         self.costs: dict[tuple[Resident, Resident], Costs | None] = {}
         self.masks: dict[tuple[Resident, bool], Mask | None] = {}
-        self.within_share: dict[Kept, Mask] = {}
+        self.within_share: dict[KeptMap, Mask] = {}
 
     @cached_property
     def stays(self) -> list[Resident]:
@@ -172,7 +172,7 @@ class Candidates:
         if (group.shapes.dealt == BY_IMAGES).any():
             dealings = (BY_IMAGES, *dealings)
         few = [some for r in range(1, len(may_stay) + 1) for some in itertools.combinations(may_stay, r)]
-        stays = [NOTHING, *(frozenset(Kept(m, d) for m in chosen) for d in dealings for chosen in few)]
+        stays = [NOTHING, *(frozenset(KeptMap(m, d) for m in chosen) for d in dealings for chosen in few)]
         return [stay for stay in stays if self.allowed(stay, are_made=True) is not None]
 
     def can_stay(self, output: Boundary) -> bool:
@@ -203,7 +203,7 @@ class Candidates:
         dealt = self.group.shapes.dealt[self.index]
         return ((dealt != BY_ROWS) | (self.rows == 1)) & ((dealt != BY_COLUMNS) | (self.columns == 1))
 
-    def within(self, b: Boundary, kept: Kept) -> Mask:
+    def within(self, b: Boundary, kept: KeptMap) -> Mask:
         """A cluster's box of a map in each shape lies in what it holds of it."""
         if kept not in self.within_share:
             held, shapes = self.setting.shares.get(kept), self.group.shapes
@@ -314,7 +314,7 @@ class Candidates:
             np.maximum(self.spent, bus) + sends, crossing, runs, sum((b.short for b in through), zero), valid & also,
         )  # fmt: skip
 
-    def send_cycles(self, kept: Kept) -> int:
+    def send_cycles(self, kept: KeptMap) -> int:
         """Cycles in which a cluster sends others what they hold of a map that stays, and do not make."""
         chip, order = self.setting.target.chip, self.setting.order
         size_bytes = order.maps[kept.map].bytes
@@ -326,7 +326,7 @@ class Candidates:
         return sent_bytes // (1 if chip.cluster.cdma is None else chip.cluster.cdma.bytes_per_cycle)
 
 
-def shares_of(order: LayerOrder, clusters: int) -> dict[Kept, HeldShare]:
+def shares_of(order: LayerOrder, clusters: int) -> dict[KeptMap, HeldShare]:
     """What each cluster holds of every map that may stay: all of it, its images, or its share of rows or columns with
     the borders that single layers need of it."""
     found = {}
@@ -334,14 +334,14 @@ def shares_of(order: LayerOrder, clusters: int) -> dict[Kept, HeldShare]:
         layer, number = order.nodes[map_.number].layer, map_.number
         if layer is None:
             continue
-        found[Kept(number, WHOLE)] = HeldShare(0, 0, 0, aligned(map_.bytes))
+        found[KeptMap(number, WHOLE)] = HeldShare(0, 0, 0, aligned(map_.bytes))
         for d in (BY_ROWS, BY_COLUMNS, BY_IMAGES) if clusters > 1 else ():
             size = layer.out_dims[d]
             share = ceil_div(size, clusters)
             before, behind = borders_of(order, map_, d, share, clusters) if d != BY_IMAGES else (0, 0)
             held = map_.bytes // size * min(size, share + before + behind)
             if d != BY_IMAGES or size > 1:
-                found[Kept(number, d)] = HeldShare(share, before, behind, aligned(held))
+                found[KeptMap(number, d)] = HeldShare(share, before, behind, aligned(held))
     return found
 
 

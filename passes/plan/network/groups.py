@@ -88,7 +88,7 @@ class GroupsBefore:
         self.needs = GroupNeeds(order, stop, borders, clusters or target.chip.clusters)
         self.shapes = self.needs.shapes
         self.buffers = Buffers(self.needs, target.chip.dram.minimum_run_bytes)
-        self.work = Work(self.needs, target, counts_overlaps=borders in ("exchange", "sent"))
+        self.work = GroupWork(self.needs, target, counts_overlaps=borders in ("exchange", "sent"))
         self.read_apart: set[int] = set()
         """Maps that are read in another form than they are made: their makers are in no such group."""
         self.vector_bytes = self.constant_bytes = 0
@@ -288,7 +288,7 @@ class Buffers:
         return np.where(run < self.run_bytes, moved * (self.run_bytes - run) // np.maximum(run, 1), 0)
 
 
-class Work:
+class GroupWork:
     """Cycles of a growing group, and what of it is computed more than once."""
 
     def __init__(self, needs: GroupNeeds, target: Target, *, counts_overlaps: bool):
