@@ -42,8 +42,8 @@ class ExecutionPlan:
     nothing of a plan that has such runs in halves."""
 
     def __init__(
-        self, expanded: Expanded, capacities: Sequence[int], effects: Mapping[type[Instruction], Effect]
-        | None = None,
+        self, expanded: Expanded, capacities: Sequence[int],
+        effects: Mapping[type[Instruction], Effect] | None = None,
     ) -> None:  # fmt: skip
         self._expanded, self._capacities, self._own = expanded, tuple(capacities), dict(effects or {})
         self._instructions = expanded.instructions

@@ -52,6 +52,10 @@ class LineBufferCounts:
     steps: int = 0
     discarded: int = 0
 
+    def add(self, units: int, writes: int, steps: int, discarded: int) -> None:
+        self.writes, self.steps = self.writes + units * writes, self.steps + units * steps
+        self.discarded += units * discarded
+
 
 class LineBuffers:
     """The line buffers of all cores while a program runs once."""
@@ -79,9 +83,8 @@ class LineBuffers:
         check_set_up(self._set_ups.get(id(conv)), conv, run)
         job = _LineRun(conv, work, run, runs, self.unit, LineBufferCounts())
         sums = job.sums(shape[:-4])
-        self._count(job.counts, units)
         numbers = kept(run.windows, run.discard)
-        self.counts.discarded += units * runs * (run.windows - len(numbers))
+        self.counts.add(units, job.counts.writes, job.counts.steps, runs * (run.windows - len(numbers)))
         sums = sums.reshape(*shape[:-4], outputs, runs, run.windows)[..., numbers]
         result = np.moveaxis(sums.reshape(*shape[:-4], outputs, images, rows, columns), -4, -3)
         return accumulators(result)
@@ -93,12 +96,7 @@ class LineBuffers:
         groups = groups_of(conv, outputs)
         sizes = images, rows, columns, work.read[1], outputs // groups, groups
         done = matrix_work(self.unit, windows_of(conv).convolution(*sizes), conv.line_mode)
-        self._count(LineBufferCounts(done.writes, done.steps), _units(conv, work)[1])
-        self.counts.discarded += _units(conv, work)[1] * int(done.discarded)
-
-    def _count(self, counts: LineBufferCounts, units: int) -> None:
-        self.counts.writes += units * counts.writes
-        self.counts.steps += units * counts.steps
+        self.counts.add(_units(conv, work)[1], done.writes, done.steps, int(done.discarded))
 
 
 def _units(conv: Conv, work: Call) -> tuple[tuple[int, ...], int]:
@@ -173,11 +171,11 @@ class _LineRun:
         """The output channels of each pass: at most Q, of one group."""
         outputs = self.work.extent[1]
         groups = groups_of(self.conv, outputs)
-        per_group = outputs // groups
+        step, per_group = self.unit.channels, outputs // groups
         for group in range(groups):
-            for start in range(0, per_group, self.unit.channels):
-                first = group * per_group
-                yield group, slice(first + start, first + min(start + self.unit.channels, per_group))
+            end = (group + 1) * per_group
+            for start in range(end - per_group, end, step):
+                yield group, slice(start, min(start + step, end))
 
     def add(self, part: Array, weights: Array, pieces: list[Piece], group: int, row: int) -> None:
         """Fill the lines for one kernel row and add its steps to `part` `[units..., co, lines]`."""

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
 from xdsl.dialects.builtin import ModuleOp
 
 from frustum.dialects import graph as g
@@ -38,6 +38,8 @@ Outputs: TypeAlias = dict[str, Array]
 
 TOLERANCES = {"f32": 1e-4, "f16": 2e-2, "bf16": 1e-1, "int8": 1e-1, "host": 1e-4}
 """Largest error that still agrees, relative to the largest magnitude of the oracle's output, by device type."""
+UNLIKE = float("inf"), float("inf")
+"""The errors of what cannot be compared."""
 STEPS, SHARE = 2, 0.999
 """An output of 8- or 16-bit integers agrees where this share of its elements is at most so many steps off."""
 SIGMOID_STEP = 2.0**-24
@@ -82,8 +84,8 @@ def check_loads(model: Source) -> None:
 
 
 def oracle_outputs(
-    model: Source, inputs: Mapping[str, Array], batch: int = 1, *, whole: Collection[str] = (), found:
-    Mapping[str, Array] | None = None,
+    model: Source, inputs: Mapping[str, Array], batch: int = 1, *, whole: Collection[str] = (),
+    found: Mapping[str, Array] | None = None,
 ) -> Outputs:  # fmt: skip
     """The model's outputs by name, as f32 where they are 16-bit floats.
 
@@ -124,7 +126,7 @@ def compare(
     floors = {name: (resolution or {}).get(name, 0.0) / tolerance for name in expected}
     if outputs.keys() != expected.keys():  # sequences of other lengths
         lacking = min(outputs.keys() ^ expected.keys())
-        return Agreement(float("inf"), float("inf"), tolerance, lacking, False)
+        return Agreement(*UNLIKE, tolerance, lacking, False)
     errors = {name: _errors(outputs[name], expected[name], floors[name]) for name in expected}
     worst = max(errors, key=lambda name: errors[name][1])
     return Agreement(
@@ -178,10 +180,8 @@ def random_inputs(module: ModuleOp, seed: int) -> dict[str, Array]:
 
 def _errors(found: Array, expected: Array, floor: float) -> tuple[float, float]:
     """Largest absolute error, and that error relative to the largest magnitude expected (at least `floor`)."""
-    if expected.dtype.kind in "OUS":
-        return (0.0, 0.0) if np.array_equal(found, expected) else (float("inf"), float("inf"))
-    if found.shape != expected.shape:  # depends on the numbers
-        return float("inf"), float("inf")
+    if expected.dtype.kind in "OUS" or found.shape != expected.shape:  # which depends on the numbers
+        return (0.0, 0.0) if np.array_equal(found, expected) else UNLIKE
     found, expected = found.astype(np.float64), expected.astype(np.float64)
     differ = ~((found == expected) | (np.isnan(found) & np.isnan(expected)))
     if not differ.any():
@@ -190,22 +190,20 @@ def _errors(found: Array, expected: Array, floor: float) -> tuple[float, float]:
         error = float(np.abs(found - expected)[differ].max())
     magnitude = max(floor, float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)))
     if not np.isfinite(error):  # one of them is not a number, or infinite
-        return float("inf"), float("inf")
+        return UNLIKE
     return error, error / magnitude if magnitude else float("inf")
 
 
-def _part(
-    inputs: Mapping[str, Array], index: int, batch: int, whole: Collection[str] = ()
-) -> dict[str, Array]:
+def _part(inputs: Mapping[str, Array], index: int, batch: int, whole: Collection[str] = ()) -> dict[str, Array]:
     """The `index`-th of `batch` equal parts of the inputs along their first axis; all of those in `whole`."""
-    found = {name: array for name, array in inputs.items() if name in whole}
+    found = dict(inputs)
     for name, array in inputs.items():
-        if name in whole:
+        if name in whole or batch == 1:
             continue
         size, rest = divmod(len(array), batch) if np.ndim(array) else (0, 1)
-        if batch > 1 and rest:
+        if rest:
             raise OracleError(f"input '{name}' of shape {array.shape} is not a batch of {batch}")
-        found[name] = array[index * size : (index + 1) * size] if batch > 1 else array
+        found[name] = array[index * size : (index + 1) * size]
     return found
 
 
@@ -268,11 +266,10 @@ def has_narrow_floats(model: ModelProto) -> bool:
     """Whether any tensor of the model is f16 or bf16."""
     for graph in graphs_of(model.graph):
         values = (*graph.input, *graph.output, *graph.value_info)
-        if any(value.type.tensor_type.elem_type in NARROW for value in values):
-            return True
-        if any(tensor.data_type in NARROW for tensor in graph.initializer):
-            return True
-        if any(attribute.i in NARROW for node in graph.node for attribute in _type_attributes(node)):
+        types = [value.type.tensor_type.elem_type for value in values]
+        types += [tensor.data_type for tensor in graph.initializer]
+        types += [attribute.i for node in graph.node for attribute in _type_attributes(node)]
+        if any(each in NARROW for each in types):
             return True
     return False
 
@@ -283,7 +280,8 @@ def widened(model: ModelProto) -> ModelProto:
     wide.CopyFrom(model)
     for graph in graphs_of(wide.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
-            _widen_type(value.type)
+            if value.type.tensor_type.elem_type in NARROW:
+                value.type.tensor_type.elem_type = TensorProto.FLOAT
         for tensor in graph.initializer:
             _widen_tensor(tensor)
         for node in graph.node:
@@ -294,11 +292,6 @@ def widened(model: ModelProto) -> ModelProto:
 def _type_attributes(node: NodeProto) -> Iterator[AttributeProto]:
     name = TYPE_ATTRIBUTES.get(node.op_type)
     return (attribute for attribute in node.attribute if attribute.name == name)
-
-
-def _widen_type(type_: TypeProto) -> None:
-    if type_.tensor_type.elem_type in NARROW:
-        type_.tensor_type.elem_type = TensorProto.FLOAT
 
 
 def _widen_tensor(tensor: TensorProto) -> None:

@@ -23,8 +23,8 @@ MOST_PARTS = 16
 
 
 def conv(
-    x: Array, w: Array, *, x_zero: int = 0, w_zero: Array | None = None, strides: Pair = (1, 1), pads:
-    Pads = NO_PADS, dilations: Pair = (1, 1), groups: int = 1,
+    x: Array, w: Array, *, x_zero: int = 0, w_zero: Array | None = None, strides: Pair = (1, 1),
+    pads: Pads = NO_PADS, dilations: Pair = (1, 1), groups: int = 1,
 ) -> Array:  # fmt: skip
     """Accumulators i64 `[..., M, OH, OW]` of `x` `[..., C, H, W]` and `w` `[..., M, C/groups, KH, KW]`.
 
@@ -44,8 +44,8 @@ def conv(
 
 
 def matmul(
-    a: Array, b: Array, *, a_zero: int = 0, b_zero: Array | None = None, trans_a: bool = False, trans_b:
-    bool = False,
+    a: Array, b: Array, *, a_zero: int = 0, b_zero: Array | None = None, trans_a: bool = False,
+    trans_b: bool = False,
 ) -> Array:  # fmt: skip
     """Accumulators i64 `[..., M, N]` of (a - a_zero) and (b - b_zero); `b_zero` is `[..., N]`, as in `linear`."""
     a, b = (a.swapaxes(-1, -2) if trans_a else a), (b.swapaxes(-1, -2) if trans_b else b)
@@ -66,8 +66,8 @@ def requantise(acc: Array, multiplier: Array, zero: int, dtype: DTypeLike) -> Ar
 
 
 def finished(
-    acc: Array, bias: Array | None, multiplier: Array | None, zero: int, dtype: DTypeLike, clip:
-    tuple[float, float] | None = None,
+    acc: Array, bias: Array | None, multiplier: Array | None, zero: int, dtype: DTypeLike,
+    clip: tuple[float, float] | None = None,
 ) -> Array:  # fmt: skip
     """What leaves the matrix unit: with bias added, requantised, clipped; without `multiplier` the i32 accumulator.
 

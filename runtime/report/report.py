@@ -180,9 +180,9 @@ class Report:
 
 
 def make_report(
-    model: str, target: Target, dtype: str, policy: str, runs: Sequence[SubgraphRun], *, layers:
-    Sequence[LayerInfo] = (), units: Sequence[UnitInfo] = (), check: Check | None = None, seconds:
-    Seconds | None = None, host: HostRun | None = None, splitting: SplitRun | None = None,
+    model: str, target: Target, dtype: str, policy: str, runs: Sequence[SubgraphRun], *,
+    layers: Sequence[LayerInfo] = (), units: Sequence[UnitInfo] = (), check: Check | None = None,
+    seconds: Seconds | None = None, host: HostRun | None = None, splitting: SplitRun | None = None,
 ) -> Report:  # fmt: skip
     """The report of a job whose sub-graphs ran one after the other, or as `splitting` says."""
     splitting = splitting or _one_after_the_other(runs)
