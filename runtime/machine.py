@@ -74,10 +74,6 @@ class _Decoded:
         dram = max(self.program.peak_bytes.get("dram", 0), *ends, 0)
         return (dram, *(self.target.memory(name).capacity_bytes for name in MEMORIES[1:]))
 
-    def new_memories(self) -> Memories:
-        clusters, cores = self.target.chip.clusters, self.target.cluster.cores
-        return Memories((1, clusters, clusters * cores, clusters * cores), self.capacities)
-
 
 _DECODED: WeakKeyDictionary[Executable, _Decoded] = WeakKeyDictionary()
 """As long as the executable is in use."""
@@ -149,7 +145,7 @@ class Machine:
         """The memories with the weights in place, which stay as long as the executable does; poisoned ones are new."""
         memories = None if poisoned else self._decoded.memories
         if memories is None:
-            memories = self._decoded.new_memories()
+            memories = Memories(self.expanded.memory_counts, self.capacities)
             if poisoned:
                 memories.poison()
             for address, data in self.executable.weights:

@@ -20,13 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from frustum.dialects.isa.program import (
-    CORE_ENGINES,
-    ENGINES,
-    Barrier,
-    Engine,
-    Instruction,
-)
+from frustum.dialects.isa import program as p
 from frustum.runtime.device.expand import Expanded, Rows
 from frustum.runtime.device.form import Ints, Slot, is_on_core, reached, watched
 
@@ -42,15 +36,15 @@ class OrderError(Exception):
         self.rows, self.row, self.unit, self.found, self.value = rows, row, unit, found, value
 
 
-def first_engines(clusters: int, cores: int) -> tuple[dict[Engine, int], int]:
+def first_engines(clusters: int, cores: int) -> tuple[dict[p.Engine, int], int]:
     """The number of unit 0's engine of each kind, and how many engines there are.
 
     The other units' follow; those of the cores come first, kind by kind, then those of the clusters.
     """
     found, count = {}, 0
-    for engine in sorted(ENGINES, key=lambda each: each not in CORE_ENGINES):
+    for engine in sorted(p.ENGINES, key=lambda each: each not in p.CORE_ENGINES):
         found[engine] = count
-        count += clusters * cores if engine in CORE_ENGINES else clusters
+        count += clusters * cores if engine in p.CORE_ENGINES else clusters
     return found, count
 
 
@@ -135,7 +129,7 @@ class _ClockWalk:
     def run(self) -> None:
         for rows, row in self.expanded.in_order():
             instruction = self.expanded.instructions[rows.static[row]]
-            if isinstance(instruction, Barrier):
+            if isinstance(instruction, p.Barrier):
                 self._forget()
                 self.now[:] = self.now.max(axis=0)
             else:
@@ -148,7 +142,7 @@ class _ClockWalk:
             self.doubts.update(signals.doubts())
         self.signals.clear()
 
-    def _execute(self, instruction: Instruction, rows: Rows, row: int) -> None:
+    def _execute(self, instruction: p.Instruction, rows: Rows, row: int) -> None:
         table = self.core if rows is self.expanded.core else self.cluster
         units = np.flatnonzero(rows.takes_part[row])
         engines = self.first_engine[rows.static[row]] + units
@@ -169,7 +163,7 @@ class _ClockWalk:
                 self.signals[slot].add(start[place], int(engines[place]))
 
     def _wait(
-        self, instruction: Instruction, rows: Rows, row: int, unit: int, number: int, value: int
+        self, instruction: p.Instruction, rows: Rows, row: int, unit: int, number: int, value: int
     ) -> list[Ints]:
         """The clocks of the signals that this wait has seen."""
         wait = instruction.waits[number]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv
 from frustum.dialects.isa.tables.address_table import AXES
 from frustum.dialects.isa.tables.stored_table import STEPS, StoredTable, TableError, check_use
@@ -25,7 +26,6 @@ from frustum.runtime.device.form import Ints, groups_of
 if TYPE_CHECKING:
     pass
 
-Four = tuple[int, ...]
 
 
 class Strides(NamedTuple):
@@ -59,7 +59,7 @@ class Addresses:
         found: Ints = np.stack(of_groups)[np.ix_(*places)] + _sums(moves)
         return found
 
-    def ends(self, most: Four, groups: int) -> tuple[int, int]:
+    def ends(self, most: Extents, groups: int) -> tuple[int, int]:
         """The lowest and the highest address of an execution of this size, from the buffer's begin on."""
         threads, products = self.threads(groups, *most[:3]), self.products(most[3])
         return int(threads.min() + products.min()), int(threads.max() + products.max())
@@ -103,7 +103,7 @@ class AddressTables:
     uses: dict[tuple[int, int], Addresses]
 
 
-def addresses(stored: StoredTable, conv: Conv, most: Four) -> Addresses:
+def addresses(stored: StoredTable, conv: Conv, most: Extents) -> Addresses:
     """The table as a convolution uses it whose executions have at most these images, rows, columns and channels.
 
     TableError where the table is not made for it.
@@ -116,7 +116,7 @@ def addresses(stored: StoredTable, conv: Conv, most: Four) -> Addresses:
     return Addresses(stored, _recognised(plain, conv, most))
 
 
-def _recognised(plain: Addresses, conv: Conv, most: Four) -> Strides | None:
+def _recognised(plain: Addresses, conv: Conv, most: Extents) -> Strides | None:
     """The strides of which all entries are sums, if these are the strides of the buffer of the convolution."""
     images, rows, columns, channels = most
     if 0 in most:
@@ -145,7 +145,7 @@ def _is_sum(values: Ints, steps: Sequence[int]) -> bool:
     return np.array_equal(values, _sums([np.arange(n) * step for n, step in zip(values.shape, steps, strict=True)]))
 
 
-def _keeps_to(found: Strides, conv: Conv, most: Four) -> bool:
+def _keeps_to(found: Strides, conv: Conv, most: Extents) -> bool:
     """Whether rows and columns that strides lead to are rows and columns of the buffer, as its padding is told by."""
     size = ELEMENT_BYTES[conv.in_view.element]
     n, c, h, w = conv.in_view.strides

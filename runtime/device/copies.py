@@ -68,7 +68,7 @@ def copies(expanded: Expanded, capacities: Sequence[int], starts: Sequence[int])
     parts = [_moves(rows, fact_of, room, begin) for rows in (expanded.core, expanded.cluster)]
     moves = _Moves(*(np.concatenate(part) for part in zip(*parts, strict=True)))
     moves = _Moves(*(part[np.argsort(moves.seq, kind="stable")] for part in moves))
-    counts = np.array((1, expanded.clusters, *(expanded.clusters * expanded.cores,) * 2), np.int64)[kinds]
+    counts = np.array(expanded.memory_counts, np.int64)[kinds]
     odd = moves.fact[_leave(facts, moves, begin, begin + counts * room, (copied - 1) * room[:, DST])]
     if len(odd):
         raise left(expanded, statics[odd[0]])

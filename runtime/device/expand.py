@@ -18,17 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from frustum.dialects.isa.program import (
-    MAX_LOOPS,
-    MEMORIES,
-    Affine,
-    Copy,
-    Instruction,
-    Node,
-    Program,
-    Repeat,
-    Resize,
-)
+from frustum.dialects.isa import program as p
 from frustum.runtime.device.form import (
     FAR,
     AccessForm,
@@ -50,7 +40,7 @@ OPERANDS = 8
 SIDES = 2
 """Source and destination of a copy: the operands that may wrap."""
 WAITS = 2
-DRAM, SRAM, NRAM, WRAM = range(len(MEMORIES))
+DRAM, SRAM, NRAM, WRAM = range(len(p.MEMORIES))
 NO_MEMORY = -1
 
 # planes of the affine functions of an instruction
@@ -111,10 +101,10 @@ class Expanded:
     those that convolutions name, once they are read (`table.with_tables`).
     """
 
-    program: Program
+    program: p.Program
     clusters: int
     cores: int
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[p.Instruction, ...]
     depths: tuple[int, ...]
     forms: tuple[AccessForm, ...]
     memory: Ints
@@ -122,6 +112,12 @@ class Expanded:
     core: Rows
     cluster: Rows
     tables: AddressTables | None = None
+
+    @property
+    def memory_counts(self) -> tuple[int, ...]:
+        """How many memories of each kind there are."""
+        units = self.clusters * self.cores
+        return 1, self.clusters, units, units
 
     @cached_property
     def order(self) -> tuple[Ints, Ints]:
@@ -137,7 +133,7 @@ class Expanded:
             yield (self.core if is_core else self.cluster), row
 
 
-def expand(program: Program, clusters: int, cores: int) -> Expanded:
+def expand(program: p.Program, clusters: int, cores: int) -> Expanded:
     """Every execution of every instruction of `program` on `clusters` clusters of `cores` cores."""
     parts = instances(program.body)
     instructions = tuple(part.instruction for part in parts)
@@ -158,10 +154,10 @@ def _sequence(parts: Sequence[Instances]) -> Ints:
     return seq
 
 
-def _copies(statics: Sequence[Instruction], clusters: int, cores: int) -> Ints:
+def _copies(statics: Sequence[p.Instruction], clusters: int, cores: int) -> Ints:
     copies = np.ones((len(statics), OPERANDS), np.int64)
     for row, instruction in zip(copies, statics, strict=True):
-        if isinstance(instruction, Copy):
+        if isinstance(instruction, p.Copy):
             row[1] = cores if instruction.engine == "bus" else clusters if instruction.multicast else 1
     return copies
 
@@ -173,7 +169,7 @@ class _Statics:
         self.parts, self.forms = parts, forms
         self.statics = [part.instruction for part in parts]
         size = len(parts)
-        self.affine = np.zeros((size, AFFINES, 1 + MAX_LOOPS + 2), np.int64)
+        self.affine = np.zeros((size, AFFINES, 1 + p.MAX_LOOPS + 2), np.int64)
         self.affine[:, LIMIT, 0] = self.affine[:, WINDOW_LIMIT, 0] = FAR
         self.span = np.zeros((2, 4, size), np.int64)  # extent, bound of the box
         self.window = np.zeros((4, 4, size), np.int64)  # stride, size, extent, bound
@@ -183,7 +179,7 @@ class _Statics:
         self.ring = np.zeros((3, OPERANDS, size), np.int64)  # depth, bytes, level
         self.ring[0] = 1
         self.wrap = np.zeros((3, SIDES, size), np.int64)  # dimension, size (0: none), stride
-        self.phase = np.zeros((SIDES, size, 1 + MAX_LOOPS + 2), np.int64)
+        self.phase = np.zeros((SIDES, size, 1 + p.MAX_LOOPS + 2), np.int64)
         self.memory = np.full((size, OPERANDS), NO_MEMORY, np.int64)
         for number, (instruction, its_form) in enumerate(zip(self.statics, forms, strict=True)):
             self._set_box(number, its_form)
@@ -193,7 +189,7 @@ class _Statics:
             assert len(instruction.waits) <= WAITS, "more waits than an instruction has"
             for slot, wait in enumerate(instruction.waits):
                 _set(self.affine[number, WAIT.start + slot], wait.value)
-            if isinstance(instruction, Copy):
+            if isinstance(instruction, p.Copy):
                 _set(self.affine[number, PEER], instruction.peer)
 
     def _set_box(self, number: int, its_form: AccessForm) -> None:
@@ -209,7 +205,7 @@ class _Statics:
     def _set_operand(self, number: int, slot: int, operand: Operand) -> None:
         view = operand.view
         assert view.memory is not None, "a view without memory cannot run"
-        self.memory[number, slot] = MEMORIES.index(view.memory)
+        self.memory[number, slot] = p.MEMORIES.index(view.memory)
         _set(self.affine[number, OFFSET.start + slot], view.offset)
         self.by_box[slot, :, number] = operand.by_box
         self.by_read[slot, :, number] = operand.by_read
@@ -227,7 +223,7 @@ class _Statics:
         mine = np.flatnonzero(chosen[static])
         mine = mine[np.argsort(seq[mine])]
         static, seq = static[mine], seq[mine]
-        index = np.concatenate([np.zeros((0, MAX_LOOPS), np.int64), *(part.index for part in self.parts)])[mine]
+        index = np.concatenate([np.zeros((0, p.MAX_LOOPS), np.int64), *(part.index for part in self.parts)])[mine]
         value = self._values(static, index, units)
         box = self._box(static, value)
         seen = self._seen(static, value, box)
@@ -247,7 +243,7 @@ class _Statics:
     def _values(self, static: Ints, index: Ints, units: tuple[Ints, Ints]) -> Ints:
         """All affine functions: `[AFFINES, rows, units]`."""
         shared = self.affine[static, :, 0]
-        for level in range(MAX_LOOPS):
+        for level in range(p.MAX_LOOPS):
             if self.affine[:, :, 1 + level].any():
                 shared = shared + self.affine[static, :, 1 + level] * index[:, level, None]
         own = self.affine[:, :, -2, None] * units[0] + self.affine[:, :, -1, None] * units[1]
@@ -274,7 +270,7 @@ class _Statics:
     def _look_back(self, static: Ints, box: _Box, first: Ints, needed: Ints) -> None:
         """Where resizing looks: set `first` and `needed` of rows and columns, in place."""
         for number, instruction in enumerate(self.statics):
-            if isinstance(instruction, Resize):
+            if isinstance(instruction, p.Resize):
                 rows = np.flatnonzero(static == number)
                 for d, axis in ((2, 0), (3, 1)):
                     low, high = _resized(instruction, axis, box.lower[d, rows], box.extent[d, rows])
@@ -294,7 +290,7 @@ class _Statics:
         place[kind == SRAM] = units[0]
         on_core = np.isin(kind, (NRAM, WRAM))
         place[on_core] = units[0] * cores + units[1]
-        peers = np.array([isinstance(s, Copy) and s.peer is not None for s in self.statics], bool)[static]
+        peers = np.array([isinstance(s, p.Copy) and s.peer is not None for s in self.statics], bool)[static]
         place[1, peers] = value[PEER, peers]
         return address, place
 
@@ -311,7 +307,7 @@ class _Statics:
             mine = static[rows]
             dim, (size, stride) = self.wrap[0, slot, mine], self.wrap[1:, slot, mine, None]
             phase = self.phase[slot, mine]
-            shared = phase[:, 0] + (phase[:, 1 : 1 + MAX_LOOPS] * index[rows]).sum(axis=1)
+            shared = phase[:, 0] + (phase[:, 1 : 1 + p.MAX_LOOPS] * index[rows]).sum(axis=1)
             own = phase[:, -2, None] * units[0] + phase[:, -1, None] * units[1]
             at = (first[dim, rows] + shared[:, None] + own) % size
             address[slot, rows] += at * stride
@@ -323,9 +319,9 @@ class _Statics:
         """Where in a multiple buffer the copy of this iteration starts: `[OPERANDS, rows]`."""
         if (self.ring[0] == 1).all():
             return np.zeros((OPERANDS, len(static)), np.int64)
-        iteration = np.zeros((MAX_LOOPS + 1, len(static)), np.int64)
-        counts = np.array([(*part.counts, *(1,) * (MAX_LOOPS - len(part.counts))) for part in self.parts])
-        for level in range(MAX_LOOPS):
+        iteration = np.zeros((p.MAX_LOOPS + 1, len(static)), np.int64)
+        counts = np.array([(*part.counts, *(1,) * (p.MAX_LOOPS - len(part.counts))) for part in self.parts])
+        for level in range(p.MAX_LOOPS):
             iteration[level + 1] = iteration[level] * counts[static, level] + index[:, level]
         depth, size, level = self.ring[:, :, static]
         return np.take_along_axis(iteration, level, axis=0) % depth * size
@@ -356,7 +352,7 @@ class _Seen:
     moved: Ints  # from the nominal position to the first that exists
 
 
-def _set(row: Ints, value: Affine | None) -> None:
+def _set(row: Ints, value: p.Affine | None) -> None:
     """Write a function into a row of zeros (of a limit: of FAR and zeros)."""
     if value is None:
         return
@@ -364,10 +360,10 @@ def _set(row: Ints, value: Affine | None) -> None:
     if value.loops:
         row[1 : 1 + len(value.loops)] = value.loops
     if value.cluster or value.core:
-        row[1 + MAX_LOOPS :] = value.cluster, value.core
+        row[1 + p.MAX_LOOPS :] = value.cluster, value.core
 
 
-def _resized(instruction: Resize, axis: int, lower: Ints, extent: Ints) -> tuple[Ints, Ints]:
+def _resized(instruction: p.Resize, axis: int, lower: Ints, extent: Ints) -> tuple[Ints, Ints]:
     """Half-open range of input positions that the outputs `[lower, lower + extent)` look at."""
     bound = (instruction.rows, instruction.cols)[axis].bound
     scale, offset = instruction.scale[axis], instruction.offset[axis]
@@ -386,42 +382,42 @@ def _resized(instruction: Resize, axis: int, lower: Ints, extent: Ints) -> tuple
 class Instances:
     """All executions of one instruction: `keys` [n] sorts them among all others; `index` [n, MAX_LOOPS]."""
 
-    instruction: Instruction
+    instruction: p.Instruction
     counts: tuple[int, ...]
     keys: Ints
     index: Ints
 
 
-def instances(body: Sequence[Node]) -> list[Instances]:
+def instances(body: Sequence[p.Node]) -> list[Instances]:
     """The executions of every instruction, in textual order; at the top level stages mean nothing."""
     found: list[Instances] = []
     start = np.zeros(1, np.int64)
-    _visit(body, (), start, np.zeros((1, MAX_LOOPS), np.int64), 0, found)
+    _visit(body, (), start, np.zeros((1, p.MAX_LOOPS), np.int64), 0, found)
     return found
 
 
-def _weight(node: Node) -> int:
+def _weight(node: p.Node) -> int:
     """How many numbers of the program order one execution of this node takes."""
-    if not isinstance(node, Repeat):
+    if not isinstance(node, p.Repeat):
         return 1
     return (node.count + _last_stage(node)) * _body_weight(node)
 
 
-def _body_weight(node: Repeat) -> int:
+def _body_weight(node: p.Repeat) -> int:
     return sum(_weight(child) for child in node.body)
 
 
-def _last_stage(node: Repeat) -> int:
+def _last_stage(node: p.Repeat) -> int:
     return max((child.stage for child in node.body), default=0)
 
 
 def _visit(
-    body: Sequence[Node], counts: tuple[int, ...], keys: Ints, index: Ints, pass_weight: int, found: list[Instances]
+    body: Sequence[p.Node], counts: tuple[int, ...], keys: Ints, index: Ints, pass_weight: int, found: list[Instances]
 ) -> None:
     """`keys` [n] and `index` [n, MAX_LOOPS] are those of the start of this body in each of its n iterations."""
     for child in body:
         own = keys + child.stage * pass_weight
-        if isinstance(child, Repeat):
+        if isinstance(child, p.Repeat):
             weight = _body_weight(child)
             inner = (own[:, None] + np.arange(child.count) * weight).ravel()
             deeper = np.repeat(index, child.count, axis=0)

@@ -51,8 +51,7 @@ class ExecutionPlan:
             self._own.get(type(each)) or effect.dispatch(type(each)) for each in expanded.instructions
         ]
         self._kinds, self._copied = expanded.memory.tolist(), expanded.copies[:, 1].tolist()
-        units = expanded.clusters * expanded.cores
-        starts = bases((1, expanded.clusters, units, units), capacities)
+        starts = bases(expanded.memory_counts, capacities)
         self._copies = copies(expanded, capacities, starts)
         by_table = np.zeros(len(expanded.instructions), bool) if Conv in self._own else are_products(expanded)
         if Conv not in self._own:
@@ -98,7 +97,7 @@ class ExecutionPlan:
         """
         every = max(1, len(self) // REPORTS)
         with single_threaded(), np.errstate(all="ignore"), ThreadPoolExecutor(1) as other:
-            beside_it = other.submit(beside or _nothing)
+            beside_it = other.submit(beside or (lambda: None))
             for number, (kind, first, last) in enumerate(self.steps):
                 if kind == COPIES:
                     self._copies.run(memories, first, last)
@@ -123,10 +122,6 @@ class ExecutionPlan:
     def _do(self, memories: Memories, static: int, numbers: list[int], table: Addresses | None) -> None:
         work = Call(memories, self._kinds[static], self._copied[static], numbers, table)
         self._effects[static](self._instructions[static], work)
-
-
-def _nothing() -> None:
-    """What runs beside a run when nothing is asked for."""
 
 
 def _steps(seqs: Sequence[Ints], unit_bytes: Ints) -> list[Step]:

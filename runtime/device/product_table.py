@@ -73,7 +73,8 @@ def product_table(expanded: Expanded, capacities: Sequence[int], starts: Sequenc
     row = chosen[calls.row]
     table[:, c.IS_FIRST], table[:, c.IS_LAST] = rows.is_first[row], rows.is_last[row]
     cells, first = _cells(calls, expanded.cores, flat, np.concatenate([read[2:], low[2:]]))
-    ends = [start + room * count for start, room, count in zip(starts, capacities, _counts(expanded), strict=False)]
+    kinds_of_memory = zip(starts, capacities, expanded.memory_counts, strict=False)
+    ends = [start + room * count for start, room, count in kinds_of_memory]
     kinds = expanded.memory[statics][conv[calls.row]]
     size = _sizes(expanded.instructions, which)[statics][conv[calls.row]]
     odd = _leave(table, cells, calls.lead.prod(axis=1), np.array(starts)[kinds] // size, np.array(ends)[kinds] // size)
@@ -165,12 +166,6 @@ def _set_sizes(table: Ints, extent: Ints, channels: Ints) -> None:
     groups, left = table[:, c.GROUPS], extent[:, 1] // table[:, c.PER_GROUP]
     assert ((groups == 1) | (extent[:, 1] % table[:, c.PER_GROUP] == 0)).all(), "groups are cut whole"
     table[:, c.GROUPS] = np.where(groups == 1, 1, left)
-
-
-def _counts(expanded: Expanded) -> tuple[int, ...]:
-    """Memories of each kind."""
-    units = expanded.clusters * expanded.cores
-    return 1, expanded.clusters, units, units
 
 
 def _leave(table: Ints, cells: Ints, count: Ints, start: Ints, end: Ints) -> Ints:

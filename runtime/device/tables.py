@@ -182,16 +182,9 @@ def _check_execution(expanded: Expanded, conv: Conv, use: Addresses, row: int, u
     if lowest >= 0 and highest < elements:
         return
     begin = int(rows.address[0, row, unit]) - low[2] * conv.in_view.strides[2] - low[3] * conv.in_view.strides[3]
-    wrong = lowest if lowest < 0 else highest
-    raise AccessError(_beyond(expanded, row, unit, begin + wrong * size, begin, begin + elements * size))
-
-
-def _beyond(expanded: Expanded, row: int, unit: int, address: int, begin: int, end: int) -> str:
-    """What is wrong with a convolution of the core table whose address table leads out of its input's buffer; bytes of
-    the memory, `[begin, end)` are the buffer's."""
-    rows = expanded.core
+    end, address = begin + elements * size, begin + (lowest if lowest < 0 else highest) * size
     kind, place = int(expanded.memory[rows.static[row], 0]), int(rows.place[0, row, unit])
-    return (
+    raise AccessError(
         f"{execution_name(expanded, rows, row, unit)}: its address table leads to address {address} of"
         f" {memory_name(expanded, kind, place)}, outside its buffer [{begin}, {end})"
     )

@@ -6,18 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from frustum.dialects.isa.program import (
-    Act,
-    Binary,
-    Lrn,
-    Pool,
-    Reduce,
-    Resize,
-    Scales,
-    Softmax,
-    Unary,
-    View,
-)
+from frustum.dialects.isa import program as p
 from frustum.runtime import kernels
 from frustum.runtime.device.effects import Call, effect, store
 from frustum.runtime.kernels import Array, integer, unary, widen
@@ -25,12 +14,12 @@ from frustum.runtime.kernels import Array, integer, unary, widen
 IN, OUT = 0, 1
 A, B, BINARY_OUT = 0, 1, 2
 RANK = 4
-Written = Pool | Unary | Binary | Softmax | Lrn | Resize
+Written = p.Pool | p.Unary | p.Binary | p.Softmax | p.Lrn | p.Resize
 """What writes its whole box at once."""
 
 
 @effect.register
-def pool(instruction: Pool, work: Call) -> None:
+def pool(instruction: p.Pool, work: Call) -> None:
     """Largest element or mean of each window; what lies beyond `pad_high` never counts in a mean."""
     source = real(work, IN, instruction.in_view, work.read, instruction.scales)
     (top, left), (bottom, right) = work.low[2:], work.high[2:]
@@ -48,28 +37,28 @@ def pool(instruction: Pool, work: Call) -> None:
 
 
 @effect.register
-def of_each(instruction: Unary, work: Call) -> None:
+def of_each(instruction: p.Unary, work: Call) -> None:
     source = real(work, IN, instruction.in_view, work.extent, instruction.scales)
     result = unary(instruction.kind, source, instruction.alpha, instruction.beta)
     _put(work, instruction, result)
 
 
 @effect.register
-def of_pairs(instruction: Binary, work: Call) -> None:
+def of_pairs(instruction: p.Binary, work: Call) -> None:
     a = real(work, A, instruction.a_view, work.extent, instruction.scales)
     b = real(work, B, instruction.b_view, work.extent, instruction.scales)
     _put(work, instruction, acted(instruction.act, kernels.binary(instruction.kind, a, b)), BINARY_OUT)
 
 
 @effect.register
-def normalise(instruction: Softmax, work: Call) -> None:
+def normalise(instruction: p.Softmax, work: Call) -> None:
     source = real(work, IN, instruction.in_view, work.extent, instruction.scales)
     result = kernels.softmax(source, instruction.axis - RANK)
     _put(work, instruction, result)
 
 
 @effect.register
-def fold(instruction: Reduce, work: Call) -> None:
+def fold(instruction: p.Reduce, work: Call) -> None:
     """Sum, maximum or minimum over axes; a mean is a sum scaled in the last pass."""
     kind = "sum" if instruction.kind == "mean" else instruction.kind
     axes = tuple(axis - RANK for axis in instruction.axes)
@@ -84,7 +73,7 @@ def fold(instruction: Reduce, work: Call) -> None:
 
 
 @effect.register
-def local_response(instruction: Lrn, work: Call) -> None:
+def local_response(instruction: p.Lrn, work: Call) -> None:
     """The neighbours at hand include all that the outputs need, so that the outputs are a part of the result."""
     source = real(work, IN, instruction.in_view, work.read, instruction.scales)
     result = kernels.lrn(source, instruction.size, instruction.alpha, instruction.beta, instruction.bias)
@@ -94,7 +83,7 @@ def local_response(instruction: Lrn, work: Call) -> None:
 
 
 @effect.register
-def rescale(instruction: Resize, work: Call) -> None:
+def rescale(instruction: p.Resize, work: Call) -> None:
     source = real(work, IN, instruction.in_view, work.read, instruction.scales)
     spans, first, origin = (instruction.rows, instruction.cols), work.lower[2:], work.origin[2:]
     facts = zip(instruction.scale, instruction.offset, (span.bound for span in spans), first, origin, strict=True)
@@ -104,7 +93,7 @@ def rescale(instruction: Resize, work: Call) -> None:
     _put(work, instruction, result)
 
 
-def real(work: Call, slot: int, view: View, shape: Sequence[int], scales: Scales | None) -> Array:
+def real(work: Call, slot: int, view: p.View, shape: Sequence[int], scales: p.Scales | None) -> Array:
     """An operand as the numbers it stands for; integers without scales, which are only chosen among, as they are."""
     source = work.view(slot, view, shape)
     if source.dtype.kind != "i":
@@ -119,7 +108,7 @@ def _put(work: Call, instruction: Written, result: Array, slot: int = OUT) -> No
     store_real(work.view(slot, instruction.out_view, work.extent), result, instruction.scales)
 
 
-def store_real(target: Array, result: Array, scales: Scales | None) -> None:
+def store_real(target: Array, result: Array, scales: p.Scales | None) -> None:
     """Write numbers, rounded to the type of the target or as the integers that stand for them."""
     if scales is None or target.dtype.kind != "i":
         store(target, result)
@@ -127,6 +116,6 @@ def store_real(target: Array, result: Array, scales: Scales | None) -> None:
     target[...] = integer.quantize(result, scales[-1].scale, scales[-1].zero, target.dtype)
 
 
-def acted(act: Act | None, result: Array) -> Array:
+def acted(act: p.Act | None, result: Array) -> Array:
     """What an activation on the way out makes of a result."""
     return result if act is None else unary(act.kind, result, act.alpha, act.beta)

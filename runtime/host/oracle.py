@@ -20,14 +20,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helpe
 from xdsl.dialects.builtin import ModuleOp
 
 from frustum.dialects import graph as g
-from frustum.runtime.host.host_model import (
-    PROTO_LIMIT_BYTES,
-    Session,
-    fed,
-    graphs_of,
-    known_to_onnxruntime,
-    unoptimised,
-)
+from frustum.runtime.host import host_model
 from frustum.runtime.host.inputs import random_array
 from frustum.runtime.kernels import Array
 from frustum.runtime.reference.graph import network_of
@@ -214,16 +207,16 @@ def _session(model: Source) -> Iterator[Callable[[Mapping[str, Array]], Outputs]
     with TemporaryDirectory(prefix="frustum-oracle-") as folder:
         source = _source(model, Path(folder, "model.onnx"))
         try:
-            session = ort.InferenceSession(source, unoptimised(ort), ["CPUExecutionProvider"])
+            session = ort.InferenceSession(source, host_model.unoptimised(ort), ["CPUExecutionProvider"])
         except Exception as error:
             reason = " ".join(str(error).split())
             raise OracleError(f"onnxruntime does not load the model: {reason}") from error
         yield partial(_run, session)
 
 
-def _run(session: Session, inputs: Mapping[str, Array]) -> Outputs:
+def _run(session: host_model.Session, inputs: Mapping[str, Array]) -> Outputs:
     """The outputs by name; floats are given in the session's types."""
-    given, types = fed(inputs), {value.name: value.type for value in session.get_inputs()}
+    given, types = host_model.fed(inputs), {value.name: value.type for value in session.get_inputs()}
     for name, array in given.items():
         if types.get(name) in FLOAT_TYPES:
             given[name] = array.astype(FLOAT_TYPES[types[name]], copy=False)
@@ -239,11 +232,11 @@ def _source(model: Source, path: Path) -> str | bytes:
     proto = model if isinstance(model, ModelProto) else onnx.load(model, load_external_data=False)
     widen = has_narrow_floats(proto)
     if not isinstance(model, ModelProto):
-        if not widen and known_to_onnxruntime(proto) is proto:
+        if not widen and host_model.known_to_onnxruntime(proto) is proto:
             return str(model)
         proto = onnx.load(model)
-    proto = known_to_onnxruntime(widened(proto) if widen else proto)
-    if proto.ByteSize() < PROTO_LIMIT_BYTES:
+    proto = host_model.known_to_onnxruntime(widened(proto) if widen else proto)
+    if proto.ByteSize() < host_model.PROTO_LIMIT_BYTES:
         message: bytes = proto.SerializeToString()
         return message
     onnx.save(proto, path, save_as_external_data=True, location="weights")
@@ -264,7 +257,7 @@ def _onnxruntime() -> Any:
 
 def has_narrow_floats(model: ModelProto) -> bool:
     """Whether any tensor of the model is f16 or bf16."""
-    for graph in graphs_of(model.graph):
+    for graph in host_model.graphs_of(model.graph):
         values = (*graph.input, *graph.output, *graph.value_info)
         types = [value.type.tensor_type.elem_type for value in values]
         types += [tensor.data_type for tensor in graph.initializer]
@@ -278,7 +271,7 @@ def widened(model: ModelProto) -> ModelProto:
     """A copy in which every f16 or bf16 tensor is f32; the model's tensors must be loaded."""
     wide = ModelProto()
     wide.CopyFrom(model)
-    for graph in graphs_of(wide.graph):
+    for graph in host_model.graphs_of(wide.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type in NARROW:
                 value.type.tensor_type.elem_type = TensorProto.FLOAT

@@ -6,6 +6,7 @@ Source: docs/techniques/frustum.md, "Borders".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -55,11 +56,10 @@ def exchanges(
     again = _macs_again(expanded, layer_macs, count)
     results = _results_again(expanded, written, count)
     own, of_others = _taken(expanded, count, sram_bytes).T.tolist()
-    sent = np.zeros(count, np.int64)
+    sent: Counter[int] = Counter()
     for each, size in zip(expanded.instructions, written.tolist(), strict=True):
-        if isinstance(each, Copy) and each.engine == "cdma" and each.unit < count:
-            sent[each.unit] += size
-    return tuple(UnitExchange(again[u], results[u], own[u], of_others[u], int(sent[u])) for u in range(count))
+        sent[each.unit] += size * (each.engine == "cdma")
+    return tuple(UnitExchange(again[u], results[u], own[u], of_others[u], sent[u]) for u in range(count))
 
 
 # --- who made what cores take ------------------------------------------------------------------------------
@@ -159,13 +159,13 @@ def _macs_again(expanded: Expanded, layer_macs: Ints, count: int) -> list[int]:
 
 def _results_again(expanded: Expanded, written: Ints, count: int) -> list[int]:
     """Bytes of each unit's results, on their way from the cores, beyond one of each element of the maps."""
-    made: dict[tuple[int, int], int] = {}
+    made: Counter[tuple[int, int]] = Counter()
     whole: dict[tuple[int, int], int] = {}
     own = expanded.program.own_elements
     for each, size in zip(expanded.instructions, written.tolist(), strict=True):
         if isinstance(each, Copy) and each.src_view.memory == "nram" and each.unit < count:
             key = each.unit, each.layer
-            made[key] = made.get(key, 0) + size
+            made[key] += size
             elements = (own[each.layer] if each.layer < len(own) else 0) or prod(each.box.bound)
             whole[key] = max(whole.get(key, 0), elements * ELEMENT_BYTES[each.dst_view.element])
     again = [0] * count

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,7 @@ import numpy as np
 from frustum.dialects.isa.program import MEMORIES, External, Program, instructions
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj
-from frustum.runtime.report.counters import (
-    CLASSES,
-    Counters,
-    compression_bytes,
-    compulsory_bytes,
-    roofline_cycles,
-)
+from frustum.runtime.report import counters
 from frustum.runtime.report.flows import added, listed, together
 from frustum.runtime.time.timeline import Timeline
 
@@ -84,7 +78,7 @@ class SubgraphRun:
 
     name: str
     program: Program
-    counters: Counters
+    counters: counters.Counters
     timeline: Timeline | None = None
     executable_bytes: int = 0
     chip: int = 0
@@ -258,11 +252,11 @@ def _dram(runs: Sequence[SubgraphRun], passing_out: int, passing_in: int) -> dic
     """Sums over sub-graphs and chips."""
     read = _total(runs, "dram_read_bytes") + passing_out
     write = _total(runs, "dram_write_bytes") + passing_in
-    by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in CLASSES}
+    by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in counters.CLASSES}
     by_class["intermediate"] += passing_out + passing_in
     externals = _network_externals(runs)
-    compulsory = compulsory_bytes(externals, together(run.counters.read for run in runs))
-    compressed = compulsory - compression_bytes(externals)
+    compulsory = counters.compulsory_bytes(externals, together(run.counters.read for run in runs))
+    compressed = compulsory - counters.compression_bytes(externals)
     moved = read + write - by_class["other"]
     return {
         "read_bytes": read,
@@ -278,13 +272,13 @@ def _dram(runs: Sequence[SubgraphRun], passing_out: int, passing_in: int) -> dic
 
 def _network_externals(runs: Sequence[SubgraphRun]) -> list[External]:
     """The network's inputs, weights and outputs, each once though several sub-graphs may use it."""
-    kept = (
-        (each.class_, each.name, each)
+    kept = {
+        (each.class_, each.name): each
         for run in runs
         for each in run.program.externals
         if each.class_ not in ("input", "output") or each.name not in run.passed
-    )
-    return list({(class_, name): each for class_, name, each in kept}.values())
+    }
+    return list(kept.values())
 
 
 def _cycles(
@@ -295,8 +289,7 @@ def _cycles(
         return None
     # of the network's products those that anybody needs: a fused layer makes no edge that nobody reads
     needed = tuple(int(run.counters.layer_macs.sum()) - run.counters.recomputed_macs for run in runs)
-    whole = Program((), useful_macs=needed, dtype=_dtype(runs))
-    roofline = roofline_cycles(target, whole, compulsory)
+    roofline = counters.roofline_cycles(target, replace(runs[0].program, useful_macs=needed), compulsory)
     return {
         "total": total,
         "roofline": roofline,
@@ -304,10 +297,6 @@ def _cycles(
         "address": _total(runs, "address_cycles"),
         "address_without_tables": _total(runs, "address_cycles_without_tables"),
     }
-
-
-def _dtype(runs: Sequence[SubgraphRun]) -> str:
-    return runs[0].program.dtype
 
 
 def _engines(runs: Sequence[SubgraphRun], total_cycles: int) -> dict[str, dict[str, int]] | None:
@@ -320,9 +309,7 @@ def _engines(runs: Sequence[SubgraphRun], total_cycles: int) -> dict[str, dict[s
         assert run.timeline is not None
         times = run.timeline.times
         columns = times.busy, times.stalled, run.timeline.engine_bytes
-        for name, *figures in zip(
-            run.timeline.engines, *(column.tolist() for column in columns), strict=True
-        ):
+        for name, *figures in zip(run.timeline.engines, *(each.tolist() for each in columns), strict=True):
             total = totals.setdefault(str(name), {"busy": 0, "stalled": 0, "idle": 0, "bytes": 0})
             for key, figure in zip(("busy", "stalled", "bytes"), figures, strict=True):
                 total[key] += figure

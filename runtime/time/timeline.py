@@ -23,15 +23,6 @@ from frustum.dialects.target import Target
 from frustum.runtime.device.expand import Expanded
 from frustum.runtime.device.form import Ints
 from frustum.runtime.time import engine
-from frustum.runtime.time.engine import (
-    BARRIER,
-    COMPUTE,
-    TRANSFER,
-    DeadlockError,
-    OperationCost,
-    Operations,
-    Times,
-)
 from frustum.runtime.time.events import CounterMap, Queues, are, events, make_queues
 from frustum.runtime.time.machine_map import EngineName, MachineMap
 from frustum.runtime.time.transfer_cost import Tables, cell_costs
@@ -48,7 +39,7 @@ class Timeline:
     expanded: Expanded
     engines: tuple[EngineName, ...]
     queues: Queues
-    times: Times
+    times: engine.Times
     tables: Tables
     engine_bytes: Ints  # of transfers; of compute units: operands and results
 
@@ -84,15 +75,15 @@ def simulate(
     queues = make_queues(expanded, machine, at_start > 0)
     counters = CounterMap(expanded, target.cluster.sram.latency_cycles)
     cost = cell_costs(expanded, tables, machine, page_bytes, at_start)
-    cost = OperationCost(cost.routes, *(column[queues.cell] for column in cost[1:]))
-    kind = np.where(cost.chunks > 0, TRANSFER, COMPUTE)
-    kind[np.append(are(expanded.instructions, Barrier), False)[queues.static]] = BARRIER
+    cost = engine.OperationCost(cost.routes, *(column[queues.cell] for column in cost[1:]))
+    kind = np.where(cost.chunks > 0, engine.TRANSFER, engine.COMPUTE)
+    kind[np.append(are(expanded.instructions, Barrier), False)[queues.static]] = engine.BARRIER
     depth = np.array([target.transfers.in_flight if name.is_dma else 0 for name in machine.engines], np.int64)
     happens = events(expanded, counters, queues.cell, queues.static)
     try:
-        times = engine.simulate(Operations(queues.offsets, depth, kind, cost, happens), compiled=compiled)
-    except DeadlockError as error:
-        raise DeadlockError(error.blocked, _deadlock(error, expanded, machine, queues, counters)) from None
+        times = engine.simulate(engine.Operations(queues.offsets, depth, kind, cost, happens), compiled=compiled)
+    except engine.DeadlockError as error:
+        raise engine.DeadlockError(error.blocked, _deadlock(error, expanded, machine, queues, counters)) from None
     moved = [done.moved_bytes for _, done in tables]
     moved[1] = moved[1] + fetched_bytes(expanded, page_bytes)[:, None]
     cells = np.concatenate([*map(np.ravel, moved), [at_start, 0]])
@@ -105,7 +96,7 @@ def simulate(
 
 
 def _deadlock(
-    error: DeadlockError, expanded: Expanded, machine: MachineMap, queues: Queues, counters: CounterMap
+    error: engine.DeadlockError, expanded: Expanded, machine: MachineMap, queues: Queues, counters: CounterMap
 ) -> str:
     """Names the instructions that wait: those for events first, as they hold up those at a barrier."""
     blocked = sorted(error.blocked, key=lambda each: each.counter < 0)

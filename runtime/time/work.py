@@ -18,16 +18,8 @@ from math import prod
 import numpy as np
 
 from frustum.dialects.extents import ceil_div
+from frustum.dialects.isa import program as p
 from frustum.dialects.isa.line_buffer_plan import Windows
-from frustum.dialects.isa.program import (
-    ELEMENT_BYTES,
-    Conv,
-    Copy,
-    Element,
-    Fetch,
-    Instruction,
-    Vector,
-)
 from frustum.dialects.isa.tables.stored_table import StoredTable
 from frustum.dialects.target import Target, VectorUnit
 from frustum.dialects.target.durations import (
@@ -42,7 +34,7 @@ from frustum.dialects.target.durations import (
 from frustum.runtime.device.expand import OPERANDS, Expanded, Rows
 from frustum.runtime.device.form import Along, Ints, Operand, When, form, groups_of, outputs_per_group
 
-INTEGERS: tuple[Element, ...] = ("i8", "i16", "i32")
+INTEGERS: tuple[p.Element, ...] = ("i8", "i16", "i32")
 CONVERSION = ("identity", 1)
 
 
@@ -72,9 +64,9 @@ def work(expanded: Expanded, rows: Rows, target: Target) -> Workload:
     result = _nothing(len(rows), rows.units)
     for alike, chosen in _alike(expanded, rows):
         _set_bytes(result, rows, chosen, alike)
-        if isinstance(alike.instruction, Conv):
+        if isinstance(alike.instruction, p.Conv):
             _set_matrix(result, rows, chosen, alike.instruction, target)
-        elif isinstance(alike.instruction, Vector):
+        elif isinstance(alike.instruction, p.Vector):
             _set_vector(result, rows, chosen, alike, target.core.vector)
     _set_addresses(result, expanded, rows, target)
     _set_transfers(result, expanded, rows)
@@ -97,7 +89,7 @@ Moved = tuple[int, When, When, tuple[Along, ...]]
 class _Alike:
     """One of several instructions that do equally much for equal extents."""
 
-    instruction: Instruction
+    instruction: p.Instruction
     moved: tuple[Moved | None, ...]
 
     @property
@@ -133,11 +125,11 @@ def _moved(operand: Operand | None) -> Moved | None:
     return operand.element_bytes, operand.reads, operand.writes, axes
 
 
-def _parameters(instruction: Instruction) -> tuple[Hashable, ...]:
+def _parameters(instruction: p.Instruction) -> tuple[Hashable, ...]:
     """What an instruction's work depends on, beside the extents and sizes of its operands."""
-    if isinstance(instruction, Vector):
+    if isinstance(instruction, p.Vector):
         return steps(instruction)
-    if not isinstance(instruction, Conv):
+    if not isinstance(instruction, p.Conv):
         return (type(instruction).__name__,)
     mode, groups = instruction.line_mode, instruction.groups
     width = instruction.kernel, instruction.strides[1], instruction.dilations[1]
@@ -162,13 +154,13 @@ def _set_bytes(result: Workload, rows: Rows, chosen: Ints, alike: _Alike) -> Non
         is_read, is_written = reads.holds(first, last), writes.holds(first, last)
         result.read_bytes[slot, chosen] = each.sum(axis=1) * is_read
         result.written_bytes[slot, chosen] = each.sum(axis=1) * is_written
-        if isinstance(alike.instruction, Copy):
+        if isinstance(alike.instruction, p.Copy):
             _set_size(result, chosen, alike.instruction, each, writes is not When.NEVER)
         else:
             result.moved_bytes[chosen] += each * (is_read.astype(np.int64) + is_written)[:, None]
 
 
-def _set_size(result: Workload, chosen: Ints, copy: Copy, each: Ints, written: bool) -> None:
+def _set_size(result: Workload, chosen: Ints, copy: p.Copy, each: Ints, written: bool) -> None:
     """The size of a transfer, by the bytes of its source (first) or destination."""
     if written:
         result.moved_bytes[chosen] = each
@@ -181,7 +173,7 @@ def _set_size(result: Workload, chosen: Ints, copy: Copy, each: Ints, written: b
 
 
 def _set_transfers(result: Workload, expanded: Expanded, rows: Rows) -> None:
-    is_copy = np.array([isinstance(instruction, Copy) for instruction in expanded.instructions], bool)
+    is_copy = np.array([isinstance(instruction, p.Copy) for instruction in expanded.instructions], bool)
     chosen = np.flatnonzero(is_copy[rows.static])
     statics = rows.static[chosen]
     for slot, extents, runs in (
@@ -198,7 +190,7 @@ def _set_transfers(result: Workload, expanded: Expanded, rows: Rows) -> None:
         )
 
 
-def _by_stride(instructions: Sequence[Instruction], slot: int) -> tuple[Ints, Ints, Ints]:
+def _by_stride(instructions: Sequence[p.Instruction], slot: int) -> tuple[Ints, Ints, Ints]:
     """Of each copy: strides without sign in growing order, the dimensions they belong to, bytes of an element.
 
     A run that is walked backwards is as contiguous as another.
@@ -206,9 +198,9 @@ def _by_stride(instructions: Sequence[Instruction], slot: int) -> tuple[Ints, In
     strides = np.zeros((len(instructions), 4), np.int64)
     element = np.ones(len(instructions), np.int64)
     for number, instruction in enumerate(instructions):
-        if isinstance(instruction, Copy):
+        if isinstance(instruction, p.Copy):
             view = (instruction.src_view, instruction.dst_view)[slot]
-            strides[number], element[number] = np.abs(view.strides), ELEMENT_BYTES[view.element]
+            strides[number], element[number] = np.abs(view.strides), p.ELEMENT_BYTES[view.element]
             if slot == 0 and instruction.expand is not None:
                 element[number] = instruction.expand
     dims = np.argsort(strides, axis=1, kind="stable")
@@ -237,15 +229,15 @@ def contiguous_bytes(extent: Ints, stride: Ints, element_bytes: Ints, split: Int
 # --- computing ---------------------------------------------------------------------------------------------
 
 
-def windows_of(conv: Conv) -> Windows:
+def windows_of(conv: p.Conv) -> Windows:
     """The windows of a convolution, as the line buffer's arithmetic wants them."""
     return Windows(
-        conv.kernel, conv.strides, conv.dilations, conv.groups, ELEMENT_BYTES[conv.in_view.element],
+        conv.kernel, conv.strides, conv.dilations, conv.groups, p.ELEMENT_BYTES[conv.in_view.element],
         conv.in_view.strides, min(conv.cols.extent, conv.cols.bound),
     )  # fmt: skip
 
 
-def _set_matrix(result: Workload, rows: Rows, chosen: Ints, conv: Conv, target: Target) -> None:
+def _set_matrix(result: Workload, rows: Rows, chosen: Ints, conv: p.Conv, target: Target) -> None:
     """Equal extents are worked out once."""
     images, outputs, height, width = rows.extent[:, chosen]
     groups = groups_of(conv, outputs)
@@ -266,10 +258,10 @@ def _set_matrix(result: Workload, rows: Rows, chosen: Ints, conv: Conv, target: 
 def _set_addresses(result: Workload, expanded: Expanded, rows: Rows, target: Target) -> None:
     """What finding the operands of convolutions takes, by the tables that they really name; the matrix unit is busy
     for at least that long."""
-    is_conv = np.array([isinstance(each, Conv) for each in expanded.instructions], bool)
+    is_conv = np.array([isinstance(each, p.Conv) for each in expanded.instructions], bool)
     for number in np.unique(rows.static[is_conv[rows.static]]).tolist():
         conv, mine = expanded.instructions[number], rows.of(number)
-        assert isinstance(conv, Conv)
+        assert isinstance(conv, p.Conv)
         images, outputs, height, width = rows.extent[:, mine] * rows.active[mine]
         box = images, height, width, rows.read[1, mine] * rows.active[mine]
         groups = groups_of(conv, outputs)
@@ -286,7 +278,7 @@ def _set_addresses(result: Workload, expanded: Expanded, rows: Rows, target: Tar
         result.address_cycles_without_tables[mine] = computed.sum(axis=1)
 
 
-def _tables(expanded: Expanded, conv: Conv, mine: Ints) -> Iterator[tuple[Ints, StoredTable]]:
+def _tables(expanded: Expanded, conv: p.Conv, mine: Ints) -> Iterator[tuple[Ints, StoredTable]]:
     """The tables that some rows of a convolution name, each with the numbers of its rows in `mine`."""
     if conv.table is None:
         return
@@ -307,12 +299,12 @@ def _distinct(counts: Ints) -> tuple[Ints, Ints]:
 
 def _set_vector(result: Workload, rows: Rows, chosen: Ints, alike: _Alike, unit: VectorUnit) -> None:
     elements = rows.extent[:, chosen].prod(axis=0) * rows.active[chosen]
-    assert isinstance(alike.instruction, Vector)
+    assert isinstance(alike.instruction, p.Vector)
     passes = sum(vector_passes(unit, *step) for step in steps(alike.instruction))
     result.cycles[chosen] = vector_cycles(unit, passes, elements, alike.element_bytes)
 
 
-def steps(instruction: Vector) -> Steps:
+def steps(instruction: p.Vector) -> Steps:
     """What the vector unit does one after the other."""
     operands = form(instruction).operands
     integers = sum(operand.view.element in INTEGERS for operand in operands if operand)
@@ -325,13 +317,13 @@ def steps(instruction: Vector) -> Steps:
 # `fetch` is executed, which cluster 0 does for all.
 
 
-def start_bytes(instructions: Sequence[Instruction], page_bytes: Sequence[int]) -> int:
+def start_bytes(instructions: Sequence[p.Instruction], page_bytes: Sequence[int]) -> int:
     """Bytes of the pages that are fetched at the start."""
-    later = {instruction.page for instruction in instructions if isinstance(instruction, Fetch)}
+    later = {instruction.page for instruction in instructions if isinstance(instruction, p.Fetch)}
     return sum(size for page, size in enumerate(page_bytes) if page not in later)
 
 
 def fetched_bytes(expanded: Expanded, page_bytes: Sequence[int]) -> Ints:
     """Of each row of the cluster table: bytes of the page that it fetches, 0 if it is no fetch."""
-    sizes = [page_bytes[each.page] if isinstance(each, Fetch) else 0 for each in expanded.instructions]
+    sizes = [page_bytes[each.page] if isinstance(each, p.Fetch) else 0 for each in expanded.instructions]
     return np.array(sizes, np.int64)[expanded.cluster.static]
