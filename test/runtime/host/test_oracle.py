@@ -62,7 +62,7 @@ def test_a_path_is_run_from_the_file(tmp_path):
 
 
 def test_a_model_too_large_for_one_message_goes_through_a_file(monkeypatch):
-    monkeypatch.setattr(oracle, "PROTO_LIMIT_BYTES", 10)
+    monkeypatch.setattr(oracle.host_model, "PROTO_LIMIT_BYTES", 10)
     np.testing.assert_array_equal(oracle_outputs(affine(), {"x": X})["y"], X * 3 + 1)
 
 
