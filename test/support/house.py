@@ -92,7 +92,7 @@ class House:
 
 
 def module_of(path: str) -> str:
-    """`frustum.passes.fuse.rule` of `passes/fuse/rule.py`."""
+    """`frustum.passes.fuse.rules` of `passes/fuse/rules.py`."""
     parts = PurePosixPath(path).with_suffix("").parts
     return ".".join(("frustum", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
