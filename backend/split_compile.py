@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from xdsl.dialects.builtin import ModuleOp
 
-from frustum.backend.cost import Cost, CountRun, total
+from frustum.backend.compile import Cost, CountRun, total
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal, Strategy

@@ -37,7 +37,7 @@ from xdsl.traits import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.dialects.dominance import check_dominance
+from frustum.dialects.foreign import check_dominance
 
 
 @irdl_op_definition

@@ -15,8 +15,15 @@ from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.module import COMPRESSION
 from frustum.dialects.weights.codec import Codec
 from frustum.passes.analysis.module import target_of
-from frustum.passes.lower.weight_blocks import Blocks, raw_bytes, weights_of
-from frustum.passes.lower.weight_slots import Slots, StaysRaw, flows, is_compressed
+from frustum.passes.lower.weight_slots import (
+    Blocks,
+    Slots,
+    StaysRaw,
+    flows,
+    is_compressed,
+    raw_bytes,
+    weights_of,
+)
 from frustum.passes.weights import store_of
 
 

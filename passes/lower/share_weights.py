@@ -22,8 +22,17 @@ from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.executions import enclosing_counts
-from frustum.passes.lower.weight_blocks import Blocks, raw_bytes, weights_of
-from frustum.passes.lower.weight_slots import CLUSTER, CORE, Flow, Slots, StaysRaw, flows
+from frustum.passes.lower.weight_slots import (
+    CLUSTER,
+    CORE,
+    Blocks,
+    Flow,
+    Slots,
+    StaysRaw,
+    flows,
+    raw_bytes,
+    weights_of,
+)
 from frustum.passes.weights import store_of
 
 ONE = Span(Affine(), 1, 1)

@@ -6,12 +6,10 @@ from frustum.passes.onnx.operators import (
     elementwise,
     integers,
     moves,
-    normalization,
     products,
     reductions,
     resizing,
     shapes,
-    transposed,
     windows,
 )
 
@@ -24,10 +22,7 @@ MICROSOFT: dict[str, Converter] = {
 }
 """Of the domain com.microsoft."""
 
-KINDS = (
-    products, integers, conversions, transposed, windows, normalization, reductions, elementwise, shapes, moves,
-    resizing,
-)  # fmt: skip
+KINDS = (products, integers, conversions, windows, reductions, elementwise, shapes, moves, resizing)
 CONVERTERS: dict[str, Converter] = {
     operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()
 }

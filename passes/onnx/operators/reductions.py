@@ -1,12 +1,115 @@
-"""Reductions over axes."""
+"""Reductions over axes, and what is made of sums and element-wise operations: normalisations and softmax."""
 
 from __future__ import annotations
 
+import numpy as np
 from xdsl.dialects.builtin import f16
+from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import ReduceOp, shape_of
+from frustum.dialects.graph import LrnOp, ReduceOp, SoftmaxOp, shape_of
+from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
+from frustum.passes.weights import Array
 
+
+def batch_normalization(node: Node) -> Result:
+    """x * scale + shift, per channel, with what training has found."""
+    if node.get("training_mode", 0) or any(node.wants(output) for output in range(1, 5)):
+        raise Refused("training is not supported")
+    names = ("scale", "B", "mean", "variance")
+    parameters = [_float64(node.constant(index, name)) for index, name in enumerate(names, 1)]
+    gamma, beta, mean, variance = parameters
+    scale = gamma / np.sqrt(variance + float(node.get("epsilon", 1e-5)))
+    shift = beta - mean * scale
+    x = node.value(0)
+    shape = (1, -1, *(1,) * (len(shape_of(x)) - 2))
+    scaled = node.binary("mul", x, node.weight(_per_channel(scale, shape), "scale"))
+    return node.binary("add", scaled, node.weight(_per_channel(shift, shape), "shift"))
+
+
+def _float64(array: Array | None) -> Array:
+    if array is None:
+        raise Refused("a parameter is missing")
+    return array.astype(np.float64)
+
+
+def _per_channel(values: Array, shape: Ints) -> Array:
+    return values.reshape(shape)
+
+
+def centred(node: Node, x: SSAValue, axes: Ints) -> tuple[SSAValue, SSAValue, SSAValue]:
+    """x minus its mean over axes; the mean; sqrt(variance + epsilon)."""
+    mean = node.emit(ReduceOp("mean", x, axes))
+    difference = node.binary("sub", x, mean)
+    square = node.binary("mul", difference, difference)
+    variance = node.emit(ReduceOp("mean", square, axes))
+    epsilon = node.scalar(node.get("epsilon", 1e-5), "epsilon")
+    return difference, mean, node.unary("sqrt", node.binary("add", variance, epsilon))
+
+
+def instance_normalization(node: Node) -> Result:
+    x = node.value(0)
+    rank = len(shape_of(x))
+    difference, _, deviation = centred(node, x, tuple(range(2, rank)))
+    shape = (1, -1, *(1,) * (rank - 2))
+    result = node.binary("div", difference, deviation)
+    result = node.binary("mul", result, _channel_operand(node, 1, shape))
+    return node.binary("add", result, _channel_operand(node, 2, shape))
+
+
+def _channel_operand(node: Node, index: int, shape: Ints) -> SSAValue:
+    array = node.operands[index]
+    if isinstance(array, np.ndarray):
+        return node.weight(array.reshape(shape), ("scale", "shift")[index - 1])
+    channels = node.shape(index)[0]
+    return node.reshape(node.value(index), tuple(channels if extent == -1 else extent for extent in shape))
+
+
+def layer_normalization(node: Node) -> Result:
+    x = node.value(0)
+    rank = len(shape_of(x))
+    axes = tuple(range(node.axis(node.get("axis", -1), rank), rank))
+    difference, mean, deviation = centred(node, x, axes)
+    result = node.binary("div", difference, deviation)
+    result = node.binary("mul", result, node.value(1))
+    if node.has(2):
+        result = node.binary("add", result, node.value(2))
+    results = [result, mean]
+    if node.wants(2):
+        results.append(node.unary("reciprocal", deviation))
+    return results
+
+
+def rms_normalization(node: Node) -> Result:
+    x = node.value(0)
+    rank = len(shape_of(x))
+    axes = tuple(range(node.axis(node.get("axis", -1), rank), rank))
+    mean = node.emit(ReduceOp("mean", node.binary("mul", x, x), axes))
+    epsilon = node.scalar(node.get("epsilon", 1e-5), "epsilon")
+    deviation = node.unary("sqrt", node.binary("add", mean, epsilon))
+    return node.binary("mul", node.binary("div", x, deviation), node.value(1))
+
+
+def softmax(node: Node) -> Result:
+    x = node.value(0)
+    return node.emit(SoftmaxOp(x, node.axis(node.get("axis", -1), len(shape_of(x)))))
+
+
+def log_softmax(node: Node) -> Result:
+    """x - max - log(sum(exp(x - max))): unlike the logarithm of a softmax it loses nothing to underflow."""
+    x = node.value(0)
+    axes = (node.axis(node.get("axis", -1), len(shape_of(x))),)
+    shifted = node.binary("sub", x, node.emit(ReduceOp("max", x, axes)))
+    total = node.emit(ReduceOp("sum", node.unary("exp", shifted), axes))
+    return node.binary("sub", shifted, node.unary("log", total))
+
+
+def lrn(node: Node) -> Result:
+    alpha, beta, bias = (node.get(name, default) for name, default in LRN_DEFAULTS.items())
+    return node.emit(LrnOp(node.value(0), int(node.get("size")), alpha, beta, bias))
+
+
+LRN_DEFAULTS = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
 
 def reduction(kind: str, before: str = "", after: str = "") -> Converter:
     """A reduction of x, of |x| or of x * x (`before`), and a function of the result (`after`)."""
@@ -51,6 +154,13 @@ LARGEST, LARGEST_F16 = 3.3e38, 65504.0
 """Numbers that f32 and bf16, and that f16 just hold."""
 
 CONVERTERS: dict[str, Converter] = {
+    "BatchNormalization": batch_normalization,
+    "InstanceNormalization": instance_normalization,
+    "LayerNormalization": layer_normalization,
+    "RMSNormalization": rms_normalization,
+    "Softmax": softmax,
+    "LogSoftmax": log_softmax,
+    "LRN": lrn,
     "ReduceMean": reduction("mean"),
     "ReduceSum": reduction("sum"),
     "ReduceMax": reduction("max"),

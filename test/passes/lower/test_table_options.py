@@ -20,8 +20,7 @@ from frustum.dialects.module import TARGET
 from frustum.dialects.target import to_attribute
 from frustum.dialects.target.durations import address_cycles
 from frustum.passes.lower import make_address_tables
-from frustum.passes.lower.make_address_tables import MakeAddressTables
-from frustum.passes.lower.table_options import demand_of, options_of
+from frustum.passes.lower.make_address_tables import MakeAddressTables, demand_of, options_of
 from frustum.passes.weights import store_of
 
 UNIT = target("tiny").core.matrix

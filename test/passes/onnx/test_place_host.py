@@ -9,9 +9,18 @@ from onnx import TensorProto, helper, numpy_helper
 import frustum
 from frustum.backend import targets
 from frustum.passes.errors import ModelError, Unsupported
-from frustum.passes.onnx.islands import Island, device_seconds, host_is_cheaper, host_seconds
 from frustum.passes.onnx.loading import load_model
-from frustum.passes.onnx.place_host import Placement, constant_inputs, import_or_place, place, whole_on_host
+from frustum.passes.onnx.place_host import (
+    Island,
+    Placement,
+    constant_inputs,
+    device_seconds,
+    host_is_cheaper,
+    host_seconds,
+    import_or_place,
+    place,
+    whole_on_host,
+)
 from frustum.runtime.host.agreement import agreement
 
 DEFAULT, EDGE = targets.load("default"), targets.load("edge")

@@ -213,7 +213,7 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
 def test_any_graph_in_pieces_is_the_graph(proto: onnx.ModelProto, seed: int) -> None:
     rng = np.random.default_rng(seed)
     inputs = {v.name: rng.standard_normal((2, 6)).astype(np.float32) for v in proto.graph.input}
-    from frustum.passes.onnx import islands
+    from frustum.passes.onnx import place_host as islands
 
     patch = pytest.MonkeyPatch()
     patch.setattr(islands, "host_is_cheaper", lambda island, target: "")  # else all of it is too small to move
