@@ -16,38 +16,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+from frustum.dialects.isa import format as f
+from frustum.dialects.isa import program as p
 from frustum.dialects.isa.fields import REGISTERS, FieldError, FieldKind, RegisterKind
-from frustum.dialects.isa.format import (
-    ACT_FORMAT,
-    AFFINE_FORMAT,
-    COEFFICIENT,
-    FILES,
-    FORMAT_OF_TYPE,
-    REPEAT_FORMAT,
-    SCALE_FORMAT,
-    SPAN_FORMATS,
-    VIEW_FORMATS,
-    WAIT_FIELD,
-    WAITS_INSIDE,
-    WIDE,
-    WORD_BITS,
-    WORD_BYTES,
-    Format,
-    pack_field,
-)
-from frustum.dialects.isa.program import (
-    ENGINES,
-    MAX_LOOPS,
-    Act,
-    Affine,
-    Barrier,
-    Instruction,
-    Node,
-    Program,
-    Repeat,
-    Span,
-    View,
-)
 from frustum.dialects.target.fit import CODE, DoesNotFit
 
 
@@ -62,7 +33,7 @@ class Code:
     units: tuple[int, ...]
 
 
-def encode(program: Program, instruction_memory_bytes: int | None = None) -> Code:
+def encode(program: p.Program, instruction_memory_bytes: int | None = None) -> Code:
     """The bytes of a program; raises DoesNotFit for a value wider than its field or pages larger than memory."""
     writer = _Encoder(program)
     for node in program.body:
@@ -95,24 +66,24 @@ class _Loop:
 class _Encoder:
     """Writes nodes; defines registers before the instruction that needs them."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: p.Program) -> None:
         self.program = program
         self.bytes = bytearray()
         self.page_bytes: list[int] = []
         self.layers: list[int] = []
         self.units: list[int] = []
         self.page_start = 0
-        self.files: dict[RegisterKind, RegisterFile] = {kind: RegisterFile() for kind in FILES.values()}
+        self.files: dict[RegisterKind, RegisterFile] = {kind: RegisterFile() for kind in f.FILES.values()}
 
-    def node(self, node: Node, depth: int) -> None:
-        if isinstance(node, Repeat):
+    def node(self, node: p.Node, depth: int) -> None:
+        if isinstance(node, p.Repeat):
             self._repeat(node, depth)
             return
         try:
             self._instruction(node)
         except FieldError as error:
             raise self._does_not_fit(node, error) from None
-        if isinstance(node, Barrier):
+        if isinstance(node, p.Barrier):
             assert depth == 0, "a barrier stands in no loop"
             self.end_page()
 
@@ -130,49 +101,49 @@ class _Encoder:
             self._set_up(number, value)
         return number
 
-    def _repeat(self, node: Repeat, depth: int) -> None:
-        if depth >= MAX_LOOPS:
-            raise DoesNotFit("nest of loops", f"loop of {node.count}", depth + 1, MAX_LOOPS)
+    def _repeat(self, node: p.Repeat, depth: int) -> None:
+        if depth >= p.MAX_LOOPS:
+            raise DoesNotFit("nest of loops", f"loop of {node.count}", depth + 1, p.MAX_LOOPS)
         start = len(self.bytes)
-        self._append(0, REPEAT_FORMAT.words)
+        self._append(0, f.REPEAT_FORMAT.words)
         for file in self.files.values():
             file.open_loop()
         for child in node.body:
             self.node(child, depth + 1)
         for file in self.files.values():
             file.close_loop()
-        words = REPEAT_FORMAT.words
-        body = _Loop(node.count, (len(self.bytes) - start) // WORD_BYTES - words)
+        words = f.REPEAT_FORMAT.words
+        body = _Loop(node.count, (len(self.bytes) - start) // f.WORD_BYTES - words)
         try:
-            total = REPEAT_FORMAT.pack({"stage": node.stage}, body, self, words)
+            total = f.REPEAT_FORMAT.pack({"stage": node.stage}, body, self, words)
         except FieldError as error:
             raise DoesNotFit(f"'repeat': {error.field}", "loop", str(error.value), error.allowed) from None
-        self.bytes[start : start + words * WORD_BYTES] = total.to_bytes(words * WORD_BYTES, "little")
+        self.bytes[start : start + words * f.WORD_BYTES] = total.to_bytes(words * f.WORD_BYTES, "little")
 
-    def _instruction(self, node: Instruction) -> None:
-        form, waits = FORMAT_OF_TYPE[type(node)], node.waits
-        if len(waits) > WAITS_INSIDE:
-            raise FieldError(len(waits), f"0 to {WAITS_INSIDE}", "waits")
+    def _instruction(self, node: p.Instruction) -> None:
+        form, waits = f.FORMAT_OF_TYPE[type(node)], node.waits
+        if len(waits) > f.WAITS_INSIDE:
+            raise FieldError(len(waits), f"0 to {f.WAITS_INSIDE}", "waits")
         words = form.words + len(waits)
         head = {
-            "engine": node.engine or ENGINES[0],
+            "engine": node.engine or p.ENGINES[0],
             "stage": node.stage,
             "waits": len(waits),
             "signal": node.signal,
         }
         total = form.pack(head, node, self, words)
         for place, wait in enumerate(waits, form.words):
-            total |= pack_field(WAIT_FIELD, wait, self) << place * WORD_BITS
+            total |= f.pack_field(f.WAIT_FIELD, wait, self) << place * f.WORD_BITS
         self._append(total, words)
         self.layers.append(node.layer)
         self.units.append(node.unit)
 
     def _append(self, total: int, words: int) -> None:
-        self.bytes += total.to_bytes(words * WORD_BYTES, "little")
+        self.bytes += total.to_bytes(words * f.WORD_BYTES, "little")
 
     def _set_up(self, register: int, value: Any) -> None:
         """Put a value into a register."""
-        if isinstance(value, Affine):
+        if isinstance(value, p.Affine):
             self._affine(register, value)
             return
         form = setup_format(value)
@@ -180,19 +151,19 @@ class _Encoder:
         head = {name: register if name == "register" else getattr(value, name) for name in names}
         self._append(form.pack(head, value, self, form.words), form.words)
 
-    def _affine(self, register: int, value: Affine) -> None:
-        loops = value.loops + (0,) * (MAX_LOOPS - len(value.loops))
+    def _affine(self, register: int, value: p.Affine) -> None:
+        loops = value.loops + (0,) * (p.MAX_LOOPS - len(value.loops))
         terms = [(place, c) for place, c in enumerate((*loops, value.cluster, value.core)) if c]
-        wide = not -(1 << WORD_BITS - 1) <= value.base < 1 << WORD_BITS - 1
-        words = AFFINE_FORMAT.words + (2 if wide else 1) + len(terms)
+        wide = not -(1 << f.WORD_BITS - 1) <= value.base < 1 << f.WORD_BITS - 1
+        words = f.AFFINE_FORMAT.words + (2 if wide else 1) + len(terms)
         head = {"register": register, "terms": [place for place, _ in terms], "wide": wide}
-        total = AFFINE_FORMAT.pack(head, None, self, words)
-        shift = AFFINE_FORMAT.words * WORD_BITS
-        total |= self._number("base", WIDE if wide else COEFFICIENT, value.base) << shift
-        shift += WORD_BITS * (2 if wide else 1)
+        total = f.AFFINE_FORMAT.pack(head, None, self, words)
+        shift = f.AFFINE_FORMAT.words * f.WORD_BITS
+        total |= self._number("base", f.WIDE if wide else f.COEFFICIENT, value.base) << shift
+        shift += f.WORD_BITS * (2 if wide else 1)
         for _, coefficient in terms:
-            total |= self._number("coefficient", COEFFICIENT, coefficient) << shift
-            shift += WORD_BITS
+            total |= self._number("coefficient", f.COEFFICIENT, coefficient) << shift
+            shift += f.WORD_BITS
         self._append(total, words)
 
     def _number(self, name: str, kind: FieldKind, value: int) -> int:
@@ -201,25 +172,25 @@ class _Encoder:
         except FieldError as error:
             raise error.inside(name) from None
 
-    def _does_not_fit(self, node: Instruction, error: FieldError) -> DoesNotFit:
+    def _does_not_fit(self, node: p.Instruction, error: FieldError) -> DoesNotFit:
         layers = self.program.layers
         layer = layers[node.layer] if node.layer < len(layers) else str(node.layer)
-        name = FORMAT_OF_TYPE[type(node)].name
+        name = f.FORMAT_OF_TYPE[type(node)].name
         where = f"instruction {len(self.layers)} ('{name}') of layer '{layer}'"
         return DoesNotFit(f"field {error.field}", where, str(error.value), error.allowed)
 
 
-def setup_format(value: Any) -> Format:
+def setup_format(value: Any) -> f.Format:
     """The set-up instruction that puts a value into a register."""
     match value:
-        case View(ring=ring, wrap=wrap):
+        case p.View(ring=ring, wrap=wrap):
             assert value.memory is not None, "a program's views are physical"
             assert ring is None or wrap is None, "a ring has no copies"
-            return VIEW_FORMATS[ring is not None, wrap is not None]
-        case Span(limit=limit):
-            is_wide = max(value.extent, value.bound) >= 1 << WORD_BITS // 2
-            return SPAN_FORMATS[is_wide, limit is not None]
-    return ACT_FORMAT if isinstance(value, Act) else SCALE_FORMAT
+            return f.VIEW_FORMATS[ring is not None, wrap is not None]
+        case p.Span(limit=limit):
+            is_wide = max(value.extent, value.bound) >= 1 << f.WORD_BITS // 2
+            return f.SPAN_FORMATS[is_wide, limit is not None]
+    return f.ACT_FORMAT if isinstance(value, p.Act) else f.SCALE_FORMAT
 
 
 MOST_KEPT = REGISTERS * 3 // 4

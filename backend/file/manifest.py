@@ -13,23 +13,15 @@ from pathlib import PurePath
 from typing import Any, TypeAlias
 
 from frustum.dialects.host_type import MODEL_DTYPE, HostType
-from frustum.dialects.isa.program import (
-    ELEMENT_BYTES,
-    EXTERNAL_CLASSES,
-    MEMORIES,
-    External,
-    ExternalClass,
-    Node,
-    Program,
-)
+from frustum.dialects.isa import program as p
 from frustum.dialects.target import Target, TargetError, from_json
 
 Json: TypeAlias = dict[str, Any]
 
-COMPULSORY: tuple[ExternalClass, ...] = ("weight", "input", "output")
+COMPULSORY: tuple[p.ExternalClass, ...] = ("weight", "input", "output")
 
 
-def manifest_of(program: Program, page_bytes: tuple[int, ...], options: Mapping[str, Any]) -> Json:
+def manifest_of(program: p.Program, page_bytes: tuple[int, ...], options: Mapping[str, Any]) -> Json:
     """What the executable tells about a program; `options` are those of the compiler, as JSON values."""
     return {
         "name": program.name,
@@ -50,9 +42,9 @@ def manifest_of(program: Program, page_bytes: tuple[int, ...], options: Mapping[
     }
 
 
-def program_of(manifest: Json, body: tuple[Node, ...]) -> Program:
+def program_of(manifest: Json, body: tuple[p.Node, ...]) -> p.Program:
     """The program that `manifest_of` described; KeyError, TypeError or ValueError if it did not."""
-    return Program(
+    return p.Program(
         body=body,
         externals=tuple(_read_external(external) for external in manifest["externals"]),
         name=str(manifest["name"]),
@@ -86,18 +78,18 @@ def to_bytes(manifest: Json) -> bytes:
     return (text + "\n").encode()
 
 
-def compulsory_bytes(program: Program) -> dict[str, int]:
+def compulsory_bytes(program: p.Program) -> dict[str, int]:
     """Bytes that must cross the DRAM port at least once, by class: weights, network inputs, network outputs."""
     return {
         class_: sum(_value_bytes(e) for e in program.externals if e.class_ == class_) for class_ in COMPULSORY
     }
 
 
-def _value_bytes(external: External) -> int:
-    return math.prod(external.shape) * ELEMENT_BYTES[external.element]
+def _value_bytes(external: p.External) -> int:
+    return math.prod(external.shape) * p.ELEMENT_BYTES[external.element]
 
 
-def _interface(program: Program, class_: ExternalClass) -> list[Json]:
+def _interface(program: p.Program, class_: p.ExternalClass) -> list[Json]:
     return [
         {
             "name": external.name,
@@ -110,7 +102,7 @@ def _interface(program: Program, class_: ExternalClass) -> list[Json]:
     ]
 
 
-def _external(external: External) -> Json:
+def _external(external: p.External) -> Json:
     return {
         "name": external.name,
         "class": external.class_,
@@ -122,8 +114,8 @@ def _external(external: External) -> Json:
     }
 
 
-def _read_external(data: Json) -> External:
-    return External(
+def _read_external(data: Json) -> p.External:
+    return p.External(
         name=str(data["name"]),
         class_=data["class"],
         address=int(data["address"]),
@@ -158,7 +150,7 @@ def check_manifest(manifest: Any, code_bytes: int) -> None:
     for external in _list(manifest, "externals", dict):
         _check_external(external, target.chip.dram.capacity_bytes)
     for memory, peak in _get(manifest, "peak_bytes", dict).items():
-        _check(memory in MEMORIES, "peak_bytes", memory)
+        _check(memory in p.MEMORIES, "peak_bytes", memory)
         _check(_is_size(peak, target.memory(memory).capacity_bytes), f"peak_bytes.{memory}", peak)
     for kind in ("core", "cluster"):
         slots = _get(_get(manifest, "slots", dict), kind, int)
@@ -193,19 +185,19 @@ _FACTS: dict[str, dict[str, type]] = {
 def _check_external(external: Mapping[str, Any], capacity_bytes: int) -> None:
     name, size = _get(external, "name", str), _get(external, "bytes", int)
     where = f"externals '{name}'"
-    _check(_get(external, "class", str) in EXTERNAL_CLASSES, where, external["class"])
+    _check(_get(external, "class", str) in p.EXTERNAL_CLASSES, where, external["class"])
     element = _get(external, "element", str)
-    _check(element in ELEMENT_BYTES, where, element)
+    _check(element in p.ELEMENT_BYTES, where, element)
     address = _get(external, "address", int)
     _check(_is_size(size, capacity_bytes), where, f"{size} bytes")
     _check(_is_size(address, capacity_bytes - size), where, f"address {address}")
     shape = _list(external, "shape", int)
     is_shape = all(_is_size(extent, capacity_bytes) for extent in shape) and len(shape) <= MOST_DIMS
     _check(is_shape, where, f"shape {shape}")
-    least = math.prod(extent for extent in shape if extent) * ELEMENT_BYTES[element]
+    least = math.prod(extent for extent in shape if extent) * p.ELEMENT_BYTES[element]
     _check(least <= capacity_bytes, where, f"shape {shape}")
     if external["class"] in ("input", "output"):
-        needed = math.prod(shape) * ELEMENT_BYTES[element]
+        needed = math.prod(shape) * p.ELEMENT_BYTES[element]
         _check(needed == size, where, f"shape {shape} in {size} bytes")
     dtype = _get(external, "model_dtype", str)
     _check(not dtype or _is_host_type(dtype), where, dtype)

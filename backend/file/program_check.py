@@ -17,18 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.backend.file.container import ExecutableError
-from frustum.dialects.isa.program import (
-    Conv,
-    Fetch,
-    Instruction,
-    LineBuffer,
-    Node,
-    Pool,
-    Program,
-    Repeat,
-    TableLoad,
-    View,
-)
+from frustum.dialects.isa import program as p
 from frustum.dialects.isa.tables.stored_table import StoredTable, TableError, check_use, find_table
 from frustum.dialects.target import from_json
 
@@ -36,7 +25,7 @@ MOST_EXECUTIONS = 1 << 24
 """Of all instructions of a program together.  Each costs about a hundred bytes; ResNet-50 has 20,000 to 630,000."""
 
 
-def check_program(program: Program, page_bytes: Sequence[int]) -> None:
+def check_program(program: p.Program, page_bytes: Sequence[int]) -> None:
     """ExecutableError unless a run takes bounded memory, and numbers are those of things that there are."""
     count = executions(program.body)
     if count > MOST_EXECUTIONS:
@@ -54,59 +43,59 @@ def check_program(program: Program, page_bytes: Sequence[int]) -> None:
                 _refuse(program, f"instruction {number} ({name}): {what}: found {found}, allowed {least} to {most}")
 
 
-def _refuse(program: Program, why: str) -> NoReturn:
+def _refuse(program: p.Program, why: str) -> NoReturn:
     raise ExecutableError(f"program '{program.name}' is damaged: {why}")
 
 
-def executions(body: Sequence[Node]) -> int:
+def executions(body: Sequence[p.Node]) -> int:
     """How many instructions run in all, on one of the units that run them."""
     return sum(
-        (node.count + _last_stage(node.body)) * max(1, executions(node.body)) if isinstance(node, Repeat) else 1
+        (node.count + _last_stage(node.body)) * max(1, executions(node.body)) if isinstance(node, p.Repeat) else 1
         for node in body
     )
 
 
-def _with_loops(body: Sequence[Node], loops: int = 0) -> Iterator[tuple[Instruction, int]]:
+def _with_loops(body: Sequence[p.Node], loops: int = 0) -> Iterator[tuple[p.Instruction, int]]:
     """The instructions in textual order, each with how many loops are around it."""
     for node in body:
-        if isinstance(node, Repeat):
+        if isinstance(node, p.Repeat):
             yield from _with_loops(node.body, loops + 1)
         else:
             yield node, loops
 
 
-def _last_stage(body: Sequence[Node]) -> int:
+def _last_stage(body: Sequence[p.Node]) -> int:
     return max((node.stage for node in body), default=0)
 
 
 def _numbers(
-    instruction: Instruction, program: Program, page_bytes: Sequence[int]
+    instruction: p.Instruction, program: p.Program, page_bytes: Sequence[int]
 ) -> Iterator[tuple[str, int, int, int]]:
     """What is checked of an instruction: what it is, the number, the least and the most that is allowed."""
     yield "layer", instruction.layer, 0, len(program.layers) + MOST_UNNAMED
     yield "unit", instruction.unit, 0, len(program.units) + MOST_UNNAMED
     match instruction:
-        case Fetch():
+        case p.Fetch():
             yield "page", instruction.page, 0, len(page_bytes) - 1
-        case TableLoad():
+        case p.TableLoad():
             yield "bytes", instruction.bytes, 0, max((e.bytes for e in program.externals), default=0)
-        case Conv() | Pool():
+        case p.Conv() | p.Pool():
             for what in ("kernel", "strides", "dilations"):
                 for found in getattr(instruction, what):
                     yield what, found, 1, MOST
-            if isinstance(instruction, Conv):
+            if isinstance(instruction, p.Conv):
                 yield "groups", instruction.groups, 1, max(1, instruction.box.extent[1])
                 yield "channels", instruction.channels.extent, 1, MOST
-        case LineBuffer():
+        case p.LineBuffer():
             yield "lines", instruction.lines, 1, MOST
             yield "blocks", instruction.blocks, 1, MOST
 
 
-def _numbers_of_views(instruction: Instruction, loops: int) -> Iterator[tuple[str, int, int, int]]:
+def _numbers_of_views(instruction: p.Instruction, loops: int) -> Iterator[tuple[str, int, int, int]]:
     """Of the operands, the same."""
     views = [(each.name, getattr(instruction, each.name)) for each in fields(instruction)]
     for name, view in views:
-        if isinstance(view, View):
+        if isinstance(view, p.View):
             if view.ring is not None:
                 yield f"{name}: copies of a ring", view.ring.depth, 1, MOST
                 yield f"{name}: loops around a ring", view.ring.level, 0, loops
@@ -124,19 +113,19 @@ MOST = (1 << 31) - 1
 Bytes = NDArray[np.uint8]
 
 
-def check_tables(program: Program, weights: Sequence[tuple[int, Bytes]]) -> None:
+def check_tables(program: p.Program, weights: Sequence[tuple[int, Bytes]]) -> None:
     """TableError, naming the table or the layer, for a table that is none or is not that of an instruction which the
     text of the program says finds it in its entry."""
     held: dict[int, StoredTable] = {}
     known: dict[tuple[int, int], StoredTable] = {}
     checked: set[tuple[int, int]] = set()
     for node in _in_order(program.body):
-        if isinstance(node, TableLoad):
+        if isinstance(node, p.TableLoad):
             place = node.src_view.offset.base, node.bytes
             if place not in known:
                 known[place] = find_table(weights, *place)
             held[node.entry] = known[place]
-        elif isinstance(node, Conv) and node.table in held and (id(node), id(held[node.table])) not in checked:
+        elif isinstance(node, p.Conv) and node.table in held and (id(node), id(held[node.table])) not in checked:
             checked.add((id(node), id(held[node.table])))
             try:
                 check_use(held[node.table], node)
@@ -146,14 +135,14 @@ def check_tables(program: Program, weights: Sequence[tuple[int, Bytes]]) -> None
                 raise TableError(f"address table in entry {node.table}{layer}: {error}") from error
 
 
-def _in_order(body: Sequence[Node]) -> Iterator[Node]:
+def _in_order(body: Sequence[p.Node]) -> Iterator[p.Node]:
     """As the program has them; bodies of loops with tables twice, as their last tables are there for their first
     instructions."""
     for node in body:
-        if isinstance(node, Repeat):
+        if isinstance(node, p.Repeat):
             inside = list(_in_order(node.body))
             yield from inside
-            if any(isinstance(each, TableLoad) for each in inside):
+            if any(isinstance(each, p.TableLoad) for each in inside):
                 yield from inside
         else:
             yield node

@@ -26,62 +26,45 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.dialects.isa.program import (
-    DIMENSIONS,
-    ELEMENTS,
-    MAX_LOOPS,
-    MEMORIES,
-    SCOPES,
-    UNARY_KINDS,
-    Act,
-    Affine,
-    Box,
-    Four,
-    Memory,
-    Scale,
-    Span,
-    View,
-    Wait,
-    Wrap,
-)
+from frustum.dialects.isa import program as p
 
-INDEX_NAMES = tuple(f"i{level}" for level in range(MAX_LOOPS))
+INDEX_NAMES = tuple(f"i{level}" for level in range(p.MAX_LOOPS))
 Word = TypeVar("Word", bound=str)
 
 
 @irdl_attr_definition
-class BufferType(Data[Memory], TypeAttribute):
+class BufferType(Data[p.Memory], TypeAttribute):
     """Bytes in one memory."""
 
     name = "fisa.buffer"
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> p.Memory:
         return self.data
 
     @classmethod
-    def parse_parameter(cls, parser: AttrParser) -> Memory:
+    def parse_parameter(cls, parser: AttrParser) -> p.Memory:
         with parser.in_angle_brackets():
-            return _one_of(parser, MEMORIES)
+            return _one_of(parser, p.MEMORIES)
 
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string(f"<{self.data}>")
 
     def verify(self) -> None:
-        if self.data not in MEMORIES:
-            raise VerifyException(f"unknown memory '{self.data}', expected one of {', '.join(MEMORIES)}")
+        if self.data not in p.MEMORIES:
+            raise VerifyException(f"unknown memory '{self.data}', expected one of {', '.join(p.MEMORIES)}")
 
 
-DRAM, SRAM, NRAM, WRAM = (BufferType(memory) for memory in MEMORIES)
-BUFFER_TYPES: dict[Memory, BufferType] = {type_.data: type_ for type_ in (DRAM, SRAM, NRAM, WRAM)}
+DRAM, SRAM, NRAM, WRAM = (BufferType(memory) for memory in p.MEMORIES)
+BUFFER_TYPES: dict[p.Memory, BufferType] = {type_.data: type_ for type_ in (DRAM, SRAM, NRAM, WRAM)}
 
 
 @irdl_attr_definition
-class AffineAttr(Data[Affine]):
+class AffineAttr(Data[p.Affine]):
     name = "fisa.affine"
 
     @classmethod
-    def parse_parameter(cls, parser: AttrParser) -> Affine:
+    def parse_parameter(cls, parser: AttrParser) -> p.Affine:
         with parser.in_angle_brackets():
             return parse_affine(parser)
 
@@ -93,19 +76,19 @@ class AffineAttr(Data[Affine]):
 
 
 @irdl_attr_definition
-class ViewAttr(Data[View]):
+class ViewAttr(Data[p.View]):
     name = "fisa.view"
 
     @classmethod
-    def parse_parameter(cls, parser: AttrParser) -> View:
+    def parse_parameter(cls, parser: AttrParser) -> p.View:
         with parser.in_angle_brackets():
-            element = _one_of(parser, ELEMENTS)
+            element = _one_of(parser, p.ELEMENTS)
             parser.parse_punctuation(",")
             offset = parse_affine(parser)
             parser.parse_punctuation(",")
             strides = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
             wrap = _wrap(parser) if parser.parse_optional_punctuation(",") is not None else None
-            return View(element, offset, _four(parser, strides), wrap=wrap)
+            return p.View(element, offset, _four(parser, strides), wrap=wrap)
 
     def print_parameter(self, printer: Printer) -> None:
         view = self.data
@@ -115,23 +98,23 @@ class ViewAttr(Data[View]):
 
     def verify(self) -> None:
         view = self.data
-        if view.element not in ELEMENTS:
-            raise VerifyException(f"unknown element '{view.element}', expected one of {', '.join(ELEMENTS)}")
+        if view.element not in p.ELEMENTS:
+            raise VerifyException(f"unknown element '{view.element}', expected one of {', '.join(p.ELEMENTS)}")
         if view.memory is not None or view.ring is not None:
             raise VerifyException("a view in the IR is relative to its buffer: it has no memory and no ring")
-        if len(view.strides) != DIMENSIONS:
-            raise VerifyException(f"a view has {DIMENSIONS} strides, found {len(view.strides)}")
+        if len(view.strides) != p.DIMENSIONS:
+            raise VerifyException(f"a view has {p.DIMENSIONS} strides, found {len(view.strides)}")
         check_affine(view.offset)
         if view.wrap is not None:
             check_wrap(view.wrap)
 
 
 @irdl_attr_definition
-class SpanAttr(Data[Span]):
+class SpanAttr(Data[p.Span]):
     name = "fisa.span"
 
     @classmethod
-    def parse_parameter(cls, parser: AttrParser) -> Span:
+    def parse_parameter(cls, parser: AttrParser) -> p.Span:
         with parser.in_angle_brackets():
             return parse_span(parser)
 
@@ -143,33 +126,33 @@ class SpanAttr(Data[Span]):
 
 
 @irdl_attr_definition
-class BoxAttr(Data[Box]):
+class BoxAttr(Data[p.Box]):
     name = "fisa.box"
 
     @classmethod
-    def parse_parameter(cls, parser: AttrParser) -> Box:
+    def parse_parameter(cls, parser: AttrParser) -> p.Box:
         spans = parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: parse_span(parser))
-        if len(spans) != DIMENSIONS:
-            parser.raise_error(f"expected {DIMENSIONS} spans, found {len(spans)}")
-        return Box.of(*spans)
+        if len(spans) != p.DIMENSIONS:
+            parser.raise_error(f"expected {p.DIMENSIONS} spans, found {len(spans)}")
+        return p.Box.of(*spans)
 
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string(f"<{self.data}>")
 
     def verify(self) -> None:
         for field in (self.data.start, self.data.extent, self.data.bound, self.data.limit):
-            if len(field) != DIMENSIONS:
-                raise VerifyException(f"a box has {DIMENSIONS} dimensions, found {len(field)}")
+            if len(field) != p.DIMENSIONS:
+                raise VerifyException(f"a box has {p.DIMENSIONS} dimensions, found {len(field)}")
         for span in self.data.spans:
             check_span(span)
 
 
 @irdl_attr_definition
-class WaitsAttr(Data[tuple[Wait, ...]]):
+class WaitsAttr(Data[tuple[p.Wait, ...]]):
     name = "fisa.waits"
 
     @classmethod
-    def parse_parameter(cls, parser: AttrParser) -> tuple[Wait, ...]:
+    def parse_parameter(cls, parser: AttrParser) -> tuple[p.Wait, ...]:
         return tuple(parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: _wait(parser)))
 
     def print_parameter(self, printer: Printer) -> None:
@@ -177,25 +160,25 @@ class WaitsAttr(Data[tuple[Wait, ...]]):
 
     def verify(self) -> None:
         for wait in self.data:
-            if wait.scope not in SCOPES:
-                raise VerifyException(f"unknown scope '{wait.scope}', expected one of {', '.join(SCOPES)}")
+            if wait.scope not in p.SCOPES:
+                raise VerifyException(f"unknown scope '{wait.scope}', expected one of {', '.join(p.SCOPES)}")
             if wait.slot < 0:
                 raise VerifyException(f"a slot is not negative, found {wait.slot}")
             check_affine(wait.value)
 
 
 @irdl_attr_definition
-class ActAttr(Data[Act]):
+class ActAttr(Data[p.Act]):
     name = "fisa.act"
 
     @classmethod
-    def parse_parameter(cls, parser: AttrParser) -> Act:
+    def parse_parameter(cls, parser: AttrParser) -> p.Act:
         with parser.in_angle_brackets():
-            kind = _one_of(parser, UNARY_KINDS)
+            kind = _one_of(parser, p.UNARY_KINDS)
             values: list[float] = []
             while len(values) < 2 and parser.parse_optional_punctuation(",") is not None:
                 values.append(parse_real(parser))
-            return Act(kind, *values)
+            return p.Act(kind, *values)
 
     def print_parameter(self, printer: Printer) -> None:
         act = self.data
@@ -203,18 +186,18 @@ class ActAttr(Data[Act]):
         printer.print_string(f"<{act.kind}{values}>")
 
     def verify(self) -> None:
-        if self.data.kind not in UNARY_KINDS:
+        if self.data.kind not in p.UNARY_KINDS:
             raise VerifyException(f"unknown activation '{self.data.kind}'")
 
 
 @irdl_attr_definition
-class ScalesAttr(Data[tuple[Scale, ...]]):
+class ScalesAttr(Data[tuple[p.Scale, ...]]):
     """Of each operand, then of the result."""
 
     name = "fisa.scales"
 
     @classmethod
-    def parse_parameter(cls, parser: AttrParser) -> tuple[Scale, ...]:
+    def parse_parameter(cls, parser: AttrParser) -> tuple[p.Scale, ...]:
         return tuple(parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: _scale(parser)))
 
     def print_parameter(self, printer: Printer) -> None:
@@ -276,12 +259,12 @@ def parse_real(parser: AttrParser) -> float:
     return math.copysign(float(parser.parse_number()), sign)
 
 
-def parse_affine(parser: AttrParser) -> Affine:
+def parse_affine(parser: AttrParser) -> p.Affine:
     """Terms `number`, `number*name` or `name`, with + or - between them."""
     return parse_terms(parser, -1 if parser.parse_optional_punctuation("-") is not None else 1)
 
 
-def parse_terms(parser: AttrParser, sign: int) -> Affine:
+def parse_terms(parser: AttrParser, sign: int) -> p.Affine:
     """An affine function of which the sign of the first term is known."""
     total = _term(parser, sign)
     while True:
@@ -293,54 +276,54 @@ def parse_terms(parser: AttrParser, sign: int) -> Affine:
             return total
 
 
-def _term(parser: AttrParser, sign: int) -> Affine:
+def _term(parser: AttrParser, sign: int) -> p.Affine:
     number = parser.parse_optional_integer(allow_boolean=False, allow_negative=False)
     if number is not None and parser.parse_optional_punctuation("*") is None:
-        return Affine(sign * number)
+        return p.Affine(sign * number)
     factor = sign if number is None else sign * number
     name = parser.parse_identifier(": expected a number, i0 to i5, core or cluster")
     if name == "core":
-        return Affine(core=factor)
+        return p.Affine(core=factor)
     if name == "cluster":
-        return Affine(cluster=factor)
+        return p.Affine(cluster=factor)
     if name not in INDEX_NAMES:
-        parser.raise_error(f"unknown index '{name}', expected i0 to i{MAX_LOOPS - 1}, core or cluster")
-    return Affine.index(INDEX_NAMES.index(name), factor)
+        parser.raise_error(f"unknown index '{name}', expected i0 to i{p.MAX_LOOPS - 1}, core or cluster")
+    return p.Affine.index(INDEX_NAMES.index(name), factor)
 
 
-def parse_span(parser: AttrParser) -> Span:
+def parse_span(parser: AttrParser) -> p.Span:
     start = parse_affine(parser)
     parser.parse_punctuation(":")
     extent = parser.parse_integer(allow_boolean=False)
     parser.parse_keyword("in")
     bound = parser.parse_integer(allow_boolean=False)
     limit = parse_affine(parser) if parser.parse_optional_keyword("to") is not None else None
-    return Span(start, extent, bound, limit)
+    return p.Span(start, extent, bound, limit)
 
 
-def _wrap(parser: AttrParser) -> Wrap:
+def _wrap(parser: AttrParser) -> p.Wrap:
     parser.parse_keyword("wrap")
     dim = parser.parse_integer(allow_boolean=False, allow_negative=False)
-    phase = Affine()
+    phase = p.Affine()
     if parser.parse_optional_keyword("mod") is None:
         minus = parser.parse_optional_punctuation("-") is not None
         if not minus:
             parser.parse_punctuation("+")
         phase = parse_terms(parser, -1 if minus else 1)
         parser.parse_keyword("mod")
-    return Wrap(dim, parser.parse_integer(allow_boolean=False), phase)
+    return p.Wrap(dim, parser.parse_integer(allow_boolean=False), phase)
 
 
-def _wait(parser: AttrParser) -> Wait:
-    scope = _one_of(parser, SCOPES)
+def _wait(parser: AttrParser) -> p.Wait:
+    scope = _one_of(parser, p.SCOPES)
     slot = parser.parse_integer(allow_boolean=False)
     parser.parse_keyword("at")
-    return Wait(slot, scope, parse_affine(parser))
+    return p.Wait(slot, scope, parse_affine(parser))
 
 
-def _scale(parser: AttrParser) -> Scale:
+def _scale(parser: AttrParser) -> p.Scale:
     scale = parse_real(parser)
-    return Scale(scale, parser.parse_integer(allow_boolean=False))
+    return p.Scale(scale, parser.parse_integer(allow_boolean=False))
 
 
 def _one_of(parser: AttrParser, words: Sequence[Word]) -> Word:
@@ -351,29 +334,29 @@ def _one_of(parser: AttrParser, words: Sequence[Word]) -> Word:
     return parser.raise_error(f"unknown '{word}', expected one of {', '.join(words)}")
 
 
-def _four(parser: AttrParser, values: Sequence[int]) -> Four:
-    if len(values) != DIMENSIONS:
-        parser.raise_error(f"expected {DIMENSIONS} integers, found {len(values)}")
+def _four(parser: AttrParser, values: Sequence[int]) -> p.Four:
+    if len(values) != p.DIMENSIONS:
+        parser.raise_error(f"expected {p.DIMENSIONS} integers, found {len(values)}")
     return tuple(values)
 
 
 # ------------------------------------------------------------------------------------------ checks
 
 
-def check_affine(affine: Affine) -> None:
-    if len(affine.loops) > MAX_LOOPS:
-        raise VerifyException(f"loops nest at most {MAX_LOOPS} deep, found {len(affine.loops)} coefficients")
+def check_affine(affine: p.Affine) -> None:
+    if len(affine.loops) > p.MAX_LOOPS:
+        raise VerifyException(f"loops nest at most {p.MAX_LOOPS} deep, found {len(affine.loops)} coefficients")
 
 
-def check_wrap(wrap: Wrap) -> None:
-    if not 0 <= wrap.dim < DIMENSIONS or wrap.size < 1:
+def check_wrap(wrap: p.Wrap) -> None:
+    if not 0 <= wrap.dim < p.DIMENSIONS or wrap.size < 1:
         raise VerifyException(
-            f"a view wraps along a dimension 0 to {DIMENSIONS - 1}, around at least one position, found {wrap}"
+            f"a view wraps along a dimension 0 to {p.DIMENSIONS - 1}, around at least one position, found {wrap}"
         )
     check_affine(wrap.phase)
 
 
-def check_span(span: Span) -> None:
+def check_span(span: p.Span) -> None:
     if span.extent < 0 or span.bound < 0:
         raise VerifyException(f"extent and bound are not negative, found {span}")
     check_affine(span.start)

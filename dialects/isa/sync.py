@@ -36,14 +36,6 @@ from frustum.dialects.isa.instruction import (
     operation,
     word,
 )
-from frustum.dialects.isa.program import (
-    ELEMENT_BYTES,
-    ELEMENTS,
-    EXTERNAL_CLASSES,
-    Element,
-    ExternalClass,
-    Memory,
-)
 
 
 @irdl_op_definition
@@ -115,10 +107,10 @@ class ExternalOp(IRDLOperation):
     def __init__(
         self,
         name: str,
-        class_: ExternalClass,
+        class_: p.ExternalClass,
         bytes: int,
         shape: tuple[int, ...],
-        element: Element,
+        element: p.Element,
         *,
         model_dtype: str | None = None,
         address: int | None = None,
@@ -137,15 +129,15 @@ class ExternalOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
-        check_word(self.name, "class", self.class_, EXTERNAL_CLASSES)
-        check_word(self.name, "element", self.element, ELEMENTS)
+        check_word(self.name, "class", self.class_, p.EXTERNAL_CLASSES)
+        check_word(self.name, "element", self.element, p.ELEMENTS)
         check_storage(self.name, self.bytes.value.data, self.address)
         self._check_interface()
 
     def _check_interface(self) -> None:
         """The host passes whole arrays of a type that numpy has."""
         shape, size = tuple(self.shape.get_values()), self.bytes.value.data
-        needed = prod(shape) * ELEMENT_BYTES[self.element.data]
+        needed = prod(shape) * p.ELEMENT_BYTES[self.element.data]
         if min(shape, default=0) < 0 or (self.class_.data in ("input", "output") and needed != size):
             text = "x".join(map(str, shape))
             raise VerifyException(f"'{self.name}': shape {text} of {self.element.data} in {size} bytes")
@@ -183,7 +175,7 @@ class AllocOp(IRDLOperation):
 
     def __init__(
         self,
-        memory: Memory,
+        memory: p.Memory,
         bytes: int,
         depth: int = 1,
         *,
@@ -201,7 +193,7 @@ class AllocOp(IRDLOperation):
         )
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> p.Memory:
         assert isinstance(self.buffer.type, BufferType)
         return self.buffer.type.memory
 

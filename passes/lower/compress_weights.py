@@ -15,15 +15,7 @@ from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.module import COMPRESSION
 from frustum.dialects.weights.codec import Codec
 from frustum.passes.analysis.module import target_of
-from frustum.passes.lower.weight_slots import (
-    Blocks,
-    Slots,
-    StaysRaw,
-    flows,
-    is_compressed,
-    raw_bytes,
-    weights_of,
-)
+from frustum.passes.lower import weight_slots as ws
 from frustum.passes.weights import store_of
 
 
@@ -50,33 +42,33 @@ class CompressWeights(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for program in [each for each in op.walk() if isinstance(each, ProgramOp)]:
-            done = compress(program, Blocks(store_of(op), target_of(op), self.codec))
+            done = compress(program, ws.Blocks(store_of(op), target_of(op), self.codec))
             op.attributes[COMPRESSION] = StringAttr(json.dumps(done))
 
 
-def compress(program: ProgramOp, blocks: Blocks) -> dict[str, Any]:
+def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any]:
     """Compress what gets smaller by it; what the report says of it."""
-    before = weights_of(program)
+    before = ws.weights_of(program)
     raw = Counter[str]()
-    for flow in list(flows(program)):
+    for flow in list(ws.flows(program)):
         try:
             if flow is None:
-                raise StaysRaw("goes another way")
+                raise ws.StaysRaw("goes another way")
             blocks.bring(flow, is_smaller)
-        except StaysRaw as reason:
+        except ws.StaysRaw as reason:
             raw[str(reason)] += 1
     blocks.settle(before)
-    weights = weights_of(program)
+    weights = ws.weights_of(program)
     return {
         "codec": blocks.codec,
-        "raw_bytes": sum(map(raw_bytes, weights)),
+        "raw_bytes": sum(map(ws.raw_bytes, weights)),
         "stored_bytes": sum(external.bytes.value.data for external in weights),
-        "compressed_tensors": sum(raw_bytes(e) > 0 and is_compressed(e.buffer) for e in weights),
+        "compressed_tensors": sum(ws.raw_bytes(e) > 0 and ws.is_compressed(e.buffer) for e in weights),
         "raw_loads": dict(sorted(raw.items())),
     }
 
 
-def is_smaller(slots: Slots, slot_bytes: int) -> bool:
+def is_smaller(slots: ws.Slots, slot_bytes: int) -> bool:
     """Whether less is moved and held than without blocks."""
     run_bytes = slots.run_slots * slot_bytes
     return run_bytes * slots.runs < slots.loaded_bytes and run_bytes <= slots.flow.held.bytes.value.data

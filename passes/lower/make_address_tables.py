@@ -18,28 +18,11 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
+from frustum.dialects.isa import program as p
 from frustum.dialects.isa.instruction import Instruction, emit, integer, value_of
 from frustum.dialects.isa.operations import ConvOp, TableOp
-from frustum.dialects.isa.program import (
-    ELEMENT_BYTES,
-    TABLE_ENTRIES,
-    ZERO,
-    Element,
-    LineMode,
-    TableLoad,
-    View,
-)
 from frustum.dialects.isa.sync import BarrierOp, ExternalOp, FetchOp, ProgramOp, RepeatOp
-from frustum.dialects.isa.tables.address_table import (
-    MOST_EXTENT,
-    ORDERS,
-    Geometry,
-    Layout,
-    Order,
-    best_order,
-    parts_of,
-    walk_of,
-)
+from frustum.dialects.isa.tables import address_table as at
 from frustum.dialects.isa.tables.stored_table import (
     KEY,
     AddressCache,
@@ -56,7 +39,7 @@ from frustum.passes.lower.executions import Ints
 from frustum.passes.weights import WeightStore, store_of
 
 Bytes: TypeAlias = NDArray[np.uint8]
-BYTE_VIEW = View("i8", ZERO, (0, 0, 0, 1))
+BYTE_VIEW = p.View("i8", p.ZERO, (0, 0, 0, 1))
 OTHER_SHARE, OTHER_BYTES = 0.02, 256 << 10
 """Program and tables may take the larger of this share of the compulsory bytes and these bytes."""
 INSTRUCTION_BYTES = 128
@@ -130,7 +113,7 @@ class _Tables:
         self.program, self.options, self.target = program, options, target
         self.capacity = target.core.address_cache_bytes
         self.store: WeightStore = store_of(module)
-        self.written: dict[tuple[Asked, Geometry], tuple[str, Bytes]] = {}
+        self.written: dict[tuple[Asked, at.Geometry], tuple[str, Bytes]] = {}
         self.buffers: dict[str, SSAValue] = {}
 
     def run(self) -> None:
@@ -182,7 +165,7 @@ class _Tables:
         while True:
             chosen = [options for options in section.options.values() if options[0].part is not None]
             needed = sum(options[0].size_bytes for options in chosen)
-            if needed <= self.capacity // 2 and len(chosen) <= TABLE_ENTRIES // 2:
+            if needed <= self.capacity // 2 and len(chosen) <= p.TABLE_ENTRIES // 2:
                 return
             cheapest = min(chosen, key=_cycles_for_a_byte)
             del cheapest[0]
@@ -204,7 +187,7 @@ class _Tables:
     def room(self) -> int:
         """Bytes that tables may take."""
         compulsory = sum(
-            math.prod(value_of(op.shape)) * ELEMENT_BYTES[cast(Element, op.element.data)]
+            math.prod(value_of(op.shape)) * p.ELEMENT_BYTES[cast(p.Element, op.element.data)]
             for op in self.program.walk()
             if isinstance(op, ExternalOp) and op.class_.data in ("weight", "input", "output")
         )
@@ -226,25 +209,25 @@ class _Tables:
         chosen = {asked: options[0].part for asked, options in section.options.items()}
         return {asked: self.table(asked, part) for asked, part in chosen.items() if part is not None}
 
-    def table(self, asked: Asked, part: Geometry) -> tuple[str, Bytes]:
+    def table(self, asked: Asked, part: at.Geometry) -> tuple[str, Bytes]:
         if (asked, part) not in self.written:
-            walk = walk_of(part, asked.whole, asked.group_channels)
+            walk = at.walk_of(part, asked.whole, asked.group_channels)
             data = write_table(part, self.order_of(part, asked.element_bytes), asked.element_bytes, walk)
             self.written[asked, part] = key_of(data), data
         return self.written[asked, part]
 
-    def order_of(self, part: Geometry, element_bytes: int) -> Order:
+    def order_of(self, part: at.Geometry, element_bytes: int) -> at.Order:
         if self.options.order != "fewest":
             return self.options.order
         unit, nram = self.target.core.matrix, self.target.core.nram
-        return best_order(part, unit.lines, nram.port_bytes_per_cycle, element_bytes)
+        return at.best_order(part, unit.lines, nram.port_bytes_per_cycle, element_bytes)
 
     def load(self, load: CacheLoad, data: Bytes, section: _Section, before: _Section) -> None:
         assert before.end is not None, "a section follows"
         names = {asked: key for asked, (key, _) in self.tables(section).items()}
         user = next(conv for conv, demand in section.demands.items() if names.get(demand.asked) == load.key)
         common = {name: value_of(user.properties[name]) for name in ("layer", "unit")}
-        table = TableLoad(src_view=BYTE_VIEW, bytes=len(data), entry=load.entry, evicts=load.evicts)
+        table = p.TableLoad(src_view=BYTE_VIEW, bytes=len(data), entry=load.entry, evicts=load.evicts)
         op = emit(table, self.buffer(load.key, data), **common)
         self.program.body.block.insert_op_before(op, before.end)
 
@@ -279,7 +262,7 @@ class Asked(NamedTuple):
     """What the table of an instruction depends on: the whole piece of a group, an element's bytes, how many groups,
     and the channels from one to the next (None: one group)."""
 
-    whole: Geometry
+    whole: at.Geometry
     element_bytes: int
     groups: int
     group_channels: int | None
@@ -293,7 +276,7 @@ class Demand:
     sizes: Sizes
     busy_cycles: Ints
 
-    def cycles(self, unit: MatrixUnit, part: Geometry | None) -> int:
+    def cycles(self, unit: MatrixUnit, part: at.Geometry | None) -> int:
         """Of the matrix unit, over all executions, with the table of a part, or without one."""
         images, rows, columns, channels, _ = self.sizes.counts
         taps = self.asked.whole.kernel[0] * self.asked.whole.kernel[1]
@@ -307,7 +290,7 @@ class Demand:
 class Option(NamedTuple):
     """A part whose table could be made (None: no table), its bytes (at most), and the cycles of those who use it."""
 
-    part: Geometry | None
+    part: at.Geometry | None
     size_bytes: int
     cycles: int
 
@@ -315,15 +298,15 @@ class Option(NamedTuple):
 def demand_of(conv: ConvOp, target: Target) -> Demand | None:
     """What a convolution asks for; None where it computes nothing, or no table can tell its padding."""
     sizes, view = sizes_of(conv, target), conv.in_view.data
-    size, groups = ELEMENT_BYTES[view.element], conv.groups.value.data
+    size, groups = p.ELEMENT_BYTES[view.element], conv.groups.value.data
     if not sizes.counts.size or any(stride % size for stride in view.strides) or not _is_bordered(conv, sizes):
         return None
     images, rows, columns, channels = (int(most) for most in sizes.counts[:4].max(axis=1))
     kernel, strides, dilations = (value_of(each) for each in (conv.kernel, conv.strides, conv.dilations))
-    layout = Layout(*(stride // size for stride in view.strides))
-    whole = Geometry(images, rows, columns, channels, kernel, strides, dilations, layout)
+    layout = at.Layout(*(stride // size for stride in view.strides))
+    whole = at.Geometry(images, rows, columns, channels, kernel, strides, dilations, layout)
     work = windows_of(conv).convolution(*sizes.counts)
-    mode = cast(LineMode, "split" if conv.line_mode is None else conv.line_mode.data)
+    mode = cast(p.LineMode, "split" if conv.line_mode is None else conv.line_mode.data)
     busy = matrix_work(target.core.matrix, work, mode).busy_cycles
     group_channels = conv.channels.data.extent if groups > 1 else None
     return Demand(Asked(whole, size, groups, group_channels), sizes, busy)
@@ -359,16 +342,16 @@ def options_of(demands: Sequence[Demand], unit: MatrixUnit, most_bytes: int) -> 
     return [*_rising(each for each in made if each.cycles <= none.cycles), none]
 
 
-def _parts(asked: Asked, most_bytes: int) -> Iterator[tuple[Geometry, int]]:
+def _parts(asked: Asked, most_bytes: int) -> Iterator[tuple[at.Geometry, int]]:
     """The parts whose tables are small enough, in whatever order they are numbered, and the bytes of these."""
     has_all = asked.groups > 1 and asked.group_channels == asked.whole.channels
     of_all_groups = [replace(asked.whole, groups=asked.groups)] if has_all else []
-    for part in chain(of_all_groups, parts_of(asked.whole)):
+    for part in chain(of_all_groups, at.parts_of(asked.whole)):
         largest = max(part.groups, part.images, part.rows, part.columns, part.channels)
-        if part.groups * part.threads + part.products > most_bytes or largest > MOST_EXTENT:
+        if part.groups * part.threads + part.products > most_bytes or largest > at.MOST_EXTENT:
             continue
-        walk = walk_of(part, asked.whole, asked.group_channels)
-        size = max(stored_bytes(part, order, walk) for order in ORDERS)
+        walk = at.walk_of(part, asked.whole, asked.group_channels)
+        size = max(stored_bytes(part, order, walk) for order in at.ORDERS)
         if size <= most_bytes:
             yield part, size
 

@@ -21,18 +21,8 @@ from frustum.dialects.module import COMPRESSION
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.analysis.module import target_of
+from frustum.passes.lower import weight_slots as ws
 from frustum.passes.lower.executions import enclosing_counts
-from frustum.passes.lower.weight_slots import (
-    CLUSTER,
-    CORE,
-    Blocks,
-    Flow,
-    Slots,
-    StaysRaw,
-    flows,
-    raw_bytes,
-    weights_of,
-)
 from frustum.passes.weights import store_of
 
 ONE = Span(Affine(), 1, 1)
@@ -66,9 +56,9 @@ class ShareWeights(ModulePass):
         if target.cluster.cdma is None:
             raise DoesNotFit("clusters that share weights", f"target {target.name}", "CDMA", "none")
         for program in programs:
-            blocks = Blocks(store_of(op), target, "raw")
-            before = weights_of(program)
-            for flow in list(flows(program)):
+            blocks = ws.Blocks(store_of(op), target, "raw")
+            before = ws.weights_of(program)
+            for flow in list(ws.flows(program)):
                 _bring(flow, blocks, target)
             blocks.settle(before)
             spread = 0
@@ -76,7 +66,7 @@ class ShareWeights(ModulePass):
                 if _is_worth(flow, flow.fill.expand.value.data, flow.held.bytes.value.data, target):
                     share(flow, target.chip.clusters, target.cluster.cores)
                     spread += 1
-            _note(op, weights_of(program), spread)
+            _note(op, ws.weights_of(program), spread)
 
 
 def _note(module: ModuleOp, weights: list[ExternalOp], spread: int) -> None:
@@ -85,39 +75,39 @@ def _note(module: ModuleOp, weights: list[ExternalOp], spread: int) -> None:
     facts: dict[str, Any] = {"codec": "none", "compressed_tensors": 0, "raw_loads": {}}
     if isinstance(noted, StringAttr):
         facts = json.loads(noted.data)
-    facts["raw_bytes"] = sum(map(raw_bytes, weights))
+    facts["raw_bytes"] = sum(map(ws.raw_bytes, weights))
     facts["stored_bytes"] = sum(external.bytes.value.data for external in weights)
     facts["shared_tensors"] = facts.get("shared_tensors", 0) + spread
     module.attributes[COMPRESSION] = StringAttr(json.dumps(facts))
 
 
-def _bring(flow: Flow | None, blocks: Blocks, target: Target) -> None:
+def _bring(flow: ws.Flow | None, blocks: ws.Blocks, target: Target) -> None:
     """Raw weights into slots, if they will then be shared."""
 
-    def is_worth(slots: Slots, slot_bytes: int) -> bool:
+    def is_worth(slots: ws.Slots, slot_bytes: int) -> bool:
         run_bytes, held_bytes = slots.run_slots * slot_bytes, flow.held.bytes.value.data  # type: ignore[union-attr]
         offset = slots.number(slots.fast) * slot_bytes
-        return _is_worth(cast(Flow, flow), slot_bytes, run_bytes, target, held_bytes, offset)
+        return _is_worth(cast(ws.Flow, flow), slot_bytes, run_bytes, target, held_bytes, offset)
 
     if flow is not None and flow.load.multicast is not None:
         try:
             blocks.bring(flow, is_worth)
-        except StaysRaw:
+        except ws.StaysRaw:
             return
 
 
-def _in_slots(program: ProgramOp) -> Iterator[Flow]:
+def _in_slots(program: ProgramOp) -> Iterator[ws.Flow]:
     """Flows of blocks that a multicast loads."""
     for op in program.walk():
         if isinstance(op, CopyOp) and op.multicast is not None and isinstance(op.src.owner, ExternalOp):
             held = op.dst.owner
             fills = [use.operation for use in op.dst.uses if use.operation is not op]
             if isinstance(held, AllocOp) and len(fills) == 1 and isinstance(fills[0], CopyOp) and fills[0].expand:
-                yield Flow(op.src.owner, op, held, fills[0])
+                yield ws.Flow(op.src.owner, op, held, fills[0])
 
 
 def _is_worth(
-    flow: Flow, slot_bytes: int, run_bytes: int, target: Target, held_bytes: int | None = None,
+    flow: ws.Flow, slot_bytes: int, run_bytes: int, target: Target, held_bytes: int | None = None,
     offset: Affine | None = None,
 ) -> bool:  # fmt: skip
     """Whether parts, and the buffer for what arrives, take less SRAM than what is held now."""
@@ -146,11 +136,11 @@ def _highest(offset: Affine, fill: CopyOp, target: Target) -> int:
     counts = enclosing_counts(fill)
     sizes = [*counts, *(1,) * (MAX_LOOPS - len(counts)), target.chip.clusters, target.cluster.cores]
     steps = [*offset.loops, *(0,) * (MAX_LOOPS - len(offset.loops)), offset.cluster, offset.core]
-    assert min(steps) >= 0 and (CLUSTER, CORE) == (MAX_LOOPS, MAX_LOOPS + 1)
+    assert min(steps) >= 0 and (ws.CLUSTER, ws.CORE) == (MAX_LOOPS, MAX_LOOPS + 1)
     return offset.base + sum(step * (n - 1) for step, n in zip(steps, sizes, strict=True))
 
 
-def share(flow: Flow, clusters: int, cores: int) -> None:
+def share(flow: ws.Flow, clusters: int, cores: int) -> None:
     """Rewrite a flow of blocks: each cluster loads its parts, and sends them when pieces are needed."""
     load, held, fill = flow.load, flow.held, flow.fill
     assert fill.expand is not None
@@ -194,7 +184,7 @@ def _load_parts(load: CopyOp, own: Span, slots: int, part: int, slot: int) -> No
 
 
 def _send(
-    flow: Flow, arriving: AllocOp, number: Affine, own: Span, distance: int, counts: tuple[int, int, int],
+    flow: ws.Flow, arriving: AllocOp, number: Affine, own: Span, distance: int, counts: tuple[int, int, int],
     sizes: tuple[int, int],
 ) -> Operation:  # fmt: skip
     """What a cluster sends to the one `distance` further on: its part of the piece, or of each core's, that this needs.

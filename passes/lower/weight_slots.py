@@ -21,19 +21,10 @@ from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
 from frustum.dialects.extents import ALIGNMENT_BYTES
+from frustum.dialects.isa import program as p
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import attribute_of, integer, integers, value_of
 from frustum.dialects.isa.operations import CopyOp
-from frustum.dialects.isa.program import (
-    CORE_ENGINES,
-    ELEMENT_BYTES,
-    MAX_LOOPS,
-    Affine,
-    Box,
-    Element,
-    Span,
-    View,
-)
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.target import Target
 from frustum.dialects.weights.codec import Codec, compress_all, in_slots
@@ -42,7 +33,7 @@ from frustum.passes.weights import NUMPY_BY_NAME, Array, WeightStore
 
 Bytes = NDArray[np.uint8]
 
-CLUSTER, CORE = MAX_LOOPS, MAX_LOOPS + 1
+CLUSTER, CORE = p.MAX_LOOPS, p.MAX_LOOPS + 1
 """Numbers of these indices, behind those of the loops."""
 MOST_SLOTS = 1 << 20
 
@@ -113,8 +104,8 @@ class Slots:
     def sizes(self) -> list[int]:
         """How many values each index takes: loops, cluster, core."""
         counts = enclosing_counts(self.flow.fill)
-        cores = self.cores if self.flow.fill.engine_of() in CORE_ENGINES else 1
-        return [*counts, *(1,) * (MAX_LOOPS - len(counts)), self.clusters, cores]
+        cores = self.cores if self.flow.fill.engine_of() in p.CORE_ENGINES else 1
+        return [*counts, *(1,) * (p.MAX_LOOPS - len(counts)), self.clusters, cores]
 
     @cached_property
     def slow(self) -> list[int]:
@@ -130,9 +121,9 @@ class Slots:
     def indices(self) -> list[int]:
         return self.slow + self.fast
 
-    def _used(self, box: Box) -> list[int]:
+    def _used(self, box: p.Box) -> list[int]:
         steps = np.array([coefficients(start) for start in box.start])
-        limits = np.array([coefficients(limit or Affine()) for limit in box.limit])
+        limits = np.array([coefficients(limit or p.Affine()) for limit in box.limit])
         used = np.flatnonzero((steps != 0).any(axis=0) | (limits != 0).any(axis=0)).tolist()
 
         def order(index: int) -> tuple[int, int]:
@@ -148,19 +139,19 @@ class Slots:
         offset = put.offset
         for d in range(4):
             moved = fill.box.data.start[d] - load.box.data.start[d]
-            if put.strides[d] != taken.strides[d] and (load.box.data.extent[d] > 1 or moved != Affine()):
+            if put.strides[d] != taken.strides[d] and (load.box.data.extent[d] > 1 or moved != p.Affine()):
                 return False
             offset = offset + moved * put.strides[d]
         return self._at_one(offset) == self._at_one(taken.offset)
 
-    def _at_one(self, function: Affine) -> Affine:
+    def _at_one(self, function: p.Affine) -> p.Affine:
         """The function without indices that are always 0."""
         loops = tuple(c if self.sizes[level] > 1 else 0 for level, c in enumerate(function.loops))
         cluster, core = (c if self.sizes[k] > 1 else 0 for k, c in ((CLUSTER, function.cluster), (CORE, function.core)))
-        return Affine(function.base, loops, cluster, core)
+        return p.Affine(function.base, loops, cluster, core)
 
     @cached_property
-    def tensor_start(self) -> Affine:
+    def tensor_start(self) -> p.Affine:
         """Bytes from the start of the tensor to position 0 of all dimensions."""
         load = self.flow.load
         offset = load.src_view.data.offset
@@ -173,12 +164,12 @@ class Slots:
         """First position and the one after the last of each slot's piece: `[4, slots]`; empty where equal."""
         return self._clip(self.flow.fill.box.data, self.indices)
 
-    def _clip(self, box: Box, indices: Sequence[int]) -> tuple[Ints, Ints]:
+    def _clip(self, box: p.Box, indices: Sequence[int]) -> tuple[Ints, Ints]:
         sizes = [self.sizes[index] for index in indices]
-        values = np.zeros((MAX_LOOPS + 2, prod(sizes)), np.int64)
+        values = np.zeros((p.MAX_LOOPS + 2, prod(sizes)), np.int64)
         values[list(indices)] = np.indices(sizes).reshape(len(sizes), prod(sizes))
 
-        def at(function: Affine) -> Ints:
+        def at(function: p.Affine) -> Ints:
             found: Ints = function.base + np.array(coefficients(function)) @ values
             return found
 
@@ -216,11 +207,11 @@ class Slots:
 
     @property
     def element_bytes(self) -> int:
-        return ELEMENT_BYTES[self.flow.load.src_view.data.element]
+        return p.ELEMENT_BYTES[self.flow.load.src_view.data.element]
 
-    def number(self, indices: Sequence[int]) -> Affine:
+    def number(self, indices: Sequence[int]) -> p.Affine:
         """The number that these indices make, the last the fastest."""
-        total, step = Affine(), 1
+        total, step = p.Affine(), 1
         for index in reversed(indices):
             total = total + _index(index) * step
             step *= self.sizes[index]
@@ -246,10 +237,10 @@ class Slots:
         return out, ends
 
 
-def _index(number: int) -> Affine:
-    if number < MAX_LOOPS:
-        return Affine.index(number)
-    return Affine(cluster=1) if number == CLUSTER else Affine(core=1)
+def _index(number: int) -> p.Affine:
+    if number < p.MAX_LOOPS:
+        return p.Affine.index(number)
+    return p.Affine(cluster=1) if number == CLUSTER else p.Affine(core=1)
 
 
 Key = tuple[ExternalOp, bytes]
@@ -291,7 +282,7 @@ class Blocks:
     def declare(self, data: Bytes, key: Key) -> ExternalOp:
         """The external of a tensor in blocks: `[slots, bytes]`."""
         original = key[0]
-        element: Element = original.element.data  # type: ignore[assignment]  # verified
+        element: p.Element = original.element.data  # type: ignore[assignment]  # verified
         stored = data.reshape(-1).view(NUMPY_BY_NAME[element])
         name = self.keep(f"{original.external_name.data}:{self.codec}", stored)
         external = ExternalOp(name, "weight", data.size, value_of(original.shape), element)
@@ -330,19 +321,19 @@ def rewrite(flow: Flow, slots: Slots, external: ExternalOp, slot_bytes: int) -> 
     element, size = flow.load.src_view.data.element, slots.element_bytes
     run = slots.run_slots * slot_bytes // size
     place = slots.number(slots.slow) * run
-    one = Span(Affine(), 1, 1)
+    one = p.Span(p.Affine(), 1, 1)
     strides = (0, 0, 0, size)
     _set(
         flow.load,
-        src_view=View(element, place * size, strides),
-        dst_view=View(element, Affine(), strides),
-        box=Box.of(one, one, one, Span(place, run, slots.runs * run)),
+        src_view=p.View(element, place * size, strides),
+        dst_view=p.View(element, p.Affine(), strides),
+        box=p.Box.of(one, one, one, p.Span(place, run, slots.runs * run)),
     )
     flow.load.operands[0] = external.buffer
     flow.held.properties["bytes"] = integer(run * size)
     _set(
         flow.fill,
-        src_view=View(element, slots.number(slots.fast) * slot_bytes, (0, 0, 0, 0)),
+        src_view=p.View(element, slots.number(slots.fast) * slot_bytes, (0, 0, 0, 0)),
         expand=slot_bytes,
     )
 

@@ -42,6 +42,7 @@ from frustum.runtime.diagnostics import Reported, operation_at_fault
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import cannot_write, make_folder
 from frustum.runtime.machine import Machine
+from frustum.runtime.model import request as asked
 from frustum.runtime.model.calibration import Samples, calibrate_network
 from frustum.runtime.model.chain import (
     Chain,
@@ -55,21 +56,6 @@ from frustum.runtime.model.chain import (
     placed,
 )  # fmt: skip
 from frustum.runtime.model.options import Request
-from frustum.runtime.model.request import (
-    DEFAULT_TARGET,
-    Loaded,
-    choices_for,
-    given_target,
-    interface_of,
-    load,
-    may_fall_back,
-    name_of,
-    passes_of,
-    splitting_of,
-    target_file,
-    with_own_types,
-    with_stored_dtype,
-)  # fmt: skip
 from frustum.runtime.model.sources import Job, read_stage
 from frustum.runtime.progress import Progress
 from frustum.runtime.report.counters import count, peak_bytes
@@ -94,10 +80,10 @@ def build(
     What can be checked is checked first: target, pipeline, the folder for dumps.  Nodes that the compiler turns out
     to have no engine for go to the host in another attempt, if they may.
     """
-    target, passes = given_target(request), passes_of(request)
+    target, passes = asked.given_target(request), asked.passes_of(request)
     if target is not None:
-        request = with_stored_dtype(request, target)
-    splitting = splitting_of(request)
+        request = asked.with_stored_dtype(request, target)
+    splitting = asked.splitting_of(request)
     if request.placement is not None:
         check_placement(request.placement)
     if request.dump_ir:
@@ -107,16 +93,16 @@ def build(
     while True:
         progress("import", 0.0)
         started = clock()
-        loaded = load(request, target, refused)
+        loaded = asked.load(request, target, refused)
         imported = clock()
         importing += imported - started
-        see(interface_of(loaded))
+        see(asked.interface_of(loaded))
         work = _Compiling(loaded, request, target, passes, splitting, progress)
         try:
-            chain = replace(placed(_chain(work), request.placement), target_file=target_file(request))
+            chain = replace(placed(_chain(work), request.placement), target_file=asked.target_file(request))
         except Unsupported as error:
             found = {problem.node: problem.message for problem in error.problems if problem.node}
-            if not may_fall_back(loaded, request) or not found.keys() - refused.keys():
+            if not asked.may_fall_back(loaded, request) or not found.keys() - refused.keys():
                 raise
             refused |= found
             continue
@@ -131,7 +117,7 @@ def build(
 class _Compiling:
     """What all pieces of one model are compiled with, and what came of it."""
 
-    loaded: Loaded
+    loaded: asked.Loaded
     request: Request
     target: Target | None
     passes: Sequence[ModulePass] | None
@@ -178,13 +164,13 @@ def _chain(work: _Compiling) -> Chain:
     if placement is None:
         assert loaded.module is not None
         return _network_chain(loaded.module, work)
-    file = placement.parts[0].model.file if placement.parts else name_of(loaded, request)
-    interface = tuple(interface_of(loaded) or ())
+    file = placement.parts[0].model.file if placement.parts else asked.name_of(loaded, request)
+    interface = tuple(asked.interface_of(loaded) or ())
     pieces = _placed_pieces(work, placement, Samples(request, interface), re.sub(r"\W", "_", Path(file).stem))
     policies = [str(p.executable.manifest["options"]["policy"]) for p in pieces if isinstance(p, DevicePiece)]
     return Chain(
         Path(file).stem,
-        work.target or targets.load(DEFAULT_TARGET),
+        work.target or targets.load(asked.DEFAULT_TARGET),
         policies[0] if policies else request.policy or "none",
         request.host or "auto",
         interface,
@@ -255,8 +241,8 @@ def _pieces_of(
 ) -> tuple[list[DevicePiece], Compilation]:
     """One module compiled; `piece` is its name, if it is not the only one."""
     loaded = work.loaded
-    request = with_own_types(request, loaded, module)
-    choices = choices_for(loaded, module, request, work.target, work.passes)
+    request = asked.with_own_types(request, loaded, module)
+    choices = asked.choices_for(loaded, module, request, work.target, work.passes)
     if request.dtype == INT8:
         with work.calibrating():
             calibrate_network(module, request, progress)
@@ -363,7 +349,7 @@ def _run_passes(
 
 @contextmanager
 def _faults_shown(
-    loaded: Loaded, kept: ModuleOp | None, choices: Choices, passes: Sequence[ModulePass] | None
+    loaded: asked.Loaded, kept: ModuleOp | None, choices: Choices, passes: Sequence[ModulePass] | None
 ) -> Iterator[None]:
     """Errors of MLIR text are shown in it; what speaks to the user passes; all else comes with the module that was to
     be compiled with these choices or passes: `kept`, or else what the text says."""

@@ -18,23 +18,8 @@ from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, Float6
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from frustum.dialects import graph
+from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Affine, Four
-from frustum.dialects.tile import (
-    Access,
-    Axis,
-    BinaryLayer,
-    ConvLayer,
-    LayerKind,
-    LrnLayer,
-    PickLayer,
-    PoolLayer,
-    ReduceLayer,
-    ResizeLayer,
-    ShuffleLayer,
-    SoftmaxLayer,
-    UnaryLayer,
-    Whole,
-)
 from frustum.runtime import kernels
 from frustum.runtime.kernels import Array, narrow
 
@@ -80,9 +65,9 @@ class TileWork:
     ranges: Ranges
     bound: Four
     tiles: Sequence[Held]
-    access: Sequence[Access]
+    access: Sequence[t.Access]
     tensors: Sequence[Array]
-    layer: LayerKind
+    layer: t.LayerKind
     element: np.dtype[Any]
     """Of the result."""
 
@@ -91,7 +76,7 @@ class TileWork:
         return tuple(_needed(axis, *piece) for axis, piece in zip(self.access[k], self.ranges, strict=True))
 
 
-def _needed(axis: Axis | Whole, start: int, stop: int) -> Range:
+def _needed(axis: t.Axis | t.Whole, start: int, stop: int) -> Range:
     low = axis.start(Affine(start)).base
     return low, low + axis.extent(stop - start)
 
@@ -99,11 +84,11 @@ def _needed(axis: Axis | Whole, start: int, stop: int) -> Range:
 def compute(work: TileWork) -> Array:
     """The layer's result on the ranges, before it is rounded to the tile's type."""
     layer = work.layer
-    is_product = isinstance(layer, ConvLayer)
+    is_product = isinstance(layer, t.ConvLayer)
     if not is_product:
         work = replace(work, tiles=[_real(work, k) for k in range(len(work.tiles))])
     result = made(layer, work)
-    if layer.act is not None and not (isinstance(layer, ConvLayer) and layer.is_integer):
+    if layer.act is not None and not (isinstance(layer, t.ConvLayer) and layer.is_integer):
         result = _activated(layer, result)
     if not is_product:
         result = _stored(work, result)
@@ -113,12 +98,12 @@ def compute(work: TileWork) -> Array:
 
 
 @singledispatch
-def made(layer: LayerKind, work: TileWork) -> Array:
+def made(layer: t.LayerKind, work: TileWork) -> Array:
     """What a kind of layer makes of real numbers, on the ranges of a `TileWork`."""
     raise AssertionError(f"no reference computes a layer {layer}")
 
 
-def _activated(layer: LayerKind, result: Array) -> Array:
+def _activated(layer: t.LayerKind, result: Array) -> Array:
     return result if layer.act is None else kernels.unary(layer.act.kind, result, layer.act.alpha, layer.act.beta)
 
 
@@ -140,8 +125,8 @@ def _stored(work: TileWork, result: Array) -> Array:
     return kernels.integer.quantize(result, scales[-1].scale, scales[-1].zero, work.element)
 
 
-@made.register(ConvLayer)
-def _conv(p: ConvLayer, work: TileWork) -> Array:
+@made.register(t.ConvLayer)
+def _conv(p: t.ConvLayer, work: TileWork) -> Array:
     """Whole groups, or output channels of one group; `groups` 1 is the one group of all channels."""
     n, (start, stop), rows, columns = work.ranges
     group_outputs = work.bound[1] // p.groups
@@ -169,7 +154,7 @@ def _residual(work: TileWork) -> Array:
     return work.tiles[1].read(work.needed(1))
 
 
-def _finished(p: ConvLayer, work: TileWork, acc: Array, vectors: dict[str, Array]) -> Array:
+def _finished(p: t.ConvLayer, work: TileWork, acc: Array, vectors: dict[str, Array]) -> Array:
     """Sums of products of integers as the layer's result; a residual is added in real numbers."""
     has_residual = len(work.tiles) > 1
     clip = (p.act.alpha, p.act.beta) if p.act and not has_residual else None
@@ -183,7 +168,7 @@ def _finished(p: ConvLayer, work: TileWork, acc: Array, vectors: dict[str, Array
     return _stored(work, _activated(p, first + second))
 
 
-def _weights(p: ConvLayer, work: TileWork, batch: Range, outputs: Range) -> Array:
+def _weights(p: t.ConvLayer, work: TileWork, batch: Range, outputs: Range) -> Array:
     """Weights `[M, C, KH, KW]` of some output channels; one set per entry of d0 where these have their own."""
     flat, strides = work.tensors[0].reshape(-1), p.weight_strides
     sizes, starts = [outputs[1] - outputs[0], p.channels, *p.kernel], [outputs[0]]
@@ -195,8 +180,8 @@ def _weights(p: ConvLayer, work: TileWork, batch: Range, outputs: Range) -> Arra
     return as_strided(flat[offset:], sizes, [s * flat.itemsize for s in strides], writeable=False)
 
 
-@made.register(PoolLayer)
-def _pool(p: PoolLayer, work: TileWork) -> Array:
+@made.register(t.PoolLayer)
+def _pool(p: t.PoolLayer, work: TileWork) -> Array:
     ranges = work.needed()
     if p.kind == "max":
         return kernels.max_pool(work.tiles[0].window(ranges, -np.inf), p.kernel, strides=p.strides,
@@ -206,7 +191,7 @@ def _pool(p: PoolLayer, work: TileWork) -> Array:
     return mean * np.float32(p.kernel[0] * p.kernel[1]) / _divisor(p, work, ranges)
 
 
-def _divisor(p: PoolLayer, work: TileWork, ranges: Ranges) -> Array:
+def _divisor(p: t.PoolLayer, work: TileWork, ranges: Ranges) -> Array:
     """How many positions of each window count, at least 1."""
     counts = []
     for d in (0, 1):
@@ -219,13 +204,13 @@ def _divisor(p: PoolLayer, work: TileWork, ranges: Ranges) -> Array:
     return np.maximum(counts[0][:, None] * counts[1], 1).astype(np.float32)
 
 
-@made.register(ReduceLayer)
-def _reduce(p: ReduceLayer, work: TileWork) -> Array:
+@made.register(t.ReduceLayer)
+def _reduce(p: t.ReduceLayer, work: TileWork) -> Array:
     return kernels.reduce(p.kind, work.tiles[0].read(work.needed()), p.axes)
 
 
-@made.register(LrnLayer)
-def _lrn(p: LrnLayer, work: TileWork) -> Array:
+@made.register(t.LrnLayer)
+def _lrn(p: t.LrnLayer, work: TileWork) -> Array:
     """Neighbouring channels count only inside the map, where the window's fill of 0 adds nothing."""
     start, stop = work.ranges[1]
     wide = work.tiles[0].window(work.needed())
@@ -233,8 +218,8 @@ def _lrn(p: LrnLayer, work: TileWork) -> Array:
     return kernels.lrn(wide, p.size, p.alpha, p.beta, p.bias)[:, before:before + stop - start]
 
 
-@made.register(ResizeLayer)
-def _resize(p: ResizeLayer, work: TileWork) -> Array:
+@made.register(t.ResizeLayer)
+def _resize(p: t.ResizeLayer, work: TileWork) -> Array:
     tile = work.tiles[0]
     sizes, axes, ranges = [], [], list(work.ranges[:2])
     for d in (0, 1):
@@ -255,32 +240,32 @@ def _taps(axis: kernels.ResizedAxis, count: int, mode: str, rounding: str) -> Ra
     return int(taps.min()), int(taps.max()) + 1
 
 
-@made.register(SoftmaxLayer)
-def _softmax(p: SoftmaxLayer, work: TileWork) -> Array:
+@made.register(t.SoftmaxLayer)
+def _softmax(p: t.SoftmaxLayer, work: TileWork) -> Array:
     axis = p.axis
     assert work.ranges[axis] == (0, work.bound[axis]), "a soft-max holds its whole axis"
     return kernels.softmax(work.tiles[0].read(work.needed()), axis)
 
 
-@made.register(UnaryLayer)
-def _unary(p: UnaryLayer, work: TileWork) -> Array:
+@made.register(t.UnaryLayer)
+def _unary(p: t.UnaryLayer, work: TileWork) -> Array:
     return kernels.unary(p.kind, work.tiles[0].read(work.needed()), p.alpha, p.beta)
 
 
-@made.register(BinaryLayer)
-def _binary(p: BinaryLayer, work: TileWork) -> Array:
+@made.register(t.BinaryLayer)
+def _binary(p: t.BinaryLayer, work: TileWork) -> Array:
     a, b = map(Held.read, work.tiles, map(work.needed, (0, 1)))
     return kernels.binary(p.kind, a, b)
 
 
-@made.register(ShuffleLayer)
-def _shuffle(p: ShuffleLayer, work: TileWork) -> Array:
+@made.register(t.ShuffleLayer)
+def _shuffle(p: t.ShuffleLayer, work: TileWork) -> Array:
     start, stop = work.ranges[1]
     return kernels.shuffle(work.tiles[0].read(work.needed()), p.groups)[:, start:stop]
 
 
-@made.register(PickLayer)
-def _pick(p: PickLayer, work: TileWork) -> Array:
+@made.register(t.PickLayer)
+def _pick(p: t.PickLayer, work: TileWork) -> Array:
     steps = tuple(slice(None, None, step) for step in p.steps)
     return work.tiles[0].read(work.needed())[steps]
 

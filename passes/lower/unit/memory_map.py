@@ -12,17 +12,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import isa
 from frustum.dialects.extents import Extents, aligned
-from frustum.dialects.isa.program import (
-    ELEMENT_BYTES,
-    Affine,
-    Box,
-    CopyEngine,
-    Element,
-    Memory,
-    Starts,
-    View,
-    Wrap,
-)
+from frustum.dialects.isa import program as p
 from frustum.dialects.tile import TensorView, Tile
 from frustum.passes.analysis.project import memory_order, strides_in
 
@@ -51,14 +41,14 @@ class Placed:
     The buffer begins at position `origin` of the map (None: at `start`); with `wrap` one dimension goes around.
     """
 
-    element: Element
-    start: Starts
+    element: p.Element
+    start: p.Starts
     extent: Extents
     bound: Extents
     strides: Extents
     allocated: SSAValue | None = None
-    origin: Starts | None = None
-    wrap: Wrap | None = None
+    origin: p.Starts | None = None
+    wrap: p.Wrap | None = None
 
     @property
     def buffer(self) -> SSAValue:
@@ -66,45 +56,45 @@ class Placed:
         return self.allocated
 
     @property
-    def own_view(self) -> View:
+    def own_view(self) -> p.View:
         """The view whose nominal first element is the first one of the box."""
         return self.view(self.start)
 
-    def view(self, start: Sequence[Affine], clusters_on: int = 0) -> View:
+    def view(self, start: Sequence[p.Affine], clusters_on: int = 0) -> p.View:
         """The view whose nominal first element is at position `start` of the map, in the same buffer of the cluster
         `clusters_on` further."""
-        offset = Affine()
+        offset = p.Affine()
         own = self.start if self.origin is None else self.origin
         for d, (position, first, stride) in enumerate(zip(start, own, self.strides, strict=True)):
             if self.wrap is None or d != self.wrap.dim:
                 offset = offset + (position - first - first.cluster * clusters_on) * stride
-        return View(self.element, offset, self.strides, wrap=self.wrap)
+        return p.View(self.element, offset, self.strides, wrap=self.wrap)
 
 
 def byte_strides(tile: Tile) -> Extents:
-    return tuple(s * ELEMENT_BYTES[tile.element] for s in strides_in(tile))
+    return tuple(s * p.ELEMENT_BYTES[tile.element] for s in strides_in(tile))
 
 
 def tile_bytes(tile: Tile) -> int:
-    return int(aligned(math.prod(tile.extents) * ELEMENT_BYTES[tile.element]))
+    return int(aligned(math.prod(tile.extents) * p.ELEMENT_BYTES[tile.element]))
 
 
-def packed(like: Placed, start: Starts, extent: Extents, element: Element | None = None) -> Placed:
+def packed(like: Placed, start: p.Starts, extent: Extents, element: p.Element | None = None) -> Placed:
     """A box of the same map without gaps, its dimensions in the same order."""
     tile = Tile(element or like.element, extent, memory_order(like.strides, like.extent))
     return Placed(tile.element, start, extent, like.bound, byte_strides(tile))
 
 
-def allocate(placed: Placed, memory: Memory, copies: int) -> isa.AllocOp:
+def allocate(placed: Placed, memory: p.Memory, copies: int) -> isa.AllocOp:
     """A buffer that a box begins, of so many copies."""
-    size = math.prod(placed.extent) * ELEMENT_BYTES[placed.element]
+    size = math.prod(placed.extent) * p.ELEMENT_BYTES[placed.element]
     alloc = isa.AllocOp(memory, aligned(size), copies)
     placed.allocated = alloc.buffer
     return alloc
 
 
 def copied(
-    engine: CopyEngine, source: Placed, target: Placed, box: Box, tags: Tags, *, multicast: bool = False
+    engine: p.CopyEngine, source: Placed, target: Placed, box: p.Box, tags: Tags, *, multicast: bool = False
 ) -> Operation:
     """A copy of a box of a map from where it lies to where it is to lie."""
     seen, own = source.view(box.start), target.view(box.start)
@@ -112,43 +102,43 @@ def copied(
     return isa.emit(copy, source.buffer, target.buffer, **tags)
 
 
-def at_levels(value: Affine, levels: Mapping[int, Affine]) -> Affine:
+def at_levels(value: p.Affine, levels: Mapping[int, p.Affine]) -> p.Affine:
     """An affine of tile indices i0..i3 as one of loop levels, of which `levels` has each index (0 where it has not)."""
-    result = Affine(value.base, (), value.cluster, value.core)
+    result = p.Affine(value.base, (), value.cluster, value.core)
     for d, coefficient in enumerate(value.loops):
         if coefficient and d in levels:
             result = result + levels[d] * coefficient
     return result
 
 
-def box_at_levels(box: Box, levels: Mapping[int, Affine]) -> Starts:
+def box_at_levels(box: p.Box, levels: Mapping[int, p.Affine]) -> p.Starts:
     return tuple(at_levels(s, levels) for s in box.start)
 
 
-def dram_view(element: Element, view: TensorView, start: Sequence[Affine], size: int) -> View:
+def dram_view(element: p.Element, view: TensorView, start: Sequence[p.Affine], size: int) -> p.View:
     """The view of a DRAM tensor whose nominal first element is at position `start` of the four dimensions."""
-    offset = Affine(view.offset * size)
+    offset = p.Affine(view.offset * size)
     for d, (position, stride) in enumerate(zip(start, view.strides, strict=True)):
         steps = position if d != CHANNELS or view.block == 1 else exactly(position, view.block)
         offset = offset + steps * (stride * size)
-    return View(element, offset, tuple(s * size for s in view.near))
+    return p.View(element, offset, tuple(s * size for s in view.near))
 
 
-def in_dram(tensor: SSAValue, element: Element, dims: Extents, strides: Extents) -> Placed:
+def in_dram(tensor: SSAValue, element: p.Element, dims: Extents, strides: Extents) -> Placed:
     """All of a tensor; strides in elements."""
-    size = ELEMENT_BYTES[element]
-    return Placed(element, (Affine(),) * len(dims), dims, dims, tuple(s * size for s in strides), tensor)
+    size = p.ELEMENT_BYTES[element]
+    return Placed(element, (p.Affine(),) * len(dims), dims, dims, tuple(s * size for s in strides), tensor)
 
 
-def exactly(value: Affine, divisor: int) -> Affine:
+def exactly(value: p.Affine, divisor: int) -> p.Affine:
     """The value divided by what all of it is a multiple of."""
     parts = value.base, value.cluster, value.core, *value.loops
     assert all(part % divisor == 0 for part in parts), f"{value} is no multiple of {divisor}"
     loops = tuple(c // divisor for c in value.loops)
-    return Affine(value.base // divisor, loops, value.cluster // divisor, value.core // divisor)
+    return p.Affine(value.base // divisor, loops, value.cluster // divisor, value.core // divisor)
 
 
-def is_shared(start: Sequence[Affine], clusters: int) -> bool:
+def is_shared(start: Sequence[p.Affine], clusters: int) -> bool:
     """Whether all clusters want the same box."""
     return clusters > 1 and not any(s.cluster for s in start)
 
@@ -169,7 +159,7 @@ class Sampled(Placed):
         assert self.source is not None
         return self.source
 
-    def view(self, start: Sequence[Affine], clusters_on: int = 0) -> View:
+    def view(self, start: Sequence[p.Affine], clusters_on: int = 0) -> p.View:
         n, c, h, w = start
         seen = self.whole.view((n, c, h * self.steps[0], w * self.steps[1]), clusters_on)
         return replace(seen, strides=self.strides)

@@ -13,15 +13,8 @@ from frustum.dialects import tile as t
 from frustum.dialects.extents import replaced
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Starts, Wrap
 from frustum.passes.analysis.project import ROWS
+from frustum.passes.lower.unit import memory_map as mm
 from frustum.passes.lower.unit.homes import Home
-from frustum.passes.lower.unit.memory_map import (
-    CHANNELS,
-    Placed,
-    at_levels,
-    box_at_levels,
-    byte_strides,
-    tile_bytes,
-)
 from frustum.passes.lower.unit.raster import COLUMNS, fresh_tile, in_bands, kept_tile
 from frustum.passes.lower.unit.tile_loops import TileLoops
 
@@ -33,28 +26,28 @@ class Tiles:
     loops: TileLoops
     homes: Mapping[SSAValue, Home]
     body: Block
-    placed: dict[SSAValue, Placed] = field(default_factory=dict)
+    placed: dict[SSAValue, mm.Placed] = field(default_factory=dict)
     fresh: dict[Home, SSAValue] = field(default_factory=dict)
     """Of tiles of which rows and columns are kept: the buffer of the rows that no later pass reads."""
     kept_bytes: int = 0
     """SRAM bytes of one cluster that hold what later passes of the unit read again."""
 
-    def __getitem__(self, value: SSAValue) -> Placed:
+    def __getitem__(self, value: SSAValue) -> mm.Placed:
         return self.placed[value]
 
-    def place(self, value: SSAValue, region: Box) -> Placed:
+    def place(self, value: SSAValue, region: Box) -> mm.Placed:
         """The place of a tile of which each pass makes or loads the region; its home is allocated with its first."""
         loops, home = self.loops, self.homes[value]
-        start, tile = box_at_levels(region, loops.levels), home.tile
-        origin = start if tile.origin is None else tuple(at_levels(o, loops.levels) for o in tile.origin)
+        start, tile = mm.box_at_levels(region, loops.levels), home.tile
+        origin = start if tile.origin is None else tuple(mm.at_levels(o, loops.levels) for o in tile.origin)
         if home.buffer is None:
             least = loops.least_depth(region.start if tile.origin is None else tile.origin)
             self.allocate(home, origin, least, region, is_loaded=isinstance(value.owner, t.LoadOp))
         if tile.origin is None:
             self.check_together(home, start)
-        placed = Placed(tile.element, start, region.extent, region.bound, byte_strides(tile), home.buffer)
+        placed = mm.Placed(tile.element, start, region.extent, region.bound, mm.byte_strides(tile), home.buffer)
         if tile.origin is not None or not home.is_alone:
-            placed.origin = replaced(origin, CHANNELS, origin[CHANNELS] - home.channels[value])
+            placed.origin = replaced(origin, mm.CHANNELS, origin[mm.CHANNELS] - home.channels[value])
         if tile.ring:
             placed = self.rolled(placed, tile.extents[ROWS])
         elif tile.raster is not None:
@@ -91,7 +84,7 @@ class Tiles:
             body = loops.bodies[home.depth]
             copies = loops.copies(home.depth) if home.has(t.LoadOp, t.StoreOp) else 1
         depth, rolling = (1, copies if len(loops) else None) if rolls else (copies, None)
-        sizes = [tile_bytes(ring) for ring in rings]
+        sizes = [mm.tile_bytes(ring) for ring in rings]
         allocs = [isa.AllocOp("sram", size, depth, rolling=rolling) for size in sizes]
         body.add_ops(allocs)
         home.buffer, self.fresh[home], home.start = allocs[0].buffer, allocs[-1].buffer, origin
@@ -110,7 +103,7 @@ class Tiles:
         """Tiles without an origin that lie in one buffer are of one region."""
         assert home.start is not None
         name = self.loops.unit.unit_name.data
-        if any(a != b for d, (a, b) in enumerate(zip(start, home.start, strict=True)) if d != CHANNELS):
+        if any(a != b for d, (a, b) in enumerate(zip(start, home.start, strict=True)) if d != mm.CHANNELS):
             raise PassFailedException(
                 f"unit {name}: a concatenation of tiles without an origin takes one region of "
                 f"each, found them at {tuple(map(str, start))} and {tuple(map(str, home.start))}"
@@ -118,7 +111,7 @@ class Tiles:
 
     # ------------------------------------------------------------ rings
 
-    def rolled(self, placed: Placed, rows: int) -> Placed:
+    def rolled(self, placed: mm.Placed, rows: int) -> mm.Placed:
         """A tile whose rows go around a ring of `rows`, on from one image or strip to the next; a ring of all rows of
         the map needs no turn."""
         assert placed.origin is not None
@@ -130,7 +123,7 @@ class Tiles:
         return replace(placed, wrap=Wrap(ROWS, rows, phase))
 
 
-def joined(parts: Sequence[Placed]) -> Placed:
+def joined(parts: Sequence[mm.Placed]) -> mm.Placed:
     """The place of tiles side by side along d1; of each dimension the part that ends first."""
     first = parts[0]
     start, extent = list(first.start), list(first.extent)
@@ -142,12 +135,12 @@ def joined(parts: Sequence[Placed]) -> Placed:
                     f"a concatenation of tiles that move differently along d{d}: {part.start[d]} and {start[d]}"
                 )
             extent[d] += min(0, gap.base)
-    extent[CHANNELS] = sum(p.extent[CHANNELS] for p in parts)
-    bound = replaced(first.bound, CHANNELS, sum(p.bound[CHANNELS] for p in parts))
+    extent[mm.CHANNELS] = sum(p.extent[mm.CHANNELS] for p in parts)
+    bound = replaced(first.bound, mm.CHANNELS, sum(p.bound[mm.CHANNELS] for p in parts))
     return replace(first, start=tuple(start), extent=tuple(extent), bound=bound)
 
 
-def resident(placed: Placed, tile: t.Tile) -> Placed:
+def resident(placed: mm.Placed, tile: t.Tile) -> mm.Placed:
     """A tile that stays, as later units find it: all of its box."""
     if tile.origin is None or tile.ring or any(o.loops for o in tile.origin):
         raise PassFailedException(
