@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -36,7 +35,6 @@ from frustum.backend.pipeline import (
 from frustum.dialects import module as m
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import Element, Program
-from frustum.dialects.target import Target, to_attribute
 from frustum.dialects.target.fit import CODE, DoesNotFit, OrderDoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.module import element_bytes, target_of
@@ -52,7 +50,6 @@ JOINED_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
 """Shares of code and events that joined sections may take, in the order tried; 0: a section for each unit."""
 JOINED_AT_FIRST = 1.1
 """The share tried before 1: the code is smaller than estimated, and the encoder says if it is not."""
-"""In the messages that a section has too many tables, or pages too much code."""
 NUMPY: dict[Element, Any] = {
     "f32": np.float32,
     "f16": np.float16,
@@ -61,35 +58,6 @@ NUMPY: dict[Element, Any] = {
     "i16": np.int16,
     "i32": np.int32,
 }
-
-AtStop = Callable[[str, ModuleOp], None]
-
-
-@dataclass
-class Compiled:
-    """An executable and how long each pass took."""
-
-    executable: Executable
-    seconds: float
-    passes: dict[str, float] = field(default_factory=dict)
-
-
-def compile_module(
-    module: ModuleOp, target: Target | None, choices: Choices, at_stop: AtStop = lambda stop, module: None
-) -> Compiled:
-    """Continue a module from the stop it is at; `target` None keeps the module's own.
-
-    Raises `DoesNotFit` when no partition fits, `Unsupported` for layers without an engine.
-    """
-    started = time.perf_counter()
-    if target is not None:
-        module.attributes[m.TARGET] = to_attribute(target)
-    run = Run(at_stop)
-    module = fixed(module, choices, run)
-    began = time.perf_counter()
-    executable = executable_of(module, choices)
-    run.seconds["encode"] = time.perf_counter() - began
-    return Compiled(executable, time.perf_counter() - started, run.seconds)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,6 @@ from frustum.dialects.target import Target
 EVENT_WORDS = 6
 """Words of an instruction's events, which do not stand yet: two waits and values that no other wait has.
 Measured on the zoo: at most 5.6 a section."""
-LOAD_WORDS = 24
-"""Words of a load that moves into a section: the copy and the set-up of its operands."""
 
 
 @dataclass(frozen=True)

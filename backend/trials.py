@@ -19,9 +19,8 @@ from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Memory, Target, to_attribute
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.analysis.module import target_of
+from frustum.passes.analysis.module import check_dram, target_of
 from frustum.passes.analysis.series import Cuts, Range
-from frustum.passes.graph.map_sizes import check_dram
 from frustum.passes.graph.split_outputs import Layers
 from frustum.passes.weights import attach, store_of
 

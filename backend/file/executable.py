@@ -90,26 +90,11 @@ class Executable:
     path: Path | None = None
 
     @property
-    def weights_address(self) -> int:
-        """Where the image of the weights begins in DRAM."""
-        return weights_range(self.program)[0]
-
-    @property
     def file_bytes(self) -> int:
         """Length of the file, written or not."""
         start, stop = weights_range(self.program)
         small = len(to_bytes(self.manifest)), len(self.code.bytes), 2 * INDEX.itemsize * len(self.code.layers)
         return container_bytes([*((n, ALIGNMENT_BYTES) for n in small), (stop - start, PAGE_BYTES)])
-
-    def weights_image(self) -> Bytes:
-        """The DRAM from the first weight to the end of the last: mapped copy-on-write if this came from a file."""
-        start, stop = weights_range(self.program)
-        if len(self.weights) == 1 and len(self.weights[0][1]) == stop - start:
-            return self.weights[0][1]
-        image = np.zeros(stop - start, np.uint8)
-        for address, data in self.weights:
-            image[address - start : address - start + len(data)] = data
-        return image
 
 
 def build_executable(

@@ -10,6 +10,7 @@ from xdsl.irdl import VarConstraint, base, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.functions import Function, Interpolation, Pooling
+from frustum.dialects.graph import declaration as d
 from frustum.dialects.graph import shapes
 from frustum.dialects.graph.attributes import (
     ActAttr,
@@ -25,24 +26,6 @@ from frustum.dialects.graph.attributes import (
     tensor_of,
     tensor_type,
 )
-from frustum.dialects.graph.declaration import (
-    ACT,
-    FLAG,
-    FLOAT,
-    FLOATS,
-    INT,
-    INTS,
-    SCALES,
-    Kind,
-    LayerOp,
-    check_result,
-    given,
-    like,
-    operand,
-    operation,
-    prop,
-    word,
-)
 from frustum.dialects.graph.scales import (
     PRODUCT_TYPES,
     ScaleAttr,
@@ -53,21 +36,21 @@ from frustum.dialects.graph.scales import (
 )
 
 
-@operation
-class PoolOp(LayerOp):
+@d.operation
+class PoolOp(d.LayerOp):
     """Pooling. `ceil_pads` [bottom, right] is what ceil_mode adds to `pads`: it never counts in a divisor."""
 
     name = "fgraph.pool"
-    kind: str = prop(word(PoolingAttr))
-    x: SSAValue = operand()
-    kernel: Ints = prop(INTS)
-    strides: Ints = prop(INTS, default=(1, 1))
-    pads: Ints = prop(INTS, default=(0, 0, 0, 0))
-    dilations: Ints = prop(INTS, default=(1, 1))
-    ceil_pads: Ints = prop(INTS, default=(0, 0))
-    count_include_pad: bool = prop(FLAG, default=False)
-    act: ActAttr | None = prop(ACT, default=None)
-    scales: Scales | None = prop(SCALES, default=None)
+    kind: str = d.prop(d.word(PoolingAttr))
+    x: SSAValue = d.operand()
+    kernel: Ints = d.prop(d.INTS)
+    strides: Ints = d.prop(d.INTS, default=(1, 1))
+    pads: Ints = d.prop(d.INTS, default=(0, 0, 0, 0))
+    dilations: Ints = d.prop(d.INTS, default=(1, 1))
+    ceil_pads: Ints = d.prop(d.INTS, default=(0, 0))
+    count_include_pad: bool = d.prop(d.FLAG, default=False)
+    act: ActAttr | None = d.prop(d.ACT, default=None)
+    scales: Scales | None = d.prop(d.SCALES, default=None)
     assembly_format = (
         "$kind $x `kernel` $kernel `strides` $strides `pads` $pads `dilations` $dilations "
         "`ceil_pads` $ceil_pads (`count_include_pad` $count_include_pad^)? "
@@ -88,18 +71,18 @@ class PoolOp(LayerOp):
             check_scales(self.scales, self.x, self.result)
 
 
-@operation
-class LrnOp(LayerOp):
+@d.operation
+class LrnOp(d.LayerOp):
     """x / (bias + alpha / size * sum of x**2 over `size` neighbouring channels) ** beta"""
 
     name = "fgraph.lrn"
     T: ClassVar = VarConstraint("T", base(TensorType))
-    x: SSAValue = operand(T)
-    size: int = prop(INT)
-    alpha: float = prop(FLOAT)
-    beta: float = prop(FLOAT)
-    bias: float = prop(FLOAT)
-    scales: Scales | None = prop(SCALES, default=None)
+    x: SSAValue = d.operand(T)
+    size: int = d.prop(d.INT)
+    alpha: float = d.prop(d.FLOAT)
+    beta: float = d.prop(d.FLOAT)
+    bias: float = d.prop(d.FLOAT)
+    scales: Scales | None = d.prop(d.SCALES, default=None)
     result = result_def(T)
     custom_directives = (Number,)
     assembly_format = (
@@ -115,20 +98,20 @@ class LrnOp(LayerOp):
         check_scales(self.scales, self.x, self.result)
 
 
-@operation
-class ResizeOp(LayerOp):
+@d.operation
+class ResizeOp(d.LayerOp):
     """Resize of the plane: output index o reads input position o * scale + offset, clamped to the edge."""
 
     name = "fgraph.resize"
-    mode: str = prop(word(InterpolationAttr))
-    x: SSAValue = operand()
-    plane: Ints = given(
-        lambda op, plane: like(op.x, (*shape_of(op.x)[:2], *plane)), lambda op: shape_of(op.result)[2:]
+    mode: str = d.prop(d.word(InterpolationAttr))
+    x: SSAValue = d.operand()
+    plane: Ints = d.given(
+        lambda op, plane: d.like(op.x, (*shape_of(op.x)[:2], *plane)), lambda op: shape_of(op.result)[2:]
     )
-    rounding: str = prop(word(RoundingAttr), default="floor", kw_only=True)
-    scale: Floats = prop(FLOATS)
-    offset: Floats = prop(FLOATS)
-    scales: Scales | None = prop(SCALES, default=None)
+    rounding: str = d.prop(d.word(RoundingAttr), default="floor", kw_only=True)
+    scale: Floats = d.prop(d.FLOATS)
+    offset: Floats = d.prop(d.FLOATS)
+    scales: Scales | None = d.prop(d.SCALES, default=None)
     assembly_format = (
         "$mode $x `rounding` $rounding `scale` $scale `offset` $offset attr-dict `:` "
         "functional-type(operands, results)"
@@ -152,16 +135,16 @@ class ResizeOp(LayerOp):
             check_scales(self.scales, self.x, self.result)
 
 
-@operation
-class ReduceOp(LayerOp):
+@d.operation
+class ReduceOp(d.LayerOp):
     """Reduction over axes; a global pool is one over h and w."""
 
     name = "fgraph.reduce"
-    kind: str = prop(word(ReductionAttr))
-    x: SSAValue = operand()
-    axes: Ints = prop(INTS)
-    keepdims: bool = prop(FLAG, default=True)
-    scales: Scales | None = prop(SCALES, default=None)
+    kind: str = d.prop(d.word(ReductionAttr))
+    x: SSAValue = d.operand()
+    axes: Ints = d.prop(d.INTS)
+    keepdims: bool = d.prop(d.FLAG, default=True)
+    scales: Scales | None = d.prop(d.SCALES, default=None)
     assembly_format = (
         "$kind $x `axes` $axes (`keepdims` $keepdims^)? attr-dict `:` functional-type(operands, results)"
     )
@@ -174,15 +157,15 @@ class ReduceOp(LayerOp):
         check_scales(self.scales, self.x, self.result)
 
 
-@operation
-class SoftmaxOp(LayerOp):
+@d.operation
+class SoftmaxOp(d.LayerOp):
     """Softmax along one axis."""
 
     name = "fgraph.softmax"
     T: ClassVar = VarConstraint("T", base(TensorType))
-    x: SSAValue = operand(T)
-    axis: int = prop(INT)
-    scales: Scales | None = prop(SCALES, default=None)
+    x: SSAValue = d.operand(T)
+    axis: int = d.prop(d.INT)
+    scales: Scales | None = d.prop(d.SCALES, default=None)
     result = result_def(T)
     assembly_format = "$x `axis` $axis attr-dict `:` type($result)"
 
@@ -191,15 +174,15 @@ class SoftmaxOp(LayerOp):
         check_scales(self.scales, self.x, self.result)
 
 
-@operation
-class UnaryOp(LayerOp):
+@d.operation
+class UnaryOp(d.LayerOp):
     """A function of every element."""
 
     name = "fgraph.unary"
     T: ClassVar = VarConstraint("T", base(TensorType))
-    act: ActAttr = prop(ACT)
-    x: SSAValue = operand(T)
-    scales: Scales | None = prop(SCALES, default=None)
+    act: ActAttr = d.prop(d.ACT)
+    x: SSAValue = d.operand(T)
+    scales: Scales | None = d.prop(d.SCALES, default=None)
     result = result_def(T)
     assembly_format = "$act $x attr-dict `:` type($result)"
 
@@ -215,16 +198,16 @@ class UnaryOp(LayerOp):
         check_scales(self.scales, self.x, self.result)
 
 
-@operation
-class BinaryOp(LayerOp):
+@d.operation
+class BinaryOp(d.LayerOp):
     """A function of the elements of two tensors, with numpy's broadcasting."""
 
     name = "fgraph.binary"
-    kind: str = prop(word(ArithmeticAttr))
-    a: SSAValue = operand()
-    b: SSAValue = operand()
-    act: ActAttr | None = prop(ACT, default=None)
-    scales: Scales | None = prop(SCALES, default=None)
+    kind: str = d.prop(d.word(ArithmeticAttr))
+    a: SSAValue = d.operand()
+    b: SSAValue = d.operand()
+    act: ActAttr | None = d.prop(d.ACT, default=None)
+    scales: Scales | None = d.prop(d.SCALES, default=None)
     assembly_format = "$kind $a `,` $b attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
@@ -235,14 +218,14 @@ class BinaryOp(LayerOp):
         check_scales(self.scales, self.a, self.b, self.result)
 
 
-@operation
-class QuantizeOp(LayerOp):
+@d.operation
+class QuantizeOp(d.LayerOp):
     """f32 numbers as integers: saturate(round(x / scale) + zero), half to even."""
 
     name = "fgraph.quantize"
-    x: SSAValue = operand()
-    to: ScaleAttr = prop(Kind(ScaleAttr))
-    element: Attribute = given(
+    x: SSAValue = d.operand()
+    to: ScaleAttr = d.prop(d.Kind(ScaleAttr))
+    element: Attribute = d.given(
         lambda op, element: tensor_type(element, shape_of(op.x)),
         lambda op: tensor_of(op.result).element_type,
         default=i8,
@@ -250,27 +233,27 @@ class QuantizeOp(LayerOp):
     assembly_format = "$x attr-dict `:` functional-type(operands, results)"
 
     def verify_(self) -> None:
-        check_result(self, shape_of(self.x))
+        d.check_result(self, shape_of(self.x))
         source, target = tensor_of(self.x).element_type, self.element
         if source != f32 or target not in PRODUCT_TYPES:
             raise VerifyException(f"quantising is from f32 to i8 or i16, found {source} to {target}")
         check_zero(self.to.zero, target)
 
 
-@operation
-class DequantizeOp(LayerOp):
+@d.operation
+class DequantizeOp(d.LayerOp):
     """Integers as the f32 numbers that they stand for: (q - zero) * scale."""
 
     name = "fgraph.dequantize"
-    x: SSAValue = operand()
-    from_: ScaleAttr = prop(Kind(ScaleAttr), ir_name="from")
+    x: SSAValue = d.operand()
+    from_: ScaleAttr = d.prop(d.Kind(ScaleAttr), ir_name="from")
     assembly_format = "$x attr-dict `:` functional-type(operands, results)"
 
     def result_type(self, shape: Ints) -> TensorType[Attribute]:
         return tensor_type(f32, shape)
 
     def verify_(self) -> None:
-        check_result(self, shape_of(self.x))
+        d.check_result(self, shape_of(self.x))
         source, target = tensor_of(self.x).element_type, tensor_of(self.result).element_type
         if target != f32:
             raise VerifyException(f"dequantising is to f32, found {target}")

@@ -19,21 +19,9 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.graph import declaration as d
 from frustum.dialects.graph import shapes
 from frustum.dialects.graph.attributes import ActAttr, Ints, shape_of, tensor_of, tensor_type
-from frustum.dialects.graph.declaration import (
-    ACT,
-    FLAG,
-    INT,
-    INTS,
-    SCALES,
-    LayerOp,
-    check_elements,
-    check_result,
-    operand,
-    operation,
-    prop,
-)
 from frustum.dialects.graph.scales import Scales, check_product, check_scales, is_integer
 
 
@@ -68,21 +56,21 @@ class ProductTypes(CustomDirective):
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
         state.print_whitespace(printer)
         with printer.in_parens():
-            printer.print_list([operand.type for operand in op.operands], printer.print_attribute)
+            printer.print_list([each.type for each in op.operands], printer.print_attribute)
         printer.print_string(" -> ")
         printer.print_attribute(op.results[0].type)
 
 
-class ProductOp(LayerOp):
+class ProductOp(d.LayerOp):
     """What a convolution and a matrix product have in common: of integers a multiplier, zero points and scales, the
     addition of a residual, and the activation."""
 
-    w_zero: SSAValue | None = operand(default=None, kw_only=True)
-    multiplier: SSAValue | None = operand(default=None, kw_only=True)
-    residual: SSAValue | None = operand(default=None, kw_only=True)
-    zeros: Ints | None = prop(INTS, default=None, kw_only=True)
-    scales: Scales | None = prop(SCALES, default=None, kw_only=True)
-    act: ActAttr | None = prop(ACT, default=None, kw_only=True)
+    w_zero: SSAValue | None = d.operand(default=None, kw_only=True)
+    multiplier: SSAValue | None = d.operand(default=None, kw_only=True)
+    residual: SSAValue | None = d.operand(default=None, kw_only=True)
+    zeros: Ints | None = d.prop(d.INTS, default=None, kw_only=True)
+    scales: Scales | None = d.prop(d.SCALES, default=None, kw_only=True)
+    act: ActAttr | None = d.prop(d.ACT, default=None, kw_only=True)
     custom_directives = (ProductTypes,)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
 
@@ -91,7 +79,7 @@ class ProductOp(LayerOp):
         return tensor_type(i32, shape) if is_sum else super().result_type(shape)
 
 
-@operation
+@d.operation
 class ConvOp(ProductOp):
     """Convolution. x: [N, C, H, W], w: [M, C/groups, KH, KW], bias: [M]; pads: top, left, bottom, right.
 
@@ -100,13 +88,13 @@ class ConvOp(ProductOp):
     """
 
     name = "fgraph.conv"
-    x: SSAValue = operand()
-    w: SSAValue = operand()
-    bias: SSAValue | None = operand(default=None)
-    strides: Ints = prop(INTS, default=(1, 1))
-    pads: Ints = prop(INTS, default=(0, 0, 0, 0))
-    dilations: Ints = prop(INTS, default=(1, 1))
-    groups: int = prop(INT, default=1)
+    x: SSAValue = d.operand()
+    w: SSAValue = d.operand()
+    bias: SSAValue | None = d.operand(default=None)
+    strides: Ints = d.prop(d.INTS, default=(1, 1))
+    pads: Ints = d.prop(d.INTS, default=(0, 0, 0, 0))
+    dilations: Ints = d.prop(d.INTS, default=(1, 1))
+    groups: int = d.prop(d.INT, default=1)
     assembly_format = (
         "$x `,` $w (`,` $bias^)? (`w_zero` $w_zero^)? (`multiplier` $multiplier^)? (`residual` $residual^)? "
         "`strides` $strides `pads` $pads `dilations` $dilations `groups` $groups attr-dict `:` "
@@ -128,11 +116,11 @@ class ConvOp(ProductOp):
         return math.prod(shape_of(self.result)) * math.prod(shape_of(self.w)[1:])
 
     def verify_(self) -> None:
-        check_result(self, self.inferred())
+        d.check_result(self, self.inferred())
         _check_types(self, self.x, self.w, shape_of(self.w)[0])
 
 
-@operation
+@d.operation
 class MatmulOp(ProductOp):
     """Matrix product. a: [.., M, K], b: [.., K, N] (transposed where marked), bias: [N].
 
@@ -141,11 +129,11 @@ class MatmulOp(ProductOp):
     """
 
     name = "fgraph.matmul"
-    a: SSAValue = operand()
-    b: SSAValue = operand()
-    bias: SSAValue | None = operand(default=None)
-    trans_a: bool = prop(FLAG, default=False)
-    trans_b: bool = prop(FLAG, default=False)
+    a: SSAValue = d.operand()
+    b: SSAValue = d.operand()
+    bias: SSAValue | None = d.operand(default=None)
+    trans_a: bool = d.prop(d.FLAG, default=False)
+    trans_b: bool = d.prop(d.FLAG, default=False)
     assembly_format = (
         "$a `,` $b (`,` $bias^)? (`w_zero` $w_zero^)? (`multiplier` $multiplier^)? (`residual` $residual^)? "
         "(`trans_a` $trans_a^)? (`trans_b` $trans_b^)? attr-dict `:` "
@@ -162,21 +150,21 @@ class MatmulOp(ProductOp):
         return math.prod(shape_of(self.result)) * shape_of(self.a)[-2 if self.trans_a else -1]
 
     def verify_(self) -> None:
-        check_result(self, self.inferred())
+        d.check_result(self, self.inferred())
         _check_types(self, self.a, self.b, self.inferred()[-1])
 
 
 def _check_types(op: ConvOp | MatmulOp, x: SSAValue, w: SSAValue, columns: int) -> None:
     if op.residual is not None:
-        check_result(op, shape_of(op.residual))
-        check_elements(op.residual, op.result)
+        d.check_result(op, shape_of(op.residual))
+        d.check_elements(op.residual, op.result)
     if is_integer(x):
         # with a residual the activation is one of real numbers
         act = op.act if op.residual is None else None
         check_product((x, w), op.result, columns, (op.bias, op.w_zero, op.multiplier), op.zeros, act)
         _check_residual(op)
         return
-    check_elements(x, w, op.result)
+    d.check_elements(x, w, op.result)
     _check_bias(x, op.bias, columns)
     if any(field is not None for field in (op.zeros, op.w_zero, op.multiplier, op.scales)):
         raise VerifyException("zeros, w_zero, multiplier and scales belong to products of integers")

@@ -6,45 +6,35 @@ from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
+from frustum.dialects.graph import declaration as d
 from frustum.dialects.graph import shapes
 from frustum.dialects.graph.attributes import Ints, Number, shape_of, tensor_of
-from frustum.dialects.graph.declaration import (
-    FLOAT,
-    INT,
-    INTS,
-    LayerOp,
-    operand,
-    operands,
-    operation,
-    prop,
-    result_shape,
-)
 from frustum.dialects.graph.scales import check_integer, is_integer
 
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 """Transpositions of [N, C, H, W] to [N, H, W, C], and back."""
 
 
-@operation
-class ConcatOp(LayerOp):
+@d.operation
+class ConcatOp(d.LayerOp):
     """Its operands, one after the other along an axis."""
 
     name = "fgraph.concat"
-    xs: Sequence[SSAValue] = operands()
-    axis: int = prop(INT)
+    xs: Sequence[SSAValue] = d.operands()
+    axis: int = d.prop(d.INT)
     assembly_format = "$xs `axis` $axis attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
         return shapes.concat_shape([shape_of(x) for x in self.xs], self.axis)
 
 
-class SlicedOp(LayerOp):
+class SlicedOp(d.LayerOp):
     """Every steps-th element from starts on, one of each per axis; the result's type gives the sizes."""
 
-    x: SSAValue = operand()
-    starts: Ints = prop(INTS)
-    sizes: Ints = result_shape()
-    steps: Ints = prop(INTS)
+    x: SSAValue = d.operand()
+    starts: Ints = d.prop(d.INTS)
+    sizes: Ints = d.result_shape()
+    steps: Ints = d.prop(d.INTS)
     assembly_format = "$x `starts` $starts `steps` $steps attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
@@ -52,7 +42,7 @@ class SlicedOp(LayerOp):
         return self.sizes
 
 
-@operation
+@d.operation
 class SliceOp(SlicedOp):
     """Every steps-th element from starts on, one of each per axis; the result's type gives the sizes."""
 
@@ -62,7 +52,7 @@ class SliceOp(SlicedOp):
         super().__init__(x, starts, sizes, steps or (1,) * len(starts))
 
 
-@operation
+@d.operation
 class PickOp(SlicedOp):
     """A slice of a map with steps above 0: a layer among others, which a unit makes tile by tile."""
 
@@ -77,15 +67,15 @@ class PickOp(SlicedOp):
         super().verify_()
 
 
-@operation
-class PadOp(LayerOp):
+@d.operation
+class PadOp(d.LayerOp):
     """A constant border of low elements before and high elements after each axis; negative ones crop."""
 
     name = "fgraph.pad"
-    x: SSAValue = operand()
-    low: Ints = prop(INTS)
-    high: Ints = prop(INTS)
-    value: float = prop(FLOAT, default=0.0)
+    x: SSAValue = d.operand()
+    low: Ints = d.prop(d.INTS)
+    high: Ints = d.prop(d.INTS)
+    value: float = d.prop(d.FLOAT, default=0.0)
     custom_directives = (Number,)
     assembly_format = (
         "$x `low` $low `high` $high `value` custom<Number>($value) "
@@ -101,13 +91,13 @@ class PadOp(LayerOp):
             check_integer(self.value, tensor_of(self.x).element_type)
 
 
-@operation
-class ReshapeOp(LayerOp):
+@d.operation
+class ReshapeOp(d.LayerOp):
     """The same elements in the same order under another shape."""
 
     name = "fgraph.reshape"
-    x: SSAValue = operand()
-    shape: Ints = result_shape()
+    x: SSAValue = d.operand()
+    shape: Ints = d.result_shape()
     assembly_format = "$x attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
@@ -115,25 +105,25 @@ class ReshapeOp(LayerOp):
         return self.shape
 
 
-class PermutedOp(LayerOp):
+class PermutedOp(d.LayerOp):
     """Axes reordered: axis i of the result is axis perm[i] of the operand."""
 
-    x: SSAValue = operand()
-    perm: Ints = prop(INTS)
+    x: SSAValue = d.operand()
+    perm: Ints = d.prop(d.INTS)
     assembly_format = "$x `perm` $perm attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
         return shapes.transpose_shape(shape_of(self.x), self.perm)
 
 
-@operation
+@d.operation
 class TransposeOp(PermutedOp):
     """Axes reordered: axis i of the result is axis perm[i] of the operand."""
 
     name = "fgraph.transpose"
 
 
-@operation
+@d.operation
 class TurnOp(PermutedOp):
     """A map [N, C, H, W] with its channels last, or one of [N, H, W, C] with its channels first: a transposition that
     is a layer among others, since it only says how one of its two tensors lies."""
@@ -146,13 +136,13 @@ class TurnOp(PermutedOp):
         super().verify_()
 
 
-@operation
-class ShuffleOp(LayerOp):
+@d.operation
+class ShuffleOp(d.LayerOp):
     """Channels of `groups` dealt in turn: channel `i * groups + j` of the result is channel i of group j."""
 
     name = "fgraph.shuffle"
-    x: SSAValue = operand()
-    groups: int = prop(INT)
+    x: SSAValue = d.operand()
+    groups: int = d.prop(d.INT)
     assembly_format = "$x `groups` $groups attr-dict `:` functional-type(operands, results)"
 
     def verify_(self) -> None:
@@ -162,13 +152,13 @@ class ShuffleOp(LayerOp):
         super().verify_()
 
 
-@operation
-class InterleaveOp(LayerOp):
+@d.operation
+class InterleaveOp(d.LayerOp):
     """result[n, c, s_h*i + a, s_w*j + b] = parts[a*s_w + b][n, c, i, j], for factor [s_h, s_w]"""
 
     name = "fgraph.interleave"
-    parts: Sequence[SSAValue] = operands()
-    factor: Ints = prop(INTS)
+    parts: Sequence[SSAValue] = d.operands()
+    factor: Ints = d.prop(d.INTS)
     assembly_format = "$parts `factor` $factor attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:

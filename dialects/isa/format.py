@@ -18,43 +18,9 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.fields import (
-    REGISTER_BITS,
-    BoxOf,
-    FieldError,
-    FieldKind,
-    Flag,
-    Mask,
-    Maybe,
-    Numbers,
-    OneOf,
-    Real,
-    Record,
-    Register,
-    RegisterKind,
-    Several,
-    Signed,
-    Unsigned,
-    Values,
-)
+from frustum.dialects.isa import fields as fd
+from frustum.dialects.isa import values as v
 from frustum.dialects.isa.program import Common, Instruction
-from frustum.dialects.isa.values import (
-    ELEMENTS,
-    ENGINES,
-    MAX_LOOPS,
-    MEMORIES,
-    SCOPES,
-    UNARY_KINDS,
-    Act,
-    Affine,
-    Box,
-    Ring,
-    Scale,
-    Span,
-    View,
-    Wait,
-    Wrap,
-)
 
 WORD_BITS = 32
 WORD_BYTES = WORD_BITS // 8
@@ -62,19 +28,19 @@ MAX_WORDS = 16
 OPCODE_BITS = 5
 LENGTH_BITS = 4
 WAITS_INSIDE = 2
-SLOT = Unsigned(11)
-STAGE = Unsigned(6)
-AFFINE = Register("affine")
-FILES: Mapping[type | None, RegisterKind] = {
-    Affine: "affine", View: "view", Span: "span", Act: "act", Scale: "scale"
+SLOT = fd.Unsigned(11)
+STAGE = fd.Unsigned(6)
+AFFINE = fd.Register("affine")
+FILES: Mapping[type | None, fd.RegisterKind] = {
+    v.Affine: "affine", v.View: "view", v.Span: "span", v.Act: "act", v.Scale: "scale"
 }  # fmt: skip
 """The register file that holds such a value."""
-KINDS: Mapping[object, FieldKind] = {
-    **{type_: Register(file) for type_, file in FILES.items()},
-    Box: BoxOf(),
-    bool: Flag(),
-    float: Real(),
-    tuple[float, float]: Several(2, Real()),
+KINDS: Mapping[object, fd.FieldKind] = {
+    **{type_: fd.Register(file) for type_, file in FILES.items()},
+    v.Box: fd.BoxOf(),
+    bool: fd.Flag(),
+    float: fd.Real(),
+    tuple[float, float]: fd.Several(2, fd.Real()),
 }
 """How a field is written whose declaration says no more than its type."""
 
@@ -85,14 +51,14 @@ class DeclaredField:
 
     name: str
     type: Any
-    kind: FieldKind
+    kind: fd.FieldKind
     default: Any
     """`MISSING`: it must be given."""
 
     @property
     def words(self) -> tuple[str, ...]:
         """What it may be, if it is one of some words."""
-        return self.kind.words if isinstance(self.kind, OneOf) else ()
+        return self.kind.words if isinstance(self.kind, fd.OneOf) else ()
 
 
 def _declared_fields(instruction: type[Common]) -> tuple[DeclaredField, ...]:
@@ -108,9 +74,9 @@ def _declared(name: str, hint: Any, default: Any) -> DeclaredField:
         (hint,) = members
     type_, *notes = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
     if get_origin(type_) is Literal:
-        type_, notes = str, [OneOf(get_args(type_))]
+        type_, notes = str, [fd.OneOf(get_args(type_))]
     kind = notes[0] if notes else KINDS[type_]
-    return DeclaredField(name, type_, Maybe(kind) if is_optional else kind, default)
+    return DeclaredField(name, type_, fd.Maybe(kind) if is_optional else kind, default)
 
 
 FIELDS_OF_TYPE: dict[type[Common], tuple[DeclaredField, ...]] = {
@@ -124,7 +90,7 @@ class PlacedField:
     """A field and where its numbers lie, counted in bits from the start of the instruction."""
 
     name: str
-    kind: FieldKind
+    kind: fd.FieldKind
     shifts: tuple[int, ...]
     masks: tuple[int, ...]
 
@@ -134,11 +100,11 @@ class Format:
     register of `file`."""
 
     def __init__(
-        self, opcode: int, name: str, type_: type | None, head: dict[str, FieldKind], **body: FieldKind
+        self, opcode: int, name: str, type_: type | None, head: dict[str, fd.FieldKind], **body: fd.FieldKind
     ) -> None:
         self.opcode, self.name, self.type = opcode, name, type_
         self.file = FILES.get(type_)
-        start = {"opcode": Unsigned(OPCODE_BITS), "length": Unsigned(LENGTH_BITS), **head}
+        start = {"opcode": fd.Unsigned(OPCODE_BITS), "length": fd.Unsigned(LENGTH_BITS), **head}
         placed, head_bits = _place(start, 0)
         assert head_bits <= WORD_BITS, f"{name}: the first word has {head_bits} bits"
         more, bits = _place(body, WORD_BITS)
@@ -147,7 +113,7 @@ class Format:
         self.words: int = ceil_div(bits, WORD_BITS)
         assert self.words + WAITS_INSIDE <= MAX_WORDS, f"{name}: {self.words} words"
 
-    def pack(self, values: dict[str, Any], body: Any, registers: Numbers, length: int) -> int:
+    def pack(self, values: dict[str, Any], body: Any, registers: fd.Numbers, length: int) -> int:
         """The instruction's words as one number: `values` for the first word, attributes of `body` for the rest."""
         total = self.opcode | length - 1 << OPCODE_BITS
         for field in self.head:
@@ -156,14 +122,14 @@ class Format:
             total |= pack_field(field, getattr(body, field.name), registers)
         return total
 
-    def unpack_head(self, total: int, registers: Values) -> dict[str, Any]:
+    def unpack_head(self, total: int, registers: fd.Values) -> dict[str, Any]:
         return {field.name: unpack_field(field, total, registers) for field in self.head}
 
-    def unpack_body(self, total: int, registers: Values) -> dict[str, Any]:
+    def unpack_body(self, total: int, registers: fd.Values) -> dict[str, Any]:
         return {field.name: unpack_field(field, total, registers) for field in self.body}
 
 
-def _place(fields: dict[str, FieldKind], position: int) -> tuple[tuple[PlacedField, ...], int]:
+def _place(fields: dict[str, fd.FieldKind], position: int) -> tuple[tuple[PlacedField, ...], int]:
     """Give each field its bits from `position` on; the position after them."""
     placed = []
     for name, kind in fields.items():
@@ -178,10 +144,10 @@ def _place(fields: dict[str, FieldKind], position: int) -> tuple[tuple[PlacedFie
     return tuple(placed), position
 
 
-def pack_field(field: PlacedField, value: Any, registers: Numbers) -> int:
+def pack_field(field: PlacedField, value: Any, registers: fd.Numbers) -> int:
     try:
         numbers = field.kind.write(value, registers)
-    except FieldError as error:
+    except fd.FieldError as error:
         raise error.inside(field.name) from None
     if len(numbers) == 1:
         return numbers[0] << field.shifts[0]
@@ -191,59 +157,59 @@ def pack_field(field: PlacedField, value: Any, registers: Numbers) -> int:
     return total
 
 
-def unpack_field(field: PlacedField, total: int, registers: Values) -> Any:
+def unpack_field(field: PlacedField, total: int, registers: fd.Values) -> Any:
     bits = [total >> shift & mask for shift, mask in zip(field.shifts, field.masks, strict=True)]
     try:
         return field.kind.read(iter(bits), registers)
-    except FieldError as error:
+    except fd.FieldError as error:
         raise error.inside(field.name) from None
 
 
 # ------------------------------------------------------------------------------------------ set-up
 
-_REGISTER: dict[str, FieldKind] = {"register": Unsigned(REGISTER_BITS)}
-_VIEW: dict[str, FieldKind] = {
-    **_REGISTER, "element": OneOf(ELEMENTS), "memory": OneOf(MEMORIES), "offset": AFFINE
+_REGISTER: dict[str, fd.FieldKind] = {"register": fd.Unsigned(fd.REGISTER_BITS)}
+_VIEW: dict[str, fd.FieldKind] = {
+    **_REGISTER, "element": fd.OneOf(v.ELEMENTS), "memory": fd.OneOf(v.MEMORIES), "offset": AFFINE
 }  # fmt: skip
-_SPAN: dict[str, FieldKind] = {**_REGISTER, "start": AFFINE}
-_NARROW: dict[str, FieldKind] = {"extent": Unsigned(16), "bound": Unsigned(16)}
-_WIDE: dict[str, FieldKind] = {"extent": Unsigned(32), "bound": Unsigned(32)}
-STRIDES = Several(4, Signed(32))
-COEFFICIENT = Signed(32)
-WIDE = Signed(64)
-TERMS = MAX_LOOPS + 2
+_SPAN: dict[str, fd.FieldKind] = {**_REGISTER, "start": AFFINE}
+_NARROW: dict[str, fd.FieldKind] = {"extent": fd.Unsigned(16), "bound": fd.Unsigned(16)}
+_WIDE: dict[str, fd.FieldKind] = {"extent": fd.Unsigned(32), "bound": fd.Unsigned(32)}
+STRIDES = fd.Several(4, fd.Signed(32))
+COEFFICIENT = fd.Signed(32)
+WIDE = fd.Signed(64)
+TERMS = v.MAX_LOOPS + 2
 """Coefficients an affine may have: one per loop, then cluster, then core."""
 
-AFFINE_FORMAT = Format(1, "affine", Affine, {**_REGISTER, "terms": Mask(TERMS), "wide": Flag()})
+AFFINE_FORMAT = Format(1, "affine", v.Affine, {**_REGISTER, "terms": fd.Mask(TERMS), "wide": fd.Flag()})
 """The base (two words if `wide`) and one word for each coefficient present follow."""
-_RING = Record(Ring, depth=Unsigned(16), level=Unsigned(3), bytes=Unsigned(32))
-_WRAP = Record(Wrap, dim=Unsigned(2), phase=AFFINE, size=Unsigned(32))
+_RING = fd.Record(v.Ring, depth=fd.Unsigned(16), level=fd.Unsigned(3), bytes=fd.Unsigned(32))
+_WRAP = fd.Record(v.Wrap, dim=fd.Unsigned(2), phase=AFFINE, size=fd.Unsigned(32))
 VIEW_FORMATS = {
-    (False, False): Format(2, "view", View, _VIEW, strides=STRIDES),
-    (True, False): Format(3, "ring_view", View, _VIEW, strides=STRIDES, ring=_RING),
-    (False, True): Format(7, "wrapped_view", View, _VIEW, strides=STRIDES, wrap=_WRAP),
+    (False, False): Format(2, "view", v.View, _VIEW, strides=STRIDES),
+    (True, False): Format(3, "ring_view", v.View, _VIEW, strides=STRIDES, ring=_RING),
+    (False, True): Format(7, "wrapped_view", v.View, _VIEW, strides=STRIDES, wrap=_WRAP),
 }
 """By (there is a ring, it wraps)."""
 SPAN_FORMATS = {
-    (False, False): Format(4, "span", Span, _SPAN, **_NARROW),
-    (False, True): Format(5, "limited_span", Span, _SPAN, **_NARROW, limit=AFFINE),
-    (True, False): Format(20, "wide_span", Span, _SPAN, **_WIDE),
-    (True, True): Format(21, "wide_limited_span", Span, _SPAN, **_WIDE, limit=AFFINE),
+    (False, False): Format(4, "span", v.Span, _SPAN, **_NARROW),
+    (False, True): Format(5, "limited_span", v.Span, _SPAN, **_NARROW, limit=AFFINE),
+    (True, False): Format(20, "wide_span", v.Span, _SPAN, **_WIDE),
+    (True, True): Format(21, "wide_limited_span", v.Span, _SPAN, **_WIDE, limit=AFFINE),
 }
 """By (extent or bound needs more than 16 bits, limit is present)."""
-ACT_FORMAT = Format(24, "act", Act, {**_REGISTER, "kind": OneOf(UNARY_KINDS)}, alpha=Real(), beta=Real())
-SCALE_FORMAT = Format(25, "scale", Scale, _REGISTER, zero=Signed(32), scale=Real())
-REPEAT_FORMAT = Format(6, "repeat", None, {"stage": STAGE}, count=Unsigned(32), body_words=Unsigned(32))
+ACT_FORMAT = Format(24, "act", v.Act, {**_REGISTER, "kind": fd.OneOf(v.UNARY_KINDS)}, alpha=fd.Real(), beta=fd.Real())
+SCALE_FORMAT = Format(25, "scale", v.Scale, _REGISTER, zero=fd.Signed(32), scale=fd.Real())
+REPEAT_FORMAT = Format(6, "repeat", None, {"stage": STAGE}, count=fd.Unsigned(32), body_words=fd.Unsigned(32))
 
 # ------------------------------------------------------------------------------------------ instructions
 
-_COMMON: dict[str, FieldKind] = {
-    "engine": OneOf(ENGINES),
+_COMMON: dict[str, fd.FieldKind] = {
+    "engine": fd.OneOf(v.ENGINES),
     "stage": STAGE,
-    "waits": Unsigned(2),
-    "signal": Maybe(SLOT),
+    "waits": fd.Unsigned(2),
+    "signal": fd.Maybe(SLOT),
 }
-WAIT = Record(Wait, slot=SLOT, scope=OneOf(SCOPES), value=AFFINE)
+WAIT = fd.Record(v.Wait, slot=SLOT, scope=fd.OneOf(v.SCOPES), value=AFFINE)
 (WAIT_FIELD,), _ = _place({"wait": WAIT}, 0)
 
 INSTRUCTION_FORMATS = tuple(

@@ -174,10 +174,6 @@ class Core:
     def line_buffer(self) -> LineBuffer:
         return self.matrix.line_buffer
 
-    @property
-    def vector_lanes(self) -> int:
-        return self.vector.lanes
-
 
 @dataclass(frozen=True)
 class Cluster:

@@ -36,12 +36,14 @@ from frustum.passes.onnx.import_onnx import import_onnx, output_problems
 from frustum.passes.onnx.loading import LoadedModel, load_model, network_type, node_name, operator_of
 from frustum.passes.onnx.node import Network
 from frustum.passes.onnx.opset import Unified, unify
-from frustum.passes.onnx.parts import HostNode, ModelPart, parts_of
-from frustum.passes.onnx.soundness import (
+from frustum.passes.onnx.parts import (
+    HostNode,
+    ModelPart,
     check_made_once,
     check_names,
     check_tensors,
     check_types,
+    parts_of,
     unknown_operators,
     unmade_values,
 )

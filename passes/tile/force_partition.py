@@ -16,10 +16,9 @@ from frustum.dialects.module import TILED
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import Partition, UnitOp
-from frustum.passes.analysis.bands import bands_of
 from frustum.passes.analysis.module import node_name, target_of
 from frustum.passes.analysis.project import UnitLayers, Unprojectable, project, unit_layers
-from frustum.passes.analysis.roll import COLUMNS
+from frustum.passes.analysis.roll import COLUMNS, bands_of
 from frustum.passes.plan.cost import CutUnit, UnitCost, chunk_bytes
 from frustum.passes.plan.unit import UnitPlan, evaluate, residencies
 from frustum.passes.plan.unit_ops import units_of

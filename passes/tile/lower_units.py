@@ -26,11 +26,10 @@ from frustum.dialects.module import LAYOUT
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import UnitOp
-from frustum.passes.analysis.bands import bands_of
 from frustum.passes.analysis.foreign import is_read_by_others
 from frustum.passes.analysis.layer import RANK, dense, is_move, moves_of
 from frustum.passes.analysis.module import element_bytes, target_of
-from frustum.passes.analysis.roll import COLUMNS
+from frustum.passes.analysis.roll import COLUMNS, bands_of
 from frustum.passes.analysis.unit_layers import unit_layers
 from frustum.passes.plan.tile_search import plan_move
 from frustum.passes.tile.kept_maps import Cut, KeptMaps, Results, concat_of, cut_as, cut_of, cutting, name_of

@@ -3,15 +3,24 @@
 It watches from outside: everything follows from the expanded program, whose addresses do not depend on data.
 Executions are visited in program order.  Two accesses to the same bytes by different engines, one of them a write,
 race unless signals and waits, or a barrier, make certain that one is complete before the other starts.
+
+What is remembered of every byte in checked mode (who wrote it last, and when each engine read it last), and which
+bytes an execution of an instruction reads and writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
 
+import numpy as np
+
+from frustum.dialects.extents import replaced
+from frustum.dialects.isa.program import ELEMENT_BYTES, Wrap
 from frustum.runtime.check.clocks import Clock, OrderError, clocks
-from frustum.runtime.check.shadow import Conflict, MemoryAccess, Shadow, Stamps, accesses
-from frustum.runtime.device.expand import Expanded, Rows
+from frustum.runtime.device.expand import DRAM, Expanded, Rows
+from frustum.runtime.device.form import Ints
 from frustum.runtime.device.memory import AccessError, execution_name, memory_name
 from frustum.runtime.progress import REPORTS, Progress
 
@@ -77,3 +86,189 @@ def _does(access: MemoryAccess) -> str:
     return "writes" if access.is_write else "reads"
 
 
+UNWRITTEN, WRITTEN_BEFORE = 0, 1
+"""Stamps of bytes that nobody, and that the host wrote; executions have the stamps from 2 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccess:
+    """Elements of `size` bytes at `address` of memory `place` of kind `kind`, and of the `copies - 1` after it."""
+
+    slot: int
+    is_write: bool
+    kind: int
+    place: int
+    copies: int
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    size: int
+
+    @property
+    def lowest(self) -> int:
+        """The first byte."""
+        return self.address + sum((n - 1) * min(0, s) for n, s in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def end(self) -> int:
+        """One past the last byte."""
+        reach = sum((n - 1) * max(0, s) for n, s in zip(self.shape, self.strides, strict=True))
+        return self.address + reach + self.size
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """At `address` an access meets one of another engine that nothing orders before it (None: nobody wrote)."""
+
+    address: int
+    place: int
+    other: tuple[Rows, int, int] | None
+    other_writes: bool
+
+
+class Stamps:
+    """A number for each execution, and what it says."""
+
+    def __init__(self, core: tuple[Rows, Clock], cluster: tuple[Rows, Clock]) -> None:
+        self.rows = (core[0], cluster[0])
+        self.first = (2, 2 + core[1].number.size)
+        never = np.iinfo(np.int32).max
+        parts = [(np.zeros(2, np.int64), np.array([never, 0]))]
+        parts += [(clock.engine.ravel(), clock.number.ravel()) for _, clock in (core, cluster)]
+        self.engine, self.number = (np.concatenate(part).astype(np.int32) for part in zip(*parts, strict=True))
+        order = np.lexsort((self.number, self.engine))
+        self._order = order[(self.number[order] > 0) & (self.number[order] < never)]
+        self._start = np.searchsorted(self.engine[self._order], np.arange(int(self.engine.max()) + 2))
+
+    def of(self, rows: Rows, row: int, unit: int) -> int:
+        return self.first[rows is self.rows[1]] + row * rows.units + unit
+
+    def execution(self, stamp: int) -> tuple[Rows, int, int]:
+        """(table, row, unit) of a stamp."""
+        table = int(stamp >= self.first[1])
+        rows = self.rows[table]
+        row, unit = divmod(stamp - self.first[table], rows.units)
+        return rows, row, unit
+
+    def on(self, engine: int, number: int) -> int:
+        """The stamp of an engine's execution of this number."""
+        return int(self._order[self._start[engine] + number - 1])
+
+
+class Shadow:
+    """The planes of all memories; `written` are (address, bytes) of the DRAM that the host writes before."""
+
+    def __init__(
+        self, expanded: Expanded, capacities: Sequence[int], stamps: Stamps, written: Iterable[tuple[int, int]]
+    ) -> None:
+        self.stamps = stamps
+        self.grain = _grain(expanded)
+        self._sizes = [size // self.grain + 1 for size in capacities]  # grains of one memory
+        self._writer: dict[tuple[int, int], Ints] = {}  # kind, place: stamp of each grain
+        self._readers: dict[tuple[int, int], dict[int, Ints]] = {}  # ... engine: number of each grain
+        for address, size in written:
+            self._plane(DRAM, 0)[address // self.grain : -(-(address + size) // self.grain)] = WRITTEN_BEFORE
+
+    def read(self, access: MemoryAccess, stamp: int, clock: Ints) -> Conflict | None:
+        """Note a read that starts at `clock`; gives what is wrong with it."""
+        writers = self._view(self._plane(access.kind, access.place), access)
+        bad = self.stamps.number[writers] > clock[self.stamps.engine[writers]]
+        if bad.any():
+            where = np.unravel_index(int(bad.argmax()), bad.shape)
+            return self._conflict(access, access.place, where, int(writers[where]), True)
+        readers = self._readers.setdefault((access.kind, access.place), {})
+        engine = int(self.stamps.engine[stamp])
+        if engine not in readers:
+            readers[engine] = np.zeros(self._sizes[access.kind], np.int32)
+        self._view(readers[engine], access)[...] = self.stamps.number[stamp]
+        return None
+
+    def write(self, access: MemoryAccess, stamp: int, clock: Ints) -> Conflict | None:
+        """Note a write that starts at `clock`; gives what is wrong with it."""
+        own = int(self.stamps.engine[stamp])
+        for place in range(access.place, access.place + access.copies):
+            for engine, plane in self._readers.get((access.kind, place), {}).items():
+                numbers = self._view(plane, access)
+                if engine != own and int(numbers.max()) > clock[engine]:
+                    where = np.unravel_index(int(numbers.argmax()), numbers.shape)
+                    other = self.stamps.on(engine, int(numbers[where]))
+                    return self._conflict(access, place, where, other, False)
+            writers = self._view(self._plane(access.kind, place), access)
+            bad = (self.stamps.number[writers] > clock[self.stamps.engine[writers]]) & (writers != UNWRITTEN)
+            if bad.any():
+                where = np.unravel_index(int(bad.argmax()), bad.shape)
+                return self._conflict(access, place, where, int(writers[where]), True)
+            writers[...] = stamp
+        return None
+
+    def _plane(self, kind: int, place: int) -> Ints:
+        if (kind, place) not in self._writer:
+            self._writer[kind, place] = np.zeros(self._sizes[kind], np.int32)
+        return self._writer[kind, place]
+
+    def _view(self, plane: Ints, access: MemoryAccess) -> Ints:
+        """The grains of an access."""
+        grain, width = self.grain, plane.itemsize
+        shape = (*access.shape, access.size // grain)
+        strides = (*(stride // grain * width for stride in access.strides), width)
+        return np.ndarray(shape, plane.dtype, plane.data, access.address // grain * width, strides)
+
+    def _conflict(
+        self, access: MemoryAccess, place: int, where: tuple[np.intp, ...], other: int, other_writes: bool
+    ) -> Conflict:
+        moved = sum(int(i) * stride for i, stride in zip(where, access.strides, strict=False))
+        address = access.address + moved + int(where[-1]) * self.grain
+        known = None if other == UNWRITTEN else self.stamps.execution(other)
+        return Conflict(address, place, known, other_writes)
+
+
+def _grain(expanded: Expanded) -> int:
+    """The largest size of which all addresses, strides and elements of the program are multiples."""
+    sizes = [0]
+    for rows in (expanded.core, expanded.cluster):
+        if rows.address.size:
+            sizes.append(int(np.gcd.reduce(rows.address, axis=None)))
+    for operand in (operand for form in expanded.forms for operand in form.operands if operand is not None):
+        sizes += [*operand.view.strides, ELEMENT_BYTES[operand.view.element]]
+    return gcd(*sizes) or 1
+
+
+# --- accesses --------------------------------------------------------------------------------------------
+
+
+def accesses(expanded: Expanded, rows: Rows, row: int, unit: int) -> Iterator[MemoryAccess]:
+    """Reads first, then writes; nothing for an inactive unit."""
+    if not rows.active[row, unit]:
+        return
+    static = int(rows.static[row])
+    extent, read = (part[:, row, unit].tolist() for part in (rows.extent, rows.read))
+    flags = bool(rows.is_first[row]), bool(rows.is_last[row])
+    operands = [(slot, operand) for slot, operand in enumerate(expanded.forms[static].operands) if operand is not None]
+    for is_write in (False, True):
+        for slot, operand in operands:
+            counts = [axis.count(extent, read) for axis in operand.axes]
+            if 0 in counts or not (operand.writes if is_write else operand.reads).holds(*flags):
+                continue
+            # an axis of stride 0 is touched once
+            shape = tuple(n if stride else 1 for n, stride in zip(counts, operand.strides, strict=True))
+            access = MemoryAccess(
+                slot, is_write, int(expanded.memory[static, slot]), int(rows.place[slot, row, unit]),
+                int(expanded.copies[static, slot]), int(rows.address[slot, row, unit]), shape, operand.strides,
+                operand.element_bytes,
+            )  # fmt: skip
+            around = operand.view.wrap
+            if around is not None and rows.split[slot, around.dim, row, unit] and operand.strides[around.dim]:
+                yield from _in_two(access, around, int(rows.split[slot, around.dim, row, unit]))
+            else:
+                yield access
+
+
+def _in_two(access: MemoryAccess, around: Wrap, split: int) -> tuple[MemoryAccess, MemoryAccess]:
+    """An access that goes beyond the end of a ring: what lies before the end, and what begins the ring."""
+    before = min(split, access.shape[around.dim])
+    after = access.shape[around.dim] - before
+    begin = access.address + (split - around.size) * access.strides[around.dim]
+    return (
+        replace(access, shape=replaced(access.shape, around.dim, before)),
+        replace(access, shape=replaced(access.shape, around.dim, after), address=begin),
+    )

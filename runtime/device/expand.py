@@ -29,7 +29,7 @@ from frustum.runtime.device.form import (
     is_on_core,
     reaches_all_clusters,
 )
-from frustum.runtime.kernels.moving import ROUNDING
+from frustum.runtime.kernels.maps import ROUNDING
 
 if TYPE_CHECKING:
     from frustum.runtime.device.addresses import AddressTables

@@ -7,8 +7,21 @@ computed in f32, which is what comes out; `narrow` rounds it.
 from frustum.runtime.kernels import integer
 from frustum.runtime.kernels.convolution import conv, matmul
 from frustum.runtime.kernels.elementwise import BINARY, UNARY, binary, erf, unary
-from frustum.runtime.kernels.maps import BFLOAT16, Array, narrow, output_size, padded, widen, windows
-from frustum.runtime.kernels.moving import ResizedAxis, interleave, pad, resize, shuffle, slice_elements
+from frustum.runtime.kernels.maps import (
+    BFLOAT16,
+    Array,
+    ResizedAxis,
+    interleave,
+    narrow,
+    output_size,
+    pad,
+    padded,
+    resize,
+    shuffle,
+    slice_elements,
+    widen,
+    windows,
+)
 from frustum.runtime.kernels.reductions import average_pool, lrn, max_pool, reduce, softmax
 
 __all__ = [

@@ -21,10 +21,11 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend import targets
-from frustum.backend.compile import AtStop, Cost, Count, Image, executable_of
+from frustum.backend.compile import Cost, Count, Image, executable_of
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.split_compile import Compilation, Splitting, compile_pieces, one_piece
+from frustum.backend.trials import AtStop
 from frustum.dialects.diagnostic import one_line
 from frustum.dialects.graph import NetworkOp, networks_of
 from frustum.dialects.isa.program import Memory as MemoryName

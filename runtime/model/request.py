@@ -24,10 +24,9 @@ from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.sync import ExternalOp, ProgramOp
 from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, DTYPE, MODEL, POLICY, TARGET
 from frustum.dialects.target import Target, to_attribute
-from frustum.passes.analysis.module import target_of
+from frustum.passes.analysis.module import check_dram, target_of
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.fuse.policy import CUTS, PolicyError, chosen, parse_policy, problems_of
-from frustum.passes.graph.map_sizes import check_dram
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.graph.split_outputs import joined
 from frustum.passes.onnx.import_onnx import INT8

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from images import weights_address, weights_image
 from integer_networks import IntegerNet
 from networks import Net
 from stops import executable, modules_at_stops
@@ -70,9 +71,9 @@ def tables_of(program):
 
 def changed(made, place, bits):
     """The executable with some bits of one byte of its weights turned over."""
-    image = made.weights_image().copy()
+    image = weights_image(made).copy()
     image[place] ^= bits
-    return replace(made, weights=((made.weights_address, image),))
+    return replace(made, weights=((weights_address(made), image),))
 
 
 def entries(table):
@@ -97,7 +98,7 @@ def is_noticed(made, inputs, expected, way):
 def test_every_entry_byte_that_changes_is_noticed(element, most_bytes):
     made, inputs = small(element, most_bytes)
     expected = Machine(made).run(inputs, "functional").outputs
-    image, count = made.weights_image(), 0
+    image, count = weights_image(made), 0
     for table in tables_of(made.program):
         begin, end = entries(image[table])
         for byte in range(begin, end):
@@ -112,7 +113,7 @@ def test_every_entry_byte_that_changes_is_noticed(element, most_bytes):
 def test_all_ways_through_the_matrix_unit_live_by_the_entries(element, way):
     made, inputs = small(element)
     expected = Machine(made).run(inputs, "functional", **WAYS[way]).outputs
-    image = made.weights_image()
+    image = weights_image(made)
     for table in tables_of(made.program):
         begin, end = entries(image[table])
         for byte in (begin, (begin + end) // 2, end - 1):
@@ -136,7 +137,7 @@ def test_every_convolution_of_these_networks_has_a_table_and_small_ones_are_walk
             made, _ = small(element, most_bytes)
             convs = [each for each in instructions(made.program.body) if isinstance(each, Conv)]
             assert len(convs) == 4 and all(each.table is not None for each in convs)
-            walks = [read_table(made.weights_image()[table]).walk for table in tables_of(made.program)]
+            walks = [read_table(weights_image(made)[table]).walk for table in tables_of(made.program)]
             assert any(step is not None for walk in walks for step in walk) or not most_bytes
 
 
@@ -161,7 +162,7 @@ def test_every_byte_of_a_head_and_of_the_filling_that_changes_is_refused(tmp_pat
     made, _ = small("f32", 56)
     path = tmp_path / "net.fru"
     write_executable(made, path)
-    image = made.weights_image()
+    image = weights_image(made)
     tables = tables_of(made.program)
     filling = 0
     for table in tables:
@@ -182,7 +183,7 @@ def test_an_entry_that_changes_in_a_file_is_no_damage_but_other_numbers(tmp_path
     path = tmp_path / "net.fru"
     write_executable(made, path)
     table = tables_of(made.program)[0]
-    begin, _ = entries(made.weights_image()[table])
+    begin, _ = entries(weights_image(made)[table])
     resealed(path, table.start + begin, 1)
     expected = Machine(made).run(inputs, "functional").outputs
     assert is_noticed(open_executable(path), inputs, expected, "default")

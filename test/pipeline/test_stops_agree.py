@@ -12,9 +12,9 @@ from agreement import check_agreement
 from every_operation import NETWORKS, network
 from stops import executable, modules_at_stops, run_module
 
-from frustum.backend.compile import compile_module
+from frustum.backend.compile import executable_of, fixed
 from frustum.backend.file.executable import write_executable
-from frustum.backend.pipeline import STOPS, Choices
+from frustum.backend.pipeline import STOPS, Choices, Run
 from frustum.passes.weights import write_module
 from frustum.runtime.model.sources import read_stage
 
@@ -61,7 +61,8 @@ def test_dumped_stops_continue_to_the_same_bytes(name, dtype, tmp_path):
         path = tmp_path / f"{stop}.mlir"
         write_module(modules[stop], path)
         read, _ = read_stage(str(path))
-        assert bytes_of(compile_module(read, None, Choices()).executable, tmp_path) == expected, stop
+        again = executable_of(fixed(read, Choices(), Run()), Choices())
+        assert bytes_of(again, tmp_path) == expected, stop
 
 
 def bytes_of(made, folder):

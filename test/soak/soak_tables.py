@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from images import weights_address, weights_image
 
 import frustum
 from frustum.backend.file.executable import Executable
@@ -37,7 +38,7 @@ def soak(network: str, executable: Executable, rng: np.random.Generator) -> int:
         for each in executable.program.externals if each.class_ == "input"
     }  # fmt: skip
     expected = Machine(executable).run(inputs, "functional").outputs
-    image, start = executable.weights_image(), executable.weights_address
+    image, start = weights_image(executable), weights_address(executable)
     found = {"other outputs": 0, "stopped": 0, "unnoticed": 0}
     for table in [each for each in executable.program.externals if each.class_ == "program"]:
         place = table.address - start

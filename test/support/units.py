@@ -11,10 +11,10 @@ from frustum.dialects import graph
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import Partition, PartitionAttr
-from frustum.passes.analysis.bands import bands_of
 from frustum.passes.analysis.layer import is_move, is_work
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import unit_layers
+from frustum.passes.analysis.roll import bands_of
 from frustum.passes.plan.cost import CutUnit
 from frustum.passes.plan.layer_work import work_of
 from frustum.passes.plan.pieces import plan_layer

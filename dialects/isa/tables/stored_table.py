@@ -31,21 +31,7 @@ from numpy.typing import NDArray
 
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import ELEMENT_BYTES, TABLE_ENTRIES, Conv
-from frustum.dialects.isa.tables.address_table import (
-    MOST_EXTENT,
-    ORDERS,
-    STILL,
-    WIDTHS,
-    Geometry,
-    Order,
-    TableWalk,
-    bases,
-    differences,
-    encoding,
-    entries_bytes,
-    rel,
-    width_bytes,
-)
+from frustum.dialects.isa.tables import address_table as at
 
 HEAD = struct.Struct("<7H6B")
 CHECKSUM = struct.Struct("<H")
@@ -73,9 +59,9 @@ class StoredTable:
     columns: int
     channels: int
     kernel: tuple[int, int]
-    order: Order
+    order: at.Order
     element_bytes: int
-    walk: TableWalk
+    walk: at.TableWalk
     base: Ints
     rel: Ints
 
@@ -85,33 +71,33 @@ class StoredTable:
         return self.images, self.rows, self.columns, self.channels
 
 
-def stored_bytes(part: Geometry, order: Order, walk: TableWalk = STILL) -> int:
+def stored_bytes(part: at.Geometry, order: at.Order, walk: at.TableWalk = at.STILL) -> int:
     """Length of a stored table."""
     steps = [step for step in walk if step is not None]
     head = HEAD.size + CHECKSUM.size + len(steps) * (_width(steps) if steps else 0)
-    return aligned(head + entries_bytes(part, order))
+    return aligned(head + at.entries_bytes(part, order))
 
 
-def write_table(part: Geometry, order: Order, element_bytes: int, walk: TableWalk = STILL) -> Bytes:
+def write_table(part: at.Geometry, order: at.Order, element_bytes: int, walk: at.TableWalk = at.STILL) -> Bytes:
     """The table of a part of a piece, and how it is walked, as bytes."""
     pieces, codes = [], []
-    for values in (bases(part, order), rel(part, 0, order)):
-        is_running, width = encoding(values)
-        entries = differences(values) if is_running else values
+    for values in (at.bases(part, order), at.rel(part, 0, order)):
+        is_running, width = at.encoding(values)
+        entries = at.differences(values) if is_running else values
         pieces.append(np.array(entries, f"<u{width}").tobytes())
         codes.append(width + RUNNING * is_running)
     extents = part.groups, part.images, part.rows, part.columns, part.channels, *part.kernel
     steps = [step for step in walk if step is not None]
     walked = sum(1 << place for place, step in enumerate(walk) if step is not None)
     width = _width(steps) if steps else 0
-    head = HEAD.pack(*extents, ORDERS.index(order), *codes, element_bytes, walked, width)
+    head = HEAD.pack(*extents, at.ORDERS.index(order), *codes, element_bytes, walked, width)
     moves = np.array(steps, f"<u{width}").tobytes() if steps else b""
     text = head + CHECKSUM.pack(crc_hqx(head + moves, 0)) + moves + b"".join(pieces)
     return np.frombuffer(text.ljust(stored_bytes(part, order, walk), b"\0"), np.uint8)
 
 
 def _width(steps: list[int]) -> int:
-    width = width_bytes(steps)
+    width = at.width_bytes(steps)
     assert width is not None, "pieces are walked forward"
     return width
 
@@ -129,13 +115,13 @@ def read_table(data: Bytes) -> StoredTable:
     if checksum != crc_hqx(text[: HEAD.size] + text[HEAD.size + CHECKSUM.size : end], 0):
         raise TableError("the checksum of its head does not match")
     of_base, of_rel = codes
-    _check("extents", min(groups, images, rows, columns, channels, high, wide), range(1, MOST_EXTENT + 1))
-    _check("order", order, range(len(ORDERS)))
+    _check("extents", min(groups, images, rows, columns, channels, high, wide), range(1, at.MOST_EXTENT + 1))
+    _check("order", order, range(len(at.ORDERS)))
     for code in codes:
-        _check("encoding", code, [kind + each for kind in (0, RUNNING) for each in WIDTHS])
+        _check("encoding", code, [kind + each for kind in (0, RUNNING) for each in at.WIDTHS])
     _check("element size", size, ELEMENT_SIZES)
     _check("steps", walked, range(1 << len(STEPS)))
-    _check("width of steps", width, WIDTHS if walked else (0,))
+    _check("width of steps", width, at.WIDTHS if walked else (0,))
     threads, products = groups * images * rows * columns, channels * high * wide
     used = end + threads * (of_base % RUNNING) + products * (of_rel % RUNNING)
     if len(text) != aligned(used):
@@ -146,7 +132,7 @@ def read_table(data: Bytes) -> StoredTable:
     rels, _ = _entries(text, end_of_bases, products, of_rel)
     walk = _walk(text[HEAD.size + CHECKSUM.size : end], walked, width)
     part = groups, images, rows, columns, channels
-    return StoredTable(*part, (high, wide), ORDERS[order], size, walk, its_bases, rels)
+    return StoredTable(*part, (high, wide), at.ORDERS[order], size, walk, its_bases, rels)
 
 
 def find_table(image: Sequence[tuple[int, Bytes]], address: int, size: int) -> StoredTable:
@@ -165,10 +151,10 @@ def _check(what: str, found: int, allowed: range | list[int] | tuple[int, ...]) 
         raise TableError(f"{what} {found} in its head")
 
 
-def _walk(text: bytes, walked: int, width: int) -> TableWalk:
+def _walk(text: bytes, walked: int, width: int) -> at.TableWalk:
     steps = iter(np.frombuffer(text, f"<u{width}").tolist() if walked else ())
     image, row, column, channel, group = (next(steps) if walked >> k & 1 else None for k in range(len(STEPS)))
-    return TableWalk(image, row, column, channel, group)
+    return at.TableWalk(image, row, column, channel, group)
 
 
 def check_use(table: StoredTable, conv: Conv) -> None:
@@ -186,7 +172,7 @@ def check_use(table: StoredTable, conv: Conv) -> None:
     ):
         if has > most:
             raise TableError(f"it describes {has} {what}s, the convolution has {most}")
-    if table.groups not in (1, conv.groups) or (table.groups > 1 and table.walk != STILL):
+    if table.groups not in (1, conv.groups) or (table.groups > 1 and table.walk != at.STILL):
         raise TableError(f"it describes {table.groups} groups, the convolution has {conv.groups}")
     if conv.groups > table.groups and table.walk.group is None:
         raise TableError(f"it has no step from group to group, the convolution has {conv.groups} groups")

@@ -9,23 +9,12 @@ from xdsl.ir import SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
 from frustum.dialects.tile import SAME, Access, AnyAxis, Axis, ConvLayer, TensorView, Whole
-from frustum.passes.analysis.layer.nest import (
-    SAME4,
-    Layer,
-    MapOperand,
-    act_of,
-    builds,
-    contiguous,
-    loops,
-    refused,
-    scales_of,
-    window,
-)
+from frustum.passes.analysis.layer import nest
 
 
 def product(
     op: g.ConvOp | g.MatmulOp,
-    first: MapOperand,
+    first: nest.MapOperand,
     out_dims: Extents,
     out_view: TensorView,
     *,
@@ -36,7 +25,7 @@ def product(
     strides: Extents = (1, 1),
     dilations: Extents = (1, 1),
     groups: int = 1,
-) -> Layer:
+) -> nest.Layer:
     """A layer on the matrix unit.  What is added on the way out lies as the result does; `vectors` names what follows
     the weights where it is not a bias alone."""
 
@@ -55,18 +44,18 @@ def product(
         channels,
         weight_strides,
         weight_batch,
-        act_of(op),
-        scales_of(op),
+        nest.act_of(op),
+        nest.scales_of(op),
         in_zero,
         out_zero,
         vectors if vectors not in ("", "bias") else None,
     )
     residual = place(op.residual)
-    return Layer(
+    return nest.Layer(
         kind,
         out_dims,
         out_view,
-        (first,) if residual is None else (first, MapOperand(residual, out_dims, out_view, SAME4)),
+        (first,) if residual is None else (first, nest.MapOperand(residual, out_dims, out_view, nest.SAME4)),
         weight=1,
         bias=place(op.bias),
         multiplier=place(op.multiplier),
@@ -75,8 +64,8 @@ def product(
     )
 
 
-@builds(g.ConvOp, shares=True)
-def conv(op: g.ConvOp) -> Layer:
+@nest.builds(g.ConvOp, shares=True)
+def conv(op: g.ConvOp) -> nest.Layer:
     shape, out = g.shape_of(op.x), g.shape_of(op.result)
     m, per_group, kh, kw = g.shape_of(op.w)
     top, left, _, _ = op.pads
@@ -86,14 +75,14 @@ def conv(op: g.ConvOp) -> Layer:
     access: Access = (
         SAME,
         channels,
-        window(kh, op.strides[0], top, op.dilations[0]),
-        window(kw, op.strides[1], left, op.dilations[1]),
+        nest.window(kh, op.strides[0], top, op.dilations[0]),
+        nest.window(kw, op.strides[1], left, op.dilations[1]),
     )
     return product(
         op,
-        MapOperand(0, tuple(shape), contiguous(shape), access),
-        loops(out),
-        contiguous(out),
+        nest.MapOperand(0, tuple(shape), nest.contiguous(shape), access),
+        nest.loops(out),
+        nest.contiguous(out),
         kernel=(kh, kw),
         strides=op.strides,
         dilations=op.dilations,
@@ -103,26 +92,26 @@ def conv(op: g.ConvOp) -> Layer:
     )
 
 
-@builds(g.MatmulOp)
-def matmul(op: g.MatmulOp) -> Layer:
+@nest.builds(g.MatmulOp)
+def matmul(op: g.MatmulOp) -> nest.Layer:
     """Positions (d3) are the rows of a, channels (d1) the columns of b, d0 the batch of products."""
     a, b, out = g.shape_of(op.a), g.shape_of(op.b), g.shape_of(op.result)
     if len(a) == 1 or len(b) == 1:
-        raise refused(op, "vectors must be given as matrices")
+        raise nest.refused(op, "vectors must be given as matrices")
     k = a[-2] if op.trans_a else a[-1]
     rows, columns = out[-2], out[-1]
     batch, a_batch, b_batch = (math.prod(shape[:-2]) for shape in (out, a, b))
     if b_batch == 1 and not op.trans_a and a_batch == batch:
         rows, batch = rows * batch, 1
     elif a_batch not in (1, batch) or b_batch not in (1, batch):
-        raise refused(op, f"batches {a[:-2]} and {b[:-2]} broadcast dimension by dimension")
+        raise nest.refused(op, f"batches {a[:-2]} and {b[:-2]} broadcast dimension by dimension")
     row, column = (1, a[-1]) if not op.trans_a else (a[-1], 1)  # strides of k, of rows
     a_view = TensorView(0, (a[-2] * a[-1] if batch > 1 and a_batch > 1 else 0, row, 0, column))
     access: Access = (SAME if a_batch > 1 or batch == 1 else Whole(1), Whole(k), SAME, SAME)
     co, ci = (b[-1], 1) if op.trans_b else (1, b[-1])
     return product(
         op,
-        MapOperand(0, (batch if a_batch > 1 else 1, k, 1, rows), a_view, access),
+        nest.MapOperand(0, (batch if a_batch > 1 else 1, k, 1, rows), a_view, access),
         (batch, columns, 1, rows),
         TensorView(0, (rows * columns, 1, 0, columns)),
         channels=k,

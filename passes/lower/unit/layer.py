@@ -2,15 +2,22 @@
 
 Stages of a loop body: streamed weights arrive in SRAM (0), pieces arrive in NRAM and WRAM (1), the rest (2); stages
 that a body does not need are left out, so that loads run ahead of computing by one pass.
+
+The instruction that computes one piece of a layer, for every kind of layer.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
+from functools import singledispatch
+from typing import Any
+
 from xdsl.ir import Block, Operation, Region
 
 from frustum.dialects import isa
-from frustum.dialects.isa.program import Scale
-from frustum.passes.lower.unit.instructions import compute
+from frustum.dialects import tile as t
+from frustum.dialects.isa.program import Instruction, Scale, Span, View
+from frustum.passes.analysis.piece_nest import CHANNELS_IN
 from frustum.passes.lower.unit.layer_pieces import LayerPieces
 from frustum.passes.lower.unit.memory_map import StagedTags, copied
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
@@ -75,3 +82,107 @@ class LayerLowering:
         acc, out = own.acc.own_view, own.result.own_view
         narrow = isa.Unary(kind="identity", in_view=acc, out_view=out, box=own.result_box, scales=scales)
         return isa.emit(narrow, own.acc.buffer, own.result.buffer, **own.site.tags)
+
+
+FLOATS = ("f32", "f16", "bf16")
+
+def compute(low: LayerPieces, common: StagedTags) -> Operation:
+    """The instruction on its buffers; partial sums go where they are kept."""
+    made, operands = instruction(low.kind, low), [piece.buffer for piece in low.pieces]
+    if not isinstance(made, isa.Conv):
+        return isa.emit(made, *operands, (low.acc or low.result).buffer, **common)
+    assert low.weight_piece is not None
+    extra = {name: placed.buffer for name, placed in low.vector_pieces.items()}
+    residual, acc = operands[1] if len(operands) > 1 else None, low.acc.buffer if low.acc else None
+    return isa.emit(
+        made, operands[0], low.weight_piece.buffer, extra.get("bias"), acc, low.result.buffer,
+        extra.get("weight_zero"), extra.get("multiplier"), residual, **common,
+    )  # fmt: skip
+
+
+@singledispatch
+def instruction(layer: t.LayerKind, low: LayerPieces) -> Instruction:
+    """The instruction for a piece of a layer of this kind, which `low` lowers."""
+    assert isinstance(layer, t.VectorLayer), f"no instruction computes a layer {layer}"
+    wanted = layer.INSTRUCTION
+    names = {field.name for field in fields(wanted)}
+    views = ("a_view", "b_view") if "b_view" in names else ("in_view",)
+    found: dict[str, Any] = {name: operand_view(low, k) for k, name in enumerate(views)}
+    found |= {"out_view": low.result.own_view, "box": low.piece.box}
+    found |= {name: low.span(d) for d, name in enumerate(SPANS, start=1) if name in names}
+    return wanted(**found, **layer.numbers)
+
+
+SPANS = ("channels", "rows", "cols")
+"""What an instruction calls the positions that a piece needs of its operand, along d1, d2 and d3."""
+
+
+def operand_view(low: LayerPieces, k: int) -> View:
+    """The view of an operand; of one of several it may have one position along a dimension of the piece."""
+    view = low.pieces[k].own_view
+    if len(low.pieces) == 1:
+        return view
+    strides = tuple(0 if low.tiles[k].bound[d] == 1 else s for d, s in enumerate(view.strides))
+    return View(view.element, view.offset, strides)
+
+
+@instruction.register(t.ConvLayer)
+def conv(p: t.ConvLayer, low: LayerPieces) -> Instruction:
+    pieces, weights = low.pieces, low.weight_piece
+    assert weights is not None
+    is_whole = p.groups > 1 and not low.nest.part_of_group
+    views = {name: placed.own_view for name, placed in low.vector_pieces.items()}
+    return isa.Conv(
+        in_view=pieces[0].own_view,
+        weight_view=weights.own_view,
+        out_view=low.result.own_view,
+        bias_view=views.get("bias"),
+        acc_view=low.acc.own_view if low.acc else None,
+        weight_zero_view=views.get("weight_zero"),
+        multiplier_view=views.get("multiplier"),
+        residual_view=pieces[1].own_view if len(pieces) > 1 else None,
+        box=low.piece.box,
+        channels=Span(low.nest.chunk, low.map.channels, p.channels),
+        rows=low.span(2),
+        cols=low.span(3),
+        kernel=p.kernel,
+        strides=p.strides,
+        dilations=p.dilations,
+        groups=low.map.extent[1] // (low.out.bound[1] // p.groups) if is_whole else 1,
+        accumulate=low.nest.level(CHANNELS_IN),
+        act=p.act,
+        in_zero=p.in_zero or 0,
+        out_zero=p.out_zero or 0,
+        scales=p.scales,
+    )
+
+
+@instruction.register(t.PickLayer)
+def pick(p: t.PickLayer, low: LayerPieces) -> Instruction:
+    """Elements as they are: read every steps-th position along each dimension."""
+    view = low.pieces[0].own_view
+    strides = tuple(stride * step for stride, step in zip(view.strides, p.steps, strict=True))
+    is_integral = low.out.element not in FLOATS
+    return isa.Unary(
+        in_view=View(view.element, view.offset, strides),
+        out_view=low.result.own_view,
+        box=low.piece.box,
+        kind="identity",
+        scales=(Scale(), Scale()) if is_integral else None,
+    )
+
+
+@instruction.register(t.ReduceLayer)
+def reduce(p: t.ReduceLayer, low: LayerPieces) -> Instruction:
+    """Partial sums are numbers: what they stand for is said when they are narrowed."""
+    levels = [level for d in p.axes if (level := low.nest.level(d)) is not None]
+    numbers = p.numbers
+    if p.scales and low.acc:
+        numbers["scales"] = (p.scales[0], Scale())
+    return isa.Reduce(
+        in_view=low.pieces[0].own_view,
+        out_view=(low.acc or low.result).own_view,
+        box=low.piece.box,
+        accumulate=max(levels, default=None),
+        **numbers,
+    )

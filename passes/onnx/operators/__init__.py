@@ -9,7 +9,6 @@ from frustum.passes.onnx.operators import (
     products,
     reductions,
     resizing,
-    shapes,
     windows,
 )
 
@@ -22,7 +21,7 @@ MICROSOFT: dict[str, Converter] = {
 }
 """Of the domain com.microsoft."""
 
-KINDS = (products, integers, conversions, windows, reductions, elementwise, shapes, moves, resizing)
+KINDS = (products, integers, conversions, windows, reductions, elementwise, moves, resizing)
 CONVERTERS: dict[str, Converter] = {
     operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()
 }

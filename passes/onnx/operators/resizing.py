@@ -20,7 +20,7 @@ from xdsl.ir import SSAValue
 from frustum.dialects.graph import MatmulOp, ResizeOp, is_integer, shape_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
-from frustum.passes.onnx.operators.shapes import turned
+from frustum.passes.onnx.operators.moves import turned
 
 Matrix = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.graph import ConcatOp, ConvOp, PadOp, PoolOp, ReduceOp, ScaleAttr, SliceOp, shape_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
-from frustum.passes.onnx.operators.shapes import turned
+from frustum.passes.onnx.operators.moves import turned
 
 DEPTH_OUT = (0, 2, 1, 3, 4)
 """n, c, d, h, w as n, d, c, h, w, and back."""

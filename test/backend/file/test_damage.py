@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from networks import Net
 from stops import target
 
-from frustum.backend.compile import compile_module
 from frustum.backend.file import container
 from frustum.backend.file.executable import PAGE_BYTES, SECTIONS, open_executable, write_executable
 from frustum.backend.pipeline import Choices
+from frustum.backend.split_compile import Splitting, compile_pieces
 from frustum.runtime.machine import Machine
 
 MOST_BYTES, MOST_SECONDS = 4 << 20, 1.0
@@ -32,7 +32,8 @@ def original() -> bytes:
     module, _ = net.module(net.conv(net.input(1, 4, 12, 12), 4, act="relu"))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "net.frustum"
-        write_executable(compile_module(module, target("edge"), Choices(policy="none")).executable, path)
+        made = compile_pieces(module, target("edge"), Choices(policy="none"), Splitting("never"))
+        write_executable(made.executables[0], path)
         return path.read_bytes()
 
 

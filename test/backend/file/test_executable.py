@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from images import weights_address, weights_image
 from random_program import Maker
 
 from frustum.backend.file import container
@@ -78,13 +79,13 @@ def test_weights_are_the_same_in_memory_and_mapped(file: Path) -> None:
     expected[:64] = np.arange(16, dtype=np.float32).view(np.uint8)
     expected[96:106] = np.arange(5, dtype=np.float16).view(np.uint8)
     for executable in (made, read):
-        assert executable.weights_address == 8192
-        assert np.array_equal(executable.weights_image(), expected)
+        assert weights_address(executable) == 8192
+        assert np.array_equal(weights_image(executable), expected)
 
 
 def test_mapped_weights_are_copied_on_write(file: Path) -> None:
     before = file.read_bytes()
-    image = open_executable(file).weights_image()
+    image = weights_image(open_executable(file))
     assert isinstance(image, np.memmap) and image.offset % PAGE_BYTES == 0
     image[0] = 255
     assert file.read_bytes() == before
@@ -112,7 +113,7 @@ def test_the_manifest_tells_what_is_known(file: Path) -> None:
 def test_a_program_without_weights(tmp_path: Path) -> None:
     write_executable(build_executable(program(), []), tmp_path / "net.fru")
     read = open_executable(tmp_path / "net.fru")
-    assert read.weights_address == 0 and len(read.weights_image()) == 0
+    assert weights_address(read) == 0 and len(weights_image(read)) == 0
 
 
 def test_the_length_of_the_file_is_known_before_it_is_written(file: Path) -> None:
@@ -125,7 +126,7 @@ def test_weights_are_streamed(tmp_path: Path) -> None:
     executable = build_executable(program(weight), [(0, np.ones(size // 4, np.float32))])
     tracemalloc.start()
     write_executable(executable, tmp_path / "net.fru")
-    image = open_executable(tmp_path / "net.fru").weights_image()
+    image = weights_image(open_executable(tmp_path / "net.fru"))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 << 20

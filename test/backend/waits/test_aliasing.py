@@ -5,8 +5,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frustum.backend.waits.aliasing import aliases_of
 from frustum.backend.waits.loop_tree import Access, Instruction, Step
+from frustum.backend.waits.schedule import aliases_of
 
 uses = st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0, 20), st.integers(1, 8))
 """First child, how many more, first byte, size."""

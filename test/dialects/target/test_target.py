@@ -43,7 +43,7 @@ TABLE = {
     "chip.cluster.core.matrix.macs_per_step": (4096, 256, 256, 2048, 256, 1024),
     "chip.cluster.core.matrix.lines": (64, 16, 16, 64, 16, 64),
     "chip.cluster.core.matrix.channels": (64, 16, 16, 32, 16, 16),
-    "chip.cluster.core.vector_lanes": (64, 16, 16, 64, 16, 32),
+    "chip.cluster.core.vector.lanes": (64, 16, 16, 64, 16, 32),
     "chip.cluster.core.line_buffer.lines": (64, 16, 16, 64, 16, 64),
     "chip.cluster.core.line_buffer.block_bytes": (64, 32, 32, 32, 32, 64),
     "chip.cluster.core.address_cache_bytes": (16 * KIB, 4 * KIB, 4 * KIB, 8 * KIB, 4 * KIB, 8 * KIB),

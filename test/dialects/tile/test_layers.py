@@ -9,7 +9,7 @@ from frustum.dialects.functions import Arithmetic, Function, Interpolation, Pool
 from frustum.dialects.isa.program import Act, Scale
 from frustum.dialects.tile.layers import KINDS, from_attributes, to_attributes
 from frustum.passes.analysis.layer.nest import FORMS
-from frustum.passes.lower.unit.instructions import instruction
+from frustum.passes.lower.unit.layer import instruction
 from frustum.runtime.reference.layers import OPERATIONS, made
 
 SCALES = (Scale(0.5, 3), Scale(0.25))
