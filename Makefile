@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 CODE   := dialects passes backend runtime
+# The first reading of the house, and the last commit before it was rebuilt.
+MEASURES ?= 3eb923d 1905298
 SOAK   ?= $(wildcard test/soak/soak_*.py)
 
 .DEFAULT_GOAL := help
@@ -35,8 +37,8 @@ conformance: $(VENV)/installed-test ## Run the ONNX backend suite, all 2033 case
 soak: $(VENV)/installed-test ## Run the wide comparisons, an hour (SOAK=test: all tests with 40 times the random examples)
 	$(BIN)/python -m pytest -n auto -rP --hypothesis-profile=soak $(PYTEST_ARGS) $(SOAK)
 
-measures: $(VENV)/bin/python ## Print the measures of the source (MEASURES_ARGS="v1 v2": of commits too)
-	$(BIN)/python test/support/house.py $(MEASURES_ARGS)
+measures: $(VENV)/bin/python ## Print the measures of the source, now and at some commits (MEASURES="v1 v2": at others)
+	$(BIN)/python test/support/house.py $(MEASURES)
 
 docs: $(VENV)/installed ## Write docs/operations.md, docs/stops.md and the tables of docs/targets.md and docs/commands.md anew
 	$(BIN)/python -m frustum.runtime.tools.op_table docs/operations.md

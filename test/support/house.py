@@ -288,6 +288,15 @@ def table(columns: Mapping[str, House]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def columns(commits: Iterable[str]) -> Iterator[tuple[str, House]]:
+    """The commits that this clone has, and the work tree."""
+    for commit in commits:
+        try:
+            yield commit, House.of_commit(commit)
+        except subprocess.CalledProcessError:
+            print(f"{commit}: this clone does not have it", file=sys.stderr)
+    yield "work tree", House.of_tree()
+
+
 if __name__ == "__main__":
-    commits = sys.argv[1:]
-    print(table({**{c: House.of_commit(c) for c in commits}, "work tree": House.of_tree()}))
+    print(table(dict(columns(sys.argv[1:]))))
