@@ -1,3 +1,4 @@
+# Tests: test/backend/test_split_compile.py
 """A module at any stop to an executable, and what executables are compared by: cycles and bytes of DRAM.
 
 These are counted for programs that are really there.  Who counts is passed in: the compiler does not know the machine

@@ -1,3 +1,4 @@
+# Tests: test/backend/test_split_compile.py
 """The whole compiler on one page: passes in order, with named stops.
 
 | stop | what the module is | passes before it |

@@ -1,3 +1,4 @@
+# Tests: test/backend/waits/test_rolling.py
 """Tell a module which machine it is compiled for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/backend/test_split_compile.py
 """Pieces of a network compiled on trial: each once, with what it costs and whether it fits.
 
 Source: docs/techniques/output-split.md.

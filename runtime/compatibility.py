@@ -1,3 +1,4 @@
+# Tests: test/test_packaging.py
 """What differs between the versions of packages that Frustum runs on, and which versions these are.
 
 The ranges are those of `pyproject.toml`: the least and the newest version of each were tried with `make compat`.

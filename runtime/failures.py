@@ -1,3 +1,4 @@
+# Tests: test/runtime/test_files.py
 """What can go wrong in a command, and the exit code and words it ends with."""
 
 from __future__ import annotations

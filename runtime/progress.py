@@ -1,3 +1,4 @@
+# Tests: test/runtime/report/test_report.py
 """What long work shows of itself on a terminal: stage, share done, time left.  Elsewhere it is quiet."""
 
 from __future__ import annotations

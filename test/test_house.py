@@ -1,27 +1,31 @@
 """The source keeps the measures of `make measures` (test/support/house.py)."""
 
 import ast
+import re
+from pathlib import PurePosixPath
 
 import house
 import pytest
 
 LIMITS = {
-    "lines of code": 39_938,
-    "files": 349,
-    "longest file": 780,
-    "longest class": 460,
-    "longest function": 103,
-    "most arguments": 31,
-    "circles of imports at run time": 3,
-    "circles of imports for types only": 4,
-    "imports against the order in passes": 21,
-    "string look-ups in params": 53,
-    "casts": 66,
-    "type: ignore": 35,
-    "class names with several meanings": 55,
+    "lines of code": 35_944,  # nine tenths of what there was at 1905298
+    "files": 275,
+    "longest file": 480,
+    "longest class": 250,
+    "longest function": 75,
+    "most arguments": 12,
+    "circles of imports at run time": 0,
+    "circles of imports for types only": 0,
+    "imports against the order in passes": 0,
+    "string look-ups in params": 0,
+    "casts": 20,
+    "type: ignore": 20,
+    "class names with several meanings": 30,
 }
-MOST_FILES_IN_A_FOLDER = 78
+"""What is larger wants a reason, which then stands in the commit that raises the limit."""
+MOST_FILES_IN_A_FOLDER = 20
 LEAST_DOCSTRINGS_PER_100 = 12.0
+TESTED = ("passes/", "backend/", "runtime/")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +45,22 @@ def test_no_folder_is_crowded(source):
 
 def test_docstrings_are_kept(source):
     assert house.docstrings_per_100(source) >= LEAST_DOCSTRINGS_PER_100
+
+
+def test_tests_are_beside_the_code(source):
+    """A test of the same name and place, or a first line that names the test which covers the file."""
+    lost = [path for path in source.files if path.startswith(TESTED) and not is_tested(path, source.files[path])]
+    assert lost == []
+
+
+def is_tested(path: str, text: str) -> bool:
+    """Whether the tests of a file are found: beside it, or where its first line says."""
+    file = PurePosixPath(path)
+    if file.name in ("__init__.py", "__main__.py"):
+        return True
+    beside = (house.ROOT / "test" / file.with_name(name) for name in (f"test_{file.name}", f"{file.stem}.mlir"))
+    named = re.match(r"# Tests: (test/\S+)\n", text)
+    return any(each.is_file() for each in beside) or (named is not None and (house.ROOT / named[1]).is_file())
 
 
 def of(**files: str) -> house.House:

@@ -1,3 +1,4 @@
+# Tests: test/backend/file/test_executable.py
 """A file of named sections, each with its length and SHA-256; nothing of it is used before all of that is verified.
 
     header    magic, version, number of sections, length of the file, SHA-256 of all that and the table (64 bytes)

@@ -1,3 +1,4 @@
+# Tests: test/backend/file/test_encoder.py
 """Bytes to instructions: the reader of the format that `dialects/isa/format.py` declares."""
 
 from __future__ import annotations

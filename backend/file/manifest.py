@@ -1,3 +1,4 @@
+# Tests: test/backend/file/test_damage.py
 """The manifest of an executable: a program without its instructions, as JSON.
 
 What the manifest of an executable may say, so that nothing is allocated or run on the word of a damaged one.

@@ -1,3 +1,4 @@
+# Tests: test/backend/memory/test_allocation.py
 """Places in SRAM, and how deep each buffer is buffered into which a loop loads from DRAM: how many copies it has.
 
 With two copies a load runs at most two passes ahead of what uses it.  More of them let the engine that loads go on

@@ -1,3 +1,4 @@
+# Tests: test/backend/memory/test_allocation.py
 """Which buffers must not share memory: those that are in use at the same time, in the program order or nearly.
 
 Within the body that allocates it, a buffer lives from the first to the last child that uses it, a loop counted as a

@@ -1,3 +1,4 @@
+# Tests: test/backend/waits/test_synchronisation.py
 """Which counter each instruction signals, and how far a counter has come after any of its executions.
 
 The signals of a slot are counted from the last barrier.  Where all instructions that signal a slot run on one engine

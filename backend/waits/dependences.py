@@ -1,3 +1,4 @@
+# Tests: test/backend/waits/test_synchronisation.py
 """Which execution of which producer each instruction of a section has to wait for.
 
 Two accesses of one buffer depend on each other if one of them writes, and so do accesses of two buffers that share

@@ -1,3 +1,4 @@
+# Tests: test/backend/waits/test_aliasing.py
 """Where buffers and instructions stand in the loop tree, and what follows for the program order.
 
 Plain values: `read_code.py` makes them from IR.  A *body* is the block of the program (body 0, level 0) or of a loop

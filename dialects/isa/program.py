@@ -64,7 +64,7 @@ class Copy(Common, opcode=8, name="copy"):
     peer: Affine | None = None
     box: Box
     expand: Annotated[int, Unsigned(30)] | None = None
-    """Bytes of the slot at the source, whose block (`weight_codec.py`) stands for the elements of the clipped box, d0
+    """Bytes of the slot at the source, whose block (`weights/codec.py`) stands for the elements of the clipped box, d0
     outermost; the source's view then has no strides."""
     fill: float | None = None
 

@@ -1,4 +1,4 @@
-"""The loops under `weight_codec.py`, compiled by numba: its docstring says what they read and write.
+"""The loops under `codec.py`, compiled by numba: its docstring says what they read and write.
 
 Importing this module imports numba, so it is imported only where there is something to compress or to expand.
 """

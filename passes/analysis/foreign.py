@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_foreign.py
 """Operations of other dialects among our layers: which layers must stand behind which of them.
 
 Operations of others are never moved.  A layer moves up behind the last of them that it depends on, so that what lies

@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_stops_agree.py
 """What passes read from attributes of the module, types and locations.
 
 Whether the maps of a network have their place in DRAM, before anything works on their elements.

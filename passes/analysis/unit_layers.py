@@ -1,3 +1,4 @@
+# Tests: test/passes/graph/test_choose_layout.py
 """The layers of a unit, where their operands come from, which of its maps lie side by side in one buffer, in which
 order the elements of maps between units lie in DRAM (noted on the unit that makes the map)."""
 
@@ -43,7 +44,7 @@ class Input:
     element_bytes: int
     resident: bool = False
     first_column: int = 0
-    """Columns of the tensor before the map (a band of it, `bands.py`)."""
+    """Columns of the tensor before the map (a band of it, `roll.py`)."""
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,4 @@
+# Tests: test/passes/fuse/test_rules.py
 """The numbers of a set of layers that may become a unit: what the rules compare.
 
 Symbols of the rules: n `cores`, S `sram_bytes`, W `wram_bytes`, NR `nram_bytes`, IN1 `in_bytes`, IN2 `buffer_bytes`,

@@ -1,3 +1,4 @@
+# Tests: test/passes/fuse/test_rules.py
 """The operators of a unit as the network file has them: what was folded into a layer is one of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_stops_agree.py
 """Give every network output a buffer of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/runtime/model/test_calibration.py
 """A floating-point network in integers, by the ranges that a calibration has left in it."""
 
 from __future__ import annotations

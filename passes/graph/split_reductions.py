@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_stops_agree.py
 """Reduce large maps in two steps, so that every step fits on chip."""
 
 from __future__ import annotations

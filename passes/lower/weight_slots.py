@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_compressed_weights.py
 """Where the pieces of a tensor of weights lie when each is a block in a slot of its own.
 
 Weights go from DRAM into a buffer in SRAM (the *load*) and from there, piece by piece, into WRAM (the *fill*).  A slot

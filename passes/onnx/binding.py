@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_onnx.py
 """Static shapes for a model's inputs: from the file, from `batch`, from `shapes`; and values for those that are
 really constants."""
 

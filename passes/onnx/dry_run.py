@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_place_host.py
 """A dry run of the import that goes on after what the device lacks: which nodes can be layers, and why others not.
 
 The importer's own walk decides, so there is no second list of operators.  Where it refuses a node, the results stand

@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_images.py
 """Which nodes on the host keep the images of a changed batch apart: those of `RULES`, along other axes.
 
 What runs there computes all images in one run of an evaluator; `images.py` says what is followed.

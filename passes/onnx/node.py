@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_onnx.py
 """What converters of operators work with: a node, its operands, and the network that grows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_onnx.py
 """One set of operators: functions inlined, operators older than opset 13 converted to it.
 
 From 13 on the operators read here keep their meaning; what changed is only whether an argument comes as

@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_place_host.py
 """A placed model as parts: nodes grouped into as few pieces as possible, each a model of its own.
 
 What must hold of a model so that the host can have a part in it: else it is refused, in words.

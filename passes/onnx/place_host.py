@@ -2,7 +2,7 @@
 
 1. a dry run of the import says which nodes can be layers, and why others cannot (`dry_run.py`)
 2. mode `auto`: device nodes that hang together, an *island*, go to the host too where moving what crosses its shore
-   costs more than the device saves (`islands.py`); without any host node there is nothing to decide
+   costs more than the device saves; without any host node there is nothing to decide
 3. nodes are grouped into as few pieces of the device as possible: alternately all that can run now on one side, then on
    the other; what the device does not need of the host runs at the end (`parts.py`)
 4. each group becomes a model of its own (`Cutter`); values that cross keep their names

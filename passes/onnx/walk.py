@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_onnx.py
 """The walk over a graph's nodes: each is computed, converted, expanded, or a problem."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/test_piece_cycles.py
 """What the search for pieces must know of a layer, and what it gives."""
 
 from __future__ import annotations

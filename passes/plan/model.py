@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/test_piece_cycles.py
 """Every number of the planner that no machine file gives: shares in its cycle models, and how far its searches look.
 
 Beside each stands what set it: the change that measured it, or the test that holds it.  Two tests hold the cycle

@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/test_tile_search.py
 """How a unit's output is cut into tiles: extents, the dimension dealt to clusters, where weights wait.
 
 Source: docs/techniques/tfu.md, "On-chip unit map", rules 12 and 13 (in + out + weights + buffers fit SRAM); the

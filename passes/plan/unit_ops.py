@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/network/test_given_units.py
 """Units in the IR: layers are moved into one, and how it is cut is written."""
 
 from __future__ import annotations

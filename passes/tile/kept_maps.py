@@ -1,3 +1,4 @@
+# Tests: test/passes/tile/test_lower_units.py
 """What stays in SRAM between units: tiles of kept maps, alone or as parts of a concatenation that is only a place."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/passes/tile/test_lower_units.py
 """A unit of layers as a loop over tiles: loads, computations and stores by projection from its outputs back."""
 
 from __future__ import annotations

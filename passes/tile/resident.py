@@ -1,3 +1,4 @@
+# Tests: test/passes/tile/test_lower_units.py
 """Maps that stay in SRAM between units: which box of them each cluster holds, and what clusters send each other.
 
 Source: docs/techniques/frustum.md, "Borders".

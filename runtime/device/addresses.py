@@ -4,7 +4,7 @@ A convolution that names a table finds every element of its input at `base[t] + 
 its own view says where the buffer begins.  When the program is loaded the entries are compared with sums of strides
 over images, rows and columns, and over channels and taps.  Strides that were recognised so, and that keep to the
 buffer's rows and columns, go to the fast loops, which know padding by rows and columns.  All other entries are
-addresses for the gather (`gather.py`), which knows padding by its place in the buffer.
+addresses for the gather (`matrix.py`), which knows padding by its place in the buffer.
 
 Source: docs/techniques/address-tables.md, "How the emulator executes".
 """

@@ -1,3 +1,4 @@
+# Tests: test/runtime/device/test_functional.py
 """The copies of an expanded program: one table of moves in program order, which `copy_loop.run` makes, and the effect
 of those that expand compressed blocks.
 

@@ -1,3 +1,4 @@
+# Tests: test/dialects/isa/test_declarations.py
 """The common form of all instructions: a box, what is read around it, operands that move with the clipping, counters.
 
 Expansion, timing and checking work on this form only and know no operation by name: of an operand it says what is

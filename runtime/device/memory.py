@@ -1,3 +1,4 @@
+# Tests: test/runtime/device/test_expand_copy.py
 """The bytes of all memories: one flat array, kind after kind and memory after memory, and strided views of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/runtime/device/test_functional.py
 """Which convolutions `products.py` computes, and all numbers that it needs, for all executions together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/runtime/device/test_effects.py
 """Effects of the vector unit: everything between maps that is not a matrix product."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_place_host.py
 """Whether the outputs of a run agree with onnxruntime's, for `--check`."""
 
 from __future__ import annotations

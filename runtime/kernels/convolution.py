@@ -1,3 +1,4 @@
+# Tests: test/runtime/kernels/test_kernels.py
 """Matrix products, and convolution as matrix products of windows.
 
 Of a convolution groups become a leading axis, so that a grouped convolution is many plain ones.  A plain one copies its

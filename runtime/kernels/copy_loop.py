@@ -1,3 +1,4 @@
+# Tests: test/runtime/kernels/test_kernels.py
 """The copies of a program one after another, compiled by numba: boxes between strided operands.
 
 Importing this module imports numba.  (Compiled code is kept as long as neither the file of a function nor those of the

@@ -1,3 +1,4 @@
+# Tests: test/runtime/kernels/test_kernels.py
 """Element by element: the `unary` and `binary` kinds of the graph level, as tables of small functions.
 
 Everything is computed in f32 (`types.widen`).  Overflow to infinity and invalid operands are legitimate.

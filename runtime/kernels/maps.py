@@ -1,3 +1,4 @@
+# Tests: test/runtime/kernels/test_kernels.py
 """Maps and their numbers: the types of computing, borders, and the sliding windows of convolution and pooling.
 
 16-bit floats are widened to f32 before an operation, and rounded back after it.  Shapes are `[..., C, H, W]` with any

@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_exchanged_bytes.py
 """Who made the bytes that cores take from SRAM: tags of all bytes, kept in program order, compiled by numba.
 
 Importing this module imports numba.  (All constants are here: see `copy_loop.py`.)

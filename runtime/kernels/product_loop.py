@@ -1,3 +1,4 @@
+# Tests: test/runtime/kernels/test_kernels.py
 """What convolutions need beside the matrix product, compiled by numba: windows as columns, the way out, floats of
 16 bits.
 

@@ -1,3 +1,4 @@
+# Tests: test/runtime/kernels/test_kernels.py
 """Many elements to one: pooling (rows first, then columns), reductions over axes, and the layers that normalise,
 soft-max and local response."""
 

@@ -1,3 +1,4 @@
+# Tests: test/runtime/model/test_stored_policy.py
 """From MODEL and the options of the command line to a chain of executables and host pieces.
 
 `options.py` declares the options, `request.py` reads the model and holds them against it, `calibration.py` finds the

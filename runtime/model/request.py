@@ -1,3 +1,4 @@
+# Tests: test/runtime/tools/test_cli.py
 """What the user asks, and the module that it is asked of: MODEL read, its options held against it, its target, element
 type and policy set.
 

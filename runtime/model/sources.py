@@ -1,3 +1,4 @@
+# Tests: test/runtime/test_files.py
 """What MODEL may be, told apart by its name and its first bytes.
 
 | MODEL | kind |

@@ -1,3 +1,4 @@
+# Tests: test/runtime/reference/test_tiles.py
 """Tiles in SRAM that stay in their place: rings, parts of a concatenation, maps between units, and tiles of which rows
 and columns are kept in two rings along the columns.
 

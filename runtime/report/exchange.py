@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_exchanged_bytes.py
 """What fusing costs and saves, unit by unit: what is computed again, and what tiles hand to each other.
 
 All is counted from executed instructions; docs/traversal.md, "In the report", says what each number means.

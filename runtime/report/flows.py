@@ -1,3 +1,4 @@
+# Tests: test/runtime/report/test_report.py
 """What every engine reads and writes, by memory, and which bytes of inputs and weights are read at all (what of them is
 compulsory).
 

@@ -1,3 +1,4 @@
+# Tests: test/runtime/report/test_report.py
 """A report as text for a terminal: plain, at most 100 columns, a unit in every line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/runtime/time/test_timing_model.py
 """The loop under `engine.simulate`, compiled by numba: in-order queues, counters, ports and barriers.
 
 Importing this module imports numba, so only `engine.simulate` does it, when there is something to simulate.

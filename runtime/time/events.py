@@ -1,3 +1,4 @@
+# Tests: test/runtime/time/test_timing_model.py
 """What stands in the queue of which engine, in order, and which counters its waits look at and its signals reach."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/runtime/time/test_timing_model.py
 """The engines, ports and memories of a machine, numbered.
 
 Engines are numbered cluster by cluster: `gdma cdma bus fetch`, then for each core `iodma mvdma matrix vector`; of

@@ -1,3 +1,4 @@
+# Tests: test/runtime/tools/test_cli.py
 """`frustum compile`: write the executables of a model, what the host runs, and a manifest, to a folder."""
 
 from __future__ import annotations

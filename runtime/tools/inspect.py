@@ -1,3 +1,4 @@
+# Tests: test/runtime/tools/test_cli.py
 """`frustum inspect`: what is in an executable, a compiled folder, a model, a dumped stage."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/runtime/tools/test_cli_errors.py
 """`frustum run`: compile (or load), emulate, report.
 
 The compiler is loaded only where something is compiled: an executable needs nothing of it.

@@ -1,3 +1,4 @@
+# Tests: test/runtime/tools/test_cli.py
 """`frustum targets`: the shipped machines; or a file checked."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The recipes of docs/adding.md: the files that they name are there, and the least examples work on a copy of the source."""
+"""The recipes of docs/adding.md: the files that they name are there, and the least examples work on a copy."""
 
 import os
 import re
@@ -62,7 +62,8 @@ class Edit:
 
 
 HEAD = re.compile(
-    r"^`(?P<file>[\w/.]+)`(?: \((?P<new>new)\)| \(copy of `(?P<copied>[\w/.]+)`\)|, (?P<how>behind|before) `(?P<place>[^\n]+)`)\n"
+    r"^`(?P<file>[\w/.]+)`"
+    r"(?: \((?P<new>new)\)| \(copy of `(?P<copied>[\w/.]+)`\)|, (?P<how>behind|before) `(?P<place>[^\n]+)`)\n"
     r"```\w*\n(?P<block>.*?)^```\n",
     re.M | re.S,
 )

@@ -28,3 +28,17 @@ def test_pages_that_code_cites_exist() -> None:
             if not page.is_file() or (heading and heading not in headings(page)):
                 wrong.append(f"{file.relative_to(ROOT)}: {name} {heading}")
     assert wrong == []
+
+
+FILE = re.compile(r"`((?:dialects|passes|backend|runtime|test|benchmarks|examples)/[\w./]+)`")
+
+
+def test_files_that_pages_name_exist() -> None:
+    """All but those that a recipe makes, and the column of old paths."""
+    wrong = []
+    for page in [p for p in PAGES if p.name != "adding.md"]:
+        text = page.read_text()
+        now, _, moved = text.partition("## Old paths and new ones")
+        new = [row.split(" | ")[-1] for row in moved.splitlines() if row.startswith("| `")]
+        wrong += [f"{page.name}: {file}" for file in FILE.findall(now + "\n".join(new)) if not (ROOT / file).exists()]
+    assert wrong == []

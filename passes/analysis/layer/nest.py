@@ -1,3 +1,4 @@
+# Tests: test/passes/analysis/test_project.py
 """A layer as a nest of loops: how its output and its operands lie, and what a piece of the output needs."""
 
 from __future__ import annotations

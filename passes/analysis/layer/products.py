@@ -1,3 +1,4 @@
+# Tests: test/passes/analysis/test_project.py
 """Convolutions and matrix products."""
 
 from __future__ import annotations

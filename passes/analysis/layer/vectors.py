@@ -1,3 +1,4 @@
+# Tests: test/passes/analysis/test_project.py
 """Layers of the vector unit: element by element, windows, sums along dimensions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/passes/graph/canonicalize.mlir
 """Operations that change nothing, moves that can be one instead of two, and moves that the layer beside them can do
 without: zeros around an average, transpositions around a softmax."""
 

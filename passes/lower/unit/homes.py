@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_stops_agree.py
 """Where the tiles of a network lie in SRAM: tiles that are one behind the other, or the same, have one home.
 
 A tile lies in the buffer of the concatenation that it is an operand of, behind the operands before it (nested ones

@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_stops_agree.py
 """One layer on one tile: pieces loaded into the cores, computed, stored back to SRAM, as a nest of loops.
 
 Stages of a loop body: streamed weights arrive in SRAM (0), pieces arrive in NRAM and WRAM (1), the rest (2); stages

@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_stops_agree.py
 """One layer on one tile, in the pieces that cores hold: what they are of, their buffers, the copies that fill them."""
 
 from __future__ import annotations

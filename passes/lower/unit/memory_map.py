@@ -1,3 +1,4 @@
+# Tests: test/passes/lower/unit/test_piece_stores.py
 """Where boxes of maps lie in memories, and how tile indices become loop levels."""
 
 from __future__ import annotations

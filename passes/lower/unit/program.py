@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_stops_agree.py
 """What a program has beside its units: DRAM buffers (inputs, weights in use, results of units, outputs), and names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_raster_units.py
 """Tiles of which rows and columns are kept: bands of rows in two rings along the columns, each copied by itself.
 
 Source: docs/techniques/frustum.md, "Borders" (the first frustum is the largest, later ones are steps), line buffers as

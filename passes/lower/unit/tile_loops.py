@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_stops_agree.py
 """The loops over the tiles of one unit, as they are opened and closed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_stops_agree.py
 """The tiles of one unit in SRAM: when their buffers are allocated, how rings go around."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_stops_agree.py
 """What the GDMA and CDMA move for a unit: tiles and held weights between DRAM and SRAM, tiles from one cluster to
 another, tensors from DRAM to DRAM through SRAM."""
 

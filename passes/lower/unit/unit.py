@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_stops_agree.py
 """One unit: its tile loops, with loads and held weights at the loop that moves them, layers inside."""
 
 from __future__ import annotations

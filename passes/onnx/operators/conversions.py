@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_operators.py
 """Between real numbers and integers: QuantizeLinear, DequantizeLinear, Cast; and what all converters of quantised
 operators read: scales, zero points, integers, each checked and named."""
 

@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_operators.py
 """Operators that work element by element."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_integers.py
 """Operators on integers: QLinearConv and its kin of ONNX, and those of com.microsoft.
 
 Convolutions and matrix products become products of integers, all else an operation with a scale for each operand.

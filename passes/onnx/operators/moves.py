@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_operators.py
 """Operators that take tensors apart and put them together, and Pad: a border that is constant or
 made of the tensor's own elements.
 

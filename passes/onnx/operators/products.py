@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_operators.py
 """Convolutions, transposed ones too, and matrix products.
 
 Transposed convolution: one convolution per place in a stride, and their results interleaved.

@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_operators.py
 """Reductions over axes, and what is made of sums and element-wise operations: normalisations and softmax."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_operators.py
 """Resize: nearest and linear as a layer of its own, any coordinate transformation as one scale and one offset per axis;
 everything else that is a weighted sum along each axis as a product with a constant matrix.
 

@@ -1,3 +1,4 @@
+# Tests: test/passes/onnx/test_import_operators.py
 """Windows: one spatial axis as two, the paddings that ONNX leaves to be computed, pooling; three spatial axes.
 
 With three axes convolution and pooling are made of layers on planes.  A maximum or an average over a window is one over

@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/network/test_optimal.py
 """All ways to run a group: its tile shapes, how many of its weights are streamed, which maps are or stay in SRAM."""
 
 from __future__ import annotations

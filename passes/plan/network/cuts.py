@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/network/test_optimal.py
 """The cut points of a whole network by dynamic programming, with the maps that stay in SRAM across each cut as state.
 
 Exact for one order of the layers as long as no cut has more than `MOST_STATES` sets of resident maps; else the best of

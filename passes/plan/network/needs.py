@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/network/test_groups.py
 """What a group needs of each of its maps, from its last layer back, for all tile shapes at once.
 
 Source: docs/techniques/frustum.md, "Regions", "Borders"; Occam (doi 10.1145/3566052) in the form of rates and leads;

@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/network/test_groups.py
 """The shapes that tiles of a group's last layer may have, as arrays over all of them.
 
 Source: docs/optimal.md, "What is searched".
