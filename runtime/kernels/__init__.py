@@ -11,18 +11,22 @@ from frustum.runtime.kernels.maps import (
     BFLOAT16,
     Array,
     ResizedAxis,
+    average_pool,
     interleave,
+    lrn,
+    max_pool,
     narrow,
     output_size,
     pad,
     padded,
+    reduce,
     resize,
     shuffle,
     slice_elements,
+    softmax,
     widen,
     windows,
 )
-from frustum.runtime.kernels.reductions import average_pool, lrn, max_pool, reduce, softmax
 
 __all__ = [
     "BFLOAT16", "BINARY", "UNARY", "Array", "ResizedAxis", "average_pool", "binary", "conv", "erf",

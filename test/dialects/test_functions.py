@@ -7,12 +7,12 @@ from frustum.dialects import functions
 from frustum.dialects.isa import program as p
 from frustum.dialects.target.durations import vector_passes
 from frustum.runtime import kernels
-from frustum.runtime.kernels import maps, reductions
+from frustum.runtime.kernels import maps
 
 TABLES = {
     "UNARY in runtime/kernels/elementwise.py": (functions.Function, kernels.UNARY),
     "BINARY in runtime/kernels/elementwise.py": (functions.Arithmetic, kernels.BINARY),
-    "REDUCTIONS in runtime/kernels/reductions.py": (functions.Reduction, reductions.REDUCTIONS),
+    "REDUCTIONS in runtime/kernels/maps.py": (functions.Reduction, maps.REDUCTIONS),
     "ROUNDING in runtime/kernels/maps.py": (functions.Rounding, maps.ROUNDING),
 }
 
