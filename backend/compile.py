@@ -203,7 +203,7 @@ def fixed(
             own = replace(choices, sram=share, raw_sizes=raw_sizes, joined=joined[0])
             run.advance(attempt, cut, own)
             if first is not None and is_bound(choices) and most is not None and between_bytes(attempt) > most:
-                raise OrderDoesNotFit(first.what, first.where, first.needed, first.available)
+                raise OrderDoesNotFit(first.what, first.where, first.needed, first.available, first.resource)
             most = between_bytes(attempt) if most is None else most
             run.advance(attempt, after[len(cut) :], own, partial(keep, own))
             if joined[0] > 1 and "fixed" in after:

@@ -254,7 +254,7 @@ class Splitter(Trials):
         op = self.layers.ops[piece[0]]
         name = f"node '{self.layers.series.names[piece[0]]}' ({op.name})"
         where = error.where if name in error.where else f"{name}, alone in its network: {error.where}"
-        return type(error)(error.what, where, error.needed, error.available)
+        return type(error)(error.what, where, error.needed, error.available, error.resource)
 
     def _fused_again(self, ranges: Sequence[Range]) -> list[Range]:
         """Neighbours fused by the strategy asked for, where they fit; with `auto`, where none is, by `forward` and then

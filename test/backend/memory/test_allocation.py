@@ -88,8 +88,9 @@ def test_what_does_not_fit_is_named():
     module = module_of(machine(1, 1, capacity=512), x, loop)
     module.attributes["frustum.layers"] = ArrayAttr([StringAttr("pool1"), StringAttr("conv2")])
     expected = r"section 0 \(layer '\w+'\): buffers in sram \(largest: 2 x 300 B of 'conv2', 64 B of 'pool1'\) does not"
-    with pytest.raises(DoesNotFit, match=expected + " fit: needed 672 B, available 512 B of sram"):
+    with pytest.raises(DoesNotFit, match=expected + " fit: needed 672 B, available 512 B of sram") as caught:
         Allocate().apply(Context(), module)
+    assert caught.value.resource == "sram"
 
 
 def test_too_much_for_dram():
