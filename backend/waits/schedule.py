@@ -1,10 +1,9 @@
 """The pass that makes the engines wait for each other: events and the counts that instructions wait for.
 
-Which buffers had a buffer's bytes before it, and which have them by turns with it.
-
-A buffer's first write waits for the last uses of the buffers before it at its bytes.  These waited for those before
-them in turn: so only the latest buffer at each byte counts, and a map from addresses to latest buffers finds all in
-about linear time, however many buffers share an address one after the other.
+Aliases are buffers at bytes that another one had before, or has by turns with it.  A buffer's first write waits for
+the last uses of the buffers before it at its bytes.  These waited for those before them in turn: so only the latest
+buffer at each byte counts, and a map from addresses to latest buffers finds all in about linear time, however many
+buffers share an address one after the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # Tests: test/pipeline/test_stops_agree.py
 """What passes read from attributes of the module, types and locations.
 
-Whether the maps of a network have their place in DRAM, before anything works on their elements.
+And whether the maps of a network have their place in DRAM, before anything works on their elements.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Units that run in steps along their rows, and keep the rows that later steps still need.
+"""Units that run in steps along their rows, and keep the rows that later steps still need; and units in bands of
+columns: each band is the same layers on narrower maps, and what two bands need both make.
 
 Source: docs/techniques/frustum.md, "Borders"; rate form of Occam's dependence closure (doi 10.1145/3566052).
-
-Units in bands of columns: each band is the same layers on narrower maps, and what two bands need both make.
-
-Source: Fused-layer CNN accelerators (Alwani et al., MICRO 2016), whose buffers of rows are as long as a map is wide.
+Bands: Fused-layer CNN accelerators (Alwani et al., MICRO 2016), whose buffers of rows are as long as a map is wide.
 """
 
 from __future__ import annotations

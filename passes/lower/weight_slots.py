@@ -6,7 +6,7 @@ is a combination of the loop indices, cluster and core that the fill's box depen
 indices that the load depends on as the slow ones: so a load moves one run of slots, its place in DRAM is affine in the
 slow indices, and the place of a fill's slot in the buffer is affine in the others.
 
-Weights as blocks in slots: made, stored under keys of their own, and brought into a program.
+`Slots` says where they lie; `Blocks` makes them, stores them under keys of their own, and brings them into a program.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # Tests: test/passes/onnx/test_place_host.py
 """A placed model as parts: nodes grouped into as few pieces as possible, each a model of its own.
 
-What must hold of a model so that the host can have a part in it: else it is refused, in words.
+A model that the host can have no part in is refused first, in words.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@
 16-bit floats are widened to f32 before an operation, and rounded back after it.  Shapes are `[..., C, H, W]` with any
 leading axes; pads are (top, left, bottom, right), a negative pad crops.
 
-Layers that only move elements, in their own type; and resizing by nearest neighbour or linear interpolation.
-
-Many elements to one: pooling (rows first, then columns), reductions over axes, and the layers that normalise,
-soft-max and local response.
+In three parts: those; layers that only move elements, in their own type, and resizing by nearest neighbour or linear
+interpolation; many elements to one, which is pooling (rows first, then columns), reductions over axes, and the layers
+that normalise, soft-max and local response.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ counters a wait looks at, which counters a signal reaches and when.
 - The signal of a multicast goes to the counter of every cluster, to others than its own after the SRAM latency.
 - Code that no instruction fetches is fetched before anything starts.
 
-What every execution of an instruction occupies: chunks, cycles of its engine and of ports, and which ports.
+Costs come first: the chunks of every execution of an instruction, cycles of its engine and of ports, and which ports.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 Stages of a loop body: streamed weights arrive in SRAM (0), pieces arrive in NRAM and WRAM (1), the rest (2); stages
 that a body does not need are left out, so that loads run ahead of computing by one pass.
 
-The instruction that computes one piece of a layer, for every kind of layer.
+The instruction that computes one piece is said by the layer's kind; what is not of one kind alone stands here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 # Tests: test/passes/onnx/test_import_operators.py
-"""Operators that take tensors apart and put them together, and Pad: a border that is constant or
-made of the tensor's own elements.
-
-Operators that only rename elements: new shapes, new orders of axes.
-"""
+"""Operators that move elements: those that take tensors apart and put them together, Pad (a border that is constant
+or made of the tensor's own elements), and those that only rename elements by new shapes and new orders of axes."""
 
 from __future__ import annotations
 
