@@ -1,4 +1,4 @@
-# Tests: test/passes/onnx/test_import_integers.py
+# Tests: test/runtime/model/test_calibration.py
 """Constants that a model has as integers: an f32 weight, and beside it the keys of what it was computed from."""
 
 from __future__ import annotations

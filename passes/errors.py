@@ -1,4 +1,4 @@
-# Tests: test/passes/test_weights.py
+# Tests: test/passes/onnx/test_import_onnx.py
 """What is wrong with a model: errors of the user's input, printed as they are (exit code 2); and why a node is not
 imported."""
 

@@ -1,4 +1,4 @@
-# Tests: test/runtime/test_files.py
+# Tests: test/runtime/tools/test_cli_errors.py
 """What can go wrong in a command, and the exit code and words it ends with."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Tests: test/backend/file/test_damage.py
+# Tests: test/backend/test_split_compile.py
 """What the code of an executable may say, so that nothing is allocated or divided on the word of a damaged one.
 
 Checksums say that a file is what somebody wrote; these checks, that it is a program at all.  Where operands lie is

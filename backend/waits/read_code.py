@@ -1,4 +1,4 @@
-# Tests: test/backend/memory/test_cost_model.py
+# Tests: test/backend/test_split_compile.py
 """The plain values of `loop_tree.py` that a `fisa.program` stands for, beside the operations they came from.
 
 From which loop on the executions of a write all write different positions.

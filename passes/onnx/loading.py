@@ -1,4 +1,4 @@
-# Tests: test/passes/onnx/test_place_host.py
+# Tests: test/passes/onnx/test_import_onnx.py
 """From a path to a ModelProto whose tensors are arrays: large ones mapped, not copied; element types."""
 
 from __future__ import annotations

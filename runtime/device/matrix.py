@@ -1,4 +1,4 @@
-# Tests: test/runtime/device/test_effects.py
+# Tests: test/runtime/device/test_addresses.py
 """Effect of the matrix unit: convolution, and with it every matrix product."""
 
 from __future__ import annotations

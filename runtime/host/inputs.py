@@ -1,4 +1,4 @@
-# Tests: test/runtime/host/test_host_model.py
+# Tests: test/runtime/tools/test_cli_errors.py
 """Inputs of a run: what a network takes, from a file or at random."""
 
 from __future__ import annotations

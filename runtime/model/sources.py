@@ -1,4 +1,4 @@
-# Tests: test/runtime/test_files.py
+# Tests: test/runtime/tools/test_cli_errors.py
 """What MODEL may be, told apart by its name and its first bytes.
 
 | MODEL | kind |

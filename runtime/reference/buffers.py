@@ -1,4 +1,4 @@
-# Tests: test/runtime/reference/test_tiles.py
+# Tests: test/passes/tile/test_lower_units.py
 """Tiles in SRAM that stay in their place: rings, parts of a concatenation, maps between units, and tiles of which rows
 and columns are kept in two rings along the columns.
 

@@ -1,4 +1,4 @@
-# Tests: test/runtime/reference/test_tiles.py
+# Tests: test/pipeline/test_foreign.py
 """Every kind of layer in numpy, on one tile (what `ftile.compute` means), and every operation of the graph: two
 witnesses, which say the same without each other's help.
 

@@ -1,4 +1,4 @@
-# Tests: test/passes/analysis/test_project.py
+# Tests: test/passes/onnx/test_images.py
 """Operations that only move data, as copies, and those of them that are layers among others in a unit."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Tests: test/passes/analysis/test_project.py
+# Tests: test/pipeline/test_compressed_weights.py
 """Convolutions and matrix products."""
 
 from __future__ import annotations

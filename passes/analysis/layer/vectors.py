@@ -1,4 +1,4 @@
-# Tests: test/passes/analysis/test_project.py
+# Tests: test/runtime/time/test_timing_model.py
 """Layers of the vector unit: element by element, windows, sums along dimensions."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Tests: test/passes/lower/unit/test_piece_stores.py
+# Tests: test/runtime/time/test_timing_model.py
 """Where boxes of maps lie in memories, and how tile indices become loop levels."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Tests: test/passes/onnx/test_import_operators.py
+# Tests: test/passes/onnx/test_import_integers.py
 """Between real numbers and integers: QuantizeLinear, DequantizeLinear, Cast; and what all converters of quantised
 operators read: scales, zero points, integers, each checked and named."""
 

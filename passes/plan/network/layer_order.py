@@ -1,4 +1,4 @@
-# Tests: test/passes/plan/network/test_groups.py
+# Tests: test/passes/plan/network/test_optimal.py
 """A network as a list of layers in an order in which they can run, with the maps that pass between them.
 
 Source: Occam (doi 10.1145/3566052), "topological list"; several orders, because one list is not enough where a network
