@@ -2,13 +2,12 @@
 """A module at any stop to an executable, and what executables are compared by: cycles and bytes of DRAM.
 
 These are counted for programs that are really there.  Who counts is passed in: the compiler does not know the machine
-that runs its programs. Source: docs/techniques/output-split.md, "When".
+that runs its programs.  Source: docs/techniques/output-split.md, "When".
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute
 
 from frustum.backend.file.encoder import Code, encode
@@ -34,11 +33,10 @@ from frustum.backend.pipeline import (
     weight_passes,
 )
 from frustum.dialects import module as m
-from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import Element, Program
 from frustum.dialects.target.fit import CODE, DoesNotFit, OrderDoesNotFit
 from frustum.dialects.unit import UnitOp
-from frustum.passes.analysis.module import element_bytes, target_of
+from frustum.passes.analysis.module import target_of, value_bytes
 from frustum.passes.fuse.policy import chosen
 from frustum.passes.tile.orders import parse_order
 from frustum.passes.weights import WeightStore, store_of
@@ -59,6 +57,51 @@ NUMPY: dict[Element, Any] = {
     "i16": np.int16,
     "i32": np.int32,
 }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run, or of several one after the other."""
+
+    cycles: int
+    dram_bytes: int
+    """At the port: weights, maps, code and tables."""
+
+    def is_within(self, other: Cost) -> bool:
+        """Neither more cycles nor more bytes."""
+        return self.cycles <= other.cycles and self.dram_bytes <= other.dram_bytes
+
+    def is_better(self, other: Cost) -> bool:
+        """Neither more cycles nor more bytes, and fewer of one."""
+        return self.is_within(other) and self != other
+
+    def __str__(self) -> str:
+        return f"{self.cycles:,} cycles and {self.dram_bytes:,} bytes of DRAM"
+
+
+@dataclass(frozen=True)
+class Count:
+    """What a run of a program costs, and the parts of it that belong to layers: no code, and not the time before the
+    first of them."""
+
+    cost: Cost
+    layers: Mapping[str, Cost]
+
+    def of(self, layers: Iterable[str]) -> Cost:
+        """The share of some layers; what is none of the program's has none."""
+        return total(self.layers[name] for name in layers if name in self.layers)
+
+
+Image: TypeAlias = Sequence[tuple[int, NDArray[Any]]]
+"""Addresses in DRAM, and what the host writes there before a run."""
+CountRun: TypeAlias = Callable[[Program, Sequence[int], Image], Count]
+"""Counts a run of a program whose code has pages of so many bytes, and whose address tables are in an image."""
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """Of programs that run one after the other."""
+    known = list(costs)
+    return Cost(sum(each.cycles for each in known), sum(each.dram_bytes for each in known))
 
 
 @dataclass(frozen=True)
@@ -120,10 +163,10 @@ def _compressed(module: ModuleOp, choices: Choices, work: _Encoder) -> _Encoded 
 def _hold(module: ModuleOp, choices: Choices, run: Run) -> bool:
     """Go on to `fixed`; false, and no further, where weights were to be compressed and none gets smaller."""
     run.apply_all(module, weight_passes(choices))
-    noted = module.attributes.get(m.COMPRESSION)
+    noted = m.text_of(module, m.COMPRESSION)
     if choices.compression != "none":
-        assert isinstance(noted, StringAttr)
-        if not json.loads(noted.data)["compressed_tensors"]:
+        assert noted is not None
+        if not json.loads(noted)["compressed_tensors"]:
             return False
     run.apply_all(module, section_passes(choices))
     run.reached(LOWERED, module)
@@ -235,7 +278,7 @@ def is_bound(choices: Choices) -> bool:
 def between_bytes(module: ModuleOp) -> int:
     """Of the maps that units leave in DRAM for other units."""
     return sum(
-        math.prod(shape_of(result)) * element_bytes(result)
+        value_bytes(result)
         for unit in module.walk()
         if isinstance(unit, UnitOp)
         for number, result in enumerate(unit.results)
@@ -270,12 +313,12 @@ def executable_of(
     }
     if choices.split is not None:
         options["split"] = choices.split
-    if isinstance(model := module.attributes.get(m.MODEL), StringAttr):
-        options["model"] = model.data
-    if isinstance(accuracy := module.attributes.get(m.ACCURACY), StringAttr):
-        options["accuracy"] = json.loads(accuracy.data)
-    if isinstance(compression := module.attributes.get(m.COMPRESSION), StringAttr):
-        options["weights"] = json.loads(compression.data)
+    if (model := m.text_of(module, m.MODEL)) is not None:
+        options["model"] = model
+    if (accuracy := m.text_of(module, m.ACCURACY)) is not None:
+        options["accuracy"] = json.loads(accuracy)
+    if (compression := m.text_of(module, m.COMPRESSION)) is not None:
+        options["weights"] = json.loads(compression)
     weights = weights_of(program, store_of(module))
     return build_executable(program, weights, options, target.cluster.instruction_memory_bytes, code)
 
@@ -310,51 +353,3 @@ def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
     )
     keys = ("mode", "stopped_by", "tiles", "kept_bytes")
     return [dict(zip(keys, facts, strict=True)) for facts in columns]
-
-
-__all__ = ["Cost", "Count", "CountRun", "Image", "total"]
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of one run, or of several one after the other."""
-
-    cycles: int
-    dram_bytes: int
-    """At the port: weights, maps, code and tables."""
-
-    def is_within(self, other: Cost) -> bool:
-        """Neither more cycles nor more bytes."""
-        return self.cycles <= other.cycles and self.dram_bytes <= other.dram_bytes
-
-    def is_better(self, other: Cost) -> bool:
-        """Neither more cycles nor more bytes, and fewer of one."""
-        return self.is_within(other) and self != other
-
-    def __str__(self) -> str:
-        return f"{self.cycles:,} cycles and {self.dram_bytes:,} bytes of DRAM"
-
-
-@dataclass(frozen=True)
-class Count:
-    """What a run of a program costs, and the parts of it that belong to layers: no code, and not the time before the
-    first of them."""
-
-    cost: Cost
-    layers: Mapping[str, Cost]
-
-    def of(self, layers: Iterable[str]) -> Cost:
-        """The share of some layers; what is none of the program's has none."""
-        return total(self.layers[name] for name in layers if name in self.layers)
-
-
-Image: TypeAlias = Sequence[tuple[int, NDArray[Any]]]
-"""Addresses in DRAM, and what the host writes there before a run."""
-CountRun: TypeAlias = Callable[[Program, Sequence[int], Image], Count]
-"""Counts a run of a program whose code has pages of so many bytes, and whose address tables are in an image."""
-
-
-def total(costs: Iterable[Cost]) -> Cost:
-    """Of programs that run one after the other."""
-    known = list(costs)
-    return Cost(sum(each.cycles for each in known), sum(each.dram_bytes for each in known))

@@ -15,7 +15,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.backend.waits.read_code import target_of
-from frustum.dialects.extents import ALIGNMENT_BYTES
+from frustum.dialects.extents import ALIGNMENT_BYTES, ceil_div
 from frustum.dialects.isa.instruction import Instruction, value_of
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp
@@ -158,4 +158,4 @@ def granules_of(buffer: Operation | Block) -> tuple[int, int]:
         raise VerifyException(f"'{buffer.name}': no address; run frustum-allocate before frustum-hoist-loads")
     start = buffer.address.value.data
     stop = start + buffer.bytes.value.data * buffer.depth.value.data
-    return start // ALIGNMENT_BYTES, -(-stop // ALIGNMENT_BYTES)
+    return start // ALIGNMENT_BYTES, ceil_div(stop, ALIGNMENT_BYTES)

@@ -15,7 +15,7 @@ from frustum.backend.file.encoder import encode
 from frustum.backend.file.read_program import read_nodes
 from frustum.backend.waits.counters import least_slots
 from frustum.backend.waits.read_code import read_code, target_of
-from frustum.dialects.extents import ALIGNMENT_BYTES
+from frustum.dialects.extents import aligned
 from frustum.dialects.isa.format import WORD_BYTES
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.program import CORE_ENGINES, Engine, Program
@@ -106,7 +106,7 @@ def section_bytes(program: ProgramOp, barriers: int) -> list[int]:
     address = 0
     for op in storage:
         op.properties["address"] = IntegerAttr(address, i64)
-        address += -(-op.bytes.value.data // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        address += aligned(op.bytes.value.data)
     try:
         sizes = list(encode(Program(read_nodes(program))).page_bytes)
     finally:

@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from frustum.backend.compile import Cost, Count, CountRun, built
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import Choices, Run
-from frustum.dialects.extents import ALIGNMENT_BYTES, aligned
+from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Memory, Target, to_attribute
@@ -151,7 +151,7 @@ def _shrunk(target: Target, most: Peaks) -> Target:
     """The target with no more than so many bytes of each memory on chip."""
 
     def smaller(memory: Memory, name: MemoryName) -> Memory:
-        room = aligned(most.get(name, 0), ALIGNMENT_BYTES)
+        room = aligned(most.get(name, 0))
         return replace(memory, capacity_bytes=min(memory.capacity_bytes, max(room, SMALLEST_BYTES)))
 
     core = target.core

@@ -227,6 +227,3 @@ class _Latest:
         for n in range(high - 1, low, -1):
             if self.held[n] == self.held[n - 1]:
                 del self.edges[n], self.held[n]
-
-
-__all__ = ["Place", "aliases_of"]

@@ -28,6 +28,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from frustum.dialects.extents import aligned
+
 Codec: TypeAlias = Literal["zero", "huffman", "auto"]
 Bytes: TypeAlias = NDArray[np.uint8]
 Ints: TypeAlias = NDArray[np.int64]
@@ -120,7 +122,7 @@ def header(block: Bytes) -> tuple[int, int, int]:
 def in_slots(data: Bytes, ends: Ints, alignment_bytes: int) -> Bytes:
     """Blocks `[blocks, slot]`, each at the start of a slot as large as the largest needs, filled up with zeros."""
     sizes = np.diff(ends, prepend=0)
-    slot = -(-int(sizes.max(initial=1)) // alignment_bytes) * alignment_bytes
+    slot = aligned(int(sizes.max(initial=1)), alignment_bytes)
     slots: Any = np.zeros((len(ends), slot), np.uint8)
     from frustum.dialects.weights import codec_loops as loops
 

@@ -62,6 +62,11 @@ def element_bytes(value: SSAValue) -> int:
     return ELEMENT_BYTES[element_in(value)]
 
 
+def value_bytes(value: SSAValue) -> int:
+    """Bytes of all elements of a tensor."""
+    return prod(shape_of(value)) * element_bytes(value)
+
+
 def node_name(op: Operation) -> str:
     """The name of the model's node that an operation came from; empty where it has none."""
     return op.location.desc.data if isinstance(op.location, NameLoc) else ""

@@ -17,7 +17,7 @@ from xdsl.rewriter import Rewriter
 from frustum.dialects import graph as g
 from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, MODEL_DTYPES, texts_of
 from frustum.passes.analysis.foreign import others_in
-from frustum.passes.analysis.module import element_bytes, free_name, layer_name
+from frustum.passes.analysis.module import element_bytes, free_name, layer_name, value_bytes
 from frustum.passes.analysis.series import Range, Series, at_outputs, pieces_of
 from frustum.passes.graph.own_outputs import own_outputs
 
@@ -95,7 +95,7 @@ class Layers:
             names=[layer_name(op) for op in self.ops],
             reads=[self._reads(op) for op in self.ops],
             outputs=frozenset(p for p in outputs if p is not None),
-            result_bytes=[sum(map(_value_bytes, op.results)) for op in self.ops],
+            result_bytes=[sum(map(value_bytes, op.results)) for op in self.ops],
             weight_bytes=[_weight_bytes(op) for op in self.ops],
             cost=[_cost(op) for op in self.ops],
         )
@@ -156,7 +156,7 @@ class Layers:
                 if position is not None and position < start:
                     read[root] = max(read.get(root, 0), _read_bytes(op, value))
             handed = (r for r in op.results if r in self.handed or self.is_read_from(r, stop))
-            written += sum(map(_value_bytes, handed))
+            written += sum(map(value_bytes, handed))
         return written + sum(read.values())
 
     def extract(self, piece: Range, name: str) -> g.NetworkOp:
@@ -322,11 +322,7 @@ def _dtypes(network: g.NetworkOp) -> list[str]:
 
 
 def _weight_bytes(op: Operation) -> int:
-    return sum(_value_bytes(v) for v in dict.fromkeys(op.operands) if isinstance(g.root_of(v).owner, g.WeightOp))
-
-
-def _value_bytes(value: SSAValue) -> int:
-    return math.prod(g.shape_of(value)) * element_bytes(value)
+    return sum(value_bytes(v) for v in dict.fromkeys(op.operands) if isinstance(g.root_of(v).owner, g.WeightOp))
 
 
 def _read_bytes(op: Operation, value: SSAValue) -> int:
@@ -334,11 +330,11 @@ def _read_bytes(op: Operation, value: SSAValue) -> int:
     shape, results = g.shape_of(value), [g.shape_of(result) for result in op.results]
     if isinstance(op, g.ConvOp | g.PoolOp):
         if all(stride == 1 for stride in op.strides):
-            return _value_bytes(value)
+            return value_bytes(value)
         results = [(*shape[:2], *result[2:]) for result in results]
     elif not isinstance(op, g.SliceOp | g.PickOp | g.PadOp | g.ResizeOp):
-        return _value_bytes(value)
-    return min(_value_bytes(value), sum(map(math.prod, results)) * element_bytes(value))
+        return value_bytes(value)
+    return min(value_bytes(value), sum(map(math.prod, results)) * element_bytes(value))
 
 
 def _cost(op: Operation) -> int:

@@ -255,9 +255,6 @@ def _cycles_for_a_byte(options: Sequence[Option]) -> float:
     return (second.cycles - first.cycles) / (first.size_bytes - second.size_bytes)
 
 
-__all__ = ["MakeAddressTables", "forget"]
-
-
 class Asked(NamedTuple):
     """What the table of an instruction depends on: the whole piece of a group, an element's bytes, how many groups,
     and the channels from one to the next (None: one group)."""

@@ -12,12 +12,12 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from frustum.dialects.extents import ALIGNMENT_BYTES
+from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.instruction import attribute_of, emit, integer, value_of
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import ELEMENT_BYTES, MAX_LOOPS, Affine, Box, Copy, Span, View
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
-from frustum.dialects.module import COMPRESSION
+from frustum.dialects.module import COMPRESSION, text_of
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.analysis.module import target_of
@@ -71,10 +71,10 @@ class ShareWeights(ModulePass):
 
 def _note(module: ModuleOp, weights: list[ExternalOp], spread: int) -> None:
     """For the report: how many tensors are shared, beside what compression has noted."""
-    noted = module.attributes.get(COMPRESSION)
+    noted = text_of(module, COMPRESSION)
     facts: dict[str, Any] = {"codec": "none", "compressed_tensors": 0, "raw_loads": {}}
-    if isinstance(noted, StringAttr):
-        facts = json.loads(noted.data)
+    if noted is not None:
+        facts = json.loads(noted)
     facts["raw_bytes"] = sum(map(ws.raw_bytes, weights))
     facts["stored_bytes"] = sum(external.bytes.value.data for external in weights)
     facts["shared_tensors"] = facts.get("shared_tensors", 0) + spread
@@ -124,7 +124,7 @@ def _is_worth(
 
 def part_bytes(slot_bytes: int, clusters: int) -> int:
     """What each cluster holds of a slot, the last one perhaps less."""
-    return -(-slot_bytes // (clusters * ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
+    return aligned(ceil_div(slot_bytes, clusters))
 
 
 def _depth(fill: CopyOp) -> int:

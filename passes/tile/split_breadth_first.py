@@ -13,6 +13,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.graph import ConcatOp, WeightOp
 from frustum.dialects.module import MAP, MAPS
 from frustum.dialects.target import Target
@@ -165,7 +166,7 @@ def split(unit: UnitOp, layers: UnitLayers, target: Target) -> None:
 
 def by_rows(unit: UnitOp, height: int, target: Target) -> None:
     """Cut a layer into as many tiles as there are clusters, if such tiles fit; the planner cuts it otherwise."""
-    rows = -(-height // target.chip.clusters)
+    rows = ceil_div(height, target.chip.clusters)
     try:
         found = ForcePartition(tile=(0, 0, rows, 0), clusters=ROWS, depth=1).plan(unit, target)
     except (DoesNotFit, PassFailedException):

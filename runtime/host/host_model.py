@@ -241,7 +241,7 @@ class HostModel:
             except Exception as error:  # whatever numpy or it has to say
                 raise _Unable(_first_line(error)) from error
         by_name = dict(zip(filter(None, node.output), found, strict=True))
-        return [_as_array(by_name.get(name)) for name in node.output]
+        return [as_array(by_name.get(name)) for name in node.output]
 
     def _one_node(self, node: NodeProto, types: Mapping[str, TypeProto]) -> ModelProto:
         """A model of this node alone."""
@@ -382,8 +382,8 @@ def fed(values: Mapping[str, HostArray]) -> dict[str, HostArray]:
             for name, value in values.items()}  # fmt: skip
 
 
-def _as_array(value: HostArray) -> HostArray:
-    """numpy's scalars as arrays."""
+def as_array(value: HostArray) -> HostArray:
+    """Numbers and numpy's scalars as arrays; sequences, maps and what is absent as they are."""
     return np.asarray(value) if isinstance(value, np.generic | int | float | bool | str) else value
 
 

@@ -23,7 +23,7 @@ from frustum.backend.split_compile import Splitting
 from frustum.dialects.foreign import is_foreign
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.sync import ExternalOp, ProgramOp
-from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, DTYPE, MODEL, POLICY, TARGET
+from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, DTYPE, MODEL, POLICY, TARGET, text_of
 from frustum.dialects.target import Target, to_attribute
 from frustum.passes.analysis.module import check_dram, target_of
 from frustum.passes.fuse.fuse_layers import FuseLayers
@@ -282,7 +282,7 @@ def _warn_of_layers_outside(loaded: Loaded, module: ModuleOp, name: str) -> int:
 
 def _note_dtype(module: ModuleOp, name: str) -> None:
     """Give a module that does not say it its element type on the device, that of its tensors (biases may be f32)."""
-    if isinstance(module.attributes.get(DTYPE), StringAttr):
+    if text_of(module, DTYPE) is not None:
         return
     found = {element for op in module.walk() for element in _elements_of(op)}
     floats = sorted(found & FLOATS.keys() - {"f32"})

@@ -25,7 +25,7 @@ from onnx import ModelProto, NodeProto, helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from frustum.dialects.choices import Mode
-from frustum.runtime.host.host_model import type_of
+from frustum.runtime.host.host_model import as_array, type_of
 from frustum.runtime.host.inputs import HostArray
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import InputError
@@ -75,7 +75,7 @@ class Prepared(BackendRep):
             if len(inputs) > len(self.inputs):
                 raise InputError(f"{len(inputs)} inputs given, the model takes {len(self.inputs)}")
             inputs = dict(zip((value.name for value in self.inputs), inputs, strict=False))
-        return {name: _as_array(value) for name, value in inputs.items()}
+        return {name: as_array(value) for name, value in inputs.items()}
 
     def _constants_among(self, values: Mapping[str, HostArray]) -> dict[str, Array]:
         """Those given before, and those of the inputs that have to be constants: looked for once for equal shapes."""
@@ -154,7 +154,7 @@ class FrustumBackend(Backend):
         names = list(dict.fromkeys(filter(None, node.input)))
         if not isinstance(inputs, Mapping):
             inputs = dict(zip(names, inputs, strict=True))
-        values = {name: _as_array(value) for name, value in inputs.items()}
+        values = {name: as_array(value) for name, value in inputs.items()}
         model = _model_of(node, values, outputs_info, opset)
         found = cls._unchecked(model, **options).run(values)
         outputs = namedtupledict("Outputs", list(filter(None, node.output)))
@@ -214,11 +214,6 @@ def _static(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
         return None
     dims = value.type.tensor_type.shape.dim
     return tuple(d.dim_value for d in dims) if all(d.dim_value > 0 for d in dims) else None
-
-
-def _as_array(value: HostArray) -> HostArray:
-    """Numbers and numpy's scalars as arrays; sequences, maps and what is absent as they are."""
-    return np.asarray(value) if isinstance(value, np.generic | int | float | bool | str) else value
 
 
 def _is_numeric(array: Array) -> bool:

@@ -8,7 +8,6 @@ One file per family of operations, whose functions `nest.FORMS` knows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -33,7 +32,7 @@ from frustum.passes.analysis.layer.nest import (
     loops,
     refused,
 )
-from frustum.passes.analysis.module import element_bytes, element_of
+from frustum.passes.analysis.module import element_bytes, element_of, value_bytes
 
 __all__ = [
     "RANK",
@@ -108,4 +107,4 @@ def held_of(weights: SSAValue) -> tuple[int, int]:
     own = weights.owner.attributes.get(HELD_BYTES) if isinstance(weights.owner, g.WeightOp) else None
     if not isinstance(own, IntegerAttr):
         return 1, 1
-    return own.value.data, math.prod(g.shape_of(weights)) * element_bytes(weights)
+    return own.value.data, value_bytes(weights)

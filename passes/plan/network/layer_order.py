@@ -21,7 +21,7 @@ from frustum.dialects.module import PLACE
 from frustum.dialects.tile import AnyAxis, Axis, Whole
 from frustum.passes.analysis.foreign import is_read_by_others, others_in, sections_of
 from frustum.passes.analysis.layer import Layer, MapOperand, is_layer, is_work, layer_of
-from frustum.passes.analysis.module import element_bytes
+from frustum.passes.analysis.module import element_bytes, value_bytes
 from frustum.passes.analysis.unit_layers import same_form
 
 ROWS, COLUMNS = 2, 3
@@ -212,7 +212,7 @@ class _Reading:
     def __init__(self, ops: Sequence[Operation], layers: Sequence[Layer | None]):
         self.ops, self.layers = ops, layers
         self.numbers: dict[SSAValue, int] = {op.results[0]: i for i, op in enumerate(ops)}
-        self.maps = [Map(i, size_of(op.results[0]), i) for i, op in enumerate(ops)]
+        self.maps = [Map(i, value_bytes(op.results[0]), i) for i, op in enumerate(ops)]
 
     def order(self, outputs: Iterable[SSAValue]) -> LayerOrder:
         nodes = [self.node(i) for i in range(len(self.ops))]
@@ -226,7 +226,7 @@ class _Reading:
         root = g.root_of(value)
         if root not in self.numbers:
             number = self.numbers[root] = len(self.maps)
-            self.maps.append(Map(number, size_of(root), None, is_constant=isinstance(root.owner, g.WeightOp)))
+            self.maps.append(Map(number, value_bytes(root), None, is_constant=isinstance(root.owner, g.WeightOp)))
         return self.numbers[root]
 
     def node(self, i: int) -> LayerNode:
@@ -244,9 +244,9 @@ class _Reading:
                 reads.append(Read(self.map_of(value), False, dims, element_bytes(value), *whole))
             elif k == layer.weight:
                 held, of_raw = layer.held
-                weights += ceil_div(size_of(value) * held, of_raw)
+                weights += ceil_div(value_bytes(value) * held, of_raw)
             else:
-                vectors += size_of(value)
+                vectors += value_bytes(value)
         for read in reads:
             users = self.maps[read.map].users
             if not users or users[-1] != i:
@@ -277,10 +277,6 @@ def channels_of(operand: MapOperand, layer: Layer | None) -> tuple[int, int]:
         return 0, count
     first = max(0, axis.low)
     return first, max(first + 1, min(axis.low + axis.extent(layer.out_dims[1]), count))
-
-
-def size_of(value: SSAValue) -> int:
-    return math.prod(g.shape_of(value)) * element_bytes(value)
 
 
 def dims_of(value: SSAValue) -> Extents:
