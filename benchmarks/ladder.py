@@ -2,9 +2,9 @@
 
     python benchmarks/ladder.py [NETWORK ...] [--along sram cores]
 
-int8 networks (resnet18, mobilenetv1, vgg5, fsrcnn) run on `df`, the others (of the zoo, f16) on `edge`, with 13 sizes of
-SRAM from 128 KiB to 8 MiB, or with 1, 2, 4 and 16 cores.  Asked: cycles never rise by more than 1 % from one step to the
-next, and never above the least so far by more than that.
+int8 networks (resnet18, mobilenetv1, vgg5, fsrcnn) run on `df`, the others (of the zoo, f16) on `edge`, with 13 sizes
+of SRAM from 128 KiB to 8 MiB, or with 1, 2, 4 and 16 cores.  Asked: a step never takes 1 % more cycles than the
+least of the steps before.
 """
 
 from __future__ import annotations
