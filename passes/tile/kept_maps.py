@@ -154,7 +154,7 @@ class KeptMaps:
     def beside_others(self, concat: OpResult) -> dict[OpResult, Resident]:
         """The parts of a concatenation in SRAM, all in one box but for their channels: what units make of them, and
         what is read of them and of the whole."""
-        needs, parts, cuts = [], list(parts_of(concat)), []
+        needs, made, parts, cuts, clusters = [], [], list(parts_of(concat)), [], self.target.chip.clusters
         for whole in wholes_of(concat):
             dims = loops(shape_of(whole))
             readers = readers_of(whole, dims, contiguous(dims))
@@ -171,12 +171,10 @@ class KeptMaps:
             layer = cut.layers.layers[j]
             cuts.append((cut, j, layer.out_dims))
             needs += [self.need_of(reader, part) for reader in readers_of(part, layer.out_dims, layer.out_view)]
-            needs.append(made_of(cut.layers, cut.projection, j))
-        box = together(needs, cuts[0][2])
+            made.append(made_of(cut.layers, cut.projection, j, clusters))
+        box = together([*made, *needs], cuts[0][2], clusters)
         residents = [
-            resident_in(
-                cut.layers, cut.projection, j, replaced(box, 1, Interval(Affine(), dims[1])), self.target.chip.clusters
-            )
+            resident_in(cut.layers, cut.projection, j, replaced(box, 1, Interval(Affine(), dims[1])), clusters)
             for cut, j, dims in cuts
         ]
         return dict(zip(parts, settled(residents), strict=True))
@@ -189,7 +187,7 @@ class KeptMaps:
             if own.value in inside:
                 dims = own.dims
                 needs.append(in_map(over_all_passes(cut.projection.inputs[number], cut.projection.counts), dims))
-        return together(needs, dims)
+        return together(needs, dims, self.target.chip.clusters)
 
 
 # -------------------------------------------------------------------- concatenations in SRAM

@@ -74,10 +74,10 @@ def in_map(spans: Intervals, dims: Extents) -> Intervals:
     return tuple(map(trimmed, spans, dims))
 
 
-def together(boxes: Iterable[Intervals], dims: Extents) -> Intervals:
+def together(boxes: Iterable[Intervals], dims: Extents, clusters: int) -> Intervals:
     """All of some boxes of a map."""
     pairs = zip(zip(*boxes, strict=True), dims, strict=True)
-    return tuple(reduce(partial(joined, size=size), spans) for spans, size in pairs)
+    return tuple(reduce(partial(joined, size=size, clusters=clusters), spans) for spans, size in pairs)
 
 
 def trimmed(span: Interval, size: int) -> Interval:
@@ -88,13 +88,24 @@ def trimmed(span: Interval, size: int) -> Interval:
     return Interval(Affine(low), max(1, high - low))
 
 
-def joined(a: Interval, b: Interval, size: int) -> Interval:
-    """Both; the whole dimension where they do not lie alike on all clusters."""
-    if a.start.cluster != b.start.cluster:
+def joined(a: Interval, b: Interval, size: int, clusters: int) -> Interval:
+    """Both, in the steps of the first from cluster to cluster; the whole dimension where that is no less."""
+    step = a.start.cluster
+    if step == b.start.cluster:
+        low, high = min(a.start.base, b.start.base), max(a.end.base, b.end.base)
+    elif not step:
         return Interval(Affine(), size)
-    low = min(a.start.base, b.start.base)
-    high = max(a.end.base, b.end.base)
-    return trimmed(Interval(Affine(low, cluster=a.start.cluster), high - low), size)
+    else:  # of what moves otherwise only what is inside the map
+        ends = [(max(0, first), min(size, first + b.extent)) for first in at_clusters(b, clusters)]
+        inside = [(k, low, high) for k, (low, high) in enumerate(ends) if low < high]
+        low = min([a.start.base, *(first - step * k for k, first, _ in inside)])
+        high = max([a.end.base, *(end - step * k for k, _, end in inside)])
+    return trimmed(Interval(Affine(low, cluster=step), high - low), size)
+
+
+def at_clusters(span: Interval, clusters: int) -> list[int]:
+    """Where it starts on each cluster."""
+    return [span.start.base + k * span.start.cluster for k in range(clusters)]
 
 
 @dataclass(frozen=True)
@@ -206,7 +217,8 @@ def resident_of(
     unit: UnitLayers, projection: Projection, layer: int, needs: Sequence[Intervals], clusters: int
 ) -> Resident:
     """The box of a kept map on each cluster: what is made of it there and what all readers need there (`needs`)."""
-    box = together([made_of(unit, projection, layer), *needs], unit.layers[layer].out_dims)
+    made = made_of(unit, projection, layer, clusters)
+    box = together([made, *needs], unit.layers[layer].out_dims, clusters)
     kept = resident_in(unit, projection, layer, box, clusters)
     return settled([replace(kept, asked=asked_of(kept, needs))])[0]
 
@@ -217,18 +229,18 @@ def asked_of(kept: Resident, needs: Sequence[Intervals]) -> Intervals:
     if not needs:
         return kept.box
     asked = kept.box
-    for d, wanted in enumerate(together(needs, kept.dims)):
+    for d, wanted in enumerate(together(needs, kept.dims, kept.clusters)):
         if kept.part.start[d] == Affine() and kept.part.extent[d] >= kept.dims[d]:
             asked = replaced(asked, d, wanted)
     return asked
 
 
-def made_of(unit: UnitLayers, projection: Projection, layer: int) -> Intervals:
+def made_of(unit: UnitLayers, projection: Projection, layer: int, clusters: int) -> Intervals:
     """What is made or loaded in a map's buffer on each cluster: the map, and the parts of it if it is a
     concatenation."""
     members = (layer, *(m for m in unit.groups.get(layer, ()) if m != layer))
     made = [in_map(over_all_passes(projection.region_of(m), projection.counts), unit.dims_of(m)) for m in members]
-    return replaced(together(made, unit.layers[layer].out_dims), 1, made[0][1])
+    return replaced(together(made, unit.layers[layer].out_dims, clusters), 1, made[0][1])
 
 
 def resident_in(

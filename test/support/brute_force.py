@@ -17,7 +17,7 @@ from frustum.passes.analysis.project import Unprojectable, project
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.cost import CutUnit, chunk_bytes
 from frustum.passes.plan.model import MOST_RECOMPUTED
-from frustum.passes.plan.network.candidates import WHOLE, shares_of
+from frustum.passes.plan.network.kept import WHOLE, shares_of
 from frustum.passes.plan.network.layer_order import order_of, orders
 from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_IMAGES, BY_ROWS, Mode, shapes_of
 from frustum.passes.plan.unit import Budget, evaluate, plan_unit, residencies

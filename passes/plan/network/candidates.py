@@ -11,39 +11,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.target import Target
-from frustum.dialects.tile import Whole
 from frustum.passes.plan.cost import chunk_bytes, overlapped
 from frustum.passes.plan.model import MOST_KEPT, OVERLAPPED, PASS_CYCLES
 from frustum.passes.plan.network.groups import Boundary, Group, GroupsBefore, by_channels
-from frustum.passes.plan.network.layer_order import LayerOrder, Map
-from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_IMAGES, BY_ROWS, Ints, Mask
+from frustum.passes.plan.network.kept import (
+    NOTHING,
+    HeldShare,
+    KeptMap,
+    Resident,
+    forms_behind,
+    has_reader,
+    is_made_so,
+    is_read_so,
+    send_cycles,
+    shares_of,
+)
+from frustum.passes.plan.network.layer_order import LayerOrder
+from frustum.passes.plan.network.tile_shapes import Ints, Mask
 from frustum.passes.plan.unit import UnitPlan
 
 HUGE = 1 << 62
 CYCLE_BITS = 31
-WHOLE = -1
-
-
-class KeptMap(NamedTuple):
-    """A map that stays in SRAM, and the dimension of which each cluster holds its share; `WHOLE`: each holds all."""
-
-    map: int
-    dealt: int
-
-
-Resident = frozenset[KeptMap]
-NOTHING: Resident = frozenset()
-
-
-class HeldShare(NamedTuple):
-    """What each cluster holds of a map along the dimension that is dealt: its share and the borders around it."""
-
-    share: int
-    before: int
-    behind: int
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -116,6 +105,10 @@ class Setting:
     def shares(self) -> dict[KeptMap, HeldShare]:
         return shares_of(self.order, self.target.chip.clusters)
 
+    def send_cycles(self, kept: KeptMap) -> int:
+        """Cycles in which a cluster sends others what they hold of a map that stays, and do not make."""
+        return send_cycles(self.order, kept, self.shares[kept], self.target)
+
 
 class Costs(NamedTuple):
     """A group with some maps in SRAM, in each shape: what does not depend on the room that is left."""
@@ -162,19 +155,19 @@ class Candidates:
         self.known: dict[tuple[Resident, Resident, int], UnitChoice | None] = {}
         self.costs: dict[tuple[Resident, Resident], Costs | None] = {}
         self.masks: dict[tuple[Resident, bool], Mask | None] = {}
-        self.within_share: dict[KeptMap, Mask] = {}
+        self.within_share: dict[tuple[KeptMap, bool], Mask] = {}
 
     @cached_property
     def stays(self) -> list[Resident]:
         """The sets of maps that may stay behind the group."""
         setting, group = self.setting, self.group
         may_stay = [b.map for b in group.outputs if self.can_stay(b)][-MOST_KEPT:] if setting.keep else []
-        dealings = (WHOLE,) if setting.target.chip.clusters == 1 else (BY_ROWS, BY_COLUMNS, WHOLE)
-        if (group.shapes.dealt == BY_IMAGES).any():
-            dealings = (BY_IMAGES, *dealings)
+        order, shapes, clusters = setting.order, group.shapes, setting.target.chip.clusters
+        forms = list(forms_behind(shapes, clusters))
         few = [some for r in range(1, len(may_stay) + 1) for some in itertools.combinations(may_stay, r)]
-        stays = [NOTHING, *(frozenset(KeptMap(m, d) for m in chosen) for d in dealings for chosen in few)]
-        return [stay for stay in stays if self.allowed(stay, are_made=True) is not None]
+        sets = (frozenset(KeptMap(m, form) for m in chosen) for form in forms for chosen in few)
+        read = (stay for stay in sets if all(has_reader(order, kept, group.stop) for kept in stay))
+        return [stay for stay in (NOTHING, *read) if self.allowed(stay, are_made=True) is not None]
 
     def can_stay(self, output: Boundary) -> bool:
         """Somebody behind the group reads it as it was made."""
@@ -188,36 +181,26 @@ class Candidates:
         key = stay, are_made
         if key not in self.masks:
             fits = np.ones(len(self.index), np.bool_)
-            several = are_made and self.setting.target.chip.clusters > 1
             boundaries = {b.map: b for b in (self.group.outputs if are_made else self.group.inputs)}
             for kept in stay:
-                if kept.map in boundaries and kept.dealt != WHOLE:
-                    fits = fits & self.within(boundaries[kept.map], kept)
-                elif kept.map in boundaries and several:
-                    fits = fits & self.is_once
+                if kept.map in boundaries and self.setting.target.chip.clusters > 1:
+                    fits = fits & self.within(boundaries[kept.map], kept, are_made=are_made)
             self.masks[key] = fits if fits.any() else None
         return self.masks[key]
 
-    @cached_property
-    def is_once(self) -> Mask:
-        """A cluster's rows or columns are made in one pass, so that it can send them to the others."""
-        dealt = self.group.shapes.dealt[self.index]
-        return ((dealt != BY_ROWS) | (self.rows == 1)) & ((dealt != BY_COLUMNS) | (self.columns == 1))
-
-    def within(self, b: Boundary, kept: KeptMap) -> Mask:
-        """A cluster's box of a map in each shape lies in what it holds of it."""
-        if kept not in self.within_share:
-            held, shapes = self.setting.shares.get(kept), self.group.shapes
-            if held is None:
-                fits = np.zeros(len(shapes.dealt), np.bool_)
-            elif kept.dealt == BY_IMAGES:
-                fits = (shapes.dealt == BY_IMAGES) & (shapes.images * shapes.counts[0] == held.share)
+    def within(self, b: Boundary, kept: KeptMap, *, are_made: bool) -> Mask:
+        """Where a cluster makes, or needs, no more of a map than it holds of it."""
+        key = kept, are_made
+        if key not in self.within_share:
+            setting, shapes = self.setting, self.group.shapes
+            held, clusters = setting.shares.get(kept), setting.target.chip.clusters
+            if are_made:
+                fits = is_made_so(b, kept, held, shapes)
             else:
-                start, step, extent = b.rows if kept.dealt == BY_ROWS else b.columns
-                fits = (shapes.dealt == kept.dealt) & (shapes.counts[kept.dealt - 1] == 1) & (step == held.share)
-                fits &= (start >= -held.before) & (start + extent <= held.share + held.behind)
-            self.within_share[kept] = fits[self.index]
-        return self.within_share[kept]
+                size = setting.order.layer(kept.map).out_dims[kept.dimension or 0]
+                fits = is_read_so(b, kept, held, shapes, size, clusters)
+            self.within_share[key] = fits[self.index]
+        return self.within_share[key]
 
     def best(self, resident: Resident, stay: Resident, free_bytes: int) -> UnitChoice | None:
         """The cheapest shape when so many bytes are left beside all resident maps."""
@@ -306,7 +289,7 @@ class Candidates:
         stored_too = sum(maps[number].bytes for number in staying if maps[number].needs_dram)
         moved = sum((b.moved for b in through), zero + (self.least + stored_too))
         crossing = [((b.moved + b.short) // rate, passes * b.spare) for b in through]
-        sends = sum((self.send_cycles(kept) for kept in stay), zero)
+        sends = sum(self.setting.send_cycles(kept) for kept in stay)
         innermost = np.maximum(self.images, np.where(self.columns > 1, self.columns, self.rows))
         runs = np.where(self.is_roll, late + self.behind, innermost)
         bus = passes * self.held_weights // self.setting.target.cluster.bus.bytes_per_cycle
@@ -314,49 +297,3 @@ class Candidates:
             sum((b.buffer for b in through), self.fixed), moved, passes, np.maximum(passes * self.work, bus) + sends,
             np.maximum(self.spent, bus) + sends, crossing, runs, sum((b.short for b in through), zero), valid & also,
         )  # fmt: skip
-
-    def send_cycles(self, kept: KeptMap) -> int:
-        """Cycles in which a cluster sends others what they hold of a map that stays, and do not make."""
-        chip, order = self.setting.target.chip, self.setting.order
-        size_bytes = order.maps[kept.map].bytes
-        if kept.dealt == WHOLE:
-            sent_bytes = size_bytes * (chip.clusters - 1) // chip.clusters
-        else:
-            held = self.setting.shares[kept]
-            sent_bytes = size_bytes * (held.before + held.behind) // order.layer(kept.map).out_dims[kept.dealt]
-        return sent_bytes // (1 if chip.cluster.cdma is None else chip.cluster.cdma.bytes_per_cycle)
-
-
-def shares_of(order: LayerOrder, clusters: int) -> dict[KeptMap, HeldShare]:
-    """What each cluster holds of every map that may stay: all of it, its images, or its share of rows or columns with
-    the borders that single layers need of it."""
-    found = {}
-    for map_ in order.maps[: len(order.nodes)]:
-        layer, number = order.nodes[map_.number].layer, map_.number
-        if layer is None:
-            continue
-        found[KeptMap(number, WHOLE)] = HeldShare(0, 0, 0, aligned(map_.bytes))
-        for d in (BY_ROWS, BY_COLUMNS, BY_IMAGES) if clusters > 1 else ():
-            size = layer.out_dims[d]
-            share = ceil_div(size, clusters)
-            before, behind = borders_of(order, map_, d, share, clusters) if d != BY_IMAGES else (0, 0)
-            held = map_.bytes // size * min(size, share + before + behind)
-            if d != BY_IMAGES or size > 1:
-                found[KeptMap(number, d)] = HeldShare(share, before, behind, aligned(held))
-    return found
-
-
-def borders_of(order: LayerOrder, map_: Map, d: int, share: int, clusters: int) -> tuple[int, int]:
-    """Positions before and behind its share that layers need which are shared out in the same way."""
-    before = behind = 0
-    for k in map_.users:
-        node = order.nodes[k]
-        for read in node.reads:
-            axis = read.rows if d == BY_ROWS else read.columns
-            if read.map != map_.number or node.layer is None or isinstance(axis, Whole) or not read.joins:
-                continue
-            own = ceil_div(node.layer.out_dims[d], clusters)
-            if own * axis.num == share * axis.den:
-                before = max(before, -axis.low)
-                behind = max(behind, (own - 1) * axis.num // axis.den + 1 + axis.reach + axis.low - share)
-    return before, behind

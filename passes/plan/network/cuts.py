@@ -19,8 +19,9 @@ from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import tile_counts
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.model import MOST_BANNED, MOST_STATES, OVERLAPPED
-from frustum.passes.plan.network.candidates import HUGE, NOTHING, Candidates, Resident, Setting, UnitChoice
+from frustum.passes.plan.network.candidates import HUGE, Candidates, Setting, UnitChoice
 from frustum.passes.plan.network.groups import Group
+from frustum.passes.plan.network.kept import NOTHING, Resident
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 

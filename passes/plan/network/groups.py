@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.extents import aligned, ceil_div
+from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.plan.layer_work import passes_of
 from frustum.passes.plan.model import LAYER_CYCLES, MOST_RECOMPUTED, PIECE_SHARE
-from frustum.passes.plan.network.layer_order import LayerOrder, Read
+from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
 from frustum.passes.plan.network.needs import FAR, GroupLayer, GroupNeeds, Intervals, MapNeed
-from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints, Mask, TileShapes
+from frustum.passes.plan.network.tile_shapes import BY_CHANNELS, BY_COLUMNS, BY_ROWS, Ints, Mask, TileShapes
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Boundary:
     """Cycles of a pass in which its only copy may be loaded or stored: behind its last reader, before its maker."""
     short: Ints
     """Bytes that the DRAM port is busy with beyond those that it moves: of rows shorter than a whole run."""
+    by_channel: bool = False
+    """Each cluster needs of it the channels that it makes, where it makes a share of the channels."""
 
     def of(self, index: NDArray[np.intp]) -> Boundary:
         """In these shapes only, but for `rows` and `columns`."""
@@ -400,28 +402,38 @@ def product_of(layer: Layer) -> tuple[int, int, int]:
 
 
 def by_channels(order: LayerOrder, target: Target, stop: int, borders: str = "auto") -> Group | None:
-    """The last layer before `stop` alone, its output channels dealt to the clusters, each of which reads all that the
-    layer reads (some images, or some rows of one at a time); None where it cannot be."""
+    """The last layer before `stop` alone, its output channels dealt to the clusters: each reads all that a product
+    reads (some images, or some rows of one at a time), of other maps its own channels; None where it cannot be."""
     node, clusters = order.nodes[stop - 1], target.chip.clusters
-    layer, numbers = node.layer, [read.map for read in node.reads]
-    if layer is None or clusters == 1 or not layer.is_matrix or product_of(layer)[0] != 1 or node.batched_weights:
+    if clusters == 1 or not may_deal_channels(order, node, clusters):
         return None
-    images, channels, height, width = layer.out_dims
-    if channels < clusters or len(set(numbers)) < len(numbers):
-        return None
-    share = ceil_div(channels, clusters)
-    first, *others = node.reads
-    parts = [replace(r, dims=(r.dims[0], min(share, r.dims[1]), *r.dims[2:])) for r in others]
-    part = replace(node, layer=replace(layer, out_dims=(images, share, height, width)), reads=(first, *parts))
+    layer, share = order.layer(stop - 1), ceil_div(order.layer(stop - 1).out_dims[1], clusters)
+    images, _, height, width = layer.out_dims
+    reads = (
+        replace(r, dims=replaced(r.dims, 1, share), channels=(0, share)) if r.by_channel else r for r in node.reads
+    )
+    part = replace(node, layer=replace(layer, out_dims=(images, share, height, width)), reads=tuple(reads))
     alone = copy(order)
     alone.nodes = [*order.nodes[: stop - 1], part]
     group = next(GroupsBefore(alone, target, stop, borders, clusters=1).within(FAR), None)
     if group is None:
         return None
-    whole = {read.map: read.bytes for read in others}
+    own = {read.map: read.dims[1] for read in node.reads if read.by_channel}
     inputs = [
-        replace(b, moved=np.full_like(b.moved, whole[b.map])) if b.map in whole else b for b in group.inputs
+        replace(b, moved=b.moved // share * own[b.map], by_channel=True) if b.map in own else b for b in group.inputs
     ]
-    shapes = replace(group.shapes, dealt=np.ones_like(group.shapes.dealt))
-    weights = (aligned(ceil_div(node.weight_bytes, clusters)),)
+    shapes = replace(group.shapes, dealt=np.full_like(group.shapes.dealt, BY_CHANNELS))
+    weights = (aligned(ceil_div(node.weight_bytes, clusters)),) if node.weight_bytes else ()
     return replace(group, shapes=shapes, inputs=inputs, weights=weights, shares=clusters)
+
+
+def may_deal_channels(order: LayerOrder, node: LayerNode, clusters: int) -> bool:
+    """A product, or a layer of which each channel of the result needs that channel of every map alone."""
+    layer, numbers = node.layer, [read.map for read in node.reads]
+    if layer is None or node.is_concat or node.batched_weights or layer.out_dims[1] < clusters or 1 in layer.axes_all:
+        return False
+    if len(set(numbers)) < len(numbers) or any(order.maps[m].is_constant for m in numbers):
+        return False
+    if layer.is_matrix:
+        return product_of(layer)[0] == 1 and all(r.by_channel for r in node.reads[1:])
+    return bool(node.reads) and all(r.by_channel for r in node.reads)

@@ -48,6 +48,8 @@ class Read:
     """[first, stop) of those that are needed to make all of the result; (0, 0): all."""
     by_image: bool = False
     """Image i of the result needs image i of the map, or the map is one for all images."""
+    by_channel: bool = False
+    """Channel i of the result needs channel i of the map."""
 
     @property
     def bytes(self) -> int:
@@ -267,7 +269,9 @@ class _Reading:
         rows, columns = operand.access[ROWS], operand.access[COLUMNS]
         by_image = operand.access[0] == Axis() or dims[0] == 1
         channels = channels_of(operand, self.layers[i])
-        return Read(number, joins, dims, operand.element_bytes, rows, columns, channels, by_image)
+        own = self.layers[i]
+        by_channel = own is not None and operand.access[1] == Axis() and dims[1] == own.out_dims[1]
+        return Read(number, joins, dims, operand.element_bytes, rows, columns, channels, by_image, by_channel)
 
 
 def channels_of(operand: MapOperand, layer: Layer | None) -> tuple[int, int]:

@@ -17,9 +17,10 @@ from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_layer
 from frustum.passes.analysis.unit_layers import UnitLayers, layers_of, unit_layers
 from frustum.passes.plan import model
-from frustum.passes.plan.network.candidates import HUGE, NOTHING, Candidates, Resident, Setting, UnitChoice
+from frustum.passes.plan.network.candidates import HUGE, Candidates, Setting, UnitChoice
 from frustum.passes.plan.network.cuts import CutSearch, Solution
 from frustum.passes.plan.network.groups import Group
+from frustum.passes.plan.network.kept import NOTHING, Resident
 from frustum.passes.plan.network.layer_order import LayerOrder, order_of, orders, outputs_of_section
 from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit
 

@@ -22,7 +22,7 @@ from frustum.passes.plan.pieces import halves
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-BY_IMAGES, BY_ROWS, BY_COLUMNS = 0, 2, 3
+BY_IMAGES, BY_CHANNELS, BY_ROWS, BY_COLUMNS = 0, 1, 2, 3
 """The dimension that is dealt to the clusters."""
 SMALL_HEIGHTS = (1, 2, 4, 8)
 """Rows of a tile that are tried beside the halves of the map's height."""

@@ -1,0 +1,214 @@
+# Tests: test/passes/plan/network/test_kept.py
+"""Maps that stay in SRAM between units: what of each every cluster holds, who can make and read it so, and how long it
+takes to send what others make.
+
+Source: docs/techniques/frustum.md, "Borders"; the boxes are those of `tile/resident.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from frustum.dialects.extents import aligned, ceil_div
+from frustum.dialects.target import Target
+from frustum.dialects.tile import Axis, Whole
+from frustum.passes.plan.network.groups import Boundary
+from frustum.passes.plan.network.layer_order import LayerOrder, Map
+from frustum.passes.plan.network.tile_shapes import (
+    BY_CHANNELS,
+    BY_COLUMNS,
+    BY_IMAGES,
+    BY_ROWS,
+    Mask,
+    TileShapes,
+)
+
+WHOLE = -1
+
+
+class KeptMap(NamedTuple):
+    """A map that stays in SRAM and how: `dealt` is the dimension of which each cluster holds its share; `WHOLE`: each
+    holds all; less (`in_place`): each has room for all, and in it its share of a dimension along which it was not made.
+    """
+
+    map: int
+    dealt: int
+
+    @property
+    def dimension(self) -> int | None:
+        """Of which each cluster has its share; None where it has all."""
+        return self.dealt if self.dealt >= 0 else None if self.dealt == WHOLE else WHOLE - 1 - self.dealt
+
+    @property
+    def is_in_place(self) -> bool:
+        """There is room for all of it in each cluster."""
+        return self.dealt < 0
+
+
+def in_place(dimension: int) -> int:
+    """The form of maps with room for all in each cluster, which has its share along a dimension."""
+    return WHOLE - 1 - dimension
+
+
+Resident = frozenset[KeptMap]
+NOTHING: Resident = frozenset()
+
+
+class HeldShare(NamedTuple):
+    """What each cluster holds of a map along the dimension that is dealt: its share and the borders around it."""
+
+    share: int
+    before: int
+    behind: int
+    bytes: int
+
+
+def shares_of(order: LayerOrder, clusters: int) -> dict[KeptMap, HeldShare]:
+    """What each cluster holds of every map that may stay: all of it, its images, its channels, or its share of rows or
+    columns with the borders that single layers need of it."""
+    found = {}
+    for map_ in order.maps[: len(order.nodes)]:
+        layer, number = order.nodes[map_.number].layer, map_.number
+        if layer is None:
+            continue
+        found[KeptMap(number, WHOLE)] = HeldShare(0, 0, 0, aligned(map_.bytes))
+        if clusters == 1:
+            continue
+        for d in (BY_ROWS, BY_COLUMNS, BY_IMAGES, BY_CHANNELS):
+            size = layer.out_dims[d]
+            share = ceil_div(size, clusters)
+            before, behind = borders_of(order, map_, d, share, clusters) if d >= BY_ROWS else (0, 0)
+            held = map_.bytes // size * min(size, share + before + behind)
+            if d >= BY_ROWS or size > 1:
+                found[KeptMap(number, d)] = HeldShare(share, before, behind, aligned(held))
+                found[KeptMap(number, in_place(d))] = HeldShare(share, before, behind, aligned(map_.bytes))
+    return found
+
+
+def borders_of(order: LayerOrder, map_: Map, d: int, share: int, clusters: int) -> tuple[int, int]:
+    """Positions before and behind its share that layers need which are shared out along the same dimension."""
+    before = behind = 0
+    size = order.layer(map_.number).out_dims[d]
+    for k in map_.users:
+        node = order.nodes[k]
+        for read in node.reads:
+            axis = read.rows if d == BY_ROWS else read.columns
+            if read.map != map_.number or node.layer is None or isinstance(axis, Whole) or not read.joins:
+                continue
+            own = ceil_div(node.layer.out_dims[d], clusters)
+            if own * axis.num == share * axis.den:
+                before = max(before, -axis.low)
+                behind = max(behind, own_extent(axis, own) + axis.low - share)
+                continue
+            for cluster in range(clusters):
+                start = own * cluster * axis.num // axis.den + axis.low
+                first, end = max(0, start), min(size, start + own_extent(axis, own))
+                if first < end:
+                    before = max(before, share * cluster - first)
+                    behind = max(behind, end - share * (cluster + 1))
+    return before, behind
+
+
+def own_extent(axis: Axis, extent: int) -> int:
+    """Positions that so many of a result need."""
+    return (extent - 1) * axis.num // axis.den + 1 + axis.reach
+
+
+# ---------------------------------------------------------------- who makes and reads it
+
+
+def forms_behind(shapes: TileShapes, clusters: int) -> Iterator[int]:
+    """How maps may stay behind a group with these shapes."""
+    if clusters == 1:
+        yield WHOLE
+        return
+    by_channels = bool((shapes.dealt == BY_CHANNELS).any())
+    if (shapes.dealt == BY_IMAGES).any():
+        yield BY_IMAGES
+    if by_channels:
+        yield from (BY_CHANNELS, in_place(BY_ROWS), in_place(BY_COLUMNS))
+    else:
+        yield from (BY_ROWS, BY_COLUMNS)
+    yield WHOLE
+    if not by_channels:
+        yield in_place(BY_CHANNELS)
+
+
+def has_reader(order: LayerOrder, kept: KeptMap, stop: int) -> bool:
+    """Some layer from `stop` on may read a map that stays so."""
+    if kept.dimension != BY_CHANNELS:
+        return True
+    readers = (k for k in order.maps[kept.map].users if k >= stop)
+    return any(read.map == kept.map and read.by_channel for k in readers for read in order.nodes[k].reads)
+
+
+def is_made_so(b: Boundary, kept: KeptMap, held: HeldShare | None, shapes: TileShapes) -> Mask:
+    """In which shapes a cluster makes no more of a map than it holds, and once, so that it can send the others theirs;
+    `held`: None where it cannot stay so."""
+    counts = shapes.counts
+    is_once = ((shapes.dealt != BY_ROWS) | (counts[1] == 1)) & ((shapes.dealt != BY_COLUMNS) | (counts[2] == 1))
+    if held is None:
+        return np.zeros(len(shapes.dealt), np.bool_)
+    if kept.is_in_place:
+        return is_once & (shapes.dealt != kept.dimension)
+    fits = shapes.dealt == kept.dealt
+    if kept.dealt == BY_IMAGES:
+        return fits & (shapes.images * counts[0] == held.share)
+    if kept.dealt == BY_CHANNELS:
+        return fits
+    start, step, extent = b.rows if kept.dealt == BY_ROWS else b.columns
+    fits &= is_once & (step == held.share)
+    return fits & (start >= -held.before) & (start + extent <= held.share + held.behind)
+
+
+def is_read_so(
+    b: Boundary, kept: KeptMap, held: HeldShare | None, shapes: TileShapes, size: int, clusters: int
+) -> Mask:
+    """In which shapes a cluster needs no more than it has of a map with `size` positions along the dimension."""
+    d = kept.dimension
+    if held is None:
+        return np.zeros(len(shapes.dealt), np.bool_)
+    if d is None:
+        return np.ones(len(shapes.dealt), np.bool_)
+    fits = shapes.dealt == d
+    if d == BY_IMAGES:
+        return fits & (shapes.images * shapes.counts[0] == held.share)
+    if d == BY_CHANNELS:
+        return fits & b.by_channel
+    start, step, extent = b.rows if d == BY_ROWS else b.columns
+    fits &= shapes.counts[d - 1] == 1
+    for cluster in range(clusters):
+        low = np.maximum(start + cluster * step, 0)
+        high = np.minimum(start + cluster * step + extent, size)
+        own = cluster * held.share
+        fits &= (low >= high) | ((low >= own - held.before) & (high <= own + held.share + held.behind))
+    return fits
+
+
+# ---------------------------------------------------------------- what is sent
+
+
+def send_cycles(order: LayerOrder, kept: KeptMap, held: HeldShare, target: Target) -> int:
+    """Cycles in which a cluster sends others what they hold of a map that stays, and do not make."""
+    clusters, cdma = target.chip.clusters, target.chip.cluster.cdma
+    if clusters == 1 or cdma is None:
+        return 0
+    size_bytes, d = order.maps[kept.map].bytes, kept.dimension
+    others = clusters - 1
+    if d is None:
+        sent_bytes = size_bytes * others // clusters
+    elif kept.is_in_place:
+        share = held.share + held.before + held.behind
+        sent_bytes = size_bytes * others * share // (clusters * clusters * held.share)
+    elif d in (BY_IMAGES, BY_CHANNELS):
+        return 0
+    else:
+        sent_bytes = size_bytes * (held.before + held.behind) // order.layer(kept.map).out_dims[d]
+        others = min(others, (held.before > 0) + (held.behind > 0))
+    latency = 2 * target.cluster.sram.latency_cycles
+    return sent_bytes // cdma.bytes_per_cycle + latency * (others > 0)
+
+
