@@ -81,7 +81,7 @@ MOST_STATES = 48
 MOST_KEPT = 3
 # States and layers of a group: of the search that finds an order and a bound, of large networks, of very large ones.
 # No measurement of single ones is recorded; `benchmarks/README.md` has the seconds that planning takes with them.
-QUICK_STATES, QUICK_LENGTH = 2, 12
+QUICK_STATES, QUICK_LENGTH = 6, 12
 MANY_STATES, MANY_LENGTH = 12, 48
 LARGE_STATES, LARGE_LENGTH = 4, 24
 # Times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for; enough where

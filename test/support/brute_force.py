@@ -12,14 +12,22 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from frustum.dialects.tile import Axis
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable, project
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.cost import CutUnit, chunk_bytes
 from frustum.passes.plan.model import MOST_RECOMPUTED
-from frustum.passes.plan.network.kept import WHOLE, shares_of
+from frustum.passes.plan.network.kept import WHOLE, KeptMap, in_place, shares_of
 from frustum.passes.plan.network.layer_order import order_of, orders
-from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_IMAGES, BY_ROWS, Mode, shapes_of
+from frustum.passes.plan.network.tile_shapes import (
+    BY_CHANNELS,
+    BY_COLUMNS,
+    BY_IMAGES,
+    BY_ROWS,
+    Mode,
+    shapes_of,
+)
 from frustum.passes.plan.unit import Budget, evaluate, plan_unit, residencies
 from frustum.runtime.reference.graph import network_of
 
@@ -104,11 +112,15 @@ class Interval:
                 yield Partition(tuple(int(x) for x in tile), 1, int(shapes.depth[k]), kind), True
 
     def may_share_channels(self, layer, clusters):
-        numbers = [r.map for r in self.nodes[0].reads]
-        return (
-            layer.is_matrix and layer.kind.groups == 1 and layer.out_dims[1] >= clusters
-            and len(set(numbers)) == len(numbers)
-        )  # fmt: skip
+        reads, maps = self.nodes[0].reads, self.brute.order.maps
+        numbers = [r.map for r in reads]
+        if len(set(numbers)) < len(numbers) or layer.out_dims[1] < clusters or 1 in layer.axes_all:
+            return False
+        if layer.kind.is_place or any(maps[m].is_constant for m in numbers):
+            return False
+        if layer.is_matrix:
+            return layer.kind.groups == 1
+        return all(m.access[1] == Axis() and m.dims[1] == layer.out_dims[1] for m in layer.maps)
 
     @cached_property
     def is_by_image(self):
@@ -266,7 +278,8 @@ class Brute:
         parts = {r.map for n in nodes[first:stop] if n.is_concat for r in n.reads}
         may = [k for k in range(first, stop) if self.leaves(k, stop) and k not in parts]
         may = [k for k in may if self.is_read_behind(k, stop)]
-        forms = (WHOLE,) if self.clusters == 1 else (WHOLE, BY_IMAGES, BY_ROWS, BY_COLUMNS)
+        dealt = (BY_IMAGES, BY_CHANNELS, BY_ROWS, BY_COLUMNS)
+        forms = (WHOLE,) if self.clusters == 1 else (WHOLE, *dealt, *map(in_place, dealt))
         for size in range(1, len(may) + 1):
             for chosen in itertools.combinations(may, size):
                 for form in forms:
@@ -340,8 +353,10 @@ class Brute:
                     return False
         for number, form in stay:
             dealt = projection.counts[partition.clusters] if partition.clusters in (2, 3) else 1
-            if form == WHOLE and dealt > 1:
+            if form < 0 and (dealt > 1 or KeptMap(number, form).dimension == partition.clusters):
                 return False
+            if form < 0:
+                continue  # it has room for all
             layer = number - interval.first
             for member in interval.unit.groups.get(layer, (layer,)):
                 if not self.is_within(projection, projection.region_of(member), number, form):
@@ -350,9 +365,9 @@ class Brute:
 
     def is_within(self, projection, region, number, form):
         """All boxes of a map on each cluster lie in its share, with the borders it holds."""
-        if form == WHOLE:
+        d, box = KeptMap(number, form).dimension, self.held[number, form]
+        if d is None:
             return True
-        d, box = form, self.held[number, form]
         size = self.order.nodes[number].layer.out_dims[d]
         for cluster in range(self.clusters):
             low, high = cluster * box.share - box.before, (cluster + 1) * box.share + box.behind

@@ -327,6 +327,43 @@ def test_all_clusters_get_all_channels_after_a_split_along_them():
     same_outputs(module, inputs, lowered)
 
 
+def test_rows_that_are_dealt_anew_are_sent_as_far_as_they_are_read():
+    """13 of 27 rows: clusters make 7 each and read 9 from row 8 k on."""
+    net = Net()
+    x = net.conv(net.input(1, 2, 27, 27), 4)
+    module, inputs = net.module(net.layer(graph.PoolOp("max", x, kernel=(3, 3), strides=(2, 2))))
+    made, read = Partition((1, 4, 7, 27), 2, 1), Partition((1, 4, 4, 13), 2, 1)
+    lowered = placed(as_units(module, "default", [Group((0,), made, (0,)), Group((1,), read)]))
+    row = 4 * 27
+    assert sent_by(lowered) == {(1, 0): 4 * row, (2, 1): 4 * row, (3, 2): 4 * row}
+    kept = only(lowered, tile.UnitOp)[0].results[0].type.data
+    assert kept.extents == (1, 4, 11, 27)
+    same_outputs(module, inputs, lowered)
+
+
+@pytest.mark.parametrize("channels", [8, 6])
+def test_channels_stay_where_they_are_made(channels):
+    """A global average of a map whose channels are dealt."""
+    net = Net()
+    x = net.conv(net.input(1, 4, 8, 8), channels)
+    module, inputs = net.module(net.layer(graph.PoolOp("avg", x, kernel=(8, 8))))
+    first, second = Partition((1, 2, 8, 8), 1, 1), Partition((1, 2, 1, 1), 1, 1)
+    lowered = placed(as_units(module, "default", [Group((0,), first, (0,)), Group((1,), second)]))
+    assert not sent_by(lowered)
+    assert only(lowered, tile.UnitOp)[0].results[0].type.data.extents == (1, 2, 8, 8)
+    same_outputs(module, inputs, lowered)
+
+
+def test_rows_go_to_clusters_by_channels():
+    net = Net()
+    x = net.conv(net.input(1, 4, 8, 8), 8)
+    module, inputs = net.module(net.layer(graph.PoolOp("avg", x, kernel=(8, 8))))
+    rows, channels = Partition((1, 8, 2, 8), 2, 1), Partition((1, 2, 1, 1), 1, 1)
+    lowered = placed(as_units(module, "default", [Group((0,), rows, (0,)), Group((1,), channels)]))
+    assert sent_by(lowered) == {(a, b): 2 * 2 * 8 for a in range(4) for b in range(4) if a != b}
+    same_outputs(module, inputs, lowered)
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_send_that_is_missing_is_found(number):
     columns = Partition((1, 8, 16, 4), 3, 1)

@@ -1,0 +1,83 @@
+"""Maps that stay in SRAM between units: what clusters hold of them, and what it takes to send the rest."""
+
+from __future__ import annotations
+
+import pytest
+from networks import Net
+
+from frustum.backend import targets
+from frustum.dialects import graph
+from frustum.passes.plan.network.candidates import Setting
+from frustum.passes.plan.network.cuts import CutSearch
+from frustum.passes.plan.network.kept import WHOLE, KeptMap, in_place, send_cycles, shares_of
+from frustum.passes.plan.network.layer_order import ops_of_section, order_of
+from frustum.passes.plan.network.tile_shapes import BY_CHANNELS, BY_COLUMNS, BY_ROWS
+from frustum.runtime.reference.graph import network_of
+
+DEFAULT = targets.load("default")
+CLUSTERS = DEFAULT.chip.clusters
+LATENCY = 2 * DEFAULT.cluster.sram.latency_cycles
+
+
+def listed(module):
+    network = network_of(module)
+    return order_of(ops_of_section(network), network.terminator.values)
+
+
+def pooled(size, strides=(2, 2), kernel=(3, 3)):
+    """A convolution and a pooling of its map."""
+    net = Net()
+    x = net.conv(net.input(1, 4, size, size), 64)
+    return listed(net.module(net.layer(graph.PoolOp("max", x, kernel=kernel, strides=strides)))[0])
+
+
+def test_forms_say_their_dimension():
+    assert KeptMap(0, WHOLE).dimension is None
+    assert [KeptMap(0, in_place(d)).dimension for d in range(4)] == [0, 1, 2, 3]
+    assert KeptMap(0, BY_ROWS).dimension == BY_ROWS
+    assert KeptMap(0, in_place(BY_ROWS)).is_in_place
+    assert not KeptMap(0, BY_CHANNELS).is_in_place
+
+
+@pytest.mark.parametrize("size", [16, 17, 27, 33])
+def test_borders_are_what_readers_need_in_their_own_steps(size):
+    held, own = shares_of(pooled(size), CLUSTERS)[KeptMap(0, BY_ROWS)], -(-size // CLUSTERS)
+    step = 2 * -(-((size - 3) // 2 + 1) // CLUSTERS)
+    assert held.share == own
+    for k in range(CLUSTERS):
+        first, end = step * k, min(size, step * (k + 1) + 1)
+        assert first >= end or first >= own * k - held.before
+        assert first >= end or end <= own * (k + 1) + held.behind
+
+
+def test_rows_that_are_read_in_other_steps_are_held_where_they_are_read():
+    """7 of 27 rows, of which 9 are read from row 8 k on."""
+    assert shares_of(pooled(27), CLUSTERS)[KeptMap(0, BY_ROWS)][:3] == (7, 0, 4)
+
+
+def test_what_is_sent_takes_the_time_of_its_bytes():
+    order = pooled(64, (1, 1))
+    shares, size = shares_of(order, CLUSTERS), 64 * 64 * 64 * 4
+    rate = DEFAULT.chip.cluster.cdma.bytes_per_cycle
+
+    def sent(form):
+        kept = KeptMap(0, form)
+        return send_cycles(order, kept, shares[kept], DEFAULT)
+
+    assert sent(WHOLE) == size * 3 // 4 // rate + LATENCY
+    assert sent(BY_CHANNELS) == 0
+    assert sent(BY_ROWS) == sent(BY_COLUMNS) == size * 2 // 64 // rate + LATENCY
+    # of its quarter each sends a quarter, and two rows more, to each of three others
+    assert sent(in_place(BY_ROWS)) == size * 3 * 18 // (16 * 16) // rate + LATENCY
+    assert sent(in_place(BY_CHANNELS)) == size * 3 // 16 // rate + LATENCY
+
+
+def test_an_average_reads_the_channels_that_its_cluster_has():
+    """Much is made of few positions: the last convolution is dealt by channels, and nobody sends its map."""
+    net = Net()
+    x = net.conv(net.input(1, 512, 7, 7), 1024)
+    module, _ = net.module(net.layer(graph.PoolOp("avg", x, kernel=(7, 7))))
+    setting = Setting(listed(module), DEFAULT, DEFAULT.cluster.sram.capacity_bytes)
+    choices = CutSearch(setting).solve().choices
+    assert [set(choice.kept) for choice in choices] == [{KeptMap(0, BY_CHANNELS)}, set()]
+    assert all(choice.by_channels for choice in choices)
