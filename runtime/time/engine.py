@@ -85,6 +85,8 @@ class Times:
     start: Integers  # per operation: its engine was free and its waits held
     end: Integers  # per operation: its engine was free again
     completion: Integers  # per operation: its effect was there
+    order: Integers  # per operation: a number greater than those of all that it waited for; 0: a barrier
+    waited: Integers  # per operation, 2: cycles of a transfer's wait for the port of its source, of its destination
     busy: Integers  # per engine
     stalled: Integers  # per engine: it had an operation that had to wait for events, ports or completions
     port_busy: Integers  # per port
@@ -132,6 +134,8 @@ def simulate(ops: Operations, *, compiled: bool = True) -> Times:
         start=times[:, event_loop.START],
         end=times[:, event_loop.STOP],
         completion=times[:, event_loop.COMPLETION],
+        order=times[:, event_loop.ORDER],
+        waited=times[:, event_loop.WAITED :],
         busy=engines[:, event_loop.BUSY_CYCLES],
         stalled=engines[:, event_loop.STALLED_CYCLES],
         port_busy=tables.ports[:, event_loop.PORT_CYCLES],
@@ -141,7 +145,7 @@ def simulate(ops: Operations, *, compiled: bool = True) -> Times:
 
 def _tables(ops: Operations) -> "LoopState":
     """The arguments of the event loop before the first event."""
-    from frustum.runtime.time.event_loop import NEVER, LoopState
+    from frustum.runtime.time.event_loop import NEVER, WAITED, LoopState
 
     cost, events = ops.cost, ops.events
     counters = 1 + max(int(lists.pairs[:, 0].max(initial=-1)) for lists in (events.signals, events.groups))
@@ -162,10 +166,10 @@ def _tables(ops: Operations) -> "LoopState":
         engines=_engine_table(ops),
         counters=_columns(np.zeros(counters), np.full(counters, -1)),
         ports=np.zeros((ports, 2), np.int64),
-        times=np.zeros((size, 3), np.int64),
+        times=np.zeros((size, WAITED + 2), np.int64),
         alarms=np.full(2 << max(0, engines - 1).bit_length(), NEVER),
         heap=np.full(int((ranges[5] - ranges[4]).sum()) + 2, NEVER),
-        clock=np.zeros(3, np.int64),
+        clock=np.zeros(4, np.int64),
     )
 
 

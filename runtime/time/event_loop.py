@@ -40,11 +40,13 @@ COMPUTE, TRANSFER, BARRIER = range(3)
 HEAD, END, FREE_AT, LEFT, WAIT, MEMBER, SLEEPER, BUSY_CYCLES, STALLED_CYCLES, DEPTH, IN_FLIGHT = range(11)
 # Columns of `waits`: which of `members` must reach the value.
 MEMBER_AT, MEMBER_END, WANTED = range(3)
-# Columns of `times`, `counters`, `ports`; entries of `clock`.
-START, STOP, COMPLETION = range(3)
+# Columns of `times`, `counters`, `ports`; entries of `clock`.  `WAITED` counts the cycles that a transfer waited for
+# the port of its source, the next column those for a port of its destination.  `ORDER` numbers the operations as they
+# finish: whatever one waits for has a lower number, also where all happens in one cycle.
+START, STOP, COMPLETION, ORDER, WAITED = range(5)
 VALUE, FIRST_SLEEPER = range(2)
 PORT_FREE, PORT_CYCLES = range(2)
-HEAP_SIZE, LAST_EFFECT, AT_BARRIER = range(3)
+HEAP_SIZE, LAST_EFFECT, AT_BARRIER, FINISHED = range(4)
 
 
 RUN = (
@@ -93,9 +95,11 @@ def run(ops, waits, members, signals, route_ports, engines, counters, ports, tim
         left = engines[who, LEFT] - 1
         last = 1 if left == 0 else 0
         first, end = ops[op, ROUTE_AT], ops[op, ROUTE_END]
-        start = time
+        start, side = time, 0
         for place in range(first, end):
-            start = max(start, ports[route_ports[place, 0], PORT_FREE])
+            if ports[route_ports[place, 0], PORT_FREE] > start:
+                start = ports[route_ports[place, 0], PORT_FREE]
+                side = route_ports[place, 1]
         for place in range(first, end):
             port = route_ports[place, 0]
             cycles = ops[op, PORT_BUSY + 2 * route_ports[place, 1] + last]
@@ -103,6 +107,7 @@ def run(ops, waits, members, signals, route_ports, engines, counters, ports, tim
             ports[port, PORT_CYCLES] += cycles
         stop = start + ops[op, BUSY + last]
         engines[who, STALLED_CYCLES] += start - time
+        times[op, WAITED + side] += start - time
         engines[who, BUSY_CYCLES] += stop - start
         engines[who, LEFT] = left
         if left == 0:
@@ -178,6 +183,8 @@ def finish(ops, signals, engines, times, heap, clock, engine, op, stop):
     completion = stop + ops[op, LATENCY]
     times[op, STOP] = stop
     times[op, COMPLETION] = completion
+    times[op, ORDER] = clock[FINISHED]
+    clock[FINISHED] += 1
     clock[LAST_EFFECT] = max(clock[LAST_EFFECT], completion)
     if ops[op, TYPE] == TRANSFER and engines[engine, DEPTH] > 0:
         engines[engine, oldest_in_flight(engines, engine)] = completion

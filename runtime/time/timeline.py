@@ -42,11 +42,16 @@ class Timeline:
     """What every engine did, when; in cycles."""
 
     expanded: Expanded
-    engines: tuple[EngineName, ...]
+    machine: MachineMap
     queues: Queues
+    operations: engine.Operations
     times: engine.Times
     tables: Tables
     engine_bytes: Ints  # of transfers; of compute units: operands and results
+
+    @cached_property
+    def engines(self) -> tuple[EngineName, ...]:
+        return self.machine.engines
 
     @property
     def total_cycles(self) -> int:
@@ -85,8 +90,9 @@ def simulate(
     kind[np.append(are(expanded.instructions, Barrier), False)[queues.static]] = engine.BARRIER
     depth = np.array([target.transfers.in_flight if name.is_dma else 0 for name in machine.engines], np.int64)
     happens = events(expanded, counters, queues.cell, queues.static)
+    operations = engine.Operations(queues.offsets, depth, kind, cost, happens)
     try:
-        times = engine.simulate(engine.Operations(queues.offsets, depth, kind, cost, happens), compiled=compiled)
+        times = engine.simulate(operations, compiled=compiled)
     except engine.DeadlockError as error:
         raise engine.DeadlockError(error.blocked, _deadlock(error, expanded, machine, queues, counters)) from None
     moved = [done.moved_bytes for _, done in tables]
@@ -94,7 +100,7 @@ def simulate(
     cells = np.concatenate([*map(np.ravel, moved), [at_start, 0]])
     engine_bytes = np.zeros(len(machine.engines), np.int64)
     np.add.at(engine_bytes, queues.engine, cells[queues.cell])
-    return Timeline(expanded, machine.engines, queues, times, tables, engine_bytes)
+    return Timeline(expanded, machine, queues, operations, times, tables, engine_bytes)
 
 
 # --- deadlock ----------------------------------------------------------------------------------------------

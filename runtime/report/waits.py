@@ -1,0 +1,104 @@
+# Tests: test/runtime/time/test_critical_path.py
+"""What a run's cycles went to: its critical path by unit, layer, engine and cause.
+
+Every cycle is in exactly one `Wait`.  The fetch of the code at the start belongs to the unit that it holds up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from frustum.dialects.isa.program import MEMORIES, Copy, Instruction
+from frustum.runtime.device.expand import DRAM, NRAM
+from frustum.runtime.time.critical_path import (
+    DESTINATION_PORT,
+    LATENCY,
+    REASONS,
+    SIGNAL,
+    SOURCE_PORT,
+    STATES,
+    CriticalPath,
+    critical_path,
+)
+from frustum.runtime.time.timeline import Timeline
+
+CODE = "code"
+"""What the fetch at the start is on."""
+
+
+class Wait(NamedTuple):
+    """Cycles that an engine spent for one cause.
+
+    `for_`: `work`, `port` or `latency`; `on`: the layer that the engine works on, the memory of the port with the
+    direction, or the memory (`signal`: the other cluster) that is slow to answer; `why`: what the next piece of the
+    path needed of this one (`critical_path.REASONS`).
+    """
+
+    unit: int
+    layer: int
+    engine: str
+    for_: str
+    on: str
+    why: str
+    cycles: int
+
+
+def waits(timeline: Timeline, path: CriticalPath | None = None) -> list[Wait]:
+    """The cycles of a timed run by cause, the costliest first; -1: no unit or layer, where the run has none."""
+    path = path or critical_path(timeline.operations, timeline.times)
+    names = [str(name) for name in timeline.engines]
+    totals = Counter[tuple[int, int, str, str, str, str]]()
+    static = timeline.queues.static[path.operation].tolist()
+    engines = timeline.queues.engine[path.operation].tolist()
+    unit, layer = _first(timeline, static)
+    pieces = zip(static, engines, path.state.tolist(), path.reason.tolist(), path.cycles.tolist(), strict=True)
+    for number, engine, state, reason, cycles in pieces:
+        if number >= 0:
+            instruction = timeline.expanded.instructions[number]
+            unit, layer = instruction.unit, instruction.layer
+        on = _on(timeline, number, state)
+        totals[unit, layer, names[engine], STATES[state], on, REASONS[reason]] += cycles
+    return [Wait(*key, cycles) for key, cycles in totals.most_common()]
+
+
+def merged(found: Iterable[Wait], *fields: str) -> dict[tuple[str | int, ...], int]:
+    """Cycles by these fields alone, the costliest first."""
+    totals = Counter[tuple[str | int, ...]]()
+    for each in found:
+        totals[tuple(getattr(each, name) for name in fields)] += each.cycles
+    return dict(totals.most_common())
+
+
+def _first(timeline: Timeline, static: list[int]) -> tuple[int, int]:
+    """Unit and layer of the last instruction on the path."""
+    known = next((timeline.expanded.instructions[number] for number in static if number >= 0), None)
+    return (-1, -1) if known is None else (known.unit, known.layer)
+
+
+def _on(timeline: Timeline, number: int, state: int) -> str:
+    """Whom a piece of the path waits for, or works on."""
+    if state == SIGNAL:
+        return "signal"
+    if number < 0:
+        return CODE if state not in (LATENCY, SOURCE_PORT) else MEMORIES[DRAM]
+    instruction = timeline.expanded.instructions[number]
+    if state in (SOURCE_PORT, DESTINATION_PORT):
+        side = state - SOURCE_PORT
+        memory = _memories(timeline, number, instruction)[side]
+        return memory if memory == MEMORIES[DRAM] else f"{memory} {('read', 'write')[side]}"
+    if state == LATENCY:
+        target = timeline.machine.target
+        return max(_memories(timeline, number, instruction), key=lambda name: target.memory(name).latency_cycles)
+    layers = timeline.expanded.program.layers
+    return layers[instruction.layer] if instruction.layer < len(layers) else f"layer {instruction.layer}"
+
+
+def _memories(timeline: Timeline, number: int, instruction: Instruction) -> tuple[str, str]:
+    """Where a transfer reads and writes; a fetch reads DRAM, a compute unit NRAM."""
+    if not isinstance(instruction, Copy):
+        kind = DRAM if instruction.engine == "fetch" else NRAM
+        return MEMORIES[kind], MEMORIES[kind]
+    source, destination = timeline.expanded.memory[number, :2].tolist()
+    return MEMORIES[source], MEMORIES[destination]
