@@ -142,14 +142,16 @@ class ViewAttr(Data[TensorView]):
 Outer: TypeAlias = Literal["space", "channels"]
 Residency: TypeAlias = Literal["unit", "stream"]
 OUTER: tuple[Outer, ...] = get_args(Outer)
+INPUTS = DIMENSIONS
+"""What is dealt to the cores where it is no dimension of the result: input channels, whose sums the cores then add."""
 RESIDENCY: tuple[Residency, ...] = get_args(Residency)
 
 
 @dataclass(frozen=True, slots=True)
 class SubMap:
-    """What one core computes at a time: `extent` of the piece; dimension `cores` is dealt to the cores in turn;
-    `channels` input channels at a time; which loops are outside; where weights wait; `compact`: the copy into the core
-    leaves out what a strided kernel of one tap does not read."""
+    """What one core computes at a time: `extent` of the piece; dimension `cores` (or `INPUTS`) is dealt to the cores in
+    turn; `channels` input channels at a time; which loops are outside; where weights wait; `compact`: the copy into the
+    core leaves out what a strided kernel of one tap does not read."""
 
     extent: Extents
     cores: int
@@ -157,6 +159,12 @@ class SubMap:
     outer: Outer = "space"
     weights: Residency = "unit"
     compact: bool = False
+
+
+def shared_along(extent: Extents, cores: int) -> int:
+    """Along which dimension the cores share a piece whose sums they add (`INPUTS`): the first that is a multiple of
+    their number.  Raises StopIteration where none is."""
+    return next(d for d in range(1, DIMENSIONS) if extent[d] % cores == 0)
 
 
 @irdl_attr_definition
@@ -191,5 +199,7 @@ class MapAttr(Data[SubMap]):
             raise VerifyException(
                 f"a piece has at least one element per dimension, found {ints(self.data.extent)}"
             )
-        if not 0 <= self.data.cores < DIMENSIONS:
-            raise VerifyException(f"cores names a dimension 0..3, found {self.data.cores}")
+        if not 0 <= self.data.cores <= INPUTS:
+            raise VerifyException(
+                f"cores names a dimension 0..3, or {INPUTS}: input channels, found {self.data.cores}"
+            )

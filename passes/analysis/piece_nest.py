@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from frustum.dialects.extents import Extents, ceil_div, replaced
 from frustum.dialects.isa.program import Affine, Box, Limits, Starts
-from frustum.dialects.tile import Access, ConvLayer, LayerKind, SubMap, Whole
+from frustum.dialects.tile import INPUTS, Access, ConvLayer, LayerKind, SubMap, Whole
 
 GROUP, CHANNELS_IN = "g", "ci"
 """Loops that are not one of the four dimensions: groups of a convolution, chunks of input channels."""
@@ -37,7 +37,7 @@ class Nest:
     first_level: int
     piece: Piece
     chunk: Affine
-    """First input channel of the chunk (within its group)."""
+    """First input channel of the chunk (within its group), of each core where these are dealt."""
     group: Affine
     """First output channel of the group that the piece is part of; 0 where pieces hold whole groups."""
     part_of_group: bool
@@ -74,7 +74,8 @@ def build(
         d: math.ceil(math.ceil(space[d] / submap.extent[d]) / dealt[d]) for d in range(4)
     }
     if conv:
-        counts[CHANNELS_IN] = ceil_div(conv.channels, submap.channels)
+        chunks = ceil_div(conv.channels, submap.channels)
+        counts[CHANNELS_IN] = ceil_div(chunks, cores) if submap.cores == INPUTS else chunks
         counts[GROUP] = ceil_div(extent[1], per_group_out) if splits_group else 1
     order = _order(submap, layer)
     loops = tuple((name, counts[name]) for name in order if counts[name] > 1)
@@ -95,7 +96,10 @@ def build(
             if overshoots and _limit_matters(start[d], space[d], bound[d], splits_group)
             else None
         )
-    chunk = Affine.index(levels[CHANNELS_IN], submap.channels) if CHANNELS_IN in levels else Affine()
+    together = submap.channels * (cores if submap.cores == INPUTS else 1)
+    chunk = Affine.index(levels[CHANNELS_IN], together) if CHANNELS_IN in levels else Affine()
+    if submap.cores == INPUTS and cores > 1:
+        chunk = chunk + Affine(core=submap.channels)
     piece = Piece(tuple(starts), submap.extent, bound, tuple(limits))
     return Nest(loops, first_level, piece, chunk, group, splits_group)
 

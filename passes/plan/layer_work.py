@@ -11,6 +11,9 @@ from frustum.dialects.target.durations import Steps, vector_passes
 from frustum.dialects.tile import Access, ConvLayer, SubMap, Whole
 from frustum.passes.analysis.layer import Layer
 
+SUM_BYTES = 4
+"""Of the sums of floats."""
+
 
 @dataclass(frozen=True)
 class LayerWork:
@@ -38,6 +41,8 @@ class LayerWork:
     reduced: tuple[int, ...] = ()
     may_compact: bool = False
     """The copy into a core may leave out what the strides leave out."""
+    may_add_sums: bool = False
+    """Input channels may be dealt to the cores, which then add their sums: of floats, of a map of one image."""
     are_outputs_apart: bool = True  # the weights of an output channel follow each other in DRAM
 
 
@@ -72,9 +77,16 @@ def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True, whole: tuple
         layer.weight_bytes,
         layer.channel_bytes,
         layer.accumulator_bytes,
+        may_add_sums=may_add_sums(layer, p),
         may_compact=not in_ring and leaves_out(layer, p),
         are_outputs_apart=p.weight_strides[1] <= p.weight_strides[0],
     )
+
+
+def may_add_sums(layer: Layer, conv: ConvLayer) -> bool:
+    """Whether its sums are f32, which the vector unit adds, and are of one image and one group."""
+    of_floats = layer.weight_bytes > 1 and layer.accumulator_bytes == SUM_BYTES and layer.multiplier is None
+    return of_floats and conv.groups == 1 and not conv.is_batched and layer.out_dims[0] == 1
 
 
 def leaves_out(layer: Layer, conv: ConvLayer) -> bool:

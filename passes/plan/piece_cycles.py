@@ -9,7 +9,7 @@ numbers are those of `durations.matrix_work`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from math import gcd
@@ -34,6 +34,7 @@ class Moves:
 
     times: Ints
     restarts: Ints
+    is_stored: bool = False
 
 
 def moves(counts: Sequence[Ints], by: Collection[int], *, is_stored: bool = False) -> Moves:
@@ -55,7 +56,7 @@ def moves(counts: Sequence[Ints], by: Collection[int], *, is_stored: bool = Fals
             restarts = np.where(here, np.where(is_inside & is_stored, before[k + 1], before[k]), restarts)
             found = found | here
         is_inside = is_inside | (runs & ~found)
-    return Moves(times, restarts)
+    return Moves(times, restarts, is_stored)
 
 
 def copy_cycles(target: Target, size_bytes: Ints, run_bytes: Ints | int, cores: int) -> Ints:
@@ -68,6 +69,15 @@ def copy_cycles(target: Target, size_bytes: Ints, run_bytes: Ints | int, cores: 
     )
 
 
+def bus_cycles(target: Target, size_bytes: Ints, run_bytes: Ints | int) -> Ints:
+    """One broadcast from SRAM to all cores of a cluster."""
+    sram, run = target.cluster.sram, np.maximum(run_bytes, 1)
+    padded = size_bytes * np.maximum(sram.minimum_run_bytes, run) // run
+    return np.maximum(
+        ceil_div(size_bytes, target.cluster.bus.bytes_per_cycle), ceil_div(padded, sram.port_bytes_per_cycle)
+    )
+
+
 def load_cycles(target: Target, size_bytes: Ints, run_bytes: Ints) -> Ints:
     """One copy from DRAM to SRAM."""
     dram, run = target.chip.dram, np.maximum(run_bytes, 1)
@@ -76,14 +86,29 @@ def load_cycles(target: Target, size_bytes: Ints, run_bytes: Ints) -> Ints:
     return np.maximum(ceil_div(size_bytes, engine), ceil_div(padded, dram.port_bytes_per_cycle))
 
 
-def nest_cycles(target: Target, compute: Ints, pieces: Ints, copies: Sequence[tuple[Moves, Ints]]) -> Ints:
-    """Cycles of a nest: `compute` in all and `copies` with the cycles of each, of which the longer is waited for, and
-    what does not overlap at restarts; `pieces` in all."""
-    moved = reduce(np.add, [m.times * cycles for m, cycles in copies])
+def nest_cycles(
+    target: Target,
+    compute: Ints,
+    pieces: Ints,
+    copies: Sequence[tuple[Moves, Ints]],
+    by_bus: Sequence[tuple[Moves, Ints]] = (),
+) -> Ints:
+    """Cycles of a nest: `compute` in all and `copies` of a core, with what comes `by_bus` beside them, with the cycles
+    of each, of which the longest is waited for, and what does not overlap at restarts; `pieces` in all."""
     latency = target.cluster.sram.latency_cycles + target.core.nram.latency_cycles
-    exposed = reduce(np.add, [m.restarts * (cycles + latency * (cycles > 0)) for m, cycles in copies])
-    restarts = reduce(np.maximum, [m.restarts for m, _ in copies])
-    return np.maximum(compute + exposed, moved + restarts * ceil_div(compute, pieces)) + PIECE_CYCLES * pieces
+    none = np.zeros_like(compute)
+
+    def moved(what: Iterable[tuple[Moves, Ints]]) -> Ints:
+        return reduce(np.add, [m.times * cycles for m, cycles in what], none)
+
+    def exposed(what: Iterable[tuple[Moves, Ints]]) -> Ints:
+        return reduce(np.add, [m.restarts * (cycles + latency * (cycles > 0)) for m, cycles in what], none)
+
+    stored = exposed(copy for copy in copies if copy[0].is_stored)
+    shown = np.maximum(exposed(copies), exposed(by_bus) + stored)
+    restarts = reduce(np.maximum, [m.restarts for m, _ in (*copies, *by_bus)])
+    busiest = np.maximum(moved(copies), moved(by_bus))
+    return np.maximum(compute + shown, busiest + restarts * ceil_div(compute, pieces)) + PIECE_CYCLES * pieces
 
 
 def clipped(extent: Ints | int, piece: Ints, count: Ints, dealt: int) -> list[tuple[Ints, Ints]]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import Access, Outer, Residency, SubMap, Whole
+from frustum.dialects.tile import INPUTS, Access, Outer, Residency, SubMap, Whole
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
 from frustum.passes.plan.model import COMPACT_GAIN, LATE
@@ -29,6 +29,7 @@ from frustum.passes.plan.piece_cycles import (
     Ints,
     Kernel,
     Moves,
+    bus_cycles,
     busy_cycles,
     clipped,
     copy_cycles,
@@ -43,10 +44,15 @@ CHUNKS = 5  # the loop over input channels, the innermost of a product
 
 
 @lru_cache(maxsize=20_000)
-def plan_layer(work: LayerWork, target: Target, residency: Residency, loops: int) -> LayerPlan | None:
-    """The fastest sub-map of at most `loops` nested loops that fits NRAM and WRAM; None where nothing fits."""
+def plan_layer(
+    work: LayerWork, target: Target, residency: Residency, loops: int, sums_bytes: int = 0
+) -> LayerPlan | None:
+    """The fastest sub-map of at most `loops` nested loops that fits NRAM and WRAM; None where nothing fits.
+
+    `sums_bytes`: the most SRAM that the sums of all cores may take where input channels are dealt to them.
+    """
     if work.is_matrix:
-        return plan_matrix(work, target, residency, loops)
+        return plan_matrix(work, target, residency, loops, sums_bytes)
     return plan_vector(work, target, loops)
 
 
@@ -114,12 +120,14 @@ def first_fastest(fits: NDArray[np.bool_], cycles: Ints) -> int:
 # ---------------------------------------------------------------- products
 
 
-def plan_matrix(work: LayerWork, target: Target, residency: Residency, loops: int) -> LayerPlan | None:
+def plan_matrix(
+    work: LayerWork, target: Target, residency: Residency, loops: int, sums_bytes: int = 0
+) -> LayerPlan | None:
     """The fastest pieces; compacted ones where they are clearly faster."""
     plain, compact = (
         fastest(
-            plan_matrix_with(work, target, residency, loops, cores_dim, outer, compact=is_compact)
-            for cores_dim in (1, 2, 3, 0)
+            plan_matrix_with(work, target, residency, loops, cores_dim, outer, sums_bytes, compact=is_compact)
+            for cores_dim in (1, 2, 3, 0, INPUTS)
             for outer in get_args(Outer)
             if work.may_compact or not is_compact
         )
@@ -137,11 +145,15 @@ def plan_matrix_with(
     loops: int,
     cores_dim: int,
     outer: Outer,
+    sums_bytes: int = 0,
     *,
     compact: bool = False,
 ) -> LayerPlan | None:
     """The best pieces when dimension `cores_dim` is dealt to the cores and the loops `outer` are outside."""
-    if target.cluster.cores > 1 and (cores_dim in work.whole or leaves_cores_idle(work, cores_dim)):
+    if cores_dim == INPUTS:
+        if not (sums_bytes and work.may_add_sums and target.cluster.cores > 1):
+            return None
+    elif target.cluster.cores > 1 and (cores_dim in work.whole or leaves_cores_idle(work, cores_dim)):
         return None
     if cores_dim == 0 and (work.extent[0] == 1 or work.one_image):
         return None
@@ -149,7 +161,7 @@ def plan_matrix_with(
         axes = (*work.accesses[0][:2], *SAME4[2:])
         work = replace(work, accesses=(axes, *work.accesses[1:]), strides=(1, 1))
     pieces = ProductPieces(work, target, cores_dim, outer, compact)
-    fits = pieces.fit(residency, loops)
+    fits = pieces.fit(residency, loops) & (pieces.sums_bytes <= sums_bytes)
     if not fits.any():
         return None
     cycles = pieces.cycles(residency, loops)
@@ -157,7 +169,7 @@ def plan_matrix_with(
     extent = tuple(int(size[k]) for size in pieces.extents)
     submap = SubMap(extent, cores_dim, int(pieces.inputs[k]), outer, residency, compact)
     chunk = int(aligned(pieces.chunk_bytes[k])) if residency == "stream" else 0
-    return LayerPlan(submap, float(cycles[k]), 2 * chunk)
+    return LayerPlan(submap, float(cycles[k]), 2 * chunk + int(pieces.sums_bytes[k]))
 
 
 class ProductPieces:
@@ -167,7 +179,9 @@ class ProductPieces:
     def __init__(self, work: LayerWork, target: Target, cores_dim: int, outer: Outer, compact: bool):
         self.work, self.target, self.outer, self.compact = work, target, outer, compact
         self.cores, self.is_grouped = target.cluster.cores, work.groups > 1
-        channels = [work.channels] if self.is_grouped else halves(work.channels)
+        self.is_summed = cores_dim == INPUTS
+        each = ceil_div(work.channels, self.cores) if self.is_summed else work.channels
+        channels = [work.channels] if self.is_grouped else halves(each)
         *self.extents, self.inputs = grid(*piece_extents(work, target, cores_dim), channels)
         self.dealt = [self.cores if d == cores_dim else 1 for d in range(4)]
         self.counts = pieces_of_a_core(work, self.extents, cores_dim, self.cores)
@@ -178,7 +192,7 @@ class ProductPieces:
             parts = ceil_div(ceil_div(outputs, made), self.dealt[1])
             self.counts[1] = np.where(made < outputs, parts, self.counts[1])
             self.groups = np.where(made < outputs, ceil_div(work.extent[1], outputs), 1)
-        self.chunks = ceil_div(work.channels, self.inputs)
+        self.chunks = ceil_div(each, self.inputs)
         self.in_space = self.counts[0] * self.counts[2] * self.counts[3]
         self.of_weights = self.counts[1] * self.groups * self.chunks
         images, channels_, rows, columns = self.extents
@@ -208,7 +222,22 @@ class ProductPieces:
     @cached_property
     def chunk_bytes(self) -> Ints:
         """Of the weights that all cores need at a time."""
-        return self.weight_bytes * self.dealt[1]
+        return self.weight_bytes * (self.cores if self.is_summed else self.dealt[1])
+
+    @cached_property
+    def own_sums(self) -> Ints:
+        """Bytes of what a core adds up for a piece where input channels are dealt to the cores; else none."""
+        return aligned(self.made * ACCUMULATOR_BYTES) * self.is_summed
+
+    @property
+    def sums_bytes(self) -> Ints:
+        """SRAM where the sums of all cores meet."""
+        return self.own_sums * self.cores * np.where(self.in_space * self.of_outputs > 1, 2, 1)
+
+    @property
+    def of_outputs(self) -> Ints:
+        """Pieces of the result at one place."""
+        return self.counts[1] * self.groups
 
     @cached_property
     def weights_once(self) -> NDArray[np.bool_]:
@@ -221,11 +250,18 @@ class ProductPieces:
         work, core, total = self.work, self.target.core, self.in_space * self.of_weights
         waiting = (self.in_space > 1) | (self.chunks > 1) | (self.is_grouped & (self.of_weights > 1))
         nram = self.in_bytes * np.where(waiting, 2, 1) + self.out_bytes * np.where(total > 1, 2, 1)
-        nram = nram + aligned(self.made * work.accumulator_bytes) * (self.chunks > 1)
+        copies = np.where(self.in_space * self.of_outputs > 1, 2, 1)
+        if self.is_summed:  # own sums, everybody's of a share, two steps on the way to the result
+            nram = nram + copies * (2 * self.own_sums + 2 * ceil_div(self.own_sums, self.cores))
+        else:
+            nram = nram + aligned(self.made * work.accumulator_bytes) * (self.chunks > 1)
         vectors = sum((aligned(self.extents[1] * size) for size in work.channel_bytes), np.zeros_like(total))
         wram = (self.weight_bytes + vectors) * np.where(self.of_weights > 1, 2, 1)
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= nested((*self.counts, self.groups, self.chunks)) <= loops
+        if self.is_summed:  # every core has channels in every pass, and a share of whole positions
+            fits &= (self.chunks * self.cores - 1) * self.inputs < work.channels
+            fits &= reduce(np.logical_or, [size % self.cores == 0 for size in self.extents[1:]])
         if residency == "stream":
             half = self.target.cluster.sram.capacity_bytes // 2
             fits &= self.weights_once & (aligned(self.chunk_bytes) * 2 <= half)
@@ -235,7 +271,8 @@ class ProductPieces:
         """Of the whole nest, as long as its copies and the weights that it waits for let it be."""
         work, target, matrix = self.work, self.target, self.target.core.matrix
         slices = ceil_div(self.extents[1] // self.in_groups, matrix.channels) * self.in_groups
-        compute = self.counts[1] * self.groups * slices * work.channels * self.space_cycles()
+        channels = np.minimum(self.chunks * self.inputs, work.channels)
+        compute = self.of_outputs * slices * channels * self.space_cycles()
         space, inside = [self.counts[0], *self.counts[2:]], [self.groups, self.counts[1]]
         is_space_outer = self.outer == "space"
         nest = [*space, *inside, self.chunks] if is_space_outer else [*inside, *space, self.chunks]
@@ -244,17 +281,36 @@ class ProductPieces:
         in_runs, out_runs = self.runs()
         fills = moves(nest, (*of_channels, CHUNKS))
         results = moves(nest, (*of_space, *of_channels), is_stored=True)
-        moved = [
-            (moves(nest, of_input), copy_cycles(target, self.in_bytes, in_runs, self.cores)),
-            (results, copy_cycles(target, self.out_bytes, out_runs, self.cores)),
-        ]
-        bus = np.zeros_like(compute)
-        if self.dealt[1] == self.cores:
-            moved.append((fills, copy_cycles(target, self.weight_bytes, self.weight_runs, self.cores)))
-        else:
-            bus = fills.times * ceil_div(self.weight_bytes, target.cluster.bus.bytes_per_cycle)
-        cycles = nest_cycles(target, compute, self.in_space * self.of_weights, moved)
-        return self.with_weights(np.maximum(cycles, bus), fills, residency, is_alone=loops == MAX_LOOPS)
+        stored = results, self.leaving_cycles(out_runs)
+        maps, total = moves(nest, of_input), self.in_space * self.of_weights
+        if self.is_summed or self.dealt[1] == self.cores:  # each has weights of its own, and all have one map
+            own = fills, copy_cycles(target, self.weight_bytes, self.weight_runs, self.cores)
+            if self.cores == 1 or self.is_grouped or self.is_summed:
+                loaded = maps, copy_cycles(target, self.in_bytes, in_runs, self.cores)
+                cycles = nest_cycles(target, compute, total, [loaded, stored, own])
+            else:
+                shared = maps, bus_cycles(target, self.in_bytes, in_runs)
+                cycles = nest_cycles(target, compute, total, [stored, own], [shared])
+        else:  # all have the same weights
+            loaded = maps, copy_cycles(target, self.in_bytes, in_runs, self.cores)
+            cycles = nest_cycles(target, compute, total, [loaded, stored])
+            weights = fills.times * bus_cycles(target, self.weight_bytes, self.weight_runs)
+            cycles = np.maximum(cycles, weights)
+        return self.with_weights(cycles, fills, residency, is_alone=loops == MAX_LOOPS)
+
+    def leaving_cycles(self, runs: Ints) -> Ints:
+        """From the matrix unit to SRAM: a copy, or where the cores add their sums three of them, and additions."""
+        target, vector = self.target, self.target.core.vector
+        if not self.is_summed:
+            return copy_cycles(target, self.out_bytes, runs, self.cores)
+        met = 2 * copy_cycles(target, self.own_sums, self.own_sums, self.cores)
+        share = ceil_div(self.out_bytes, self.cores)
+        latencies = 2 * (target.cluster.sram.latency_cycles + target.core.nram.latency_cycles)
+        per_sum = vector.cycles_per_element.of(ACCUMULATOR_BYTES)
+        added = ceil_div(self.own_sums // ACCUMULATOR_BYTES * per_sum, vector.lanes)
+        terms = len(self.work.channel_bytes) + len(self.work.map_bytes)  # with the activation
+        steps = added + terms * ceil_div(added, self.cores)
+        return met + copy_cycles(target, share, ceil_div(runs, self.cores), self.cores) + steps + latencies
 
     def with_weights(self, cycles: Ints, fills: Moves, residency: Residency, *, is_alone: bool) -> Ints:
         """The cycles, and what of the weights is waited for: in a unit of one pass weights that are read once come as

@@ -189,7 +189,8 @@ def fastest(cuts: Iterable[FittingCut], budget: Budget) -> UnitPlan | None:
     best: UnitPlan | None = None
     for found in cuts:
         cut, moved = found.cut, found.dram_bytes
-        plans = layer_plans(cut, found.residency)
+        left = budget.sram_bytes - cut.footprint(found.residency).total_bytes
+        plans = layer_plans(cut, found.residency, sums_bytes=left)
         if plans is None:
             continue
         sram = cut.footprint(residency_of(plans), stream_bytes(plans), grain=1)
@@ -306,7 +307,7 @@ def evaluate(
     residency = residencies(unit, streamed)
     left = free_bytes - cut.footprint(residency).total_bytes
     whole = (ROWS,) if partition.borders == "raster" else ()  # bands of rows are told apart when code is made
-    plans = layer_plans(cut, residency, max(chunk_bytes, left // 2), whole)
+    plans = layer_plans(cut, residency, max(chunk_bytes, left // 2), whole, left)
     if plans is None:
         return None
     found = cut.cost(plans)
@@ -321,13 +322,20 @@ def residencies(unit: UnitLayers, streamed: int = 0) -> list[Residency]:
 
 
 def layer_plans(
-    cut: CutUnit, residency: Sequence[Residency], chunk_bytes: int | None = None, whole: tuple[int, ...] = ()
+    cut: CutUnit,
+    residency: Sequence[Residency],
+    chunk_bytes: int | None = None,
+    whole: tuple[int, ...] = (),
+    sums_bytes: int = 0,
 ) -> list[LayerPlan | None] | None:
-    """The pieces of every layer (None: its operands are written in their place), with the dimensions `whole` not cut
-    and streamed weights in chunks of at most so many bytes; None where some layer has none that fit."""
+    """The pieces of every layer (None: its operands are written in their place), with the dimensions `whole` not cut,
+    streamed weights in chunks of at most so many bytes and sums of the cores in `sums_bytes`; None where some layer
+    has none that fit."""
     unit, projection, target = cut.unit, cut.projection, cut.target
     loops = MAX_LOOPS - sum(count > 1 for count in projection.counts)
     plans: list[LayerPlan | None] = []
+    is_streaming = "stream" in residency
+    sums = 0 if sums_bytes <= 0 or is_streaming else 1 << (sums_bytes.bit_length() - 1)  # few: answers are kept
     for j, layer in enumerate(unit.layers):
         if layer.kind.is_place:
             plans.append(None)
@@ -337,7 +345,7 @@ def layer_plans(
         work = work_of(layer, extent, in_ring=in_ring, whole=whole)
         is_chunked = residency[j] == "stream" and chunk_bytes is not None
         machine = with_chunks(target, chunk_bytes) if is_chunked else target
-        plan = plan_layer(work, machine, residency[j], loops)
+        plan = plan_layer(work, machine, residency[j], loops, sums)
         if plan is None:
             return None
         plans.append(plan)

@@ -38,7 +38,7 @@ class LayerLowering:
         own = self.pieces
         if own.reduced or not own.out_depth:
             return False
-        part = part_of_pieces(leaving, own.piece, own.out, own.site.cores)
+        part = part_of_pieces(leaving, own.share, own.out, own.site.cores)
         if part is not None:
             self.leaving.append((leaving, part))
         return part is not None
@@ -70,10 +70,15 @@ class LayerLowering:
             block.add_ops([leaving.copy(part, stage) for leaving, part in self.leaving])
 
     def stored(self) -> list[Operation]:
-        """The result of a piece to SRAM; partial sums of a reduction are narrowed first."""
+        """The result of a piece to SRAM; partial sums of a reduction are narrowed first, those of the cores added."""
         own = self.pieces
         parts = parts_of(own.out, own.result_box)
         narrowed = [self.narrowed()] if own.reduced and own.acc is not None else []
+        if own.sums is not None:
+            residual = own.pieces[1] if len(own.pieces) > 1 else None
+            assert isinstance(own.kind, t.ConvLayer)
+            narrowed = own.sums.meeting()
+            narrowed += own.sums.added(own.result, own.vector_pieces.get("bias"), residual, own.kind.act)
         return [*narrowed, *(copied("mvdma", own.result, place, box, own.site.tags) for place, box in parts)]
 
     def narrowed(self) -> Operation:
@@ -93,12 +98,17 @@ def compute(low: LayerPieces, common: StagedTags) -> Operation:
     if not isinstance(made, isa.Conv):
         return isa.emit(made, *operands, (low.acc or low.result).buffer, **common)
     assert low.weight_piece is not None
-    extra = {name: placed.buffer for name, placed in low.vector_pieces.items()}
-    residual, acc = operands[1] if len(operands) > 1 else None, low.acc.buffer if low.acc else None
+    extra = {name: placed.buffer for name, placed in low.vector_pieces.items() if low.sums is None}
+    residual, acc = operands[1] if has_residual(low) else None, low.acc.buffer if low.acc else None
     return isa.emit(
-        made, operands[0], low.weight_piece.buffer, extra.get("bias"), acc, low.result.buffer,
+        made, operands[0], low.weight_piece.buffer, extra.get("bias"), acc, low.made.buffer,
         extra.get("weight_zero"), extra.get("multiplier"), residual, **common,
     )  # fmt: skip
+
+
+def has_residual(low: LayerPieces) -> bool:
+    """Something is added on the way out of the matrix unit."""
+    return len(low.pieces) > 1 and low.sums is None
 
 
 @singledispatch
@@ -132,16 +142,16 @@ def conv(p: t.ConvLayer, low: LayerPieces) -> Instruction:
     pieces, weights = low.pieces, low.weight_piece
     assert weights is not None
     is_whole = p.groups > 1 and not low.nest.part_of_group
-    views = {name: placed.own_view for name, placed in low.vector_pieces.items()}
+    views = {name: placed.own_view for name, placed in low.vector_pieces.items() if low.sums is None}
     return isa.Conv(
         in_view=pieces[0].own_view,
         weight_view=weights.own_view,
-        out_view=low.result.own_view,
+        out_view=low.made.own_view,
         bias_view=views.get("bias"),
         acc_view=low.acc.own_view if low.acc else None,
         weight_zero_view=views.get("weight_zero"),
         multiplier_view=views.get("multiplier"),
-        residual_view=pieces[1].own_view if len(pieces) > 1 else None,
+        residual_view=pieces[1].own_view if has_residual(low) else None,
         box=low.piece.box,
         channels=Span(low.nest.chunk, low.map.channels, p.channels),
         rows=low.span(2),
@@ -151,7 +161,7 @@ def conv(p: t.ConvLayer, low: LayerPieces) -> Instruction:
         dilations=p.dilations,
         groups=low.map.extent[1] // (low.out.bound[1] // p.groups) if is_whole else 1,
         accumulate=low.nest.level(CHANNELS_IN),
-        act=p.act,
+        act=p.act if low.sums is None else None,
         in_zero=p.in_zero or 0,
         out_zero=p.out_zero or 0,
         scales=p.scales,

@@ -25,7 +25,7 @@ from frustum.dialects.isa.program import (
     Starts,
     View,
 )
-from frustum.dialects.tile import ComputeOp, ConvLayer, ShuffleLayer
+from frustum.dialects.tile import INPUTS, ComputeOp, ConvLayer, ShuffleLayer
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
@@ -39,6 +39,7 @@ from frustum.passes.lower.unit.memory_map import (
     packed,
     sampled,
 )
+from frustum.passes.lower.unit.partial_sums import PartialSums, share_of
 from frustum.passes.lower.unit.raster import parts_of
 
 
@@ -88,7 +89,10 @@ class LayerNest:
             self.kind = replace(self.kind, strides=(1, 1))
         self.conv = self.kind if isinstance(self.kind, ConvLayer) else None
         self.nest: Nest = nests.build(self.map, *self.space, self.kind, site.cores, site.level)
-        self.piece = self.nest.piece
+        self.piece = self.share = self.nest.piece
+        self.is_summed = self.map.cores == INPUTS and site.cores > 1
+        if self.is_summed:
+            self.share = share_of(self.piece, self.map, site.cores)
         summed: list[LoopName] = [CHANNELS_IN, *self.reduced]
         self.is_accumulated = any(self.nest.position(name) is not None for name in summed)
         self.out_depth = self.nest.depth([name for name, _ in self.nest.loops if name not in summed])
@@ -105,9 +109,10 @@ class LayerNest:
 
     @cached_property
     def result_box(self) -> Box:
-        """The piece of the result.  Of a reduction's: along every reduced dimension all of the region, of which the map
-        has one element, if any (a reader's window may begin before the map; some clusters have no part of it)."""
-        out, p = self.out, self.piece
+        """The piece of the result that is stored.  Of a reduction: along every reduced dimension all of the region, of
+        which the map has one element, if any (a reader's window may begin before the map; some clusters have no part
+        of it)."""
+        out, p = self.out, self.share
         spans = [
             Span(out.start[d], out.extent[d], out.bound[d]) if d in self.reduced else replace(span, bound=out.bound[d])
             for d, span in enumerate(p.box.spans)
@@ -140,8 +145,8 @@ class LayerNest:
 
 
 class LayerPieces(LayerNest):
-    """The same with buffers in the cores: of operands, by name of what there is per output channel, of the result and
-    of wider partial sums."""
+    """The same with buffers in the cores: of operands, by name of what there is per output channel, of what is made and
+    of wider partial sums, of the result; they differ where the cores add their sums."""
 
     def __init__(
         self,
@@ -164,12 +169,19 @@ class LayerPieces(LayerNest):
         self.loads += named.values()
         self.vector_pieces = {name: each.placed for name, each in named.items()}
         self.result, self.acc = self.result_in(out.element), None
+        self.made, self.sums = self.result, None
         self.results: list[Operation] = []
         if self.is_copied:
             self.result.allocated = self.pieces[0].buffer
             return
         self.results.append(allocate(self.result, "nram", copies(self.out_depth)))
-        if self.is_accumulated and (self.conv or out.element != "f32"):
+        if self.is_summed:
+            self.made = packed(out, self.piece.start, self.map.extent, self.wide)
+            self.results.append(allocate(self.made, "nram", copies(self.out_depth)))
+            shares = self.piece, self.share, self.made, site.cores
+            self.sums = PartialSums.of(*shares, copies(self.out_depth), site.tags)
+            self.acc = self.made if self.is_accumulated else None
+        elif self.is_accumulated and (self.conv or out.element != "f32"):
             self.acc = self.result_in(self.wide)
             self.results.append(allocate(self.acc, "nram", 1))
 
@@ -183,7 +195,7 @@ class LayerPieces(LayerNest):
 
     def result_in(self, element: Element) -> Placed:
         """The piece of the result, which has one element along a reduced dimension, wherever the region begins."""
-        extent = replaced_all(self.map.extent, self.reduced, 1)
+        extent = replaced_all(self.share.extent, self.reduced, 1)
         whole = packed(self.out, self.result_box.start, extent, element)
         return replace(whole, strides=replaced_all(whole.strides, self.reduced, 0))
 
@@ -217,12 +229,14 @@ def filled(
 def map_piece(low: LayerNest, k: int) -> PieceLoad:
     """Operand k's piece."""
     tile, access = low.tiles[k], low.access[k]
-    (start, extent), names = nests.needs(access, low.piece), nests.depends(access)
+    (start, extent), names = nests.needs(access, low.share if k else low.piece), nests.depends(access)
     if low.conv and k == 0:
         start, extent, names = channel_piece(low, low.conv, start, extent, names)
     box = Box(start, extent, tile.bound, low.limits_of(k))
     piece = packed(tile, start, extent)
-    return filled(low, low.nest.depth(names), "nram", piece, "mvdma", parts_of(tile, box))
+    is_bus_free = low.conv is not None and low.piece.start[CHANNELS].core != 0  # weights go to each core apart
+    engine = spread(low, *start) if is_bus_free else "mvdma"
+    return filled(low, low.nest.depth(names), "nram", piece, engine, parts_of(tile, box))
 
 
 def channel_piece(
@@ -285,15 +299,14 @@ def weight_piece(low: LayerNest, weights: WeightSource, held: Placed) -> PieceLo
     """The weights of a piece, from SRAM."""
     box, depth = weight_box(low, weights)
     piece = packed(weights.tensor, box.start, box.extent)
-    return filled(low, depth, "wram", piece, spread(low, box.start[0]), [(held, box)])
+    return filled(low, depth, "wram", piece, spread(low, *box.start), [(held, box)])
 
 
 def stream(low: LayerNest, weights: WeightSource) -> PieceLoad:
     """The chunk of weights that all cores of the cluster need next, from DRAM to SRAM."""
     box, depth = weight_box(low, weights)
-    first, *others = box.start
-    wide = box.extent[0] * (low.site.cores if first.core else 1)
-    box = replace(box, start=(replace(first, core=0), *others), extent=replaced(box.extent, 0, wide))
+    all_cores = (e * (low.site.cores if s.core else 1) for s, e in zip(box.start, box.extent, strict=True))
+    box = replace(box, start=tuple(replace(s, core=0) for s in box.start), extent=tuple(all_cores))
     chunk = packed(weights.tensor, box.start, box.extent)
     alloc = allocate(chunk, "sram", copies(depth))
     multicast = not any(s.cluster for s in box.start)
@@ -302,13 +315,15 @@ def stream(low: LayerNest, weights: WeightSource) -> PieceLoad:
 
 
 def vector_piece(low: LayerNest, held: Placed) -> PieceLoad:
-    """The part of one number per output channel that a piece needs."""
-    start = (Affine(), low.piece.start[1], Affine(), Affine())
-    box = Box(start, (1, low.map.extent[1], 1, 1), held.bound, (None, low.piece.limit[1], None, None))
+    """The part of one number per output channel that a piece needs; the vector unit adds it where sums meet."""
+    share = low.share
+    memory: Memory = "nram" if low.is_summed else "wram"
+    start = (Affine(), share.start[1], Affine(), Affine())
+    box = Box(start, (1, share.extent[1], 1, 1), held.bound, (None, share.limit[1], None, None))
     piece = Placed(held.element, start, box.extent, held.bound, (0, ELEMENT_BYTES[held.element], 0, 0))
-    return filled(low, low.nest.depth([GROUP, 1]), "wram", piece, spread(low, start[1]), [(held, box)])
+    return filled(low, low.nest.depth([GROUP, 1]), memory, piece, spread(low, start[1]), [(held, box)])
 
 
-def spread(low: LayerNest, start: Affine) -> CopyEngine:
-    """One broadcast where all cores want the same, else every core for itself."""
-    return "bus" if not start.core and low.site.cores > 1 else "mvdma"
+def spread(low: LayerNest, *starts: Affine) -> CopyEngine:
+    """One broadcast where all cores want the same box, else every core for itself."""
+    return "bus" if low.site.cores > 1 and not any(start.core for start in starts) else "mvdma"

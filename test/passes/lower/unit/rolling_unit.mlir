@@ -29,9 +29,9 @@ builtin.module attributes {frustum.dtype = "f32"} {
 // CHECK-NEXT:     [[OUT:%.*]] = fisa.alloc bytes 192 depth 2 : !fisa.buffer<sram>
 // CHECK:          fisa.copy mvdma [[IN]] <f32, {{.*}}, [288, 144, 24, 4], wrap 2 + 4*i0 mod 6> -> {{.*}} box <1*i0 : 1 in 2 to 1 + 1*i0, 0 : 2 in 2, -1 + 2*i1 : 2 in 8 to 2 + 2*i1, {{.*}}> stage 1 :
 // CHECK:          fisa.copy mvdma {{.*}} -> [[BOTH]] <f32, {{.*}}, [480, 96, 24, 4], wrap 2 + 2*i0 mod 4> box <1*i0 : 1 in 2, 0 : 2 in 2, -1 + 2*i1 : 2 in 8, {{.*}}> stage 1 :
-// CHECK:          fisa.copy mvdma [[IN]] {{.*}} box <1*i0 : 1 in 2 to 1 + 1*i0, 0 : 2 in 2, -2 + 2*i1 : 4 in 8 to 2 + 2*i1, {{.*}}> stage 1 layer 1 :
+// CHECK:          fisa.copy bus [[IN]] {{.*}} box <1*i0 : 1 in 2 to 1 + 1*i0, 0 : 2 in 2, -2 + 2*i1 : 4 in 8 to 2 + 2*i1, {{.*}}> stage 1 layer 1 :
 // CHECK:          fisa.copy mvdma {{.*}} -> [[BOTH]] <f32, 192{{.*}}, [480, 96, 24, 4], wrap 2 + 2*i0 mod 4> box <1*i0 : 1 in 2, 1*core : 1 in 3, -1 + 2*i1 : 2 in 8, 0 : 6 in 6> stage 1 layer 1 :
-// CHECK:          fisa.copy mvdma [[BOTH]] {{.*}} box <1*i0 : 1 in 2 to 1 + 1*i0, 0 : 5 in 5, -3 + 2*i1 : 4 in 8 to 1 + 2*i1, {{.*}}> stage 1 layer 2 :
+// CHECK:          fisa.copy bus [[BOTH]] {{.*}} box <1*i0 : 1 in 2 to 1 + 1*i0, 0 : 5 in 5, -3 + 2*i1 : 4 in 8 to 1 + 2*i1, {{.*}}> stage 1 layer 2 :
 // CHECK:          fisa.copy mvdma {{.*}} -> [[OUT]]
 // CHECK-NEXT:     fisa.copy gdma [[OUT]] <f32, 0, [192, 48, 24, 4]> -> {{%.*}} <f32, -48 + 768*i0 + 48*i1, [768, 192, 24, 4]> box <1*i0 : 1 in 2, 0 : 4 in 4, -2 + 2*i1 : 2 in 8, 0 : 6 in 6> stage 1 layer 2 :
 // CHECK-NEXT:   }
