@@ -79,6 +79,9 @@ SMALL, MANY, LARGE = 24, 120, 200
 # `test/support/brute_force.py` finds no cheaper plan of small networks.
 MOST_STATES = 48
 MOST_KEPT = 3
+# Times the cycles in which the DRAM port moves a byte: what a byte weighs where the most promising states are those
+# with few cycles; bytes first are a share of their own.
+BYTE_WEIGHTS = (0.0, 1.0, 4.0)
 # States and layers of a group: of the search that finds an order and a bound, of large networks, of very large ones.
 # No measurement of single ones is recorded; `benchmarks/README.md` has the seconds that planning takes with them.
 QUICK_STATES, QUICK_LENGTH = 6, 12

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 
 from frustum.dialects.target import Target
-from frustum.passes.plan.cost import chunk_bytes, overlapped
-from frustum.passes.plan.model import MOST_KEPT, OVERLAPPED, PASS_CYCLES
+from frustum.passes.plan.cost import chunk_bytes
+from frustum.passes.plan.model import MOST_KEPT
 from frustum.passes.plan.network.groups import Boundary, Group, GroupsBefore, by_channels
 from frustum.passes.plan.network.kept import (
     NOTHING,
@@ -28,7 +26,7 @@ from frustum.passes.plan.network.kept import (
     shares_of,
 )
 from frustum.passes.plan.network.layer_order import LayerOrder
-from frustum.passes.plan.network.tile_shapes import Ints, Mask
+from frustum.passes.plan.network.tile_shapes import Mask
 from frustum.passes.plan.unit import UnitPlan
 
 HUGE = 1 << 62
@@ -110,28 +108,6 @@ class Setting:
         return send_cycles(self.order, kept, self.shares[kept], self.target)
 
 
-class Costs(NamedTuple):
-    """A group with some maps in SRAM, in each shape: what does not depend on the room that is left."""
-
-    memory: Ints
-    """Bytes of SRAM with all weights."""
-    moved: Ints
-    """DRAM bytes with no weights streamed."""
-    passes: Ints
-    cycles: Ints
-    """Of the cores, as if every pass had all to do."""
-    spent: Ints
-    """Of the cores, as it is."""
-    crossing: list[tuple[Ints, Ints]]
-    """Of each map that is loaded or stored: cycles of the DRAM port, and of the cores while its only copy is free."""
-    runs: Ints
-    """Trip counts of the innermost loop."""
-    short: Ints
-    """Bytes that the DRAM port loses with short runs."""
-    fits: Mask
-    """Where these maps can be in SRAM."""
-
-
 class Candidates:
     """All ways to run a group: tile shapes, and which of its maps are or stay in SRAM."""
 
@@ -151,9 +127,8 @@ class Candidates:
         every = fixed, group.late, group.behind, group.work, group.spent
         self.fixed, self.late, self.behind, self.work, self.spent = (each[self.index] for each in every)
         self.images, self.rows, self.columns = (count[self.index] for count in shapes.counts)
-        self.inputs, self.outputs = ({b.map: b.of(self.index) for b in bs} for bs in (group.inputs, group.outputs))
-        self.known: dict[tuple[Resident, Resident, int], UnitChoice | None] = {}
-        self.costs: dict[tuple[Resident, Resident], Costs | None] = {}
+        self.steps = self.images * self.rows * self.columns
+        self.every = np.ones(len(self.index), np.bool_)
         self.masks: dict[tuple[Resident, bool], Mask | None] = {}
         self.within_share: dict[tuple[KeptMap, bool], Mask] = {}
 
@@ -180,11 +155,10 @@ class Candidates:
         """In which shapes the clusters make, or need, no more of these maps than they hold; None: in none."""
         key = stay, are_made
         if key not in self.masks:
-            fits = np.ones(len(self.index), np.bool_)
             boundaries = {b.map: b for b in (self.group.outputs if are_made else self.group.inputs)}
-            for kept in stay:
-                if kept.map in boundaries and self.setting.target.chip.clusters > 1:
-                    fits = fits & self.within(boundaries[kept.map], kept, are_made=are_made)
+            dealt = [kept for kept in stay if kept.map in boundaries and self.setting.target.chip.clusters > 1]
+            masks = [self.within(boundaries[kept.map], kept, are_made=are_made) for kept in dealt]
+            fits = np.logical_and.reduce(masks) if len(masks) > 1 else masks[0] if masks else self.every
             self.masks[key] = fits if fits.any() else None
         return self.masks[key]
 
@@ -201,99 +175,3 @@ class Candidates:
                 fits = is_read_so(b, kept, held, shapes, size, clusters)
             self.within_share[key] = fits[self.index]
         return self.within_share[key]
-
-    def best(self, resident: Resident, stay: Resident, free_bytes: int) -> UnitChoice | None:
-        """The cheapest shape when so many bytes are left beside all resident maps."""
-        key = resident, stay, free_bytes
-        if key not in self.known:
-            self.known[key] = next(self.ranked(resident, stay, free_bytes, 1), None)
-        return self.known[key]
-
-    def ranked(self, resident: Resident, stay: Resident, free_bytes: int, most: int) -> Iterator[UnitChoice]:
-        """The shapes that fit, from the cheapest on."""
-        group, key = self.group, (resident, stay)
-        if key not in self.costs:
-            self.costs[key] = self.costs_with(resident, stay)
-        costs = self.costs[key]
-        if costs is None:
-            return
-        streamed = np.searchsorted(self.gain, costs.memory - free_bytes)
-        fits = costs.fits & (streamed < len(self.gain))
-        if self.setting.once:
-            fits &= (streamed == 0) | (costs.passes == 1)
-        if not fits.any():
-            return
-        streamed = np.minimum(streamed, len(self.gain) - 1)
-        moved = costs.moved + (costs.passes - 1) * self.streamed[streamed]
-        cycles = self.corrected(self.cycles(costs, moved, self.streamed[streamed]))
-        first, then = (cycles, moved >> 4) if self.setting.fastest else (moved, cycles)
-        score = np.where(fits, (first << CYCLE_BITS) + np.minimum(then, (1 << CYCLE_BITS) - 1), HUGE)
-        for k in [int(np.argmin(score))] if most == 1 else np.argsort(score, kind="stable")[:most].tolist():
-            if score[k] == HUGE:
-                return
-            yield UnitChoice(
-                group.first, group.stop, int(moved[k]), int(cycles[k]), free_bytes, int(self.index[k]),
-                int(streamed[k]), resident, stay, int(costs.passes[k]), group.shares > 1,
-            )  # fmt: skip
-
-    def cycles(self, costs: Costs, moved: Ints, streamed: Ints) -> Ints:
-        """Cycles of each shape with so many bytes of streamed weights."""
-        rate, passes = self.setting.port_rate, costs.passes
-        transfer = (moved + costs.short) // rate
-        if self.setting.fastest:
-            cycles = np.maximum(costs.cycles, transfer) + self.waited(costs, streamed)
-            hidden = (costs.cycles + transfer) * OVERLAPPED
-            return cycles + passes * PASS_CYCLES + hidden.astype(np.int64)
-        # In one pass what is held comes as pieces need it; what is streamed only while its own layer is computed.
-        held = (self.total_weights - streamed) * (passes > 1)
-        weights = (held + passes * streamed) / rate
-        maps = (costs.moved - self.least + costs.short) / rate
-        return overlapped(costs.spent, transfer, maps, weights, passes, self.in_turn).astype(np.int64)
-
-    def waited(self, costs: Costs, streamed: Ints) -> Ints:
-        """Cycles in which the cores wait for maps, with so many bytes of streamed weights.
-
-        In the first and last pass of each innermost loop, and of one copy for what is not loaded behind its last reader
-        or stored before its maker, while the DRAM port has no weights to bring.
-        """
-        rate = self.setting.port_rate
-        streams = np.minimum(1.0, costs.passes * streamed / rate / np.maximum(costs.cycles, 1))
-        waits = np.zeros(len(streams))
-        for port_cycles, spare_cycles in costs.crossing:
-            waits = waits + np.maximum(port_cycles - (1.0 - streams) * spare_cycles, 0)
-        at_ends = (costs.moved + costs.short - self.least) // costs.runs // rate
-        return (self.in_turn * np.minimum(costs.cycles, waits)).astype(np.int64) + at_ends
-
-    def corrected(self, cycles: Ints) -> Ints:
-        """Cycles, with what exact numbers have said about such shapes before."""
-        group, slower = self.group, self.setting.slower
-        one, many = (
-            slower.get((group.first, group.stop, group.shares > 1, several), 1.0) for several in (False, True)
-        )
-        if one == many == 1.0:
-            return cycles
-        return (cycles * np.where(group.shapes.images[self.index] > 1, many, one)).astype(np.int64)
-
-    def costs_with(self, resident: Resident, stay: Resident) -> Costs | None:
-        """None where no shape goes with these maps in SRAM."""
-        valid, also = self.allowed(resident, are_made=False), self.allowed(stay, are_made=True)
-        if valid is None or also is None:
-            return None
-        inside, staying = ({kept.map for kept in maps} for maps in (resident, stay))
-        loaded = [b for number, b in self.inputs.items() if number not in inside]
-        through = [*loaded, *(b for number, b in self.outputs.items() if number not in staying)]
-        maps, rate, zero = self.setting.order.maps, self.setting.port_rate, np.zeros(len(self.index), np.int64)
-        late = reduce(np.maximum, (b.late for b in loaded), self.late)
-        steps = self.images * self.rows * self.columns
-        passes = np.where(self.is_roll, steps * (late + self.behind), steps)
-        stored_too = sum(maps[number].bytes for number in staying if maps[number].needs_dram)
-        moved = sum((b.moved for b in through), zero + (self.least + stored_too))
-        crossing = [((b.moved + b.short) // rate, passes * b.spare) for b in through]
-        sends = sum(self.setting.send_cycles(kept) for kept in stay)
-        innermost = np.maximum(self.images, np.where(self.columns > 1, self.columns, self.rows))
-        runs = np.where(self.is_roll, late + self.behind, innermost)
-        bus = passes * self.held_weights // self.setting.target.cluster.bus.bytes_per_cycle
-        return Costs(
-            sum((b.buffer for b in through), self.fixed), moved, passes, np.maximum(passes * self.work, bus) + sends,
-            np.maximum(self.spent, bus) + sends, crossing, runs, sum((b.short for b in through), zero), valid & also,
-        )  # fmt: skip

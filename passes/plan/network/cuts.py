@@ -10,30 +10,84 @@ prefix" (FFM).
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
+import numpy as np
+
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.share_done import tell
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import tile_counts
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.plan.model import MOST_BANNED, MOST_STATES, OVERLAPPED
-from frustum.passes.plan.network.candidates import HUGE, Candidates, Setting, UnitChoice
+from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_BANNED, MOST_STATES, OVERLAPPED
+from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.groups import Group
 from frustum.passes.plan.network.kept import NOTHING, Resident
 from frustum.passes.plan.network.layer_order import LayerOrder
+from frustum.passes.plan.network.prices import KnownPrices, Priced, Prices, Rows, frontier_of, starts_of
+from frustum.passes.plan.network.tile_shapes import Ints
 from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 
 
 @dataclass
 class CutState:
-    """The cheapest way to a cut with some maps in SRAM: bytes and cycles so far, the last unit and what is before."""
+    """A way to a cut with some maps in SRAM: bytes and cycles so far, the last unit and what is before."""
 
     bytes: int
     cycles: int
+    maps: Resident = NOTHING
     before: CutState | None = None
     choice: UnitChoice | None = None
+
+
+class Cut:
+    """The states of a cut, those with the same maps in SRAM together."""
+
+    def __init__(self, states: Sequence[CutState]):
+        together: dict[Resident, list[CutState]] = {}
+        for state in states:
+            together.setdefault(state.maps, []).append(state)
+        self.maps, self.states = list(together), [s for same in together.values() for s in same]
+        self.counts = np.array([len(same) for same in together.values()], np.int64)
+        self.starts = np.cumsum(self.counts) - self.counts
+        self.bytes = np.array([s.bytes for s in self.states], np.int64)
+        self.cycles = np.array([s.cycles for s in self.states], np.int64)
+        self.least = np.minimum.reduceat(self.bytes, self.starts) if together else self.bytes
+        """Bytes, for each set of maps."""
+
+    def with_maps(self, maps: Resident) -> list[CutState]:
+        """The states with just these maps in SRAM."""
+        if maps not in self.maps:
+            return []
+        k = self.maps.index(maps)
+        return self.states[self.starts[k] : self.starts[k] + self.counts[k]]
+
+
+class Ways(NamedTuple):
+    """Ways to a cut by one group: what stays behind each (a number), bytes and cycles so far, the state before (a
+    number), and which of the `priced` answers the group gives."""
+
+    maps: Ints
+    bytes: Ints
+    cycles: Ints
+    state: Ints
+    answer: Ints
+    cut: Cut
+    prices: Prices
+    rows: list[tuple[Resident, Resident, int]]
+    """Of each row: what the group finds in SRAM and leaves there, and bytes that are free."""
+    priced: Priced
+
+    def reached(self, k: int, maps: Resident) -> CutState:
+        """Way k as a state."""
+        inside, stay, free = self.rows[self.priced.row[self.answer[k]]]
+        choice = self.prices.choice(self.priced, int(self.answer[k]), free, inside, stay)
+        before = self.cut.states[self.state[k]]
+        return CutState(int(self.bytes[k]), int(self.cycles[k]), maps, before, choice)
 
 
 @dataclass
@@ -62,12 +116,22 @@ class CutSearch:
     """Of layers [first, stop): maps that they find and leave in SRAM with which they do not fit after all."""
     costs: dict[int, int] = field(default_factory=dict)
     """Of layers alone, by the cut behind each: bytes with all maps in DRAM."""
+    known: KnownPrices = field(default_factory=KnownPrices)
+    within_bound: bool = False
+    """The fewest cycles with no more bytes than the bound are looked for."""
 
     def __post_init__(self) -> None:
         self.order, self.capacity, self.shares = self.setting.order, self.setting.capacity, self.setting.shares
         self.rest = rest_of(self.order)
-        self.states: list[dict[Resident, CutState]] = [{}]
-        self.cheapest = [0]
+        own = (node.weight_bytes + node.vector_bytes for node in self.order.nodes)
+        self.weights = [*itertools.accumulate(own, initial=0)]
+        """Of all layers before each cut, in bytes."""
+        self.cuts = [Cut([CutState(0, 0)])]
+        self.single: list[CutState] = []
+        """Ways to a cut by what is no group."""
+        self.ways: list[Ways] = []
+        self.numbers: dict[Resident, int] = {}
+        """Of the sets of maps that stay behind the cut that is being reached."""
 
     def solve(self, after: int = 0) -> Solution | None:
         """The cheapest way through all layers; None if some layer fits in no way.
@@ -75,18 +139,16 @@ class CutSearch:
         What was found before up to the cut `after` is taken as it is.
         """
         count = len(self.order.nodes)
-        self.states = [*self.states[: after + 1], *({} for _ in range(after, count))]
-        self.states[0][NOTHING] = CutState(0, 0)
-        self.cheapest = [*self.cheapest[: after + 1], *[HUGE] * (count - after)]
+        self.cuts = [*self.cuts[: after + 1], *(Cut([]) for _ in range(after, count))]
         for stop in range(after + 1, count + 1):
             tell(stop / (count + 1))
             if self.seams is None or stop in self.seams:
+                self.single, self.ways, self.numbers = [], [], {}
                 self.reach(stop)
-                self.thin(stop)
-                self.cheapest[stop] = min((s.bytes for s in self.states[stop].values()), default=HUGE)
-                if not any(self.states[max(0, stop - self.reaching) : stop + 1]):
+                self.cuts[stop] = Cut(self.thinned(self.reached(stop), stop))
+                if not any(cut.states for cut in self.cuts[max(0, stop - self.reaching) : stop + 1]):
                     return None
-        end = min(self.states[count].values(), key=lambda s: self.setting.cost(s.bytes, s.cycles), default=None)
+        end = min(self.cuts[count].states, key=self.rank, default=None)
         if end is None:
             return None
         choices = []
@@ -96,26 +158,63 @@ class CutSearch:
             at = at.before
         return Solution(self.order, choices[::-1], end.bytes, end.cycles)
 
-    def thin(self, stop: int) -> None:
-        """Keep the most promising sets of resident maps."""
-        states = self.states[stop]
+    def rank(self, state: CutState) -> tuple[float, float]:
+        """What is to be least at the end."""
+        if self.within_bound:
+            return state.cycles, state.bytes
+        return self.setting.cost(state.bytes, state.cycles)
+
+    def reached(self, stop: int) -> list[CutState]:
+        """The best of all ways to a cut, for each set of maps that stays in SRAM."""
+        sets = list(self.numbers)
+        single = [(self.numbers[s.maps], s.bytes, s.cycles) for s in self.single]
+        parts = [np.array(single, np.int64).reshape(len(single), 3).T]
+        parts += [np.stack([w.maps, w.bytes, w.cycles]) for w in self.ways]
+        maps, bytes_, cycles = np.concatenate(parts, axis=1)
+        if self.within_bound:
+            best = frontier_of(maps, bytes_, cycles)
+        else:
+            first, then = self.setting.cost(bytes_, cycles)
+            order = np.lexsort((then, first, maps))
+            best = order[starts_of(maps[order])]
+        ends = list(itertools.accumulate((len(w.maps) for w in self.ways), initial=len(single)))
+        found = []
+        for k in best.tolist():
+            part = bisect_right(ends, k) - 1
+            if part < 0:
+                found.append(self.single[k])
+            else:
+                found.append(self.ways[part].reached(k - ends[part], sets[maps[k]]))
+        return found
+
+    def thinned(self, states: list[CutState], stop: int) -> list[CutState]:
+        """The most promising states."""
         if len(states) <= self.most_states:
-            return
-        live = [m for m in self.order.maps[:stop] if m.last_use >= stop]
+            return states
+        live = {m.number: m.bytes for m in self.order.maps[:stop] if m.last_use >= stop}
+        total, rate = sum(live.values()), self.setting.port_rate
+        to_read = [total - sum(live[m] for m in {kept.map for kept in s.maps}) for s in states]
 
-        def promise(item: tuple[Resident, CutState]) -> tuple[float, float]:
-            maps, state = item
-            here = {kept.map for kept in maps}
-            to_read = sum(m.bytes for m in live if m.number not in here)
+        def promising(weight: float, share: int) -> list[int]:
+            """Those with the least cycles, where a byte weighs so much, and what is to be read again."""
+            promise = [s.cycles + weight * (s.bytes + left) for s, left in zip(states, to_read, strict=True)]
+            return sorted(range(len(states)), key=promise.__getitem__)[:share]
+
+        def least(k: int) -> tuple[float, float]:
             if self.setting.fastest:
-                return state.cycles + OVERLAPPED * to_read / self.setting.port_rate, state.bytes + to_read
-            return state.bytes + to_read, state.cycles
+                return states[k].cycles + OVERLAPPED * to_read[k] / rate, states[k].bytes + to_read[k]
+            return states[k].bytes + to_read[k], states[k].cycles
 
-        kept = dict(sorted(states.items(), key=promise)[: self.most_states])
+        if self.within_bound:
+            share = ceil_div(self.most_states, len(BYTE_WEIGHTS) + 1)
+            chosen = {k for weight in BYTE_WEIGHTS for k in promising(weight / rate, share)}
+            chosen |= set(sorted(range(len(states)), key=least)[:share])
+        else:
+            chosen = set(sorted(range(len(states)), key=least)[: self.most_states])
         # What stays may fit nobody behind: there is a way on from nothing staying, always.
-        if NOTHING in states:
-            kept[NOTHING] = states[NOTHING]
-        self.states[stop] = kept
+        alone = [k for k, s in enumerate(states) if not s.maps]
+        chosen |= {min(alone, key=lambda k: states[k].bytes)} if alone else set()
+        return [states[k] for k in sorted(chosen)]
 
     # ------------------------------------------------------------ ways to a cut
 
@@ -130,18 +229,19 @@ class CutSearch:
         if node.batched_weights:
             self.alone(stop)
             return
-        channel_wise = self.setting.by_channels(stop) if self.states[stop - 1] else None
-        if channel_wise is not None:
-            self.take(channel_wise)
+        if self.cuts[stop - 1].states:
+            channel_wise = self.known.of_channels(self.setting, stop)
+            if channel_wise is not None:
+                self.take(channel_wise)
         beyond = stop - 1 if node.is_concat else stop  # alone it is a name for what is there
-
-        def is_wanted(first: int, weights_bytes: int) -> bool:
-            if not self.states[first] or first >= beyond or (self.seams is not None and first not in self.seams):
-                return False
-            return self.cheapest[first] + weights_bytes + self.rest[stop] <= self.bound
-
-        for group in self.setting.groups_before(stop).within(self.capacity, is_wanted, self.farthest(stop)):
-            self.take(group)
+        behind = self.weights[stop] + self.rest[stop]
+        wanted = [
+            first
+            for first in range(beyond - 1, self.farthest(stop) - 1, -1)
+            if self.cuts[first].states and self.cuts[first].least.min() - self.weights[first] + behind <= self.bound
+        ]
+        for prices in self.known.before(self.setting, stop, wanted):
+            self.take(prices)
         if not node.is_concat:
             self.alone(stop)
 
@@ -149,73 +249,107 @@ class CutSearch:
         """The first layer of the longest group that is looked at; chains that are not cut apart count once."""
         if self.seams is None:
             return max(0, stop - self.longest)
-        return self.cuts[max(0, bisect_left(self.cuts, stop) - self.longest)]
+        return self.where[max(0, bisect_left(self.where, stop) - self.longest)]
 
     @cached_property
     def reaching(self) -> int:
         """More layers than any group has."""
-        gaps = [b - a for a, b in itertools.pairwise(self.cuts)]
+        gaps = [b - a for a, b in itertools.pairwise(self.where)]
         return self.longest * (1 if self.seams is None else max(gaps))
 
     @cached_property
-    def cuts(self) -> list[int]:
+    def where(self) -> list[int]:
+        """Cuts are looked for."""
         return sorted(self.seams or ())
 
-    def take(self, group: Group) -> None:
+    def take(self, prices: Prices) -> None:
         """All ways to a cut by this group."""
-        if len(self.banned.get((group.first, group.stop), ())) > MOST_BANNED or not self.states[group.first]:
+        group = prices.group
+        banned, cut = self.banned.get((group.first, group.stop), set()), self.cuts[group.first]
+        insides = [self.inside(group, maps) for maps in cut.maps]
+        number = np.array([-1 if each is None else prices.number(each) for each in insides])
+        if len(banned) > MOST_BANNED or number.max(initial=-1) < 0:
             return
-        least = sum(group.weights) * group.shares + group.vector_bytes + group.constant_bytes + self.rest[group.stop]
-        good = [(k, s) for k, s in self.states[group.first].items() if s.bytes + least <= self.bound]
-        if good:
-            candidates = Candidates(group, self.setting)
-            for kept, state in good:
-                self.extend(candidates, kept, state)
+        stays = prices.candidates.stays
+        held = np.array([self.size(maps) for maps in cut.maps])
+        free = self.capacity - held[:, np.newaxis] - np.array([self.size(stay) for stay in stays])
+        goes = (number[:, np.newaxis] >= 0) & (free >= 0)
+        most = self.bound - self.rest[group.stop] - cut.least
+        for inside, stay in banned:
+            if stay in stays:
+                goes[[each == inside for each in insides], stays.index(stay)] = False
+        if not goes.any():
+            return
+        which, stay = np.nonzero(goes)
+        cheap = prices.least_moved(number[which], stay) <= most[which]
+        which, stay = which[cheap], stay[cheap]
+        if len(which):
+            self.arrive_by(prices, Rows(number[which], stay, free[which, stay], most[which]), which, insides)
 
-    def extend(self, candidates: Candidates, kept: Resident, state: CutState) -> None:
-        """The ways by a group from a cut with these maps in SRAM."""
-        group, here = candidates.group, {m.map: m for m in kept}
+    def arrive_by(self, prices: Prices, rows: Rows, which: Ints, insides: Sequence[Resident | None]) -> None:
+        """Take note of the ways by a group; `which` maps are in SRAM before, in each row."""
+        priced = prices.frontier(rows) if self.within_bound else prices.best(rows)
+        if not len(priced.row):
+            return
+        group, stays = prices.group, prices.candidates.stays
+        cut = self.cuts[group.first]
+        from_ = which[priced.row]
+        counts = cut.counts[from_]
+        answer = np.repeat(np.arange(len(from_)), counts)
+        state = np.repeat(cut.starts[from_] - np.cumsum(counts) + counts, counts) + np.arange(len(answer))
+        bytes_ = cut.bytes[state] + priced.moved[answer]
+        within = bytes_ + self.rest[group.stop] <= self.bound
+        if not within.any():
+            return
+        answer, state, bytes_ = answer[within], state[within], bytes_[within]
+        left = [frozenset(m for m in maps if self.order.maps[m.map].last_use >= group.stop) for maps in cut.maps]
+        maps = np.full(len(rows.stay), -1)
+        for row in dict.fromkeys(priced.row[answer].tolist()):
+            maps[row] = self.numbers.setdefault(left[which[row]] | stays[rows.stay[row]], len(self.numbers))
+        said = [
+            (insides[w] or NOTHING, stays[t], f)
+            for w, t, f in zip(which.tolist(), rows.stay.tolist(), rows.free.tolist(), strict=True)
+        ]
+        cycles = cut.cycles[state] + priced.cycles[answer]
+        self.ways.append(
+            Ways(maps[priced.row[answer]], bytes_, cycles, state, answer, cut, prices, said, priced)
+        )
+
+    def inside(self, group: Group, maps: Resident) -> Resident | None:
+        """Of the maps in SRAM those that a group reads there; None where it cannot read some of them."""
+        here = {m.map: m for m in maps}
         read = [b for b in group.inputs if b.map in here]
         if any(not b.can_stay and not self.order.maps[b.map].needs_dram for b in read):
-            return
-        inside = frozenset(here[b.map] for b in read if b.can_stay)
-        free = self.capacity - self.size(kept)
-        banned = self.banned.get((group.first, group.stop), ())
-        for stay in candidates.stays:
-            left = free - self.size(stay)
-            if left >= 0 and (inside, stay) not in banned:
-                choice = candidates.best(inside, stay, left)
-                if choice is not None:
-                    self.arrive(group.stop, kept | stay, state, choice)
+            return None
+        return frozenset(here[b.map] for b in read if b.can_stay)
 
     def size(self, maps: Resident) -> int:
         """Bytes of what stays, in one cluster."""
         return sum(self.shares[kept].bytes for kept in maps)
 
-    def arrive(self, stop: int, kept: Resident, state: CutState, choice: UnitChoice) -> None:
-        """Take note of a way to a cut, if it is the best for what stays in SRAM."""
+    def arrive(self, stop: int, state: CutState, choice: UnitChoice) -> None:
+        """Take note of a way to a cut by a layer alone."""
         bytes_, cycles = state.bytes + choice.bytes, state.cycles + choice.cycles
         if bytes_ + self.rest[stop] > self.bound:
             return
-        left = frozenset(m for m in kept if self.order.maps[m.map].last_use >= stop)
-        old, cost = self.states[stop].get(left), self.setting.cost
-        if old is None or cost(bytes_, cycles) < cost(old.bytes, old.cycles):
-            self.states[stop][left] = CutState(bytes_, cycles, state, choice)
+        left = frozenset(m for m in state.maps if self.order.maps[m.map].last_use >= stop)
+        self.numbers.setdefault(left, len(self.numbers))
+        self.single.append(CutState(bytes_, cycles, left, state, choice))
 
     def move(self, stop: int) -> None:
         """A layer that only moves data: from DRAM to DRAM."""
         reads, made = self.order.nodes[stop - 1].reads, self.order.maps[stop - 1]
         choice = self.copied(stop, 0 if self.order.is_row(stop - 1) else sum(r.bytes for r in reads) + made.bytes)
-        for kept, state in self.states[stop - 1].items():
-            self.arrive(stop, kept, state, choice)
+        for state in self.cuts[stop - 1].states:
+            self.arrive(stop, state, choice)
 
     def side_by_side(self, stop: int) -> None:
         """A concatenation alone, with all that it reads in DRAM: a name for what is there, or a copy."""
         operands, maps = {r.map for r in self.order.nodes[stop - 1].reads}, self.order.maps
         choice = self.copied(stop, 0 if self.order.is_place(stop - 1) else 2 * maps[stop - 1].bytes)
-        for kept, state in self.states[stop - 1].items():
-            if all(maps[m.map].needs_dram for m in kept if m.map in operands):
-                self.arrive(stop, kept, state, choice)
+        for state in self.cuts[stop - 1].states:
+            if all(maps[m.map].needs_dram for m in state.maps if m.map in operands):
+                self.arrive(stop, state, choice)
 
     def copied(self, stop: int, moved: int) -> UnitChoice:
         """A layer alone that moves so many bytes."""
@@ -224,8 +358,9 @@ class CutSearch:
     def alone(self, stop: int) -> None:
         """A layer as `plan_unit` cuts it, by channels too, where nothing is in SRAM beside it and its maps and weights
         do not fit at once."""
-        node, state, setting = self.order.nodes[stop - 1], self.states[stop - 1].get(NOTHING), self.setting
-        if state is None:
+        node, setting = self.order.nodes[stop - 1], self.setting
+        states = self.cuts[stop - 1].with_maps(NOTHING)
+        if not states:
             return
         if stop not in self.costs:
             self.costs[stop] = HUGE if setting.fastest else self.least_alone(stop)
@@ -238,15 +373,16 @@ class CutSearch:
             return
         if not (setting.once and is_read_again(plan, self.order.layer(stop - 1), setting.target.chip.clusters)):
             choice = UnitChoice(stop - 1, stop, plan.dram_bytes, int(plan.cycles), self.capacity)
-            self.arrive(stop, NOTHING, state, choice)
+            for state in states:
+                self.arrive(stop, state, choice)
 
     def least_alone(self, stop: int) -> int:
         """Bytes of a layer by itself, with all maps in DRAM."""
         if self.order.nodes[stop - 1].batched_weights:
             return HUGE
-        group = next(self.setting.groups_before(stop).within(self.capacity), None)
-        found = Candidates(group, self.setting).best(NOTHING, NOTHING, self.capacity) if group else None
-        return HUGE if found is None else found.bytes
+        prices = next(self.known.before(self.setting, stop, [stop - 1]), None)
+        found = prices.ranked(NOTHING, NOTHING, self.capacity, 1) if prices else []
+        return found[0].bytes if found else HUGE
 
 
 def is_read_again(plan: UnitPlan, layer: Layer, clusters: int) -> bool:

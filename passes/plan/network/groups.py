@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.target import Target
@@ -46,11 +45,6 @@ class Boundary:
     """Bytes that the DRAM port is busy with beyond those that it moves: of rows shorter than a whole run."""
     by_channel: bool = False
     """Each cluster needs of it the channels that it makes, where it makes a share of the channels."""
-
-    def of(self, index: NDArray[np.intp]) -> Boundary:
-        """In these shapes only, but for `rows` and `columns`."""
-        arrays = {name: getattr(self, name)[index] for name in ("buffer", "moved", "late", "spare", "short")}
-        return replace(self, **arrays)
 
 
 @dataclass(frozen=True)
@@ -95,12 +89,14 @@ class GroupsBefore:
         """Maps that are read in another form than they are made: their makers are in no such group."""
         self.vector_bytes = self.constant_bytes = 0
         self.weights: list[int] = []
+        self.known_inputs: dict[int, tuple[tuple[object, ...], Boundary]] = {}
+        """With what they rest on: most are the same of a group and of the next larger one."""
 
     def within(
-        self, most_bytes: int, is_wanted: Callable[[int, int], bool] | None = None, farthest: int = 0
+        self, most_bytes: int, wanted: Container[int] | None = None, farthest: int = 0
     ) -> Iterator[Group]:
         """Groups from one layer on, until none larger can fit `most_bytes` of SRAM or be a unit at all, or begins
-        before `farthest`; of those only what `is_wanted`, by its first layer and the bytes of its weights."""
+        before `farthest`; of those only the ones whose first layer is `wanted`."""
         for k in range(self.stop - 1, farthest - 1, -1):
             node = self.order.nodes[k]
             if node.layer is None or node.batched_weights or k in self.read_apart or not self.add(k):
@@ -108,7 +104,7 @@ class GroupsBefore:
             least = self.buffers.rings + self.buffers.peak() + self.vector_bytes
             if not (least <= most_bytes)[self.needs.valid].any():
                 return
-            if is_wanted is None or is_wanted(k, sum(self.weights) + self.vector_bytes):
+            if wanted is None or k in wanted:
                 yield self.group(k)
 
     def add(self, k: int) -> bool:
@@ -156,6 +152,15 @@ class GroupsBefore:
 
     def loaded(self, number: int, needed: MapNeed) -> Boundary:
         """An input: its buffer, and the bytes of its boxes over all tiles."""
+        known = needed, self.needs.behind, self.needs.channels[number], number in self.buffers.place_of
+        before, found = self.known_inputs.get(number, ((), None))
+        if found is None or any(x is not y for x, y in zip(before, known, strict=True)):
+            found = self.newly_loaded(number, needed)
+            self.known_inputs[number] = known, found
+        return found
+
+    def newly_loaded(self, number: int, needed: MapNeed) -> Boundary:
+        """The same, as it is now."""
         shapes, (made, _) = self.shapes, self.needs.made(number)
         read = next(r for r in self.order.nodes[self.needs.readers[number]].reads if r.map == number)
         images, _, height, width = read.dims

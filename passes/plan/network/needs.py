@@ -61,19 +61,14 @@ class Intervals(NamedTuple):
         fixed = np.minimum(base + extent, size) - np.maximum(base, 0)
         pace = np.maximum(step, 1)
         # cut off below 0: interval i loses min(extent, -(base + i step)) while that is positive
-        before = clips(-base, pace, extent, count)
-        behind = clips(base + (count - 1) * pace + extent - size, pace, extent, count)
-        return np.where(step == 0, np.maximum(fixed, 0), count * extent - before - behind)
-
-
-def clips(first: Ints, pace: Ints, extent: Ints, count: Ints) -> Ints:
-    """sum over i < count of clip(first - i * pace, 0, extent)"""
-    return below(first, pace, count) - below(first - extent, pace, count)
+        behind = base + (count - 1) * pace + extent - size
+        clips = below(np.stack((-base, -base - extent, behind, behind - extent)), pace, count)
+        return np.where(step == 0, np.maximum(fixed, 0), count * extent - clips[0] + clips[1] - clips[2] + clips[3])
 
 
 def below(first: Ints, pace: Ints, count: Ints) -> Ints:
     """sum over i < count of max(first - i * pace, 0)"""
-    terms = np.minimum(np.maximum(ceil_div(first, pace), 0), count)
+    terms = np.minimum(np.maximum(-(-first // pace), 0), count)
     return terms * first - pace * (terms * (terms - 1) // 2)
 
 

@@ -22,6 +22,7 @@ from frustum.passes.plan.network.cuts import CutSearch, Solution
 from frustum.passes.plan.network.groups import Group
 from frustum.passes.plan.network.kept import NOTHING, Resident
 from frustum.passes.plan.network.layer_order import LayerOrder, order_of, orders, outputs_of_section
+from frustum.passes.plan.network.prices import KnownPrices, Prices
 from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit
 
 
@@ -87,7 +88,8 @@ def plan_network(
         return plan
     at_once = (replace(setting, once=True, slower={}) for setting in settings)
     pairs = zip(searches, at_once, strict=True)
-    once = best_of([replace(search, setting=setting, costs={}, banned={}) for search, setting in pairs])
+    anew = [replace(search, setting=x, costs={}, banned={}, known=KnownPrices()) for search, x in pairs]
+    once = best_of(anew)
     is_better = once is not None and once.cycles <= model.ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
     return once if is_better else plan
 
@@ -177,7 +179,7 @@ def plan_order(search: CutSearch, solution: Solution | None = None, *, relax: bo
             continue
         if solution is None:
             return None
-        exact = [with_plan(choice, search.setting) for choice in solution.choices]
+        exact = [with_plan(choice, search) for choice in solution.choices]
         units = [unit for unit in exact if unit is not None]
         if search.setting.fastest and attempt < model.CORRECTIONS and corrects(search.setting, units):
             solution, after = None, 0
@@ -187,7 +189,7 @@ def plan_order(search: CutSearch, solution: Solution | None = None, *, relax: bo
             return NetworkPlan(solution.order, tuple(units))
         for x in failed:
             search.banned.setdefault((x.first, x.stop), set()).add((x.resident, x.kept))
-        solution, after = None, min(len(search.states) - 1, failed[0].stop - 1)
+        solution, after = None, min(len(search.cuts) - 1, failed[0].stop - 1)
     return None
 
 
@@ -202,11 +204,12 @@ def corrects(setting: Setting, units: Sequence[UnitChoice]) -> bool:
     return is_new
 
 
-def with_plan(choice: UnitChoice, setting: Setting) -> UnitChoice | None:
+def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
     """A group with the fastest of its cheapest shapes that fit exactly."""
-    group = None if choice.shape is None else group_of(choice, setting)
-    if group is None:
+    prices = None if choice.shape is None else prices_of(choice, search)
+    if prices is None:
         return choice if choice.shape is None else None
+    setting, group = search.setting, prices.group
     order, free_bytes = setting.order, choice.free_bytes
     ops = [node.op for node in order.nodes[choice.first : choice.stop]]
     unit = layers_of(ops, leaving(choice, order), values_of(choice.resident, order))
@@ -214,8 +217,7 @@ def with_plan(choice: UnitChoice, setting: Setting) -> UnitChoice | None:
     stays = [order.maps[m.map] for m in choice.kept]
     also = sum(m.bytes for m in stays if m.needs_dram)  # stays, and is stored
     found: list[UnitChoice] = []
-    candidates = Candidates(group, setting).ranked(choice.resident, choice.kept, free_bytes, model.ALTERNATIVES)
-    for other in candidates:
+    for other in prices.ranked(choice.resident, choice.kept, free_bytes, model.ALTERNATIVES):
         if found and (len(found) == model.ALIKE if setting.fastest else other.bytes > most_of(found)):
             break
         partition = partition_of(other, group)
@@ -229,12 +231,11 @@ def with_plan(choice: UnitChoice, setting: Setting) -> UnitChoice | None:
     return min(found, key=lambda x: setting.cost(x.exact_bytes, x.plan.cycles if x.plan else 0), default=None)
 
 
-def group_of(choice: UnitChoice, setting: Setting) -> Group | None:
-    """The group of a unit again."""
+def prices_of(choice: UnitChoice, search: CutSearch) -> Prices | None:
+    """Of the group of a unit."""
     if choice.by_channels:
-        return setting.by_channels(choice.stop)
-    groups = setting.groups_before(choice.stop).within(setting.capacity)
-    return next((group for group in groups if group.first == choice.first), None)
+        return search.known.of_channels(search.setting, choice.stop)
+    return next(search.known.before(search.setting, choice.stop, [choice.first]), None)
 
 
 def partition_of(choice: UnitChoice, group: Group) -> Partition:
@@ -306,7 +307,7 @@ def cheapest(
     group = next((g for g in groups if g.first == 0), None)
     if group is None:
         return None
-    for choice in Candidates(group, setting).ranked(NOTHING, NOTHING, sram_bytes, model.TRIED):
+    for choice in Prices(Candidates(group, setting)).ranked(NOTHING, NOTHING, sram_bytes, model.TRIED):
         partition = partition_of(choice, group)
         found = evaluate(layers, partition, choice.streamed, (), target, sram_bytes, setting.chunk_bytes)
         if found is not None:

@@ -1,0 +1,297 @@
+# Tests: test/passes/plan/network/test_optimal.py
+"""What the ways to run a group cost, many at once: DRAM bytes and cycles of all its shapes with some maps in SRAM.
+
+A *row* is one question: which maps the group finds in SRAM, which it leaves there, how many bytes are free beside them,
+and how many DRAM bytes are too many.  The answers are flat arrays over all rows and all shapes that go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from frustum.passes.plan.cost import overlapped
+from frustum.passes.plan.model import OVERLAPPED, PASS_CYCLES
+from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoice
+from frustum.passes.plan.network.kept import Resident
+from frustum.passes.plan.network.needs import FAR
+from frustum.passes.plan.network.tile_shapes import Ints, Mask
+
+CYCLE_BITS = 31
+
+
+class Rows(NamedTuple):
+    """Questions: numbers of what a group finds in SRAM and leaves there, SRAM bytes that are free, most DRAM bytes."""
+
+    inside: Ints
+    stay: Ints
+    free: Ints
+    most: Ints
+
+
+class Priced(NamedTuple):
+    """Answers, by row: shapes (positions in `Candidates.index`), what they move and take, how many weights are
+    streamed."""
+
+    row: Ints
+    shape: Ints
+    moved: Ints
+    cycles: Ints
+    streamed: Ints
+    passes: Ints
+
+    def only(self, which: Ints | Mask) -> Priced:
+        return Priced(*(each[which] for each in self))
+
+
+class Side(NamedTuple):
+    """Of all shapes with some maps in SRAM, before or behind a group; each field has one line for each such set."""
+
+    fits: Mask
+    memory: Ints
+    """Bytes of the buffers of what is loaded, or stored."""
+    moved: Ints
+    short: Ints
+    """Bytes that the DRAM port loses with short runs."""
+    late: Ints
+    """Steps by which loaded maps are ahead."""
+    sends: Ints
+    """Cycles in which clusters send each other what stays."""
+    through: Mask
+    """Of each boundary: whether it is loaded, or stored."""
+
+
+class Prices:
+    """Of one group."""
+
+    def __init__(self, candidates: Candidates):
+        self.candidates, self.setting, self.group = candidates, candidates.setting, candidates.group
+        self.insides: dict[Resident, int] = {}
+        """Numbers of the sets of maps that the group was asked to find in SRAM; None of their shapes may fit."""
+        self.before: Side | None = None
+
+    # ------------------------------------------------------------ maps in SRAM on both sides
+
+    def number(self, inside: Resident) -> int:
+        """Of a set of maps that the group finds in SRAM; -1 where no shape can read them as they are held."""
+        if inside not in self.insides:
+            is_possible = self.candidates.allowed(inside, are_made=False) is not None
+            self.insides[inside] = sum(n >= 0 for n in self.insides.values()) if is_possible else -1
+            self.before = None
+        return self.insides[inside]
+
+    def sides_before(self) -> Side:
+        """One line for each number."""
+        if self.before is None:
+            self.before = self.side([x for x, n in self.insides.items() if n >= 0], are_made=False)
+        return self.before
+
+    @cached_property
+    def behind(self) -> Side:
+        """One line for each of `Candidates.stays`."""
+        return self.side(self.candidates.stays, are_made=True)
+
+    def side(self, sets: list[Resident], *, are_made: bool) -> Side:
+        own, maps = self.candidates, self.setting.order.maps
+        boundaries = self.group.outputs if are_made else self.group.inputs
+        numbers = [b.map for b in boundaries]
+        in_sram = [{kept.map for kept in maps_} for maps_ in sets]
+        through = np.array([[number not in here for number in numbers] for here in in_sram], np.int64)
+        through = through.reshape(len(sets), len(numbers))
+        fits = np.array([own.allowed(x, are_made=are_made) for x in sets])
+        empty = np.zeros((len(sets), len(own.index)), np.int64)
+        if not boundaries:
+            return Side(fits, empty, empty, empty, empty, np.zeros(len(sets), np.int64), through > 0)
+        fields = [[getattr(b, x) for b in boundaries] for x in ("buffer", "moved", "short", "late")]
+        buffer, moved, short, lates = np.array(fields)[:, :, own.index]
+        late = empty
+        sends = np.zeros(len(sets), np.int64)
+        moved = through @ moved
+        if are_made:
+            sends = np.array([sum(self.setting.send_cycles(kept) for kept in x) for x in sets], np.int64)
+            stored_too = [sum(maps[number].bytes for number in here if maps[number].needs_dram) for here in in_sram]
+            moved = moved + np.array(stored_too, np.int64)[:, np.newaxis]
+        else:
+            for ahead, is_loaded in zip(lates, through.T, strict=True):
+                late = np.maximum(late, is_loaded[:, np.newaxis] * ahead)
+        return Side(fits, through @ buffer, moved, through @ short, late, sends, through > 0)
+
+    # ------------------------------------------------------------ answers
+
+    def least_moved(self, inside: Ints, stay: Ints) -> Ints:
+        """DRAM bytes that no shape falls below, of pairs of numbers."""
+        before, behind = (np.where(x.fits, x.moved, FAR).min(axis=1) for x in (self.sides_before(), self.behind))
+        least: Ints = before[inside] + behind[stay] + self.candidates.least
+        return least
+
+    def priced(self, rows: Rows) -> Priced:
+        """Of all shapes that fit, in all rows."""
+        own, before, behind = self.candidates, self.sides_before(), self.behind
+        row, shape = np.nonzero(before.fits[rows.inside] & behind.fits[rows.stay])
+        inside, stay = rows.inside[row], rows.stay[row]
+        over = own.fixed[shape] + before.memory[inside, shape] + behind.memory[stay, shape] - rows.free[row]
+        still = own.least + before.moved[inside, shape] + behind.moved[stay, shape]
+        fits = (over <= own.gain[-1]) & (still <= rows.most[row])
+        if not fits.all():
+            row, shape, inside, stay, over, still = (each[fits] for each in (row, shape, inside, stay, over, still))
+        late = np.maximum(own.late[shape], before.late[inside, shape])
+        passes = own.steps[shape] * np.where(own.is_roll[shape], late + own.behind[shape], 1)
+        streamed = np.searchsorted(own.gain, over)
+        weights = own.streamed[streamed]
+        moved = still + (passes - 1) * weights
+        short = before.short[inside, shape] + behind.short[stay, shape]
+        bus = passes * own.held_weights // self.setting.target.cluster.bus.bytes_per_cycle
+        sends = behind.sends[stay]
+        if self.setting.fastest:
+            busy = np.maximum(passes * own.work[shape], bus) + sends
+            waited = self.waited(rows, Priced(row, shape, still + short, busy, weights, passes))
+            cycles = self.in_turn(busy, (moved + short) // self.setting.port_rate, passes) + waited
+        else:
+            busy = np.maximum(own.spent[shape], bus) + sends
+            cycles = self.of_one_image(busy, moved + short, still + short, weights, passes, own.in_turn[shape])
+        found = Priced(row, shape, moved, self.corrected(cycles, shape), streamed, passes)
+        fits = moved <= rows.most[row]
+        if self.setting.once:
+            fits &= (streamed == 0) | (passes == 1)
+        return found if fits.all() else found.only(fits)
+
+    def of_one_image(
+        self, busy: Ints, padded: Ints, still: Ints, weights: Ints, passes: Ints, in_turn: Mask
+    ) -> Ints:
+        """Cycles; `padded` and `still` are what the port is busy with, with and without weights streamed again."""
+        own, rate = self.candidates, self.setting.port_rate
+        # In one pass what is held comes as pieces need it; what is streamed only while its own layer is computed.
+        waited = ((own.total_weights - weights) * (passes > 1) + passes * weights) / rate
+        cycles: Ints = overlapped(busy, padded // rate, (still - own.least) / rate, waited, passes, in_turn)
+        return cycles.astype(np.int64)
+
+    def in_turn(self, busy: Ints, transfer: Ints, passes: Ints) -> Ints:
+        """Cycles of several images, but for what is waited for."""
+        hidden = (busy + transfer) * OVERLAPPED
+        return np.maximum(busy, transfer) + passes * PASS_CYCLES + hidden.astype(np.int64)
+
+    def waited(self, rows: Rows, x: Priced) -> Ints:
+        """Cycles in which the cores wait for maps; `x` has the bytes of maps, the busy cycles, the streamed bytes.
+
+        In the first and last pass of each innermost loop, and of one copy for what is not loaded behind its last reader
+        or stored before its maker, while the DRAM port has no weights to bring.
+        """
+        own, rate = self.candidates, self.setting.port_rate
+        streams = np.minimum(1.0, x.passes * x.streamed / rate / np.maximum(x.cycles, 1))
+        waits = np.zeros(len(streams))
+        sides = (
+            (self.sides_before(), self.group.inputs, rows.inside), (self.behind, self.group.outputs, rows.stay)
+        )  # fmt: skip
+        shape = own.index[x.shape]
+        for side, boundaries, numbers in sides:
+            for k, b in enumerate(boundaries):
+                port = (b.moved[shape] + b.short[shape]) // rate
+                late = np.maximum(port - (1.0 - streams) * (x.passes * b.spare[shape]), 0)
+                waits = waits + side.through[numbers[x.row], k] * late
+        innermost = np.maximum(own.images, np.where(own.columns > 1, own.columns, own.rows))[x.shape]
+        runs = np.where(own.is_roll[x.shape], x.passes // own.steps[x.shape], innermost)
+        at_ends = (x.moved - own.least) // runs // rate
+        return (own.in_turn[x.shape] * np.minimum(x.cycles, waits)).astype(np.int64) + at_ends
+
+    def corrected(self, cycles: Ints, shape: Ints) -> Ints:
+        """Cycles, with what exact numbers have said about such shapes before."""
+        group, slower = self.group, self.setting.slower
+        one, many = (
+            slower.get((group.first, group.stop, group.shares > 1, several), 1.0) for several in (False, True)
+        )
+        if one == many == 1.0:
+            return cycles
+        images = group.shapes.images[self.candidates.index[shape]]
+        return (cycles * np.where(images > 1, many, one)).astype(np.int64)
+
+    # ------------------------------------------------------------ the best of them
+
+    def score(self, found: Priced) -> Ints:
+        """What is to be least, in one number."""
+        first, then = (found.cycles, found.moved >> 4) if self.setting.fastest else (found.moved, found.cycles)
+        return (first << CYCLE_BITS) + np.minimum(then, (1 << CYCLE_BITS) - 1)
+
+    def best(self, rows: Rows) -> Priced:
+        """The cheapest of each row that has any."""
+        found = self.priced(rows)
+        if not len(found.row):
+            return found
+        score, starts = self.score(found), starts_of(found.row)
+        counts = np.diff(np.append(starts, len(score)))
+        is_best = np.flatnonzero(score == np.repeat(np.minimum.reduceat(score, starts), counts))
+        return found.only(is_best[starts_of(found.row[is_best])])
+
+    def frontier(self, rows: Rows) -> Priced:
+        """Of each row those of which no other takes fewer bytes and fewer cycles."""
+        found = self.priced(rows)
+        return found.only(frontier_of(found.row, found.moved, found.cycles))
+
+    def ranked(self, resident: Resident, stay: Resident, free_bytes: int, most: int) -> list[UnitChoice]:
+        """The shapes that fit, from the cheapest on."""
+        number = self.number(resident)
+        if number < 0 or stay not in self.candidates.stays:
+            return []
+        one = (np.array([x]) for x in (number, self.candidates.stays.index(stay), free_bytes, 1 << 60))
+        found = self.priced(Rows(*one))
+        order = np.argsort(self.score(found), kind="stable")[:most]
+        return [self.choice(found, k, free_bytes, resident, stay) for k in order.tolist()]
+
+    def choice(self, found: Priced, k: int, free_bytes: int, resident: Resident, stay: Resident) -> UnitChoice:
+        """Answer k as a unit."""
+        group = self.group
+        return UnitChoice(
+            group.first, group.stop, int(found.moved[k]), int(found.cycles[k]), free_bytes,
+            int(self.candidates.index[found.shape[k]]), int(found.streamed[k]), resident, stay,
+            int(found.passes[k]), group.shares > 1,
+        )  # fmt: skip
+
+
+class KnownPrices:
+    """Of the groups of one order that were looked at: every search over the order takes them from here."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, int], Prices] = {}
+        self.by_channels: dict[int, Prices | None] = {}
+        self.first: dict[int, int] = {}
+        """By the cut behind: no group begins before this layer."""
+
+    def before(self, setting: Setting, stop: int, wanted: Sequence[int]) -> Iterator[Prices]:
+        """Of the groups that end before layer `stop`, those that begin at `wanted` layers, from the last one on."""
+        firsts = [first for first in wanted if first >= self.first.get(stop, 0)]
+        missing = {first for first in firsts if (first, stop) not in self.found}
+        if missing:
+            last = min(missing)
+            for group in setting.groups_before(stop).within(setting.capacity, missing, last):
+                self.found[group.first, stop] = Prices(Candidates(group, setting))
+                missing.discard(group.first)
+            if missing:
+                self.first[stop] = max(missing) + 1
+        return (self.found[first, stop] for first in firsts if (first, stop) in self.found)
+
+    def of_channels(self, setting: Setting, stop: int) -> Prices | None:
+        """Of the layer before `stop` with its channels dealt to the clusters."""
+        if stop not in self.by_channels:
+            group = setting.by_channels(stop)
+            self.by_channels[stop] = None if group is None else Prices(Candidates(group, setting))
+        return self.by_channels[stop]
+
+
+def starts_of(ascending: Ints) -> Ints:
+    """Where each number begins."""
+    return np.flatnonzero(np.append(True, ascending[1:] != ascending[:-1])) if len(ascending) else ascending
+
+
+def frontier_of(group: Ints, first: Ints, second: Ints) -> Ints:
+    """The places, group by group and by ascending `first`, of what has a smaller `second` than all before it in its
+    group."""
+    order = np.lexsort((second, first, group))
+    if not len(order):
+        return order
+    seconds = second[order]
+    far = seconds.max() - seconds.min() + 1
+    least = np.minimum.accumulate(seconds - group[order] * far)  # every group is below all before it
+    is_new = np.append(True, least[1:] < least[:-1])
+    return order[is_new]
