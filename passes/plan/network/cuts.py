@@ -20,6 +20,7 @@ import numpy as np
 
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.share_done import tell
+from frustum.dialects.tile import Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import tile_counts
 from frustum.passes.analysis.unit_layers import layers_of
@@ -27,10 +28,14 @@ from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_BANNED, MOST_STATES, OV
 from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.groups import Group
 from frustum.passes.plan.network.kept import NOTHING, Resident
-from frustum.passes.plan.network.layer_order import LayerOrder
+from frustum.passes.plan.network.layer_order import LayerOrder, Read
 from frustum.passes.plan.network.prices import KnownPrices, Priced, Prices, Rows, frontier_of, starts_of
 from frustum.passes.plan.network.tile_shapes import Ints
 from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
+
+READ_AT_LEAST = 0.5
+"""Share of a map that is read throughout which is moved at least: rows and columns at its ends may be needed by nobody.
+"""
 
 
 @dataclass
@@ -126,6 +131,7 @@ class CutSearch:
         own = (node.weight_bytes + node.vector_bytes for node in self.order.nodes)
         self.weights = [*itertools.accumulate(own, initial=0)]
         """Of all layers before each cut, in bytes."""
+        self.surely_read = surely_read(self.order)
         self.cuts = [Cut([CutState(0, 0)])]
         self.single: list[CutState] = []
         """Ways to a cut by what is no group."""
@@ -171,21 +177,29 @@ class CutSearch:
         parts = [np.array(single, np.int64).reshape(len(single), 3).T]
         parts += [np.stack([w.maps, w.bytes, w.cycles]) for w in self.ways]
         maps, bytes_, cycles = np.concatenate(parts, axis=1)
+        pending = np.array([self.pending(stop, each) for each in sets], np.int64)
+        within = np.flatnonzero(bytes_ + pending[maps] + self.rest[stop] <= self.bound)
         if self.within_bound:
-            best = frontier_of(maps, bytes_, cycles)
+            best = frontier_of(maps[within], bytes_[within], cycles[within])
         else:
-            first, then = self.setting.cost(bytes_, cycles)
-            order = np.lexsort((then, first, maps))
-            best = order[starts_of(maps[order])]
+            first, then = self.setting.cost(bytes_[within], cycles[within])
+            order = np.lexsort((then, first, maps[within]))
+            best = order[starts_of(maps[within][order])]
         ends = list(itertools.accumulate((len(w.maps) for w in self.ways), initial=len(single)))
         found = []
-        for k in best.tolist():
+        for k in within[best].tolist():
             part = bisect_right(ends, k) - 1
             if part < 0:
                 found.append(self.single[k])
             else:
                 found.append(self.ways[part].reached(k - ends[part], sets[maps[k]]))
         return found
+
+    def pending(self, stop: int, maps: Resident) -> int:
+        """DRAM bytes of maps behind a cut that are surely read again, because they are not in SRAM."""
+        here, all_maps = {kept.map for kept in maps}, self.order.maps
+        live = (m for m in range(stop) if all_maps[m].last_use >= stop and m not in here)
+        return sum(self.surely_read[m] for m in live)
 
     def thinned(self, states: list[CutState], stop: int) -> list[CutState]:
         """The most promising states."""
@@ -266,7 +280,9 @@ class CutSearch:
         """All ways to a cut by this group."""
         group = prices.group
         banned, cut = self.banned.get((group.first, group.stop), set()), self.cuts[group.first]
-        insides = [self.inside(group, maps) for maps in cut.maps]
+        behind = self.weights[group.stop] - self.weights[group.first] + self.rest[group.stop]
+        cheap = cut.least + behind <= self.bound
+        insides = [self.inside(group, maps) if c else None for maps, c in zip(cut.maps, cheap.tolist(), strict=True)]
         number = np.array([-1 if each is None else prices.number(each) for each in insides])
         if len(banned) > MOST_BANNED or number.max(initial=-1) < 0:
             return
@@ -275,9 +291,9 @@ class CutSearch:
         free = self.capacity - held[:, np.newaxis] - np.array([self.size(stay) for stay in stays])
         goes = (number[:, np.newaxis] >= 0) & (free >= 0)
         most = self.bound - self.rest[group.stop] - cut.least
-        for inside, stay in banned:
-            if stay in stays:
-                goes[[each == inside for each in insides], stays.index(stay)] = False
+        for inside, left in banned:
+            if left in stays:
+                goes[[each == inside for each in insides], stays.index(left)] = False
         if not goes.any():
             return
         which, stay = np.nonzero(goes)
@@ -389,6 +405,29 @@ def is_read_again(plan: UnitPlan, layer: Layer, clusters: int) -> bool:
     """Whether a layer streams its weights more than once."""
     images, _, rows, columns = tile_counts(layer.out_dims, plan.partition, clusters)
     return images * rows * columns > 1 and any(m is not None and m.weights == "stream" for m in plan.maps)
+
+
+def surely_read(order: LayerOrder) -> list[int]:
+    """Of each map that a layer makes: DRAM bytes that its last reader moves at least where it is not in SRAM."""
+    found: list[int] = []
+    shares = [0.0] * len(order.nodes)
+    for map_ in reversed(order.maps[: len(order.nodes)]):
+        reader = None if not map_.users else order.nodes[map_.last_use]
+        if reader is not None and reader.is_concat:
+            shares[map_.number] = shares[map_.last_use]  # perhaps a name, and read as part of it
+        elif reader is not None and reader.layer is not None:
+            reads = [read for read in reader.reads if read.map == map_.number]
+            shares[map_.number] = READ_AT_LEAST * any(is_read_throughout(read) for read in reads)
+        found.append(int(shares[map_.number] * map_.bytes))
+    return found[::-1]
+
+
+def is_read_throughout(read: Read) -> bool:
+    """No rows, columns or channels are left out, but for some at the ends."""
+    axes = [axis for axis in (read.rows, read.columns) if not isinstance(axis, Whole)]
+    return all(axis.num <= axis.den * (axis.reach + 1) for axis in axes) and read.channels in (
+        (0, 0), (0, read.dims[1])
+    )  # fmt: skip
 
 
 def rest_of(order: LayerOrder) -> list[int]:
