@@ -33,6 +33,10 @@ DIMENSIONS = 4
 
 Borders: TypeAlias = Literal["overlap", "exchange", "raster"]
 BORDERS: tuple[Borders, ...] = get_args(Borders)
+Owners: TypeAlias = Literal["clusters", "cores"]
+OWNERS: tuple[Owners, ...] = get_args(Owners)
+Way: TypeAlias = Literal["down", "up", "right", "left"]
+WAYS: tuple[Way, ...] = get_args(Way)
 W = TypeVar("W", bound=str)
 V = TypeVar("V")
 
@@ -70,8 +74,8 @@ def ints(values: Sequence[int]) -> str:
 @dataclass(frozen=True)
 class Partition:
     """One tile of the unit's output (`tile`, elements), the dimension dealt to clusters, copies of the SRAM tiles,
-    and what happens at the borders of tiles: `overlap`: computed again; `exchange`: rows are kept; `raster`: rows and
-    columns are (docs/techniques/frustum.md)."""
+    and what happens at the borders of tiles: `overlap`: computed again; `exchange`: rows are kept (columns, where the
+    steps go along these); `raster`: rows and columns are (docs/techniques/frustum.md)."""
 
     tile: Extents
     clusters: int
@@ -85,6 +89,20 @@ class Partition:
     """Layers, by number, of which no rows are kept: each step makes again those that it needs of the steps before."""
     shared: bool = False
     """Inputs are loaded with all rows and columns, once for all clusters, each of which reads its part."""
+    owners: Owners | None = None
+    """Who makes tiles alone and, with borders `exchange`, hands what others need of them over: clusters, or cores."""
+    way: Way = "down"
+    """With borders `exchange`: where the steps go, along the rows (down, up) or along the columns."""
+
+    @property
+    def along(self) -> int:
+        """The dimension along which the steps go."""
+        return 2 if self.way in ("down", "up") else 3
+
+    @property
+    def beside(self) -> int:
+        """The other one, along which owners lie side by side."""
+        return 5 - self.along
 
 
 @irdl_attr_definition
@@ -111,6 +129,8 @@ class PartitionAttr(Data[Partition]):
         borders += f", bands {p.bands}" if p.bands else ""
         borders += f", again {ints(p.again)}" if p.again else ""
         borders += ", shared" if p.shared else ""
+        borders += f", owners {p.owners}" if p.owners else ""
+        borders += f", way {p.way}" if p.way != "down" else ""
         printer.print_string(f"<tile {ints(p.tile)}, clusters {p.clusters}, depth {p.depth}{borders}>")
 
     def verify(self) -> None:
@@ -126,9 +146,11 @@ class PartitionAttr(Data[Partition]):
             raise VerifyException(
                 f"bands and again count columns and layers, found {self.data.bands} and {ints(self.data.again)}"
             )
+        if self.data.way != "down" and (self.data.borders != "exchange" or self.data.again):
+            raise VerifyException(f"steps go {self.data.way} with borders exchange alone, and make no layer again")
 
 
-OPTIONS = ("borders", "trimmed", "bands", "again", "shared")
+OPTIONS = ("borders", "trimmed", "bands", "again", "shared", "owners", "way")
 
 
 def parse_option(parser: AttrParser, found: Partition) -> Partition:
@@ -140,6 +162,10 @@ def parse_option(parser: AttrParser, found: Partition) -> Partition:
             return replace(found, again=parse_ints(parser))
         case "borders":
             return replace(found, borders=one_of(parser, BORDERS))
+        case "owners":
+            return replace(found, owners=one_of(parser, OWNERS))
+        case "way":
+            return replace(found, way=one_of(parser, WAYS))
         case "trimmed":
             return replace(found, trimmed=True)
         case _:

@@ -42,8 +42,8 @@ class Tile:
 
     Without `origin` the buffer begins where the region of the operation begins that makes it, and moves with it.
     With one it begins there, and each pass makes a region of it; a tile that leaves its unit stays in its place (the
-    origin depends on the cluster only).  A `ring` is circular along d2: row p lies in slot `p mod extents[2]`, and
-    the origin's d2 says nothing.  With `raster` the extents are those of the rows that a pass makes, from the origin's
+    origin depends on the cluster only).  A `ring` is circular along that dimension (0: none), d2 or d3: row p lies in
+    slot `p mod extents[2]`, and the origin's d2 says nothing.  With `raster` the extents are those of the rows that a pass makes, from the origin's
     d2 on, and of the ring of those that no later pass reads.
     """
 
@@ -51,15 +51,15 @@ class Tile:
     extents: Extents
     order: Extents
     origin: Starts | None = None
-    ring: bool = False
+    ring: int = 0
     raster: Raster | None = None
 
 
 @irdl_attr_definition
 class TileType(Data[Tile], TypeAttribute):
     """`!ftile.tile<f32, [1, 3, 61, 224], [0, 1, 2, 3]>`, `!ftile.tile<f32, [1, 3, 10, 58], [0, 1, 2, 3],
-    origin [0, 0, 0, -1 + 56*cluster], ring>`, `!ftile.tile<f32, [1, 3, 4, 10], [0, 1, 2, 3], origin [0, 0, 4*i2, 0],
-    raster [2, 1, 234, 224]>` (kept, back, columns, width)"""
+    origin [0, 0, 0, -1 + 56*cluster], ring>` (along d2; `ring 3`: along d3), `!ftile.tile<f32, [1, 3, 4, 10],
+    [0, 1, 2, 3], origin [0, 0, 4*i2, 0], raster [2, 1, 234, 224]>` (kept, back, columns, width)"""
 
     name = "ftile.tile"
 
@@ -70,10 +70,11 @@ class TileType(Data[Tile], TypeAttribute):
             parser.parse_punctuation(",")
             extents = parse_extents(parser)
             parser.parse_punctuation(",")
-            order, origin, ring, raster = parse_extents(parser), None, False, None
+            order, origin, ring, raster = parse_extents(parser), None, 0, None
             while parser.parse_optional_punctuation(",") is not None:
                 if parser.parse_optional_keyword("ring"):
-                    ring = True
+                    dimension = parser.parse_optional_integer(allow_negative=False)
+                    ring = 2 if dimension is None else dimension
                     continue
                 if parser.parse_optional_keyword("raster"):
                     raster = Raster(*parse_extents(parser))
@@ -90,7 +91,7 @@ class TileType(Data[Tile], TypeAttribute):
     def print_parameter(self, printer: Printer) -> None:
         t = self.data
         origin = "" if t.origin is None else f", origin [{', '.join(map(str, t.origin))}]"
-        ring = ", ring" if t.ring else ""
+        ring = {0: "", 2: ", ring"}.get(t.ring, f", ring {t.ring}")
         if (r := t.raster) is not None:
             ring += f", raster {ints((r.kept, r.back, r.columns, r.width))}"
         printer.print_string(f"<{t.element}, {ints(t.extents)}, {ints(t.order)}{origin}{ring}>")
@@ -102,6 +103,8 @@ class TileType(Data[Tile], TypeAttribute):
             raise VerifyException("the origin of a tile does not depend on the core")
         if (self.data.ring or self.data.raster) and self.data.origin is None:
             raise VerifyException("a ring has an origin")
+        if self.data.ring not in (0, 2, 3):
+            raise VerifyException(f"a ring goes around along d2 or d3, found d{self.data.ring}")
         self.verify_raster()
 
     def verify_raster(self) -> None:
@@ -126,4 +129,4 @@ def tile_of(value: SSAValue) -> Tile:
 
 def is_ring(tile: Tile) -> bool:
     """Whether some dimension of a tile goes around."""
-    return tile.ring or tile.raster is not None
+    return tile.ring > 0 or tile.raster is not None

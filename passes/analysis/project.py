@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from xdsl.ir import Operation
 
@@ -17,7 +18,7 @@ from frustum.dialects.module import MAP
 from frustum.dialects.tile import AnyAxis, Axis, MapAttr, Raster, SubMap, Tile
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, MapOperand, dense
-from frustum.passes.analysis.roll import COLUMNS, ROWS, Rolling, rates_of, ring_rows, roll
+from frustum.passes.analysis.roll import COLUMNS, ROWS, WORDS, Rolling, rates_of, reflected, ring_rows, roll
 from frustum.passes.analysis.unit_layers import Source, UnitLayers, Unprojectable, layers_of, unit_layers
 
 IMAGES = 0
@@ -138,7 +139,9 @@ class Projection:
     `inputs`: what it loads of each input; `counts`: passes per dimension; `stores`: of each map that leaves the unit,
     what the pass writes: every element in exactly one pass.
     With exchanged borders `rings` has by number of the map the rows that are in use of it in a step (0: none beyond
-    those that the step makes; see `ring_rows`); where columns are kept too, `columns` has those.
+    those that the step makes; see `ring_rows`); where columns are kept too, `columns` has those.  Steps go `along` a
+    dimension.  `held`, where owners hand borders over, is what a cluster holds of each map: what it makes, and beside it
+    what others make and its layers read.
     """
 
     outputs: tuple[Region, ...]
@@ -148,11 +151,17 @@ class Projection:
     rings: tuple[int, ...]
     stores: tuple[Region, ...] = ()
     columns: tuple[int, ...] = ()
+    along: int = ROWS
+    held: tuple[Region, ...] = ()
 
     def region_of(self, number: int) -> Region:
         """Of a map by its number: what the pass makes or loads of it."""
         count = len(self.outputs)
         return self.outputs[number] if number < count else self.inputs[number - count]
+
+    def held_of(self, number: int) -> Region:
+        """Of a map by its number: what a cluster has of it in a pass."""
+        return self.held[number] if self.held else self.region_of(number)
 
     def is_ring(self, number: int) -> bool:
         """Whether rows or columns of a map may go around in its buffer."""
@@ -260,17 +269,24 @@ def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Proj
     rows), other dimensions as in tiles that are whole along these."""
     is_raster = partition.borders == "raster"
     check_steps(unit, partition, clusters)
-    steps = {ROWS: roll(unit, partition.tile[ROWS], again=partition.again)}
+    along, is_back = partition.along, partition.way in ("up", "left")
+    seen = reflected(unit, along) if is_back else unit
+    steps = {along: roll(seen, partition.tile[along], along, again=partition.again)}
     if is_raster:
         steps[COLUMNS] = roll(unit, partition.tile[COLUMNS], COLUMNS)
     tile = partition.tile
     for d in steps:
         tile = replaced(tile, d, unit.out.out_dims[d])
-    plain = project(unit, replace(partition, tile=tile, borders="overlap", again=()), clusters)
+    whole = replace(partition, tile=tile, borders="overlap", again=(), owners=None, way="down")
+    plain = project(unit, whole, clusters)
+    if partition.owners and partition.borders == "exchange" and clusters > 1:
+        plain = handed_over(unit, plain, whole, clusters, partition.beside)
 
     def rolled(regions: Sequence[Region], numbers: Sequence[int]) -> tuple[Region, ...]:
         for d, own in steps.items():
-            regions = [rolling(r, own.maps[k], own.count, d) for r, k in zip(regions, numbers, strict=True)]
+            sizes = [unit.dims_of(k)[d] if is_back else None for k in numbers]
+            steps_of = [own.maps[k] for k in numbers]
+            regions = [rolling(*each, own.count, d, size) for *each, size in zip(regions, steps_of, sizes, strict=True)]
         return tuple(regions)
 
     count, trimmed = len(unit.layers), replace(partition, trimmed=False) if is_raster else partition
@@ -280,17 +296,71 @@ def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Proj
         tuple(needs_of(*each, trimmed, plain.counts) for each in zip(unit.layers, outputs, strict=True)),
         rolled(plain.inputs, range(count, count + len(plain.inputs))),
         tuple(steps[d].count if d in steps else passes for d, passes in enumerate(plain.counts)),
-        tuple(r.kept for r in steps[ROWS].maps),
+        tuple(r.kept for r in steps[along].maps),
         rolled(plain.stores, unit.stored),
         tuple(r.kept for r in steps[COLUMNS].maps) if is_raster else (),
+        along,
+        rolled(plain.held, range(count + len(plain.inputs))) if plain.held else (),
     )
+
+
+def handed_over(
+    unit: UnitLayers, plain: Projection, partition: Partition, clusters: int, beside: int
+) -> Projection:
+    """The regions of clusters that lie side by side in strips, each of which makes its own strip of every map and is
+    sent what its layers read of the strips next to it; raises `Unprojectable` where maps have no such strips.
+
+    `plain`: the same where all make again what they read.  Strips are as wide as the strides between a map and the
+    unit's last one say, so that what a layer reads begins at the same distance from each.
+    """
+    if partition.clusters != beside or unit.groups:
+        raise Unprojectable("owners side by side hand over borders of maps that are no part of a concatenation")
+    count, rates = len(unit.layers), rates_of(unit, beside)
+    if plain.counts[beside] > 1 or plain.outputs[-1].start[beside].is_constant:
+        raise Unprojectable(f"each owner has one strip of the {WORDS[beside]}")
+    made = [strip(unit, j, plain.outputs[j], plain.outputs[-1].extent[beside] * rates[j], beside, clusters)
+            for j in range(count)]
+    held: list[Region | None] = [*made, *(None for _ in unit.inputs)]
+    for layer, sources, region in zip(unit.layers, unit.sources, made, strict=True):
+        for source, need in zip(sources, needs_of(layer, region, partition, plain.counts), strict=True):
+            number = unit.number_of(source)
+            known = held[number]
+            held[number] = need if known is None else hull(known, need.at(1, *known.parts[1]), unit.dims_of(number))
+    found = tuple(region or plain.region_of(k) for k, region in enumerate(held))
+    for j, (own, region) in enumerate(zip(made, found, strict=False)):
+        low, high = handed(own, region, beside)
+        if region.start[beside].is_constant or max(low, high) > own.extent[beside] or (j in unit.kept and low + high):
+            raise Unprojectable(
+                f"what is read of layer {j} ({unit.layers[j].kind}) beside a strip of {own.extent[beside]} "
+                f"{WORDS[beside]} is more than the next owner has, or the map stays in SRAM"
+            )
+    stores = tuple(s.at(beside, *made[j].parts[beside]) for s, j in zip(plain.stores, unit.stored, strict=True))
+    return replace(plain, outputs=tuple(made), inputs=found[count:], stores=stores, held=found)
+
+
+def strip(unit: UnitLayers, j: int, plain: Region, width: Fraction, beside: int, clusters: int) -> Region:
+    """The strip of a layer's map that each cluster makes; raises `Unprojectable` where these do not cover what is
+    read of it."""
+    layer, start = unit.layers[j], plain.start[beside]
+    end = start.base + (clusters - 1) * start.cluster + plain.extent[beside]
+    covers = width.denominator == 1 and min(end, layer.out_dims[beside]) <= clusters * width
+    if start.is_constant or not covers or int(width) % grid_of(layer, beside):
+        raise Unprojectable(f"layer {j} ({layer.kind}) has no strips of {width} {WORDS[beside]}")
+    return plain.at(beside, Affine(cluster=int(width)), int(width))
+
+
+def handed(made: Region, held: Region, beside: int) -> tuple[int, int]:
+    """Positions that a cluster has of a map before and behind those that it makes."""
+    low = (made.start[beside] - held.start[beside]).base
+    return low, held.extent[beside] - low - made.extent[beside]
 
 
 def check_steps(unit: UnitLayers, partition: Partition, clusters: int) -> None:
     """Raises `Unprojectable` for a unit that does not go in steps so."""
     if partition.borders == "exchange":
-        if partition.clusters == ROWS and clusters > 1:
-            raise Unprojectable("with exchanged borders rows are not dealt to clusters: they roll through each")
+        if partition.clusters == partition.along and clusters > 1:
+            what = WORDS[partition.along]
+            raise Unprojectable(f"with exchanged borders {what} are not dealt to clusters: they roll through each")
         return
     if partition.clusters and clusters > 1:
         raise Unprojectable("where rows and columns are kept, only images (0) are dealt to clusters")
@@ -320,24 +390,28 @@ def beside(unit: UnitLayers, j: int, out: Region, counts: Extents, clusters: int
     return Region.of(parts)
 
 
-def rolling(region: Region, step: Rolling, count: int, dimension: int = ROWS) -> Region:
-    """A region whose rows (or columns) are those of a step; unchanged where it is the same in all."""
+def rolling(region: Region, step: Rolling, count: int, dimension: int = ROWS, size: int | None = None) -> Region:
+    """A region whose rows (or columns) are those of a step; unchanged where it is the same in all.  With the `size` of
+    the map steps go from its end to its beginning."""
     if not step.rows:
         return region
     start = Affine(step.start) if count == 1 else Affine.index(dimension, step.rows) + step.start
+    if size is not None:
+        start = Affine(size - step.extent) - start
     return region.at(dimension, start, step.extent)
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a map lies in SRAM: number of the map in whose buffer (its own, or that of a concatenation) and the
-    channels before it there; start and extents of the buffer, whether it goes around, and if so along the columns too
-    (`raster`: the extents are those of the rows that a step makes, in columns of its ring)."""
+    channels before it there; start and extents of the buffer, the dimension along which it goes around (0: none), and
+    if so along the columns too (`raster`: the extents are those of the rows that a step makes, in columns of its ring).
+    """
 
     root: int
     channel: int
     region: Region
-    ring: bool
+    ring: int
     raster: Raster | None = None
 
     @property
@@ -348,7 +422,7 @@ class Place:
 
 def places_of(unit: UnitLayers, projection: Projection, depth: int) -> tuple[Place, ...]:
     """The place of every map of a unit by its number; `depth`: copies of what is loaded and stored."""
-    once = projection.counts[0] * projection.counts[1] * projection.counts[3] == 1
+    once = math.prod(count for d, count in enumerate(projection.counts) if d != projection.along) == 1
     count = len(unit.layers) + len(unit.inputs)
     roots = {}
     for root in {unit.root(number) for number in range(count)}:
@@ -369,30 +443,31 @@ def raster_place(unit: UnitLayers, projection: Projection, number: int, depth: i
     _, _, rows, columns = region.extent
     span, across = projection.rings[number], projection.columns[number]
     if not span and not across:
-        return Place(number, 0, region, False)
+        return Place(number, 0, region, 0)
     copies = depth if number >= len(unit.layers) or number in unit.stored else 1
     ring = max(across, columns) + (copies - 1) * columns
     kept = max(0, span - rows)
     back = ceil_div(kept, rows)
     raster = Raster(min(kept, rows), back, back * width + ring if kept else 0, width)
-    return Place(number, 0, region.at(COLUMNS, Affine(), ring), True, raster)
+    return Place(number, 0, region.at(COLUMNS, Affine(), ring), ROWS, raster)
 
 
 def buffer_of(
     unit: UnitLayers, projection: Projection, members: Sequence[int], depth: int, *, once: bool
-) -> tuple[Region, bool]:
-    """Start and extents of the buffer of some maps, of which the first has all channels; whether it is a ring."""
-    root = members[0]
-    dims, region = unit.dims_of(root), projection.region_of(root)
+) -> tuple[Region, int]:
+    """Start and extents of the buffer of some maps, of which the first has all channels; the dimension along which it
+    is a ring, if it is one."""
+    root, along = members[0], projection.along
+    dims, region = unit.dims_of(root), projection.held_of(root)
     for member in members[1:]:
-        region = hull(region, projection.region_of(member).at(1, *region.parts[1]), dims)
+        region = hull(region, projection.held_of(member).at(1, *region.parts[1]), dims)
     kept = projection.rings[root]
     if not kept:
-        return region, False
+        return region, 0
     crosses = any(m >= len(unit.layers) or m in unit.stored for m in members)
-    step = projection.region_of(root).extent[ROWS]
-    rows = ring_rows(kept, step, depth if crosses else 1, dims[ROWS], once=once)
-    return region.at(ROWS, Affine(), rows), True
+    step = projection.region_of(root).extent[along]
+    rows = ring_rows(kept, step, depth if crosses else 1, dims[along], once=once)
+    return region.at(along, Affine(), rows), along
 
 
 def channel_of(unit: UnitLayers, number: int) -> int:

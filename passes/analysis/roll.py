@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from frustum.dialects.extents import Extents, aligned, ceil_div, replaced
-from frustum.dialects.tile import Axis, Whole
+from frustum.dialects.tile import AnyAxis, Axis, Whole
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, MapOperand, contiguous, dense
 from frustum.passes.analysis.unit_layers import UnitLayers, Unprojectable
@@ -142,6 +142,26 @@ def rows_made(unit: UnitLayers, rows: int, dimension: int = ROWS) -> list[int]:
         what = WORDS[dimension]
         raise Unprojectable(f"{rows} {what} of the output are no whole {what} of every layer")
     return [int(m) for m in made]
+
+
+def reflected(unit: UnitLayers, dimension: int) -> UnitLayers:
+    """The layers as they are counted from the other end of every map; raises `Unprojectable` for layers that make
+    several positions of one."""
+
+    def axis_of(layer: Layer, operand: MapOperand) -> AnyAxis:
+        axis = operand.access[dimension]
+        if isinstance(axis, Whole):
+            return axis
+        if axis.den != 1:
+            raise Unprojectable(f"{layer.kind} makes {axis.den} {WORDS[dimension]} of one: steps go forward")
+        last = (layer.out_dims[dimension] - 1) * axis.num
+        return replace(axis, low=operand.dims[dimension] - last - axis.low - 1 - axis.reach)
+
+    layers = [
+        replace(x, maps=tuple(replace(m, access=replaced(m.access, dimension, axis_of(x, m))) for m in x.maps))
+        for x in unit.layers
+    ]
+    return replace(unit, layers=tuple(layers))
 
 
 def rates_of(unit: UnitLayers, dimension: int) -> list[Fraction]:

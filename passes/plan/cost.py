@@ -20,7 +20,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS, Residency
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer
-from frustum.passes.analysis.project import Projection, Region, UnitLayers, places_of, project
+from frustum.passes.analysis.project import ROWS, Projection, Region, UnitLayers, places_of, project
 from frustum.passes.plan.layer_work import LayerPlan
 from frustum.passes.plan.model import (
     CHUNK_SHARE,
@@ -168,7 +168,8 @@ class CutUnit:
 
     def loaded_bytes(self) -> list[int]:
         """Of each input, over all tiles."""
-        order = ROLLING_LOOPS if self.partition.borders == "exchange" else TILE_LOOPS
+        rolls = self.partition.borders == "exchange" and self.partition.along == ROWS
+        order = ROLLING_LOOPS if rolls else TILE_LOOPS
         counts, clusters = self.projection.counts, self.target.chip.clusters
         pairs = zip(self.unit.inputs, self.projection.inputs, strict=True)
         return [loaded_elements(region, x.dims, counts, clusters, order) * x.element_bytes for x, region in pairs]
@@ -185,7 +186,7 @@ class CutUnit:
         """Cycles in which the cores wait for maps of several images: of the first and last pass of each innermost loop,
         and of one copy what is not loaded behind its last reader, or stored before its maker in the next pass."""
         unit, counts, rolls = self.unit, self.projection.counts, self.partition.borders == "exchange"
-        runs = max(counts[2], 1) if rolls else max(counts[0], counts[3] if counts[3] > 1 else counts[2])
+        runs = max(counts[self.partition.along], 1) if rolls else max(counts[0], counts[3] if counts[3] > 1 else counts[2])
         is_one = self.partition.depth == 1 and self.passes > 1
         took = [0.0 if p is None else p.cycles for p in plans]
 
@@ -239,6 +240,8 @@ class CutUnit:
             count = self.projection.counts[d]
             step = start.loops[d] if len(start.loops) > d else 0
             first = start.base + cluster * start.cluster
+            if step < 0:
+                first, step = first + step * (count - 1), -step
             if step and count > 1:
                 total *= clipped(first, step, count, extent, size) / extent
             else:
@@ -321,6 +324,8 @@ def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: in
             step = start.loops[d] if len(start.loops) > d else 0
             passes = counts[d] if position <= innermost else 1
             first = start.base + k * start.cluster
+            if step < 0:
+                first, step = first + step * (passes - 1), -step
             if step:
                 elements *= clipped(first, step, passes, region.extent[d], size)
             else:

@@ -15,7 +15,7 @@ from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.module import TILED
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.dialects.unit import Partition, UnitOp
+from frustum.dialects.unit import Owners, Partition, UnitOp, Way
 from frustum.passes.analysis.module import node_name, target_of
 from frustum.passes.analysis.project import UnitLayers, Unprojectable, project, unit_layers
 from frustum.passes.analysis.roll import COLUMNS, bands_of
@@ -36,7 +36,8 @@ class ForcePartition(ModulePass):
     `tile`: four extents of the output (0: the whole dimension), with these `borders`; `clusters`: the dimension dealt
     to clusters; `depth`: copies of what is loaded and stored.  With `bands` bands of so many columns of the output,
     which overlap, are made one after the other, each from top to bottom.  Of the layers called `again` (by commas) no
-    rows are kept.  `sram` is the share of each cluster's SRAM that a unit may use.
+    rows are kept.  `sram` is the share of each cluster's SRAM that a unit may use.  With `owners` (clusters or cores) and
+    borders exchange, these hand over borders; `way` says where the steps go (down, up, right, left).
     It is checked like any other partition (tiles that project, pieces that fit the cores, SRAM).
     Raises `PassFailedException` for units that cannot be cut so, `DoesNotFit` where that does not fit.
     """
@@ -50,6 +51,8 @@ class ForcePartition(ModulePass):
     bands: int = 0
     again: str = ""
     sram: float = 1.0
+    owners: Owners | None = None
+    way: Way = "down"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, units = target_of(op), units_of(op)
@@ -106,7 +109,9 @@ class ForcePartition(ModulePass):
         tile = tuple(extent or size for extent, size in zip(self.tile, dims, strict=True))
         bands = self.bands if self.bands < dims[COLUMNS] else 0
         again, trimmed = layers_called(unit, layers, words(self.again)), self.borders != "raster" and not bands
-        whole = Partition(tile, self.clusters, self.depth, self.borders, trimmed, bands, again)
+        whole = Partition(
+            tile, self.clusters, self.depth, self.borders, trimmed, bands, again, owners=self.owners, way=self.way
+        )
         if bands or projects(layers, whole, target.chip.clusters):
             return whole
         return replace(whole, trimmed=False)

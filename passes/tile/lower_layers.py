@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from xdsl.dialects.builtin import IntegerAttr, i64
@@ -13,14 +13,14 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects import tile as t
 from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.graph import Function, WeightOp, is_integer
-from frustum.dialects.isa.program import MAX_LOOPS, Affine, Scale
+from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box, Scale
 from frustum.dialects.module import LAYOUT, MACS, OWN_ELEMENTS
 from frustum.dialects.target import Target
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
 from frustum.passes.analysis.module import element_in
-from frustum.passes.analysis.project import map_of, memory_order
-from frustum.passes.analysis.roll import COLUMNS
+from frustum.passes.analysis.project import handed, map_of, memory_order
+from frustum.passes.analysis.roll import COLUMNS, ROWS
 from frustum.passes.analysis.unit_layers import view_of
 from frustum.passes.plan.layer_work import work_of
 from frustum.passes.plan.pieces import plan_layer
@@ -85,7 +85,7 @@ def loops_of(cut: Cut) -> Extents:
     these are more: loads run ahead and stores behind within the innermost loop only."""
     partition, projection = cut.partition, cut.projection
     if partition.borders == "exchange":
-        return t.ROLLING_LOOPS
+        return t.ROLLING_LOOPS if partition.along == ROWS else t.TILE_LOOPS
     many = {d for d in (0, 2, 3) if projection.counts[d] > 1}
     loaded = [r for r, own in zip(projection.inputs, cut.layers.inputs, strict=True) if not own.resident]
     move = all(any(len(s.loops) > d and s.loops[d] for s in region.start) for region in loaded for d in many)
@@ -112,6 +112,8 @@ class Body:
         self.tiles[j] = self.put(made, op).results[0]
         if j in self.results.kept:
             self.sends(j)
+        for by, region in handed_on(self.cut, j, self.target.chip.clusters):
+            self.put(t.SendOp(self.tiles[j], by, region), op)
 
     def put(self, made: Operation, of: Operation) -> Operation:
         """Append what is made for a layer."""
@@ -204,7 +206,8 @@ class Body:
         if place.raster is not None:
             return t.Tile(element, own.extent, self.order(number), own.start, raster=place.raster)
         order = self.order(place.root)
-        if not place.ring and place.root not in self.layers.groups and not self.is_concat(place.root):
+        is_alone = place.root not in self.layers.groups and not self.is_concat(place.root)
+        if not place.ring and is_alone and own == region:
             return t.Tile(element, region.extent, order)
         own = own.at(1, *region.parts[1])
         return t.Tile(element, own.extent, order, own.start, place.ring)
@@ -224,6 +227,24 @@ class Body:
             return memory_order(view_of(self.inside.outer.get(value), own.view).near, own.dims)
         layer = self.layers.layers[number]
         return memory_order(view_of(self.stored.get(number), layer.out_view).near, layer.out_dims)
+
+
+def handed_on(cut: Cut, j: int, clusters: int) -> Iterator[tuple[int, Box]]:
+    """(D, region): what each pass makes of a layer's map and the cluster D further on reads beside its own strip; no
+    cluster is beyond the last: a limit takes the region away from those that have no neighbour there."""
+    projection, beside = cut.projection, cut.partition.beside
+    if not projection.held:
+        return
+    made, bound = projection.outputs[j], cut.layers.layers[j].out_dims
+    width = made.extent[beside]
+    low, high = handed(made, projection.held[j], beside)
+    for by, first, extent in ((1, width - low, low), (-1, 0, high)):
+        if extent > 0:
+            region = made.at(beside, made.start[beside] + first, extent)
+            channels = bound[1]
+            far = channels * (clusters - 1)
+            limit = Affine(far, cluster=-channels) if by > 0 else Affine(cluster=channels)
+            yield by, Box(region.start, region.extent, bound, (None, limit, None, None))
 
 
 def identity(operand: MapOperand, is_integral: bool) -> Layer:

@@ -19,7 +19,7 @@ from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.reference.layers import Held, Ranges
 
 NOTHING = np.iinfo(np.int32).min
-"""The row of an element that holds none."""
+"""The row (column, in a ring along the columns) of an element that holds none."""
 ROWS, COLUMNS = 2, 3
 
 
@@ -56,7 +56,7 @@ class TileBuffer:
         assert self.tile.origin is not None
         origin = [start.at(indices, cluster) for start in self.tile.origin]
         if self.tile.ring:
-            origin[ROWS] = 0
+            origin[self.tile.ring] = 0
         if tuple(origin) != self.origin:
             self.origin = tuple(origin)
             self.rows[:] = NOTHING
@@ -87,7 +87,7 @@ class TileBuffer:
         places = []
         for d, ((low, high), first, extent) in enumerate(zip(ranges, self.origin, self.tile.extents, strict=True)):
             place = np.arange(low, high) - first + (channel if d == 1 else 0)
-            if d == ROWS and self.tile.ring:
+            if d == self.tile.ring and d:
                 assert high - low <= extent, f"{high - low} rows in a ring of {extent}"
                 place = place % extent
             inside = not place.size or (place.min() >= 0 and place.max() < extent)
@@ -96,6 +96,8 @@ class TileBuffer:
         return np.ix_(*places)
 
     def _numbers(self, ranges: Ranges) -> Array:
+        if self.tile.ring == COLUMNS:
+            return np.arange(*ranges[COLUMNS], dtype=np.int32)
         return np.arange(*ranges[ROWS], dtype=np.int32)[:, None]
 
 

@@ -79,9 +79,9 @@ def run_tiles(unit: tile.UnitOp, operands: Sequence[Any], constants: Mapping[SSA
             buffer.move((0, 0, 0, 0), cluster)
     places |= {value: (value, 0) for value in buffers}
     state = _Run({**arguments, **constants}, outputs, buffers, places)
+    ops = list(block.ops)
     for passes in _passes(unit, clusters):
-        for cluster, indices in enumerate(passes):
-            state.run(block.ops, indices, cluster)
+        state.run(ops, passes)
     for op in block.ops:
         if isinstance(op, tile.MoveOp):
             state.move(op)
@@ -164,18 +164,27 @@ class _Run:
     places: dict[SSAValue, tuple[SSAValue, int]]
     held: dict[tuple[SSAValue, int], Held] = field(default_factory=dict)
 
-    def run(self, ops: Iterable[Operation], indices: Sequence[int], cluster: int) -> None:
-        """One tile of one cluster."""
-        self.move_buffers(indices, cluster)
+    def run(self, ops: Sequence[Operation], passes: Sequence[Sequence[int]]) -> None:
+        """One tile of each cluster, operation by operation: what one sends others read in the same pass."""
+        for cluster, indices in enumerate(passes):
+            self.move_buffers(indices, cluster)
         for op in ops:
-            if isinstance(op, tile.LoadOp):
-                self.load(op, clipped(op.region.data, indices, cluster), cluster)
-            elif isinstance(op, tile.ComputeOp):
-                self.compute(op, clipped(op.region.data, indices, cluster), cluster)
-            elif isinstance(op, tile.SendOp):
-                self.send(op, clipped(op.region.data, indices, cluster), cluster)
-            elif isinstance(op, tile.StoreOp):
-                ranges = clipped(op.region.data, indices, cluster)
+            for cluster, indices in enumerate(passes):
+                if isinstance(op, (tile.LoadOp, tile.ComputeOp, tile.SendOp, tile.StoreOp)):
+                    self.step(op, clipped(op.region.data, indices, cluster), cluster)
+
+    def step(
+        self, op: tile.LoadOp | tile.ComputeOp | tile.SendOp | tile.StoreOp, ranges: Ranges, cluster: int
+    ) -> None:
+        """What one operation does with a tile of one cluster."""
+        match op:
+            case tile.LoadOp():
+                self.load(op, ranges, cluster)
+            case tile.ComputeOp():
+                self.compute(op, ranges, cluster)
+            case tile.SendOp():
+                self.send(op, ranges, cluster)
+            case tile.StoreOp():
                 if not _is_empty(ranges):
                     stored = self.seen(op.tile, ranges, op.region.data.bound, cluster).read(ranges)
                     self.outputs[op.output.value.data].put(op.view.data, ranges, stored)

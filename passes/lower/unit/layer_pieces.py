@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from xdsl.ir import BlockArgument, Operation
+from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import isa
@@ -25,7 +25,7 @@ from frustum.dialects.isa.program import (
     Starts,
     View,
 )
-from frustum.dialects.tile import INPUTS, ComputeOp, ConvLayer, ShuffleLayer
+from frustum.dialects.tile import INPUTS, ComputeOp, ConvLayer, SendOp, ShuffleLayer
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
@@ -126,10 +126,11 @@ class LayerNest:
 
     def limits_of(self, k: int) -> Limits:
         """Pieces that overshoot the region must not read beyond operand k's tile, nor, of a map that earlier units have
-        left, beyond what this pass needs: its box is a hull, of which a cluster may not have all."""
+        left, beyond what this pass needs: its box is a hull, of which a cluster may not have all.  Nor where that is not
+        what the tile's own pass makes: positions beside it come from other clusters, behind it from earlier steps."""
         tile = self.tiles[k]
         starts, extents = tile.start, tile.extent
-        if isinstance(self.op.tiles[k], BlockArgument):
+        if isinstance(self.op.tiles[k], BlockArgument) or has_more(self.op.tiles[k], tile):
             starts, extents = nests.needs(self.access[k], nests.Piece(*self.space, (None,) * len(starts)))
         return tuple(
             start + extent if not (start.is_constant and start.base + extent >= bound) else None
@@ -142,6 +143,12 @@ class LayerNest:
     def wide(self) -> Element:
         """The type of partial sums."""
         return ACCUMULATORS[self.tiles[0].element] if self.conv else "f32"
+
+
+def has_more(value: SSAValue, tile: Placed) -> bool:
+    """Whether a tile ends with positions that its own pass has not made: others send them, or steps go backward."""
+    is_sent = any(isinstance(use.operation, SendOp) for use in value.uses)
+    return is_sent or any(min(start.loops, default=0) < 0 for start in tile.start)
 
 
 class LayerPieces(LayerNest):

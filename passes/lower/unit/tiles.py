@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -50,7 +51,7 @@ class Tiles:
         if tile.origin is not None or not home.is_alone:
             placed.origin = replaced(origin, mm.CHANNELS, origin[mm.CHANNELS] - home.channels[value])
         if tile.ring:
-            placed = self.rolled(placed, tile.extents[ROWS])
+            placed = self.rolled(placed, tile.ring, tile.extents[tile.ring], region.start[tile.ring])
         elif tile.raster is not None:
             assert home.buffer is not None
             placed = in_bands(placed, tile, origin, loops.passes_outside(COLUMNS), home.buffer, self.fresh[home])
@@ -90,8 +91,8 @@ class Tiles:
         body.add_ops(allocs)
         home.buffer, self.fresh[home], home.start = allocs[0].buffer, allocs[-1].buffer, origin
         if rolls:  # neither the rows and columns that a pass itself makes are kept, nor room for those of the next
-            n, c, _, width = tile.extents
-            own = n * c * step.extent[ROWS] * (step.extent[COLUMNS] if tile.raster else width)
+            around = (ROWS, COLUMNS) if tile.raster else (tile.ring,)
+            own = math.prod(step.extent[d] if d in around else size for d, size in enumerate(tile.extents))
             self.kept_bytes += max(0, sum(sizes) - copies * own * ELEMENT_BYTES[tile.element])
 
     def depth(self, home: Home, origin: Starts, *, is_loaded: bool) -> int:
@@ -112,16 +113,17 @@ class Tiles:
 
     # ------------------------------------------------------------ rings
 
-    def rolled(self, placed: mm.Placed, rows: int) -> mm.Placed:
-        """A tile whose rows go around a ring of `rows`, on from one image or strip to the next; a ring of all rows of
-        the map needs no turn."""
+    def rolled(self, placed: mm.Placed, d: int, rows: int, start: Affine) -> mm.Placed:
+        """A tile whose rows (or columns: dimension d) go around a ring of `rows`, on from one image or strip to the
+        next, forward or, where `start` goes back from step to step, backward; a ring of all rows of the map needs no
+        turn."""
         assert placed.origin is not None
-        outer = self.loops.passes_outside(ROWS)
-        if not outer.loops and rows >= placed.bound[ROWS]:
-            return replace(placed, origin=replaced(placed.origin, ROWS, Affine()))
-        on = placed.extent[ROWS] * self.loops.unit.tile_counts[ROWS]
+        outer = self.loops.passes_outside(d)
+        if not outer.loops and rows >= placed.bound[d]:
+            return replace(placed, origin=replaced(placed.origin, d, Affine()))
+        on = placed.extent[d] * self.loops.unit.tile_counts[d] * (-1 if min(start.loops, default=0) < 0 else 1)
         phase = Affine(0, tuple(k * on % rows for k in outer.loops))
-        return replace(placed, wrap=Wrap(ROWS, rows, phase))
+        return replace(placed, wrap=Wrap(d, rows, phase))
 
 
 def joined(parts: Sequence[mm.Placed]) -> mm.Placed:
