@@ -343,13 +343,15 @@ def layer_facts(module: ModuleOp) -> list[dict[str, Any]]:
 
 
 def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
-    """Mode, tiles, bytes of rows and columns that it keeps, and why it stopped growing of every unit, for reports."""
+    """Mode, tiles, bytes of rows and columns that it keeps, who owns its tiles, and why it stopped growing of every unit,
+    for reports."""
     columns = zip(
         m.texts_of(module, m.UNIT_MODES),
         m.texts_of(module, m.UNIT_STOPPED_BY),
         m.numbers_of(module, m.UNIT_TILES),
         m.numbers_of(module, m.UNIT_KEPT_BYTES),
+        m.texts_of(module, m.UNIT_OWNERS),
         strict=True,
     )
-    keys = ("mode", "stopped_by", "tiles", "kept_bytes")
+    keys = ("mode", "stopped_by", "tiles", "kept_bytes", "owners")
     return [dict(zip(keys, facts, strict=True)) for facts in columns]

@@ -55,6 +55,7 @@ from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.lower.share_weights import ShareWeights
 from frustum.passes.tile.assign_order import AssignOrder
+from frustum.passes.tile.assign_owners import AssignOwners
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.passes.tile.orders import parse_order
 from frustum.passes.tile.partition import PartitionUnits
@@ -146,9 +147,15 @@ def partition_passes(choices: Choices) -> Sequence[ModulePass]:
     if words is None and borders != "exchange":
         return cut
     split = SplitBreadthFirst(borders="auto" if choices.borders == "auto" else borders or "overlap")
+    owners = AssignOwners(sram=choices.sram)
     if words is not None:
         split = replace(split, order=words.order, depth=words.depth)  # type: ignore[arg-type]  # checked words
-    return [*cut, split, PartitionUnits(sram=choices.sram)]
+        split = replace(split, bands=words.bands, direction=words.direction)
+        owners = replace(
+            owners, order=words.order, bands=words.bands, direction=words.direction, owners=words.owners
+        )
+    in_turn = words is not None and words.depth == "breadth-first"
+    return [*cut, *([owners] if borders == "exchange" and not in_turn else []), split, PartitionUnits(sram=choices.sram)]
 
 
 def order_passes(choices: Choices) -> Sequence[ModulePass]:

@@ -64,6 +64,7 @@ UNIT_MODES = "frustum.unit_modes"
 UNIT_STOPPED_BY = "frustum.unit_stopped_by"
 UNIT_TILES = "frustum.unit_tiles"
 UNIT_KEPT_BYTES = "frustum.unit_kept_bytes"
+UNIT_OWNERS = "frustum.unit_owners"
 PEAK = "frustum.peak"
 
 

@@ -179,7 +179,7 @@ def _check_layers(manifest: Mapping[str, Any]) -> None:
 
 _FACTS: dict[str, dict[str, type]] = {
     "layers": {"op": str, "unit": int},
-    "units": {"mode": str, "stopped_by": str, "tiles": int, "kept_bytes": int},
+    "units": {"mode": str, "stopped_by": str, "tiles": int, "kept_bytes": int, "owners": str},
 }
 
 

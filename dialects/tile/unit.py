@@ -40,6 +40,7 @@ ROLLING_LOOPS: Extents = (1, 0, 3, 2)
 """The same where rows roll: one column strip after the other, each from top to bottom."""
 
 
+SHOWN = ("mode", "stopped_by", "loops", "sweeps", "owners", "way")
 POSITION = 2
 """A tile's place in the grid: along d2 and along d3."""
 
@@ -114,6 +115,10 @@ class UnitOp(NamedUnit):
     stopped_by = opt_prop_def(StringAttr)
     loops = opt_prop_def(DenseArrayBase.constr(i64))
     sweeps = opt_prop_def(SweepsAttr)
+    owners = opt_prop_def(StringAttr)
+    """Who makes tiles alone: `clusters` (the same as nothing) or `cores`."""
+    way = opt_prop_def(StringAttr)
+    """Of steps that borders roll along: down, up, right or left."""
     inputs = var_operand_def()
     outputs = var_result_def()
     body = region_def("single_block")
@@ -164,7 +169,7 @@ class UnitOp(NamedUnit):
             f" counts {ints(self.tile_counts)} clusters {self.clusters.value.data} "
             f"depth {self.depth.value.data}"
         )
-        options = {k: v for k, v in self.properties.items() if k in ("mode", "stopped_by", "loops", "sweeps")}
+        options = {k: v for k, v in self.properties.items() if k in SHOWN}
         printer.print_string(" ")
         printer.print_attr_dict(options)  # even if empty: what opens with a brace next is taken for it
         printer.print_op_attributes(self.attributes, print_keyword=True)

@@ -43,6 +43,8 @@ class LayerWork:
     """The copy into a core may leave out what the strides leave out."""
     may_add_sums: bool = False
     """Input channels may be dealt to the cores, which then add their sums: of floats, of a map of one image."""
+    owned: int | None = None
+    """The dimension along which each core has one part, the same in all layers of a unit."""
     are_outputs_apart: bool = True  # the weights of an output channel follow each other in DRAM
 
 

@@ -101,6 +101,11 @@ def nested(counts: Iterable[Ints]) -> Ints:
     return reduce(np.add, [(count > 1).astype(np.int64) for count in counts])
 
 
+def dealt_along(work: LayerWork, dims: Sequence[int]) -> Sequence[int]:
+    """The dimensions that may be dealt to the cores."""
+    return dims if work.owned is None else (work.owned,)
+
+
 def leaves_cores_idle(work: LayerWork, cores_dim: int) -> bool:
     """A single position would be dealt to the cores, while another dimension that may be cut has several."""
     free = (size for d, size in enumerate(work.extent) if d not in work.whole and d not in work.reduced)
@@ -127,7 +132,7 @@ def plan_matrix(
     plain, compact = (
         fastest(
             plan_matrix_with(work, target, residency, loops, cores_dim, outer, sums_bytes, compact=is_compact)
-            for cores_dim in (1, 2, 3, 0, INPUTS)
+            for cores_dim in dealt_along(work, (1, 2, 3, 0, INPUTS))
             for outer in get_args(Outer)
             if work.may_compact or not is_compact
         )
@@ -363,6 +368,9 @@ def piece_extents(work: LayerWork, target: Target, cores_dim: int) -> list[list[
         align = work.extent[d] if d in work.whole else work.align[d]
         share = ceil_div(work.extent[d], cores) if d == cores_dim else work.extent[d]
         found = [1] if d == 0 and work.one_image else halves(share, align)
+        if d == work.owned:
+            dims.append(found[:1])
+            continue
         if d == 2 and align == 1:
             heights = filling_heights(work.extent[3], target.core.matrix.lines)
             found = sorted({*found, *(h for h in heights if h < share)}, reverse=True)
@@ -393,7 +401,8 @@ def group_pieces(channels: int, work: LayerWork, dealt: bool) -> list[int]:
 def plan_vector(work: LayerWork, target: Target, loops: int) -> LayerPlan | None:
     """The fastest pieces; what is reduced is cut where nothing else fits."""
     for splits_reduced in (False, True) if work.reduced else (False,):
-        best = fastest(plan_vector_with(work, target, loops, d, splits_reduced) for d in (1, 2, 3, 0))
+        dims = dealt_along(work, (1, 2, 3, 0))
+        best = fastest(plan_vector_with(work, target, loops, d, splits_reduced) for d in dims)
         if best is not None:
             return best
     return None
@@ -438,7 +447,8 @@ def vector_extents(work: LayerWork, cores_dim: int, cores: int, split: int | Non
         if d in work.whole or (d in work.reduced and d != split):
             dims.append([extent])
         elif d == cores_dim:
-            dims.append(halves(ceil_div(extent, cores), work.align[d]))
+            parts = halves(ceil_div(extent, cores), work.align[d])
+            dims.append(parts[:1] if d == work.owned else parts)
         else:
             dims.append([1] if d == 0 else halves(extent, work.align[d]))
     return dims

@@ -343,6 +343,8 @@ def layer_plans(
         in_ring = projection.is_ring(unit.number_of(unit.sources[j][0]))
         extent = cut.worked_region(j).extent
         work = work_of(layer, extent, in_ring=in_ring, whole=whole)
+        if cut.partition.owners == "cores":
+            work = replace(work, owned=cut.partition.beside)
         is_chunked = residency[j] == "stream" and chunk_bytes is not None
         machine = with_chunks(target, chunk_bytes) if is_chunked else target
         plan = plan_layer(work, machine, residency[j], loops, sums)

@@ -21,7 +21,8 @@ from frustum.dialects.tile import Sweep, SweepsAttr
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.piece_nest import build
 from frustum.passes.analysis.roll import COLUMNS, ROWS
-from frustum.passes.tile.orders import DIRECTIONS, ORDERS, Bands, Grid, TileNest, nests_of, steps_of
+from frustum.passes.tile.assign_owners import grid_of
+from frustum.passes.tile.orders import DIRECTIONS, ORDERS, Bands, Grid, TileNest, are_strips, nests_of, steps_of
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class AssignOrder(ModulePass):
     def assign(self, unit: t.UnitOp, target: Target) -> None:
         if unit.loop_order == t.IMAGE_LOOPS:  # of independent tiles: any order will do
             del unit.properties["loops"]
-        if unit.loop_order != t.TILE_LOOPS:
-            self.check_rolling(unit)
+        if unit.way is not None:
+            self.check_rolling(unit, target)
             return
         counts, owners = list(unit.tile_counts), 1
         if is_shared_out(unit, target.chip.clusters):
@@ -80,14 +81,19 @@ class AssignOrder(ModulePass):
         nests = nests_of(ways, grid, loops_free(unit, target), (reach(unit, ROWS), reach(unit, COLUMNS)))
         unit.properties["sweeps"] = SweepsAttr(tuple(sweep_of(nest) for nest in nests))
 
-    def check_rolling(self, unit: t.UnitOp) -> None:
-        """Strips from top to bottom: column by column, and row by row where there is one strip."""
-        is_one_strip = unit.tile_counts[COLUMNS] == 1
-        if self.order != "column-major" and not (self.order == "row-major" and is_one_strip):
+    def check_rolling(self, unit: t.UnitOp, target: Target) -> None:
+        """Strips side by side, each from end to end: no other order has its borders in time."""
+        box = next(o.region.data for o in reversed(list(unit.body.block.ops)) if isinstance(o, (t.StoreOp, t.ComputeOp)))
+        band, way = Bands(self.bands, self.direction), unit.way.data if unit.way else "down"
+        width = band.depth if self.order == "bands" else 1
+        clusters = target.chip.clusters if any(start.cluster for start in box.start) else 1
+        grids = [grid_of(box.bound, box.extent, way, clusters, cores, width) for cores in (1, target.cluster.cores)]
+        strips = unit.tile_counts[COLUMNS if way in ("down", "up") else ROWS]
+        is_by_column = self.order == "column-major" and way == "down"
+        if not is_by_column and (strips > 1 or not any(are_strips(self.order, grid, band, way) for grid in grids)):
             raise PassFailedException(
-                f"unit {unit.unit_name.data} exchanges borders between rows: it goes in column-major order"
-                f"{' or row-major' if is_one_strip else ''}, found {self.order}; "
-                "other orders exchange layer by layer (depth=breadth-first)"
+                f"unit {unit.unit_name.data} exchanges borders in steps that go {way}, found order {self.order}, in which "
+                "owners have no strips of that kind; orders exchange layer by layer (depth=breadth-first)"
             )
 
 

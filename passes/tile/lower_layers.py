@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.dialects.builtin import IntegerAttr, StringAttr, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
@@ -16,7 +16,7 @@ from frustum.dialects.graph import Function, WeightOp, is_integer
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box, Scale
 from frustum.dialects.module import LAYOUT, MACS, OWN_ELEMENTS
 from frustum.dialects.target import Target
-from frustum.dialects.unit import UnitOp
+from frustum.dialects.unit import Owners, UnitOp
 from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
 from frustum.passes.analysis.module import element_in
 from frustum.passes.analysis.project import handed, map_of, memory_order
@@ -72,12 +72,32 @@ def lower_cut(unit: UnitOp, cut: Cut, results: Results, target: Target) -> t.Uni
     lowered = empty(unit, counts, partition.clusters, partition.depth, loops_of(cut), results.types)
     if LAYOUT in unit.attributes:  # before the stores, which ask how the results lie
         lowered.attributes[LAYOUT] = unit.attributes[LAYOUT]
+    if partition.borders == "exchange":
+        lowered.properties["way"] = StringAttr(partition.way)
+    if owners_of(unit, cut, target) == "cores":
+        lowered.properties["owners"] = StringAttr("cores")
     body = Body(cut, Inside(unit, lowered), target, results, lowered)
     for j in range(len(cut.layers.layers)):
         body.layer(j)
     body.stores()
     body.inside.block.add_op(t.YieldOp([body.tiles[j] for j in results.kept]))
     return lowered
+
+
+def owners_of(unit: UnitOp, cut: Cut, target: Target) -> Owners:
+    """Who owns tiles: the cores where each has one part of every layer's tile, along the same rows or columns."""
+    if target.cluster.cores == 1:
+        return "clusters"
+    regions = zip(cut.layers.ops, cut.layers.layers, cut.projection.outputs, strict=True)
+    dealt = set()
+    for op, layer, region in regions:
+        submap = map_of(op)
+        if submap is not None and submap.cores not in (ROWS, COLUMNS):
+            return "clusters"
+        if submap is not None and not layer.kind.is_place:
+            share = submap.extent[submap.cores] * target.cluster.cores
+            dealt.add(submap.cores if share >= region.extent[submap.cores] else None)
+    return "cores" if dealt in ({ROWS}, {COLUMNS}) else "clusters"
 
 
 def loops_of(cut: Cut) -> Extents:

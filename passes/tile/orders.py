@@ -14,6 +14,7 @@ from itertools import groupby, product, zip_longest
 from typing import TypeAlias
 
 from frustum.dialects.extents import ceil_div
+from frustum.dialects.unit import OWNERS, Owners, Way
 
 ORDERS = (
     "row-major", "column-major", "bands", "serpentine", "z-order", "quadrants", "checkerboard", "mirrored"
@@ -171,6 +172,38 @@ WAYS: dict[str, Callable[[Grid], list[list[Position]]]] = {
 }
 
 
+# ------------------------------------------------------------------------------------------ strips
+
+
+def directions_of(order: str, band: Bands) -> tuple[Way, ...]:
+    """Where steps may go in an order: bands along themselves, the others along the rows or else along the columns."""
+    if order != "bands":
+        return ("down", "right")
+    return (ALONG[band.direction],)
+
+
+ALONG: dict[str, Way] = {"left-right": "right", "right-left": "left", "top-down": "down", "bottom-up": "up"}
+"""Where tiles of a band follow each other."""
+
+
+def are_strips(order: str, grid: Grid, band: Bands, way: Way) -> bool:
+    """Whether in this order each owner goes through one strip of the grid from end to end, all side by side in the
+    order of their numbers: then nothing that an owner needs is made later than what it needs it for.
+
+    Strips are as wide as a band is deep (of other orders one tile); owners beyond the last strip are idle.
+    """
+    if way in ("right", "left"):
+        turn, grid = turned, grid.turned
+    else:
+        turn = list
+    width = band.depth if order == "bands" else 1
+    rows = range(grid.rows) if way in ("down", "right") else range(grid.rows - 1, -1, -1)
+    across = [range(k * width, min((k + 1) * width, grid.columns)) for k in range(grid.owners)]
+    strips = [[(r, c) for r in rows for c in columns] for columns in across]
+    whole = grid.turned if turn is turned else grid
+    return grid.columns <= grid.owners * width and turn(tiles_of(order, whole, band)) == strips
+
+
 # ------------------------------------------------------------------------------------------ loops
 
 Steps: TypeAlias = tuple[tuple[Position, int], ...]
@@ -284,17 +317,22 @@ def joined_once(items: list[tuple[Step, Steps]], most_loops: int) -> list[tuple[
 
 
 DEPTHS = ("depth-first", "breadth-first")
+OPTIONS = ("bands", "direction", "depth", "owners")
+AUTO = "auto"
+"""Of owners: clusters or cores, whatever is better."""
 _FORM = re.compile(r"(?P<name>[a-z-]+)(?:\{(?P<options>[^{}]*)\})?")
 
 
 @dataclass(frozen=True)
 class OrderWords:
-    """Order, tiles across a band, direction of bands, and whether a portion goes up through all layers at a time."""
+    """Order, tiles across a band, direction of bands, whether a portion goes up through all layers at a time, and who
+    owns tiles (None: whatever is better)."""
 
     order: str
     bands: int = 1
     direction: str = "left-right"
     depth: str = "depth-first"
+    owners: Owners | None = None
 
 
 def parse_order(text: str) -> OrderWords:
@@ -307,16 +345,18 @@ def parse_order(text: str) -> OrderWords:
         key, equals, value = part.strip().partition("=")
         if not part.strip():
             continue
-        if not equals or key not in ("bands", "direction", "depth") or key in values:
-            raise ValueError(f"'{text}': expected options bands=N, direction=..., depth=..., found '{part}'")
+        if not equals or key not in OPTIONS or key in values:
+            raise ValueError(f"'{text}': expected options bands=N, direction=..., depth=..., owners=..., found '{part}'")
         if key in ("bands", "direction") and match["name"] != "bands":
             raise ValueError(f"'{text}': {key} is an option of order bands, not of {match['name']}")
         values[key] = value
+    owners = one_of(text, "owners", values.get("owners", AUTO), (AUTO, *OWNERS))
     return OrderWords(
         match["name"],
         positive(text, values.get("bands", "1")),
         one_of(text, "direction", values.get("direction", DIRECTIONS[0]), DIRECTIONS),
         one_of(text, "depth", values.get("depth", DEPTHS[0]), DEPTHS),
+        None if owners == AUTO else owners,  # type: ignore[arg-type]  # one of the words
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,14 +17,15 @@ from frustum.dialects.graph import ConcatOp, WeightOp
 from frustum.dialects.module import MAP, MAPS
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
-from frustum.dialects.tile import TILE_LOOPS
 from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
-from frustum.passes.analysis.project import UnitLayers, project, tile_counts, unit_layers
-from frustum.passes.plan.cost import loaded_elements, stored_bytes
+from frustum.passes.analysis.project import UnitLayers, unit_layers
+from frustum.passes.plan.cost import stored_bytes
 from frustum.passes.plan.unit_ops import units_of, wrap
+from frustum.passes.tile.assign_owners import is_in_order, makes_twice
 from frustum.passes.tile.force_partition import ForcePartition
+from frustum.passes.tile.orders import Bands
 from frustum.passes.tile.partition import describe, write
 
 ROWS, COLUMNS = 2, 3
@@ -44,9 +44,8 @@ class SplitBreadthFirst(ModulePass):
     of each where that goes; other layers have no partition, nor has a unit of one layer that rolled.
     A unit of one layer is only cut anew: nothing of it is computed twice.
     With `depth` `breadth-first` all units of several layers are split.  Otherwise, with `borders` `exchange`, those
-    that could not exchange in this `order`: rows roll from top to bottom of one column strip after the other, which is
-    column-major (the order where none is given), and row-major where there is one strip; and those whose tiles would
-    overlap.
+    whose tiles would overlap, and those whose steps do not go as this `order` (of `bands` tiles across, in this
+    `direction`) says: `frustum-tile-assign-owners` found no strips for them.
     Raises `OrderDoesNotFit` where two layers' maps, with those that are alive beside them, do not fit SRAM, and, under
     an order, where a map of the unit would pass through DRAM; with `borders` `auto` such a unit stays as it is, and its
     borders overlap.
@@ -57,6 +56,8 @@ class SplitBreadthFirst(ModulePass):
     depth: Literal["depth-first", "breadth-first"] = "depth-first"
     borders: Literal["overlap", "exchange", "auto"] = "overlap"
     order: str | None = None
+    bands: int = 1
+    direction: str = "left-right"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
@@ -89,21 +90,12 @@ class SplitBreadthFirst(ModulePass):
             return True
         if self.borders != "exchange" or unit.partition is None:
             return False
-        partition, dims = unit.partition.data, layers.out.out_dims
-        if partition.borders == "overlap":
-            return is_several and overlaps(layers, partition, target.chip.clusters)
-        strips = tile_counts(dims, partition, target.chip.clusters)[COLUMNS]
-        return self.order not in (None, COLUMN_MAJOR) and not (self.order == ROW_MAJOR and strips == 1)
-
-
-def overlaps(layers: UnitLayers, partition: Partition, clusters: int) -> bool:
-    """Whether tiles of some layer's map overlap, or all clusters make the same of it."""
-    projection = project(layers, partition, clusters)
-    return any(
-        (clusters > 1 and not any(start.cluster for start in region.start))
-        or loaded_elements(region, layer.out_dims, projection.counts, clusters, TILE_LOOPS) > math.prod(layer.out_dims)
-        for region, layer in zip(projection.outputs, layers.layers, strict=True)
-    )
+        partition, band = unit.partition.data, Bands(self.bands, self.direction)
+        if is_several and makes_twice(layers, partition, target.chip.clusters):
+            return True
+        if partition.borders == "overlap" or self.order is None:
+            return False
+        return not is_in_order(self.order, band, layers.out.out_dims, partition, target)
 
 
 def check_fits(unit: UnitOp, layers: UnitLayers, target: Target) -> None:

@@ -272,7 +272,7 @@ def units_of(manifest: Mapping[str, Any], prefix: str = "") -> list[UnitInfo]:
     return [
         UnitInfo(
             prefix + name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"],
-            fact["kept_bytes"],
+            fact["kept_bytes"], fact["owners"],
         )
         for number, (name, fact) in enumerate(facts)
     ]

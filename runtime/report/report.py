@@ -48,7 +48,8 @@ class LayerInfo:
 @dataclass(frozen=True)
 class UnitInfo:
     """What the manifest says of a unit: its layers, its mode, what ended its growth, its number of tiles, and the
-    bytes of each cluster's SRAM that hold rows and columns of its maps for later tiles, beyond a tile's own."""
+    bytes of each cluster's SRAM that hold rows and columns of its maps for later tiles, beyond a tile's own; who makes
+    tiles alone, `clusters` or `cores`."""
 
     name: str
     layers: tuple[str, ...]
@@ -56,6 +57,7 @@ class UnitInfo:
     stopped_by: str | None
     tiles: int
     kept_bytes: int = 0
+    owners: str = "clusters"
 
 
 @dataclass(frozen=True)

@@ -195,6 +195,7 @@ class Names:
     stopped: list[str] = field(default_factory=list)
     tiles: list[int] = field(default_factory=list)
     kept_bytes: list[int] = field(default_factory=list)
+    owners: list[str] = field(default_factory=list)
     unit_of: list[int] = field(default_factory=list)
 
     def layer(self, op: Operation, kind: str, macs: int, own_elements: int = 0) -> int:
@@ -212,6 +213,7 @@ class Names:
         self.stopped.append(unit.stopped_by.data if unit.stopped_by else "")
         self.tiles.append(tiles)
         self.kept_bytes.append(0)
+        self.owners.append(unit.owners.data if unit.owners else "clusters")
         return len(self.units) - 1
 
     def attributes(self) -> dict[str, ArrayAttr[Any]]:
@@ -225,6 +227,7 @@ class Names:
             m.UNIT_STOPPED_BY: m.texts(self.stopped),
             m.UNIT_TILES: m.numbers(self.tiles),
             m.UNIT_KEPT_BYTES: m.numbers(self.kept_bytes),
+            m.UNIT_OWNERS: m.texts(self.owners),
             **({m.OWN_ELEMENTS: m.numbers(self.own_elements)} if any(self.own_elements) else {}),
         }
 

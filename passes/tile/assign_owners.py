@@ -1,0 +1,182 @@
+"""Who owns the strips of a unit, and where its steps go: partitions in which owners hand borders over, for an order.
+
+Each owner has one strip of every map from end to end, a cluster or a core of one.  In a step all make the same rows of
+a layer (columns, where the steps go along these), then send the ends of them to the owners next to them, then make the
+next layer: depth first, in step, and nothing twice.
+Source: docs/techniques/frustum.md, "Owners".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import OpResult
+from xdsl.passes import ModulePass
+
+from frustum.dialects.extents import Extents, ceil_div, replaced
+from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS
+from frustum.dialects.target import Target
+from frustum.dialects.unit import OWNERS, Owners, Partition, UnitOp
+from frustum.passes.analysis.module import target_of
+from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, project, unit_layers
+from frustum.passes.plan.cost import chunk_bytes, loaded_elements, stored_bytes
+from frustum.passes.plan.unit import UnitPlan, alignment, evaluate
+from frustum.passes.plan.unit_ops import units_of
+from frustum.passes.tile.orders import Bands, Grid, are_strips, directions_of
+from frustum.passes.tile.partition import write
+
+STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 14, 16, 19, 20, 23, 24, 28, 32)
+"""Rows (columns) of a step that are looked at; odd and even numbers of steps among them, as some orders go in strips
+with one of these alone."""
+WIDER = 4
+"""A strip may be so many positions wider than an even share, where that makes the strips of all layers cover theirs."""
+KEPT_SHARE = 1.1
+"""A cluster's part of a map that stays is so much more than its share, with borders of others."""
+
+
+@dataclass(frozen=True)
+class AssignOwners(ModulePass):
+    """Give units whose tiles would make something twice, or cannot go in the order, strips with owners.
+
+    Before: units with partitions.  After: of those of which each owner can go through one strip in the `order`, and
+    that would otherwise compute again or go elsewhere, the cheapest such partition with `owners` and `way` (in DRAM
+    bytes, then cycles), with maps on the layers; the others as they were (`frustum-tile-split-breadth-first`).
+    `owners`: clusters or cores, or either.  `bands`, `direction`: of the order bands.  Without an order steps may go
+    along the rows or the columns.  `sram` is the share of each cluster's SRAM that a unit may use.
+    Source: docs/techniques/frustum.md, "Borders" and "Owners".
+    """
+
+    name = "frustum-tile-assign-owners"
+    order: str | None = None
+    bands: int = 1
+    direction: str = "left-right"
+    owners: Owners | None = None
+    sram: float = 1.0
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target, units = target_of(op), units_of(op)
+        sram_bytes = int(target.cluster.sram.capacity_bytes * self.sram)
+        for number, unit in enumerate(units):
+            layers = unit_layers(unit)
+            if unit.partition is None or len(layers.layers) < 2 or self.is_done(layers, unit.partition.data, target):
+                continue
+            held = kept_bytes(units, number, target.chip.clusters)
+            plan = self.cheapest(unit, layers, target, sram_bytes - held)
+            if plan is not None:
+                write(unit, plan)
+
+    def is_done(self, layers: UnitLayers, partition: Partition, target: Target) -> bool:
+        """Whether a unit makes nothing twice as it is, in the order, with the owners asked for."""
+        if makes_twice(layers, partition, target.chip.clusters):
+            return False
+        if partition.borders != "exchange":
+            return self.owners != "cores"
+        return self.owners in (None, partition.owners) and self.goes(layers, partition, target)
+
+    def goes(self, layers: UnitLayers, partition: Partition, target: Target) -> bool:
+        """Whether steps of a partition go as the order says: `is_in_order`."""
+        return self.order is None or is_in_order(self.order, self.band, layers.out.out_dims, partition, target)
+
+    @property
+    def band(self) -> Bands:
+        return Bands(self.bands, self.direction)
+
+    def cheapest(self, unit: UnitOp, layers: UnitLayers, target: Target, free_bytes: int) -> UnitPlan | None:
+        """The best of the partitions in strips that go in the order and fit."""
+        kept, chunk = set(layers.kept), chunk_bytes(target.cluster.sram.capacity_bytes)
+        best: UnitPlan | None = None
+        for partition in self.partitions(layers, target):
+            if makes_twice(layers, partition, target.chip.clusters):
+                continue
+            for streamed in range(len(layers.layers) + 1):
+                plan = evaluate(layers, partition, streamed, kept, target, free_bytes, chunk)
+                if plan is not None:
+                    break
+            if plan is not None and (best is None or rank(plan) < rank(best)):
+                best = plan
+        return best
+
+    def partitions(self, layers: UnitLayers, target: Target) -> Iterator[Partition]:
+        """Strips with steps of several sizes, for each direction and each kind of owner."""
+        dims, align, clusters = layers.out.out_dims, alignment(layers), target.chip.clusters
+        ways = ("down", "right") if self.order is None else directions_of(self.order, self.band)
+        kinds = OWNERS if self.owners is None and target.cluster.cores > 1 else (self.owners or "clusters",)
+        for way in ways:
+            start = Partition(dims, 0, 2, "exchange", way=way)
+            beside, along = start.beside, start.along
+            for rows in (r for r in STEPS if r < dims[along] and r % align[along] == 0):
+                for owners in kinds:
+                    tile = replaced(replaced(dims, along, rows), 0, 1)
+                    own = replace(start, tile=tile, clusters=beside, owners=owners)
+                    own = in_strips(layers, own, clusters)
+                    if own is not None and self.goes(layers, own, target):
+                        yield own
+
+
+def in_strips(layers: UnitLayers, partition: Partition, clusters: int) -> Partition | None:
+    """With strips of one width that cover all maps; None where there are none."""
+    size, beside = layers.out.out_dims[partition.beside], partition.beside
+    share = ceil_div(size, clusters)
+    for width in range(share, min(share + WIDER, size) + 1):
+        own = replace(partition, tile=replaced(partition.tile, beside, width))
+        try:
+            project(layers, own, clusters)
+        except Unprojectable:
+            continue
+        return own
+    return None
+
+
+def is_in_order(order: str, band: Bands, dims: Extents, partition: Partition, target: Target) -> bool:
+    """Whether the steps of a unit with such an output go as an order says, on the grid of its tiles."""
+    cores = target.cluster.cores if partition.owners == "cores" else 1
+    width = band.depth if order == "bands" else 1
+    grid = grid_of(dims, partition.tile, partition.way, target.chip.clusters, cores, width)
+    return partition.way in directions_of(order, band) and are_strips(order, grid, band, partition.way)
+
+
+def grid_of(dims: Extents, tile: Extents, way: str, clusters: int, cores: int, width: int) -> Grid:
+    """The grid of tiles of a map in strips, `width` tiles across each, which a step makes together; `tile`: what a
+    cluster makes in a step; `cores`: how many owners a cluster has."""
+    rows, columns = (ceil_div(dims[d], tile[d]) for d in (2, 3))
+    if way in ("down", "up"):
+        return Grid(rows, columns * cores * width, clusters * cores)
+    return Grid(rows * cores * width, columns, clusters * cores)
+
+
+def makes_twice(layers: UnitLayers, partition: Partition, clusters: int) -> bool:
+    """Whether tiles of some layer's map overlap, or all clusters make the same of it."""
+    projection = project(layers, partition, clusters)
+    rolls = partition.borders == "exchange" and partition.along == ROWS
+    order = ROLLING_LOOPS if rolls else TILE_LOOPS
+    return any(
+        (clusters > 1 and not any(start.cluster for start in region.start))
+        or loaded_elements(region, layer.out_dims, projection.counts, clusters, order) > math.prod(layer.out_dims)
+        for region, layer in zip(projection.outputs, layers.layers, strict=True)
+    )
+
+
+def rank(plan: UnitPlan) -> tuple[int, float]:
+    return plan.dram_bytes, plan.cycles
+
+
+def kept_bytes(units: list[UnitOp], number: int, clusters: int) -> int:
+    """SRAM of a cluster that maps between units take while one of them runs."""
+    total, places = 0, {unit: k for k, unit in enumerate(units)}
+    for k, unit in enumerate(units[: number + 1]):
+        values = unit.body.block.last_op
+        assert values is not None
+        layers = unit_layers(unit)
+        for result in (r for r in unit.results if r.index in unit.kept):
+            last = max((places.get(user, number) for user in users_of(result)), default=k)
+            j = layers.ops.index(values.operands[result.index].owner)  # type: ignore[arg-type]  # a layer's
+            total += int(KEPT_SHARE * stored_bytes(layers.layers[j]) / clusters) * (last >= number)
+    return total
+
+
+def users_of(result: OpResult) -> list[UnitOp]:
+    return [use.operation for use in result.uses if isinstance(use.operation, UnitOp)]
