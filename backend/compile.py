@@ -343,8 +343,8 @@ def layer_facts(module: ModuleOp) -> list[dict[str, Any]]:
 
 
 def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
-    """Mode, tiles, bytes of rows and columns that it keeps, who owns its tiles, and why it stopped growing of every unit,
-    for reports."""
+    """Mode, tiles, bytes of rows and columns that it keeps, who owns its tiles, and why it stopped growing of every
+    unit, for reports."""
     columns = zip(
         m.texts_of(module, m.UNIT_MODES),
         m.texts_of(module, m.UNIT_STOPPED_BY),

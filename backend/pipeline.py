@@ -154,8 +154,9 @@ def partition_passes(choices: Choices) -> Sequence[ModulePass]:
         owners = replace(
             owners, order=words.order, bands=words.bands, direction=words.direction, owners=words.owners
         )
-    in_turn = words is not None and words.depth == "breadth-first"
-    return [*cut, *([owners] if borders == "exchange" and not in_turn else []), split, PartitionUnits(sram=choices.sram)]
+    if borders == "exchange" and not (words is not None and words.depth == "breadth-first"):
+        cut.append(owners)
+    return [*cut, split, PartitionUnits(sram=choices.sram)]
 
 
 def order_passes(choices: Choices) -> Sequence[ModulePass]:

@@ -42,9 +42,9 @@ class Tile:
 
     Without `origin` the buffer begins where the region of the operation begins that makes it, and moves with it.
     With one it begins there, and each pass makes a region of it; a tile that leaves its unit stays in its place (the
-    origin depends on the cluster only).  A `ring` is circular along that dimension (0: none), d2 or d3: row p lies in
-    slot `p mod extents[2]`, and the origin's d2 says nothing.  With `raster` the extents are those of the rows that a pass makes, from the origin's
-    d2 on, and of the ring of those that no later pass reads.
+    origin depends on the cluster only).  A `ring` is circular along that dimension, d2 or d3 (0: none): row p lies in
+    slot `p mod extents[2]`, and the origin's d2 says nothing.  With `raster` the extents are those of the rows that a
+    pass makes, from the origin's d2 on, and of the ring of those that no later pass reads.
     """
 
     element: Element

@@ -140,8 +140,8 @@ class Projection:
     what the pass writes: every element in exactly one pass.
     With exchanged borders `rings` has by number of the map the rows that are in use of it in a step (0: none beyond
     those that the step makes; see `ring_rows`); where columns are kept too, `columns` has those.  Steps go `along` a
-    dimension.  `held`, where owners hand borders over, is what a cluster holds of each map: what it makes, and beside it
-    what others make and its layers read.
+    dimension.  `held`, where owners hand borders over, is what a cluster holds of each map: what it makes, and beside
+    it what others make and its layers read.
     """
 
     outputs: tuple[Region, ...]
@@ -284,9 +284,9 @@ def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Proj
 
     def rolled(regions: Sequence[Region], numbers: Sequence[int]) -> tuple[Region, ...]:
         for d, own in steps.items():
-            sizes = [unit.dims_of(k)[d] if is_back else None for k in numbers]
-            steps_of = [own.maps[k] for k in numbers]
-            regions = [rolling(*each, own.count, d, size) for *each, size in zip(regions, steps_of, sizes, strict=True)]
+            sizes = {k: unit.dims_of(k)[d] if is_back else None for k in numbers}
+            pairs = zip(regions, numbers, strict=True)
+            regions = [rolling(r, own.maps[k], own.count, d, sizes[k]) for r, k in pairs]
         return tuple(regions)
 
     count, trimmed = len(unit.layers), replace(partition, trimmed=False) if is_raster else partition

@@ -186,7 +186,8 @@ class CutUnit:
         """Cycles in which the cores wait for maps of several images: of the first and last pass of each innermost loop,
         and of one copy what is not loaded behind its last reader, or stored before its maker in the next pass."""
         unit, counts, rolls = self.unit, self.projection.counts, self.partition.borders == "exchange"
-        runs = max(counts[self.partition.along], 1) if rolls else max(counts[0], counts[3] if counts[3] > 1 else counts[2])
+        runs = max(counts[0], counts[3] if counts[3] > 1 else counts[2])
+        runs = max(counts[self.partition.along], 1) if rolls else runs
         is_one = self.partition.depth == 1 and self.passes > 1
         took = [0.0 if p is None else p.cycles for p in plans]
 

@@ -18,11 +18,21 @@ from frustum.dialects.isa.attributes import BoxAttr
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Starts
 from frustum.dialects.target import Target
 from frustum.dialects.tile import Sweep, SweepsAttr
+from frustum.dialects.unit import WAYS
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.piece_nest import build
 from frustum.passes.analysis.roll import COLUMNS, ROWS
 from frustum.passes.tile.assign_owners import grid_of
-from frustum.passes.tile.orders import DIRECTIONS, ORDERS, Bands, Grid, TileNest, are_strips, nests_of, steps_of
+from frustum.passes.tile.orders import (
+    DIRECTIONS,
+    ORDERS,
+    Bands,
+    Grid,
+    TileNest,
+    are_strips,
+    nests_of,
+    steps_of,
+)
 
 
 @dataclass(frozen=True)
@@ -83,17 +93,16 @@ class AssignOrder(ModulePass):
 
     def check_rolling(self, unit: t.UnitOp, target: Target) -> None:
         """Strips side by side, each from end to end: no other order has its borders in time."""
-        box = next(o.region.data for o in reversed(list(unit.body.block.ops)) if isinstance(o, (t.StoreOp, t.ComputeOp)))
-        band, way = Bands(self.bands, self.direction), unit.way.data if unit.way else "down"
+        boxes = [op.region.data for op in unit.body.block.ops if isinstance(op, (t.StoreOp, t.ComputeOp))]
+        box, word = boxes[-1], unit.way.data if unit.way else "down"
+        band, way = Bands(self.bands, self.direction), next(each for each in WAYS if each == word)
         width = band.depth if self.order == "bands" else 1
         clusters = target.chip.clusters if any(start.cluster for start in box.start) else 1
         grids = [grid_of(box.bound, box.extent, way, clusters, cores, width) for cores in (1, target.cluster.cores)]
-        strips = unit.tile_counts[COLUMNS if way in ("down", "up") else ROWS]
-        is_by_column = self.order == "column-major" and way == "down"
-        if not is_by_column and (strips > 1 or not any(are_strips(self.order, grid, band, way) for grid in grids)):
+        if not any(are_strips(self.order, grid, band, way) for grid in grids):
             raise PassFailedException(
-                f"unit {unit.unit_name.data} exchanges borders in steps that go {way}, found order {self.order}, in which "
-                "owners have no strips of that kind; orders exchange layer by layer (depth=breadth-first)"
+                f"unit {unit.unit_name.data} exchanges borders in steps that go {way}: owners have no such strips in "
+                f"order {self.order}; it exchanges layer by layer (depth=breadth-first)"
             )
 
 

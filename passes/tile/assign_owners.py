@@ -18,11 +18,11 @@ from xdsl.ir import OpResult
 from xdsl.passes import ModulePass
 
 from frustum.dialects.extents import Extents, ceil_div, replaced
-from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS
 from frustum.dialects.target import Target
+from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS
 from frustum.dialects.unit import OWNERS, Owners, Partition, UnitOp
 from frustum.passes.analysis.module import target_of
-from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, project, unit_layers
+from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, handed, project, unit_layers
 from frustum.passes.plan.cost import chunk_bytes, loaded_elements, stored_bytes
 from frustum.passes.plan.unit import UnitPlan, alignment, evaluate
 from frustum.passes.plan.unit_ops import units_of
@@ -90,7 +90,7 @@ class AssignOwners(ModulePass):
         kept, chunk = set(layers.kept), chunk_bytes(target.cluster.sram.capacity_bytes)
         best: UnitPlan | None = None
         for partition in self.partitions(layers, target):
-            if makes_twice(layers, partition, target.chip.clusters):
+            if makes_twice(layers, partition, target.chip.clusters) or not can_send(layers, partition, target):
                 continue
             for streamed in range(len(layers.layers) + 1):
                 plan = evaluate(layers, partition, streamed, kept, target, free_bytes, chunk)
@@ -111,8 +111,7 @@ class AssignOwners(ModulePass):
             for rows in (r for r in STEPS if r < dims[along] and r % align[along] == 0):
                 for owners in kinds:
                     tile = replaced(replaced(dims, along, rows), 0, 1)
-                    own = replace(start, tile=tile, clusters=beside, owners=owners)
-                    own = in_strips(layers, own, clusters)
+                    own = in_strips(layers, replace(start, tile=tile, clusters=beside, owners=owners), clusters)
                     if own is not None and self.goes(layers, own, target):
                         yield own
 
@@ -160,6 +159,15 @@ def makes_twice(layers: UnitLayers, partition: Partition, clusters: int) -> bool
     )
 
 
+def can_send(layers: UnitLayers, partition: Partition, target: Target) -> bool:
+    """Whether owners that are clusters have an engine for what they hand over, if they do."""
+    if target.chip.clusters == 1 or target.cluster.cdma is not None:
+        return True
+    projection = project(layers, partition, target.chip.clusters)
+    pairs = zip(projection.outputs, projection.held, strict=False)
+    return not any(sum(handed(made, held, partition.beside)) for made, held in pairs)
+
+
 def rank(plan: UnitPlan) -> tuple[int, float]:
     return plan.dram_bytes, plan.cycles
 
@@ -173,7 +181,7 @@ def kept_bytes(units: list[UnitOp], number: int, clusters: int) -> int:
         layers = unit_layers(unit)
         for result in (r for r in unit.results if r.index in unit.kept):
             last = max((places.get(user, number) for user in users_of(result)), default=k)
-            j = layers.ops.index(values.operands[result.index].owner)  # type: ignore[arg-type]  # a layer's
+            j = layers.ops.index(values.operands[result.index].owner)
             total += int(KEPT_SHARE * stored_bytes(layers.layers[j]) / clusters) * (last >= number)
     return total
 

@@ -36,8 +36,8 @@ class ForcePartition(ModulePass):
     `tile`: four extents of the output (0: the whole dimension), with these `borders`; `clusters`: the dimension dealt
     to clusters; `depth`: copies of what is loaded and stored.  With `bands` bands of so many columns of the output,
     which overlap, are made one after the other, each from top to bottom.  Of the layers called `again` (by commas) no
-    rows are kept.  `sram` is the share of each cluster's SRAM that a unit may use.  With `owners` (clusters or cores) and
-    borders exchange, these hand over borders; `way` says where the steps go (down, up, right, left).
+    rows are kept.  `sram` is the share of each cluster's SRAM that a unit may use.  With `owners` (clusters or cores)
+    and borders exchange, these hand over borders; `way` says where the steps go (down, up, right, left).
     It is checked like any other partition (tiles that project, pieces that fit the cores, SRAM).
     Raises `PassFailedException` for units that cannot be cut so, `DoesNotFit` where that does not fit.
     """

@@ -190,18 +190,19 @@ def are_strips(order: str, grid: Grid, band: Bands, way: Way) -> bool:
     """Whether in this order each owner goes through one strip of the grid from end to end, all side by side in the
     order of their numbers: then nothing that an owner needs is made later than what it needs it for.
 
-    Strips are as wide as a band is deep (of other orders one tile); owners beyond the last strip are idle.
+    Strips are as wide as a band is deep (of other orders one tile); owners beyond the last strip are idle.  Strips one
+    after the other, dealt in turn, each from top to bottom, are column-major, and from left to right row-major.
     """
+    if (order, way) in (("column-major", "down"), ("row-major", "right")):
+        return True
+    found = tiles_of(order, grid, band)
     if way in ("right", "left"):
-        turn, grid = turned, grid.turned
-    else:
-        turn = list
+        found, grid = turned(found), grid.turned
     width = band.depth if order == "bands" else 1
     rows = range(grid.rows) if way in ("down", "right") else range(grid.rows - 1, -1, -1)
     across = [range(k * width, min((k + 1) * width, grid.columns)) for k in range(grid.owners)]
     strips = [[(r, c) for r in rows for c in columns] for columns in across]
-    whole = grid.turned if turn is turned else grid
-    return grid.columns <= grid.owners * width and turn(tiles_of(order, whole, band)) == strips
+    return grid.columns <= grid.owners * width and found == strips
 
 
 # ------------------------------------------------------------------------------------------ loops
@@ -346,7 +347,8 @@ def parse_order(text: str) -> OrderWords:
         if not part.strip():
             continue
         if not equals or key not in OPTIONS or key in values:
-            raise ValueError(f"'{text}': expected options bands=N, direction=..., depth=..., owners=..., found '{part}'")
+            known = "bands=N, direction=..., depth=..., owners=..."
+            raise ValueError(f"'{text}': expected options {known}, found '{part}'")
         if key in ("bands", "direction") and match["name"] != "bands":
             raise ValueError(f"'{text}': {key} is an option of order bands, not of {match['name']}")
         values[key] = value

@@ -17,7 +17,7 @@ from frustum.dialects.graph import ConcatOp, WeightOp
 from frustum.dialects.module import MAP, MAPS
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
-from frustum.dialects.unit import Partition, UnitOp
+from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import UnitLayers, unit_layers

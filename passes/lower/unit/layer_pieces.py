@@ -126,8 +126,9 @@ class LayerNest:
 
     def limits_of(self, k: int) -> Limits:
         """Pieces that overshoot the region must not read beyond operand k's tile, nor, of a map that earlier units have
-        left, beyond what this pass needs: its box is a hull, of which a cluster may not have all.  Nor where that is not
-        what the tile's own pass makes: positions beside it come from other clusters, behind it from earlier steps."""
+        left, beyond what this pass needs: its box is a hull, of which a cluster may not have all.  Nor where that is
+        not what the tile's own pass makes: positions beside it come from other clusters, behind it from earlier steps.
+        """
         tile = self.tiles[k]
         starts, extents = tile.start, tile.extent
         if isinstance(self.op.tiles[k], BlockArgument) or has_more(self.op.tiles[k], tile):

@@ -99,6 +99,7 @@ def test_the_report_has_every_key_of_schema_1():
     assert data["units"] == [
         {
             "name": "u0", "layers": ["a"], "mode": "single", "stopped_by": None, "tiles": 4, "kept_bytes": 0,
+            "owners": "clusters",
             "recomputed_macs": 0, "recomputed_bytes": 0, "exchanged_bytes": {"core": 0, "cluster": 0, "chip": 0},
         }
     ]  # fmt: skip
