@@ -49,6 +49,7 @@ from frustum.passes.graph.measure_weights import MeasureWeights
 from frustum.passes.graph.own_outputs import OwnOutputs
 from frustum.passes.graph.quantise import QuantiseNetwork
 from frustum.passes.graph.split_reductions import SplitReductions
+from frustum.passes.graph.turn_weights import TurnWeights
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
 from frustum.passes.lower.compress_weights import CompressWeights
 from frustum.passes.lower.lower_tiles import LowerTiles
@@ -113,7 +114,10 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     simpler = (QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
-        "typed": (*simpler, *types, FuseResidual(), ConvertAtHost(), FindShuffles(), LayerMoves(), OwnOutputs()),
+        "typed": (
+            *simpler, *types, FuseResidual(), ConvertAtHost(), FindShuffles(), LayerMoves(), TurnWeights(),
+            OwnOutputs(),
+        ),
         "fused": (
             *measuring_passes(choices),
             FuseLayers(

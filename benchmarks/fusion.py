@@ -210,7 +210,8 @@ def roofline(policy: str | None) -> Iterator[list[str]]:
 HEAD = (
     "frustum-graph-quantise,frustum-graph-split-reductions,frustum-graph-canonicalize,"
     "frustum-graph-fold-quantisation,frustum-graph-fuse-residual,frustum-graph-convert-at-host,"
-    "frustum-graph-find-shuffles,frustum-graph-layer-moves,frustum-graph-own-outputs"
+    "frustum-graph-find-shuffles,frustum-graph-layer-moves,frustum-graph-turn-weights,"
+    "frustum-graph-own-outputs"
 )
 TAIL = (
     "frustum-graph-choose-layout,frustum-tile-lower-units,frustum-lower-tiles,frustum-lower-choose-line-buffer,"

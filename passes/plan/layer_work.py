@@ -35,6 +35,8 @@ class LayerWork:
     group_outputs: int = 1
     weight_bytes: int = 4
     channel_bytes: tuple[int, ...] = ()
+    multiplies_nothing: bool = True
+    """On the way out, where numbers are no integers that a multiplier must fit."""
     accumulator_bytes: int = 4
     steps: Steps = ()
     """Of the vector unit."""
@@ -78,6 +80,7 @@ def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True, whole: tuple
         layer.out_dims[1] // p.groups,
         layer.weight_bytes,
         layer.channel_bytes,
+        layer.multiplier is None and layer.weight_zero is None,
         layer.accumulator_bytes,
         may_add_sums=may_add_sums(layer, p),
         may_compact=not in_ring and leaves_out(layer, p),

@@ -165,7 +165,7 @@ def plan_matrix_with(
     if compact:
         axes = (*work.accesses[0][:2], *SAME4[2:])
         work = replace(work, accesses=(axes, *work.accesses[1:]), strides=(1, 1))
-    pieces = ProductPieces(work, target, cores_dim, outer, compact)
+    pieces = ProductPieces(work, target, cores_dim, outer, compact, residency == "stream")
     fits = pieces.fit(residency, loops) & (pieces.sums_bytes <= sums_bytes)
     if not fits.any():
         return None
@@ -181,13 +181,18 @@ class ProductPieces:
     """The pieces of a product that are looked at when dimension `cores_dim` is dealt to the cores, one in each element
     of flat arrays, and what they take of the cores."""
 
-    def __init__(self, work: LayerWork, target: Target, cores_dim: int, outer: Outer, compact: bool):
+    def __init__(
+        self, work: LayerWork, target: Target, cores_dim: int, outer: Outer, compact: bool, is_streamed: bool
+    ):
         self.work, self.target, self.outer, self.compact = work, target, outer, compact
         self.cores, self.is_grouped = target.cluster.cores, work.groups > 1
         self.is_summed = cores_dim == INPUTS
         each = ceil_div(work.channels, self.cores) if self.is_summed else work.channels
         channels = [work.channels] if self.is_grouped else halves(each)
-        *self.extents, self.inputs = grid(*piece_extents(work, target, cores_dim), channels)
+        extents = piece_extents(work, target, cores_dim)
+        if is_streamed and not self.is_grouped:
+            channels = sorted({*channels, *filling_inputs(work, target, extents[1], each)}, reverse=True)
+        *self.extents, self.inputs = grid(*extents, channels)
         self.dealt = [self.cores if d == cores_dim else 1 for d in range(4)]
         self.counts = pieces_of_a_core(work, self.extents, cores_dim, self.cores)
         self.groups = self.in_groups = np.ones_like(self.inputs)
@@ -261,7 +266,9 @@ class ProductPieces:
         else:
             nram = nram + aligned(self.made * work.accumulator_bytes) * (self.chunks > 1)
         vectors = sum((aligned(self.extents[1] * size) for size in work.channel_bytes), np.zeros_like(total))
-        wram = (self.weight_bytes + vectors) * np.where(self.of_weights > 1, 2, 1)
+        vectors = vectors * np.where(self.of_outputs > 1, 2, 1)
+        in_wram = 0 if self.is_summed or (residency == "stream" and is_bias(work)) else vectors
+        nram, wram = nram + vectors - in_wram, self.weight_bytes * np.where(self.of_weights > 1, 2, 1) + in_wram
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= nested((*self.counts, self.groups, self.chunks)) <= loops
         if self.is_summed:  # every core has channels in every pass, and a share of whole positions
@@ -378,6 +385,22 @@ def piece_extents(work: LayerWork, target: Target, cores_dim: int) -> list[list[
     if work.groups > 1:
         dims[1] = sorted({g for c in dims[1] for g in group_pieces(c, work, cores_dim == 1)})
     return dims
+
+
+def is_bias(work: LayerWork) -> bool:
+    """All that there is for each output channel is a bias, which may be in NRAM; beside streamed weights it is."""
+    return len(work.channel_bytes) == 1 and work.multiplies_nothing
+
+
+def filling_inputs(work: LayerWork, target: Target, outputs: Sequence[int], inputs: int) -> set[int]:
+    """Input channels whose weights, for pieces of so many output channels, fill half of WRAM; in equal chunks."""
+    taps, found = math.prod(work.kernel) * work.weight_bytes, set()
+    for made in outputs:
+        vectors = 0 if is_bias(work) else made * sum(work.channel_bytes) * (1 if made >= work.extent[1] else 2)
+        most = (target.core.wram.capacity_bytes - vectors) // (2 * made * taps)
+        if 0 < most < inputs:
+            found.add(ceil_div(inputs, ceil_div(inputs, most)))
+    return found
 
 
 def kernel_of(work: LayerWork) -> Kernel:

@@ -8,13 +8,14 @@ import pytest
 from agreement import check_agreement
 from happens_before import check
 from networks import Net
-from stops import modules_at_stops, run_module
+from stops import executable, modules_at_stops, run_module, target
 from xdsl.dialects.builtin import ModuleOp
 
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects.isa.operations import CopyOp
-from frustum.dialects.isa.sync import ProgramOp
+from frustum.dialects.isa.sync import AllocOp, ProgramOp
 from frustum.dialects.tile import INPUTS, MapAttr
+from frustum.runtime.machine import Machine
 
 MAP = "frustum.map"
 
@@ -116,3 +117,33 @@ def test_a_map_that_all_cores_need_crosses_the_bus_once():
         and op.src_view.data.element == "f16"
     }  # fmt: skip
     assert into == {"nram": "bus", "wram": "mvdma"}
+
+
+def one_core_of_units4():
+    whole = target("units4")
+    return replace(whole, chip=replace(whole.chip, cluster=replace(whole.cluster, cores=1)))
+
+
+def test_a_fully_connected_layer_streams_large_subsets_of_its_weights():
+    """The example of docs/techniques/frustum.md: 16,000,000 weights of 2 bytes, 32 KiB of WRAM, 16 inputs."""
+    net = Net()
+    modules, _, _ = planned(net, net.dense(net.input(16, 4000), 4000), "f16", one_core_of_units4())
+    allocs = [op for op in modules["fixed"].walk() if isinstance(op, AllocOp)]
+    assert [op.bytes.value.data for op in allocs if op.buffer.type.memory == "wram"] == [16000]
+    cycles = Machine(executable(modules["fixed"])).run({}, mode="timing").timeline.total_cycles
+    products, bytes_moved = 16 * 4000 * 4000 * 2 // 256, 2 * 4000 * 4000
+    assert cycles <= 1.1 * max(products, bytes_moved // 16)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_streamed_weights_leave_the_bias_in_nram(dtype):
+    net = Net()
+    machine = one_core_of_units4()
+    cluster = replace(machine.cluster, sram=replace(machine.cluster.sram, capacity_bytes=40_000))
+    small = replace(machine, chip=replace(machine.chip, cluster=cluster))
+    module, inputs = net.module(net.dense(net.input(16, 400), 1000, "relu"))
+    modules = modules_at_stops(module, small, Choices(policy="optimal", dtype=dtype))
+    (submap,) = [op.attributes[MAP].data for op in modules["tiled"].walk() if MAP in op.attributes]
+    assert submap.weights == "stream"
+    stops = ("typed", "placed", "fixed")
+    check_agreement({s: run_module(modules[s], inputs, checked=s == "fixed") for s in stops}, dtype)

@@ -173,7 +173,8 @@ class LayerPieces(LayerNest):
         if weights is not None:
             self.loads.append(weight_piece(self, weights, weights.held or self.streams[0].placed))
             self.weight_piece = self.loads[-1].placed
-        named = {name: vector_piece(self, held) for name, held in vectors.items()}
+        is_apart = self.is_summed or (bool(self.streams) and [*vectors] == ["bias"])
+        named = {name: vector_piece(self, held, "nram" if is_apart else "wram") for name, held in vectors.items()}
         self.loads += named.values()
         self.vector_pieces = {name: each.placed for name, each in named.items()}
         self.result, self.acc = self.result_in(out.element), None
@@ -322,10 +323,10 @@ def stream(low: LayerNest, weights: WeightSource) -> PieceLoad:
     return PieceLoad(depth, chunk, [alloc, copy])
 
 
-def vector_piece(low: LayerNest, held: Placed) -> PieceLoad:
-    """The part of one number per output channel that a piece needs; the vector unit adds it where sums meet."""
+def vector_piece(low: LayerNest, held: Placed, memory: Memory) -> PieceLoad:
+    """The part of one number per output channel that a piece needs.  A bias is in NRAM where the vector unit adds it,
+    and where weights are streamed, which have WRAM for themselves."""
     share = low.share
-    memory: Memory = "nram" if low.is_summed else "wram"
     start = (Affine(), share.start[1], Affine(), Affine())
     box = Box(start, (1, share.extent[1], 1, 1), held.bound, (None, share.limit[1], None, None))
     piece = Placed(held.element, start, box.extent, held.bound, (0, ELEMENT_BYTES[held.element], 0, 0))

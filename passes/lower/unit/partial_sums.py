@@ -4,7 +4,7 @@ adds up a share of the piece from what all have made.
 
 The sums meet in SRAM: every core stores its own, and loads its share of everybody's.  Bias, residual and activation are
 done by the vector unit on the share, and what is stored is rounded once, as on the way out of the matrix unit.
-Source: docs/techniques/machine.md, "The matrix unit" (accumulators can be kept, so that input channels can be split).
+Source: docs/techniques/machine.md, "Matrix unit" (accumulators can be kept, so that input channels can be split).
 """
 
 from __future__ import annotations
