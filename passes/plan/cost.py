@@ -16,12 +16,13 @@ from functools import lru_cache
 from typing import Any
 
 from frustum.dialects.extents import ALIGNMENT_BYTES, Extents, aligned, ceil_div
+from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS, Residency
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import ROWS, Projection, Region, UnitLayers, places_of, project
-from frustum.passes.plan.layer_work import LayerPlan
+from frustum.passes.plan.layer_work import LayerPlan, copy_of, work_of
 from frustum.passes.plan.model import (
     CHUNK_SHARE,
     HIDDEN,
@@ -30,6 +31,7 @@ from frustum.passes.plan.model import (
     SMALLEST_CHUNK_BYTES,
     WAITED,
 )
+from frustum.passes.plan.pieces import plan_layer
 
 Number = Any  # a number, or a numpy array of them
 
@@ -65,6 +67,10 @@ class UnitCost:
     sram: Footprint
     dram_bytes: int
     cycles: float
+    work_cycles: float = 0.0
+    """Of the cores, as if all that they read were there."""
+    map_bytes: int = 0
+    """Of the bytes over the port those of maps, which cannot be loaded before the units that make them."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +106,11 @@ class CutUnit:
         """What the unit costs; `plans` has None for what is no work (a concatenation)."""
         residency = residency_of(plans)
         sram, moved = self.footprint(residency, stream_bytes(plans)), self.traffic(residency)
+        work, maps = self.compute_cycles(plans), self.traffic() + self.short_runs()
         if self.unit.out.out_dims[0] == 1:  # bytes decide, and of equal ones the cycles of the cores
-            return UnitCost(sram, moved, self.one_image_cycles(plans, moved))
-        return UnitCost(sram, moved, self.in_turn_cycles(plans, moved) + self.waiting_cycles(plans))
+            return UnitCost(sram, moved, self.one_image_cycles(plans, moved), work, maps)
+        cycles = self.in_turn_cycles(plans, moved) + self.waiting_cycles(plans)
+        return UnitCost(sram, moved, cycles, work, maps)
 
     # ------------------------------------------------------------ SRAM
 
@@ -231,8 +239,20 @@ class CutUnit:
     def compute_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
         """Cycles in which the cluster with the most work computes all passes."""
         own = [(j, plan.cycles) for j, plan in enumerate(plans) if plan is not None]
+        own += [(j, self.copied_cycles(j)) for j, layer in enumerate(self.unit.layers) if layer.kind.is_place]
         clusters = range(self.target.chip.clusters)
         return max(sum(cycles * self.times(j, cluster) for j, cycles in own) for cluster in clusters)
+
+    def copied_cycles(self, j: int) -> float:
+        """Cycles of a pass for the operands of a concatenation that lie elsewhere."""
+        unit, total = self.unit, 0.0
+        loops = MAX_LOOPS - sum(count > 1 for count in self.projection.counts)
+        for k, (source, operand) in enumerate(zip(unit.sources[j], unit.layers[j].maps, strict=True)):
+            if unit.places.get(unit.number_of(source)) != (j, k):
+                region = self.projection.operands[j][k]
+                plan = plan_layer(work_of(copy_of(operand), region.extent), self.target, "unit", loops)
+                total += 0.0 if plan is None else plan.cycles
+        return total
 
     def times(self, j: int, cluster: int) -> float:
         """How many whole passes of layer j a cluster's clipped ones are."""

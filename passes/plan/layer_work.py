@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from frustum.dialects.extents import Extents
+from frustum.dialects.graph import Function
+from frustum.dialects.isa.program import Scale
 from frustum.dialects.target import VectorUnit
 from frustum.dialects.target.durations import Steps, vector_passes
-from frustum.dialects.tile import Access, ConvLayer, SubMap, Whole
-from frustum.passes.analysis.layer import Layer
+from frustum.dialects.tile import Access, ConvLayer, SubMap, UnaryLayer, Whole
+from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
 
 SUM_BYTES = 4
 """Of the sums of floats."""
@@ -101,6 +103,13 @@ def leaves_out(layer: Layer, conv: ConvLayer) -> bool:
     ends = zip(axes, layer.out_dims[2:], operand.dims[2:], strict=False)
     is_plain = len(axes) == 2 and all(a.low == 0 and a.den == 1 and (out - 1) * a.num < size for a, out, size in ends)
     return conv.kernel == (1, 1) and conv.strides != (1, 1) and is_plain
+
+
+def copy_of(operand: MapOperand, *, is_integral: bool = False) -> Layer:
+    """A layer that only copies an operand; integers stand for themselves."""
+    kind = UnaryLayer(Function.IDENTITY, scales=(Scale(), Scale()) if is_integral else None)
+    own = replace(operand, index=0, access=SAME4)
+    return Layer(kind, operand.dims, operand.view, (own,), out_bytes=operand.element_bytes)
 
 
 def passes_of(steps: Steps, unit: VectorUnit) -> int:

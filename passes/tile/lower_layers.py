@@ -12,17 +12,17 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
 from frustum.dialects.extents import Extents, replaced
-from frustum.dialects.graph import Function, WeightOp, is_integer
-from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box, Scale
+from frustum.dialects.graph import WeightOp, is_integer
+from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box
 from frustum.dialects.module import LAYOUT, MACS, OWN_ELEMENTS
 from frustum.dialects.target import Target
 from frustum.dialects.unit import Owners, UnitOp
-from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
+from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.module import element_in
 from frustum.passes.analysis.project import handed, map_of, memory_order
 from frustum.passes.analysis.roll import COLUMNS, ROWS
 from frustum.passes.analysis.unit_layers import view_of
-from frustum.passes.plan.layer_work import work_of
+from frustum.passes.plan.layer_work import copy_of, work_of
 from frustum.passes.plan.pieces import plan_layer
 from frustum.passes.tile.kept_maps import Cut, Results
 
@@ -183,7 +183,7 @@ class Body:
     def copy(self, j: int, k: int, tile: SSAValue) -> SSAValue:
         """Operand k of a concatenation again, in its place there."""
         operand, region = self.layers.layers[j].maps[k], self.projection.operands[j][k]
-        layer = identity(operand, is_integer(self.layers.sources[j][k].value))
+        layer = copy_of(operand, is_integral=is_integer(self.layers.sources[j][k].value))
         free = MAX_LOOPS - sum(count > 1 for count in self.projection.counts)
         plan = plan_layer(work_of(layer, region.extent), self.target, "unit", free)
         if plan is None:
@@ -265,10 +265,3 @@ def handed_on(cut: Cut, j: int, clusters: int) -> Iterator[tuple[int, Box]]:
             far = channels * (clusters - 1)
             limit = Affine(far, cluster=-channels) if by > 0 else Affine(cluster=channels)
             yield by, Box(region.start, region.extent, bound, (None, limit, None, None))
-
-
-def identity(operand: MapOperand, is_integral: bool) -> Layer:
-    """A layer that only copies; integers stand for themselves."""
-    kind = t.UnaryLayer(Function.IDENTITY, scales=(Scale(), Scale()) if is_integral else None)
-    own = replace(operand, index=0, access=SAME4)
-    return Layer(kind, operand.dims, operand.view, (own,), out_bytes=operand.element_bytes)

@@ -43,6 +43,8 @@ class Boundary:
     """Cycles of a pass in which its only copy may be loaded or stored: behind its last reader, before its maker."""
     short: Ints
     """Bytes that the DRAM port is busy with beyond those that it moves: of rows shorter than a whole run."""
+    copied: Ints
+    """Cycles in which cores copy it into a concatenation that it is a part of, if it lies in SRAM before."""
     by_channel: bool = False
     """Each cluster needs of it the channels that it makes, where it makes a share of the channels."""
 
@@ -185,8 +187,11 @@ class GroupsBefore:
         late = np.where(need.lead > -FAR, ceil_div(need.lead, made), 0)
         joins = all(r.joins for r in self.order.reads_of(number, 0, self.stop))
         short = self.buffers.short(moved, columns, width, read.element_bytes)
+        copied = np.zeros_like(moved)
+        if number in self.buffers.place_of:
+            copied = self.work.copied(moved)
         spare = self.work.behind_reader[number]
-        return Boundary(number, size, moved, late, joins, needed.rows, needed.columns, spare, short)
+        return Boundary(number, size, moved, late, joins, needed.rows, needed.columns, spare, short, copied)
 
 
 @dataclass
@@ -243,7 +248,7 @@ class Buffers:
         if is_stored:
             moved = np.full(self.needs.size, self.order.maps[k].bytes)
             short = self.short(moved, need.columns, made.layer.out_dims[3], made.layer.out_bytes)
-            self.stored[k] = Boundary(k, size, moved, zero, not has_place, need.rows, need.columns, zero, short)
+            self.stored[k] = Boundary(k, size, moved, zero, not has_place, need.rows, need.columns, zero, short, zero)
 
     def last_use(self, k: int) -> int:
         return max((u for u in self.order.maps[k].users if u < self.needs.stop), default=k)
@@ -335,6 +340,11 @@ class GroupWork:
         if not layer.kind.is_place:
             self.spent = self.spent + self.all_passes(made, rolls, plane, busy)
         self.before_maker[made.number] = self.cycles
+
+    def copied(self, moved: Ints) -> Ints:
+        """Cycles of all passes in which the cores copy so many bytes of all clusters from one place to another."""
+        rate = self.needs.clusters * self.cores * self.core.mvdma.bytes_per_cycle
+        return 2 * moved // rate + LAYER_CYCLES
 
     def count_again(self, made: GroupLayer, rolls: Mask) -> None:
         """What is made of a layer's map over all tiles, and where some of it is made twice."""

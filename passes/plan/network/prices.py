@@ -60,6 +60,8 @@ class Side(NamedTuple):
     """Steps by which loaded maps are ahead."""
     sends: Ints
     """Cycles in which clusters send each other what stays."""
+    copied: Ints
+    """Cycles in which parts of concatenations that lie in SRAM are copied to their places."""
     through: Mask
     """Of each boundary: whether it is loaded, or stored."""
 
@@ -104,9 +106,9 @@ class Prices:
         fits = np.array([own.allowed(x, are_made=are_made) for x in sets])
         empty = np.zeros((len(sets), len(own.index)), np.int64)
         if not boundaries:
-            return Side(fits, empty, empty, empty, empty, np.zeros(len(sets), np.int64), through > 0)
-        fields = [[getattr(b, x) for b in boundaries] for x in ("buffer", "moved", "short", "late")]
-        buffer, moved, short, lates = np.array(fields)[:, :, own.index]
+            return Side(fits, empty, empty, empty, empty, np.zeros(len(sets), np.int64), empty, through > 0)
+        fields = [[getattr(b, x) for b in boundaries] for x in ("buffer", "moved", "short", "late", "copied")]
+        buffer, moved, short, lates, copied = np.array(fields)[:, :, own.index]
         late = empty
         sends = np.zeros(len(sets), np.int64)
         moved = through @ moved
@@ -117,7 +119,7 @@ class Prices:
         else:
             for ahead, is_loaded in zip(lates, through.T, strict=True):
                 late = np.maximum(late, is_loaded[:, np.newaxis] * ahead)
-        return Side(fits, through @ buffer, moved, through @ short, late, sends, through > 0)
+        return Side(fits, through @ buffer, moved, through @ short, late, sends, (1 - through) @ copied, through > 0)
 
     # ------------------------------------------------------------ answers
 
@@ -144,13 +146,13 @@ class Prices:
         moved = still + (passes - 1) * weights
         short = before.short[inside, shape] + behind.short[stay, shape]
         bus = passes * own.held_weights // self.setting.target.cluster.bus.bytes_per_cycle
-        sends = behind.sends[stay]
+        besides = behind.sends[stay] + before.copied[inside, shape]
         if self.setting.fastest:
-            busy = np.maximum(passes * own.work[shape], bus) + sends
+            busy = np.maximum(passes * own.work[shape], bus) + besides
             waited = self.waited(rows, Priced(row, shape, still + short, busy, weights, passes))
             cycles = self.in_turn(busy, (moved + short) // self.setting.port_rate, passes) + waited
         else:
-            busy = np.maximum(own.spent[shape], bus) + sends
+            busy = np.maximum(own.spent[shape], bus) + besides
             cycles = self.of_one_image(busy, moved + short, still + short, weights, passes, own.in_turn[shape])
         found = Priced(row, shape, moved, self.corrected(cycles, shape), streamed, passes)
         fits = moved <= rows.most[row]
