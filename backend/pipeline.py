@@ -55,8 +55,10 @@ from frustum.passes.lower.compress_weights import CompressWeights
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.lower.share_weights import ShareWeights
+from frustum.passes.plan.unit_runs import Runs
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.assign_owners import AssignOwners
+from frustum.passes.tile.choose_runs import ChooseRuns
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.passes.tile.orders import parse_order
 from frustum.passes.tile.partition import PartitionUnits
@@ -96,6 +98,8 @@ class Choices:
 
     split: str | None = None
     """Where the network may be cut, for the manifest."""
+    runs: Runs = "auto"
+    """Which layers follow each other in the cores."""
 
     @property
     def asked_compression(self) -> str:
@@ -126,7 +130,8 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
             ),
         ),
         "tiled": (
-            *((MeasureWeights(codec="none"),) if choices.raw_sizes else ()), *partition_passes(choices), ChooseLayout(),
+            *((MeasureWeights(codec="none"),) if choices.raw_sizes else ()), *partition_passes(choices),
+            ChooseRuns(choices.runs, overlap=choices.borders != "exchange", sram=choices.sram), ChooseLayout(),
         ),
         "placed": (LowerUnits(), *order_passes(choices)),
         "lowered": (*raw_passes(choices), *weight_passes(choices), *section_passes(choices)),

@@ -18,6 +18,7 @@
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |
 | `map` | layer of a unit | sub-map | planners of pieces | lowering of units |
+| `in_core` | layer of a unit | unit | `frustum-tile-choose-runs` | lowering of units |
 | `layout` | unit | string | `frustum-graph-choose-layout` | lowering of units |
 | `macs`, `own_elements` | tile computation | integer | lowering of units | lowering of tiles |
 | `layers`, `layer_kinds`, `layer_units` | program's module | one entry per layer | lowering of tiles | report |
@@ -52,6 +53,7 @@ HELD_BYTES = "frustum.held_bytes"
 PLACE = "frustum.place"
 MAPS = "frustum.maps"
 MAP = "frustum.map"
+IN_CORE = "frustum.in_core"
 LAYOUT = "frustum.layout"
 MACS = "frustum.macs"
 OWN_ELEMENTS = "frustum.own_elements"

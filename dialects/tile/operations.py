@@ -138,6 +138,7 @@ class ComputeOp(IRDLOperation):
         if len(self.tiles) != len(self.access.data):
             raise VerifyException(f"{len(self.tiles)} tiles but {len(self.access.data)} accesses")
         from_attributes(self.kind.data, self.params)
+        check_in_core(self)
 
 
 @irdl_op_definition
@@ -193,6 +194,41 @@ class ConcatOp(IRDLOperation):
         channels, held = sum(tile_of(t).extents[1] for t in self.tiles), tile_of(self.result).extents[1]
         if channels != held:
             raise VerifyException(f"ftile.concat: {channels} channels of operands in {held}")
+        if any(is_in_core(tile) != is_in_core(self.result) for tile in self.tiles):
+            raise VerifyException("ftile.concat: its operands are in the core just where it is")
+        check_in_core(self)
+
+
+def is_in_core(value: SSAValue) -> bool:
+    """Whether a value is a tile that is never in SRAM."""
+    return isinstance(value.type, TileType) and value.type.data.core
+
+
+def check_in_core(made: ComputeOp | ConcatOp) -> None:
+    """Raises `VerifyException` for a tile in the core that anything but one computation or concatenation reads."""
+    readers = [use.operation for use in made.result.uses]
+    is_run = len(readers) == 1 and isinstance(readers[0], (ComputeOp, ConcatOp))
+    if is_in_core(made.result) and not is_run:
+        found = ", ".join(reader.name for reader in readers) or "none"
+        raise VerifyException(f"{made.name}: one layer reads a tile in the core, found {found}")
+
+
+def run_of(op: ComputeOp) -> list[ComputeOp]:
+    """The layers of a run in their order, of which this is the last: those whose tiles in the core it needs."""
+    found = [op]
+    for value in op.tiles:
+        found[:0] = [maker for made in in_core_parts(value) for maker in run_of(made)]
+    return found
+
+
+def in_core_parts(value: SSAValue) -> list[ComputeOp]:
+    """The computations that make a tile in the core, several where it is a concatenation; none of other tiles."""
+    if not is_in_core(value):
+        return []
+    if isinstance(value.owner, ConcatOp):
+        return [maker for part in value.owner.tiles for maker in in_core_parts(part)]
+    assert isinstance(value.owner, ComputeOp)
+    return [value.owner]
 
 
 @irdl_op_definition

@@ -44,7 +44,9 @@ class Tile:
     With one it begins there, and each pass makes a region of it; a tile that leaves its unit stays in its place (the
     origin depends on the cluster only).  A `ring` is circular along that dimension, d2 or d3 (0: none): row p lies in
     slot `p mod extents[2]`, and the origin's d2 says nothing.  With `raster` the extents are those of the rows that a
-    pass makes, from the origin's d2 on, and of the ring of those that no later pass reads.
+    pass makes, from the origin's d2 on, and of the ring of those that no later pass reads.  A tile in the
+    `core` is never in SRAM: whichever core needs a piece of it makes that piece in its NRAM, where one layer reads it
+    (a run of layers).
     """
 
     element: Element
@@ -53,13 +55,15 @@ class Tile:
     origin: Starts | None = None
     ring: int = 0
     raster: Raster | None = None
+    core: bool = False
 
 
 @irdl_attr_definition
 class TileType(Data[Tile], TypeAttribute):
     """`!ftile.tile<f32, [1, 3, 61, 224], [0, 1, 2, 3]>`, `!ftile.tile<f32, [1, 3, 10, 58], [0, 1, 2, 3],
     origin [0, 0, 0, -1 + 56*cluster], ring>` (along d2; `ring 3`: along d3), `!ftile.tile<f32, [1, 3, 4, 10],
-    [0, 1, 2, 3], origin [0, 0, 4*i2, 0], raster [2, 1, 234, 224]>` (kept, back, columns, width)"""
+    [0, 1, 2, 3], origin [0, 0, 4*i2, 0], raster [2, 1, 234, 224]>` (kept, back, columns, width), `!ftile.tile<f32,
+    [1, 8, 4, 4], [0, 1, 2, 3], core>`"""
 
     name = "ftile.tile"
 
@@ -70,11 +74,14 @@ class TileType(Data[Tile], TypeAttribute):
             parser.parse_punctuation(",")
             extents = parse_extents(parser)
             parser.parse_punctuation(",")
-            order, origin, ring, raster = parse_extents(parser), None, 0, None
+            order, origin, ring, raster, core = parse_extents(parser), None, 0, None, False
             while parser.parse_optional_punctuation(",") is not None:
                 if parser.parse_optional_keyword("ring"):
                     dimension = parser.parse_optional_integer(allow_negative=False)
                     ring = 2 if dimension is None else dimension
+                    continue
+                if parser.parse_optional_keyword("core"):
+                    core = True
                     continue
                 if parser.parse_optional_keyword("raster"):
                     raster = Raster(*parse_extents(parser))
@@ -86,7 +93,7 @@ class TileType(Data[Tile], TypeAttribute):
                 if len(starts) != DIMENSIONS:
                     parser.raise_error(f"expected {DIMENSIONS} positions, found {len(starts)}")
                 origin = tuple(starts)
-            return Tile(element, extents, order, origin, ring, raster)
+            return Tile(element, extents, order, origin, ring, raster, core)
 
     def print_parameter(self, printer: Printer) -> None:
         t = self.data
@@ -94,7 +101,8 @@ class TileType(Data[Tile], TypeAttribute):
         ring = {0: "", 2: ", ring"}.get(t.ring, f", ring {t.ring}")
         if (r := t.raster) is not None:
             ring += f", raster {ints((r.kept, r.back, r.columns, r.width))}"
-        printer.print_string(f"<{t.element}, {ints(t.extents)}, {ints(t.order)}{origin}{ring}>")
+        core = ", core" if t.core else ""
+        printer.print_string(f"<{t.element}, {ints(t.extents)}, {ints(t.order)}{origin}{ring}{core}>")
 
     def verify(self) -> None:
         if sorted(self.data.order) != list(range(DIMENSIONS)):
@@ -105,6 +113,8 @@ class TileType(Data[Tile], TypeAttribute):
             raise VerifyException("a ring has an origin")
         if self.data.ring not in (0, 2, 3):
             raise VerifyException(f"a ring goes around along d2 or d3, found d{self.data.ring}")
+        if self.data.core and self.data.origin is not None:
+            raise VerifyException("a tile in the core has no place in SRAM, found an origin")
         self.verify_raster()
 
     def verify_raster(self) -> None:

@@ -131,7 +131,7 @@ def check_again(unit: UnitLayers, again: Collection[int]) -> None:
     for j in again:
         if j >= len(unit.layers):
             raise Unprojectable(f"layer {j} is to be made again, there are {len(unit.layers)}")
-        if j in unit.stored or unit.root(j) != j or j in unit.groups:
+        if j in unit.stored or not set(unit.groups.get(unit.root(j), ())) <= set(again):
             raise Unprojectable(f"layer {j} ({unit.layers[j].kind}) leaves the unit or is part of a concatenation")
 
 

@@ -76,13 +76,14 @@ class UnitCost:
 @dataclass(frozen=True)
 class CutUnit:
     """A unit with a partition and the regions of a pass over its tiles; `kept` are the layers whose maps stay in SRAM
-    after the unit."""
+    after the unit, `in_core` those, by number, whose maps are in the cores alone."""
 
     unit: UnitLayers
     partition: Partition
     projection: Projection
     target: Target
     kept: Collection[int] = ()
+    in_core: Collection[int] = ()
 
     @staticmethod
     def of(unit: UnitLayers, partition: Partition, target: Target, kept: Collection[int] = ()) -> CutUnit:
@@ -126,7 +127,7 @@ class CutUnit:
         for root in {place.root for place in places}:
             members = unit.groups.get(root, (root,))
             loaded = [m for m in members if m >= count]
-            if (loaded and unit.inputs[loaded[0] - count].resident) or root in self.kept:
+            if (loaded and unit.inputs[loaded[0] - count].resident) or root in self.kept or root in self.in_core:
                 continue
             place, stored = places[root], [m for m in members if m in unit.stored]
             size = aligned(place.elements * unit.bytes_of(root))

@@ -34,6 +34,17 @@ LAYER_CYCLES = 300
 # The search takes a piece for at most this part of NRAM: two copies of what is read, and of what is made.
 PIECE_SHARE = 4
 
+# --- runs of layers in a core (unit_runs.py)
+
+# Layers of one run at most: the ways to part a unit into runs are all looked at.
+MOST_IN_RUN = 6
+# A unit has runs where these take less than this part of its cycles otherwise.
+RUN_GAIN = 0.98
+# Times the bytes of a unit over the DRAM port: steps of more rows may read rows of which nothing is made.
+RUN_BYTES = 1.005
+# Where rows roll: times the rows of a step that are looked at, in which less is made again.
+STEPS_OF_RUNS = (2, 4, 8)
+
 # --- tiles of one unit (unit.py)
 
 # Widths at which something fits, from the full row down, and heights of each: beyond these only the borders grow.

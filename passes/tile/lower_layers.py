@@ -14,7 +14,7 @@ from frustum.dialects import tile as t
 from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.graph import WeightOp, is_integer
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box
-from frustum.dialects.module import LAYOUT, MACS, OWN_ELEMENTS
+from frustum.dialects.module import IN_CORE, LAYOUT, MACS, OWN_ELEMENTS
 from frustum.dialects.target import Target
 from frustum.dialects.unit import Owners, UnitOp
 from frustum.passes.analysis.layer import SAME4
@@ -214,6 +214,9 @@ class Body:
 
     def tile(self, number: int) -> t.Tile:
         """The type of a map's tile: of those that share a buffer, its own channels of the buffer's box."""
+        if number < len(self.layers.ops) and IN_CORE in self.layers.ops[number].attributes:
+            region = self.projection.region_of(number)
+            return t.Tile(element_in(self.value(number)), region.extent, self.order(number), core=True)
         place, region = self.cut.places[number], self.projection.region_of(number)
         if place.root in self.results.kept:
             whole = self.results.kept[place.root][0]

@@ -125,7 +125,7 @@ def _places(ops: Iterable[Operation]) -> dict[SSAValue, tuple[SSAValue, int]]:
         for result in op.results:
             if isinstance(result.type, tile.TileType) and result.type.data.origin is not None:
                 found.setdefault(result, (result, 0))
-        if isinstance(op, tile.ConcatOp):
+        if isinstance(op, tile.ConcatOp) and not tile.is_in_core(op.result):
             root, channel = found[op.result]
             for part in op.tiles:
                 assert part not in found, "a tile is an operand of two concatenations"
@@ -171,17 +171,19 @@ class _Run:
         for op in ops:
             for cluster, indices in enumerate(passes):
                 if isinstance(op, (tile.LoadOp, tile.ComputeOp, tile.SendOp, tile.StoreOp)):
-                    self.step(op, clipped(op.region.data, indices, cluster), cluster)
+                    self.step(op, indices, cluster)
 
     def step(
-        self, op: tile.LoadOp | tile.ComputeOp | tile.SendOp | tile.StoreOp, ranges: Ranges, cluster: int
+        self, op: tile.LoadOp | tile.ComputeOp | tile.SendOp | tile.StoreOp, indices: Sequence[int], cluster: int
     ) -> None:
-        """What one operation does with a tile of one cluster."""
+        """What one operation does with a tile of one cluster; what stays in the core its reader makes."""
+        ranges = clipped(op.region.data, indices, cluster)
         match op:
             case tile.LoadOp():
                 self.load(op, ranges, cluster)
             case tile.ComputeOp():
-                self.compute(op, ranges, cluster)
+                if not tile.is_in_core(op.result):
+                    self.compute(op, indices, cluster)
             case tile.SendOp():
                 self.send(op, ranges, cluster)
             case tile.StoreOp():
@@ -195,6 +197,8 @@ class _Run:
 
     def seen(self, value: SSAValue, ranges: Ranges, bound: Four, cluster: int) -> Held:
         """A tile as far as some positions need it."""
+        if tile.is_in_core(value):
+            return self.in_core(value, ranges, bound, cluster)
         if value not in self.places:
             return self.held[value, cluster]
         root, channel = self.places[value]
@@ -208,16 +212,42 @@ class _Run:
         loaded = source[elements(op.view.data, ranges, source.size)]
         self.keep(op.result, ranges, loaded, op.region.data, cluster)
 
-    def compute(self, op: tile.ComputeOp, ranges: Ranges, cluster: int) -> None:
+    def compute(self, op: tile.ComputeOp, indices: Sequence[int], cluster: int) -> None:
+        """A layer on its region; of the last of a run piece by piece, each of which is made from the beginning."""
         box = op.region.data
+        ranges = clipped(box, indices, cluster)
         result = np.zeros([high - low for low, high in ranges], np.float32)
-        if result.size:
-            access = [a.data for a in op.access.data]
-            work = TileWork(ranges, box.bound, [], access, [self.tensors[t] for t in op.tensors],
-                        op.layer, DTYPES[tile.tile_of(op.result).element])
-            tiles = [self.seen(t, work.needed(k), self.bound_of(t), cluster) for k, t in enumerate(op.tiles)]
-            result = compute(replace(work, tiles=tiles))
+        if result.size and any(tile.is_in_core(value) for value in op.tiles):
+            first = [start.at(indices, cluster) for start in box.start]
+            for piece in _pieces(ranges, first, op.map.data.extent):
+                ends = zip(piece, ranges, strict=True)
+                place = tuple(slice(low - start, high - start) for (low, high), (start, _) in ends)
+                result[place] = self.made(op, piece, cluster)
+        elif result.size:
+            result = self.made(op, ranges, cluster)
         self.keep(op.result, ranges, result, box, cluster)
+
+    def made(self, op: tile.ComputeOp, ranges: Ranges, cluster: int) -> Array:
+        """Some positions of a layer's result, before they are rounded."""
+        access, element = [a.data for a in op.access.data], DTYPES[tile.tile_of(op.result).element]
+        tensors = [self.tensors[value] for value in op.tensors]
+        work = TileWork(ranges, op.region.data.bound, [], access, tensors, op.layer, element)
+        tiles = [self.seen(value, work.needed(k), self.bound_of(value), cluster) for k, value in enumerate(op.tiles)]
+        return compute(replace(work, tiles=tiles))
+
+    def in_core(self, value: SSAValue, ranges: Ranges, bound: Four, cluster: int) -> Held:
+        """What one core makes of a map, as far as some positions need it."""
+        inside = tuple((max(low, 0), min(high, size)) for (low, high), size in zip(ranges, bound, strict=True))
+        if _is_empty(inside):
+            return Held(np.zeros((0,) * len(inside)), ((0, 0),) * len(inside), bound)
+        if isinstance(value.owner, tile.ComputeOp):
+            made = self.made(value.owner, inside, cluster)
+            return Held(narrow(made, DTYPES[tile.tile_of(value).element]), inside, bound)
+        assert isinstance(value.owner, tile.ConcatOp) and inside[1] == (0, bound[1]), f"{value} is read in parts"
+        bounds = [self.bound_of(part) for part in value.owner.tiles]
+        parts = [self.in_core(part, (inside[0], (0, own[1]), *inside[2:]), own, cluster).values
+                 for part, own in zip(value.owner.tiles, bounds, strict=True)]
+        return Held(np.concatenate(parts, 1), inside, bound)
 
     def bound_of(self, value: SSAValue) -> Four:
         """The size of the map of which a tile is a part."""
@@ -265,6 +295,13 @@ def clipped(box: Box, indices: Sequence[int], cluster: int) -> Ranges:
     """The positions of a region for one tile; all dimensions empty where one is."""
     ranges = tuple(span.clip(indices, cluster) for span in box.spans)
     return ((0, 0),) * len(ranges) if _is_empty(ranges) else ranges
+
+
+def _pieces(ranges: Ranges, first: Sequence[int], extent: Four) -> Iterable[Ranges]:
+    """Pieces of these extents, counted from the nominal beginning of a region, as far as they are in its ranges."""
+    along = [[(max(low, start), min(high, start + size)) for start in range(begin, high, size)]
+             for (low, high), begin, size in zip(ranges, first, extent, strict=True)]
+    return (piece for piece in product(*along) if not _is_empty(piece))
 
 
 def _is_empty(ranges: Ranges) -> bool:

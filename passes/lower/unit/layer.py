@@ -19,7 +19,7 @@ from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Instruction, Scale, Span, View
 from frustum.passes.analysis.piece_nest import CHANNELS_IN
-from frustum.passes.lower.unit.layer_pieces import LayerPieces
+from frustum.passes.lower.unit.layer_pieces import Before, LayerPieces, set_copies
 from frustum.passes.lower.unit.memory_map import StagedTags, copied
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
 from frustum.passes.lower.unit.prefetch import set_stage
@@ -27,10 +27,11 @@ from frustum.passes.lower.unit.raster import parts_of
 
 
 class LayerLowering:
-    """Builds the nest of one `ftile.compute`; `leaving`: what is stored or sent of its result piece by piece."""
+    """Builds the nest of one `ftile.compute`; `before`: what a run makes before it; `leaving`: what is stored or sent
+    of its result piece by piece."""
 
-    def __init__(self, pieces: LayerPieces):
-        self.pieces = pieces
+    def __init__(self, pieces: LayerPieces, before: Before | None = None):
+        self.pieces, self.before = pieces, before or Before()
         self.leaving: list[tuple[Leaving, Part]] = []
 
     def takes(self, leaving: Leaving) -> bool:
@@ -49,12 +50,20 @@ class LayerLowering:
 
     def body(self, block: Block, depth: int, stage: int) -> None:
         """The body at this depth: streams, loads, then the inner loop or the computation, then the store."""
-        own, step = self.pieces, 1 if depth else 0
-        for loads in (own.streams, own.loads):
-            here = [op for load in loads if load.depth == depth for op in load.ops]
-            set_stage(here, stage)
-            block.add_ops(here)
-            stage += step * bool(here)
+        own, before = self.pieces, self.before
+        kinds = ([op for load in loads if load.depth == depth for op in load.ops] for loads in (own.streams, own.loads))
+        arriving = [ops for ops in kinds if ops]
+        last = max(len(arriving), before.stages.get(depth, 0)) if depth else 0
+        for at, op in before.steps.get(depth, ()):
+            set_stage([op], stage + min(last, max(0, last - 1) if at is None else at))
+            block.add_op(op)
+        for alloc, written in before.read.get(depth, ()):
+            set_copies(alloc, max(1, last - written + 1))
+        for number, ops in enumerate(reversed(arriving), start=1):
+            set_stage(ops, stage + max(0, last - number))
+        for ops in arriving:
+            block.add_ops(ops)
+        stage += last
         if depth == own.out_depth:
             block.add_ops(own.results)
         if depth < len(own.nest.loops):

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 
+from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
@@ -25,7 +27,7 @@ from frustum.dialects.isa.program import (
     Starts,
     View,
 )
-from frustum.dialects.tile import INPUTS, ComputeOp, ConvLayer, SendOp, ShuffleLayer
+from frustum.dialects.tile import INPUTS, ComputeOp, ConvLayer, SendOp, ShuffleLayer, SubMap
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
@@ -72,13 +74,45 @@ class PieceLoad:
     ops: Sequence[Operation]
 
 
-class LayerNest:
-    """One `ftile.compute` on its tiles, as a nest of loops over pieces."""
+@dataclass
+class Before:
+    """What a run makes before its last layer.
 
-    def __init__(self, op: ComputeOp, tiles: Sequence[Placed], out: Placed, site: Site):
+    `steps`: by depth the operations of that body in their order, each with its stage there (None: one pass before what
+    is inside the body, or the last layer); `stages`: by depth the least stage of that; `read`: buffers that it reads,
+    and the stage in which each is first written.
+    """
+
+    steps: dict[int, list[tuple[int | None, Operation]]] = field(default_factory=dict)
+    stages: dict[int, int] = field(default_factory=dict)
+    read: dict[int, list[tuple[isa.AllocOp, int]]] = field(default_factory=dict)
+
+    def put(self, depth: int, stage: int | None, ops: Iterable[Operation]) -> None:
+        """Operations of the body at a depth; what goes one pass before what is inside makes that later."""
+        self.steps.setdefault(depth, []).extend((stage, op) for op in ops)
+        if stage is None and any(not isinstance(op, isa.AllocOp) for op in ops):
+            self.stages[depth] = max(self.stages.get(depth, 0), 1)
+
+    def is_read_inside(self, depth: int, stage: int, alloc: isa.AllocOp, written: int) -> None:
+        """A buffer of the body at a depth, first written in a stage, is read inside, in this stage or later."""
+        self.stages[depth] = max(self.stages.get(depth, 0), stage)
+        self.read.setdefault(depth, []).append((alloc, written))
+
+
+def set_copies(alloc: isa.AllocOp, count: int) -> None:
+    alloc.properties["depth"] = IntegerAttr(count, i64)
+
+
+class LayerNest:
+    """One `ftile.compute` on its tiles, as a nest of loops over pieces; of a layer of a run that is not its last, `cut`
+    says what it makes inside the loops of the last."""
+
+    def __init__(
+        self, op: ComputeOp, tiles: Sequence[Placed], out: Placed, site: Site, cut: tuple[SubMap, Nest] | None = None
+    ):
         self.op, self.tiles, self.out, self.site = op, list(tiles), out, site
         self.kind = op.layer
-        self.map = op.map.data
+        self.map = op.map.data if cut is None else cut[0]
         self.access = [a.data for a in op.access.data]
         self.reduced = self.kind.reduced
         if self.reduced:  # its pieces are pieces of the input
@@ -88,7 +122,7 @@ class LayerNest:
             self.access[0] = (*self.access[0][:2], *SAME4[2:])
             self.kind = replace(self.kind, strides=(1, 1))
         self.conv = self.kind if isinstance(self.kind, ConvLayer) else None
-        self.nest: Nest = nests.build(self.map, *self.space, self.kind, site.cores, site.level)
+        self.nest: Nest = cut[1] if cut else nests.build(self.map, *self.space, self.kind, site.cores, site.level)
         self.piece = self.share = self.nest.piece
         self.is_summed = self.map.cores == INPUTS and site.cores > 1
         if self.is_summed:
@@ -154,7 +188,8 @@ def has_more(value: SSAValue, tile: Placed) -> bool:
 
 class LayerPieces(LayerNest):
     """The same with buffers in the cores: of operands, by name of what there is per output channel, of what is made and
-    of wider partial sums, of the result; they differ where the cores add their sums."""
+    of wider partial sums, of the result; they differ where the cores add their sums.  `in_core`: the operands,
+    by number, that the run has made there, in their places."""
 
     def __init__(
         self,
@@ -164,10 +199,13 @@ class LayerPieces(LayerNest):
         weights: WeightSource | None,
         vectors: dict[str, Placed],
         site: Site,
+        in_core: Mapping[int, Placed] = MappingProxyType({}),
+        cut: tuple[SubMap, Nest] | None = None,
     ):
-        super().__init__(op, tiles, out, site)
-        self.loads = [self.load(k) for k in range(len(self.tiles))]
-        self.pieces = [each.placed for each in self.loads]
+        super().__init__(op, tiles, out, site, cut)
+        loaded = {k: self.load(k) for k in range(len(self.tiles)) if k not in in_core}
+        self.loads = list(loaded.values())
+        self.pieces = [in_core[k] if k in in_core else loaded[k].placed for k in range(len(self.tiles))]
         self.streams = [stream(self, weights)] if weights and not weights.held else []
         self.weight_piece: Placed | None = None
         if weights is not None:

@@ -67,7 +67,7 @@ def gaps_of_store(op: t.StoreOp, home: Home, layers: Sequence[t.ComputeOp], loop
 
 def gaps_of_load(op: t.LoadOp, home: Home, layers: Sequence[t.ComputeOp], loops: TileLoops) -> Gaps | None:
     """Behind which layers a load of the innermost body may stand; None: it stays in front of them."""
-    readers = [i for i, layer in enumerate(layers) if op.result in layer.tiles]
+    readers = [i for i, layer in enumerate(layers) if any(op.result in each.tiles for each in t.run_of(layer))]
     if not is_inside(home, loops) or not readers or len(readers) != len(list(op.result.uses)):
         return None
     return load_gaps(readers, len(layers), loops.deepest_copies) or None

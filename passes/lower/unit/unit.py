@@ -17,9 +17,10 @@ from frustum.dialects.module import MACS, OWN_ELEMENTS
 from frustum.passes.lower.unit import prefetch
 from frustum.passes.lower.unit.layer import LayerLowering
 from frustum.passes.lower.unit.layer_pieces import LayerPieces, Site, WeightSource
-from frustum.passes.lower.unit.memory_map import Placed, Tags
+from frustum.passes.lower.unit.memory_map import Placed, Tags, box_at_levels, byte_strides
 from frustum.passes.lower.unit.piece_stores import Leaving
 from frustum.passes.lower.unit.program import ProgramBody, Window
+from frustum.passes.lower.unit.run import Inside, pieces_of_run
 from frustum.passes.lower.unit.tile_loops import TileLoops
 from frustum.passes.lower.unit.tiles import Tiles, joined, resident
 from frustum.passes.lower.unit.transfers import hold, leave, load, lower_move, sent, stored
@@ -72,11 +73,12 @@ class UnitLowering:
     def passes(self, ops: Sequence[Operation], holds: Holds) -> None:
         """The innermost body, and what it needs in those around it."""
         body, homes = self.loops.innermost, self.program.homes
-        layers = [op for op in ops if isinstance(op, t.ComputeOp)]
+        layers = [op for op in ops if isinstance(op, t.ComputeOp) and not t.is_in_core(op.result)]
+        runs = [t.run_of(layer) for layer in layers]
         loads = self.loads(ops, layers)
-        for i, layer in enumerate(layers):
+        for i, layer in enumerate(each for run in runs for each in run):
             if layer not in holds:
-                site, always = self.site(self.first_layer + i), self.program.hold
+                site, always = self.site(self.first_layer + i), self.program.hold or t.is_in_core(layer.result)
                 holds[layer] = hold(self.loops, layer, self.tensors, site, always=always)
         self.stage = self.loops.inner_stage()
         placed = prefetch.put_ahead(body, loads, self.stage, in_parts=streams(holds))
@@ -86,6 +88,8 @@ class UnitLowering:
         ends: list[Operation] = []  # the last operation of each layer
         for op in ops:
             before = body.last_op
+            if isinstance(op, t.ComputeOp | t.ConcatOp) and t.is_in_core(op.result):
+                continue  # its reader makes it
             if isinstance(op, t.ComputeOp):
                 self.layer(op, holds)
                 body.add_ops(placed.get(len(ends), ()))
@@ -114,7 +118,8 @@ class UnitLowering:
         """A tile's region from DRAM; it belongs to the layer that first reads it."""
         placed = self.tiles.place(op.result, op.region.data)
         depth = max(self.loops.depth_of(placed.start), self.program.homes[op.result].depth)
-        reader = next((i for i, layer in enumerate(layers) if op.result in layer.operands), 0)
+        computes = [each for layer in layers for each in t.run_of(layer)]
+        reader = next((i for i, layer in enumerate(computes) if op.result in layer.operands), 0)
         tags = self.tags(self.first_layer + reader)
         load(self.loops, op, self.tensors[op.source], placed, depth, tags)
 
@@ -171,8 +176,12 @@ class UnitLowering:
     def layer(self, op: t.ComputeOp, holds: Holds) -> None:
         """A layer, and what leaves its result piece by piece; stores do not among streamed weights: the engine that
         loads those would wait for computing with each of them."""
-        number, operands = self.number_of(op, op.kind.data), [self.tiles[o] for o in op.tiles]
-        layer = LayerLowering(LayerPieces(op, operands, self.tiles[op.result], *holds[op], self.site(number)))
+        for each in t.run_of(op):
+            self.number_of(each, each.kind.data)
+        inside = Inside(self.place, holds.__getitem__, lambda each: self.site(self.numbers[each]))
+        operands, out = [self.place(o) for o in op.tiles], self.tiles[op.result]
+        made, before = pieces_of_run(op, operands, out, inside)
+        layer = LayerLowering(LayerPieces(op, operands, out, *holds[op], inside.site(op), made), before)
         leavers = self.leavers(op)
         self.gone -= set(leavers)
         for user in leavers:
@@ -182,6 +191,17 @@ class UnitLowering:
             if not waits and layer.takes(self.leaving(user)):
                 self.gone.add(user)
         layer.emit(self.loops.innermost)
+
+    def place(self, value: SSAValue) -> Placed:
+        """The place of a tile in SRAM; of one in the core, which has none, what each pass needs of the map."""
+        if not t.is_in_core(value):
+            return self.tiles[value]
+        if isinstance(value.owner, t.ConcatOp):
+            return joined([self.place(part) for part in value.owner.tiles])
+        assert isinstance(value.owner, t.ComputeOp)
+        region, tile = value.owner.region.data, t.tile_of(value)
+        start = box_at_levels(region, self.loops.levels)
+        return Placed(tile.element, start, region.extent, region.bound, byte_strides(tile))
 
     def leavers(self, op: t.ComputeOp) -> list[t.StoreOp | t.SendOp]:
         """What stores or sends a layer's result, in order."""

@@ -1,0 +1,349 @@
+# Tests: test/passes/tile/test_choose_runs.py
+"""What a run of layers in a core takes: which pieces its last layer has, and their cycles.
+
+The pieces of the last layer are looked at as those of a layer alone are (`pieces.py`); from each the pieces of the maps
+between, of the maps that are loaded, and of the weights follow.  All of these are in NRAM and WRAM together, in as many
+copies as the lowering makes.  Both units of a core work at a time where pieces follow each other.
+Source: docs/techniques/tfu.md, "Running a unit"; the cycles are those of `piece_cycles.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frustum.dialects.extents import Extents, aligned, ceil_div
+from frustum.dialects.isa.program import MAX_LOOPS
+from frustum.dialects.target import Target
+from frustum.dialects.tile import ConvLayer, Residency, ShuffleLayer, SubMap, Whole
+from frustum.passes.analysis.layer import Layer
+from frustum.passes.plan.layer_work import LayerWork, passes_of, work_of
+from frustum.passes.plan.model import LATE
+from frustum.passes.plan.piece_cycles import (
+    Ints,
+    Moves,
+    bus_cycles,
+    busy_cycles,
+    clipped,
+    copy_cycles,
+    load_cycles,
+    moves,
+    nest_cycles,
+)
+from frustum.passes.plan.pieces import grid, halves, kernel_of, needs, nested, piece_extents, product
+
+CHANNELS = 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """A layer of a run: its number in the unit; for each operand the member that makes it in the core, or None; the
+    channels before it in its reader's piece, if it is part of a concatenation there."""
+
+    number: int
+    layer: Layer
+    operands: tuple[Member | Side | None, ...]
+
+    @cached_property
+    def stage(self) -> int:
+        """Passes behind the loads: one more where it reads what another unit of the core makes."""
+        parts = [part for made in self.operands if made for part in (made.parts if isinstance(made, Side) else (made,))]
+        return max((part.stage + (part.layer.is_matrix != self.layer.is_matrix) for part in parts), default=1)
+
+    @property
+    def members(self) -> Iterator[Member]:
+        """With those before it, in the order in which they are made."""
+        for operand in self.operands:
+            if operand is not None:
+                yield from operand.members
+        yield self
+
+
+@dataclass(frozen=True)
+class Side:
+    """Members side by side in a concatenation."""
+
+    number: int
+    dims: Extents
+    parts: tuple[Member, ...]
+
+    @property
+    def members(self) -> Iterator[Member]:
+        for part in self.parts:
+            yield from part.members
+
+
+def can_run(layer: Layer) -> bool:
+    """Whether a layer may be in a run: its pieces are of the result, and made of whole groups of channels."""
+    kind = layer.kind
+    if kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced or isinstance(kind, ShuffleLayer):
+        return False
+    return not isinstance(kind, ConvLayer) or kind.groups in (1, layer.out_dims[CHANNELS])
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run by the number of its last layer: the sub-maps of its layers, also by number, the concatenations that are
+    only places in it, and the modelled cycles of one pass of the unit's tiles."""
+
+    last: int
+    maps: dict[int, SubMap]
+    places: tuple[int, ...]
+    cycles: float
+
+
+def plan_run(
+    run: Member, extent: Extents, target: Target, residency: Residency, loops: int, least_cycles: float
+) -> RunPlan | None:
+    """The fastest pieces of a run whose last layer makes a region of these extents, in at most `loops` nested loops;
+    `residency`: where the last layer's weights wait.  None where nothing fits, or takes `least_cycles` or more."""
+    best: tuple[float, RunPieces, int] | None = None
+    for cores_dim in (1, 2, 3, 0):
+        pieces = RunPieces.of(run, extent, target, cores_dim)
+        pieces = None if pieces is None else pieces.fitting(residency, loops)
+        if pieces is None:
+            continue
+        cycles = pieces.cycles(residency, is_alone=loops == MAX_LOOPS)
+        k = int(np.argmin(cycles))
+        if cycles[k] < (least_cycles if best is None else best[0]):
+            best = float(cycles[k]), pieces, k
+    return None if best is None else best[1].plan(best[2], residency, best[0])
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Extents of a piece in NRAM, as arrays, bytes of an element; whether it moves along the channels of the last
+    layer, and how many copies there are if loops move it."""
+
+    extents: list[Ints]
+    element_bytes: int
+    by_channels: bool
+    copies: int = 2
+
+    @cached_property
+    def size_bytes(self) -> Ints:
+        return aligned(product(self.extents) * self.element_bytes)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A piece that comes from SRAM, of a map so many columns wide; to all cores at once where `by_bus`."""
+
+    buffer: Buffer
+    columns: int
+    by_bus: bool
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a run makes of one layer at a time: extents as arrays, those at the end of each dimension, and whether it
+    moves along the channels of the last layer."""
+
+    layer: Layer
+    extents: list[Ints]
+    last: list[Ints]
+    by_channels: bool
+
+
+class RunPieces:
+    """The pieces of a run that are looked at when dimension `cores_dim` is dealt to the cores, one in each element of
+    flat arrays, and what they take of the cores."""
+
+    def __init__(self, run: Member, extent: Extents, target: Target, cores_dim: int, extents: list[Ints]):
+        self.run, self.extent, self.target, self.cores_dim, self.extents = run, extent, target, cores_dim, extents
+        self.cores = target.cluster.cores
+        self.dealt = [self.cores if d == cores_dim else 1 for d in range(4)]
+        tiles = [ceil_div(size, piece) for size, piece in zip(extent, extents, strict=True)]
+        self.counts = [ceil_div(count, dealt) for count, dealt in zip(tiles, self.dealt, strict=True)]
+        self.order = (0, 2, 3, 1) if run.layer.is_matrix else (0, 1, 2, 3)
+        self.nest = [self.counts[d] for d in self.order]
+        self.total = product(self.counts)
+        self.made: dict[int, Made] = {}
+        self.places: list[int] = []
+        self.between: list[Buffer] = []
+        self.loaded: list[Loaded] = []
+        self.is_whole = np.ones(len(extents[0]), np.bool_)
+        self.ends = [clipped(*each) for each in zip(extent, extents, self.counts, self.dealt, strict=True)]
+        self.take(run, extents, [end[1][0] for end in self.ends], by_channels=True)
+
+    @staticmethod
+    def of(run: Member, extent: Extents, target: Target, cores_dim: int) -> RunPieces | None:
+        """None where cores would idle, or make the same."""
+        work = work_of(run.layer, extent)
+        idle = extent[cores_dim] == 1 and any(size > 1 for d, size in enumerate(extent) if d not in work.whole)
+        if target.cluster.cores > 1 and (cores_dim in work.whole or idle):
+            return None
+        found = RunPieces(run, extent, target, cores_dim, grid(*extents_of(work, target, cores_dim)))
+        makes_same = cores_dim == CHANNELS and target.cluster.cores > 1 and not found.is_all_by_channels
+        return None if makes_same else found
+
+    def fitting(self, residency: Residency, loops: int) -> RunPieces | None:
+        """Those that fit; None where there are none."""
+        fits = self.fit(residency, loops)
+        extents = [each[fits] for each in self.extents]
+        return RunPieces(self.run, self.extent, self.target, self.cores_dim, extents) if fits.any() else None
+
+    @property
+    def is_all_by_channels(self) -> bool:
+        """Every layer makes other channels for other channels of the last."""
+        return all(made.by_channels for made in self.made.values())
+
+    def take(self, member: Member, extents: list[Ints], last: list[Ints], *, by_channels: bool) -> None:
+        """Note what the run makes of a layer, and of those before it."""
+        self.made[member.number] = Made(member.layer, extents, last, by_channels)
+        for operand, made in zip(member.layer.maps, member.operands, strict=True):
+            read, read_last = needs(operand.access, extents), needs(operand.access, last)
+            moves_on = by_channels and not isinstance(operand.access[CHANNELS], Whole)
+            if made is None:
+                has_own_weights = member.layer.is_matrix and by_channels and self.dealt[CHANNELS] > 1
+                buffer = Buffer(read, operand.element_bytes, moves_on)
+                self.loaded.append(Loaded(buffer, operand.dims[3], has_own_weights and not moves_on))
+                continue
+            parts = made.parts if isinstance(made, Side) else (made,)
+            copies = 1 + member.stage - min(part.stage for part in parts)
+            self.between.append(Buffer(read, operand.element_bytes, moves_on, copies))
+            if isinstance(made, Side):
+                self.places.append(made.number)
+                self.is_whole &= (read[CHANNELS] == made.dims[CHANNELS]) & (not moves_on or self.dealt[CHANNELS] == 1)
+            for part in parts:
+                channels = np.full_like(read[0], part.layer.out_dims[1]) if isinstance(made, Side) else read[1]
+                own = ([each[0], channels, *each[2:]] for each in (read, read_last))
+                self.take(part, *own, by_channels=moves_on)
+
+    def moved(self, buffer: Buffer) -> list[int]:
+        """The loops of the nest that move a buffer."""
+        return [i for i, d in enumerate(self.order) if d != CHANNELS or buffer.by_channels]
+
+    def bytes_of(self, buffer: Buffer) -> Ints:
+        """Of all copies."""
+        passes = product(self.nest[i] for i in self.moved(buffer))
+        return buffer.size_bytes * np.where(passes > 1, buffer.copies, 1)
+
+    @cached_property
+    def result(self) -> Buffer:
+        return Buffer(self.extents, self.run.layer.out_bytes, True)
+
+    # ------------------------------------------------------------ what fits
+
+    def fit(self, residency: Residency, loops: int) -> NDArray[np.bool_]:
+        """Which fit NRAM, WRAM and the loops that are left; streamed weights are loaded once, in halves of SRAM."""
+        core = self.target.core
+        nram = sum(map(self.bytes_of, (self.result, *self.between, *(each.buffer for each in self.loaded))))
+        wram = sum(self.weights(made) * np.where(self.repeats(made), 2, 1) for made in self.made.values())
+        fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
+        fits &= (nested(self.counts) <= loops) & self.is_whole
+        if not self.run.layer.is_matrix and not self.is_all_by_channels:
+            fits &= self.counts[CHANNELS] == 1  # loops over rows are inside of those over channels
+        if residency == "stream":
+            half = self.target.cluster.sram.capacity_bytes // 2
+            fits &= (self.in_space == 1) & (self.weights(self.made[self.run.number]) * 2 <= half)
+        return fits
+
+    @cached_property
+    def in_space(self) -> Ints:
+        """Pieces of a core along images, rows and columns."""
+        return self.counts[0] * self.counts[2] * self.counts[3]
+
+    def repeats(self, made: Made) -> NDArray[np.bool_]:
+        """Whether a layer's weights change from piece to piece."""
+        return (self.counts[CHANNELS] > 1) & made.by_channels
+
+    def weights(self, made: Made) -> Ints:
+        """Bytes of WRAM for a layer's weights and vectors."""
+        layer, channels = made.layer, made.extents[CHANNELS]
+        vectors = sum((aligned(channels * size) for size in layer.channel_bytes), np.zeros_like(channels))
+        return vectors + aligned(channels * layer.kind.channel_weights * layer.weight_bytes)
+
+    # ------------------------------------------------------------ cycles
+
+    def cycles(self, residency: Residency, *, is_alone: bool) -> Ints:
+        """Of the whole nest, as long as its copies and the weights that it waits for let it be."""
+        target = self.target
+        units = [np.zeros_like(self.total), np.zeros_like(self.total)]
+        for made in self.made.values():
+            units[made.layer.is_matrix] = units[made.layer.is_matrix] + self.busy(made)
+        longer, other = np.maximum(*units), np.minimum(*units)
+        compute = longer + other // np.maximum(self.total, 1)
+        moved = [(moves(self.nest, range(4), is_stored=True), self.copy(self.result, self.run.layer.out_dims[3]))]
+        by_bus: list[tuple[Moves, Ints]] = []
+        for each in self.loaded:
+            own = moves(self.nest, self.moved(each.buffer)), self.copy(each.buffer, each.columns, by_bus=each.by_bus)
+            (by_bus if each.by_bus else moved).append(own)
+        for made in self.made.values():
+            size, fills = self.weights(made), moves(self.nest, [self.order.index(1)] if made.by_channels else [])
+            if made.by_channels and self.dealt[CHANNELS] > 1:
+                moved.append((fills, copy_cycles(target, size, size, self.cores)))
+            else:
+                by_bus.append((fills, bus_cycles(target, size, size)))
+        cycles = nest_cycles(target, compute, self.total, moved, by_bus)
+        for made in self.made.values():
+            whole = np.asarray(made.layer.out_dims[1] * made.layer.kind.channel_weights * made.layer.weight_bytes)
+            from_dram = load_cycles(target, whole, whole)
+            is_last = made is self.made[self.run.number]
+            streamed = is_last & ((residency == "stream") | (is_alone & (self.in_space == 1) & self.repeats(made)))
+            late = is_alone * (from_dram * LATE).astype(np.int64)
+            cycles = np.where(streamed, np.maximum(cycles, from_dram), cycles + late)
+        return cycles
+
+    def copy(self, buffer: Buffer, columns: int, *, by_bus: bool = False) -> Ints:
+        """Cycles of one copy of a piece of a map so many columns wide."""
+        _, _, rows, width = buffer.extents
+        run = np.where(width >= columns, rows * width, width) * buffer.element_bytes
+        if by_bus:
+            return bus_cycles(self.target, buffer.size_bytes, run)
+        return copy_cycles(self.target, buffer.size_bytes, run, self.cores)
+
+    def busy(self, made: Made) -> Ints:
+        """Cycles of one layer's unit over all pieces, those at the ends as large as they are."""
+        layer, channels, core = made.layer, made.extents[CHANNELS], self.target.core
+        blocks = self.counts[CHANNELS] if made.by_channels else np.ones_like(channels)
+        total = np.zeros_like(channels)
+        variants = [self.pieces_along(made, d) for d in (0, 2, 3)]
+        if isinstance(layer.kind, ConvLayer):
+            groups = channels if layer.kind.groups > 1 else np.ones_like(channels)
+            blocks = blocks * ceil_div(channels // groups, core.matrix.channels) * groups * layer.kind.channels
+            kernel = kernel_of(work_of(layer, layer.out_dims))
+        for images, rows, columns in itertools.product(*variants):
+            times = images[1] * rows[1] * columns[1]
+            if not times.any():
+                continue
+            if isinstance(layer.kind, ConvLayer):
+                total = total + times * busy_cycles(core.matrix, kernel, images[0], rows[0], columns[0])
+                continue
+            widest = max(layer.out_bytes, *(operand.element_bytes for operand in layer.maps))
+            elements = images[0] * rows[0] * columns[0] * channels * core.vector.cycles_per_element.of(widest)
+            total = total + times * ceil_div(elements, core.vector.lanes) * passes_of(layer.steps, core.vector)
+        return total * blocks
+
+    def pieces_along(self, made: Made, d: int) -> list[tuple[Ints, Ints]]:
+        """Extents of a layer's pieces along a dimension, and how many there are of each."""
+        (_, times), (end, once) = self.ends[d]
+        size = made.layer.out_dims[d]
+        return [(np.minimum(made.extents[d], size), times), (np.minimum(made.last[d], size), once * (end > 0))]
+
+    def plan(self, k: int, residency: Residency, cycles: float) -> RunPlan:
+        """What is to be written of the candidate number k."""
+        maps = {}
+        for number, made in self.made.items():
+            extent = tuple(int(size[k]) for size in made.extents)
+            channels = made.layer.kind.channels if isinstance(made.layer.kind, ConvLayer) else 0
+            where = residency if number == self.run.number else "unit"
+            maps[number] = SubMap(extent, self.cores_dim, channels, "space", where)
+        return RunPlan(self.run.number, maps, tuple(self.places), cycles)
+
+
+def extents_of(work: LayerWork, target: Target, cores_dim: int) -> list[list[int]]:
+    """Extents of the last layer's pieces to be looked at in each dimension."""
+    if work.is_matrix:
+        return piece_extents(work, target, cores_dim)
+    cores = target.cluster.cores
+    shares = (ceil_div(size, cores) if d == cores_dim else size for d, size in enumerate(work.extent))
+    return [
+        [work.extent[d]] if d in work.whole else [1] if d == 0 else halves(share, work.align[d])
+        for d, share in enumerate(shares)
+    ]

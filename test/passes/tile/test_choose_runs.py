@@ -1,0 +1,128 @@
+"""Layers of a unit that follow each other in the cores: which do, and that it is right at every level."""
+
+from __future__ import annotations
+
+import pytest
+import random_network
+from agreement import check_agreement
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from networks import Net
+from stops import modules_at_stops, run_module
+from stops import target as machine
+from xdsl.utils.exceptions import PassFailedException
+
+from frustum.backend.pipeline import Choices
+from frustum.dialects import graph, isa
+from frustum.dialects import tile as t
+from frustum.passes.tile.choose_runs import ChooseRuns
+
+TARGETS = ("df", "edge", "default")
+STOPS = ("typed", "placed", "fixed")
+
+
+def conv_then_pool(net):
+    return net.pool("max", net.conv(net.input(1, 3, 20, 22), 8, act="relu", strides=(2, 2)), 3, 2)
+
+
+def depthwise_then_pointwise(net):
+    return net.conv(net.conv(net.input(1, 4, 20, 22), 4, groups=4, act="relu"), 10, 1)
+
+
+def pointwise_then_depthwise(net):
+    return net.conv(net.conv(net.input(1, 4, 20, 22), 8, 1, act="relu"), 8, groups=8, strides=(2, 2))
+
+
+def residual(net):
+    x = net.input(1, 4, 20, 22)
+    y = net.conv(net.conv(x, 6, act="relu"), 4)
+    return net.unary("sigmoid", net.binary("add", y, x))
+
+
+def fire(net):
+    squeezed = net.conv(net.input(1, 4, 20, 22), 4, 1, act="relu")
+    parts = [net.conv(squeezed, 6, 1), net.conv(squeezed, 5, 3, dilations=(2, 2), pads=(2, 2, 2, 2))]
+    return net.conv(net.pool("avg", net.layer(graph.ConcatOp(parts, 1)), 3, 2, pads=(1, 1, 1, 1)), 7, 1)
+
+
+NETWORKS = (conv_then_pool, depthwise_then_pointwise, pointwise_then_depthwise, residual, fire)
+
+
+def in_core(module):
+    """How many computations stay in the core."""
+    return sum(isinstance(op, t.ComputeOp) and t.is_in_core(op.result) for op in module.walk())
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("build", NETWORKS)
+def test_runs_are_right(build, target, dtype):
+    """As long runs as fit: what they give at every level, and what waits for what."""
+    net, chip = Net(1), machine(target).chip
+    module, inputs = net.module(build(net))
+    modules = modules_at_stops(module, target, Choices(dtype=dtype, policy="greedy", runs="longest"))
+    outputs = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in STOPS}
+    check_agreement(outputs, dtype)
+    for program in modules["fixed"].walk():
+        if isinstance(program, ProgramOp):
+            assert check(program, chip.clusters, chip.cluster.cores)
+
+
+@pytest.mark.parametrize(("build", "count"), [*((build, 1) for build in NETWORKS[:4]), (fire, 3)])
+def test_layers_of_a_run_read_from_the_core(build, count):
+    """On one cluster of four cores; the map between is in no buffer of SRAM, and two layers are one nest."""
+    net = Net(1)
+    module, _ = net.module(build(net))
+    modules = modules_at_stops(module, "edge", Choices(policy="greedy", runs="longest"))
+    assert in_core(modules["placed"]) == count
+    layers = [op for op in modules["placed"].walk() if isinstance(op, t.ComputeOp)]
+    stores = [op for op in modules["lowered"].walk() if isinstance(op, isa.CopyOp) and to_sram(op)]
+    assert len(stores) == len(layers) - count
+
+
+def to_sram(op):
+    kinds = [operand.type.memory for operand in op.operands]
+    return kinds == ["nram", "sram"]
+
+
+def test_without_runs_every_map_is_in_sram():
+    net = Net(1)
+    module, _ = net.module(conv_then_pool(net))
+    modules = modules_at_stops(module, "edge", Choices(policy="greedy", runs="none"))
+    assert in_core(modules["placed"]) == 0
+
+
+def test_kinds_of_runs():
+    net = Net(1)
+    module, _ = net.module(conv_then_pool(net))
+    with pytest.raises(PassFailedException, match="runs is one of auto, none, longest, found all"):
+        ChooseRuns(runs="all").apply(None, modules_at_stops(module, "edge", Choices())["tiled"])
+
+
+WAYS = st.tuples(
+    st.sampled_from(["tiny", "tiny", *TARGETS, "manycore"]),
+    st.sampled_from(["pyramid", "greedy", "optimal"]),
+    st.sampled_from(["f32", "f32", "f16"]),
+    st.sampled_from(["auto", "longest", "longest"]),
+)
+LAYERS = ("conv", "conv", "conv", "pool", "pool", "unary", "binary", "lrn", "concat", "resize")
+
+
+@st.composite
+def chains(draw):
+    """Layers one behind the other, with a map read twice now and then."""
+    net = Net(draw(st.integers(0, 99)))
+    maps = [net.input(draw(st.integers(1, 2)), 2 * draw(st.integers(1, 4)), *(draw(st.integers(4, 20)) for _ in "hw"))]
+    for _ in range(draw(st.integers(2, 5))):
+        x = maps[-1] if draw(st.integers(0, 7)) else draw(st.sampled_from(maps))
+        maps.append(getattr(random_network, draw(st.sampled_from(LAYERS)))(draw, net, x, maps))
+    return random_network.Drawn(*net.module(*(value for value in dict.fromkeys(maps) if not value.uses)))
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(chains(), WAYS)
+def test_runs_of_random_chains_are_right(network, way):
+    target, policy, dtype, runs = way
+    modules = modules_at_stops(network.module, target, Choices(dtype=dtype, policy=policy, runs=runs))
+    outputs = {stop: run_module(modules[stop], network.inputs, checked=stop == "fixed") for stop in STOPS}
+    check_agreement(outputs, dtype)
