@@ -18,7 +18,7 @@ from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.module import IN_CORE
 from frustum.dialects.target import Target
 from frustum.dialects.tile import TileType
-from frustum.dialects.unit import UnitOp
+from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import map_of, unit_layers
@@ -81,9 +81,16 @@ def last_reader(value: SSAValue, number: dict[UnitOp, int]) -> int:
     return max(ends, default=-1)
 
 
+def may_have_runs(partition: Partition) -> bool:
+    """Not in bands, where owners hand over borders, where columns are kept, or where steps do not go down."""
+    is_plain = not partition.bands and not partition.owners and partition.way == "down"
+    return is_plain and partition.borders != "raster"
+
+
 def choose(unit: UnitOp, target: Target, wanted: Wanted, free_bytes: int) -> None:
-    """The runs of one unit, if it is to have some; one that is cut in bands, or keeps columns, has none."""
-    if unit.partition is None or unit.partition.data.bands or unit.partition.data.borders == "raster":
+    """The runs of one unit, if it is to have some."""
+    partition = None if unit.partition is None else unit.partition.data
+    if partition is None or not may_have_runs(partition):
         return
     layers = unit_layers(unit)
     maps = [map_of(op) for op in layers.ops]
@@ -91,7 +98,7 @@ def choose(unit: UnitOp, target: Target, wanted: Wanted, free_bytes: int) -> Non
     if len(maps) < 2 or any(submap is None and not layer.kind.is_place for submap, layer in works):
         return
     try:
-        cut = CutUnit.of(layers, unit.partition.data, target, layers.kept)
+        cut = CutUnit.of(layers, partition, target, layers.kept)
     except Unprojectable as reason:
         raise PassFailedException(f"unit {unit.unit_name.data} cannot be cut as {unit.partition}: {reason}") from reason
     found = choose_runs(cut, maps, wanted, free_bytes)

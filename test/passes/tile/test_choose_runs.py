@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import random_network
 from agreement import check_agreement
+from happens_before import check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from networks import Net
@@ -15,6 +16,7 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph, isa
 from frustum.dialects import tile as t
+from frustum.dialects.isa.sync import ProgramOp
 from frustum.passes.tile.choose_runs import ChooseRuns
 
 TARGETS = ("df", "edge", "default")
