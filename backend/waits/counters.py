@@ -12,7 +12,7 @@ of the consumer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import prod
@@ -37,15 +37,40 @@ class Slots:
         return self.core_slots * cores + self.cluster_slots
 
 
-def separate_slots(instructions: Sequence[Instruction], signalling: Iterable[int]) -> Slots:
-    """A slot for each: no wait is ever for more than it needs."""
+def separate_slots(
+    instructions: Sequence[Instruction], signalling: Iterable[int], together: Iterable[tuple[int, int]] = ()
+) -> Slots:
+    """A slot for each: no wait is ever for more than it needs; but one for two of an engine that are better
+    `together`, which then both signal, where the slot's count stays affine."""
+    groups: dict[int, _Slot] = {}
+    for pair in together:
+        for number in pair:
+            if number not in groups:
+                groups[number] = _Slot()
+                groups[number].take(number, instructions[number])
+        first, second = (groups[number] for number in pair)
+        if first is not second and all(first.agrees(instructions[number]) for number in second.members):
+            for number in second.members:
+                first.take(number, instructions[number])
+                groups[number] = first
+    numbers: dict[int, int] = {}
     of: dict[int, int] = {}
     used = [0, 0]
-    for number in signalling:
+    for number in sorted({*signalling, *groups}):
         kind = instructions[number].on_core
-        of[number] = used[kind]
-        used[kind] += 1
+        leader = groups[number].members[0] if number in groups else number
+        if leader not in numbers:
+            numbers[leader] = used[kind]
+            used[kind] += 1
+        of[number] = numbers[leader]
     return Slots(of, used[True], used[False])
+
+
+def agree(a: Instruction, b: Instruction) -> bool:
+    """Whether the count of a slot that both signal is affine."""
+    slot = _Slot()
+    slot.take(0, a)
+    return slot.agrees(b)
 
 
 def least_slots(instructions: Sequence[Instruction]) -> dict[tuple[Engine, bool], tuple[int, int]]:
@@ -58,20 +83,26 @@ def least_slots(instructions: Sequence[Instruction]) -> dict[tuple[Engine, bool]
 
 
 def shared_slots(
-    instructions: Sequence[Instruction], signalling: Iterable[int], cores: int, available: int
+    instructions: Sequence[Instruction],
+    signalling: Iterable[int],
+    cores: int,
+    available: int,
+    together: Iterable[tuple[int, int]] = (),
 ) -> Slots:
     """Slots that instructions of one engine share; no more than available, if that is enough.
 
     A wait that reaches back beyond the start of its loop asks for what the slot counted before that loop: so the
     loops of a section take turns with the slots of an engine, and those that come soon after each other have slots
-    of their own.  Outside loops nothing reaches back: all these instructions of an engine have one slot.
+    of their own.  Outside loops nothing reaches back: all these instructions of an engine have one slot.  Two that
+    are better `together` have one slot where another of their loop does not need it.
     """
-    queues = _queues(instructions, signalling)
+    partners = {consumer: producer for producer, consumer in together}
+    queues = _queues(instructions, sorted({*signalling, *partners}))
     _share_out(list(queues.values()), cores, available)
     of: dict[int, int] = {}
     used = [0, 0]
     for queue in queues.values():
-        of.update((number, used[queue.on_core] + slot) for number, slot in queue.slots())
+        of.update((number, used[queue.on_core] + slot) for number, slot in queue.slots(partners).items())
         used[queue.on_core] += queue.allowed
     return Slots(dict(sorted(of.items())), used[True], used[False])
 
@@ -132,16 +163,22 @@ class _Queue:
             len(slot.members) for slots in self.loops.values() for slot in slots
         )
 
-    def slots(self) -> Iterator[tuple[int, int]]:
-        """Each signal's slot, among those of the queue."""
+    def slots(self, partners: Mapping[int, int]) -> dict[int, int]:
+        """Each signal's slot, among those of the queue; that of its partner if it has one before it."""
         first = int(bool(self.straight))
-        yield from ((number, 0) for number in self.straight)
+        of = dict.fromkeys(self.straight, 0)
         turn, available = 0, self.allowed - first
         for slots in self.loops.values():
             parts = _split([slot.members for slot in slots], available // TURNS)
-            for part in parts:
-                yield from ((number, first + turn % available) for number in part)
-                turn += 1
+            taken: set[int] = set()
+            for part in sorted(parts, key=lambda part: not any(partners.get(n) in of for n in part)):
+                wanted = (of[partners[n]] for n in part if partners.get(n) in of)
+                slot = next((each for each in wanted if each >= first and each not in taken), None)
+                while slot is None or slot in taken:
+                    slot, turn = first + turn % available, turn + 1
+                taken.add(slot)
+                of.update(dict.fromkeys(part, slot))
+        return of
 
 
 def _split(parts: list[list[int]], most: int) -> list[list[int]]:
@@ -199,6 +236,26 @@ class Counts:
         )
         earlier = back * each[level - 1] if level else 0
         return Affine(self._first[number] + inside - earlier, each[:level])
+
+    def from_last(self, number: int, level: int, execution: int) -> int:
+        """How many signals the slot has more after an execution inside, a number of those in an iteration of the body
+        at `level`, than after the last one there, so not above 0; -1: before the first."""
+        counts, each = self._instructions[number].counts[level:], self._each(number)[level:]
+        found = -sum((count - 1) * e for count, e in zip(counts, each, strict=True))
+        if execution < 0:
+            return found - 1
+        for count, e in zip(reversed(counts), reversed(each), strict=True):
+            execution, index = divmod(execution, count)
+            found += index * e
+        return found
+
+    def before(self, number: int) -> Affine:
+        """Before an execution, at its own indices."""
+        return Affine(self._first[number] - 1, self._each(number))
+
+    def are_together(self, a: int, b: int) -> bool:
+        """Whether two instructions signal the same slot."""
+        return self.on_core(a) == self.on_core(b) and self._slots.of.get(a, -1) == self._slots.of.get(b, -2)
 
     def on_core(self, number: int) -> bool:
         """Whether the instruction's slot is one of the cores."""

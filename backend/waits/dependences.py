@@ -28,6 +28,11 @@ across runs.  With `back` above 1 that is not affine either, so a `Hold` in fron
    the buffer but sends: what was read or sent of that copy before were other positions.  So it waits as in 3, for
    the uses of what the copy held before.
 
+10. Cases 2 and 3, where it is known which bytes executions touch (`regions.py`): y needs x only up to the last
+   execution inside that touches bytes which y's own execution touches, and of the units only those that do, as far as
+   a scope can say.  A buffer of which that may be asked (`partly`) orders nothing else: that z writes it and has waited
+   for x does not mean that it has waited for all of x, or on all units.
+
 Where an index is negative, the value in `counters.py` asks for executions of earlier iterations of an outer loop: at
 least those needed, and all of them before y.  Every wait is for something earlier in the program order, and counters
 never fall; so running in program order never stops, and no other order can (no deadlock).
@@ -35,8 +40,10 @@ never fall; so running in program order never stops, and no other order can (no 
 Left out are needs that others imply: with z later than x, and y waiting for z, y need not wait for x
 - if z and x run on one engine, whose order is that of the program,
 - or if z depends on x through the same bytes and so has waited itself (by induction over the program order).  Not
-  through a rolling buffer: there z may have waited for an execution of x `depth` iterations older only; and not in
-  case 9, where z has not waited.
+  through a rolling buffer: there z may have waited for an execution of x `depth` iterations older only; not in
+  case 9, where z has not waited; and not through a buffer of case 10.
+A need of case 10 implies others only if it is for some execution of the iteration at all of y's indices, and only needs
+of what is before the first one there: x in another child of their body.
 """
 
 from __future__ import annotations
@@ -59,17 +66,25 @@ from frustum.backend.waits.loop_tree import (
     ends_later,
     iterations_back,
 )
+from frustum.backend.waits.regions import Regions
 from frustum.dialects.isa.program import Engine, Scope
+
+MOST_USERS = 64
+"""Of a buffer whose parts are waited for: each of them is compared with all others."""
 
 
 class Need(NamedTuple):
     """A wait: for the producer's executions up to the consumer's own indices in the loops above `level`, `back` fewer
-    of loop `level - 1`, and the last of all loops inside."""
+    of loop `level - 1`, and the last of all loops inside.
+
+    Or with `upto` inside only up to the number there, for each execution of the consumer inside (-1: none).
+    """
 
     producer: int
     level: int
     back: int
     scope: Scope
+    upto: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,10 +144,21 @@ class _Candidate(NamedTuple):
     writes: bool
     held: int
     wanted: int
+    upto: tuple[int, ...] | None = None
+    """As in `Need`: case 10."""
+    shared: Reach = Reach.CHIP
+    """What both accesses may touch."""
+    met: Reach = Reach.CHIP
+    """How far apart the units are that touch the same bytes."""
+
+    @property
+    def is_always(self) -> bool:
+        """Whether it is for an execution of the same iteration at all of the consumer's indices."""
+        return self.upto is None or min(self.upto) >= 0
 
     def need(self) -> Need:
         assert self.scope is not None
-        return Need(self.producer, self.level, self.back, self.scope)
+        return Need(self.producer, self.level, self.back, self.scope, self.upto)
 
     def holds(self, consumer: Instruction) -> Iterator[tuple[int, int, Need]]:
         """Level, stage and need of what has to wait in front of the consumer."""
@@ -158,6 +184,9 @@ class _Section:
     """Of each buffer the copy of case 9 that writes it; None where others do."""
     mixed: set[int] = field(default_factory=set)
     """Bodies whose children have several stages."""
+    partly: set[int] = field(default_factory=set)
+    """Buffers of which parts are waited for (case 10)."""
+    regions: Regions = field(init=False)
 
     def __post_init__(self) -> None:
         stages: dict[int, int] = {}
@@ -171,6 +200,15 @@ class _Section:
             for step in instruction.path[1:]:
                 if stages.setdefault(step.body, step.stage) != step.stage:
                     self.mixed.add(step.body)
+        self.regions = Regions(self.instructions, self.buffers, self.units)
+        self.partly.update(buffer for buffer in self.accesses if self._is_in_parts(buffer))
+
+    def _is_in_parts(self, buffer: int) -> bool:
+        """Whether instructions may touch parts of a buffer only."""
+        own, users = self.buffers[buffer], self.accesses[buffer]
+        if buffer not in self.written or own.rolling or len(users) > MOST_USERS:
+            return False
+        return any(len(self.instructions[number].counts) > own.level for number, _ in users)
 
     def _note_maker(self, number: int, access: Access) -> None:
         """Count one more instruction among those that write a buffer, sends left out."""
@@ -224,7 +262,8 @@ class _Section:
         producer, consumer = self.instructions[number], self.instructions[y]
         if other.buffer == access.buffer and self._are_apart(other.buffer, producer, consumer):
             return None
-        scope = scope_of(producer, consumer, self._reach(access, other), self.units)
+        shared = met = self._reach(access, other)
+        scope = scope_of(producer, consumer, shared, self.units)
         if number == y and scope is None:
             return None
         if other.buffer == access.buffer:
@@ -235,7 +274,21 @@ class _Section:
             place = _in_shared_memory(producer, consumer)
         if place is None or not _ever(producer, *place):
             return None
-        return _Candidate(number, *place, scope, other.writes, other.buffer, access.buffer)
+        upto = None
+        if other.buffer == access.buffer and number != y and self._is_partial(other.buffer, place):
+            meeting = self.regions.meeting(number, y, other.buffer)
+            if meeting is not None:
+                if max(meeting.upto) < 0:
+                    return None
+                met = meeting.reach
+                scope = scope_of(producer, consumer, met, self.units)
+                upto = None if min(meeting.upto) == prod(producer.counts[place[0] :]) - 1 else meeting.upto
+        return _Candidate(number, *place, scope, other.writes, other.buffer, access.buffer, upto, shared, met)
+
+    def _is_partial(self, buffer: int, place: tuple[int, int, int]) -> bool:
+        """Whether a need through one buffer may be for some of the producer's executions inside (case 10)."""
+        level, _, outer = place
+        return buffer in self.partly and level == self.buffers[buffer].level and not outer
 
     def _are_apart(self, buffer: int, *instructions: Instruction) -> bool:
         """Whether these write different parts of a buffer (cases 7 and 8)."""
@@ -276,7 +329,8 @@ class _Section:
     def _hides_earlier(self, c: _Candidate) -> bool:
         """Whether everything before the producer's child of their body is also before the producer."""
         body = self.instructions[c.producer].path[c.level].body
-        return c.writes and c.back == 0 and body not in self.mixed and self.maker.get(c.held) != c.producer
+        is_last = c.writes and c.back == 0 and body not in self.mixed and self.maker.get(c.held) != c.producer
+        return is_last and c.held not in self.partly
 
     def _common(self, a: int, b: int) -> int:
         return common_level(self.instructions[a].path, self.instructions[b].path)
@@ -285,17 +339,24 @@ class _Section:
         return any(self._implies(other, c) for other in others if other is not c)
 
     def _implies(self, z: _Candidate, x: _Candidate) -> bool:
-        if (z.producer, z.level, z.back, z.outer, z.scope) == (x.producer, x.level, x.back, x.outer, x.scope):
-            return (z.held, z.wanted) < (x.held, x.wanted)  # keep one of equal needs
+        if (z.producer, z.level, z.back, z.outer) == (x.producer, x.level, x.back, x.outer):
+            if (z.scope, z.upto) == (x.scope, x.upto):
+                return (z.held, z.wanted) < (x.held, x.wanted)  # keep one of equal needs
+            if x.scope is None or (z.scope is not None and covers(z.scope, x.scope)):
+                return _covers_parts(z.upto, x.upto)
         return self._after(z, x) and (self._same_queue(z, x) or self._chained(z, x))
 
     def _after(self, z: _Candidate, x: _Candidate) -> bool:
         """Whether the execution needed of z is after that of x, whatever the consumer's indices."""
+        if z.upto is not None and not (z.is_always and z.back == 0):
+            return False
         if z.level != x.level:
             return z.level > x.level and z.back == 0
         if z.back < 0 or (z.back > 0 and x.back < z.back):
             return False
         first, last = self.instructions[x.producer], self.instructions[z.producer]
+        if z.upto is not None and common_level(first.path, last.path) > z.level:
+            return False  # they take turns
         if z.back and not _covers_earlier_run(z, x, ends_later(last, first, z.level)):
             return False
         if z.back == x.back:
@@ -311,8 +372,10 @@ class _Section:
     def _chained(self, z: _Candidate, x: _Candidate) -> bool:
         if z.wanted != x.wanted or z.producer == x.producer or not (z.writes or x.writes):
             return False
-        if z.held == x.held and self.buffers[z.held].rolling:
+        if z.held == x.held and (self.buffers[z.held].rolling or z.held in self.partly):
             return False
+        if z.met < z.shared and x.shared is Reach.CHIP:
+            return False  # z here has waited for x here
         if z.held == x.held and self._are_apart(z.held, *(self.instructions[c.producer] for c in (z, x))):
             return False
         if z.held == x.held and self.maker.get(z.held) == z.producer:
@@ -320,6 +383,13 @@ class _Section:
         if z.held == x.held and z.held != z.wanted:
             return self.buffers[x.held].depth == 1
         return z.held == z.wanted or x.held == x.wanted or x.held in self.sharing.get(z.held, ())
+
+
+def _covers_parts(wide: tuple[int, ...] | None, narrow: tuple[int, ...] | None) -> bool:
+    """Whether the executions that one need is for include those of the other."""
+    if wide is None or narrow is None:
+        return wide is None
+    return all(a >= b for a, b in zip(wide, narrow, strict=True))
 
 
 def _covers_earlier_run(z: _Candidate, x: _Candidate, z_ends_later: bool) -> bool:

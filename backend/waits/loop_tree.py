@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from frustum.dialects.isa.program import CORE_ENGINES, Engine, Memory
+from frustum.dialects.isa.program import CORE_ENGINES, Affine, Engine, Memory, Span
 
 TOGETHER = 99
 """Of writes that may write the same positions again: more than the level of any buffer."""
@@ -56,17 +56,35 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """The bytes that an operand touches of its buffer: `offset` is the byte of the nominal first position of `spans`,
+    which are clipped (`is_clipped` False: only by their limits) and whose positions lie `strides` bytes apart.
+
+    `peer`: the cluster in whose memory they lie, where that is not the cluster of the unit that executes.
+    """
+
+    offset: Affine
+    spans: tuple[Span, ...]
+    strides: tuple[int, ...]
+    element_bytes: int
+    is_clipped: bool = True
+    peer: Affine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """One operand of an instruction: `everywhere` if it reaches beyond the memory of the unit that executes it
     (the destination of a broadcast, a multicast or a cluster-to-cluster copy); `also_reads`: it stands for several
     operands, of which some are read and some written; `disjoint`, of a copy from a core: the level from which on all
-    executions in its cluster write different positions of one copy of the buffer (`read_code.py`), else `TOGETHER`."""
+    executions in its cluster write different positions of one copy of the buffer (`read_code.py`), else `TOGETHER`;
+    `region` where it is known (None: anything of the buffer)."""
 
     buffer: int
     writes: bool
     everywhere: bool = False
     also_reads: bool = False
     disjoint: int = TOGETHER
+    region: Region | None = None
 
     @property
     def reads(self) -> bool:

@@ -17,13 +17,13 @@ from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.waits.loop_tree import TOGETHER, Access, Buffer, Path, Step
+from frustum.backend.waits.loop_tree import TOGETHER, Access, Buffer, Path, Region, Step
 from frustum.backend.waits.loop_tree import Instruction as Plain
 from frustum.dialects.foreign import is_foreign
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import Instruction
-from frustum.dialects.isa.operations import CopyOp
-from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box, Span
+from frustum.dialects.isa.operations import BinaryOp, ConvOp, CopyOp, PoolOp, UnaryOp
+from frustum.dialects.isa.program import ELEMENT_BYTES, MAX_LOOPS, ZERO, Affine, Box, Span, View
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target, from_attribute
@@ -133,8 +133,42 @@ def _accesses(code: Code, op: Instruction, counts: tuple[int, ...]) -> tuple[Acc
                 raise VerifyException(f"'{op.name}': {name} is a buffer that is made behind it")
             writes = name in WRITTEN
             disjoint = _disjoint_level_of(op, counts, code.cores) if writes and code.cores else TOGETHER
-            found.append(Access(code.numbers[operand], writes, writes and reaches_out, disjoint=disjoint))
+            region = region_of(op, name) if code.cores else None
+            everywhere = writes and reaches_out
+            found.append(Access(code.numbers[operand], writes, everywhere, disjoint=disjoint, region=region))
     return tuple(found)
+
+
+def region_of(op: Instruction, name: str) -> Region | None:
+    """What an operand touches of its buffer; None where that is not just a box."""
+    view: View = getattr(op, f"{name.rstrip('_')}_view").data
+    spans = _spans_of(op, name)
+    if spans is None or view.wrap is not None or min(view.strides) < 0:
+        return None
+    is_clipped, peer = True, None
+    if isinstance(op, CopyOp) and name == "dst":
+        is_clipped = op.fill is None
+        peer = None if op.peer is None else op.peer.data
+    return Region(view.offset, spans, view.strides, ELEMENT_BYTES[view.element], is_clipped, peer)
+
+
+def _spans_of(op: Instruction, name: str) -> tuple[Span, ...] | None:
+    """The positions along the dimensions of an operand's view: those of the box, or of the windows over it."""
+    if not isinstance(op, CopyOp | UnaryOp | BinaryOp | ConvOp | PoolOp):
+        return None
+    box: Box = op.box.data
+    if isinstance(op, CopyOp):
+        return None if op.expand is not None and name == "src" else box.spans
+    if isinstance(op, UnaryOp | BinaryOp) or name in ("out", "acc", "residual"):
+        return box.spans
+    if name != "in_":
+        return None
+    n, c, *_ = box.spans
+    if isinstance(op, ConvOp):
+        channels: Span = op.channels.data
+        groups = op.groups.value.data
+        c = channels if groups == 1 else Span(ZERO, channels.extent * groups, channels.extent * groups)
+    return n, c, op.rows.data, op.cols.data
 
 
 def _disjoint_level_of(op: Instruction, counts: tuple[int, ...], cores: int) -> int:

@@ -9,7 +9,7 @@ buffers share an address one after the other.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -19,11 +19,12 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.waits.counters import Counts, Slots, Units, covers, separate_slots, shared_slots
-from frustum.backend.waits.dependences import Hold, Need, find_dependences
+from frustum.backend.waits.counters import Counts, Slots, Units, agree, covers, separate_slots, shared_slots
+from frustum.backend.waits.dependences import Dependences, Hold, Need, find_dependences
 from frustum.backend.waits.loop_tree import Buffer, Instruction
 from frustum.backend.waits.read_code import Code, Section, read_code, target_of
-from frustum.dialects.isa.program import Memory, Wait
+from frustum.backend.waits.thresholds import Threshold, least_count
+from frustum.dialects.isa.program import ZERO, Affine, Memory, Wait
 from frustum.dialects.isa.sync import ProgramOp, WaitOp
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
@@ -71,29 +72,70 @@ def events_of(
     """The events of one section; `sharing` as `aliases_of` finds it."""
     dependences = find_dependences(instructions, buffers, sharing, units)
     signalling = sorted({need.producer for need in dependences.all_needs()})
-    slots = _slots(instructions, signalling, units, event_slots, where)
+    together = list(_better_together(instructions, dependences))
+    slots = _slots(instructions, signalling, together, units, event_slots, where)
     counts = Counts(instructions, slots)
     return Events(
         tuple(slots.of.get(number) for number in range(len(instructions))),
-        tuple(_waits(needs, slots, counts) for needs in dependences.needs),
+        tuple(
+            _waits(needs, slots, counts, number, instructions[number].counts)
+            for number, needs in enumerate(dependences.needs)
+        ),
         tuple((hold, _waits(hold.needs, slots, counts)) for hold in dependences.holds),
     )
 
 
+def _better_together(instructions: Sequence[Instruction], dependences: Dependences) -> Iterator[tuple[int, int]]:
+    """Producers and consumers of one engine whose waits by region are for less if they signal one slot."""
+    for number, (consumer, needs) in enumerate(zip(instructions, dependences.needs, strict=True)):
+        for need in needs:
+            producer = instructions[need.producer]
+            if need.upto is not None and producer.queue == consumer.queue and agree(producer, consumer):
+                apart, together = (
+                    Counts(instructions, Slots({need.producer: 0, number: slot}, 2, 2)) for slot in (1, 0)
+                )
+                found = (threshold(need, counts, number, consumer.counts).cost for counts in (together, apart))
+                if next(found) < next(found):
+                    yield need.producer, number
+
+
+def threshold(need: Need, counts: Counts, number: int, loops: Sequence[int]) -> Threshold:
+    """What a consumer in these loops waits for."""
+    last = counts.after(need.producer, need.level, need.back)
+    if need.upto is None:
+        return Threshold(last, 0)
+    wanted = [counts.from_last(need.producer, need.level, execution) for execution in need.upto]
+    nothing = counts.from_last(need.producer, need.level, -1)
+    before = counts.before(number) - last if counts.are_together(need.producer, number) else ZERO
+    if any(before.loops[: need.level]) or before.base < 0:
+        before = ZERO
+    most = Affine(before.base, before.loops[need.level :])
+    value, cost = least_count(wanted, nothing, most, loops[need.level :])
+    return Threshold(last + Affine(value.base, (0,) * need.level + value.loops), cost)
+
+
 def _slots(
-    instructions: Sequence[Instruction], signalling: Sequence[int], units: Units, available: int, where: str
+    instructions: Sequence[Instruction],
+    signalling: Sequence[int],
+    together: Sequence[tuple[int, int]],
+    units: Units,
+    available: int,
+    where: str,
 ) -> Slots:
-    slots = separate_slots(instructions, signalling)
+    slots = separate_slots(instructions, signalling, together)
     if slots.used(units.cores) > available:
-        slots = shared_slots(instructions, signalling, units.cores, available)
+        slots = shared_slots(instructions, signalling, units.cores, available, together)
     if slots.used(units.cores) > available:
         what = f"events ({slots.core_slots} for each of {units.cores} cores, {slots.cluster_slots} for the cluster)"
         raise DoesNotFit(what, where, f"{slots.used(units.cores)} slots", f"{available} event slots", "events")
     return slots
 
 
-def _waits(needs: Sequence[Need], slots: Slots, counts: Counts) -> tuple[Wait, ...]:
-    waits = [Wait(slots.of[n.producer], n.scope, counts.after(n.producer, n.level, n.back)) for n in needs]
+def _waits(
+    needs: Sequence[Need], slots: Slots, counts: Counts, number: int = -1, loops: Sequence[int] = ()
+) -> tuple[Wait, ...]:
+    """The waits for needs, those by region of an instruction in loops of these counts."""
+    waits = [Wait(slots.of[n.producer], n.scope, threshold(n, counts, number, loops).value) for n in needs]
     kinds = [counts.on_core(n.producer) for n in needs]
     numbered = range(len(waits))
     return tuple(

@@ -232,4 +232,4 @@ def test_sends_and_rings_are_ordered(name):
     chip = target(target_name).chip
     sends = [op for op in program.walk() if isinstance(op, CopyOp) and op.engine.data == "cdma"]
     assert bool(sends) == (target_name == "default")
-    assert check(program, chip.clusters, chip.cluster.cores) > 500
+    assert check(program, chip.clusters, chip.cluster.cores) > 300  # pairs that touch the same bytes

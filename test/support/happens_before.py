@@ -11,10 +11,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import product
 
-from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.operations import BinaryOp, CopyOp, PoolOp, UnaryOp
 from frustum.dialects.isa.sync import BarrierOp, ExternalOp, ProgramOp, RepeatOp
 
 CORE_ENGINES = ("iodma", "mvdma", "matrix", "vector")
+SIZES = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
 
 
 @dataclass
@@ -34,7 +35,8 @@ class Touch:
     `sent`: by a copy of a buffer of the program's body to itself in another cluster; a cluster sends what it made.
     `stored`: by the cluster's DMA, into a buffer of DRAM; clusters store different elements of it.
     `made`: by a core's copy that alone writes the buffer, but for sends, and writes no element of a copy twice.
-    `elements`: of copies, the offsets of what they touch.  `is_early`: nothing has written this copy before.
+    `elements`: offsets in a copy of the buffer of the bytes that are touched; None where they are not known.
+     `is_early`: nothing has written this copy before.
     """
 
     place: tuple
@@ -55,6 +57,8 @@ def conflict(a: Touch, b: Touch, *, same_instruction: bool, same_unit: bool) -> 
     """Whether a, the first in program order, has to be complete before b starts."""
     if not (a.writes or b.writes) or a.stop <= b.start or b.stop <= a.start:
         return False
+    if a.copy[0] is b.copy[0] and None not in (a.elements, b.elements) and not a.elements & b.elements:
+        return False
     if a.sent and b.sent and a.copy[0] is b.copy[0]:
         return False  # the clusters' own parts of the map are disjoint
     if a.stored and b.stored and a.copy[0] is b.copy[0] and not same_unit:
@@ -73,18 +77,33 @@ def conflict(a: Touch, b: Touch, *, same_instruction: bool, same_unit: bool) -> 
 
 
 
-def elements_of(op: CopyOp, name: str, index: tuple[int, ...], unit) -> frozenset[int] | None:
-    """Offsets in its buffer of the elements that an operand of a copy touches; None where it is a ring."""
-    view, cluster, core = getattr(op, f"{name}_view").data, unit[0], unit[1] or 0
-    if view.wrap is not None:
+def elements_of(op, name: str, index: tuple[int, ...], unit) -> frozenset[int] | None:
+    """Offsets in its buffer of the bytes that an operand touches; None where it is a ring, or no box says so."""
+    view, cluster, core = getattr(op, f"{name.rstrip('_')}_view").data, unit[0], unit[1] or 0
+    spans = spans_of(op, name)
+    if spans is None or view.wrap is not None:
         return None
-    first = view.offset.at(index, cluster, core)
-    found = {first}
-    for span, stride in zip(op.box.data.spans, view.strides, strict=True):
-        start, stop = span.clip(index, cluster, core)
+    found = set(range(view.offset.at(index, cluster, core), view.offset.at(index, cluster, core) + SIZES[view.element]))
+    for span, stride in zip(spans, view.strides, strict=True):
         nominal = span.start.at(index, cluster, core)
+        start, stop = nominal, nominal + span.extent
+        if getattr(op, "fill", None) is None or name != "dst":
+            start, stop = max(start, 0), min(stop, span.bound)
+        if span.limit is not None:
+            stop = min(stop, span.limit.at(index, cluster, core))
         found = {offset + (p - nominal) * stride for offset in found for p in range(start, stop)}
     return frozenset(found)
+
+
+def spans_of(op, name: str):
+    """The positions of an operand's four dimensions; None where they are not said here."""
+    if isinstance(op, CopyOp):
+        return None if op.expand is not None and name == "src" else op.box.data.spans
+    if isinstance(op, UnaryOp | BinaryOp) or name in ("out", "acc", "residual"):
+        return op.box.data.spans
+    if isinstance(op, PoolOp):
+        return (*op.box.data.spans[:2], op.rows.data, op.cols.data)
+    return None
 
 
 def sections(program: ProgramOp) -> list[list[Instance]]:
@@ -145,12 +164,13 @@ class Chip:
             run = iteration // instance.counts[level - 1] if level else 0
             size = storage.bytes.value.data
             start = storage.address.value.data + iteration % depth * size
-            for place in self._places(op, unit, value.type.memory, name == "dst"):
+            elements = elements_of(op, name, instance.index, unit)
+            for place in self._places(instance, unit, value.type.memory, name == "dst"):
                 copy, sent = (storage, iteration), is_send and level == 0
                 stored = written and isinstance(op, CopyOp) and op.engine.data == "gdma" and place == "dram"
                 touch = Touch(place, start, start + size, written, copy, slack, run, sent, stored)
+                touch.elements = elements
                 if isinstance(op, CopyOp):
-                    touch.elements = elements_of(op, name, instance.index, unit)
                     touch.made = written and self.is_made(op, storage)
                 found.append(touch)
         return found
@@ -186,13 +206,16 @@ class Chip:
                     known |= mine
         return True
 
-    def _places(self, op, unit, memory, is_destination):
-        cluster, core = unit
+    def _places(self, instance, unit, memory, is_destination):
+        op, (cluster, core) = instance.op, unit
         if memory == "dram":
             return ["dram"]
         engine = op.engine_of()
         if memory == "sram":
             multicast = isinstance(op, CopyOp) and op.multicast is not None
+            if is_destination and engine == "cdma" and op.peer is not None:
+                peer = op.peer.data.at(instance.index, cluster)
+                return [("sram", peer)] if peer in self.clusters else []
             everywhere = is_destination and (engine == "cdma" or multicast)
             return [("sram", k) for k in self.clusters] if everywhere else [("sram", cluster)]
         if core is None:
@@ -246,7 +269,7 @@ def happens_before(chip: Chip, instances: list[Instance]):
             bits |= before[last[engine]] | 1 << last[engine]
         last[engine] = e
         for wait in op.waits.data if op.waits is not None else ():
-            value = wait.value.at(instances[n].index)
+            value = wait.value.at(instances[n].index, unit[0], unit[1] or 0)
             for counter in chip.awaited(wait, unit) if value > 0 else ():
                 assert value <= len(signals[counter]), f"{op}: waits for ever"
                 source = signals[counter][value - 1][0]
