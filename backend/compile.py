@@ -319,6 +319,8 @@ def executable_of(
         options["accuracy"] = json.loads(accuracy)
     if (compression := m.text_of(module, m.COMPRESSION)) is not None:
         options["weights"] = json.loads(compression)
+    if (least := m.text_of(module, m.LEAST_WORK)) is not None:
+        options["least_work"] = json.loads(least)
     weights = weights_of(program, store_of(module))
     return build_executable(program, weights, options, target.cluster.instruction_memory_bytes, code)
 
@@ -354,4 +356,8 @@ def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
         strict=True,
     )
     keys = ("mode", "stopped_by", "tiles", "kept_bytes", "owners")
-    return [dict(zip(keys, facts, strict=True)) for facts in columns]
+    found = [dict(zip(keys, facts, strict=True)) for facts in columns]
+    for fact, cycles in zip(found, m.numbers_of(module, m.UNIT_PREDICTED), strict=False):
+        if cycles != m.UNPREDICTED:
+            fact["predicted_cycles"] = cycles
+    return found

@@ -26,6 +26,7 @@ from typing import Any
 
 import addresses
 import agreement_table
+import bounds
 import defaults
 import fusion
 import measure
@@ -37,6 +38,7 @@ import frustum
 from frustum.backend.targets import load
 from frustum.dialects.weights.codec import compress
 from frustum.passes.tile.orders import ORDERS
+from frustum.passes.zoo import ZOO
 from frustum.runtime.kernels import BFLOAT16
 from frustum.runtime.model.build import build
 from frustum.runtime.model.options import Request
@@ -226,6 +228,7 @@ SECTIONS: dict[str, Section] = {
     "whole-runs": Section(whole_runs, heavy=True),
     "agreement": Section(agreement, heavy=True),
     "line-buffer": Section(line_buffer, heavy=True),
+    "bounds": Section(lambda: bounds.rows(tuple(ZOO), tuple(bounds.CASES)), heavy=True),
     "addresses": Section(lambda: addresses.rows(addresses.NETWORKS, addresses.TARGETS, "f16"), heavy=True),
     "defaults": Section(lambda: defaults.rows(DEFAULTS, ("default", "edge"), "f16", 1), heavy=True),
     **{name: _of_fusion(name) for name in fusion.SECTIONS},

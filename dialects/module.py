@@ -6,6 +6,7 @@
 | `weights` | module | string: name of the store | importer, passes that change weights | whoever needs their bytes |
 | `model`, `dtype` | module | string | importer; `convert-type`, `quantise` | report, program |
 | `policy` | module | string | `frustum-fuse-layers` | report, stages run again |
+| `least_work` | module | string of JSON | `frustum-fuse-layers` | bound of the report |
 | `tiled` | module | unit | `frustum-tile-partition` | which stop a module is at |
 | `accuracy`, `compression` | module | string of JSON | calibration; weight passes | report |
 | `chain_inputs`, `chain_outputs` | module | strings | `frustum-graph-split-outputs` | the driver of pieces |
@@ -19,6 +20,7 @@
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |
 | `map` | layer of a unit | sub-map | planners of pieces | lowering of units |
 | `in_core` | layer of a unit | unit | `frustum-tile-choose-runs` | lowering of units |
+| `predicted_cycles` | unit | integer | planner | lowering of units |
 | `layout` | unit | string | `frustum-graph-choose-layout` | lowering of units |
 | `macs`, `own_elements` | tile computation | integer | lowering of units | lowering of tiles |
 | `layers`, `layer_kinds`, `layer_units` | program's module | one entry per layer | lowering of tiles | report |
@@ -39,6 +41,7 @@ WEIGHTS = "frustum.weights"
 MODEL = "frustum.model"
 DTYPE = "frustum.dtype"
 POLICY = "frustum.policy"
+LEAST_WORK = "frustum.least_work"
 TILED = "frustum.tiled"
 ACCURACY = "frustum.accuracy"
 COMPRESSION = "frustum.compression"
@@ -55,6 +58,8 @@ MAPS = "frustum.maps"
 MAP = "frustum.map"
 IN_CORE = "frustum.in_core"
 LAYOUT = "frustum.layout"
+PREDICTED_CYCLES = "frustum.predicted_cycles"
+"""What the planner's model says that a unit adds to the run."""
 MACS = "frustum.macs"
 OWN_ELEMENTS = "frustum.own_elements"
 LAYERS = "frustum.layers"
@@ -67,6 +72,9 @@ UNIT_STOPPED_BY = "frustum.unit_stopped_by"
 UNIT_TILES = "frustum.unit_tiles"
 UNIT_KEPT_BYTES = "frustum.unit_kept_bytes"
 UNIT_OWNERS = "frustum.unit_owners"
+UNIT_PREDICTED = "frustum.unit_predicted_cycles"
+UNPREDICTED = -1
+"""In the place of a prediction that nobody made."""
 PEAK = "frustum.peak"
 
 
@@ -89,6 +97,12 @@ def text_of(op: Operation, name: str) -> str | None:
 def texts_of(op: Operation, name: str) -> tuple[str, ...]:
     """The list of texts; empty where there is none."""
     return tuple(each.data for each in _list(op, name) if isinstance(each, StringAttr))
+
+
+def number_of(op: Operation, name: str, absent: int) -> int:
+    """The integer that stands on an operation."""
+    noted = op.attributes.get(name)
+    return noted.value.data if isinstance(noted, IntegerAttr) else absent
 
 
 def numbers_of(op: Operation, name: str) -> tuple[int, ...]:

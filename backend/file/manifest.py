@@ -175,6 +175,25 @@ def _check_layers(manifest: Mapping[str, Any]) -> None:
         for fact in _list(options, key, dict) if key in options else ():
             for name, kind in kinds.items():
                 _get(fact, name, kind)
+    if "least_work" in options:
+        _check_least_work(_get(options, "least_work", dict))
+
+
+def _check_least_work(facts: Mapping[str, Any]) -> None:
+    """What `passes/analysis/least_work.py` writes: layers that read earlier ones."""
+    inputs = len(_list(facts, "inputs", str))
+    layers = _list(facts, "layers", dict)
+    for number, layer in enumerate(layers):
+        _get(layer, "name", str)
+        _get(layer, "mix", str)
+        _list(layer, "weights" if "weights" in layer else "reads", str if "weights" in layer else int)
+        reads = _list(layer, "reads", int)
+        _check(all(-inputs <= read < number for read in reads), f"least_work of '{layer['name']}'", reads)
+        figures = [layer.get(name, 0) for name in ("macs", "operands", "matrix", "vector")]
+        _check(all(_is_size(each, LONGEST) for each in figures), f"least_work of '{layer['name']}'", figures)
+    for output in _list(facts, "outputs", list):
+        is_pair = len(output) == 2 and isinstance(output[0], str) and isinstance(output[1], int)
+        _check(is_pair and -inputs <= output[1] < len(layers), "least_work", output)
 
 
 _FACTS: dict[str, dict[str, type]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,10 +13,11 @@ from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
 from frustum.dialects.diagnostic import did_you_mean
-from frustum.dialects.module import MAPS, POLICY
+from frustum.dialects.module import LEAST_WORK, MAPS, POLICY
 from frustum.dialects.target import Options
 from frustum.passes.analysis.foreign import gather
 from frustum.passes.analysis.layer import can_join
+from frustum.passes.analysis.least_work import least_work
 from frustum.passes.analysis.module import kind_name, node_name, target_of
 from frustum.passes.fuse.grow import Grown, LayerGraph, grow_units
 from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy
@@ -33,7 +35,7 @@ class FuseLayers(ModulePass):
     says why it ends, and `frustum.maps` where its unit map has several images.  With `optimal` the units of several
     layers have their partition and maps already; of units that rules made those for which a cheaper way is known than
     `frustum-tile-partition` finds, which may be several units (runs) with maps between them in SRAM.
-    The module says by which policy in `frustum.policy`.
+    The module says by which policy in `frustum.policy`, and what the network asks at least in `frustum.least_work`.
 
     `policy` is `optimal`, a preset or `none`; or `rules` list a start rule and rules (`"S1,1,4,8-12"`); `thresholds`
     are other than the defaults (`"11=75,19=6"`); or `cuts` names the layers behind which units end, in the order of
@@ -73,6 +75,8 @@ class FuseLayers(ModulePass):
         networks = g.networks_of(op)
         if networks:
             op.attributes[POLICY] = StringAttr(words[0])
+        if len(networks) == 1:
+            op.attributes[LEAST_WORK] = StringAttr(json.dumps(least_work(networks[0], target), separators=(",", ":")))
         for network in networks:
             if words[0] == OPTIMAL:
                 fuse_optimal(network, target, self.options)

@@ -14,7 +14,7 @@ from frustum.dialects import tile as t
 from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.graph import WeightOp, is_integer
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box
-from frustum.dialects.module import IN_CORE, LAYOUT, MACS, OWN_ELEMENTS
+from frustum.dialects.module import IN_CORE, LAYOUT, MACS, OWN_ELEMENTS, PREDICTED_CYCLES
 from frustum.dialects.target import Target
 from frustum.dialects.unit import Owners, UnitOp
 from frustum.passes.analysis.layer import SAME4
@@ -70,6 +70,8 @@ def lower_cut(unit: UnitOp, cut: Cut, results: Results, target: Target) -> t.Uni
     """The loops over the tiles of a unit's layers, cut so."""
     counts, partition = cut.projection.counts, cut.partition
     lowered = empty(unit, counts, partition.clusters, partition.depth, loops_of(cut), results.types)
+    if PREDICTED_CYCLES in unit.attributes:
+        lowered.attributes[PREDICTED_CYCLES] = unit.attributes[PREDICTED_CYCLES]
     if LAYOUT in unit.attributes:  # before the stores, which ask how the results lie
         lowered.attributes[LAYOUT] = unit.attributes[LAYOUT]
     if partition.borders == "exchange":

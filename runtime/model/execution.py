@@ -40,11 +40,10 @@ from frustum.runtime.report.report import (
     Report,
     Seconds,
     SplitRun,
-    SubgraphRun,
-    UnitInfo,
     make_report,
     weights_held,
 )  # fmt: skip
+from frustum.runtime.report.units import SubgraphRun, UnitInfo
 from frustum.runtime.time.timeline import Timeline
 
 HOST = -1
@@ -189,6 +188,7 @@ def _subgraphs(chain: Chain, ran: RanChain, times: ChainSchedule) -> list[Subgra
             chain.passed(piece),
             start,
             tuple(name for name in chain.outputs if name in piece.outputs),
+            piece.executable.manifest["options"].get("least_work"),
         )
         for piece, (start, _) in zip(chain.pieces, times.pieces, strict=True)
         if isinstance(piece, DevicePiece)
@@ -272,7 +272,7 @@ def units_of(manifest: Mapping[str, Any], prefix: str = "") -> list[UnitInfo]:
     return [
         UnitInfo(
             prefix + name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"],
-            fact["kept_bytes"], fact["owners"],
+            fact["kept_bytes"], fact["owners"], fact.get("predicted_cycles"),
         )
         for number, (name, fact) in enumerate(facts)
     ]

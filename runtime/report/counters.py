@@ -21,6 +21,7 @@ from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.runtime.device.expand import DRAM, OPERANDS, SIDES, Expanded, Rows
 from frustum.runtime.device.form import Ints
 from frustum.runtime.device.tables import count_tables
+from frustum.runtime.report.core_runs import read_in_core
 from frustum.runtime.report.exchange import UnitExchange, exchanges
 from frustum.runtime.report.flows import Flows, Reads, flows, raw_bytes, reads, size_bytes
 from frustum.runtime.time.work import Workload, fetched_bytes, start_bytes, work
@@ -61,6 +62,8 @@ class Counters:
     """What is read of inputs and weights, however often."""
     flows: Flows = field(default_factory=dict)
     """What each engine reads and writes, by memory."""
+    read_in_core: frozenset[tuple[int, int]] = frozenset()
+    """Unit and layer of those that read a map in NRAM where another layer of the unit made it."""
     units: tuple[UnitExchange, ...] = ()
     """What each unit of the program computes again, and what its tiles hand to each other."""
 
@@ -105,6 +108,7 @@ def count(
         address_cache=count_tables(expanded),
         read=reads(expanded),
         flows=flows(expanded, tables, fetched),
+        read_in_core=frozenset(read_in_core(expanded)),
         units=exchanges(expanded, tables, layer_macs, target.cluster.sram.capacity_bytes),
     )
 

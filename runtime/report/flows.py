@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
@@ -43,7 +43,7 @@ class ByteFlow:
     written_bytes: int = 0
 
     def __add__(self, other: ByteFlow) -> ByteFlow:
-        return ByteFlow(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return ByteFlow(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
 Flows: TypeAlias = Mapping[Way, ByteFlow]
@@ -78,7 +78,7 @@ def listed(found: Flows) -> list[dict[str, Any]]:
     return [
         {"engine": engine, "from": source or None, "to": target or None, **vars(flow)}
         for (engine, source, target), flow in sorted(found.items())
-        if any(astuple(flow))
+        if any(vars(flow).values())
     ]
 
 

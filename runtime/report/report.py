@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from frustum.dialects.isa.program import MEMORIES, External, Program, instructions
+from frustum.dialects.isa.program import MEMORIES, External, instructions
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj
+from frustum.runtime.report import bound as bound_of
 from frustum.runtime.report import counters
 from frustum.runtime.report.flows import added, listed, together
-from frustum.runtime.time.timeline import Timeline
+from frustum.runtime.report.units import SubgraphRun, UnitInfo, nram_operand_share, unit_figures, weight_bytes
 
 SCHEMA = 1
 ON_CHIP = MEMORIES[1:]
@@ -46,21 +47,6 @@ class LayerInfo:
 
 
 @dataclass(frozen=True)
-class UnitInfo:
-    """What the manifest says of a unit: its layers, its mode, what ended its growth, its number of tiles, and the
-    bytes of each cluster's SRAM that hold rows and columns of its maps for later tiles, beyond a tile's own; who makes
-    tiles alone, `clusters` or `cores`."""
-
-    name: str
-    layers: tuple[str, ...]
-    mode: str
-    stopped_by: str | None
-    tiles: int
-    kept_bytes: int = 0
-    owners: str = "clusters"
-
-
-@dataclass(frozen=True)
 class Check:
     """How far the outputs are from the reference's, relative to its largest magnitude: the worst, and each by name."""
 
@@ -72,24 +58,6 @@ class Check:
     nan_in_both: int = 0
     """Of the `numbers` of all outputs; they agree, but say nothing."""
     numbers: int = 0
-
-
-@dataclass(frozen=True)
-class SubgraphRun:
-    """One run of one executable; `timeline` is absent in mode functional."""
-
-    name: str
-    program: Program
-    counters: counters.Counters
-    timeline: Timeline | None = None
-    executable_bytes: int = 0
-    chip: int = 0
-    passed: frozenset[str] = frozenset()
-    """Inputs and outputs that are not the network's: another sub-graph, or the host in the run, gives or takes them."""
-    start_cycle: int = 0
-    """When it starts, counted from the start of the first."""
-    handed: tuple[str, ...] = ()
-    """Outputs of the network that are there when it ends."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +166,8 @@ def make_report(
         },
         "engines": _engines(runs, splitting.total_cycles),
         "flows": listed(added(run.counters.flows for run in runs)),
+        "sram": _sram(runs),
+        "nram_operand_share": nram_operand_share(runs),
         "peak_bytes": {name: max((peak[name] for peak in peaks), default=0) for name in ON_CHIP},
         "energy_pj": _energy(runs, target, sum(passing)),
         "line_buffer": {name: _total(runs, counter) for name, counter in LINE_BUFFER.items()},
@@ -205,7 +175,7 @@ def make_report(
             name: sum(run.counters.address_cache[name] for run in runs) for name in ("tables", "loads", "evictions")
         },
         "layers": _layers(runs, layers),
-        "units": _units(runs, units),
+        "units": unit_figures(runs, units, target),
         "subgraphs": [_subgraph(run) for run in runs],
         "unsplit_peak_bytes": None if uncut is None else {name: uncut[name] for name in ON_CHIP},
         "moved_between_chips_bytes": splitting.moved_bytes,
@@ -234,15 +204,13 @@ def _subgraph(run: SubgraphRun) -> dict[str, Any]:
     }
 
 
-def _units(runs: Sequence[SubgraphRun], infos: Sequence[UnitInfo]) -> list[dict[str, Any]]:
-    """What the manifests say of each unit, with what the run that has it has counted; of several runs, units are named
-    with the run's name before their own."""
-    counted = {
-        f"{run.name}.{name}" if len(runs) > 1 else name: figures.figures
-        for run in runs
-        for name, figures in zip(run.program.units, run.counters.units, strict=False)
+def _sram(runs: Sequence[SubgraphRun]) -> dict[str, int]:
+    """Bytes at the ports of all SRAMs."""
+    flows = added(run.counters.flows for run in runs)
+    return {
+        "read_bytes": sum(flow.read_bytes for (_, source, _), flow in flows.items() if source == "sram"),
+        "write_bytes": sum(flow.written_bytes for (_, _, target), flow in flows.items() if target == "sram"),
     }
-    return [asdict(unit) | {"layers": list(unit.layers)} | counted.get(unit.name, {}) for unit in infos]
 
 
 def _one_after_the_other(runs: Sequence[SubgraphRun]) -> SplitRun:
@@ -296,9 +264,26 @@ def _cycles(
         "total": total,
         "roofline": roofline,
         "ratio": total / roofline if roofline else None,
+        **_bound(runs, target, compulsory, roofline),
         "address": _total(runs, "address_cycles"),
         "address_without_tables": _total(runs, "address_cycles_without_tables"),
     }
+
+
+def _bound(
+    runs: Sequence[SubgraphRun], target: Target, compulsory: int, roofline: float
+) -> dict[str, Any]:
+    """The bound, the term that binds, and all terms; null where a piece does not tell what its network asks."""
+    facts = [run.least_work for run in runs if run.least_work is not None]
+    if len(facts) < len(runs):
+        return {"bound": None, "bound_by": None, "bound_terms": None}
+    made = Counter[str]()
+    for run in runs:
+        for name, macs in zip(run.program.layers, run.counters.layer_macs.tolist(), strict=False):
+            made[name] += macs
+    layers = bound_of.layers_of(facts, {name: macs for name, macs in made.items() if macs})
+    found = bound_of.bound(target, compulsory, layers, weight_bytes(runs), roofline)
+    return {"bound": found.cycles, "bound_by": found.by, "bound_terms": found.terms}
 
 
 def _engines(runs: Sequence[SubgraphRun], total_cycles: int) -> dict[str, dict[str, int]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -100,7 +101,27 @@ def _cycles(data: Mapping[str, Any]) -> list[str]:
     ]
     if cycles["ratio"] is not None:
         lines.append(f"{_INDENT}{cycles['ratio']:.3f} times the roofline of {cycles['roofline']:,.0f} cycles")
+    if cycles["bound"]:
+        bound, by = cycles["bound"], cycles["bound_by"]
+        lines.append(f"{_INDENT}{total / bound:.3f} times the bound of {bound:,} cycles ({by})")
+    costliest = _costliest(data["units"])
+    if costliest:
+        lines.append(f"{_INDENT}most of it, as the critical path shows:")
+        lines += table([(*words, share(cycles, total)) for words, cycles in costliest])
+    if data["nram_operand_share"] is not None:
+        part = f"{100 * data['nram_operand_share']:.0f} %"
+        lines.append(f"{_INDENT}{part} of the layers that follow another in their unit read its map in NRAM")
     return lines
+
+
+def _costliest(units: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str], int]]:
+    """The three kinds of engines and causes on which most of the critical path lies."""
+    totals: Counter[tuple[str, str]] = Counter()
+    for unit in units:
+        for each in unit["waits"] or ():
+            kind = each["engine"].rsplit(".", 1)[-1]
+            totals[kind, "at work" if each["for"] == "work" else f"{each['for']}: {each['on']}"] += each["cycles"]
+    return totals.most_common(3)
 
 
 def _host(host: Mapping[str, Any]) -> list[str]:

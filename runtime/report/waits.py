@@ -7,8 +7,8 @@ Every cycle is in exactly one `Wait`.  The fetch of the code at the start belong
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from frustum.dialects.isa.program import MEMORIES, Copy, Instruction
 from frustum.runtime.device.expand import DRAM, NRAM
@@ -69,6 +69,45 @@ def merged(found: Iterable[Wait], *fields: str) -> dict[tuple[str | int, ...], i
     for each in found:
         totals[tuple(getattr(each, name) for name in fields)] += each.cycles
     return dict(totals.most_common())
+
+
+class PieceTime(NamedTuple):
+    """A piece of a chain: its name, its timeline, when it starts."""
+
+    name: str
+    timeline: Timeline
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.timeline.total_cycles
+
+
+def waits_of_units(pieces: Sequence[PieceTime]) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """By piece and unit what its cycles of the run went to, the costliest first.
+
+    Only pieces on the way back from the end of the last one to cycle 0 have any; what passes between two of them (a
+    `move` from chip to chip, or over the host link) belongs to the unit that waits for it.
+    """
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    piece = max(pieces, key=lambda each: each.stop, default=None)
+    while piece is not None:
+        those = waits(piece.timeline)
+        for each in those:
+            found.setdefault((piece.name, each.unit), []).append(
+                {"engine": each.engine, "for": each.for_, "on": each.on, "why": each.why, "cycles": each.cycles}
+            )
+        start = piece.start
+        earlier = [each for each in pieces if each.stop <= start and each is not piece and each.timeline.total_cycles]
+        before = max(earlier, key=lambda each: each.stop, default=None)
+        gap = start - (before.stop if before else 0)
+        if gap and those:
+            unit = min(each.unit for each in those)
+            on = before.name if before else "host"
+            moved = {"engine": "link", "for": "move", "on": on, "why": "result", "cycles": gap}
+            found[piece.name, unit].append(moved)
+        piece = before
+    return found
 
 
 def _first(timeline: Timeline, static: list[int]) -> tuple[int, int]:

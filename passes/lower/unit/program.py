@@ -196,6 +196,7 @@ class Names:
     tiles: list[int] = field(default_factory=list)
     kept_bytes: list[int] = field(default_factory=list)
     owners: list[str] = field(default_factory=list)
+    predicted: list[int] = field(default_factory=list)
     unit_of: list[int] = field(default_factory=list)
 
     def layer(self, op: Operation, kind: str, macs: int, own_elements: int = 0) -> int:
@@ -214,6 +215,7 @@ class Names:
         self.tiles.append(tiles)
         self.kept_bytes.append(0)
         self.owners.append(unit.owners.data if unit.owners else "clusters")
+        self.predicted.append(m.number_of(unit, m.PREDICTED_CYCLES, m.UNPREDICTED))
         return len(self.units) - 1
 
     def attributes(self) -> dict[str, ArrayAttr[Any]]:
@@ -228,6 +230,7 @@ class Names:
             m.UNIT_TILES: m.numbers(self.tiles),
             m.UNIT_KEPT_BYTES: m.numbers(self.kept_bytes),
             m.UNIT_OWNERS: m.texts(self.owners),
+            **({m.UNIT_PREDICTED: m.numbers(self.predicted)} if max(self.predicted, default=-1) >= 0 else {}),
             **({m.OWN_ELEMENTS: m.numbers(self.own_elements)} if any(self.own_elements) else {}),
         }
 

@@ -19,11 +19,10 @@ from frustum.runtime.report.report import (
     Report,
     Seconds,
     SplitRun,
-    SubgraphRun,
-    UnitInfo,
     make_report,
 )
 from frustum.runtime.report.terminal import bytes_text, energy_text, seconds_text
+from frustum.runtime.report.units import SubgraphRun, UnitInfo
 from frustum.runtime.time.timeline import simulate
 
 FILE = Path(__file__).parents[3] / "backend" / "targets" / "default.yaml"
@@ -83,7 +82,7 @@ def test_the_report_has_every_key_of_schema_1():
     fetch, load, store = 7 + 200, 40 + 200, 40 + 200
     assert data["cycles"] == {
         "total": fetch + load + store, "roofline": 8000 / 102, "ratio": (fetch + load + store) / (8000 / 102),
-        "address": 0, "address_without_tables": 0,
+        "bound": None, "bound_by": None, "bound_terms": None, "address": 0, "address_without_tables": 0,
     }  # fmt: skip
     assert data["macs"] == {"useful": 0, "recomputed": 0, "executed": 0}
     assert data["engines"]["cluster0.gdma"] == {"busy": 80, "stalled": 207 + 200, "idle": 200, "bytes": 8000}
@@ -101,7 +100,12 @@ def test_the_report_has_every_key_of_schema_1():
             "name": "u0", "layers": ["a"], "mode": "single", "stopped_by": None, "tiles": 4, "kept_bytes": 0,
             "owners": "clusters",
             "recomputed_macs": 0, "recomputed_bytes": 0, "exchanged_bytes": {"core": 0, "cluster": 0, "chip": 0},
+            "bound_cycles": None, "waits": data["units"][0]["waits"],
         }
+    ]
+    assert [(each["engine"], each["for"], each["on"], each["cycles"]) for each in data["units"][0]["waits"]] == [
+        ("cluster0.gdma", "latency", "dram", 200), ("cluster0.fetch", "latency", "dram", 200),
+        ("cluster0.gdma", "work", "a", 40), ("cluster0.fetch", "work", "code", 7),
     ]  # fmt: skip
     assert data["subgraphs"] == [
         {

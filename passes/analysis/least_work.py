@@ -1,0 +1,122 @@
+# Tests: test/runtime/report/test_bound.py
+"""What a network asks of the machine at least, layer by layer, whatever becomes of it: for the bound on cycles.
+
+The facts are JSON, and stay with the program to its report (`runtime/report/bound.py`), which adds up.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from xdsl.ir import Operation, SSAValue
+
+from frustum.dialects import graph as g
+from frustum.dialects.extents import ceil_div
+from frustum.dialects.target import MatrixUnit, Target
+from frustum.dialects.target.durations import vector_passes
+from frustum.dialects.tile import ConvLayer
+from frustum.passes.analysis.layer import is_work, layer_of
+from frustum.passes.analysis.layer.nest import Layer
+from frustum.passes.analysis.module import element_bytes, layer_name
+from frustum.passes.errors import Unsupported
+
+COMPUTING = g.ConvOp, g.MatmulOp, g.PoolOp, g.LrnOp, g.SoftmaxOp, g.ReduceOp
+"""Products, and what only the vector unit can do.  Its other work may go along with the way out of a product."""
+SAME, BESIDE, PART = "same", "beside", "part"
+ALL, GROUPS = "all", "groups"
+"""How the channels of a result come from those of the operands: each from the same one of all operands; those of the
+operands one beside the other; some of them; each from all; each from those of its group."""
+MIXES: dict[type[Operation], str] = {
+    g.ConcatOp: BESIDE, g.SliceOp: PART, g.PickOp: PART, g.TransposeOp: PART, g.TurnOp: PART, g.PadOp: SAME,
+}  # fmt: skip
+
+Facts = dict[str, Any]
+
+
+def least_work(network: g.NetworkOp, target: Target) -> Facts:
+    """`inputs`: names; `layers`: in order, each with its `name`, what it `reads` (numbers of layers, or -1 - number of
+    an input), the `weights` that it multiplies or adds, `mix` of channels; of a product how many of what it reads are
+    its `operands` (those come first) and its `macs`; the least cycles of all `matrix` or `vector` units together (both:
+    either does it alone).  `outputs`: pairs of a name and what gives it."""
+    block = network.body.block
+    number: dict[SSAValue, int] = {value: -1 - k for k, value in enumerate(block.args)}
+    layers: list[Facts] = []
+    for op in block.ops:
+        if not isinstance(op, g.WeightOp) and op.results:
+            for result in op.results:
+                number[result] = len(layers)
+            layers.append(_facts(op, number, target))
+    outputs = zip(network.outputs, network.terminator.values, strict=True)
+    return {
+        "inputs": list(network.inputs),
+        "layers": layers,
+        "outputs": [[name, number[value]] for name, value in outputs if value in number],
+    }
+
+
+def _facts(op: Operation, number: dict[SSAValue, int], target: Target) -> Facts:
+    owners = [operand.owner for operand in op.operands]
+    weights = [owner.key.data for owner in owners if isinstance(owner, g.WeightOp)]
+    reads = list(dict.fromkeys(number[operand] for operand in op.operands if operand in number))
+    facts: Facts = {"name": layer_name(op), "reads": reads, "mix": MIXES.get(type(op), SAME)}
+    try:
+        layer = layer_of(op) if is_work(op) and isinstance(op, COMPUTING) else None
+    except Unsupported:
+        layer = None
+    if layer is None:
+        return facts | ({"weights": weights} if weights else {})
+    if not isinstance(layer.kind, ConvLayer):
+        return facts | {"vector": _rounded(_vector(op, layer, target))}
+    facts |= {"weights": weights, "macs": layer.macs, "mix": ALL if layer.kind.groups == 1 else GROUPS}
+    facts["operands"] = len({number[operand] for operand in op.operands[:2] if operand in number})
+    facts["matrix"] = _rounded(_matrix(layer, layer.kind, target.core.matrix))
+    if layer.kind.groups > 1 and layer.kind.channels == 1:
+        element = element_bytes(op.operands[0])
+        vector = target.core.vector
+        passes = prod(layer.kind.kernel) * vector.cycles_per_element.of(element)
+        facts["vector"] = _rounded(Fraction(prod(layer.out_dims) * passes, vector.lanes))
+    return facts
+
+
+def _rounded(cycles: Fraction) -> int:
+    """Down: it is a bound."""
+    return int(cycles)
+
+
+def _vector(op: Operation, layer: Layer, target: Target) -> Fraction:
+    vector = target.core.vector
+    ((name, window), *_) = layer.kind.vector_steps()
+    elements = prod(layer.work_dims)
+    cycles = vector.cycles_per_element.of(element_bytes(op.operands[0]))
+    return Fraction(elements * vector_passes(vector, name, window) * cycles, vector.lanes)
+
+
+def _matrix(layer: Layer, conv: ConvLayer, unit: MatrixUnit) -> Fraction:
+    """The greater of steps and line-buffer writes, each the fewest of any way to cut the layer.
+
+    Pieces of w windows x c channels take ceil(w / P) x ceil(c / Q) passes.  Whatever they are, each window is in pieces
+    of ceil(channels / Q) slices or more, and each channel in ceil(windows / P) fills or more.
+    """
+    images, outputs, height, width = layer.out_dims
+    windows, channels = images * height * width, outputs // conv.groups
+    lines, slices = ceil_div(windows, unit.lines), ceil_div(channels, unit.channels)
+    passes = max(ceil_div(channels * lines, unit.channels), ceil_div(windows * slices, unit.lines)) * conv.groups
+    element = layer.maps[0].element_bytes
+    steps = Fraction(passes * conv.channel_weights * unit.cycles_per_step.of(element))
+    return max(steps, _writes(conv, unit, windows * slices * conv.groups, element))
+
+
+def _writes(conv: ConvLayer, unit: MatrixUnit, windows: int, element: int) -> Fraction:
+    """Fewest writes of any mode for so many windows; a kernel of one column may read a map without its stride."""
+    block = unit.line_buffer.block_bytes // element
+    taps, stride, dilation = conv.kernel[1], conv.strides[1], conv.dilations[1]
+    if taps == 1:
+        stride = 1
+    most = (block - 1) // dilation + 1
+    pieces = [most] * (taps // most) + [taps % most] * (taps % most > 0)
+    fills = ((block - (n - 1) * dilation - 1) // stride + 1 for n in pieces)
+    by_rows = sum((Fraction(1, fill) for fill in fills), Fraction(0)) * conv.channels
+    by_channels = Fraction(min(stride, taps) * conv.channels, block)
+    return windows * conv.kernel[0] * min(by_rows, by_channels)

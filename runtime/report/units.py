@@ -1,0 +1,152 @@
+# Tests: test/runtime/report/test_bound.py
+"""Runs of sub-graphs, and what the report says of their units: counted, waited for, bounded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from frustum.dialects.isa.program import Program, instructions
+from frustum.dialects.target import Target
+from frustum.dialects.weights.codec import CODECS
+from frustum.runtime.report import bound as bound_of
+from frustum.runtime.report import counters
+from frustum.runtime.report.waits import PieceTime, waits_of_units
+from frustum.runtime.time.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class UnitInfo:
+    """What the manifest says of a unit: its layers, its mode, what ended its growth, its number of tiles, and the
+    bytes of each cluster's SRAM that hold rows and columns of its maps for later tiles, beyond a tile's own; who makes
+    tiles alone, `clusters` or `cores`."""
+
+    name: str
+    layers: tuple[str, ...]
+    mode: str
+    stopped_by: str | None
+    tiles: int
+    kept_bytes: int = 0
+    owners: str = "clusters"
+    predicted_cycles: int | None = None
+    """What the planner's model says that it adds to the run; None where it does not say."""
+
+
+@dataclass(frozen=True)
+class SubgraphRun:
+    """One run of one executable; `timeline` is absent in mode functional."""
+
+    name: str
+    program: Program
+    counters: counters.Counters
+    timeline: Timeline | None = None
+    executable_bytes: int = 0
+    chip: int = 0
+    passed: frozenset[str] = frozenset()
+    """Inputs and outputs that are not the network's: another sub-graph, or the host in the run, gives or takes them."""
+    start_cycle: int = 0
+    """When it starts, counted from the start of the first."""
+    handed: tuple[str, ...] = ()
+    """Outputs of the network that are there when it ends."""
+    least_work: Mapping[str, Any] | None = None
+    """What its network asks at least, as `passes/analysis/least_work.py` says; None where nobody knows."""
+
+
+def unit_figures(runs: Sequence[SubgraphRun], infos: Sequence[UnitInfo], target: Target) -> list[dict[str, Any]]:
+    """What the manifests say of each unit, with what the run that has it has counted; of several runs, units are named
+    with the run's name before their own."""
+    counted = {
+        f"{run.name}.{name}" if len(runs) > 1 else name: figures.figures
+        for run in runs
+        for name, figures in zip(run.program.units, run.counters.units, strict=False)
+    }
+    places = {
+        f"{run.name}.{name}" if len(runs) > 1 else name: (run.name, number)
+        for run in runs
+        for number, name in enumerate(run.program.units)
+    }
+    timed = [PieceTime(run.name, run.timeline, run.start_cycle) for run in runs if run.timeline is not None]
+    spent = waits_of_units(timed) if len(timed) == len(runs) else None
+    bounds = _unit_bounds(runs, target)
+    found = []
+    for unit in infos:
+        figures = asdict(unit) | {"layers": list(unit.layers)} | counted.get(unit.name, {})
+        if unit.predicted_cycles is None:
+            del figures["predicted_cycles"]
+        waits = None if spent is None else spent.get(places.get(unit.name, ("", -1)), [])
+        found.append(figures | {"bound_cycles": bounds.get(unit.name), "waits": waits})
+    return found
+
+
+def _unit_bounds(runs: Sequence[SubgraphRun], target: Target) -> dict[str, int]:
+    """Of each unit the least cycles that its own products and weights allow, by the name that the report has for it."""
+    found: dict[str, int] = {}
+    for run in runs:
+        if run.least_work is None:
+            continue
+        layers = dict(zip((each["name"] for each in run.least_work["layers"]), bound_of.layers_of([run.least_work], {}),
+                          strict=False))  # fmt: skip
+        shares, weights = _shares(run), weight_bytes([run])
+        for number, name in enumerate(run.program.units):
+            own = ((layer, share) for (unit, layer), share in shares.items() if unit == number)
+            parts = [(layers[each], share) for each, share in own if each in layers]
+            cycles = bound_of.unit_bound(target, parts, weights)
+            found[f"{run.name}.{name}" if len(runs) > 1 else name] = cycles
+    return found
+
+
+def _shares(run: SubgraphRun) -> dict[tuple[int, str], float]:
+    """Of each unit and layer the share of the layer's products that the unit makes; 1 of one that has none."""
+    units = {each.layer: each.unit for each in instructions(run.program.body)}
+    names, made = run.program.layers, run.counters.layer_macs.tolist()
+    whole, own = Counter[str](), Counter[tuple[int, str]]()
+    for number, name in enumerate(names):
+        whole[name] += made[number]
+        own[units.get(number, -1), name] += made[number]
+    return {key: macs / whole[key[1]] if whole[key[1]] else 1.0 for key, macs in own.items()}
+
+
+def weight_bytes(runs: Sequence[SubgraphRun]) -> dict[str, int]:
+    """Bytes of every weight as it crosses the port, by the name that the network has for it."""
+    suffixes = tuple(f":{codec}" for codec in CODECS)
+    found: dict[str, int] = {}
+    for run in runs:
+        for each in run.program.externals_of("weight"):
+            stem = next((each.name.removesuffix(end) for end in suffixes if each.name.endswith(end)), each.name)
+            found[stem] = each.bytes
+    return found
+
+
+def nram_operand_share(runs: Sequence[SubgraphRun]) -> float | None:
+    """Layers that read a map in NRAM where another of their unit made it / layers that read a map which another of
+    their unit makes; None where none does."""
+    followers = reading = 0
+    for run in runs:
+        if run.least_work is None:
+            return None
+        behind = _followers(run)
+        followers += len(behind)
+        names = run.program.layers
+        reading += len({(unit, names[layer]) for unit, layer in run.counters.read_in_core} & behind)
+    return reading / followers if followers else None
+
+
+def _followers(run: SubgraphRun) -> set[tuple[int, str]]:
+    """Unit and name of the layers that read what another layer of their unit makes, or moves on its way."""
+    assert run.least_work is not None
+    facts = run.least_work["layers"]
+    units: dict[str, set[int]] = {}
+    for unit, name in _shares(run):
+        units.setdefault(name, set()).add(unit)
+    makers: list[set[int]] = []
+    """Of each layer the layers of units whose results it reads, through what is in no unit."""
+    found = set[tuple[int, str]]()
+    for number, fact in enumerate(facts):
+        sources = {each for read in fact["reads"] if read >= 0 for each in makers[read]}
+        for unit in units.get(fact["name"], ()):
+            if any(unit in units[facts[each]["name"]] for each in sources if each != number):
+                found.add((unit, fact["name"]))
+        makers.append({number} if fact["name"] in units else sources)
+    return found
