@@ -18,6 +18,7 @@
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |
+| `cost_parts` | unit | integers | planners of units | `frustum-tile-partition` |
 | `map` | layer of a unit | sub-map | planners of pieces | lowering of units |
 | `in_core` | layer of a unit | unit | `frustum-tile-choose-runs` | lowering of units |
 | `predicted_cycles` | unit | integer | planner | lowering of units |
@@ -54,6 +55,8 @@ SCALE = "frustum.scale"
 INTEGERS = "frustum.integers"
 HELD_BYTES = "frustum.held_bytes"
 PLACE = "frustum.place"
+COST_PARTS = "frustum.cost_parts"
+"""What a planner says of a unit, as the fields of `passes/plan/cost.py`, `CostParts`."""
 MAPS = "frustum.maps"
 MAP = "frustum.map"
 IN_CORE = "frustum.in_core"

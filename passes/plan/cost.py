@@ -61,16 +61,30 @@ class Footprint:
 
 
 @dataclass(frozen=True)
+class CostParts:
+    """Cycles of the cores, as if all that they read were there; bytes that the DRAM port is busy with for weights, for
+    maps that are loaded and for maps that are stored; passes over the tiles; SRAM bytes of one cluster in use
+    meanwhile, and of these what weights take that stay for all passes; cycles of what clusters send each other."""
+
+    work_cycles: int
+    weight_bytes: int
+    loaded_bytes: int
+    stored_bytes: int
+    passes: int
+    used_bytes: int
+    early_bytes: int
+    send_cycles: int = 0
+
+
+@dataclass(frozen=True)
 class UnitCost:
     """SRAM of one cluster, bytes over the DRAM port, cycles with what of computing and transfers does not overlap."""
 
     sram: Footprint
     dram_bytes: int
     cycles: float
-    work_cycles: float = 0.0
-    """Of the cores, as if all that they read were there."""
-    map_bytes: int = 0
-    """Of the bytes over the port those of maps, which cannot be loaded before the units that make them."""
+    parts: CostParts | None = None
+    """None where only whole plans are compared."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +121,26 @@ class CutUnit:
         """What the unit costs; `plans` has None for what is no work (a concatenation)."""
         residency = residency_of(plans)
         sram, moved = self.footprint(residency, stream_bytes(plans)), self.traffic(residency)
-        work, maps = self.compute_cycles(plans), self.traffic() + self.short_runs()
+        parts = self.parts(plans)
         if self.unit.out.out_dims[0] == 1:  # bytes decide, and of equal ones the cycles of the cores
-            return UnitCost(sram, moved, self.one_image_cycles(plans, moved), work, maps)
+            return UnitCost(sram, moved, self.one_image_cycles(plans, moved), parts)
         cycles = self.in_turn_cycles(plans, moved) + self.waiting_cycles(plans)
-        return UnitCost(sram, moved, cycles, work, maps)
+        return UnitCost(sram, moved, cycles, parts)
+
+    def parts(self, plans: Sequence[LayerPlan | None]) -> CostParts:
+        """What of the cost is what."""
+        residency, maps = residency_of(plans), self.traffic()
+        sram = self.footprint(residency, stream_bytes(plans))
+        stored = sum(stored_bytes(self.unit.layers[j]) for j in self.unit.stored if j not in self.kept)
+        return CostParts(
+            math.ceil(self.compute_cycles(plans)),
+            self.traffic(residency) - maps,
+            maps - stored + (self.short_runs() if maps > stored else 0),
+            stored,
+            self.passes,
+            sram.total_bytes,
+            sram.weight_bytes,
+        )
 
     # ------------------------------------------------------------ SRAM
 

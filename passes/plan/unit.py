@@ -196,7 +196,7 @@ def fastest(cuts: Iterable[FittingCut], budget: Budget) -> UnitPlan | None:
         sram = cut.footprint(residency_of(plans), stream_bytes(plans), grain=1)
         cycles = cut.in_turn_cycles(plans, moved)
         if sram.total_bytes <= budget.sram_bytes and (best is None or cycles < best.cycles):
-            best = UnitPlan(cut.partition, maps_of(plans), UnitCost(sram, moved, cycles))
+            best = UnitPlan(cut.partition, maps_of(plans), UnitCost(sram, moved, cycles, cut.parts(plans)))
     return best
 
 

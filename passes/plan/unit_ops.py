@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import astuple
 
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, StringAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.graph import WeightOp
-from frustum.dialects.module import MAP
+from frustum.dialects.module import COST_PARTS, MAP, numbers
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp, YieldOp
 from frustum.passes.analysis.layer import is_move
@@ -26,6 +27,8 @@ def annotate(unit: UnitOp, layers: Sequence[Operation], plan: UnitPlan, *, is_sm
     """Write into a unit and its layers how they are cut."""
     unit.properties["partition"] = PartitionAttr(plan.partition)
     unit.properties["mode"] = StringAttr("small" if is_small else "large")
+    if plan.cost.parts is not None:
+        unit.attributes[COST_PARTS] = numbers(astuple(plan.cost.parts))
     for op, submap in zip(layers, plan.maps, strict=True):
         if submap is not None:
             op.attributes[MAP] = MapAttr(submap)

@@ -74,6 +74,8 @@ def lower_cut(unit: UnitOp, cut: Cut, results: Results, target: Target) -> t.Uni
         lowered.attributes[PREDICTED_CYCLES] = unit.attributes[PREDICTED_CYCLES]
     if LAYOUT in unit.attributes:  # before the stores, which ask how the results lie
         lowered.attributes[LAYOUT] = unit.attributes[LAYOUT]
+    if PREDICTED_CYCLES in unit.attributes:
+        lowered.attributes[PREDICTED_CYCLES] = unit.attributes[PREDICTED_CYCLES]
     if partition.borders == "exchange":
         lowered.properties["way"] = StringAttr(partition.way)
     if owners_of(unit, cut, target) == "cores":

@@ -11,6 +11,7 @@ import numpy as np
 
 from frustum.dialects.target import Target
 from frustum.passes.plan.cost import chunk_bytes
+from frustum.passes.plan.makespan import UnitWork, port_cycles, work_of_parts
 from frustum.passes.plan.model import MOST_KEPT
 from frustum.passes.plan.network.groups import Boundary, Group, GroupsBefore, by_channels
 from frustum.passes.plan.network.kept import (
@@ -56,6 +57,13 @@ class UnitChoice:
     @property
     def exact_bytes(self) -> int:
         return self.bytes if self.plan is None else self.plan.dram_bytes
+
+    def work(self, target: Target) -> UnitWork:
+        """What it takes of the cores and of the DRAM port."""
+        parts = None if self.plan is None else self.plan.cost.parts
+        if parts is None:
+            return UnitWork(0, 0, 0, port_cycles(self.bytes, target), 0)
+        return work_of_parts(parts, target)
 
     @property
     def exact_cycles(self) -> int:

@@ -17,6 +17,8 @@ from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_layer
 from frustum.passes.analysis.unit_layers import UnitLayers, layers_of, unit_layers
 from frustum.passes.plan import model
+from frustum.passes.plan.cost import UnitCost
+from frustum.passes.plan.makespan import times_of
 from frustum.passes.plan.network.candidates import HUGE, Candidates, Setting, UnitChoice
 from frustum.passes.plan.network.cuts import CutSearch, Solution
 from frustum.passes.plan.network.groups import Group
@@ -45,6 +47,7 @@ class NetworkPlan:
 
     order: LayerOrder
     units: tuple[UnitChoice, ...]
+    target: Target
 
     @cached_property
     def dram_bytes(self) -> int:
@@ -52,7 +55,10 @@ class NetworkPlan:
 
     @cached_property
     def cycles(self) -> int:
-        return sum(unit.exact_cycles for unit in self.units)
+        """Of all units behind each other, weights loaded ahead of them; what the search adds up instead is the cycles
+        of each alone."""
+        times = times_of([unit.work(self.target) for unit in self.units], self.target)
+        return round(times[-1].chain) if times else 0
 
     @property
     def between_bytes(self) -> int:
@@ -186,7 +192,7 @@ def plan_order(search: CutSearch, solution: Solution | None = None, *, relax: bo
             continue
         failed = [x for x, unit in zip(solution.choices, exact, strict=True) if unit is None]
         if not failed:
-            return NetworkPlan(solution.order, tuple(units))
+            return NetworkPlan(solution.order, tuple(units), search.setting.target)
         for x in failed:
             search.banned.setdefault((x.first, x.stop), set()).add((x.resident, x.kept))
         solution, after = None, min(len(search.cuts) - 1, failed[0].stop - 1)
@@ -216,6 +222,7 @@ def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
     kept = {m.map - choice.first for m in choice.kept}
     stays = [order.maps[m.map] for m in choice.kept]
     also = sum(m.bytes for m in stays if m.needs_dram)  # stays, and is stored
+    sends = sum(setting.send_cycles(m) for m in choice.kept)
     found: list[UnitChoice] = []
     for other in prices.ranked(choice.resident, choice.kept, free_bytes, model.ALTERNATIVES):
         if found and (len(found) == model.ALIKE if setting.fastest else other.bytes > most_of(found)):
@@ -225,8 +232,8 @@ def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
         for streamed in counts_near(other.streamed, most, fewer=model.FEWER if other.passes > 1 else 0):
             made = evaluate(unit, partition, streamed, kept, setting.target, free_bytes, setting.chunk_bytes)
             if made is not None:
-                moved = replace(made.cost, dram_bytes=made.dram_bytes + also)
-                found.append(replace(other, plan=replace(made, cost=moved)))
+                cost = with_maps(made.cost, also, sends, setting.capacity - free_bytes)
+                found.append(replace(other, plan=replace(made, cost=cost)))
                 break
     return min(found, key=lambda x: setting.cost(x.exact_bytes, x.plan.cycles if x.plan else 0), default=None)
 
@@ -236,6 +243,16 @@ def prices_of(choice: UnitChoice, search: CutSearch) -> Prices | None:
     if choice.by_channels:
         return search.known.of_channels(search.setting, choice.stop)
     return next(search.known.before(search.setting, choice.stop, [choice.first]), None)
+
+
+def with_maps(cost: UnitCost, stored_bytes: int, send_cycles: int, beside_bytes: int) -> UnitCost:
+    """The cost with so many bytes of maps that stay and are stored too, so much time to send what stays, and so many
+    bytes of SRAM beside the unit's own."""
+    moved, cycles, parts = cost.dram_bytes + stored_bytes, cost.cycles + send_cycles, cost.parts
+    if parts is not None:
+        stored, used = parts.stored_bytes + stored_bytes, parts.used_bytes + beside_bytes
+        parts = replace(parts, stored_bytes=stored, send_cycles=send_cycles, used_bytes=used)
+    return replace(cost, dram_bytes=moved, cycles=cycles, parts=parts)
 
 
 def partition_of(choice: UnitChoice, group: Group) -> Partition:

@@ -1,0 +1,130 @@
+"""What units that follow each other take together: two resources, the DRAM stream and the chain of layers.
+
+The DRAM stream brings weights ahead of the chain, by a few units (`model.AHEAD`) and as far as they find room in SRAM;
+maps in DRAM come when they are made.  A unit begins when the one before is done and its maps are there, and ends when
+its cores have done everything, but no sooner than a part of that (`model.LAST_PART`) behind the last of its weights.
+Source: docs/techniques/machine.md, "Transfers" (chunks, latency); docs/optimal.md, "Bytes or time first".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frustum.dialects.extents import ceil_div
+from frustum.dialects.target import Target
+from frustum.passes.plan.cost import CostParts
+from frustum.passes.plan.model import AHEAD, LAST_PART, ROOM, START_CYCLES
+
+
+@dataclass(frozen=True)
+class UnitWork:
+    """Cycles of a unit by itself: of its cores, of what clusters send each other behind them, of the DRAM port for
+    weights, for maps that it loads and for maps that it stores; in so many passes over its tiles.  Bytes of a cluster's
+    SRAM: in use while it runs, and of these what weights take that may come earlier."""
+
+    work: int
+    sends: int
+    weights: int
+    loads: int
+    stores: int
+    passes: int = 1
+    used_bytes: int = 0
+    early_bytes: int = 0
+
+    @property
+    def is_held(self) -> bool:
+        """Most of its weights stay in SRAM: what stays of streamed ones are a few numbers for each channel."""
+        return self.early_bytes > self.weights
+
+
+@dataclass(frozen=True)
+class UnitTimes:
+    """When a unit is done, and when the DRAM stream has brought all that it loads (`stream`); what each waited for
+    last: (whether it is the stream, of which unit: -1, the start)."""
+
+    chain: float
+    stream: float
+    chain_behind: tuple[bool, int]
+    stream_behind: tuple[bool, int]
+
+
+def times_of(units: Sequence[UnitWork], target: Target) -> list[UnitTimes]:
+    """Of units that follow each other."""
+    found: list[UnitTimes] = []
+    starts = first_places(units, int(ROOM * target.cluster.sram.capacity_bytes))
+    latency = target.chip.dram.latency_cycles
+
+    def chain_of(k: int) -> float:
+        return found[k].chain if k >= 0 else START_CYCLES
+
+    for number, (unit, start) in enumerate(zip(units, starts, strict=True)):
+        before = number - 1
+        begun = before if unit.loads or unit.passes > 1 else start - 1
+        stream, stream_behind = (found[before].stream, (True, before)) if found else (0.0, (False, -1))
+        moved = unit.weights + unit.loads
+        if moved and begun >= 0 and chain_of(begun) > stream:
+            stream, stream_behind = chain_of(begun), (False, begun)
+        first = stream + latency
+        stream += moved
+        chain, chain_behind = chain_of(before) + unit.work, (False, before)
+        late = 0.0
+        if moved and unit.passes == 1:  # all of a map comes before anything, of weights as the pieces need them
+            last = LAST_PART * unit.work * unit.is_held
+            late = max(first + unit.loads + unit.work * (unit.loads > 0), stream + latency + last)
+        elif moved:  # what stays comes before anything, of maps the first tiles; the last are made behind the last
+            held = unit.weights * unit.is_held
+            late = max(first + held + unit.loads / unit.passes + unit.work, stream + latency + unit.work / unit.passes)
+        if late > chain:
+            chain, chain_behind = late, (True, number)
+        stored = unit.stores / unit.passes + latency if unit.stores else 0.0
+        found.append(UnitTimes(chain + unit.sends + stored, stream, chain_behind, stream_behind))
+    return found
+
+
+def first_places(units: Sequence[UnitWork], capacity_bytes: int) -> list[int]:
+    """Of each unit the first one in whose time its weights may be loaded: as they find room beside all that is in SRAM
+    since then."""
+    used = [unit.used_bytes for unit in units]
+    found = []
+    for number, unit in enumerate(units):
+        start = number
+        while start > max(0, number - AHEAD) and used[start - 1] + unit.early_bytes <= capacity_bytes:
+            start -= 1
+            used[start] += unit.early_bytes
+        found.append(start)
+    return found
+
+
+def added_cycles(units: Sequence[UnitWork], target: Target) -> list[int]:
+    """What each unit adds to the run: its share of the longest way from the end of the last unit back to the start."""
+    times, added = times_of(units, target), [0.0] * len(units)
+    is_stream, number = False, len(units) - 1
+    while number >= 0:
+        own = times[number]
+        at = own.stream if is_stream else own.chain
+        before_stream, before = own.stream_behind if is_stream else own.chain_behind
+        behind = START_CYCLES if not before_stream else 0.0
+        if before >= 0:
+            behind = times[before].stream if before_stream else times[before].chain
+        added[number] += at - behind
+        is_stream, number = before_stream, before
+    if units:
+        added[0] += START_CYCLES
+    return [round(cycles) for cycles in added]
+
+
+def work_of_parts(parts: CostParts, target: Target) -> UnitWork:
+    """The cycles of a unit's cost."""
+    sizes = parts.weight_bytes, parts.loaded_bytes, parts.stored_bytes
+    ports = (port_cycles(size, target) for size in sizes)
+    return UnitWork(
+        parts.work_cycles, parts.send_cycles, *ports, parts.passes, parts.used_bytes, parts.early_bytes
+    )
+
+
+def port_cycles(size_bytes: int, target: Target) -> int:
+    """Of the DRAM port for so many bytes in long runs: it serves whole chunks."""
+    chunk, rate = target.transfers.chunk_bytes, target.chip.dram.port_bytes_per_cycle
+    full, rest = divmod(size_bytes, chunk)
+    return full * ceil_div(chunk, rate) + ceil_div(rest, rate)
