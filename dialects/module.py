@@ -18,7 +18,7 @@
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |
-| `cost_parts` | unit | integers | planners of units | `frustum-tile-partition` |
+| `cost_parts` | unit | integers | planners of units | lowering of units |
 | `map` | layer of a unit | sub-map | planners of pieces | lowering of units |
 | `in_core` | layer of a unit | unit | `frustum-tile-choose-runs` | lowering of units |
 | `predicted_cycles` | unit | integer | planner | lowering of units |

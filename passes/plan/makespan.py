@@ -117,10 +117,9 @@ def added_cycles(units: Sequence[UnitWork], target: Target) -> list[int]:
 def work_of_parts(parts: CostParts, target: Target) -> UnitWork:
     """The cycles of a unit's cost."""
     sizes = parts.weight_bytes, parts.loaded_bytes, parts.stored_bytes
-    ports = (port_cycles(size, target) for size in sizes)
-    return UnitWork(
-        parts.work_cycles, parts.send_cycles, *ports, parts.passes, parts.used_bytes, parts.early_bytes
-    )
+    weights, loads, stores = (port_cycles(size, target) for size in sizes)
+    own = parts.passes, parts.used_bytes, parts.early_bytes
+    return UnitWork(parts.work_cycles, parts.send_cycles, weights, loads, stores, *own)
 
 
 def port_cycles(size_bytes: int, target: Target) -> int:

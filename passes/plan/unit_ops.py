@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, StringAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.graph import WeightOp
-from frustum.dialects.module import COST_PARTS, MAP, numbers
+from frustum.dialects.module import COST_PARTS, MAP, numbers, numbers_of
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp, YieldOp
 from frustum.passes.analysis.layer import is_move
+from frustum.passes.plan.cost import CostParts
 from frustum.passes.plan.unit import UnitPlan
 
 
@@ -27,8 +28,14 @@ def annotate(unit: UnitOp, layers: Sequence[Operation], plan: UnitPlan, *, is_sm
     """Write into a unit and its layers how they are cut."""
     unit.properties["partition"] = PartitionAttr(plan.partition)
     unit.properties["mode"] = StringAttr("small" if is_small else "large")
-    if plan.cost.parts is not None:
-        unit.attributes[COST_PARTS] = numbers(astuple(plan.cost.parts))
+    if (parts := plan.cost.parts) is not None:
+        if noted := numbers_of(unit, COST_PARTS):  # by who knows what stays beside it and is sent
+            old = CostParts(*noted)
+            used = max(old.used_bytes, parts.used_bytes)
+            parts = replace(
+                parts, stored_bytes=old.stored_bytes, used_bytes=used, send_cycles=old.send_cycles
+            )
+        unit.attributes[COST_PARTS] = numbers(astuple(parts))
     for op, submap in zip(layers, plan.maps, strict=True):
         if submap is not None:
             op.attributes[MAP] = MapAttr(submap)

@@ -34,6 +34,7 @@ from frustum.passes.analysis.unit_layers import unit_layers
 from frustum.passes.plan.tile_search import plan_move
 from frustum.passes.tile.kept_maps import Cut, KeptMaps, Results, concat_of, cut_as, cut_of, cutting, name_of
 from frustum.passes.tile.lower_layers import Inside, empty, lower_cut
+from frustum.passes.tile.predict_cycles import predict
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,10 @@ class LowerUnits(ModulePass):
     name = "frustum-tile-lower-units"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        kept = KeptMaps(target_of(op))
+        target = target_of(op)
+        for network in g.networks_of(op):
+            predict(network, target)
+        kept = KeptMaps(target)
         for unit in [o for o in op.walk() if isinstance(o, UnitOp)]:
             lower_unit(unit, kept)
 

@@ -7,22 +7,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from frustum.dialects.extents import replaced
-from frustum.dialects.graph import NetworkOp, WeightOp, networks_of
-from frustum.dialects.module import COST_PARTS, MAPS, PREDICTED_CYCLES, TILED, numbers_of
+from frustum.dialects.module import MAPS, TILED
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit, Resource
 from frustum.dialects.tile import ConvLayer, Whole
 from frustum.dialects.unit import Partition, UnitOp
-from frustum.passes.analysis.layer import Layer, MapOperand, is_move
-from frustum.passes.analysis.module import node_name, target_of, value_bytes
+from frustum.passes.analysis.layer import Layer, MapOperand
+from frustum.passes.analysis.module import node_name, target_of
 from frustum.passes.analysis.project import UnitLayers, unit_layers
-from frustum.passes.plan.cost import CostParts, CutUnit
-from frustum.passes.plan.makespan import UnitWork, added_cycles, port_cycles, work_of_parts
+from frustum.passes.plan.cost import CutUnit
 from frustum.passes.plan.network.optimal import plan_given
 from frustum.passes.plan.tile_search import Search
 from frustum.passes.plan.unit import Budget, UnitPlan, alignment, plan_unit, splits_channels
@@ -52,8 +50,6 @@ class PartitionUnits(ModulePass):
         for unit in units_of(op):
             if unit.partition is None:
                 write(unit, self.plan(unit, target))
-        for network in networks_of(op):
-            predict(network, target)
 
     def plan(self, unit: UnitOp, target: Target) -> UnitPlan:
         """The best partition of a unit, with as many images as it was fused for."""
@@ -70,28 +66,6 @@ def write(unit: UnitOp, plan: UnitPlan) -> None:
     """The unit's partition, and the maps of its layers; a unit that is tried again has another partition already."""
     layers = unit_layers(unit)
     annotate(unit, layers.ops, plan, is_small=plan.partition.tile == layers.out.out_dims)
-
-
-def predict(network: NetworkOp, target: Target) -> None:
-    """Note by how many cycles each unit makes the run longer, as the model has it; nowhere, if some unit has been cut
-    by hand."""
-    units = [op for op in network.body.block.ops if isinstance(op, UnitOp)]
-    works = [work_in(unit, target) for unit in units]
-    known = [work for work in works if work is not None]
-    if len(known) == len(units):
-        for unit, cycles in zip(units, added_cycles(known, target), strict=True):
-            unit.attributes[PREDICTED_CYCLES] = IntegerAttr(cycles, i64)
-
-
-def work_in(unit: UnitOp, target: Target) -> UnitWork | None:
-    """What a unit takes by itself: as its planner has noted it, of a move what it reads and writes."""
-    if noted := numbers_of(unit, COST_PARTS):
-        return work_of_parts(CostParts(*noted), target)
-    ops = [op for op in unit.body.block.ops if not isinstance(op, WeightOp)][:-1]
-    if not is_move(ops):
-        return None
-    read, made = (sum(map(value_bytes, values)) for values in (unit.operands, unit.results))
-    return UnitWork(0, 0, 0, port_cycles(read, target), port_cycles(made, target))
 
 
 # ---------------------------------------------------------------- why nothing fits
