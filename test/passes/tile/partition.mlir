@@ -24,7 +24,7 @@ builtin.module {
 }
 // CHECK:      func.func @other(%a: i32) -> i32 {
 // CHECK-NEXT:   %s = arith.addi %a, %a : i32
-// CHECK:      funit.unit "u0" {{.*}} {partition = #funit.partition<tile [1, 4, 16, 64], clusters 2, depth 1>, mode = "large", stopped_by = "policy none"} {
+// CHECK:      funit.unit "u0" {{.*}} {partition = #funit.partition<tile [1, 4, 16, 64], clusters 2, depth 1>, mode = "large", stopped_by = "policy none"} attributes {frustum.cost_parts = [{{.*}}]} {
 // CHECK-NEXT:   fgraph.unary <relu> {{.*}} {frustum.map = #ftile.map<extent [1, 1, 16, 32], cores 1, channels 0, outer space, weights unit>} :
 // CHECK:      funit.unit "u1" {{.*}} {stopped_by = "moves data only"} {
 
