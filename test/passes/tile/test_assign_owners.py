@@ -1,0 +1,161 @@
+"""Owners that hand borders over: in every direction the same numbers, nothing made twice, and as many bytes between them
+as counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from integer_networks import IntegerNet
+from stops import aimed, executable, machine_of, run_module
+from units import placed
+from xdsl.context import Context
+
+from frustum.backend.pipeline import Choices, Run
+from frustum.dialects import tile as t
+from frustum.dialects.isa.program import Copy
+from frustum.dialects.unit import UnitOp
+from frustum.passes.fuse.fuse_layers import FuseLayers
+from frustum.passes.tile.assign_order import AssignOrder
+from frustum.passes.tile.assign_owners import AssignOwners, makes_twice
+from frustum.passes.tile.force_partition import ForcePartition
+from frustum.passes.tile.orders import Bands, Grid, are_strips
+from frustum.passes.analysis.project import unit_layers
+from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import count
+
+SIZE, CHANNELS = 16, 8
+WAYS = ("down", "up", "right", "left")
+
+
+def network(rows=SIZE, columns=SIZE):
+    """Three products with windows of 3 x 3 and a pool of 2 x 2, of integers."""
+    net = IntegerNet(1)
+    x = net.integer_input(1, 3, rows, columns)
+    for _ in range(3):
+        x = net.product(x, CHANNELS, kernel=3)
+    return net.module(net.pool("max", x, 2, 2))
+
+
+def cut(module, cores, way, owners, step=1):
+    """All layers in one unit, in strips of the owners that go in a direction, `step` positions of the output at a time."""
+    machine = machine_of(cores)
+    module = aimed(module, machine)
+    FuseLayers(cuts="").apply(Context(), module)
+    share = SIZE // 2 // machine.chip.clusters
+    tile, beside = ((1, 0, step, share), 3) if way in ("down", "up") else ((1, 0, share, step), 2)
+    ForcePartition(tile, borders="exchange", clusters=beside, owners=owners, way=way).apply(Context(), module)
+    return module
+
+
+def counted(module, inputs, tiles):
+    """What the machine counts in checked mode, once its numbers are those of the module, bit for bit."""
+    wanted = run_module(module, inputs)
+    for name, array in run_module(tiles, inputs).items():
+        np.testing.assert_array_equal(array, wanted[name])
+    Run().advance(tiles, ["lowered"], Choices())
+    made = executable(tiles)
+    machine = Machine(made)
+    for name, array in machine.run(inputs, mode="full", checked=True).outputs.items():
+        np.testing.assert_array_equal(np.asarray(array, np.float32), wanted[name])
+    return count(machine.expanded, machine.target, made.code.page_bytes)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4, 16])
+@pytest.mark.parametrize("owners", ["clusters", "cores"])
+@pytest.mark.parametrize("way", WAYS)
+def test_owners_hand_borders_over_in_every_direction(way, owners, cores):
+    module, inputs = network()
+    machine = machine_of(cores)
+    found = counted(module, inputs, placed(cut(module, cores, way, owners)))
+    (unit,) = found.units
+    clusters = machine.chip.clusters
+    assert unit.recomputed_macs == unit.recomputed_bytes == 0
+    # of the results of the first two products, one position in each direction over each border
+    assert unit.chip == 2 * 2 * (clusters - 1) * SIZE * CHANNELS
+    assert found.dram_bytes_by_class.get("intermediate", 0) == 0
+    assert found.dram_bytes_by_class["output"] == SIZE * SIZE // 4 * CHANNELS
+
+
+@pytest.mark.parametrize("way", ["down", "right"])
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_cores_take_of_each_other_what_their_windows_read_beyond_their_strips(way, step):
+    """Of the results of the first two products: in each step two columns at each of three borders, of all rows that the
+    step reads: two more than it makes, of those that are in the map."""
+    module, inputs = network()
+    tiles = placed(cut(module, 4, way, "cores", step))
+    (unit,) = [op for op in tiles.walk() if isinstance(op, t.UnitOp)]
+    along = 2 if way == "down" else 3
+    rows = 0
+    for op in [op for op in unit.body.block.ops if isinstance(op, t.ComputeOp)][1:3]:
+        axis, span = op.access.data[0].data[along], op.region.data.spans[along]
+        for index in range(unit.tile_counts[along]):
+            low = span.start.at((0, 0, index, index), 0) + axis.low
+            rows += max(0, min(low + span.extent + axis.reach, SIZE) - max(low, 0))
+    (counted_unit,) = counted(module, inputs, tiles).units
+    assert counted_unit.cluster == 2 * 3 * CHANNELS * rows
+    assert counted_unit.chip == 0 < counted_unit.core
+
+
+@pytest.mark.parametrize("cores", [4, 16])
+def test_tiles_of_cores_are_disjoint(cores):
+    """What each core puts into SRAM of a map: together the map, once."""
+    module, _ = network()
+    tiles = placed(cut(module, cores, "down", "cores"))
+    assert [op.owners.data for op in tiles.walk() if isinstance(op, t.UnitOp)] == ["cores"]
+    check_disjoint(tiles)
+
+
+def check_disjoint(tiles):
+    """Every element of every layer's map is put into SRAM by one core, in one pass; returns who made what."""
+    Run().advance(tiles, ["lowered"], Choices())
+    expanded = Machine(executable(tiles)).expanded
+    maps = {}
+    for each, rows in written_boxes(expanded):
+        made = maps.setdefault(each.layer, np.zeros(each.box.bound, int))
+        for low, high in rows:
+            made[tuple(slice(a, b) for a, b in zip(low, high, strict=True))] += 1
+    assert maps and all((made == 1).all() for made in maps.values())
+
+
+def written_boxes(expanded):
+    """Of each copy from NRAM to SRAM the boxes of all its executions."""
+    rows = expanded.core
+    for number, each in enumerate(expanded.instructions):
+        if isinstance(each, Copy) and each.engine == "mvdma" and each.src_view.memory == "nram":
+            at = np.flatnonzero(rows.static == number)
+            low, extent = rows.lower[:, at], rows.extent[:, at]
+            pairs = [(low[:, i, k], low[:, i, k] + extent[:, i, k]) for i in range(len(at)) for k in range(low.shape[2])]
+            yield each, [(a, b) for a, b in pairs if (b > a).all()]
+
+
+@pytest.mark.parametrize(
+    ("order", "rolls"), [("row-major", True), ("serpentine", True), ("column-major", True), ("mirrored", True),
+                         ("quadrants", True), ("checkerboard", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("owners", ["clusters", "cores"])
+def test_orders_get_strips_with_owners(order, rolls, owners):
+    module, inputs = network()
+    tiles = aimed(module, machine_of(16))
+    FuseLayers(cuts="").apply(Context(), tiles)
+    ForcePartition((1, 0, 2, 0)).apply(Context(), tiles)
+    AssignOwners(order=order, owners=owners).apply(Context(), tiles)
+    (unit,) = [op for op in tiles.walk() if isinstance(op, UnitOp)]
+    partition = unit.partition.data
+    assert (partition.owners == owners) == rolls
+    assert makes_twice(unit_layers(unit), partition, 4) != rolls
+    if rolls:
+        tiles = placed(tiles)
+        AssignOrder(order=order).apply(Context(), tiles)
+        assert counted(module, inputs, tiles).recomputed_macs == 0
+
+
+def test_strips_are_what_orders_say():
+    """Four owners; a serpentine of one column each goes as rows do; quadrants are strips where a grid has an odd number
+    of rows, for then strips leave fewer idle than squares."""
+    bands = Bands(2, "right-left")
+    assert are_strips("bands", Grid(8, 5, 4), bands, "left") and not are_strips("bands", Grid(8, 5, 4), bands, "right")
+    assert are_strips("bands", Grid(4, 5, 4), bands, "left")  # two owners are idle
+    assert are_strips("serpentine", Grid(6, 4, 4), Bands(), "down")
+    assert are_strips("quadrants", Grid(7, 4, 4), Bands(), "down")
+    assert not are_strips("quadrants", Grid(6, 4, 4), Bands(), "down")
+    assert not are_strips("row-major", Grid(6, 8, 4), Bands(), "down")
