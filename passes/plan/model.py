@@ -13,6 +13,10 @@ PIECE_CYCLES = 8
 # Compacted pieces must take less than this part of the cycles otherwise: their short runs keep the SRAM port from
 # weights that arrive meanwhile.  No measurement is recorded; the strided layers of `benchmarks/measure.py` show it.
 COMPACT_GAIN = 0.75
+# Cores own strips where that takes at most so many times the cycles.  Of the first unit of vgg5 (int8, `units4`) what
+# cores take of each other fell from 17.7 to 0.13 MB so, in 0.25 % more cycles of the network (0.9 % of its unit by the
+# model).
+OWNED = 1.01
 # Share of weights in one piece that is not loaded while the layer before is computed.  With it mobilenetv1 went from
 # 1.9 to 1.35 M cycles at 1 MiB, as did `PIECE_CYCLES`, `HIDDEN`, `WAITED`, `LAYER_CYCLES`, `PIECE_SHARE` together.
 LATE = 0.3

@@ -22,7 +22,7 @@ from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, tile_counts
 from frustum.passes.plan.cost import CutUnit, UnitCost, held_bytes, residency_of, stream_bytes
 from frustum.passes.plan.layer_work import LayerPlan, work_of
-from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, PASS_CYCLES, WIDEST
+from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OWNED, PASS_CYCLES, WIDEST
 from frustum.passes.plan.pieces import halves, plan_layer
 from frustum.passes.plan.tile_search import SEARCHES, Search, find_tile
 
@@ -312,6 +312,21 @@ def evaluate(
         return None
     found = cut.cost(plans)
     return UnitPlan(partition, maps_of(plans), found) if found.sram.total_bytes <= free_bytes else None
+
+
+def with_owners(
+    unit: UnitLayers, plan: UnitPlan, kept: Collection[int], target: Target, free_bytes: int, chunk_bytes: int
+) -> UnitPlan:
+    """The plan, or the same with the cores as owners, where rows roll through one cluster and that costs next to no
+    cycles: then a core takes nothing of the others but what its windows read beyond its strip."""
+    partition, streamed = plan.partition, sum(m is not None and m.weights == "stream" for m in plan.maps)
+    if partition.borders != "exchange" or target.chip.clusters > 1 or target.cluster.cores == 1:
+        return plan
+    own = replace(partition, owners="cores")
+    found = evaluate(unit, own, streamed, kept, target, free_bytes, chunk_bytes)
+    if found is None or found.dram_bytes > plan.dram_bytes or found.cycles > OWNED * plan.cycles:
+        return plan
+    return found
 
 
 def residencies(unit: UnitLayers, streamed: int = 0) -> list[Residency]:

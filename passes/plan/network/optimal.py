@@ -25,7 +25,7 @@ from frustum.passes.plan.network.groups import Group
 from frustum.passes.plan.network.kept import NOTHING, Resident
 from frustum.passes.plan.network.layer_order import LayerOrder, order_of, orders, outputs_of_section
 from frustum.passes.plan.network.prices import KnownPrices, Prices
-from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit
+from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit, with_owners
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,12 @@ def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
                 cost = with_maps(made.cost, also, sends, setting.capacity - free_bytes)
                 found.append(replace(other, plan=replace(made, cost=cost)))
                 break
-    return min(found, key=lambda x: setting.cost(x.exact_bytes, x.plan.cycles if x.plan else 0), default=None)
+    best = min(found, key=lambda x: setting.cost(x.exact_bytes, x.plan.cycles if x.plan else 0), default=None)
+    if best is None or best.plan is None:
+        return best
+    owned = with_owners(unit, best.plan, kept, setting.target, free_bytes, setting.chunk_bytes)
+    moved = replace(owned.cost, dram_bytes=best.plan.dram_bytes)
+    return best if owned is best.plan else replace(best, plan=replace(owned, cost=moved))
 
 
 def prices_of(choice: UnitChoice, search: CutSearch) -> Prices | None:
