@@ -105,6 +105,12 @@ class Partition:
         return 5 - self.along
 
 
+    @property
+    def has_owned_tiles(self) -> bool:
+        """Whether single tiles have clusters as owners, which the order says: layer by layer."""
+        return self.owners == "clusters" and self.borders == "overlap"
+
+
 @irdl_attr_definition
 class PartitionAttr(Data[Partition]):
     """`#funit.partition<tile [1, 64, 14, 56], clusters 3, depth 2, borders exchange>`; borders overlap is left out"""

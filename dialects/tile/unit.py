@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, i64
-from xdsl.ir import Attribute, Block, Data, Region, SSAValue
+from xdsl.ir import Attribute, Block, Data, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
@@ -28,7 +28,7 @@ from xdsl.utils.exceptions import VerifyException
 from frustum.dialects.extents import Extents
 from frustum.dialects.isa.attributes import parse_affine
 from frustum.dialects.isa.program import MAX_LOOPS, Affine
-from frustum.dialects.tile.operations import carried
+from frustum.dialects.tile.operations import SendOp, carried
 from frustum.dialects.tile.tile_type import TileType, is_ring
 from frustum.dialects.unit import DIMENSIONS, NamedUnit, ints, parse_extents, parse_ints
 
@@ -222,6 +222,15 @@ class UnitOp(NamedUnit):
             raise VerifyException(
                 f"ftile.unit: every dimension has at least one tile, found {ints(self.tile_counts)}"
             )
+
+
+def is_at_end(op: Operation, unit: UnitOp) -> bool:
+    """Whether an operation of a unit with sweeps is carried out once, behind all of them: a send of the same box in all
+    passes, whose elements several of them make."""
+    if not isinstance(op, SendOp) or unit.sweeps is None:
+        return False
+    ends = (each for each in (*op.region.data.start, *op.region.data.limit) if each is not None)
+    return not any(any(each.loops) for each in ends)
 
 
 @irdl_op_definition

@@ -33,6 +33,7 @@ from frustum.passes.tile.orders import (
     nests_of,
     steps_of,
 )
+from frustum.passes.tile.owned_tiles import hand_over, has_owned_tiles, read
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,12 @@ class AssignOrder(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
-        for unit in [o for o in op.walk() if isinstance(o, t.UnitOp)]:
+        units = [o for o in op.walk() if isinstance(o, t.UnitOp)]
+        for unit in units:
             self.assign(unit, target)
+        for unit in units:
+            if has_owned_tiles(unit):
+                hand_over(unit, target.chip.clusters)
 
     def assign(self, unit: t.UnitOp, target: Target) -> None:
         if unit.loop_order == t.IMAGE_LOOPS:  # of independent tiles: any order will do
@@ -107,9 +112,10 @@ class AssignOrder(ModulePass):
 
 
 def is_shared_out(unit: t.UnitOp, clusters: int) -> bool:
-    """Whether any cluster may make any tile: those along d2 or d3 are dealt, and no map is at a fixed place."""
+    """Whether any cluster may make any tile: those along d2 or d3 are dealt, and no map is at a fixed place; or all its
+    maps are everywhere."""
     values: Sequence[SSAValue] = (*unit.operands, *unit.results)
-    stays = any(isinstance(value.type, t.TileType) for value in values)
+    stays = any(isinstance(value.type, t.TileType) for value in values) and not has_owned_tiles(unit)
     return clusters > 1 and unit.clusters.value.data in (ROWS, COLUMNS) and not stays
 
 
@@ -144,8 +150,13 @@ def reach(unit: t.UnitOp, dimension: int) -> int:
     """Tiles beyond the grid, on either side, of which some map of the unit still has a part (borders of the tile)."""
     count, most = unit.tile_counts[dimension], 0
     for op in unit.body.block.ops:
-        if isinstance(op, t.LoadOp | t.ComputeOp):
-            box = op.region.data
+        if not isinstance(op, t.LoadOp | t.ComputeOp):
+            continue
+        boxes = [op.region.data]
+        if isinstance(op, t.ComputeOp) and has_owned_tiles(unit):
+            pairs = zip(op.access.data, op.tiles, strict=False)
+            boxes += [read(op, access.data, t.tile_of(tile).extents) for access, tile in pairs]
+        for box in boxes:
             start, extent, bound = box.start[dimension], box.extent[dimension], box.bound[dimension]
             step = start.loops[dimension] if len(start.loops) > dimension else 0
             if step > 0:  # what is the same for all tiles is there wherever they are
@@ -156,7 +167,8 @@ def reach(unit: t.UnitOp, dimension: int) -> int:
 
 def tiles_along(unit: t.UnitOp, dimension: int) -> int:
     """Tiles of the unit's results along the dimension that is dealt."""
-    boxes = [op.region.data for op in unit.body.block.ops if isinstance(op, t.StoreOp)]
+    kind = t.ComputeOp if has_owned_tiles(unit) else t.StoreOp
+    boxes = [op.region.data for op in unit.body.block.ops if isinstance(op, kind)]
     spans = [box.spans[dimension] for box in boxes]
     return max(ceil_div(s.bound - s.start.base, s.start.cluster) for s in spans if s.start.cluster)
 

@@ -12,7 +12,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import graph as g
 from frustum.dialects import tile as t
-from frustum.dialects.extents import replaced
+from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.graph import WeightOp, shape_of
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.module import LAYOUT
@@ -24,6 +24,7 @@ from frustum.passes.analysis.module import element_in
 from frustum.passes.analysis.project import (
     Place,
     Projection,
+    Region,
     UnitLayers,
     Unprojectable,
     memory_order,
@@ -131,7 +132,9 @@ class KeptMaps:
         """The tile of a kept map on each cluster."""
         layer, concat = cut.layers.layers[j], outermost(result)
         try:
-            if concat is None:
+            if cut.partition.has_owned_tiles:
+                resident = everywhere(cut, layer.out_dims, self.target.chip.clusters)
+            elif concat is None:
                 needs = [self.need_of(reader, result) for reader in readers]
                 resident = resident_of(cut.layers, cut.projection, j, needs, self.target.chip.clusters)
             else:
@@ -188,6 +191,14 @@ class KeptMaps:
                 dims = own.dims
                 needs.append(in_map(over_all_passes(cut.projection.inputs[number], cut.projection.counts), dims))
         return together(needs, dims, self.target.chip.clusters)
+
+
+def everywhere(cut: Cut, dims: Extents, clusters: int) -> Resident:
+    """A map that lies in the SRAM of every cluster, whoever makes which of its tiles: nothing of it is sent before that
+    is known (`owned_tiles.py`)."""
+    whole = tuple(Interval(Affine(), size) for size in dims)
+    part = Region((Affine(),) * len(dims), dims)
+    return Resident(dims, whole, whole, part, cut.projection.counts, clusters, whole)
 
 
 # -------------------------------------------------------------------- concatenations in SRAM

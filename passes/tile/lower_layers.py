@@ -80,6 +80,8 @@ def lower_cut(unit: UnitOp, cut: Cut, results: Results, target: Target) -> t.Uni
         lowered.properties["way"] = StringAttr(partition.way)
     if owners_of(unit, cut, target) == "cores":
         lowered.properties["owners"] = StringAttr("cores")
+    if partition.has_owned_tiles:
+        lowered.properties["owners"] = StringAttr("clusters")
     body = Body(cut, Inside(unit, lowered), target, results, lowered)
     for j in range(len(cut.layers.layers)):
         body.layer(j)
@@ -201,6 +203,8 @@ class Body:
     def sends(self, j: int) -> None:
         """What other clusters need of a kept map."""
         if not any(readers for n, readers in self.results.readers.items() if self.results.layers[n] == j):
+            return
+        if self.cut.partition.has_owned_tiles:
             return
         for by, region in self.results.kept[j][1].sends():
             self.put(t.SendOp(self.tiles[j], by, region), self.layers.ops[j])

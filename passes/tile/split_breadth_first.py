@@ -17,7 +17,7 @@ from frustum.dialects.graph import ConcatOp, WeightOp
 from frustum.dialects.module import MAP, MAPS
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
-from frustum.dialects.unit import UnitOp
+from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import UnitLayers, unit_layers
@@ -26,6 +26,7 @@ from frustum.passes.plan.unit_ops import units_of, wrap
 from frustum.passes.tile.assign_owners import is_in_order, makes_twice
 from frustum.passes.tile.force_partition import ForcePartition
 from frustum.passes.tile.orders import Bands
+from frustum.passes.tile.owned_tiles import cut_by_grid
 from frustum.passes.tile.partition import describe, write
 
 ROWS, COLUMNS = 2, 3
@@ -68,7 +69,8 @@ class SplitBreadthFirst(ModulePass):
             if len(layers.layers) == 1:
                 unit.properties.pop("partition", None)
             elif self.stays_on_chip(unit, layers, target):
-                split(unit, layers, target)
+                grid = unit.partition.data if self.order is not None and unit.partition is not None else None
+                split(unit, layers, target, grid)
 
     def stays_on_chip(self, unit: UnitOp, layers: UnitLayers, target: Target) -> bool:
         """Whether the unit runs layer by layer within SRAM; raises `OrderDoesNotFit` unless borders may overlap
@@ -135,20 +137,24 @@ def check_stays(unit: UnitOp, layers: UnitLayers) -> None:
                 )
 
 
-def split(unit: UnitOp, layers: UnitLayers, target: Target) -> None:
-    """One unit for each layer in the place of the unit; its own results go where they went."""
+def split(unit: UnitOp, layers: UnitLayers, target: Target, partition: Partition | None) -> None:
+    """One unit for each layer in the place of the unit; its own results go where they went.  With the `partition` that
+    the unit had they have its tiles, whose owners the order says, where that goes."""
     block = unit.parent
     end = unit.body.block.last_op
     assert block is not None and end is not None
     attributes = {MAPS: unit.attributes[MAPS]} if MAPS in unit.attributes else {}
     keeps = kept_in(layers, end)
     unroll(unit, end)
+    parts = []
     for j, op in enumerate(layers.ops):
         op.attributes.pop(MAP, None)
-        own = wrap([op], f"{unit.unit_name.data}.{j}", STOPPED, keeps_of(op, keeps))
-        own.attributes.update(attributes)
-        if not is_move(own.body.block.ops):
-            by_rows(own, layers.layers[j].out_dims[ROWS], target)
+        parts.append(wrap([op], f"{unit.unit_name.data}.{j}", STOPPED, keeps_of(op, keeps)))
+        parts[-1].attributes.update(attributes)
+    if partition is None or not cut_by_grid(parts, layers, partition, target):
+        for own, layer in zip(parts, layers.layers, strict=True):
+            if not is_move(own.body.block.ops):
+                by_rows(own, layer.out_dims[ROWS], target)
     for weight in [o for o in block.ops if isinstance(o, WeightOp) and not o.result.uses]:
         weight.detach()
         weight.erase()

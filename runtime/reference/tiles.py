@@ -79,9 +79,11 @@ def run_tiles(unit: tile.UnitOp, operands: Sequence[Any], constants: Mapping[SSA
             buffer.move((0, 0, 0, 0), cluster)
     places |= {value: (value, 0) for value in buffers}
     state = _Run({**arguments, **constants}, outputs, buffers, places)
-    ops = list(block.ops)
+    ends = [op for op in block.ops if tile.is_at_end(op, unit)]
+    ops = [op for op in block.ops if op not in ends]
     for passes in _passes(unit, clusters):
         state.run(ops, passes)
+    state.run(ends, [(0, 0, 0, 0)] * clusters)
     for op in block.ops:
         if isinstance(op, tile.MoveOp):
             state.move(op)
@@ -166,6 +168,8 @@ class _Run:
 
     def run(self, ops: Sequence[Operation], passes: Sequence[Sequence[int]]) -> None:
         """One tile of each cluster, operation by operation: what one sends others read in the same pass."""
+        if not ops:
+            return
         for cluster, indices in enumerate(passes):
             self.move_buffers(indices, cluster)
         for op in ops:

@@ -63,6 +63,8 @@ class UnitLowering:
                 self.tiles.forget(self.loops.shared)  # buffers of the one before are done
                 self.passes(ops, holds)
                 self.loops.end(self.loops.shared)
+            for op in (o for o in ops if isinstance(o, t.SendOp) and t.is_at_end(o, self.unit)):
+                leave(self.loops, self.leaving(op), 0)
         self.loops.end(0)
         for op in list(self.loops.bodies[0].ops):
             op.detach()
@@ -128,7 +130,7 @@ class UnitLowering:
         if isinstance(op, t.ConcatOp):
             self.tiles.placed[op.result] = joined([self.tiles[operand] for operand in op.tiles])
         elif isinstance(op, t.StoreOp | t.SendOp):
-            if op not in self.gone:
+            if op not in self.gone and not t.is_at_end(op, self.unit):
                 leave(self.loops, self.leaving(op), self.stage)
         elif isinstance(op, t.MoveOp):
             self.move(op)
@@ -206,7 +208,8 @@ class UnitLowering:
     def leavers(self, op: t.ComputeOp) -> list[t.StoreOp | t.SendOp]:
         """What stores or sends a layer's result, in order."""
         users = {use.operation for use in op.result.uses}
-        return [o for o in self.unit.body.block.ops if isinstance(o, t.StoreOp | t.SendOp) and o in users]
+        ops = [o for o in self.unit.body.block.ops if isinstance(o, t.StoreOp | t.SendOp) and o in users]
+        return [o for o in ops if not t.is_at_end(o, self.unit)]
 
     def number_of(self, op: Operation, kind: str) -> int:
         """The number of a layer, which it gets the first time; it is then the one written last."""
