@@ -6,57 +6,23 @@ Source: docs/techniques/tfu.md, docs/techniques/frustum.md, "Regions".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from xdsl.ir import Operation
 
 from frustum.dialects.extents import Extents, ceil_div, replaced
-from frustum.dialects.isa.program import Affine, Box, Starts
+from frustum.dialects.isa.program import Affine
 from frustum.dialects.module import MAP
-from frustum.dialects.tile import AnyAxis, Axis, MapAttr, Raster, SubMap, Tile
+from frustum.dialects.tile import MapAttr, Raster, SubMap, Tile
 from frustum.dialects.unit import Partition
-from frustum.passes.analysis.layer import Layer, MapOperand, dense
+from frustum.passes.analysis.layer import Layer, dense
+from frustum.passes.analysis.regions import Projection, Region, grid_of, hull, needed, needs_of
 from frustum.passes.analysis.roll import COLUMNS, ROWS, WORDS, Rolling, rates_of, reflected, ring_rows, roll
+from frustum.passes.analysis.strips import handed_over
 from frustum.passes.analysis.unit_layers import Source, UnitLayers, Unprojectable, layers_of, unit_layers
 
 IMAGES = 0
-
-
-@dataclass(frozen=True)
-class Region:
-    """A box of a map: where it starts (in tile indices and the cluster number) and its nominal extents."""
-
-    start: Starts
-    extent: Extents
-
-    @staticmethod
-    def of(parts: Iterable[tuple[Affine, int]]) -> Region:
-        """By the start and the extent along each dimension."""
-        starts, extents = zip(*parts, strict=True)
-        return Region(starts, extents)
-
-    def at(self, d: int, start: Affine, extent: int) -> Region:
-        """With other positions along a dimension."""
-        return Region(replaced(self.start, d, start), replaced(self.extent, d, extent))
-
-    @property
-    def parts(self) -> list[tuple[Affine, int]]:
-        """The start and the extent along each dimension."""
-        return list(zip(self.start, self.extent, strict=True))
-
-    def box(self, bound: Extents) -> Box:
-        return Box(self.start, self.extent, bound)
-
-    @property
-    def is_fixed(self) -> bool:
-        """The same for every tile of a cluster."""
-        return not any(s.loops for s in self.start)
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.extent)
 
 
 def dealt(extent: int, tile: int, clusters: int) -> int:
@@ -83,89 +49,6 @@ def output_region(dims: Extents, partition: Partition, clusters: int) -> Region:
         start = Affine.index(d, step) if count > 1 else Affine()
         starts.append(start + Affine(cluster=tile * own) if is_dealt else start)
     return Region(tuple(starts), partition.tile)
-
-
-def needed(region: Region, operand: MapOperand) -> Region:
-    """What a region of a layer's output needs of one operand, trimmed to the map where it is the same for all tiles."""
-
-    def part(axis: AnyAxis, start: Affine, extent: int, size: int) -> tuple[Affine, int]:
-        low, length = axis.start(start), axis.extent(extent)
-        if not low.is_constant:
-            return low, length
-        first = max(0, low.base)
-        return Affine(first), max(1, min(low.base + length, size) - first)
-
-    return Region.of(map(part, operand.access, region.start, region.extent, operand.dims))
-
-
-def needs_of(layer: Layer, made: Region, partition: Partition, counts: Extents) -> tuple[Region, ...]:
-    """What a layer needs of each operand to make a region."""
-    found = tuple(needed(made, operand) for operand in layer.maps)
-    if not partition.trimmed:
-        return found
-    return tuple(trim(region, m.dims, counts) for region, m in zip(found, layer.maps, strict=True))
-
-
-def trim(region: Region, dims: Extents, counts: Extents) -> Region:
-    """What of a region is in the map, along dimensions with two tiles, if it is as much of both."""
-    for d, (start, extent) in enumerate(region.parts):
-        moves = any(start.loops) and not start.cluster and sum(map(bool, start.loops)) == 1
-        if moves and len(start.loops) == d + 1 and counts[d] == 2:
-            firsts = start.base, start.base + start.loops[d]
-            lows = [max(0, first) for first in firsts]
-            lengths = [min(dims[d], first + extent) - low for first, low in zip(firsts, lows, strict=True)]
-            if lengths[0] == lengths[1] > 0:
-                region = region.at(d, Affine.index(d, lows[1] - lows[0]) + lows[0], lengths[0])
-    return region
-
-
-def hull(a: Region, b: Region, dims: Extents) -> Region:
-    """The smallest region that holds both; the whole dimension where they do not move alike."""
-
-    def both(x: Affine, extent: int, y: Affine, other: int, size: int) -> tuple[Affine, int]:
-        if not (x - y).is_constant:
-            return Affine(), size
-        low = x if x.base <= y.base else y
-        return low, max(x.base + extent, y.base + other) - low.base
-
-    return Region.of(map(both, a.start, a.extent, b.start, b.extent, dims))
-
-
-@dataclass(frozen=True)
-class Projection:
-    """Regions of one pass over a unit's tiles.
-
-    `outputs`: of all layers' outputs, what the pass makes; `operands` (by layer, by operand): what it needs;
-    `inputs`: what it loads of each input; `counts`: passes per dimension; `stores`: of each map that leaves the unit,
-    what the pass writes: every element in exactly one pass.
-    With exchanged borders `rings` has by number of the map the rows that are in use of it in a step (0: none beyond
-    those that the step makes; see `ring_rows`); where columns are kept too, `columns` has those.  Steps go `along` a
-    dimension.  `held`, where owners hand borders over, is what a cluster holds of each map: what it makes, and beside
-    it what others make and its layers read.
-    """
-
-    outputs: tuple[Region, ...]
-    operands: tuple[tuple[Region, ...], ...]
-    inputs: tuple[Region, ...]
-    counts: Extents
-    rings: tuple[int, ...]
-    stores: tuple[Region, ...] = ()
-    columns: tuple[int, ...] = ()
-    along: int = ROWS
-    held: tuple[Region, ...] = ()
-
-    def region_of(self, number: int) -> Region:
-        """Of a map by its number: what the pass makes or loads of it."""
-        count = len(self.outputs)
-        return self.outputs[number] if number < count else self.inputs[number - count]
-
-    def held_of(self, number: int) -> Region:
-        """Of a map by its number: what a cluster has of it in a pass."""
-        return self.held[number] if self.held else self.region_of(number)
-
-    def is_ring(self, number: int) -> bool:
-        """Whether rows or columns of a map may go around in its buffer."""
-        return bool(self.columns) or self.rings[number] > 0
 
 
 def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:
@@ -229,12 +112,6 @@ def whole_input(unit: UnitLayers, k: int, region: Region) -> Region:
     if unit.root(len(unit.layers) + k) != len(unit.layers) + k:
         raise Unprojectable(f"input {k} is part of a concatenation: it is not loaded whole")
     return region.at(ROWS, Affine(), own.dims[ROWS]).at(COLUMNS, Affine(), own.dims[COLUMNS])
-
-
-def grid_of(layer: Layer, d: int) -> int:
-    """What the starts of a layer's tiles must be multiples of along a dimension."""
-    axes = (m.access[d] for m in layer.maps)
-    return math.lcm(layer.align[d], *(axis.den for axis in axes if isinstance(axis, Axis)))
 
 
 def on_grid(layer: Layer, region: Region, *, is_inside: bool) -> Region:
@@ -302,57 +179,6 @@ def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Proj
         along,
         rolled(plain.held, range(count + len(plain.inputs))) if plain.held else (),
     )
-
-
-def handed_over(
-    unit: UnitLayers, plain: Projection, partition: Partition, clusters: int, beside: int
-) -> Projection:
-    """The regions of clusters that lie side by side in strips, each of which makes its own strip of every map and is
-    sent what its layers read of the strips next to it; raises `Unprojectable` where maps have no such strips.
-
-    `plain`: the same where all make again what they read.  Strips are as wide as the strides between a map and the
-    unit's last one say, so that what a layer reads begins at the same distance from each.
-    """
-    if partition.clusters != beside or unit.groups:
-        raise Unprojectable("owners side by side hand over borders of maps that are no part of a concatenation")
-    count, rates = len(unit.layers), rates_of(unit, beside)
-    if plain.counts[beside] > 1 or plain.outputs[-1].start[beside].is_constant:
-        raise Unprojectable(f"each owner has one strip of the {WORDS[beside]}")
-    made = [strip(unit, j, plain.outputs[j], plain.outputs[-1].extent[beside] * rates[j], beside, clusters)
-            for j in range(count)]
-    held: list[Region | None] = [*made, *(None for _ in unit.inputs)]
-    for layer, sources, region in zip(unit.layers, unit.sources, made, strict=True):
-        for source, need in zip(sources, needs_of(layer, region, partition, plain.counts), strict=True):
-            number = unit.number_of(source)
-            known = held[number]
-            held[number] = need if known is None else hull(known, need.at(1, *known.parts[1]), unit.dims_of(number))
-    found = tuple(region or plain.region_of(k) for k, region in enumerate(held))
-    for j, (own, region) in enumerate(zip(made, found, strict=False)):
-        low, high = handed(own, region, beside)
-        if region.start[beside].is_constant or max(low, high) > own.extent[beside] or (j in unit.kept and low + high):
-            raise Unprojectable(
-                f"what is read of layer {j} ({unit.layers[j].kind}) beside a strip of {own.extent[beside]} "
-                f"{WORDS[beside]} is more than the next owner has, or the map stays in SRAM"
-            )
-    stores = tuple(s.at(beside, *made[j].parts[beside]) for s, j in zip(plain.stores, unit.stored, strict=True))
-    return replace(plain, outputs=tuple(made), inputs=found[count:], stores=stores, held=found)
-
-
-def strip(unit: UnitLayers, j: int, plain: Region, width: Fraction, beside: int, clusters: int) -> Region:
-    """The strip of a layer's map that each cluster makes; raises `Unprojectable` where these do not cover what is
-    read of it."""
-    layer, start = unit.layers[j], plain.start[beside]
-    end = start.base + (clusters - 1) * start.cluster + plain.extent[beside]
-    covers = width.denominator == 1 and min(end, layer.out_dims[beside]) <= clusters * width
-    if start.is_constant or not covers or int(width) % grid_of(layer, beside):
-        raise Unprojectable(f"layer {j} ({layer.kind}) has no strips of {width} {WORDS[beside]}")
-    return plain.at(beside, Affine(cluster=int(width)), int(width))
-
-
-def handed(made: Region, held: Region, beside: int) -> tuple[int, int]:
-    """Positions that a cluster has of a map before and behind those that it makes."""
-    low = (made.start[beside] - held.start[beside]).base
-    return low, held.extent[beside] - low - made.extent[beside]
 
 
 def check_steps(unit: UnitLayers, partition: Partition, clusters: int) -> None:
@@ -508,7 +334,11 @@ __all__ = [
     "Source",
     "UnitLayers",
     "Unprojectable",
+    "grid_of",
+    "hull",
     "layers_of",
+    "needed",
+    "needs_of",
     "places_of",
     "project",
     "ring_rows",

@@ -22,7 +22,8 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS
 from frustum.dialects.unit import OWNERS, Owners, Partition, UnitOp
 from frustum.passes.analysis.module import target_of
-from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, handed, project, unit_layers
+from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, project, unit_layers
+from frustum.passes.analysis.strips import handed
 from frustum.passes.plan.cost import chunk_bytes, loaded_elements, stored_bytes
 from frustum.passes.plan.unit import UnitPlan, alignment, evaluate
 from frustum.passes.plan.unit_ops import units_of

@@ -19,8 +19,9 @@ from frustum.dialects.target import Target
 from frustum.dialects.unit import Owners, UnitOp
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.module import element_in
-from frustum.passes.analysis.project import handed, map_of, memory_order
+from frustum.passes.analysis.project import map_of, memory_order
 from frustum.passes.analysis.roll import COLUMNS, ROWS
+from frustum.passes.analysis.strips import handed
 from frustum.passes.analysis.unit_layers import view_of
 from frustum.passes.plan.layer_work import copy_of, work_of
 from frustum.passes.plan.pieces import plan_layer

@@ -1,5 +1,5 @@
-"""Owners that hand borders over: in every direction the same numbers, nothing made twice, and as many bytes between them
-as counted by hand."""
+"""Owners that hand borders over: in every direction the same numbers, nothing made twice, and as many bytes between
+them as counted by hand."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Copy
 from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.project import unit_layers
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.assign_owners import AssignOwners, makes_twice
 from frustum.passes.tile.force_partition import ForcePartition
 from frustum.passes.tile.orders import Bands, Grid, are_strips
-from frustum.passes.analysis.project import unit_layers
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count
 
@@ -37,7 +37,7 @@ def network(rows=SIZE, columns=SIZE):
 
 
 def cut(module, cores, way, owners, step=1):
-    """All layers in one unit, in strips of the owners that go in a direction, `step` positions of the output at a time."""
+    """All layers in one unit, in strips of owners that go in a direction, `step` positions of the output at once."""
     machine = machine_of(cores)
     module = aimed(module, machine)
     FuseLayers(cuts="").apply(Context(), module)
@@ -124,8 +124,8 @@ def written_boxes(expanded):
         if isinstance(each, Copy) and each.engine == "mvdma" and each.src_view.memory == "nram":
             at = np.flatnonzero(rows.static == number)
             low, extent = rows.lower[:, at], rows.extent[:, at]
-            pairs = [(low[:, i, k], low[:, i, k] + extent[:, i, k]) for i in range(len(at)) for k in range(low.shape[2])]
-            yield each, [(a, b) for a, b in pairs if (b > a).all()]
+            boxes = np.stack([low, low + extent]).reshape(2, 4, -1)
+            yield each, [(a, b) for a, b in zip(boxes[0].T, boxes[1].T, strict=True) if (b > a).all()]
 
 
 @pytest.mark.parametrize(

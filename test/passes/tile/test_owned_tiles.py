@@ -80,8 +80,9 @@ def test_clusters_send_what_counting_by_hand_says(order, rows, columns):
 
 
 def test_fewer_borders_lie_between_owners_in_bands_of_two_rows_and_mirrored():
-    """In row-major order all neighbours along a row have different owners.  Bands of two rows have one border instead of
-    three, mirrored portions two, but two across them too: fewer bytes where maps are more than twice as high as wide."""
+    """In row-major order all neighbours along a row have different owners: three borders from top to bottom.  Bands of
+    two rows have one border, from side to side, mirrored portions two and two: fewer bytes where maps are more than
+    twice as high as wide."""
     sent = {order: counted(order, 64, 16).units[0].chip for order in ("row-major", "mirrored", "bands")}
     assert sent["bands"] < sent["mirrored"] < sent["row-major"]
     assert counted("bands", 16, 16).units[0].chip < counted("row-major", 16, 16).units[0].chip
