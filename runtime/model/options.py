@@ -136,7 +136,7 @@ class Keywords:
     )  # fmt: skip
     order: str | None = option(
         "of tiles: row-major, column-major, bands{bands=2,direction=top-down}, serpentine, z-order, quadrants,"
-        " checkerboard, mirrored; any with {depth=breadth-first} (docs/traversal.md)",
+        " checkerboard, mirrored; any with {depth=breadth-first,owners=cores} (docs/traversal.md)",
         "ORDER", until="tiled", beside_pipeline=IN_PASS,
     )  # fmt: skip
     borders: AskedBorders | None = option(
