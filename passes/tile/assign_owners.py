@@ -3,7 +3,7 @@
 Each owner has one strip of every map from end to end, a cluster or a core of one.  In a step all make the same rows of
 a layer (columns, where the steps go along these), then send the ends of them to the owners next to them, then make the
 next layer: depth first, in step, and nothing twice.
-Source: docs/techniques/frustum.md, "Owners".
+Source: docs/techniques/frustum.md, "Borders".
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AssignOwners(ModulePass):
     bytes, then cycles), with maps on the layers; the others as they were (`frustum-tile-split-breadth-first`).
     `owners`: clusters or cores, or either.  `bands`, `direction`: of the order bands.  Without an order steps may go
     along the rows or the columns.  `sram` is the share of each cluster's SRAM that a unit may use.
-    Source: docs/techniques/frustum.md, "Borders" and "Owners".
+    Source: docs/techniques/frustum.md, "Borders" and "Orders".
     """
 
     name = "frustum-tile-assign-owners"
