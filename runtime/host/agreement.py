@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
@@ -45,6 +46,24 @@ def agreement(
         found.max_abs_error, found.max_rel_error, oracle_name(), each, found.nan_in_both, found.numbers
     )
     return check, found
+
+
+def together(found: Sequence[tuple[Check, Agreement]]) -> tuple[Check, Agreement]:
+    """Of a stream of inputs the greatest errors, and how the worst input agrees."""
+    checks = [check for check, _ in found]
+    worst = max(found, key=lambda each: (not each[1].good, each[0].max_rel_error))
+    names = checks[0].outputs
+    check = replace(
+        worst[0],
+        max_abs_error=max(each.max_abs_error for each in checks),
+        max_rel_error=max(each.max_rel_error for each in checks),
+        outputs={
+            name: {key: max(each.outputs[name][key] for each in checks) for key in names[name]} for name in names
+        },
+        nan_in_both=sum(each.nan_in_both for each in checks),
+        numbers=sum(each.numbers for each in checks),
+    )
+    return check, worst[1]
 
 
 def changed_batch(model: Model, inputs: Mapping[str, Array]) -> tuple[int, set[str]]:

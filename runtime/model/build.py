@@ -85,7 +85,7 @@ def build(
     target, passes = asked.given_target(request), asked.passes_of(request)
     if target is not None:
         request = asked.with_stored_dtype(request, target)
-    splitting = asked.splitting_of(request)
+    splitting = asked.splitting_of(request, target)
     if request.placement is not None:
         check_placement(request.placement)
     if request.dump_ir:

@@ -142,9 +142,10 @@ def execute_chain(
 
 
 def report_of_chain(
-    chain: Chain, ran: RanChain, check: Check | None = None, seconds: Seconds | None = None
+    chain: Chain, ran: RanChain, check: Check | None = None, seconds: Seconds | None = None,
+    stream: Mapping[str, Any] | None = None,
 ) -> Report:
-    """The report of a run of all pieces."""
+    """The report of a run of all pieces for one input; `stream`: figures of many inputs."""
     seconds = seconds or Seconds()
     layers: list[LayerInfo] = []
     units: list[UnitInfo] = []
@@ -170,6 +171,7 @@ def report_of_chain(
         splitting=_splitting(chain, ran, times),
     )
     manifests = [each.manifest for each in chain.executables]
+    report.data["stream"] = None if stream is None else dict(stream)
     report.data.update(target_file=chain.target_file, target_sha256=digest(chain.target))
     report.data.update(accuracy_of(manifests) | weights_held(manifests))
     return report
@@ -196,8 +198,13 @@ def _subgraphs(chain: Chain, ran: RanChain, times: ChainSchedule) -> list[Subgra
 
 
 def schedule_of(chain: Chain, ran: RanChain) -> ChainSchedule:
-    """When each piece runs, what moves between chips and over the host link; in mode functional all pieces take 0
-    cycles.  Sizes are those in the device's types, which the executables say."""
+    """When each piece runs, what moves between chips and over the host link."""
+    return schedule(works_of(chain, ran), chain.target)
+
+
+def works_of(chain: Chain, ran: RanChain) -> list[PieceWork]:
+    """The pieces as a schedule sees them; in mode functional all take 0 cycles.  Sizes are those in the device's types,
+    which the executables say."""
     works = []
     taken = {
         each.name: each.bytes
@@ -211,7 +218,7 @@ def schedule_of(chain: Chain, ran: RanChain) -> ChainSchedule:
             works.append(PieceWork(piece.inputs, sizes, timeline.total_cycles if timeline else 0, piece.chip))
         else:
             works.append(PieceWork(piece.inputs, {name: taken.get(name, 0) for name in piece.outputs}, 0, HOST))
-    return schedule(works, chain.target)
+    return works
 
 
 def _host_run(chain: Chain, ran: RanChain, found: ChainSchedule) -> HostRun:

@@ -189,6 +189,9 @@ class Request(Keywords):
     """Of the first random input for the calibration."""
     dtype_is_stored: bool = False
     """Whether `dtype` is what the target's options say: it gives way where a model has its types already."""
+    streams: bool = False
+    """Whether a stream of inputs goes through the pieces: one on each chip (`placement`) is to take about as long as
+    the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +209,10 @@ class RunOptions(Request):
     input_seed: int | None = option("random inputs from this seed (default 0)", "N", read=at_least(0))
     output: str | None = option("write the outputs, arrays by output name", "FILE.npz")
     report: str | None = option("write the report; `-`: to stdout, in place of the text", "FILE.json")
+    stream: int | None = option(
+        "so many inputs one after the other through the chips: throughput and latency; files of inputs and outputs have"
+        " a leading axis for them", "N", read=at_least(1),
+    )  # fmt: skip
     check: bool = option("compare with onnxruntime; exit code 3 if it differs", default=False)
     mode: Mode = option(
         "numbers and time, or one of them (default full)", choices=get_args(Mode), default="full"

@@ -84,8 +84,9 @@ def passes_of(request: Request) -> Sequence[ModulePass] | None:
     return None if request.pipeline is None else parse_passes(FRUSTUM.all_passes, request.pipeline)
 
 
-def splitting_of(request: Request) -> Splitting:
-    """Where networks are cut and how their pieces are fused again; UsageError where `--refuse` or `--order` is none."""
+def splitting_of(request: Request, target: Target | None) -> Splitting:
+    """Where networks are cut, how their pieces are fused again, and for how many chips; UsageError where `--refuse` or
+    `--order` is none."""
     word = "--order"
     try:
         if request.order is not None:
@@ -94,7 +95,9 @@ def splitting_of(request: Request) -> Splitting:
         refusal = parse_refusal(request.refuse) if request.refuse is not None else None
     except ValueError as error:
         raise UsageError(f"error: {word} {error}") from error
-    return Splitting(request.split or "auto", refusal)
+    spreads = request.streams and request.placement == "each" and request.refuse is None
+    chips = (target or targets.load(DEFAULT_TARGET)).chips if spreads else 1
+    return Splitting(request.split or "auto", refusal, chips)
 
 
 # --- the model ---------------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ def render(data: Mapping[str, Any]) -> str:
         sections.append(_cycles(data))
     if data["engines"]:
         sections.append(_engines(data["engines"]))
+    if data.get("stream"):
+        sections.append(_stream(data["stream"], data["clock_hz"]))
     sections += [_computing(data), _energy(data["energy_pj"]), _memory(data), _subgraphs(data)]
     if data.get("host"):
         sections.append(_host(data["host"]))
@@ -112,6 +114,16 @@ def _cycles(data: Mapping[str, Any]) -> list[str]:
         part = f"{100 * data['nram_operand_share']:.0f} %"
         lines.append(f"{_INDENT}{part} of the layers that follow another in their unit read its map in NRAM")
     return lines
+
+
+def _stream(stream: Mapping[str, Any], clock_hz: float) -> list[str]:
+    """Inputs one after the other through the chips; all else in the report is of one of them alone."""
+    each, latency = stream["cycles_per_input"], stream["latency_cycles"]
+    return [
+        f"Stream of {stream['inputs']} inputs",
+        f"{_INDENT}{each:,.0f} cycles from result to result, {clock_hz / each:,.1f} results in a second",
+        f"{_INDENT}{latency:,} cycles to the first result, {seconds_text(latency / clock_hz)}",
+    ]
 
 
 def _costliest(units: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str], int]]:

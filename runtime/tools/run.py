@@ -16,7 +16,7 @@ import numpy as np
 from frustum.dialects.loops import TIMES
 from frustum.runtime.failures import GOOD, Differs, UsageError, say
 from frustum.runtime.files import check_writable_file, write_file
-from frustum.runtime.host.agreement import agreement
+from frustum.runtime.host.agreement import agreement, together
 from frustum.runtime.host.inputs import HostArray, read_inputs
 from frustum.runtime.kernels import BFLOAT16, Array
 from frustum.runtime.machine import InputError
@@ -29,9 +29,10 @@ from frustum.runtime.model.chain import (
     random_values,
 )  # fmt: skip
 from frustum.runtime.model.compiled_folder import open_compiled
-from frustum.runtime.model.execution import execute_chain, report_of_chain
+from frustum.runtime.model.execution import RanChain, execute_chain, report_of_chain
 from frustum.runtime.model.options import RunOptions, refuse_compiled
 from frustum.runtime.model.sources import Job, kind_of
+from frustum.runtime.model.stream import check_streams, execute_stream, split_inputs, times_of
 from frustum.runtime.progress import Progress, TerminalProgress
 from frustum.runtime.report.report import Seconds
 from frustum.runtime.report.terminal import nan_text, show
@@ -55,16 +56,19 @@ def main(options: RunOptions) -> int:
         job = _job(options, given, lambda inputs: _check_before(options, inputs, given), progress)
         model = job.model_for_check(name) if options.check else None
         inputs = _inputs(options, job, given)
-        ran = execute_chain(job.chain, inputs, options.mode, options.checked, progress)
+        ran, made, outputs = _run(options, job, inputs, progress)
         check, found = None, None
         if model is not None:
             progress("compare", 0.0)
-            check, found = agreement(model, inputs, ran.outputs, job.chain.dtype)
+            pairs = zip(inputs, outputs, strict=True)
+            check, found = together([agreement(model, *pair, job.chain.dtype) for pair in pairs])
     for line in job.log:
         say(line)
     if options.output:
-        write_file(Path(options.output), lambda path: _write_arrays(path, ran.outputs))
-    report = report_of_chain(job.chain, ran, check, job.seconds)
+        write_file(Path(options.output), lambda path: _write_arrays(path, made))
+    is_timed = options.stream is not None and options.mode != "functional"
+    stream = times_of(job.chain, ran, len(inputs)).figures if is_timed else None
+    report = report_of_chain(job.chain, ran, check, job.seconds, stream)
     if options.report and options.report != STDOUT:
         write_file(Path(options.report), lambda path: path.write_text(report.json(), encoding="utf-8"))
     if check and check.nan_in_both:
@@ -73,6 +77,17 @@ def main(options: RunOptions) -> int:
     if check and found and not found.good:
         raise Differs(_difference(name, job, check, found))
     return GOOD
+
+
+def _run(
+    options: RunOptions, job: Job, inputs: Sequence[Mapping[str, HostArray]], progress: Progress
+) -> tuple[RanChain, dict[str, HostArray], list[dict[str, HostArray]]]:
+    """The run that is counted, the outputs as they are written, and those of each input."""
+    if options.stream is not None:
+        check_streams(job.chain)
+        return execute_stream(job.chain, inputs, options.mode, options.checked, progress)
+    ran = execute_chain(job.chain, inputs[0], options.mode, options.checked, progress)
+    return ran, ran.outputs, [ran.outputs]
 
 
 def _refuse_contradictions(options: RunOptions) -> None:
@@ -104,10 +119,11 @@ def _job(
         )
     from frustum.runtime.model.build import build
 
-    request = replace(options, calibration_seed=options.input_seed or 0)
+    request = replace(options, calibration_seed=options.input_seed or 0, streams=options.stream is not None)
     if given and kind != "stage":
-        shapes = {name: tuple(array.shape) for name, array in given.items()}
-        request = replace(request, calibration=[given], shapes={**shapes, **options.shapes})
+        each = _each(options, given)
+        shapes = {name: tuple(np.shape(array)) for name, array in each[0].items()}
+        request = replace(request, calibration=each, shapes={**shapes, **options.shapes})
     loops_before = TIMES.seconds
     job = build(request, progress, see)
     return replace(job, seconds=replace(job.seconds, loops=TIMES.seconds - loops_before))
@@ -118,17 +134,27 @@ def _check_before(
 ) -> None:
     """What is found before anything is compiled: wrong arrays, and with --check a file that onnxruntime rejects."""
     if given is not None and inputs is not None:
-        _given_inputs(options, inputs, given)
+        for each in _each(options, given):
+            _given_inputs(options, inputs, each)
     if options.check and kind_of(str(options.model)) == "onnx":
         from frustum.runtime.host.oracle import check_loads
 
         check_loads(Path(str(options.model)))
 
 
-def _inputs(options: RunOptions, job: Job, given: Mapping[str, Array] | None) -> dict[str, HostArray]:
+def _inputs(options: RunOptions, job: Job, given: Mapping[str, Array] | None) -> list[dict[str, HostArray]]:
+    """Those of each input of the stream, or of the only one; random ones from seeds that count on."""
     if given is None:
-        return random_values(job.chain.inputs, options.input_seed or 0)
-    return _given_inputs(options, job.chain.inputs, given)
+        first = options.input_seed or 0
+        return [random_values(job.chain.inputs, first + number) for number in range(options.stream or 1)]
+    return [_given_inputs(options, job.chain.inputs, each) for each in _each(options, given)]
+
+
+def _each(options: RunOptions, given: Mapping[str, Array]) -> list[dict[str, HostArray]]:
+    """The arrays of the file for each input."""
+    if options.stream is None:
+        return [dict(given)]
+    return split_inputs(given, options.stream, str(options.input))
 
 
 def _given_inputs(
