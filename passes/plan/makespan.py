@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import Target
 from frustum.passes.plan.cost import CostParts
-from frustum.passes.plan.model import AHEAD, LAST_PART, ROOM, START_CYCLES
+from frustum.passes.plan.model import AHEAD, LAST_PART, ROOM, ROOM_IN_CORES, START_CYCLES
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class UnitTimes:
 def times_of(units: Sequence[UnitWork], target: Target) -> list[UnitTimes]:
     """Of units that follow each other."""
     found: list[UnitTimes] = []
-    starts = first_places(units, int(ROOM * target.cluster.sram.capacity_bytes))
+    starts = first_places(units, room_of(target))
     latency = target.chip.dram.latency_cycles
 
     def chain_of(k: int) -> float:
@@ -60,26 +60,35 @@ def times_of(units: Sequence[UnitWork], target: Target) -> list[UnitTimes]:
 
     for number, (unit, start) in enumerate(zip(units, starts, strict=True)):
         before = number - 1
-        begun = before if unit.loads or unit.passes > 1 else start - 1
         stream, stream_behind = (found[before].stream, (True, before)) if found else (0.0, (False, -1))
         moved = unit.weights + unit.loads
-        if moved and begun >= 0 and chain_of(begun) > stream:
-            stream, stream_behind = chain_of(begun), (False, begun)
+        if unit.weights and start > 0 and chain_of(start - 1) > stream:
+            stream, stream_behind = chain_of(start - 1), (False, start - 1)
+        early = unit.weights * unit.is_held
+        if unit.loads and before >= 0 and chain_of(before) > stream + early:
+            stream, stream_behind = chain_of(before) - early, (False, before)
         first = stream + latency
         stream += moved
         chain, chain_behind = chain_of(before) + unit.work, (False, before)
         late = 0.0
         if moved and unit.passes == 1:  # all of a map comes before anything, of weights as the pieces need them
-            last = LAST_PART * unit.work * unit.is_held
-            late = max(first + unit.loads + unit.work * (unit.loads > 0), stream + latency + last)
+            needed = unit.work if unit.loads else LAST_PART * unit.work
+            late = stream + latency + needed * unit.is_held
+            if unit.loads:
+                late = max(late, first + unit.loads + unit.work)
         elif moved:  # what stays comes before anything, of maps the first tiles; the last are made behind the last
-            held = unit.weights * unit.is_held
-            late = max(first + held + unit.loads / unit.passes + unit.work, stream + latency + unit.work / unit.passes)
+            late = max(first + early + unit.loads / unit.passes + unit.work, stream + latency + unit.work / unit.passes)
         if late > chain:
             chain, chain_behind = late, (True, number)
         stored = unit.stores / unit.passes + latency if unit.stores else 0.0
         found.append(UnitTimes(chain + unit.sends + stored, stream, chain_behind, stream_behind))
     return found
+
+
+def room_of(target: Target) -> int:
+    """Bytes of a cluster in which weights wait beside all else."""
+    cluster = target.cluster
+    return int(ROOM * cluster.sram.capacity_bytes + ROOM_IN_CORES * cluster.cores * cluster.core.wram.capacity_bytes)
 
 
 def first_places(units: Sequence[UnitWork], capacity_bytes: int) -> list[int]:
@@ -89,7 +98,7 @@ def first_places(units: Sequence[UnitWork], capacity_bytes: int) -> list[int]:
     found = []
     for number, unit in enumerate(units):
         start = number
-        while start > max(0, number - AHEAD) and used[start - 1] + unit.early_bytes <= capacity_bytes:
+        while unit.is_held and start > max(0, number - AHEAD) and used[start - 1] + unit.early_bytes <= capacity_bytes:
             start -= 1
             used[start] += unit.early_bytes
         found.append(start)

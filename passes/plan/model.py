@@ -51,13 +51,12 @@ STEPS_OF_RUNS = (2, 4, 8)
 
 # --- cycles of units that follow each other (makespan.py); `benchmarks/unit_cycles.py` compares unit by unit
 
-# The four were set together by the seven cases that squeezenet, shufflenet, resnet50, alexnet on default and edge are
-# (all but resnet50 on edge): 53 % of units within 5 % of their share of the critical path, 74 % within 12 %; runs as a
-# whole within 5 %, but resnet50's (-9 %: the DRAM stream stands still where units by channels and by rows alternate).
-# Units by which the loads of weights are ahead of the chain of layers.
-AHEAD = 4
-# Share of SRAM in which weights find room before their unit: bytes lie where the allocator has put them.
-ROOM = 0.85
+# All were set together, by squeezenet, shufflenet, resnet50 and alexnet on `default` and `edge`.
+# Units by which the loads of weights are ahead of the chain of layers at most.
+AHEAD = 16
+# Shares of SRAM and of the WRAM of all cores in which weights find room before their unit: bytes lie where the
+# allocator has put them, and cores have other weights too.
+ROOM, ROOM_IN_CORES = 0.85, 0.5
 # Share of a unit's work that is done behind the last of its weights.
 LAST_PART = 0.3
 # Until the first instructions are there.

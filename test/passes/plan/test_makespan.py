@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frustum.backend import targets
-from frustum.passes.plan.makespan import UnitWork, added_cycles, first_places, port_cycles, times_of
+from frustum.passes.plan.makespan import UnitWork, added_cycles, first_places, port_cycles, room_of, times_of
 from frustum.passes.plan.model import AHEAD, LAST_PART, START_CYCLES
 
 DEFAULT = targets.load("default")
@@ -45,13 +45,18 @@ def test_a_map_comes_before_anything_is_made_of_it():
     assert ends(unit(10_000, loads=2000)) == [2000 + LATENCY + 10_000]
 
 
+def test_weights_of_a_unit_that_loads_a_map_come_before_that_map_is_made():
+    long, loading = unit(50_000), unit(1000, weights=40_000, loads=100)
+    assert ends(long, loading)[1] == START_CYCLES + 50_000 + 100 + LATENCY + 1000
+
+
 def test_of_several_tiles_only_the_first_comes_before_anything():
     (end,) = ends(unit(100_000, loads=20_000, passes=10))
     assert end == 2000 + LATENCY + 100_000
 
 
 def test_where_nothing_is_free_weights_wait_for_the_unit_before():
-    capacity = DEFAULT.cluster.sram.capacity_bytes
+    capacity = room_of(DEFAULT)
     full, loading = unit(50_000, used=capacity), unit(1000, weights=40_000)
     assert first_places([full, loading], capacity) == [0, 1]
     assert ends(full, loading)[1] == START_CYCLES + 50_000 + 40_000 + LATENCY + LAST_PART * 1000
