@@ -43,7 +43,7 @@ PIECE_SHARE = 4
 # Layers of one run at most: the ways to part a unit into runs are all looked at.
 MOST_IN_RUN = 6
 # A unit has runs where these take less than this part of its cycles otherwise.
-RUN_GAIN = 0.98
+RUN_GAIN = 1.0
 # Times the bytes of a unit over the DRAM port: steps of more rows may read rows of which nothing is made.
 RUN_BYTES = 1.005
 # Where rows roll: times the rows of a step that are looked at, in which less is made again.

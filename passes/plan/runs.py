@@ -338,12 +338,19 @@ class RunPieces:
 
 
 def extents_of(work: LayerWork, target: Target, cores_dim: int) -> list[list[int]]:
-    """Extents of the last layer's pieces to be looked at in each dimension."""
+    """Extents of the last layer's pieces to be looked at in each dimension: halvings, and along rows and columns
+    powers of two, with which the pieces of layers before it may fill the lines of the matrix unit too."""
     if work.is_matrix:
-        return piece_extents(work, target, cores_dim)
-    cores = target.cluster.cores
-    shares = (ceil_div(size, cores) if d == cores_dim else size for d, size in enumerate(work.extent))
-    return [
-        [work.extent[d]] if d in work.whole else [1] if d == 0 else halves(share, work.align[d])
-        for d, share in enumerate(shares)
-    ]
+        found = piece_extents(work, target, cores_dim)
+    else:
+        cores = target.cluster.cores
+        shares = (ceil_div(size, cores) if d == cores_dim else size for d, size in enumerate(work.extent))
+        found = [
+            [work.extent[d]] if d in work.whole else [1] if d == 0 else halves(share, work.align[d])
+            for d, share in enumerate(shares)
+        ]
+    for d in (2, 3):
+        if d not in work.whole and work.align[d] == 1:
+            powers = (1 << k for k in range(max(found[d]).bit_length()))
+            found[d] = sorted({*found[d], *(size for size in powers if size < max(found[d]))}, reverse=True)
+    return found
