@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
@@ -18,15 +18,16 @@ from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.module import IN_CORE
 from frustum.dialects.target import Target
 from frustum.dialects.tile import TileType
-from frustum.dialects.unit import Partition, UnitOp
+from frustum.dialects.unit import Partition, UnitOp, YieldOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import map_of, unit_layers
-from frustum.passes.analysis.unit_layers import Unprojectable
+from frustum.passes.analysis.unit_layers import UnitLayers, Unprojectable
 from frustum.passes.plan.cost import CutUnit
+from frustum.passes.plan.model import JOIN_GAIN
 from frustum.passes.plan.unit import UnitPlan, maps_of
 from frustum.passes.plan.unit_ops import annotate
-from frustum.passes.plan.unit_runs import RUNS, Runs, Wanted, choose_runs
+from frustum.passes.plan.unit_runs import RUNS, Runs, UnitRuns, Wanted, choose_runs, planned
 from frustum.passes.tile.kept_maps import KeptMaps, concat_of, cut_of
 
 
@@ -35,7 +36,7 @@ class ChooseRuns(ModulePass):
     """Mark the layers whose maps stay in the core (`frustum.in_core`), with the pieces of every run.
 
     Before: units with partitions, layers with maps.  After: some of the maps between layers are never in SRAM; the
-    partition of a unit whose rows roll may have changed.
+    partition of a unit whose rows roll may have changed; two units through which a run goes are one.
     `runs`: `auto`, those that the model finds cheaper; `longest`, as many layers as fit; `none`.  `overlap`: borders of
     pieces may be made again.  `sram`: the share of each cluster's SRAM that a unit may use.
     """
@@ -54,14 +55,131 @@ class ChooseRuns(ModulePass):
         usable = int(target.cluster.sram.capacity_bytes * self.sram)
         for network in networks_of(op):
             units = [unit for unit in network.body.block.ops if isinstance(unit, UnitOp)]
-            for unit, held in zip(units, held_bytes(units, target), strict=True):
-                if not is_move(unit.body.block.ops):
-                    choose(unit, target, wanted, usable - held)
+            Chosen(units, target, wanted, usable).write()
 
 
-def held_bytes(units: Sequence[UnitOp], target: Target) -> list[int]:
-    """SRAM of one cluster that maps which stay between units take while each unit runs."""
+class Chosen:
+    """The units of a network with their runs; two that follow each other are one where a run goes through both.
+
+    `held`: SRAM that maps which stay between units take while each runs.
+    """
+
+    def __init__(self, units: Sequence[UnitOp], target: Target, wanted: Wanted, usable_bytes: int):
+        self.target, self.wanted, self.usable_bytes = target, wanted, usable_bytes
+        sizes, held = kept_bytes(units, target)
+        self.found: list[tuple[UnitOp, int, UnitRuns | None]] = []
+        for unit, size in zip(units, held, strict=True):
+            self.add(unit, size, sizes)
+
+    def add(self, unit: UnitOp, held: int, sizes: dict[UnitOp, int]) -> None:
+        """Take the next unit, with the one before it where a run goes through both."""
+        own = self.planned(unit, held)
+        if self.found and own is not None:
+            before, held_before, plan = self.found[-1]
+            if plan is not None and follows(before, unit):
+                merged, together = joined(before, unit), held_before + sizes.get(unit, 0) - sizes.get(before, 0)
+                both = self.planned(merged, max(held, together))
+                if both is not None and is_better(both, plan, own, unit_layers(before)):
+                    self.found.pop()
+                    put_in_place(merged, before, unit)
+                    sizes[merged] = sizes.get(unit, 0)
+                    unit, held, own = merged, max(held, together), both
+                else:
+                    merged.erase()
+        self.found.append((unit, held, own))
+
+    def planned(self, unit: UnitOp, held: int) -> UnitRuns | None:
+        """A unit with the best runs, or without if it has none; None where it is not to have any."""
+        partition = None if unit.partition is None else unit.partition.data
+        if partition is None or not may_have_runs(partition) or is_move(unit.body.block.ops):
+            return None
+        layers = unit_layers(unit)
+        maps = [map_of(op) for op in layers.ops]
+        works = zip(maps, layers.layers, strict=True)
+        if any(submap is None and not layer.kind.is_place for submap, layer in works):
+            return None
+        try:
+            cut = CutUnit.of(layers, partition, self.target, layers.kept)
+        except Unprojectable:
+            return None
+        found = choose_runs(cut, maps, self.wanted, self.usable_bytes - held)
+        plans = planned(cut, maps) if found is None else None
+        return found or (None if plans is None else UnitRuns(cut, tuple(plans), cut.cost(plans)))
+
+    def write(self) -> None:
+        """Into the units and layers."""
+        for unit, _, found in self.found:
+            if found is None or not found.cut.in_core:
+                continue
+            ops = found.cut.unit.ops
+            plan = UnitPlan(found.cut.partition, maps_of(found.plans), found.cost)
+            annotate(unit, ops, plan, is_small=plan.partition.tile == found.cut.unit.out.out_dims)
+            for j in found.cut.in_core:
+                ops[j].attributes[IN_CORE] = UnitAttr()
+
+
+def is_better(both: UnitRuns, first: UnitRuns, second: UnitRuns, before: UnitLayers) -> bool:
+    """Whether two units are better one: the map between them is in no SRAM, and the cores have less to do."""
+    apart = sum(own.cut.compute_cycles(own.plans) for own in (first, second))
+    moved = first.cost.dram_bytes + second.cost.dram_bytes
+    is_through = len(before.layers) - 1 in both.cut.in_core
+    return is_through and both.cut.compute_cycles(both.plans) < JOIN_GAIN * apart and both.cost.dram_bytes <= moved
+
+
+def follows(before: UnitOp, unit: UnitOp) -> bool:
+    """Whether a unit alone reads what the one directly before it makes last and leaves in SRAM alone."""
+    if before.next_op is not unit or len(before.results) != 1 or before.kept != {0} or concat_of(unit) is not None:
+        return False
+    last = unit_layers(before)
+    is_last = last.stored == (len(last.layers) - 1,)
+    return is_last and concat_of(before) is None and before.results[0].has_one_use() and unit in uses(before)
+
+
+def uses(unit: UnitOp) -> set[Operation]:
+    return {use.operation for use in unit.results[0].uses}
+
+
+def joined(first: UnitOp, second: UnitOp) -> UnitOp:
+    """The layers of two units as one, which stands nowhere yet."""
+    between = first.results[0]
+    inputs = list(dict.fromkeys([*first.operands, *(o for o in second.operands if o is not between)]))
+    merged = UnitOp(first.unit_name.data, inputs, list(second.result_types))
+    merged.properties |= {name: second.properties[name] for name in UnitOp.OPTIONAL if name in second.properties}
+    merged.attributes |= second.attributes
+    merged.location = first.location
+    inside, values = dict(zip(inputs, merged.body.block.args, strict=True)), dict[SSAValue, SSAValue]()
+    for unit in (first, second):
+        for argument, operand in zip(unit.body.block.args, unit.operands, strict=True):
+            values[argument] = inside[operand] if operand in inside else values[end_of(first).operands[0]]
+        for op in unit.body.block.ops:
+            if op is not end_of(unit):
+                merged.body.block.add_op(op.clone(values))
+    merged.body.block.add_op(YieldOp([values[value] for value in end_of(second).operands]))
+    return merged
+
+
+def end_of(unit: UnitOp) -> Operation:
+    end = unit.body.block.last_op
+    assert end is not None
+    return end
+
+
+def put_in_place(merged: UnitOp, first: UnitOp, second: UnitOp) -> None:
+    """One unit instead of two."""
+    block = second.parent
+    assert block is not None
+    block.insert_op_before(merged, second)
+    for old, new in zip(second.results, merged.results, strict=True):
+        old.replace_all_uses_with(new)
+    for unit in (second, first):
+        unit.detach()
+        unit.erase()
+
+
+def kept_bytes(units: Sequence[UnitOp], target: Target) -> tuple[dict[UnitOp, int], list[int]]:
+    """SRAM of one cluster for the maps that each unit leaves there, and for those that are there while it runs."""
     number, found, kept = {unit: i for i, unit in enumerate(units)}, [0] * len(units), KeptMaps(target)
+    sizes: dict[UnitOp, int] = {}
     for i, unit in enumerate(units):
         if not unit.kept or concat_of(unit) is not None:
             continue
@@ -69,12 +187,13 @@ def held_bytes(units: Sequence[UnitOp], target: Target) -> list[int]:
         for result, kind in zip(unit.results, types, strict=False):
             if isinstance(kind, TileType):
                 size = aligned(math.prod(kind.data.extents) * ELEMENT_BYTES[kind.data.element])
+                sizes[unit] = sizes.get(unit, 0) + size
                 for j in range(i, last_reader(result, number) + 1):
                     found[j] += size
-    return found
+    return sizes, found
 
 
-def last_reader(value: SSAValue, number: dict[UnitOp, int]) -> int:
+def last_reader(value: SSAValue, number: Mapping[UnitOp, int]) -> int:
     """The last unit that reads a map that stays, or one of which it is a part."""
     readers = [use.operation for use in value.uses if use.operation in number]
     ends = [last_reader(reader.results[0], number) if concat_of(reader) else number[reader] for reader in readers]
@@ -85,26 +204,3 @@ def may_have_runs(partition: Partition) -> bool:
     """Not in bands, where owners hand over borders, where columns are kept, or where steps do not go down."""
     is_plain = not partition.bands and not partition.owners and partition.way == "down"
     return is_plain and partition.borders != "raster"
-
-
-def choose(unit: UnitOp, target: Target, wanted: Wanted, free_bytes: int) -> None:
-    """The runs of one unit, if it is to have some."""
-    partition = None if unit.partition is None else unit.partition.data
-    if partition is None or not may_have_runs(partition):
-        return
-    layers = unit_layers(unit)
-    maps = [map_of(op) for op in layers.ops]
-    works = zip(maps, layers.layers, strict=True)
-    if len(maps) < 2 or any(submap is None and not layer.kind.is_place for submap, layer in works):
-        return
-    try:
-        cut = CutUnit.of(layers, partition, target, layers.kept)
-    except Unprojectable as reason:
-        raise PassFailedException(f"unit {unit.unit_name.data} cannot be cut as {unit.partition}: {reason}") from reason
-    found = choose_runs(cut, maps, wanted, free_bytes)
-    if found is None:
-        return
-    plan = UnitPlan(found.cut.partition, maps_of(found.plans), found.cost)
-    annotate(unit, layers.ops, plan, is_small=plan.partition.tile == layers.out.out_dims)
-    for j in found.cut.in_core:
-        layers.ops[j].attributes[IN_CORE] = UnitAttr()
