@@ -53,7 +53,8 @@ class Member:
     def stage(self) -> int:
         """Passes behind the loads: one more where it reads what another unit of the core makes."""
         parts = [part for made in self.operands if made for part in (made.parts if isinstance(made, Side) else (made,))]
-        return max((part.stage + (part.layer.is_matrix != self.layer.is_matrix) for part in parts), default=1)
+        behind = (part.stage + (part.layer.is_matrix != self.layer.is_matrix) for part in parts)
+        return 0 if is_copied(self.layer) else max(1, *behind, 1)
 
     @property
     def members(self) -> Iterator[Member]:
@@ -78,8 +79,14 @@ class Side:
             yield from part.members
 
 
+def is_copied(layer: Layer) -> bool:
+    """Whether pieces of a layer are loaded as they are to be: nothing is computed."""
+    return isinstance(layer.kind, ShuffleLayer)
+
+
 def can_run(layer: Layer) -> bool:
-    """Whether a layer may be in a run: its pieces are of the result, and made of whole groups of channels."""
+    """Whether a layer may be in a run: its pieces are of the result, and made of whole groups of channels.  One that
+    only moves elements may be the first, and is then no step of its own: its reader's piece is loaded so."""
     kind = layer.kind
     if kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced or isinstance(kind, ShuffleLayer):
         return False
@@ -165,6 +172,7 @@ class RunPieces:
         self.total = product(self.counts)
         self.made: dict[int, Made] = {}
         self.places: list[int] = []
+        self.copied: dict[int, Buffer] = {}
         self.between: list[Buffer] = []
         self.loaded: list[Loaded] = []
         self.is_whole = np.ones(len(extents[0]), np.bool_)
@@ -204,6 +212,9 @@ class RunPieces:
                 buffer = Buffer(read, operand.element_bytes, moves_on)
                 self.loaded.append(Loaded(buffer, operand.dims[3], has_own_weights and not moves_on))
                 continue
+            if isinstance(made, Member) and is_copied(made.layer):
+                self.moved_as_read(made, Buffer(read, operand.element_bytes, moves_on, 1 + member.stage))
+                continue
             parts = made.parts if isinstance(made, Side) else (made,)
             copies = 1 + member.stage - min(part.stage for part in parts)
             self.between.append(Buffer(read, operand.element_bytes, moves_on, copies))
@@ -214,6 +225,13 @@ class RunPieces:
                 channels = np.full_like(read[0], part.layer.out_dims[1]) if isinstance(made, Side) else read[1]
                 own = ([each[0], channels, *each[2:]] for each in (read, read_last))
                 self.take(part, *own, by_channels=moves_on)
+
+    def moved_as_read(self, member: Member, buffer: Buffer) -> None:
+        """What only moves elements is loaded as its reader needs it, all channels at once."""
+        self.copied[member.number] = buffer
+        self.loaded.append(Loaded(buffer, member.layer.out_dims[3], False))
+        self.is_whole &= buffer.extents[CHANNELS] == member.layer.out_dims[CHANNELS]
+        self.is_whole &= not buffer.by_channels or self.dealt[CHANNELS] == 1
 
     def moved(self, buffer: Buffer) -> list[int]:
         """The loops of the nest that move a buffer."""
@@ -328,7 +346,10 @@ class RunPieces:
 
     def plan(self, k: int, residency: Residency, cycles: float) -> RunPlan:
         """What is to be written of the candidate number k."""
-        maps = {}
+        maps = {
+            number: SubMap(tuple(int(size[k]) for size in own.extents), self.cores_dim)
+            for number, own in self.copied.items()
+        }
         for number, made in self.made.items():
             extent = tuple(int(size[k]) for size in made.extents)
             channels = made.layer.kind.channels if isinstance(made.layer.kind, ConvLayer) else 0

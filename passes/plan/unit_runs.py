@@ -23,7 +23,7 @@ from frustum.passes.analysis.project import ROWS, Unprojectable
 from frustum.passes.plan.cost import CutUnit, UnitCost
 from frustum.passes.plan.layer_work import LayerPlan
 from frustum.passes.plan.model import MOST_IN_RUN, RUN_BYTES, RUN_GAIN, STEPS_OF_RUNS
-from frustum.passes.plan.runs import Member, RunPlan, Side, can_run, plan_run
+from frustum.passes.plan.runs import Member, RunPlan, Side, can_run, is_copied, plan_run
 from frustum.passes.plan.unit import layer_plans
 
 Runs: TypeAlias = Literal["auto", "none", "longest"]
@@ -184,7 +184,8 @@ class Trees:
             return [None, *(self.trees(i, most) if self.may_stay(i) else ())]
         parts = [source.layer for source in self.unit.sources[i]]
         is_run = all(
-            part is not None and self.is_inner(part) and self.may_stay(part) and self.unit.places.get(part) == (i, n)
+            part is not None and self.is_inner(part) and self.may_stay(part) and can_run(self.unit.layers[part])
+            and self.unit.places.get(part) == (i, n)
             for n, part in enumerate(parts)
         )
         if not is_run:
@@ -203,7 +204,8 @@ class Trees:
     def may_stay(self, i: int) -> bool:
         """Whether a layer's map may stay in the core: its weights wait in SRAM meanwhile."""
         layer, plan = self.unit.layers[i], self.plans[i]
-        return plan is not None and plan.map.weights == "unit" and can_run(layer) and not layer.kind.knows_position
+        is_held = plan is not None and plan.map.weights == "unit"
+        return is_held and (can_run(layer) or is_copied(layer)) and not layer.kind.knows_position
 
     def is_inner(self, j: int) -> bool:
         """Whether one layer alone reads a layer's map."""

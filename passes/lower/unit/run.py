@@ -115,6 +115,8 @@ class _Run:
             in_core={k: own.placed for k, own in made.items()},
             cut=(SubMap(piece.extent, self.map.cores, channels, self.map.outer), nest),
         )  # fmt: skip
+        if low.is_copied:
+            return self.copied(low, depth)
         is_matrix = low.conv is not None
         stage = self.read_by(made.values(), depth, is_matrix=is_matrix)
         for load in low.loads:
@@ -128,6 +130,14 @@ class _Run:
             low.result = low.made = replace(place, start=piece.start, extent=piece.extent, bound=whole.bound)
         self.before.put(depth, stage, [compute(low, StagedTags(stage=0, **site.tags))])
         return Made(low.result, alloc, depth, ((stage, is_matrix),))
+
+    def copied(self, low: LayerPieces, depth: int) -> Made:
+        """A piece that is loaded as its reader needs it: what only moves elements is no step of its own."""
+        (load,) = low.loads
+        alloc = load.ops[0]
+        assert isinstance(alloc, isa.AllocOp) and load.depth == depth
+        self.before.put(depth, 0, load.ops)
+        return Made(low.result, alloc, depth, ((0, False),))
 
     def side_by_side(self, op: t.ConcatOp, whole: Placed, piece: Piece) -> Made:
         """Pieces of several maps in the places that they have in one."""
@@ -157,7 +167,7 @@ class _Run:
         many copies of them as it is passes behind; what is made outside of that body is read by the loop there."""
         found, here = 1, [own for own in made if own.depth == depth]
         for own in made:
-            behind = max(stage + (on_matrix != is_matrix) for stage, on_matrix in own.makers)
+            behind = max(1, *(stage + (on_matrix != is_matrix) for stage, on_matrix in own.makers))
             if own.depth == depth:
                 found = max(found, behind)
             else:

@@ -47,7 +47,14 @@ def fire(net):
     return net.conv(net.pool("avg", net.layer(graph.ConcatOp(parts, 1)), 3, 2, pads=(1, 1, 1, 1)), 7, 1)
 
 
-NETWORKS = (conv_then_pool, depthwise_then_pointwise, pointwise_then_depthwise, residual, fire)
+def shuffled(net):
+    groups = net.layer(graph.ShuffleOp(net.conv(net.input(1, 6, 20, 22), 12, 1, groups=3), 3))
+    return net.conv(net.conv(groups, 12, groups=12, strides=(2, 2)), 8, 1)
+
+
+NETWORKS = (conv_then_pool, depthwise_then_pointwise, pointwise_then_depthwise, residual, fire, shuffled)
+POLICIES = {shuffled: "optimal"}
+"""Of networks whose layers other policies do not fuse."""
 
 
 def in_core(module):
@@ -62,7 +69,7 @@ def test_runs_are_right(build, target, dtype):
     """As long runs as fit: what they give at every level, and what waits for what."""
     net, chip = Net(1), machine(target).chip
     module, inputs = net.module(build(net))
-    modules = modules_at_stops(module, target, Choices(dtype=dtype, policy="greedy", runs="longest"))
+    modules = modules_at_stops(module, target, Choices(dtype=dtype, policy=POLICIES.get(build, "greedy"), runs="longest"))
     outputs = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in STOPS}
     check_agreement(outputs, dtype)
     for program in modules["fixed"].walk():
@@ -70,12 +77,12 @@ def test_runs_are_right(build, target, dtype):
             assert check(program, chip.clusters, chip.cluster.cores)
 
 
-@pytest.mark.parametrize(("build", "count"), [*((build, 1) for build in NETWORKS[:4]), (fire, 3)])
+@pytest.mark.parametrize(("build", "count"), [*((build, 1) for build in NETWORKS[:4]), (fire, 3), (shuffled, 2)])
 def test_layers_of_a_run_read_from_the_core(build, count):
     """On one cluster of four cores; the map between is in no buffer of SRAM, and two layers are one nest."""
     net = Net(1)
     module, _ = net.module(build(net))
-    modules = modules_at_stops(module, "edge", Choices(policy="greedy", runs="longest"))
+    modules = modules_at_stops(module, "edge", Choices(policy=POLICIES.get(build, "greedy"), runs="longest"))
     assert in_core(modules["placed"]) == count
     layers = [op for op in modules["placed"].walk() if isinstance(op, t.ComputeOp)]
     stores = [op for op in modules["lowered"].walk() if isinstance(op, isa.CopyOp) and to_sram(op)]
