@@ -47,7 +47,7 @@ RUN_GAIN = 1.0
 # Times the bytes of a unit over the DRAM port: steps of more rows may read rows of which nothing is made.
 RUN_BYTES = 1.005
 # Two units that follow each other are one where their cores have less than this part of their cycles to do.
-JOIN_GAIN = 0.98
+JOIN_GAIN = 0.99
 # Where rows roll: times the rows of a step that are looked at, in which less is made again.
 STEPS_OF_RUNS = (2, 4, 8)
 
