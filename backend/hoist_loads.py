@@ -19,6 +19,7 @@ from frustum.dialects.extents import ALIGNMENT_BYTES, ceil_div
 from frustum.dialects.isa.instruction import Instruction, value_of
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp
+from frustum.dialects.module import TURNS
 
 CROSSING = 8
 """So many loads at most move over a barrier: `frustum-join-sections` leaves room for their code."""
@@ -133,8 +134,16 @@ class _Places:
 
 
 def unit_of(child: Operation) -> int | None:
-    """The unit of the first instruction in a child that has operands; fetches and tables stay where they are."""
-    return next((value_of(op.unit) for op in child.walk() if isinstance(op, Instruction) and op.VIEWS), None)
+    """The unit of the first instruction in a child that has operands; fetches and tables stay where they are, and so
+    do loads that are far from their unit already (`weights_ahead.py`)."""
+    return next(
+        (
+            value_of(op.unit)
+            for op in child.walk()
+            if isinstance(op, Instruction) and op.VIEWS and TURNS not in op.attributes
+        ),
+        None,
+    )
 
 
 def is_store(child: Operation) -> bool:

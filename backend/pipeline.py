@@ -9,7 +9,7 @@
 | `tiled` | units with partitions, layers with maps | partition, (split-breadth-first,) choose-layout |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units, (assign-order) |
 | `lowered` | instructions with symbolic buffers | lower-tiles, ..., join-sections, ...: see `passes_to` |
-| `fixed` | addresses, events | allocate, hoist-loads, schedule |
+| `fixed` | addresses, events | weights-ahead, allocate, hoist-loads, schedule |
 
 A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
 """
@@ -30,6 +30,7 @@ from frustum.backend.hoist_loads import HoistLoads
 from frustum.backend.join_sections import JoinSections
 from frustum.backend.memory.allocation import Allocate
 from frustum.backend.waits.schedule import Schedule
+from frustum.backend.weights_ahead import WeightsAhead
 from frustum.dialects import tile, unit
 from frustum.dialects.choices import AskedBorders
 from frustum.dialects.isa.instruction import Instruction
@@ -135,7 +136,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         ),
         "placed": (LowerUnits(), *order_passes(choices)),
         "lowered": (*raw_passes(choices), *weight_passes(choices), *section_passes(choices)),
-        "fixed": (Allocate(), HoistLoads(), Schedule()),
+        "fixed": (WeightsAhead(), Allocate(), HoistLoads(), Schedule()),
     }[stop]
 
 

@@ -28,6 +28,7 @@
 | `useful_macs`, `own_elements` | program's module | integers, one per layer | lowering of tiles | report |
 | `units`, `unit_modes`, ... (`UNIT_*`) | program's module | one entry per unit | lowering of tiles | report |
 | `peak` | program's module | integers by memory and section | `frustum-allocate` | report |
+| `turns` | copy to a core | unit | `frustum-weights-ahead` | `frustum-schedule` |
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ UNIT_PREDICTED = "frustum.unit_predicted_cycles"
 UNPREDICTED = -1
 """In the place of a prediction that nobody made."""
 PEAK = "frustum.peak"
+TURNS = "frustum.turns"
 
 
 def texts(values: Iterable[str]) -> ArrayAttr[StringAttr]:

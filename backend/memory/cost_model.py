@@ -43,8 +43,10 @@ class _Transfer:
 
 @dataclass
 class _Child:
-    """A child of the program: cycles of computing, its loads and stores, the buffers in SRAM that it uses."""
+    """A child of the program: where it stands, cycles of computing, its loads and stores, the buffers in SRAM that it
+    uses."""
 
+    position: int
     cycles: float = 0.0
     transfers: list[_Transfer] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
@@ -122,7 +124,7 @@ class CostModel:
         ]
 
     def _child(self, members: Sequence[tuple[Plain, Instruction]]) -> _Child:
-        child = _Child()
+        child = _Child(members[0][0].path[0].position)
         busy: dict[str, float] = {}
         once: dict[str, float] = {}
         for plain, op in members:

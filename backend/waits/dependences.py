@@ -121,7 +121,7 @@ def find_dependences(
     holds: dict[tuple[int, Engine, int], list[Need]] = {}
     for y, consumer in enumerate(instructions):
         found = section.candidates(y)
-        needs.append(tuple(c.need() for c in found if c.back >= 0))
+        needs.append((*(c.need() for c in found if c.back >= 0), *section.turns(y)))
         for level, stage, need in (hold for c in found for hold in c.holds(consumer)):
             waiting = holds.setdefault((consumer.path[level].position, consumer.engine, stage), [])
             if need not in waiting:
@@ -229,6 +229,18 @@ class _Section:
                     own.append(candidate)
             found += own
         return [c for c in found if c.scope is not None and not self._implied(c, found)]
+
+    def turns(self, y: int) -> Iterator[Need]:
+        """Of an instruction that takes turns: for the last pass before its own, of itself or of the one before it."""
+        own = self.instructions[y]
+        if not own.takes_turns or self.units.clusters * self.units.cores == 1:
+            return
+        scope: Scope = "cores" if self.units.clusters == 1 else "all_cores"
+        before = [x for x in range(y) if self.instructions[x].takes_turns]
+        if before:
+            yield Need(before[-1], 0, 0, scope)
+        if own.counts[0] > 1:
+            yield Need(y, 1, 1, scope)
 
     def _through(self, y: int, access: Access, held: int) -> Iterator[_Candidate]:
         """Dependences through one buffer, the nearest first; those behind a nearer write are implied by it."""

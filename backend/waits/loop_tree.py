@@ -93,13 +93,18 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """What matters for synchronisation; `counts` are those of the loops around it, outermost first."""
+    """What matters for synchronisation; `counts` are those of the loops around it, outermost first.
+
+    One of those that `take_turns` begins a pass of its outermost loop when all units are done with the pass before,
+    and its first when they are done with the instruction before it that takes turns.
+    """
 
     engine: Engine
     path: Path
     counts: tuple[int, ...]
     accesses: tuple[Access, ...]
     multicast: bool = False
+    takes_turns: bool = False
 
     @property
     def position(self) -> int:

@@ -25,7 +25,7 @@ from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.operations import BinaryOp, ConvOp, CopyOp, PoolOp, UnaryOp
 from frustum.dialects.isa.program import ELEMENT_BYTES, MAX_LOOPS, ZERO, Affine, Box, Span, View
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
-from frustum.dialects.module import TARGET
+from frustum.dialects.module import TARGET, TURNS
 from frustum.dialects.target import Target, from_attribute
 
 WRITTEN = ("dst", "out", "acc")
@@ -119,7 +119,8 @@ def _read_instruction(code: Code, op: Instruction, path: Path, counts: tuple[int
     assert engine is not None
     multicast = isinstance(op, CopyOp) and op.multicast is not None
     section = code.sections[-1]
-    section.instructions.append(Plain(engine, path, counts, _accesses(code, op, counts), multicast))
+    accesses, takes_turns = _accesses(code, op, counts), TURNS in op.attributes
+    section.instructions.append(Plain(engine, path, counts, accesses, multicast, takes_turns))
     section.operations.append(op)
 
 

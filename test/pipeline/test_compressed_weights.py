@@ -61,7 +61,7 @@ def agree(lowered, inputs, codec):
     before, after = (each[1].dram_bytes_by_class["weight"] for each in (raw, compact))
     others = {name: size for name, size in raw[1].dram_bytes_by_class.items() if name not in ("weight", "other")}
     assert others.items() <= compact[1].dram_bytes_by_class.items()
-    assert compact[1].peak_bytes["wram"] == raw[1].peak_bytes["wram"]
+    assert compact[1].peak_bytes["wram"] <= raw[1].peak_bytes["wram"]  # raw ones may wait there (`weights_ahead.py`)
     return before, after, said
 
 

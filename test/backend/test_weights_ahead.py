@@ -1,0 +1,116 @@
+"""`frustum-weights-ahead`: weights of late layers in WRAM early, by IODMA and in turns; right numbers, no race."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from happens_before import check
+from networks import Net
+from stops import executable, machine_of, modules_at_stops, run_module
+from xdsl.context import Context
+
+from frustum.backend import weights_ahead
+from frustum.backend.memory.allocation import Allocate
+from frustum.backend.pipeline import Choices
+from frustum.backend.waits.schedule import Schedule
+from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.sync import ProgramOp
+from frustum.dialects.module import TURNS
+from frustum.runtime.machine import Machine
+from frustum.runtime.time.timeline import simulate
+
+
+def late_weights(*, maps=3, dense=(160, 200, 96)):
+    """Convolutions of a map first, then layers with many weights for few positions."""
+    net = Net(seed=3)
+    x = net.input(1, 16, 28, 28)
+    for _ in range(maps):
+        x = net.conv(x, 32, 3, act="relu")
+    x = net.conv(net.pool("max", x, 4, 4), 64, 3, strides=(2, 2), act="relu")
+    for outputs in dense:
+        x = net.conv(x, outputs, 4 if outputs == dense[0] else 1, pads=(0, 0, 0, 0), act="relu")
+    return net.module(x)
+
+
+def early_copies(module):
+    """The copies that take turns, and the program."""
+    (program,) = [op for op in module.walk() if isinstance(op, ProgramOp)]
+    return program, [op for op in program.walk() if isinstance(op, CopyOp) and TURNS in op.attributes]
+
+
+def with_memory(machine, wram_bytes):
+    core = machine.core
+    core = replace(core, wram=replace(core.wram, capacity_bytes=wram_bytes))
+    cluster = replace(machine.cluster, core=core)
+    return replace(machine, chip=replace(machine.chip, cluster=cluster))
+
+
+@pytest.mark.parametrize("cores", [1, 4, 16])
+def test_late_weights_are_loaded_early_and_right(cores, monkeypatch):
+    monkeypatch.setattr(weights_ahead, "SURE", 100.0)  # small layers begin before their weights could be there
+    module, inputs = late_weights()
+    stops = modules_at_stops(module, machine_of(cores), Choices(dtype="f16"))
+    plain = stops["lowered"]
+    _, copies = early_copies(stops["fixed"])
+    assert copies and all(copy.engine.data == "iodma" for copy in copies)
+    found = run_module(stops["fixed"], inputs, checked=True)
+    expected = run_module(without(plain), inputs, checked=True)
+    assert found.keys() == expected.keys()
+    for name in found:
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+def without(lowered):
+    """The module fixed with all weights on their way through SRAM."""
+    module = lowered.clone()
+    Allocate().apply(Context(), module)
+    Schedule().apply(Context(), module)
+    return module
+
+
+def test_dram_moves_the_same_bytes_and_few_cores_load_at_a_time(monkeypatch):
+    monkeypatch.setattr(weights_ahead, "SURE", 100.0)
+    machine, (module, _) = machine_of(16), late_weights()
+    stops = modules_at_stops(module, machine, Choices(dtype="f16"))
+    lines = [timeline(executable(each), machine) for each in (stops["fixed"], without(stops["lowered"]))]
+    early, late = (sum(line.engine_bytes[from_dram(line)]) for line in lines)
+    assert early == late > 0
+    line = lines[0]
+    static = line.queues.static  # -1: the fetch at the start
+    iodma = np.array([*(i.engine == "iodma" for i in line.expanded.instructions), False])[static]
+    busy = iodma & (line.times.end > line.times.start)
+    at_a_time = 102 // 16
+    assert len(set(line.queues.engine[busy])) == 16
+    for start in line.times.start[busy]:
+        running = busy & (line.times.start <= start) & (start < line.times.end)
+        assert len(set(line.queues.engine[running])) <= at_a_time
+
+
+def timeline(made, machine):
+    return simulate(Machine(made).expanded, machine, made.code.page_bytes)
+
+
+def from_dram(line):
+    """The engines that move between DRAM and memories on chip."""
+    return [name.kind in ("gdma", "iodma") for name in line.engines]
+
+
+@pytest.mark.parametrize(("sure", "wram_bytes", "count"), [(100.0, 1 << 20, 2), (100.0, 16384, 0), (0.0, 1 << 20, 0)])
+def test_weights_that_have_no_room_or_would_be_late_stay(sure, wram_bytes, count, monkeypatch):
+    """Those that cores share stay always: of four layers with weights of more than `LEAST_BYTES` two have their own."""
+    monkeypatch.setattr(weights_ahead, "SURE", sure)
+    module, _ = late_weights()
+    machine = with_memory(machine_of(16), wram_bytes)
+    _, copies = early_copies(modules_at_stops(module, machine, Choices(dtype="f16"))["fixed"])
+    assert len(copies) == count
+
+
+@pytest.mark.parametrize("cores", [2, 4])
+def test_every_conflict_is_ordered(cores, monkeypatch):
+    monkeypatch.setattr(weights_ahead, "SURE", 100.0)
+    machine = machine_of(cores)
+    module, _ = late_weights(maps=1, dense=(64, 32))
+    stops = modules_at_stops(module, machine, Choices(dtype="f16"))
+    program, copies = early_copies(stops["fixed"])
+    assert copies
+    check(program, machine.chip.clusters, machine.cluster.cores)
