@@ -101,6 +101,8 @@ class Choices:
     """Where the network may be cut, for the manifest."""
     runs: Runs = "auto"
     """Which layers follow each other in the cores."""
+    ahead: bool = True
+    """Whether weights may wait in WRAM for their layer."""
 
     @property
     def asked_compression(self) -> str:
@@ -136,7 +138,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         ),
         "placed": (LowerUnits(), *order_passes(choices)),
         "lowered": (*raw_passes(choices), *weight_passes(choices), *section_passes(choices)),
-        "fixed": (WeightsAhead(), Allocate(), HoistLoads(), Schedule()),
+        "fixed": (*((WeightsAhead(),) if choices.ahead else ()), Allocate(), HoistLoads(), Schedule()),
     }[stop]
 
 

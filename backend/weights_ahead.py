@@ -1,22 +1,25 @@
-"""The pass that lets weights of late layers wait in the cores from early on.
+"""The pass that lets weights wait in the cores for layers that are far behind.
 
 Weights of which every core needs its own, each byte once, need not pass SRAM: the core's IODMA brings them into its
 WRAM.  So they wait for no buffer in SRAM and stand behind nothing in the queue of the GDMA, and a layer whose share of
-weights has a place of its own in WRAM can have them as early as one likes: while early layers compute and the DRAM's
-port has little to do.
+weights has a place of its own in WRAM can have them as soon as the place is free: while early layers compute and the
+DRAM's port has little to do.
 
 Many engines at once would take the port from loads that are waited for (ports serve first come first served): so the
-cores take turns, as few at a time as together take `SHARE` of the port.
+cores take turns, as few at a time as together fill the port.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate
 from math import prod
 
+import numpy as np
+from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, Region
@@ -31,35 +34,35 @@ from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.instruction import attribute_of, emit
 from frustum.dialects.isa.operations import ConvOp
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box, Copy, View
-from frustum.dialects.isa.sync import AllocOp, BarrierOp, FetchOp, ProgramOp, RepeatOp
+from frustum.dialects.isa.sync import AllocOp, ProgramOp, RepeatOp
 from frustum.dialects.module import TURNS
 from frustum.dialects.target import Target
 from frustum.passes.lower import weight_slots as ws
 from frustum.passes.lower.executions import enclosing_counts
 
-SHARE = 1.0
-"""Of the DRAM's port: what all IODMA engines that load at a time may take."""
 LEAST_BYTES = 4096
 """Of a core's share of weights: less is not worth the code."""
-SURE = 0.9
-"""Weights must be there within this part of the time that goes by before they are needed, as the cost model has it."""
+
+
+PARTS = (1.0, 0.9, 0.8, 0.7)
+"""Of WRAM that is given away, in the order tried: buffers leave holes."""
 
 
 @dataclass(frozen=True)
 class WeightsAhead(ModulePass):
-    """Bring weights of late layers into WRAM early.
+    """Bring weights into WRAM as early as it has room.
 
     Before: buffers are symbols; loads from DRAM fill buffers in SRAM, from which each core takes its own weights piece
-    by piece.  After: of some layers, from the last one back, as many as WRAM has room for, all pieces of a core have
-    places in a buffer of the program's body, and the core's IODMA fills them near the start of an earlier section.
+    by piece.  After: of some layers all pieces of a core have places in a buffer of the program's body, and the core's
+    IODMA fills them in front of the first child of the program from which on WRAM has room for them.
 
     1. A layer is one of them only if no byte of its weights is needed twice, by two cores or at two times.
-    2. What remains of WRAM holds the buffers of any two units that follow each other, as before; and a trial finds
-       places for all buffers.
-    3. The cost model says when a layer begins and when a section ends: what would not be there in time, or would keep
-       a barrier waiting, stays as it is.
-    4. The loops of such loads are marked `TURNS`: their outermost loop is over turns of cores, which
-       `frustum-schedule` lets begin one after the other.
+    2. Layers get room in the order in which they are needed, each in front of an earlier unit; loads keep that order.
+    3. Beside them WRAM has room for what it held before, so that a unit's buffers can be filled during the unit before;
+       a trial packs all buffers.
+    4. What would keep a barrier waiting, by the cost model, is loaded behind it.
+    5. The loops of such loads are marked `TURNS`: the outermost is over turns of cores, which `frustum-schedule` lets
+       begin one after the other.
     """
 
     name = "frustum-weights-ahead"
@@ -158,31 +161,32 @@ class Share:
 
 
 class _Program:
-    """What a program's late weights, its WRAM and its time allow."""
+    """What a program's weights, its WRAM and its time allow."""
 
     def __init__(self, program: ProgramOp, target: Target) -> None:
         self.program, self.target = program, target
+        self.capacity = usable(target.memory("wram").capacity_bytes)
         cores = target.chip.clusters * target.cluster.cores
         rate = target.core.iodma.bytes_per_cycle
-        most = int(SHARE * target.memory("dram").port_bytes_per_cycle / rate)
-        self.at_a_time = min(cores, max(1, most))
-        self.turns = ceil_div(cores, self.at_a_time)
+        self.turns = max(1, int(cores * rate / target.memory("dram").port_bytes_per_cycle))
+        self.at_a_time = ceil_div(cores, self.turns)
         self.cycles_per_byte = self.turns / rate
         """Of what each core needs, with all turns."""
 
     def run(self) -> None:
-        shares = sorted(self.shares(), key=lambda share: self.place_of(share.child))
+        shares = sorted(self.shares(), key=lambda share: self.positions[share.child])
         if not shares:
             return
-        chosen: list[Share] = []
-        for share in reversed(shares):
-            if self.is_in_time([share, *chosen]) and self.has_room([share, *chosen]):
-                chosen.insert(0, share)
-        for section, members in self.dealt(chosen) or ():
-            anchor = self.sections[section].anchor
-            block = self.program.body.block
-            for share in members:
-                block.insert_ops_before(share.loop(self.turns, self.at_a_time), anchor)
+        placed: list[tuple[Share, int]] = []
+        for part in PARTS:
+            placed = self.placed(shares, int(part * self.capacity))
+            if self.has_room(placed):
+                break
+        while placed and not self.has_room(placed):
+            placed.pop()
+        block = self.program.body.block
+        for share, place in placed:
+            block.insert_ops_before(share.loop(self.turns, self.at_a_time), self.code.operations[place])
 
     def shares(self) -> Iterator[Share]:
         for flow in ws.flows(self.program):
@@ -193,7 +197,32 @@ class _Program:
             except (_Refused, ws.StaysRaw):
                 continue
 
-    # ------------------------------------------------------------ time
+    def placed(self, shares: Sequence[Share], capacity: int) -> list[tuple[Share, int]]:
+        """Shares in the order in which they are needed, each with the position of the child before which it is loaded:
+        the first one from which on there is room for it."""
+        found: list[tuple[Share, int]] = []
+        taken, first, now = self.taken.copy(), 0, 0.0
+        for share in shares:
+            child = self.index[self.positions[share.child]]
+            ring = self.code.numbers[share.buffer.buffer]
+            without = taken.copy()
+            self.take(without, ring, -1)
+            free = without[: child + 1] + share.bytes <= capacity
+            start = max(first, int(np.flatnonzero(~free)[-1]) + 1 if not free.all() else 0)
+            while start <= child:
+                end = max(now, self.begins[start]) + share.bytes * self.cycles_per_byte
+                window = next(stop for stop in self.ends if stop > start)
+                if window > child or end <= self.begins[window]:
+                    break
+                start = window
+            if start > child or self.units[start] >= self.units[child]:
+                continue
+            first, now, taken = start, end, without
+            taken[start : child + 1] += share.bytes
+            found.append((share, self.children[start]))
+        return found
+
+    # ------------------------------------------------------------ children of the program
 
     @cached_property
     def code(self) -> Code:
@@ -203,116 +232,82 @@ class _Program:
     def positions(self) -> dict[Operation, int]:
         return {op: n for n, op in enumerate(self.code.operations)}
 
-    def place_of(self, child: Operation) -> int:
-        """The textual position of a child of the program."""
-        return self.positions[child]
+    @cached_property
+    def _model(self) -> CostModel:
+        return CostModel(self.code, self.target)
 
     @cached_property
-    def begins(self) -> dict[int, float]:
-        """When each child of the program begins at the earliest, by position: as a chain, or as DRAM brings loads."""
-        found: dict[int, float] = {}
-        chain = loads = 0.0
-        for child in CostModel(self.code, self.target).children:
-            found[child.position] = max(chain, loads)
+    def children(self) -> list[int]:
+        """Positions of the children that hold instructions."""
+        return [child.position for child in self._model.children]
+
+    @cached_property
+    def index(self) -> dict[int, int]:
+        return {position: n for n, position in enumerate(self.children)}
+
+    @cached_property
+    def begins(self) -> list[float]:
+        """When each child begins at the earliest, as a chain or as DRAM brings loads; and when the last one ends."""
+        found, chain, loads = [0.0], 0.0, 0.0
+        for child in self._model.children:
             chain += child.cycles
             loads += sum(transfer.cycles for transfer in child.transfers)
-        found[len(self.code.operations)] = max(chain, loads)
+            found.append(max(chain, loads))
         return found
 
     @cached_property
-    def sections(self) -> list[_Window]:
-        """Of each section the time it takes, and the operation before which its loads are put."""
-        found: list[_Window] = []
-        ops = list(self.program.body.block.ops)
-        begin, anchor = 0.0, None
-        for op in ops:
-            if isinstance(op, BarrierOp):
-                end = self._begin(self.place_of(op))
-                if anchor is not None:
-                    found.append(_Window(begin, end, anchor))
-                begin, anchor = end, None
-            elif anchor is None and not isinstance(op, FetchOp) and self.place_of(op) >= self._first:
-                anchor = op
-        if anchor is not None:
-            found.append(_Window(begin, self._begin(len(self.code.operations)), anchor))
-        return found
+    def ends(self) -> list[int]:
+        """Of each section the child behind its last."""
+        sizes = [len({i.path[0].position for i in section.instructions}) for section in self.code.sections]
+        return [*accumulate(sizes)]
 
     @cached_property
-    def _first(self) -> int:
-        """The position of the first instruction that moves anything."""
-        return min(self.begins)
-
-    def _begin(self, position: int) -> float:
-        """When the next child from a position on begins."""
-        return min(time for at, time in self.begins.items() if at >= position)
-
-    def dealt(self, shares: Sequence[Share]) -> list[tuple[int, list[Share]]] | None:
-        """The sections in which shares are loaded, in order; None where one of them would be late."""
-        found: list[tuple[int, list[Share]]] = []
-        section, now = 0, 0.0
-        for share in shares:
-            took = share.bytes * self.cycles_per_byte
-            while section < len(self.sections):
-                window = self.sections[section]
-                end = max(now, window.begin) + took
-                if end <= window.end:
-                    break
-                section += 1
-            else:
-                return None
-            if end > SURE * self.begins[self.place_of(share.child)]:
-                return None
-            now = end
-            if not found or found[-1][0] != section:
-                found.append((section, []))
-            found[-1][1].append(share)
-        return found
-
-    def is_in_time(self, shares: Sequence[Share]) -> bool:
-        return self.dealt(shares) is not None
+    def units(self) -> list[int]:
+        """Of each child the latest unit up to it."""
+        found = [0] * len(self.children)
+        for section in self.code.sections:
+            for instruction, operation in zip(section.instructions, section.operations, strict=True):
+                if instruction.engine != "fetch":  # code and tables come long before their unit
+                    child = self.index[instruction.path[0].position]
+                    found[child] = max(found[child], unit_of(operation))
+        return [*accumulate(found, max)]
 
     # ------------------------------------------------------------ room
 
     @cached_property
-    def uses(self) -> dict[int, list[tuple[Path, int]]]:
-        """Of each buffer in WRAM where it is used, with the unit."""
-        found: dict[int, list[tuple[Path, int]]] = {}
+    def uses(self) -> dict[int, list[Path]]:
+        """Of each buffer in WRAM where it is used."""
+        found: dict[int, list[Path]] = {}
         for section in self.code.sections:
-            for instruction, operation in zip(section.instructions, section.operations, strict=True):
+            for instruction in section.instructions:
                 for access in instruction.accesses:
                     if self.code.buffers[access.buffer].memory == "wram":
-                        found.setdefault(access.buffer, []).append((instruction.path, unit_of(operation)))
+                        found.setdefault(access.buffer, []).append(instruction.path)
         return found
 
-    def has_room(self, shares: Sequence[Share]) -> bool:
-        """Whether WRAM has room for these shares beside all other buffers."""
-        gone = {self.code.numbers[share.buffer.buffer] for share in shares}
-        left = {n: uses for n, uses in self.uses.items() if n not in gone}
-        sizes = {n: aligned(self.code.buffers[n].total_bytes) for n in left}
-        capacity, taken = usable(self.target.memory("wram").capacity_bytes), sum(share.bytes for share in shares)
-        units: dict[int, int] = {}
-        for number, uses in left.items():
-            for unit in {unit for _, unit in uses}:
-                units[unit] = units.get(unit, 0) + sizes[number]
-        both = (units[a] + units[b] for a, b in pairwise(sorted(units)))
-        if taken + max(both, default=sum(units.values())) > capacity:
-            return False
-        lives = [life_of(self.code.buffers[n], [path for path, _ in uses]) for n, uses in left.items()]
-        for (section, members) in self.dealt(shares) or ():
-            start = self.place_of(self.sections[section].anchor)
-            for share in members:
-                lives.append(Life((Step(0, start, 0),), start, self.place_of(share.child), 0))
-        every = [*sizes.values(), *(share.bytes for share in shares)]
-        return pack(every, interference(lives), [life.start for life in lives], capacity).peak <= capacity
+    @cached_property
+    def taken(self) -> NDArray[np.int64]:
+        """The bytes of WRAM that are taken at each child, by buffers that are filled during the unit before theirs."""
+        found = np.zeros(len(self.children), np.int64)
+        for number in self.uses:
+            self.take(found, number, 1)
+        return found
 
+    def take(self, taken: NDArray[np.int64], number: int, times: int) -> None:
+        """Count a buffer."""
+        used = [self.index[path[0].position] for path in self.uses[number]]
+        start = bisect_left(self.units, self.units[min(used)] - 1)
+        taken[start : max(used) + 1] += times * aligned(self.code.buffers[number].total_bytes)
 
-@dataclass(frozen=True)
-class _Window:
-    """A section: when it begins and ends, and its first operation that moves something."""
-
-    begin: float
-    end: float
-    anchor: Operation
+    def has_room(self, placed: Sequence[tuple[Share, int]]) -> bool:
+        """Whether WRAM has places for these shares beside all other buffers."""
+        gone = {self.code.numbers[share.buffer.buffer] for share, _ in placed}
+        left = [n for n in self.uses if n not in gone]
+        lives = [life_of(self.code.buffers[n], self.uses[n]) for n in left]
+        for share, start in placed:
+            lives.append(Life((Step(0, start, 0),), start, self.positions[share.child], 0))
+        sizes = [aligned(self.code.buffers[n].total_bytes) for n in left] + [share.bytes for share, _ in placed]
+        return pack(sizes, interference(lives), [life.start for life in lives], self.capacity).peak <= self.capacity
 
 
 def _outermost(op: Operation) -> Operation:
