@@ -48,8 +48,8 @@ SURE = 0.5
 """Of the time before a layer, as the cost model has it: what loading takes longer, with the port full, stays."""
 PATIENCE = 0.25
 """Of the time left before a layer: what its weights may take to load with few cores at a time, so that other loads have
-the port.  Measured on `default`, f16: with the port full shufflenet takes 80,176 cycles instead of 78,733; resnet50 with
-0.5 takes 569,334 instead of 542,263."""
+the port.  Measured on `default`, f16: with the port full shufflenet takes 80,176 cycles instead of 78,733; resnet50
+with 0.5 takes 569,334 instead of 542,263."""
 PARTS = (1.0, 0.9, 0.8, 0.7)
 """Of WRAM that is given away, in the order tried: buffers leave holes."""
 
