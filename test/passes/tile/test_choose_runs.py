@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from networks import Net
 from stops import modules_at_stops, run_module
 from stops import target as machine
+from units import Group, as_units, placed
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph, isa
 from frustum.dialects import tile as t
 from frustum.dialects.isa.sync import ProgramOp
+from frustum.dialects.unit import Partition
 from frustum.passes.tile.choose_runs import ChooseRuns
 
 TARGETS = ("df", "edge", "default")
@@ -69,7 +71,8 @@ def test_runs_are_right(build, target, dtype):
     """As long runs as fit: what they give at every level, and what waits for what."""
     net, chip = Net(1), machine(target).chip
     module, inputs = net.module(build(net))
-    modules = modules_at_stops(module, target, Choices(dtype=dtype, policy=POLICIES.get(build, "greedy"), runs="longest"))
+    choices = Choices(dtype=dtype, policy=POLICIES.get(build, "greedy"), runs="longest")
+    modules = modules_at_stops(module, target, choices)
     outputs = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in STOPS}
     check_agreement(outputs, dtype)
     for program in modules["fixed"].walk():
@@ -92,6 +95,43 @@ def test_layers_of_a_run_read_from_the_core(build, count):
 def to_sram(op):
     kinds = [operand.type.memory for operand in op.operands]
     return kinds == ["nram", "sram"]
+
+
+def two_units(build, partitions, target):
+    """The network with each of its two layers in a unit of its own, the map between in SRAM."""
+    net = Net(1)
+    module, inputs = net.module(build(net))
+    groups = [Group((0,), partitions[0], (0,)), Group((1,), partitions[1])]
+    return as_units(module, target, groups), inputs
+
+
+def test_units_through_which_a_run_goes_are_one():
+    """A convolution and its pooling, each in one tile; the vector unit works beside the matrix unit."""
+    partitions = Partition((1, 16, 32, 32), 2, 1), Partition((1, 16, 16, 16), 2, 1)
+    module, inputs = two_units(even_windows, partitions, "edge")
+    before = run_module(module, inputs)
+    ChooseRuns().apply(None, module)
+    (unit,) = [op for op in module.walk() if op.name == "funit.unit"]
+    assert unit.unit_name.data == "u0" and not unit.kept
+    assert [op.name for op in unit.body.block.ops if "frustum.in_core" in op.attributes] == ["fgraph.conv"]
+    after = placed(module)
+    check_agreement({"before": before, "after": run_module(after, inputs)}, "f32")
+
+
+def test_units_stay_apart_where_a_layer_would_be_made_again_too_often():
+    """Pooling dealt by rows to clusters behind a convolution of which each would make all."""
+    partitions = Partition((1, 8, 10, 11), 0, 1), Partition((1, 8, 5, 5), 0, 1)
+    module, _ = two_units(wide_windows, partitions, "edge")
+    ChooseRuns().apply(None, module)
+    assert len([op for op in module.walk() if op.name == "funit.unit"]) == 2
+
+
+def even_windows(net):
+    return net.pool("max", net.conv(net.input(1, 8, 32, 32), 16, 3), 2, 2)
+
+
+def wide_windows(net):
+    return net.pool("max", net.conv(net.input(1, 64, 10, 11), 8, 7), 6, 1)
 
 
 def test_without_runs_every_map_is_in_sram():
