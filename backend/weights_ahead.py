@@ -12,7 +12,7 @@ cores take turns, as few at a time as together fill the port.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -111,6 +111,11 @@ class Share:
             raise _Refused("they are few")
 
     @property
+    def replaced(self) -> tuple[Operation, ...]:
+        """What goes where the pieces are loaded ahead."""
+        return self.flow.fill, self.flow.load, self.buffer, self.flow.held
+
+    @property
     def _run_bytes(self) -> int:
         """Bytes of a piece that lie in one run in DRAM."""
         view, extent = self.flow.load.src_view.data, self.flow.fill.box.data.extent
@@ -152,7 +157,7 @@ class Share:
             own = user.weight_view.data
             user.properties["weight_view"] = attribute_of(replace(own, offset=own.offset + place))
         self.buffer.buffer.replace_all_uses_with(alloc.buffer)
-        for op in (fill, load, self.buffer, self.flow.held):
+        for op in self.replaced:
             op.detach()
             op.erase()
         return [alloc, inner]
@@ -188,10 +193,16 @@ class _Program:
                 break
         while placed and not self.has_room(placed):
             placed.pop()
-        block = self.program.body.block
-        for place in placed:
+        block, gone = self.program.body.block, {op for place in placed for op in place.share.replaced}
+        anchors = [self.anchor(place.position, gone) for place in placed]
+        for place, anchor in zip(placed, anchors, strict=True):
             loop = place.share.loop(place.turns, ceil_div(self.cores, place.turns))
-            block.insert_ops_before(loop, self.code.operations[place.position])
+            block.insert_ops_before(loop, anchor)
+
+    def anchor(self, position: int, gone: Set[Operation]) -> Operation:
+        """The first child from a position on that no share takes the place of."""
+        behind = (self.code.operations[each] for each in self.children if each >= position)
+        return next(op for op in behind if op not in gone)
 
     def shares(self) -> Iterator[Share]:
         for flow in ws.flows(self.program):
