@@ -1,7 +1,8 @@
 """A series of layers as pieces of about equal cost, one for each chip, found by compiling candidates and counting.
 
 What a layer costs in a piece is not known before the piece is compiled: the first estimate is its share of the whole's
-cycles, and each compiled piece corrects those of its layers.  Source: docs/techniques/output-split.md, "When".
+cycles, and each compiled piece corrects those of its layers.  Source: docs/techniques/output-split.md,
+"A stream over chips".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ order, a chip runs one piece at a time, of those that could start the one with t
 chip is moved as soon as it is made, by the inter-chip DMA of the chip it is on, one value at a time.  A move holds the
 DRAM ports at both ends: a piece that runs meanwhile is taken to need the port just then, and takes longer by as much.
 What a piece takes for one input is what the emulator measured for it alone; its weights are loaded again for each.
-Every input has buffers of its own in DRAM.  Source: docs/techniques/output-split.md, "When".
+Every input has buffers of its own in DRAM.  Source: docs/techniques/output-split.md, "A stream over chips".
 """
 
 from __future__ import annotations
