@@ -13,6 +13,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from frustum.backend.file.executable import Executable
+from frustum.backend.trials import Trials
+from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Range
 
 Floats = NDArray[np.float64]
@@ -74,3 +77,41 @@ def balanced(
         if max(loads) <= ENOUGH * sum(loads) / len(loads):
             break
     return None if best is None else best[1]
+
+
+def for_chips(trials: Trials, chips: int) -> list[Range] | None:
+    """A piece of the network for each chip, so that they take about as long; None where no partition fits."""
+    series, whole = trials.layers.series, trials.layers.whole
+    if trials.error(whole) is None:
+        found = trials.count(whole).layers
+        estimate = [float(found[name].cycles) if name in found else 0.0 for name in series.names]
+    else:
+        estimate = [float(cost) for cost in series.cost]
+    _, size = series.crossing(whole)
+    crossing = (size / target_of(trials.module).chip.dram.port_bytes_per_cycle).tolist()
+
+    def cost(piece: Range) -> int | None:
+        error = trials.error(piece)
+        cycles = None if error is not None else trials.cost(piece).cycles
+        trials.say(f"split: {trials.describe(piece)}: {error if cycles is None else f'{cycles:,} cycles'}")
+        return cycles
+
+    ranges = balanced(estimate, crossing, chips, cost)
+    if ranges is not None:
+        trials.say(f"split: {len(ranges)} pieces of about equal cost, for a stream over chips")
+    return ranges
+
+
+def within_the_whole(trials: Trials, ranges: Sequence[Range]) -> list[Executable]:
+    """The executables, with no higher peaks on chip than the uncut network wherever that goes."""
+    found = [trials.known(piece) for piece in ranges]
+    if len(ranges) == 1 or trials.error(trials.layers.whole) is not None:
+        return found
+    most = trials.measured(trials.known(trials.layers.whole))
+    for number, (piece, executable) in enumerate(zip(ranges, found, strict=True)):
+        if not trials.is_within(executable, most):
+            again = trials.capped(piece, most)
+            how = "needs more on chip than" if again is None else "compiled with the memory of"
+            trials.say(f"split: {trials.describe(piece)} {how} the uncut network")
+            found[number] = again or executable
+    return found

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from xdsl.dialects.builtin import ModuleOp
 
-from frustum.backend.balance import balanced
+from frustum.backend.balance import for_chips, within_the_whole
 from frustum.backend.compile import Cost, CountRun, total
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
@@ -38,7 +38,6 @@ from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target, to_attribute
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.passes.analysis.foreign import others_in
-from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Range, at_outputs, cuts_within, pieces_of
 from frustum.passes.graph.split_outputs import Layers, joined, split
 from frustum.passes.plan.model import LARGE, MANY, SMALL
@@ -177,49 +176,14 @@ class Splitter(Trials):
         whole = self.layers.whole
         fits = self.error(whole) is None
         if self.splitting.chips > 1 and self.count_run is not None and self.splitting.refusal is None:
-            return self._of_each_chip(self._balanced() or [whole])
+            ranges = for_chips(self, self.splitting.chips)
+            if ranges is not None:
+                self._dump(ranges)
+                return within_the_whole(self, ranges)
         ranges = self._better_pieces() if fits else self._fused_again(self._all_fit([whole]))
         if len(ranges) > 1:
             self._dump(ranges)
         return [self.known(piece) for piece in ranges]
-
-    def _of_each_chip(self, ranges: Sequence[Range]) -> list[Executable]:
-        """The executables, with no higher peaks on chip than the uncut network wherever that goes."""
-        found = [self.known(piece) for piece in ranges]
-        if len(ranges) == 1 or self.error(self.layers.whole) is not None:
-            return found
-        self._dump(ranges)
-        most = self.measured(self.known(self.layers.whole))
-        for number, (piece, executable) in enumerate(zip(ranges, found, strict=True)):
-            if not self.is_within(executable, most):
-                again = self.capped(piece, most)
-                how = "needs more on chip" if again is None else "compiled with the memory of"
-                self.say(f"split: {self.describe(piece)} {how}{' than' if again is None else ''} the uncut network")
-                found[number] = again or executable
-        return found
-
-    def _balanced(self) -> list[Range] | None:
-        """A piece for each chip, so that they take about as long; None where no partition fits."""
-        series, target = self.layers.series, target_of(self.module)
-        whole = self.layers.whole
-        if self.error(whole) is None:
-            found = self.count(whole).layers
-            estimate = [float(found[name].cycles) if name in found else 0.0 for name in series.names]
-        else:
-            estimate = [float(cost) for cost in series.cost]
-        _, size = series.crossing(whole)
-        crossing = [float(each) / target.chip.dram.port_bytes_per_cycle for each in size]
-
-        def cost(piece: Range) -> int | None:
-            error = self.error(piece)
-            cycles = None if error is not None else self.cost(piece).cycles
-            self.say(f"split: {self.describe(piece)}: {error if cycles is None else f'{cycles:,} cycles'}")
-            return cycles
-
-        ranges = balanced(estimate, crossing, self.splitting.chips, cost)
-        if ranges is not None:
-            self.say(f"split: {len(ranges)} pieces of about equal cost, for a stream over chips")
-        return ranges
 
     def _better_pieces(self) -> list[Range]:
         """The whole, which fits, or the pieces between its output branches, fused again, where they cost less."""
