@@ -273,19 +273,26 @@ def _compiled(
     if work.passes is not None:
         return _run_passes(module, choices, work.passes, folder, progress)
 
+    shares = [0.0]
+
+    def tell(share: float) -> None:
+        """What is tried again does not go back."""
+        shares.append(max(share, shares[-1]))
+        progress("compile", shares[-1])
+
     def at_stop(piece: str) -> AtStop:
         dump = _dump(folder / piece if folder and piece else folder)
 
         def told(stop: str, module: ModuleOp) -> None:
             dump(stop, module)
-            progress("compile", SHARES.get(stop, 0.0))
+            tell(SHARES.get(stop, 0.0))
 
         return told
 
     def told_by_pass(share: float) -> None:
-        progress("compile", SHARES["typed"] + share * (SHARES["fused"] - SHARES["typed"]))
+        tell(SHARES["typed"] + share * (SHARES["fused"] - SHARES["typed"]))
 
-    progress("compile", 0.0)
+    tell(0.0)
     with listening(told_by_pass):
         return compile_pieces(
             module, None, choices, work.splitting, work.names, at_stop, measured=written_bytes, count_run=count_run,
