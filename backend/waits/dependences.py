@@ -29,9 +29,8 @@ across runs.  With `back` above 1 that is not affine either, so a `Hold` in fron
    the uses of what the copy held before.
 
 10. Cases 2 and 3, where it is known which bytes executions touch (`regions.py`): y needs x only up to the last
-   execution inside that touches bytes which y's own execution touches, and of the units only those that do, as far as
-   a scope can say.  A buffer of which that may be asked (`partly`) orders nothing else: that z writes it and has waited
-   for x does not mean that it has waited for all of x, or on all units.
+   execution inside that touches bytes which y's own execution touches, on the units that do, as far as a scope can say.
+   A buffer of which that may be asked (`partly`) orders nothing else: z may have waited for some of x, on some units.
 
 Where an index is negative, the value in `counters.py` asks for executions of earlier iterations of an outer loop: at
 least those needed, and all of them before y.  Every wait is for something earlier in the program order, and counters
@@ -289,11 +288,10 @@ class _Section:
         upto = None
         if other.buffer == access.buffer and number != y and self._is_partial(other.buffer, place):
             meeting = self.regions.meeting(number, y, other.buffer)
+            if meeting is not None and max(meeting.upto) < 0:
+                return None
             if meeting is not None:
-                if max(meeting.upto) < 0:
-                    return None
-                met = meeting.reach
-                scope = scope_of(producer, consumer, met, self.units)
+                met, scope = meeting.reach, scope_of(producer, consumer, meeting.reach, self.units)
                 upto = None if min(meeting.upto) == prod(producer.counts[place[0] :]) - 1 else meeting.upto
         return _Candidate(number, *place, scope, other.writes, other.buffer, access.buffer, upto, shared, met)
 
