@@ -45,11 +45,11 @@ SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
 """Shares of SRAM that units may use, in the order tried: buffers of one unit may leave holes."""
 MEASURED_SHARES = (1.0, 0.9)
 """The same with weights as small as compression is expected to make them, before those with weights as they are."""
-JOINED_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
+JOINED_SHARES = (1.0, 0.9, 0.5, 0.25, 0.125, 0.0)
 """Shares of code and events that joined sections may take, in the order tried; 0: a section for each unit."""
 JOINED_AT_FIRST = 1.3
-"""The share tried before 1: the code is smaller than estimated (resnet50 f16 by 28 %), and the encoder says if it is
-not."""
+"""The share tried in place of 1: the code is smaller than estimated (resnet50 f16 by 28 %), and the encoder says if it
+is not."""
 NUMPY: dict[Element, Any] = {
     "f32": np.float32,
     "f16": np.float16,
@@ -235,7 +235,7 @@ def fixed(
         shares = [*((share, False) for share in MEASURED_SHARES), *((share, True) for share in SRAM_SHARES)]
     joined = [choices.joined, *(share for share in JOINED_SHARES if share < choices.joined)]
     if choices.joined == 1:
-        joined.insert(0, JOINED_AT_FIRST)
+        joined[0] = JOINED_AT_FIRST
     joined = joined if "lowered" in after else [choices.joined]
     ahead = [True, False] if "fixed" in after and choices.ahead else [choices.ahead]
     first: DoesNotFit | None = None

@@ -46,8 +46,8 @@ LEAST_BYTES = 4096
 
 SURE = 0.25
 """Of the time before a layer, as the cost model has it: weights that take longer to load, with the port full, stay.
-Measured on alexnet f16, `default`: 1,254,952 cycles, with 0.5 1,263,393, for the third convolution's weights came before
-those of the second; without this pass 1,260,328."""
+Measured on alexnet f16, `default`: 1,254,952 cycles, with 0.5 1,263,393, for the third convolution's weights came
+before those of the second; without this pass 1,260,328."""
 PATIENCE = 0.25
 """Of the time left before a layer: what its weights may take to load with few cores at a time, so that other loads have
 the port.  Measured on `default`, f16: with the port full shufflenet takes 80,176 cycles instead of 78,733; resnet50
