@@ -125,6 +125,7 @@ class Slots:
     def _used(self, box: p.Box) -> list[int]:
         steps = np.array([coefficients(start) for start in box.start])
         limits = np.array([coefficients(limit or p.Affine()) for limit in box.limit])
+        limits[limits <= -np.array(box.bound)[:, None]] = 0  # behind the first pass nothing is left of the box
         used = np.flatnonzero((steps != 0).any(axis=0) | (limits != 0).any(axis=0)).tolist()
 
         def order(index: int) -> tuple[int, int]:

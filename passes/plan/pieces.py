@@ -24,7 +24,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import INPUTS, Access, Outer, Residency, SubMap, Whole
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
-from frustum.passes.plan.model import COMPACT_GAIN, LATE
+from frustum.passes.plan.model import COMPACT_GAIN, LATE, MOSTLY_WEIGHTS, SUMS_GAIN
 from frustum.passes.plan.piece_cycles import (
     Ints,
     Kernel,
@@ -128,19 +128,30 @@ def first_fastest(fits: NDArray[np.bool_], cycles: Ints) -> int:
 def plan_matrix(
     work: LayerWork, target: Target, residency: Residency, loops: int, sums_bytes: int = 0
 ) -> LayerPlan | None:
-    """The fastest pieces; compacted ones where they are clearly faster."""
-    plain, compact = (
-        fastest(
+    """The fastest pieces; compacted ones, and those whose sums the cores add, where they are clearly faster."""
+
+    def best(dealt: tuple[int, ...], *, is_compact: bool = False) -> LayerPlan | None:
+        return fastest(
             plan_matrix_with(work, target, residency, loops, cores_dim, outer, sums_bytes, compact=is_compact)
-            for cores_dim in dealt_along(work, (1, 2, 3, 0, INPUTS))
+            for cores_dim in dealt_along(work, dealt)
             for outer in get_args(Outer)
-            if work.may_compact or not is_compact
         )
-        for is_compact in (False, True)
-    )
-    if plain is None or compact is None:
-        return plain or compact
-    return compact if compact.cycles < COMPACT_GAIN * plain.cycles else plain
+
+    plain = best((1, 2, 3, 0))
+    rivals = [(best((1, 2, 3, 0), is_compact=True), COMPACT_GAIN)] if work.may_compact else []
+    if work.owned is None and (plain is None or not waits_for_weights(work, target, plain)):
+        rivals.append((best((INPUTS,)), SUMS_GAIN))
+    for rival, gain in rivals:
+        if rival is not None and (plain is None or rival.cycles < gain * plain.cycles):
+            plain = rival
+    return plain
+
+
+def waits_for_weights(work: LayerWork, target: Target, plan: LayerPlan) -> bool:
+    """Whether a plan's time is for a good part that in which the weights come from DRAM: then the cores are seldom what
+    the layer waits for, and memory for sums is better spent on what comes next."""
+    size = np.asarray(work.extent[1] * work.channels * math.prod(work.kernel) * work.weight_bytes)
+    return bool(load_cycles(target, size, size) > MOSTLY_WEIGHTS * plan.cycles)
 
 
 def plan_matrix_with(
@@ -305,9 +316,9 @@ class ProductPieces:
                 cycles = nest_cycles(target, compute, total, [stored, own], [shared])
         else:  # all have the same weights
             loaded = maps, copy_cycles(target, self.in_bytes, in_runs, self.cores)
-            cycles = nest_cycles(target, compute, total, [loaded, stored])
-            weights = fills.times * bus_cycles(target, self.weight_bytes, self.weight_runs)
-            cycles = np.maximum(cycles, weights)
+            again = replace(fills, restarts=np.where(fills.times > 1, fills.restarts, 0))
+            shared = again, bus_cycles(target, self.weight_bytes, self.weight_runs)
+            cycles = nest_cycles(target, compute, total, [loaded, stored], [shared])
         return self.with_weights(cycles, fills, residency, is_alone=loops == MAX_LOOPS)
 
     def leaving_cycles(self, runs: Ints) -> Ints:

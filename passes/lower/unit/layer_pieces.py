@@ -44,15 +44,22 @@ from frustum.passes.lower.unit.memory_map import (
 from frustum.passes.lower.unit.partial_sums import PartialSums, share_of
 from frustum.passes.lower.unit.raster import parts_of
 
+OUTPUTS = 0
+"""The dimension of output channels of weights."""
+EMPTY = 4
+"""Times the outputs that there are by which the limit of a box falls in each pass, so that it is empty."""
+
 
 @dataclass(frozen=True)
 class Site:
-    """Where a layer is lowered: nesting level of its first loop, cores of a cluster, stage, tags for reports."""
+    """Where a layer is lowered: nesting level of its first loop, cores of a cluster, stage, tags for reports; whether
+    its weights stay in WRAM while the unit runs."""
 
     level: int
     cores: int
     stage: int
     tags: Tags
+    keeps_weights: bool = False
 
 
 @dataclass(frozen=True)
@@ -207,10 +214,15 @@ class LayerPieces(LayerNest):
         self.loads = list(loaded.values())
         self.pieces = [in_core[k] if k in in_core else loaded[k].placed for k in range(len(self.tiles))]
         self.streams = [stream(self, weights)] if weights and not weights.held else []
+        self.kept: list[Operation] = []
+        """Buffers that stay: they are made outside of the loops over tiles."""
         self.weight_piece: Placed | None = None
         if weights is not None:
             self.loads.append(weight_piece(self, weights, weights.held or self.streams[0].placed))
             self.weight_piece = self.loads[-1].placed
+            if site.keeps_weights and not self.loads[-1].depth:
+                alloc, *filling = self.loads[-1].ops
+                self.kept, self.loads[-1] = [alloc], replace(self.loads[-1], ops=filling)
         is_apart = self.is_summed or (bool(self.streams) and [*vectors] == ["bias"])
         named = {name: vector_piece(self, held, "nram" if is_apart else "wram") for name, held in vectors.items()}
         self.loads += named.values()
@@ -342,10 +354,21 @@ def weight_box(low: LayerNest, weights: WeightSource) -> tuple[Box, int]:
     return Box(start, extent, weights.tensor.bound, limit), low.nest.depth(names)
 
 
+def in_first_pass(box: Box, level: int) -> Box:
+    """The box of weights, empty in all passes of the loops above `level` but the first: there its copy does nothing."""
+    far = EMPTY * max(box.bound[OUTPUTS], box.extent[OUTPUTS])
+    limit = box.limit[OUTPUTS] or Affine(box.bound[OUTPUTS])
+    for loop in range(level):
+        limit = limit - Affine.index(loop, far)
+    return replace(box, limit=replaced(box.limit, OUTPUTS, limit))
+
+
 def weight_piece(low: LayerNest, weights: WeightSource, held: Placed) -> PieceLoad:
-    """The weights of a piece, from SRAM."""
+    """The weights of a piece, from SRAM; those that stay, for the first tile."""
     box, depth = weight_box(low, weights)
     piece = packed(weights.tensor, box.start, box.extent)
+    if low.site.keeps_weights and not depth:
+        box = in_first_pass(box, low.site.level)
     return filled(low, depth, "wram", piece, spread(low, *box.start), [(held, box)])
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import isa
@@ -43,11 +43,12 @@ from frustum.passes.lower.unit.memory_map import CHANNELS, Placed, StagedTags, a
 @dataclass(frozen=True)
 class Inside:
     """What a run needs of the unit: the place of a tile in SRAM, or, of a tile in the core, its region; weights and
-    vectors of a layer; where it is lowered."""
+    vectors of a layer; where it is lowered; and who takes the buffers that stay from tile to tile."""
 
     place: Callable[[SSAValue], Placed]
     weights: Callable[[ComputeOp], tuple[WeightSource | None, dict[str, Placed]]]
     site: Callable[[ComputeOp], Site]
+    keep: Callable[[Sequence[Operation]], None]
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ class _Run:
         )  # fmt: skip
         if low.is_copied:
             return self.copied(low, depth)
+        self.inside.keep(low.kept)
         is_matrix = low.conv is not None
         stage = self.read_by(made.values(), depth, is_matrix=is_matrix)
         for load in low.loads:

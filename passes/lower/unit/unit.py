@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import IntegerAttr
@@ -15,6 +16,7 @@ from frustum.dialects import tile as t
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.module import MACS, OWN_ELEMENTS
 from frustum.passes.lower.unit import prefetch
+from frustum.passes.lower.unit.kept_weights import staying, wram_need
 from frustum.passes.lower.unit.layer import LayerLowering
 from frustum.passes.lower.unit.layer_pieces import LayerPieces, Site, WeightSource
 from frustum.passes.lower.unit.memory_map import Placed, Tags, box_at_levels, byte_strides
@@ -47,6 +49,7 @@ class UnitLowering:
         self.tiles = Tiles(self.loops, program.homes, program.body)
         self.stage = 0
         self.gone: set[Operation] = set()
+        self.staying: set[Operation] = set()
 
     def run(self) -> None:
         self.read_operands()
@@ -82,6 +85,7 @@ class UnitLowering:
             if layer not in holds:
                 site, always = self.site(self.first_layer + i), self.program.hold or t.is_in_core(layer.result)
                 holds[layer] = hold(self.loops, layer, self.tensors, site, always=always)
+        self.staying = self.whose_weights_stay(layers, holds)
         self.stage = self.loops.inner_stage()
         placed = prefetch.put_ahead(body, loads, self.stage, in_parts=streams(holds))
         self.stage = max(self.stage, 1) if loads else self.stage
@@ -102,6 +106,15 @@ class UnitLowering:
                 gaps = prefetch.gaps_of_store(op, homes[op.tile], layers, self.loops)
                 if gaps:
                     prefetch.put_behind(body, gaps, prefetch.behind(body, before), ends, self.stage)
+
+    def whose_weights_stay(self, layers: Sequence[t.ComputeOp], holds: Holds) -> set[Operation]:
+        """The layers whose weights stay in WRAM from tile to tile."""
+        if not len(self.loops):
+            return set()
+        cores = self.target.cluster.cores
+        needs = [wram_need([(each, *holds[each]) for each in t.run_of(layer)], cores) for layer in layers]
+        stays = staying(needs, self.target.core.wram.capacity_bytes)
+        return {layer for layer, is_kept in zip(layers, stays, strict=True) if is_kept}
 
     def loads(
         self, ops: Sequence[Operation], layers: Sequence[t.ComputeOp]
@@ -180,10 +193,16 @@ class UnitLowering:
         loads those would wait for computing with each of them."""
         for each in t.run_of(op):
             self.number_of(each, each.kind.data)
-        inside = Inside(self.place, holds.__getitem__, lambda each: self.site(self.numbers[each]))
+        stays = op in self.staying
+
+        def site(each: t.ComputeOp) -> Site:
+            return replace(self.site(self.numbers[each]), keeps_weights=stays)
+
+        inside = Inside(self.place, holds.__getitem__, site, self.loops.bodies[0].add_ops)
         operands, out = [self.place(o) for o in op.tiles], self.tiles[op.result]
         made, before = pieces_of_run(op, operands, out, inside)
-        layer = LayerLowering(LayerPieces(op, operands, out, *holds[op], inside.site(op), made), before)
+        layer = LayerLowering(LayerPieces(op, operands, out, *holds[op], site(op), made), before)
+        self.loops.bodies[0].add_ops(layer.pieces.kept)
         leavers = self.leavers(op)
         self.gone -= set(leavers)
         for user in leavers:
