@@ -35,7 +35,8 @@ from frustum.passes.plan.piece_cycles import (
     moves,
     nest_cycles,
 )
-from frustum.passes.plan.pieces import grid, halves, kernel_of, needs, nested, piece_extents, product
+from frustum.passes.plan.piece_extents import halves, piece_extents
+from frustum.passes.plan.pieces import grid, kernel_of, needs, nested, product
 
 CHANNELS = 1
 

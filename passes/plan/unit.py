@@ -23,7 +23,8 @@ from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, til
 from frustum.passes.plan.cost import CutUnit, UnitCost, held_bytes, residency_of, stream_bytes
 from frustum.passes.plan.layer_work import LayerPlan, work_of
 from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OWNED, PASS_CYCLES, WIDEST
-from frustum.passes.plan.pieces import halves, plan_layer
+from frustum.passes.plan.piece_extents import halves
+from frustum.passes.plan.pieces import plan_layer
 from frustum.passes.plan.tile_search import SEARCHES, Search, find_tile
 
 

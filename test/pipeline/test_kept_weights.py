@@ -69,9 +69,10 @@ def test_boxes_are_empty_behind_the_first_tile():
     assert limits == [Affine(8, (-32,)), Affine(8, (-32,)), None]
 
 
-def test_only_the_smallest_stay_where_wram_has_no_room_for_all():
+def test_where_wram_has_no_room_they_come_again():
+    """Three layers in 1 KiB: in a run all of them must have room at once."""
     modules, _ = compiled(small(wram_bytes=1 << 10))
-    assert [op.box.data.limit[0] for op in copies_into_wram(modules)] == [None, Affine(8, (-32,)), None]
+    assert [op.box.data.limit[0] for op in copies_into_wram(modules)].count(None) > 1
 
 
 def test_compressed_weights_have_no_slots_for_tiles_behind_the_first():

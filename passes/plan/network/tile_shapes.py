@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from frustum.dialects.extents import Extents, aligned, ceil_div
 from frustum.dialects.unit import Borders, Partition
 from frustum.passes.plan.model import FEWEST_COLUMNS, STRIPS
-from frustum.passes.plan.pieces import halves
+from frustum.passes.plan.piece_extents import halves
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]

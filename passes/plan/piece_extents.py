@@ -1,0 +1,69 @@
+# Tests: test/passes/plan/test_pieces.py
+"""The extents that pieces of a product may have: halvings, and what fills the lines of the matrix unit, or WRAM.
+
+Source: docs/techniques/tfu.md, "On-chip unit map" (halving along each dimension).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from frustum.dialects.extents import aligned, ceil_div
+from frustum.dialects.target import Target
+from frustum.passes.plan.layer_work import LayerWork
+from frustum.passes.plan.piece_cycles import filling_heights
+
+
+def halves(value: int, align: int = 1, least: int = 1) -> list[int]:
+    """value, value/2, value/4 ... rounded up to multiples of `align`."""
+    result = []
+    while True:
+        extent = aligned(value, align)
+        if extent not in result:
+            result.append(extent)
+        if value <= least:
+            return result
+        value = ceil_div(value, 2)
+
+
+def piece_extents(work: LayerWork, target: Target, cores_dim: int) -> list[list[int]]:
+    """Extents of pieces to be looked at in each dimension: halvings, and heights whose windows fill the lines."""
+    cores, dims = target.cluster.cores, []
+    for d in range(4):
+        align = work.extent[d] if d in work.whole else work.align[d]
+        share = ceil_div(work.extent[d], cores) if d == cores_dim else work.extent[d]
+        found = [1] if d == 0 and work.one_image else halves(share, align)
+        if d == work.owned:
+            dims.append(found[:1])
+            continue
+        if d == 2 and align == 1:
+            heights = filling_heights(work.extent[3], target.core.matrix.lines)
+            found = sorted({*found, *(h for h in heights if h < share)}, reverse=True)
+        dims.append(found)
+    if work.groups > 1:
+        dims[1] = sorted({g for c in dims[1] for g in group_pieces(c, work, cores_dim == 1)})
+    return dims
+
+
+def group_pieces(channels: int, work: LayerWork, dealt: bool) -> list[int]:
+    """Output channels of a piece near `channels` of a grouped convolution: whole groups, or a part of one."""
+    if channels >= work.group_outputs:
+        return [channels // work.group_outputs * work.group_outputs]
+    return [channels] if not dealt else [max(1, min(channels, work.group_outputs))]
+
+
+def is_bias(work: LayerWork) -> bool:
+    """All that there is for each output channel is a bias, which may be in NRAM; beside streamed weights it is."""
+    return len(work.channel_bytes) == 1 and work.multiplies_nothing
+
+
+def filling_inputs(work: LayerWork, target: Target, outputs: Sequence[int], inputs: int) -> set[int]:
+    """Input channels whose weights, for pieces of so many output channels, fill half of WRAM; in equal chunks."""
+    taps, found = math.prod(work.kernel) * work.weight_bytes, set()
+    for made in outputs:
+        vectors = 0 if is_bias(work) else made * sum(work.channel_bytes) * (1 if made >= work.extent[1] else 2)
+        most = (target.core.wram.capacity_bytes - vectors) // (2 * made * taps)
+        if 0 < most < inputs:
+            found.add(ceil_div(inputs, ceil_div(inputs, most)))
+    return found
