@@ -1,4 +1,3 @@
-# Tests: test/passes/plan/test_makespan.py
 """What each unit adds to the run, as the planner's model has it, noted on the units before they are lowered."""
 
 from __future__ import annotations
