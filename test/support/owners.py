@@ -1,4 +1,5 @@
-"""Who makes what, counted on the tile level: how often each element is stored, and what idle clusters work on."""
+"""Who makes what, counted on the tile level: how often each element is stored, and what idle clusters work on; and on
+the machine: how often cores put each element of a map into SRAM."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from itertools import product
 import numpy as np
 
 from frustum.dialects import tile as t
+from frustum.dialects.isa.program import Copy
+from frustum.runtime.machine import Machine
 
 
 def passes_of(unit, cluster):
@@ -53,4 +56,20 @@ def idle_work(unit, clusters):
     return total
 
 
-__all__ = ["idle_work", "passes_of", "ranges_at", "times_stored"]
+def times_made(executable):
+    """By number of the layer, how often each element of its map is put into SRAM by all cores together; of a map that
+    several copies put there in parts each counts."""
+    expanded, maps = Machine(executable).expanded, {}
+    rows = expanded.core
+    for number, each in enumerate(expanded.instructions):
+        if isinstance(each, Copy) and each.engine == "mvdma" and each.src_view.memory == "nram":
+            at = np.flatnonzero(rows.static == number)
+            low, extent = (values[:, at].reshape(4, -1).T for values in (rows.lower, rows.extent))
+            made = maps.setdefault(each.layer, np.zeros(each.box.bound, np.int8))
+            for first, size in zip(low, extent, strict=True):
+                if size.all():
+                    made[tuple(slice(a, a + b) for a, b in zip(first, size, strict=True))] += 1
+    return maps
+
+
+__all__ = ["idle_work", "passes_of", "ranges_at", "times_made", "times_stored"]

@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from integer_networks import IntegerNet
+from owners import times_made
 from stops import aimed, executable, machine_of, run_module
 from units import placed
 from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import tile as t
-from frustum.dialects.isa.program import Copy
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.project import unit_layers
 from frustum.passes.fuse.fuse_layers import FuseLayers
@@ -102,30 +102,9 @@ def test_tiles_of_cores_are_disjoint(cores):
     module, _ = network()
     tiles = placed(cut(module, cores, "down", "cores"))
     assert [op.owners.data for op in tiles.walk() if isinstance(op, t.UnitOp)] == ["cores"]
-    check_disjoint(tiles)
-
-
-def check_disjoint(tiles):
-    """Every element of every layer's map is put into SRAM by one core, in one pass; returns who made what."""
     Run().advance(tiles, ["lowered"], Choices())
-    expanded = Machine(executable(tiles)).expanded
-    maps = {}
-    for each, rows in written_boxes(expanded):
-        made = maps.setdefault(each.layer, np.zeros(each.box.bound, int))
-        for low, high in rows:
-            made[tuple(slice(a, b) for a, b in zip(low, high, strict=True))] += 1
-    assert maps and all((made == 1).all() for made in maps.values())
-
-
-def written_boxes(expanded):
-    """Of each copy from NRAM to SRAM the boxes of all its executions."""
-    rows = expanded.core
-    for number, each in enumerate(expanded.instructions):
-        if isinstance(each, Copy) and each.engine == "mvdma" and each.src_view.memory == "nram":
-            at = np.flatnonzero(rows.static == number)
-            low, extent = rows.lower[:, at], rows.extent[:, at]
-            boxes = np.stack([low, low + extent]).reshape(2, 4, -1)
-            yield each, [(a, b) for a, b in zip(boxes[0].T, boxes[1].T, strict=True) if (b > a).all()]
+    maps = times_made(executable(tiles))
+    assert len(maps) == 4 and all((made == 1).all() for made in maps.values())
 
 
 @pytest.mark.parametrize(
