@@ -27,7 +27,7 @@ from frustum.passes.analysis.strips import handed
 from frustum.passes.plan.cost import chunk_bytes, loaded_elements
 from frustum.passes.plan.model import PASS_CYCLES
 from frustum.passes.plan.unit import UnitPlan, alignment, evaluate
-from frustum.passes.tile.choose_runs import held_bytes
+from frustum.passes.tile.choose_runs import kept_bytes
 from frustum.passes.tile.orders import Bands, Grid, are_strips, directions_of
 from frustum.passes.tile.partition import write
 
@@ -66,7 +66,7 @@ class AssignOwners(ModulePass):
         target = target_of(op)
         sram_bytes = target.cluster.sram.capacity_bytes
         units = [each for each in op.walk() if isinstance(each, UnitOp)]
-        for unit, held in zip(units, held_bytes(units, target), strict=True):
+        for unit, held in zip(units, kept_bytes(units, target)[1], strict=True):
             if is_move(unit.body.block.ops):
                 continue
             layers = unit_layers(unit)
