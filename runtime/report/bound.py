@@ -226,16 +226,18 @@ def _no_room(
 
 
 def _unfinished(layers: Sequence[Layer], start: int) -> frozenset[str]:
-    """The weights of layers with another product between them and layer `start`."""
+    """The weights of layers with another product between them and layer `start`; maps side
+    by side are behind it if all are: of the others the weights may be done with."""
     state = [NEITHER] * len(layers)
     state[start] = BEHIND
     found: set[str] = set()
     for number in range(start + 1, len(layers)):
         layer = layers[number]
-        reads = max((state[read] for read in layer.reads if read is not None), default=NEITHER)
-        if reads == FAR_BEHIND:
+        reads = [NEITHER if read is None else state[read] for read in layer.reads]
+        most = min(reads) if layer.mix == "beside" else max(reads, default=NEITHER)
+        if most == FAR_BEHIND:
             found.update(layer.weights)
-        state[number] = FAR_BEHIND if reads and layer.matrix else reads
+        state[number] = FAR_BEHIND if most and layer.matrix else most
     return frozenset(found)
 
 

@@ -123,9 +123,11 @@ def bound(model, target, element_bytes):
         work[k] = product(net, node, target, 1) if is_product else (0, 0, 0)
         sources = {net.nodes.index(net.made_by[name]) for name in node.input if name in net.made_by}
         before[k] = {k}.union(*(before[s] for s in sources))
-        behind[k] = {p for s in sources for p in behind[s] | ({s} if work[s][0] else set())}
-        passed = {q for q in behind[k] if work[q][0]}
-        far[k] = {p for q in passed for p in behind[q]}
+        join = set.intersection if node.op_type == "Concat" else set.union
+        # products whose map a result needs, and those with another product in between
+        behind[k] = join(*(behind[s] | far[s] | ({s} if work[s][0] else set()) for s in sources)) if sources else set()
+        passed = [{p for q in [s] if work[q][0] for p in behind[q]} | far[s] for s in sources]
+        far[k] = join(*passed) if passed else set()
 
     def compute(those):
         both = [work[k][:2] for k in those if work[k][1]]
