@@ -75,7 +75,8 @@ def test_four_clusters_hold_weights_once(codec):
     (bits, before), (same, after) = run(lowered, inputs), run(spread, inputs, checked=True)
     assert bits == same
     old, new = (each.dram_bytes_by_class["weight"] for each in (before, after))
-    assert old <= new < 1.001 * old or codec
+    vector = 4 * 64  # of one number for each output channel: cores that share these out may read one of them twice
+    assert old <= new <= old + vector or codec
     assert str(shared(spread)) == str(spread)
 
 
