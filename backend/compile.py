@@ -363,7 +363,7 @@ def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
     )
     keys = ("mode", "stopped_by", "tiles", "kept_bytes", "owners")
     found = [dict(zip(keys, facts, strict=True)) for facts in columns]
-    for fact, cycles in zip(found, m.numbers_of(module, m.UNIT_PREDICTED), strict=False):
-        if cycles != m.UNPREDICTED:
+    for fact, cycles in zip(found, m.numbers_of(module, m.UNIT_PREDICTED_CYCLES), strict=False):
+        if cycles >= 0:
             fact["predicted_cycles"] = cycles
     return found

@@ -76,9 +76,8 @@ UNIT_STOPPED_BY = "frustum.unit_stopped_by"
 UNIT_TILES = "frustum.unit_tiles"
 UNIT_KEPT_BYTES = "frustum.unit_kept_bytes"
 UNIT_OWNERS = "frustum.unit_owners"
-UNIT_PREDICTED = "frustum.unit_predicted_cycles"
-UNPREDICTED = -1
-"""In the place of a prediction that nobody made."""
+UNIT_PREDICTED_CYCLES = "frustum.unit_predicted_cycles"
+"""Negative where nobody predicted."""
 PEAK = "frustum.peak"
 TURNS = "frustum.turns"
 

@@ -215,7 +215,7 @@ class Names:
         self.tiles.append(tiles)
         self.kept_bytes.append(0)
         self.owners.append(unit.owners.data if unit.owners else "clusters")
-        self.predicted.append(m.number_of(unit, m.PREDICTED_CYCLES, m.UNPREDICTED))
+        self.predicted.append(m.number_of(unit, m.PREDICTED_CYCLES, -1))
         return len(self.units) - 1
 
     def attributes(self) -> dict[str, ArrayAttr[Any]]:
@@ -230,7 +230,7 @@ class Names:
             m.UNIT_TILES: m.numbers(self.tiles),
             m.UNIT_KEPT_BYTES: m.numbers(self.kept_bytes),
             m.UNIT_OWNERS: m.texts(self.owners),
-            **({m.UNIT_PREDICTED: m.numbers(self.predicted)} if max(self.predicted, default=-1) >= 0 else {}),
+            **({m.UNIT_PREDICTED_CYCLES: m.numbers(self.predicted)} if max(self.predicted, default=-1) >= 0 else {}),
             **({m.OWN_ELEMENTS: m.numbers(self.own_elements)} if any(self.own_elements) else {}),
         }
 
