@@ -72,6 +72,9 @@ ROOM, ROOM_IN_CORES = 0.85, 0.5
 LAST_PART = 0.3
 # Until the first instructions are there.
 START_CYCLES = 600
+# Share of the cycles that columns dealt to clusters take longer than rows: their runs are short, and so are those of
+# the borders that clusters send.  ResNet-50 on `default` went from 679 to 650 thousand cycles.
+COLUMNS_SHOW = 0.03
 
 # --- tiles of one unit (unit.py)
 
@@ -103,6 +106,8 @@ ALTERNATIVES = 24
 # Shapes of a group of which the fastest is taken by exact numbers, where time comes first.  This, `MUCH_SLOWER`,
 # `CORRECTIONS` and `ONCE` came with batches planned for time: ResNet-50 of 16 images 22.2 to 5.6 M cycles.
 ALIKE = 4
+# Times the fewest DRAM bytes that a plan for time may move, and times the states of a cut that are then looked at.
+BUDGET, WIDER = 1.02, 2
 # Times the search's cycles, when exact numbers correct the search, and how often they do.
 MUCH_SLOWER = 1.4
 CORRECTIONS = 4

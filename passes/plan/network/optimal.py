@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from xdsl.ir import Operation, SSAValue
 
@@ -27,15 +28,18 @@ from frustum.passes.plan.network.layer_order import LayerOrder, order_of, orders
 from frustum.passes.plan.network.prices import KnownPrices, Prices
 from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit, with_owners
 
+Optimise = Literal["time", "bytes"]
+
 
 @dataclass(frozen=True)
 class OptimalOptions:
     """`borders`: overlap, exchange, sent or auto; `sram`: share of each cluster's SRAM that may be used; `keep`:
-    whether maps between units may stay in SRAM."""
+    whether maps between units may stay in SRAM; `optimise`: what is to be least (docs/optimal.md)."""
 
     borders: str = "auto"
     sram: float = 1.0
     keep: bool = True
+    optimise: Optimise = "time"
 
 
 DEFAULTS = OptimalOptions()
@@ -90,14 +94,31 @@ def plan_network(
     plan = best_of(searches)
     if plan is None and not is_small:  # some chain fits in no way as a whole
         plan = best_of([replace(search, seams=None) for search in searches])
-    if not fastest or plan is None:
+    if plan is None:
         return plan
+    if not fastest:
+        return plan if options.optimise == "bytes" else within_budget(searches, plan)
     at_once = (replace(setting, once=True, slower={}) for setting in settings)
     pairs = zip(searches, at_once, strict=True)
     anew = [replace(search, setting=x, costs={}, banned={}, known=KnownPrices()) for search, x in pairs]
     once = best_of(anew)
     is_better = once is not None and once.cycles <= model.ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
     return once if is_better else plan
+
+
+def within_budget(searches: Sequence[CutSearch], fewest: NetworkPlan) -> NetworkPlan:
+    """The plan with the fewest cycles that moves at most `model.BUDGET` times the bytes of the plan that moves the
+    fewest; of large networks in the order of the layers of that one."""
+    is_small, budget = len(fewest.order.nodes) <= model.SMALL, int(model.BUDGET * fewest.dram_bytes)
+    found = fewest
+    for search in searches:
+        if is_small or search.order is fewest.order:
+            states, length = (search.most_states, search.longest) if is_small else width_of(search.order)
+            wide = replace(search, most_states=model.WIDER * states, longest=length)
+            plan = plan_order(replace(wide, bound=budget, within_bound=True), relax=False)
+            if plan is not None and plan.dram_bytes <= budget and plan.cycles < found.cycles:
+                found = plan
+    return found
 
 
 def best_of(searches: Sequence[CutSearch]) -> NetworkPlan | None:
@@ -187,7 +208,8 @@ def plan_order(search: CutSearch, solution: Solution | None = None, *, relax: bo
             return None
         exact = [with_plan(choice, search) for choice in solution.choices]
         units = [unit for unit in exact if unit is not None]
-        if search.setting.fastest and attempt < model.CORRECTIONS and corrects(search.setting, units):
+        is_for_cycles = search.setting.fastest or search.within_bound
+        if is_for_cycles and attempt < model.CORRECTIONS and corrects(search.setting, units):
             solution, after = None, 0
             continue
         failed = [x for x, unit in zip(solution.choices, exact, strict=True) if unit is None]
@@ -224,18 +246,24 @@ def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
     also = sum(m.bytes for m in stays if m.needs_dram)  # stays, and is stored
     sends = sum(setting.send_cycles(m) for m in choice.kept)
     found: list[UnitChoice] = []
-    for other in prices.ranked(choice.resident, choice.kept, free_bytes, model.ALTERNATIVES):
-        if found and (len(found) == model.ALIKE if setting.fastest else other.bytes > most_of(found)):
+    is_for_cycles = setting.fastest or search.within_bound
+    most = choice.bytes if search.within_bound else None
+    for other in prices.ranked(choice.resident, choice.kept, free_bytes, model.ALTERNATIVES, most):
+        if found and (len(found) == model.ALIKE if is_for_cycles else other.bytes > most_of(found)):
             break
         partition = partition_of(other, group)
-        most = other.streamed if setting.once and other.passes > 1 else len(group.weights)
-        for streamed in counts_near(other.streamed, most, fewer=model.FEWER if other.passes > 1 else 0):
+        largest = other.streamed if setting.once and other.passes > 1 else len(group.weights)
+        for streamed in counts_near(other.streamed, largest, fewer=model.FEWER if other.passes > 1 else 0):
             made = evaluate(unit, partition, streamed, kept, setting.target, free_bytes, setting.chunk_bytes)
             if made is not None:
                 cost = with_maps(made.cost, also, sends, setting.capacity - free_bytes)
                 found.append(replace(other, plan=replace(made, cost=cost)))
                 break
-    best = min(found, key=lambda x: setting.cost(x.exact_bytes, x.plan.cycles if x.plan else 0), default=None)
+    if search.within_bound:
+        within = [x for x in found if x.exact_bytes <= choice.bytes + also]
+        best = min(within or found, key=lambda x: (x.exact_cycles, x.exact_bytes), default=None)
+    else:
+        best = min(found, key=lambda x: setting.cost(x.exact_bytes, x.plan.cycles if x.plan else 0), default=None)
     if best is None or best.plan is None:
         return best
     owned = with_owners(unit, best.plan, kept, setting.target, free_bytes, setting.chunk_bytes)
