@@ -325,6 +325,8 @@ def executable_of(
         options["accuracy"] = json.loads(accuracy)
     if (compression := m.text_of(module, m.COMPRESSION)) is not None:
         options["weights"] = json.loads(compression)
+    if (alternatives := m.text_of(module, m.ALTERNATIVES)) is not None:
+        options["alternatives"] = json.loads(alternatives)
     if (least := m.text_of(module, m.LEAST_WORK)) is not None:
         options["least_work"] = json.loads(least)
     weights = weights_of(program, store_of(module))

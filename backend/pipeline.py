@@ -32,7 +32,7 @@ from frustum.backend.memory.allocation import Allocate
 from frustum.backend.waits.schedule import Schedule
 from frustum.backend.weights_ahead import WeightsAhead
 from frustum.dialects import tile, unit
-from frustum.dialects.choices import AskedBorders
+from frustum.dialects.choices import AskedBorders, Optimise
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.module import TILED
@@ -92,6 +92,7 @@ class Choices:
     weights: str = "replicated"
     raw_sizes: bool = False
     """Partitions are sized with weights as they are, though they are to be compressed."""
+    optimise: Optimise = "time"
     order: str | None = None
     """Order of traversal, as `parse_order` reads it; None: as the planner left it."""
     borders: AskedBorders | None = None
@@ -129,7 +130,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
             *measuring_passes(choices),
             FuseLayers(
                 choices.policy, choices.rules, choices.thresholds, borders=borders_to_fuse(choices),
-                sram=choices.sram,
+                sram=choices.sram, optimise=choices.optimise,
             ),
         ),
         "tiled": (

@@ -21,6 +21,8 @@ AskedBorders: TypeAlias = Literal["overlap", "exchange", "auto"]
 """Of tiles: computed again, kept or sent, or what is cheaper."""
 HostMode: TypeAlias = Literal["never", "auto", "only"]
 """What may run on the host: nothing, what the device lacks or is not worth moving, everything."""
+Optimise: TypeAlias = Literal["time", "bytes", "energy"]
+"""What plans of policy `optimal` have the least of."""
 When: TypeAlias = Literal["auto", "never", "outputs"]
 """Where networks are cut: where they do not fit or it is better, nowhere, at output branches."""
 Method: TypeAlias = Literal["minmax", "percentile"]

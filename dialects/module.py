@@ -6,6 +6,7 @@
 | `weights` | module | string: name of the store | importer, passes that change weights | whoever needs their bytes |
 | `model`, `dtype` | module | string | importer; `convert-type`, `quantise` | report, program |
 | `policy` | module | string | `frustum-fuse-layers` | report, stages run again |
+| `alternatives` | module | string of JSON | `frustum-fuse-layers` | report |
 | `least_work` | module | string of JSON | `frustum-fuse-layers` | bound of the report |
 | `tiled` | module | unit | `frustum-tile-partition` | which stop a module is at |
 | `accuracy`, `compression` | module | string of JSON | calibration; weight passes | report |
@@ -43,6 +44,7 @@ WEIGHTS = "frustum.weights"
 MODEL = "frustum.model"
 DTYPE = "frustum.dtype"
 POLICY = "frustum.policy"
+ALTERNATIVES = "frustum.alternatives"
 LEAST_WORK = "frustum.least_work"
 TILED = "frustum.tiled"
 ACCURACY = "frustum.accuracy"

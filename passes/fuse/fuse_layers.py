@@ -12,8 +12,9 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
+from frustum.dialects.choices import Optimise
 from frustum.dialects.diagnostic import did_you_mean
-from frustum.dialects.module import LEAST_WORK, MAPS, POLICY
+from frustum.dialects.module import ALTERNATIVES, LEAST_WORK, MAPS, POLICY
 from frustum.dialects.target import Options
 from frustum.passes.analysis.foreign import gather
 from frustum.passes.analysis.layer import can_join
@@ -52,6 +53,7 @@ class FuseLayers(ModulePass):
     cuts: str | None = None
     borders: Literal["overlap", "exchange", "sent", "auto"] = "auto"
     sram: float = 1.0
+    optimise: Optimise = "time"
 
     def __post_init__(self) -> None:
         if self.policy is not None or self.rules is not None or self.cuts is not None:
@@ -79,7 +81,9 @@ class FuseLayers(ModulePass):
             op.attributes[LEAST_WORK] = StringAttr(json.dumps(least_work(networks[0], target), separators=(",", ":")))
         for network in networks:
             if words[0] == OPTIMAL:
-                fuse_optimal(network, target, self.options)
+                found = fuse_optimal(network, target, self.options)
+                if found and len(networks) == 1:
+                    op.attributes[ALTERNATIVES] = StringAttr(json.dumps(found, separators=(",", ":")))
             else:
                 gather(network.body.block)
                 if self.cuts is not None:
@@ -96,7 +100,7 @@ class FuseLayers(ModulePass):
 
     @property
     def options(self) -> OptimalOptions:
-        return OptimalOptions(borders=self.borders, sram=self.sram)
+        return OptimalOptions(borders=self.borders, sram=self.sram, optimise=self.optimise)
 
 
 def wrap_grown(grown: Grown, number: int) -> int:

@@ -191,6 +191,7 @@ def _subgraphs(chain: Chain, ran: RanChain, times: ChainSchedule) -> list[Subgra
             start,
             tuple(name for name in chain.outputs if name in piece.outputs),
             piece.executable.manifest["options"].get("least_work"),
+            piece.executable.manifest["options"].get("alternatives"),
         )
         for piece, (start, _) in zip(chain.pieces, times.pieces, strict=True)
         if isinstance(piece, DevicePiece)

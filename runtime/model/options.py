@@ -15,7 +15,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, get_args
 
-from frustum.dialects.choices import DTYPES, POLICIES, AskedBorders, HostMode, Method, Mode, When
+from frustum.dialects.choices import DTYPES, POLICIES, AskedBorders, HostMode, Method, Mode, Optimise, When
 from frustum.runtime.failures import UsageError
 
 if TYPE_CHECKING:
@@ -133,6 +133,11 @@ class Keywords:
             "how layers are fused (docs/fusion.md; default `optimal`); `none`: not",
             choices=POLICIES, until="fused", beside_pipeline=IN_PASS,
         ),
+    )  # fmt: skip
+    optimise: Optimise | None = option(
+        "what plans of policy optimal have least of: cycles, with hardly more bytes than the fewest (`time`, the"
+        " default), DRAM bytes, or energy (docs/optimal.md)",
+        choices=get_args(Optimise), until="fused", beside_pipeline=IN_PASS,
     )  # fmt: skip
     order: str | None = option(
         "of tiles: row-major, column-major, bands{bands=2,direction=top-down}, serpentine, z-order, quadrants,"

@@ -174,6 +174,7 @@ def make_report(
         "address_cache": {
             name: sum(run.counters.address_cache[name] for run in runs) for name in ("tables", "loads", "evictions")
         },
+        "alternatives": _alternatives(runs),
         "layers": _layers(runs, layers),
         "units": unit_figures(runs, units, target),
         "subgraphs": [_subgraph(run) for run in runs],
@@ -201,6 +202,17 @@ def _subgraph(run: SubgraphRun) -> dict[str, Any]:
         "start_cycle": None if cycles is None else run.start_cycle,
         "stop_cycle": None if cycles is None else run.start_cycle + cycles,
         "outputs": list(run.handed),
+    }
+
+
+def _alternatives(runs: Sequence[SubgraphRun]) -> dict[str, dict[str, int]] | None:
+    """What plans for time, bytes and energy are expected to take, summed; None where some run does not say."""
+    said = [run.alternatives for run in runs if run.alternatives is not None]
+    if not said or len(said) < len(runs):
+        return None
+    return {
+        name: {figure: sum(int(each[name][figure]) for each in said) for figure in figures}
+        for name, figures in said[0].items()
     }
 
 

@@ -52,6 +52,8 @@ class SubgraphRun:
     """Outputs of the network that are there when it ends."""
     least_work: Mapping[str, Any] | None = None
     """What its network asks at least, as `passes/analysis/least_work.py` says; None where nobody knows."""
+    alternatives: Mapping[str, Mapping[str, int]] | None = None
+    """What plans with least time, bytes and energy are expected to take; None where nobody looked for them."""
 
 
 def unit_figures(runs: Sequence[SubgraphRun], infos: Sequence[UnitInfo], target: Target) -> list[dict[str, Any]]:

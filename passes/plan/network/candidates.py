@@ -51,6 +51,8 @@ class UnitChoice:
     kept: Resident = NOTHING
     passes: int = 1
     by_channels: bool = False
+    energy_pj: float = 0.0
+    """Of the cores, and of what passes between them and SRAM."""
     plan: UnitPlan | None = None
     """How it is cut, by exact numbers; None: by `frustum-tile-partition`."""
 
@@ -83,6 +85,8 @@ class Setting:
     """Maps may stay in SRAM between units."""
     fastest: bool = False
     """Cycles before bytes."""
+    byte_pj: float | None = None
+    """Energy of a DRAM byte, where energy is to be least: other energy counts as so many more bytes."""
     once: bool = False
     """No weights are read from DRAM more than once."""
     slower: dict[tuple[int, int, bool, bool], float] = field(default_factory=dict)

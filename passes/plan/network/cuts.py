@@ -10,6 +10,7 @@ prefix" (FFM).
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ import numpy as np
 
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.share_done import tell
+from frustum.dialects.target import Target
+from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.dialects.tile import Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import tile_counts
@@ -345,7 +348,9 @@ class CutSearch:
 
     def arrive(self, stop: int, state: CutState, choice: UnitChoice) -> None:
         """Take note of a way to a cut by a layer alone."""
-        bytes_, cycles = state.bytes + choice.bytes, state.cycles + choice.cycles
+        byte_pj = self.setting.byte_pj
+        beside = 0 if byte_pj is None else int(choice.energy_pj / byte_pj)
+        bytes_, cycles = state.bytes + choice.bytes + beside, state.cycles + choice.cycles
         if bytes_ + self.rest[stop] > self.bound:
             return
         left = frozenset(m for m in state.maps if self.order.maps[m.map].last_use >= stop)
@@ -388,7 +393,8 @@ class CutSearch:
         if plan is None:
             return
         if not (setting.once and is_read_again(plan, self.order.layer(stop - 1), setting.target.chip.clusters)):
-            choice = UnitChoice(stop - 1, stop, plan.dram_bytes, int(plan.cycles), self.capacity)
+            energy = energy_alone(self.order.layer(stop - 1), node.weight_bytes, setting.target)
+            choice = UnitChoice(stop - 1, stop, plan.dram_bytes, int(plan.cycles), self.capacity, energy_pj=energy)
             for state in states:
                 self.arrive(stop, state, choice)
 
@@ -399,6 +405,16 @@ class CutSearch:
         prices = next(self.known.before(self.setting, stop, [stop - 1]), None)
         found = prices.ranked(NOTHING, NOTHING, self.capacity, 1) if prices else []
         return found[0].bytes if found else HUGE
+
+
+def energy_alone(layer: Layer, weight_bytes: int, target: Target) -> float:
+    """Of a layer of which all is computed, and passes between SRAM and the cores, once."""
+    maps = sum(math.prod(m.dims) * m.element_bytes for m in layer.maps)
+    moved = maps + math.prod(layer.out_dims) * layer.out_bytes + weight_bytes
+    energy = sum(byte_energy_pj(memory, moved) for memory in (target.cluster.sram, target.core.nram))
+    if layer.is_matrix:
+        energy += mac_energy_pj(target.core.matrix, layer.macs, layer.maps[0].element_bytes)
+    return float(energy)
 
 
 def is_read_again(plan: UnitPlan, layer: Layer, clusters: int) -> bool:

@@ -14,9 +14,11 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.target import Target
+from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.dialects.tile import ConvLayer
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.plan.layer_work import may_add_sums, passes_of
@@ -24,6 +26,8 @@ from frustum.passes.plan.model import LAYER_CYCLES, MOST_RECOMPUTED, PIECE_SHARE
 from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
 from frustum.passes.plan.network.needs import FAR, GroupLayer, GroupNeeds, Intervals, MapNeed
 from frustum.passes.plan.network.tile_shapes import BY_CHANNELS, BY_COLUMNS, BY_ROWS, Ints, Mask, TileShapes
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Group:
     """Cycles of all passes in which layers have something to do."""
     channels: int
     """Of a tile."""
+    energy_pj: Floats
+    """Of the cores, and of what passes between them and SRAM."""
     shares: int = 1
     """Clusters that hold different parts of the weights."""
 
@@ -86,7 +92,8 @@ class GroupsBefore:
         self.needs = GroupNeeds(order, stop, borders, clusters or target.chip.clusters)
         self.shapes = self.needs.shapes
         self.buffers = Buffers(self.needs, target.chip.dram.minimum_run_bytes)
-        self.work = GroupWork(self.needs, target, counts_overlaps=borders in ("exchange", "sent"))
+        parts = target.chip.clusters // self.needs.clusters
+        self.work = GroupWork(self.needs, target, parts, counts_overlaps=borders in ("exchange", "sent"))
         self.read_apart: set[int] = set()
         """Maps that are read in another form than they are made: their makers are in no such group."""
         self.vector_bytes = self.constant_bytes = 0
@@ -150,6 +157,7 @@ class GroupsBefore:
         return Group(
             first, self.stop, shapes, valid, inside, inputs, outputs, needs.late, needs.behind, self.vector_bytes,
             tuple(self.weights), self.constant_bytes, total, self.work.spent, needs.dims[1],
+            self.work.energy_pj,
         )  # fmt: skip
 
     def loaded(self, number: int, needed: MapNeed) -> Boundary:
@@ -303,8 +311,8 @@ class Buffers:
 class GroupWork:
     """Cycles of a growing group, and what of it is computed more than once."""
 
-    def __init__(self, needs: GroupNeeds, target: Target, *, counts_overlaps: bool):
-        self.needs, self.shapes, self.target = needs, needs.shapes, target
+    def __init__(self, needs: GroupNeeds, target: Target, parts: int, *, counts_overlaps: bool):
+        self.needs, self.shapes, self.target, self.parts = needs, needs.shapes, target, parts
         self.core, self.cores = target.core, target.cluster.cores
         self.cycles = np.zeros(needs.size, np.int64)
         self.spent = np.zeros(needs.size, np.int64)
@@ -312,6 +320,7 @@ class GroupWork:
         """Cycles of a pass behind the last layer that reads a map."""
         self.before_maker: dict[int, Ints] = {}
         """Cycles of a pass from the layer on that makes a map."""
+        self.energy_pj = np.zeros(needs.size, np.float64)
         self.macs = np.zeros(needs.size, np.float64)
         self.useful_macs = 0
         self.overlaps = np.zeros(needs.size, np.bool_) if counts_overlaps else None
@@ -358,7 +367,11 @@ class GroupWork:
                 self.overlaps |= (shapes.dealt == BY_COLUMNS) & (need.columns.step == 0)
         if layer.is_matrix:
             _, per_group, taps = product_of(layer)
-            self.macs += np.where(rolls, height, down) * right * (images * channels * per_group * taps)
+            macs = np.where(rolls, height, down) * right * (images * channels * per_group * taps)
+            self.macs = self.macs + macs
+            self.energy_pj = self.energy_pj + self.parts * mac_energy_pj(
+                self.core.matrix, macs, layer.maps[0].element_bytes
+            )
             self.useful_macs += layer.macs
 
     def matrix_cycles(self, layer: Layer, rows: Ints, columns: Ints, plane: Ints) -> Ints:
@@ -366,7 +379,8 @@ class GroupWork:
         groups, per_group, taps = product_of(layer)
         operand_bytes = layer.maps[0].element_bytes
         steps = self.line_fills(rows, columns, layer.out_dims[1] // groups) * (groups * per_group * taps)
-        if may_add_sums(layer, layer.kind):
+        conv = layer.kind
+        if isinstance(conv, ConvLayer) and may_add_sums(layer, conv):
             fills = ceil_div(plane, self.core.matrix.lines) * ceil_div(layer.out_dims[1], self.core.matrix.channels)
             steps = np.minimum(steps, fills * (ceil_div(per_group, self.cores) * taps))
         moved = layer.out_dims[1] * (layer.out_bytes + sum(m.element_bytes for m in layer.maps[1:]))
@@ -393,7 +407,10 @@ class GroupWork:
             read_bytes = read_bytes + plane * math.prod(read.dims[1:]) // (height * width) * read.element_bytes
         piece = self.core.nram.capacity_bytes // PIECE_SHARE
         ends = np.minimum(made_bytes // self.cores, piece) + np.minimum(read_bytes // self.cores, piece)
-        moved = (made_bytes + read_bytes + node.weight_bytes) // self.cores
+        copied = made_bytes + read_bytes + node.weight_bytes
+        moved, all_bytes = copied // self.cores, copied * passes * self.target.chip.clusters
+        memories = self.target.cluster.sram, self.core.nram
+        self.energy_pj = self.energy_pj + sum(byte_energy_pj(memory, all_bytes) for memory in memories)
         rate, latency = self.core.mvdma.bytes_per_cycle, 2 * self.target.cluster.sram.latency_cycles
         return passes * (np.maximum(busy, moved // rate) + ends // rate + latency)
 

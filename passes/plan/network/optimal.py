@@ -6,13 +6,13 @@ Source: docs/techniques/tfu.md, "Policy optimal"; notes on the method in `cuts.p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
 
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
+from frustum.dialects.choices import Optimise
 from frustum.dialects.target import Target
 from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_layer
@@ -27,8 +27,6 @@ from frustum.passes.plan.network.kept import NOTHING, Resident
 from frustum.passes.plan.network.layer_order import LayerOrder, order_of, orders, outputs_of_section
 from frustum.passes.plan.network.prices import KnownPrices, Prices
 from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit, with_owners
-
-Optimise = Literal["time", "bytes"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,18 @@ class NetworkPlan:
         times = times_of([unit.work(self.target) for unit in self.units], self.target)
         return round(times[-1].chain) if times else 0
 
+    @cached_property
+    def energy_pj(self) -> float:
+        """Of bytes between memories and of products, modelled."""
+        return sum(unit.energy_pj for unit in self.units) + self.dram_bytes * byte_pj(self.target)
+
+    def figures(self) -> dict[str, int]:
+        """What a run is expected to take."""
+        return {"dram_bytes": self.dram_bytes, "cycles": self.cycles, "energy_pj": round(self.energy_pj)}
+
+    alternatives: dict[str, dict[str, int]] = field(default_factory=dict, compare=False)
+    """The figures with each thing that can be least."""
+
     @property
     def between_bytes(self) -> int:
         """Of the maps that units leave in DRAM for others."""
@@ -97,13 +107,34 @@ def plan_network(
     if plan is None:
         return plan
     if not fastest:
-        return plan if options.optimise == "bytes" else within_budget(searches, plan)
-    at_once = (replace(setting, once=True, slower={}) for setting in settings)
-    pairs = zip(searches, at_once, strict=True)
-    anew = [replace(search, setting=x, costs={}, banned={}, known=KnownPrices()) for search, x in pairs]
-    once = best_of(anew)
+        return chosen(searches, plan, options.optimise)
+    once = best_of([with_setting(search, replace(search.setting, once=True, slower={})) for search in searches])
     is_better = once is not None and once.cycles <= model.ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
     return once if is_better else plan
+
+
+def byte_pj(target: Target) -> float:
+    """Of a byte that is in DRAM and in SRAM."""
+    return target.chip.dram.energy_pj_per_byte + target.cluster.sram.energy_pj_per_byte
+
+
+def chosen(searches: Sequence[CutSearch], fewest: NetworkPlan, optimise: Optimise) -> NetworkPlan:
+    """Of the plans found with the fewest bytes, the fewest cycles and the least energy the one that is asked for."""
+    fastest = within_budget(searches, fewest)
+    plans = {"bytes": fewest, "time": fastest}
+    found = [fewest, fastest]
+    target = fewest.target
+    if optimise == "energy" and byte_pj(target) > 0:
+        anew = [with_setting(search, replace(search.setting, byte_pj=byte_pj(target))) for search in searches]
+        found += [plan for plan in [best_of(anew)] if plan is not None]
+    plans["energy"] = min(found, key=lambda plan: (plan.energy_pj, plan.cycles))
+    figures = {name: plan.figures() for name, plan in plans.items()}
+    return replace(plans[optimise], alternatives=figures)
+
+
+def with_setting(search: CutSearch, setting: Setting) -> CutSearch:
+    """The search begun anew for something else."""
+    return replace(search, setting=setting, costs={}, banned={}, known=KnownPrices())
 
 
 def within_budget(searches: Sequence[CutSearch], fewest: NetworkPlan) -> NetworkPlan:
@@ -116,7 +147,8 @@ def within_budget(searches: Sequence[CutSearch], fewest: NetworkPlan) -> Network
             states, length = (search.most_states, search.longest) if is_small else width_of(search.order)
             wide = replace(search, most_states=model.WIDER * states, longest=length)
             plan = plan_order(replace(wide, bound=budget, within_bound=True), relax=False)
-            if plan is not None and plan.dram_bytes <= budget and plan.cycles < found.cycles:
+            most = model.CLEARLY_FASTER * fewest.cycles
+            if plan is not None and plan.dram_bytes <= budget and plan.cycles < min(most, found.cycles):
                 found = plan
     return found
 
@@ -126,9 +158,11 @@ def best_of(searches: Sequence[CutSearch]) -> NetworkPlan | None:
     setting, layers = searches[0].setting, len(searches[0].order.nodes)
     if layers <= model.SMALL:
         plans = [plan for search in searches if (plan := plan_order(search)) is not None]
+        if setting.byte_pj is not None:
+            return min(plans, key=lambda p: (p.energy_pj, p.cycles), default=None)
         return min(plans, key=lambda p: setting.cost(p.dram_bytes, p.cycles), default=None)
     few = searches if layers <= model.MANY else searches[:1]
-    if not setting.fastest and (plan := near(few)) is not None:
+    if not setting.fastest and setting.byte_pj is None and (plan := near(few)) is not None:
         return plan
     search, solution = quick(few)
     if solution is not None and (

@@ -82,6 +82,12 @@ class Prices:
         """The same of a single pass: weights that every cluster holds whole leave no room to load others ahead, so they
         count as if they came over the bus (ResNet-50 on `default`: 650 instead of 715 thousand cycles)."""
 
+    @cached_property
+    def beside(self) -> Ints:
+        """DRAM bytes that take as much energy as all else, where energy is to be least."""
+        energy_pj, byte_pj = self.group.energy_pj[self.candidates.index], self.setting.byte_pj
+        return np.zeros(len(energy_pj), np.int64) if byte_pj is None else (energy_pj / byte_pj).astype(np.int64)
+
     # ------------------------------------------------------------ maps in SRAM on both sides
 
     def number(self, inside: Resident) -> int:
@@ -142,7 +148,7 @@ class Prices:
         row, shape = np.nonzero(before.fits[rows.inside] & behind.fits[rows.stay])
         inside, stay = rows.inside[row], rows.stay[row]
         over = own.fixed[shape] + before.memory[inside, shape] + behind.memory[stay, shape] - rows.free[row]
-        still = own.least + before.moved[inside, shape] + behind.moved[stay, shape]
+        still = own.least + before.moved[inside, shape] + behind.moved[stay, shape] + self.beside[shape]
         fits = (over <= own.gain[-1]) & (still <= rows.most[row])
         if not fits.all():
             row, shape, inside, stay, over, still = (each[fits] for each in (row, shape, inside, stay, over, still))
@@ -243,7 +249,7 @@ class Prices:
     def ranked(
         self, resident: Resident, stay: Resident, free_bytes: int, count: int, most_bytes: int | None = None
     ) -> list[UnitChoice]:
-        """So many shapes that fit, from the cheapest on; with `most_bytes` from the fastest on of what moves no more."""
+        """So many shapes that fit, from the cheapest on; with `most_bytes` the fastest of those that move no more."""
         number = self.number(resident)
         if number < 0 or stay not in self.candidates.stays:
             return []
@@ -259,7 +265,7 @@ class Prices:
         return UnitChoice(
             group.first, group.stop, int(found.moved[k]), int(found.cycles[k]), free_bytes,
             int(self.candidates.index[found.shape[k]]), int(found.streamed[k]), resident, stay,
-            int(found.passes[k]), group.shares > 1,
+            int(found.passes[k]), group.shares > 1, float(group.energy_pj[self.candidates.index[found.shape[k]]]),
         )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
+from frustum.dialects.choices import Optimise
 from frustum.dialects.module import PLACE
 from frustum.dialects.target import Target
 from frustum.passes.analysis.foreign import gather, sections_of
@@ -34,32 +35,42 @@ from frustum.passes.plan.network.optimal import (
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
 
-def fuse_optimal(network: g.NetworkOp, target: Target, options: OptimalOptions = DEFAULTS) -> None:
-    """Put all layers of a network into the units of `plan_network`.
+def fuse_optimal(
+    network: g.NetworkOp, target: Target, options: OptimalOptions = DEFAULTS
+) -> dict[str, dict[str, int]]:
+    """Put all layers of a network into the units of `plan_network`; what is expected of it, and would be of others.
 
     Raises `DoesNotFit` later, in `frustum-tile-partition`, for a layer that fits in no way.
     """
     number = 0
+    plans = []
     for section in gather(network.body.block):
-        number += fuse_section(network, target, options, section, number)
+        if not ops_of_section(network, section):
+            continue
+        count, plan = fuse_section(network, target, options, section, number)
+        plans.append(plan)
+        number += count
+    figures = [plan.alternatives for plan in plans if plan is not None and plan.alternatives]
+    if not figures or len(figures) < len(plans):
+        return {}
+    first = figures[0]
+    return {name: {x: sum(each[name][x] for each in figures) for x in first[name]} for name in first}
 
 
 def fuse_section(
     network: g.NetworkOp, target: Target, options: OptimalOptions, section: Operation | None, number: int
-) -> int:
-    """Put the layers of one section into units, from this number on; how many units they are."""
-    if not ops_of_section(network, section):
-        return 0
+) -> tuple[int, NetworkPlan | None]:
+    """Put the layers of one section into units, from this number on; how many units they are, and their plan."""
     options = replace(options, borders=borders_of(network, target, options, section))
     plan = plan_network(network, target, options, section)
     if plan is not None:
         plan = with_places(network, target, options, plan, section)
         write(network, plan, section, number)
-        return len(plan.units)
+        return len(plan.units), plan
     layers = orders(network, section)[0]
     for k, op in enumerate(layers):
         wrap([op], f"u{number + k}", "does not fit SRAM beside another layer")
-    return len(layers)
+    return len(layers), None
 
 
 def borders_of(
@@ -88,11 +99,22 @@ def with_places(
         in_sram = {m.map for m in unit.kept | unit.resident}
         again += name_parts(plan.order, unit.first, unit.stop, in_sram)
     better = plan_network(network, target, options, section) if again else None
-    if better is not None and (better.dram_bytes, better.cycles) < (plan.dram_bytes, plan.cycles):
+    if better is not None and is_better(better, plan, options.optimise):
         return better
     for changed in reversed(again):
         changed.undo()
     return plan
+
+
+def is_better(better: NetworkPlan, plan: NetworkPlan, optimise: Optimise) -> bool:
+    """Whether a plan has less of what is asked for than another."""
+    if optimise == "energy":
+        return better.energy_pj < plan.energy_pj
+    if optimise == "time":
+        budget = model.BUDGET * min(each.alternatives["bytes"]["dram_bytes"] for each in (better, plan))
+        over, under = (max(each.dram_bytes - budget, 0) for each in (plan, better))
+        return (under, better.cycles, better.dram_bytes) < (over, plan.cycles, plan.dram_bytes)
+    return (better.dram_bytes, better.cycles) < (plan.dram_bytes, plan.cycles)
 
 
 # ---------------------------------------------------------------- writing
