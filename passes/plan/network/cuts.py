@@ -125,11 +125,14 @@ class CutSearch:
     costs: dict[int, int] = field(default_factory=dict)
     """Of layers alone, by the cut behind each: bytes with all maps in DRAM."""
     known: KnownPrices = field(default_factory=KnownPrices)
+    capacity: int = 0
+    """Of SRAM, if it is less than the setting's."""
     within_bound: bool = False
     """The fewest cycles with no more bytes than the bound are looked for."""
 
     def __post_init__(self) -> None:
-        self.order, self.capacity, self.shares = self.setting.order, self.setting.capacity, self.setting.shares
+        self.order, self.shares = self.setting.order, self.setting.shares
+        self.capacity = self.capacity or self.setting.capacity
         self.rest = rest_of(self.order)
         own = (node.weight_bytes + node.vector_bytes for node in self.order.nodes)
         self.weights = [*itertools.accumulate(own, initial=0)]
@@ -166,6 +169,10 @@ class CutSearch:
             choices.append(at.choice)
             at = at.before
         return Solution(self.order, choices[::-1], end.bytes, end.cycles)
+
+    def ends(self) -> list[tuple[int, int]]:
+        """Bytes and cycles of the ways through that were found, by ascending bytes and descending cycles."""
+        return sorted((state.bytes, state.cycles) for state in self.cuts[-1].states) if self.solve() else []
 
     def rank(self, state: CutState) -> tuple[float, float]:
         """What is to be least at the end."""

@@ -140,17 +140,45 @@ def with_setting(search: CutSearch, setting: Setting) -> CutSearch:
 def within_budget(searches: Sequence[CutSearch], fewest: NetworkPlan) -> NetworkPlan:
     """The plan with the fewest cycles that moves at most `model.BUDGET` times the bytes of the plan that moves the
     fewest; of large networks in the order of the layers of that one."""
-    is_small, budget = len(fewest.order.nodes) <= model.SMALL, int(model.BUDGET * fewest.dram_bytes)
+    is_small = len(fewest.order.nodes) <= model.SMALL
     found = fewest
     for search in searches:
         if is_small or search.order is fewest.order:
             states, length = (search.most_states, search.longest) if is_small else width_of(search.order)
-            wide = replace(search, most_states=model.WIDER * states, longest=length)
-            plan = plan_order(replace(wide, bound=budget, within_bound=True), relax=False)
+            wide = replace(search, most_states=model.WIDER * states, longest=length, within_bound=True)
+            budget = budget_of(replace(wide, bound=int(model.MOST * fewest.dram_bytes)), fewest.dram_bytes)
+            plan = plan_order(replace(wide, bound=budget), relax=False)
             most = model.CLEARLY_FASTER * fewest.cycles
             if plan is not None and plan.dram_bytes <= budget and plan.cycles < min(most, found.cycles):
                 found = plan
     return found
+
+
+def budget_of(search: CutSearch, fewest: int, rungs: int = model.RUNGS) -> int:
+    """The most bytes of a plan for time where `fewest` are the fewest: `model.BUDGET` times these, or as many as the
+    plan for time moves in the next smaller SRAM of a ladder, which also goes in this one: else more SRAM would cost
+    time.  Where more bytes give no faster plan than `BUDGET` nobody asks for that one."""
+    return budget_of_ends(search, search.ends(), fewest, rungs)
+
+
+def budget_of_ends(search: CutSearch, ends: Sequence[tuple[int, int]], fewest: int, rungs: int) -> int:
+    """The same with bytes and cycles of the ways that the search has found."""
+    budget = int(model.BUDGET * fewest)
+    within = [cycles for bytes_, cycles in ends if bytes_ <= budget]
+    if rungs == 0 or not within or ends[-1][1] >= model.CLEARLY_FASTER * within[-1]:
+        return budget
+    smaller = replace(search, capacity=rung_below(search.capacity), costs={}, banned={})
+    found = smaller.ends()
+    if not found:  # all plans for less SRAM move more than anybody would for time
+        return search.bound
+    below = budget_of_ends(smaller, found, found[0][0], rungs - 1)
+    return max(budget, *(bytes_ for bytes_, _ in found if bytes_ <= below))
+
+
+def rung_below(size: int) -> int:
+    """The next smaller of all powers of two and one and a half times these."""
+    power = 1 << (size - 1).bit_length() - 1
+    return power + power // 2 if power + power // 2 < size else power
 
 
 def best_of(searches: Sequence[CutSearch]) -> NetworkPlan | None:

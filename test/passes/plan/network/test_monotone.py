@@ -14,7 +14,8 @@ from stops import target as load
 
 from frustum.dialects import graph
 from frustum.passes.analysis.module import target_of
-from frustum.passes.plan.network.optimal import plan_network
+from frustum.passes.plan import model
+from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
 from frustum.runtime.reference.graph import network_of
 
 SIZES_KIB = (64, 128, 192, 256, 384, 512, 1024, 2048, 8192)
@@ -46,13 +47,30 @@ def test_more_sram_never_costs_more(build, target_name):
     net = Net()
     module = aimed(net.module(build(net))[0], target_name)
     target = target_of(module)
-    plans = [plan_network(network_of(module), with_sram(target, kib)) for kib in SIZES_KIB]
+    fewest = OptimalOptions(optimise="bytes")
+    plans = [plan_network(network_of(module), with_sram(target, kib), fewest) for kib in SIZES_KIB]
     assert all(plan is not None for plan in plans)
     assert plans[0].dram_bytes > plans[-1].dram_bytes
     for less, more in pairwise(plans):
         assert more.dram_bytes <= less.dram_bytes
         assert more.dram_bytes >= more.order.compulsory_bytes
         assert more.cycles <= 1.01 * less.cycles or more.dram_bytes < less.dram_bytes
+
+
+@pytest.mark.parametrize("build", [chain, residual])
+@pytest.mark.parametrize("target_name", ["edge", "default"])
+def test_more_sram_never_costs_time_by_the_model(build, target_name):
+    net = Net()
+    module = aimed(net.module(build(net))[0], target_name)
+    target = target_of(module)
+    plans = [plan_network(network_of(module), with_sram(target, kib)) for kib in SIZES_KIB[::2]]
+    for less, more in pairwise(plans):
+        assert more.cycles <= 1.03 * less.cycles  # plans that are not clearly faster are not taken
+    for plan in plans:
+        fewest, fastest = (plan.alternatives[name] for name in ("bytes", "time"))
+        assert fewest["dram_bytes"] <= plan.dram_bytes <= model.MOST * fewest["dram_bytes"]
+        assert (plan.dram_bytes, plan.cycles) == (fastest["dram_bytes"], fastest["cycles"])
+        assert plan.cycles <= fewest["cycles"]
 
 
 COUNTED_KIB = (16, 64, 8192)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from brute_force import NEVER, least_bytes
 from fusion_networks import Case, fusable, grown
@@ -21,6 +22,7 @@ from frustum.passes.plan.network.candidates import Setting
 from frustum.passes.plan.network.cuts import CutSearch
 from frustum.passes.plan.network.layer_order import ops_of_section, order_of, orders
 from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
+from frustum.passes.plan.network.prices import KnownPrices, Rows
 from frustum.passes.plan.network.units import fuse_optimal
 from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.runtime.reference.graph import network_of
@@ -56,7 +58,7 @@ TARGETS = st.sampled_from(["edge", "default", "units4", "manycore"])
 
 def is_least(module, target):
     """The plan moves just the bytes of the cheapest of all ways through."""
-    plan = plan_network(network_of(module), target)
+    plan = plan_network(network_of(module), target, OptimalOptions(optimise="bytes"))
     return (NEVER if plan is None else plan.dram_bytes) == least_bytes(module, target)
 
 
@@ -192,6 +194,60 @@ def test_orders_are_orders_in_which_the_layers_can_run():
         assert sorted(map(id, ops)) == sorted(map(id, ops_of_section(network)))
         for i, op in enumerate(ops):
             assert all(o.owner in ops[:i] for o in op.operands if o.owner in ops)
+
+
+def all_ways(setting, first=0, maps=frozenset()):
+    """Bytes and cycles of every way through the layers from `first` on: all groups, shapes and maps that stay."""
+    order, found = setting.order, []
+    if first == len(order.nodes):
+        return [(0, 0)]
+    for stop in range(first + 1, len(order.nodes) + 1):
+        search = CutSearch(setting)
+        groups = [prices for prices in KnownPrices().before(setting, stop, [first])]
+        groups += [KnownPrices().of_channels(setting, stop)] if stop == first + 1 else []
+        for prices in filter(None, groups):
+            inside = search.inside(prices.group, maps)
+            number = -1 if inside is None else prices.number(inside)
+            for k, stay in enumerate(prices.candidates.stays if number >= 0 else ()):
+                free = setting.capacity - search.size(maps) - search.size(stay)
+                if free < 0:
+                    continue
+                row = Rows(*(np.array([x]) for x in (number, k, free, NEVER)))
+                priced = prices.priced(row)
+                own = set(zip(priced.moved.tolist(), priced.cycles.tolist(), strict=True))
+                left = frozenset(m for m in maps | stay if order.maps[m.map].last_use >= stop)
+                rest = all_ways(setting, stop, left) if own else []
+                found += [(a + x, b + y) for a, b in own for x, y in rest]
+    best, least = [], NEVER
+    for bytes_, cycles in sorted(set(found)):
+        if cycles < least:
+            best.append((bytes_, cycles))
+            least = cycles
+    return best
+
+
+@pytest.mark.parametrize(("target", "kib"), [(EDGE, 12), (EDGE, 24), (DEFAULT, 12)])
+def test_the_fastest_way_within_a_number_of_bytes_is_that_of_brute_force(target, kib):
+    """By the search's own costs, for every number of bytes that makes a difference."""
+    net = Net()
+    x = net.conv(net.input(1, 4, 16, 16), 8)
+    y = net.conv(net.conv(x, 16), 8)
+    order = listed(net.module(net.conv(net.binary("add", x, y), 8))[0])
+    setting = Setting(order, with_sram(target, kib * 1024), kib * 1024)
+    expected = all_ways(setting)
+    assert expected
+    for bytes_, cycles in expected:
+        found = CutSearch(setting, bound=bytes_, within_bound=True).solve()
+        assert found.bytes <= bytes_ and found.cycles <= cycles
+
+
+@pytest.mark.parametrize("optimise", ["time", "bytes", "energy"])
+def test_a_plan_has_the_least_of_what_is_asked(optimise):
+    figures = {"time": "cycles", "bytes": "dram_bytes", "energy": "energy_pj"}
+    plan = plan_network(network_of(residual_chain(3)), with_sram(EDGE, 6 * 1024), OptimalOptions(optimise=optimise))
+    said = plan.alternatives
+    assert plan.figures() == said[optimise]
+    assert said[optimise][figures[optimise]] == min(each[figures[optimise]] for each in said.values())
 
 
 def test_a_map_that_stays_is_counted_while_it_stays():
