@@ -112,7 +112,7 @@ BUDGET, WIDER = 1.02, 2
 # plans of one network (squeezenet on `default`: 49,267 measured cycles, 50,477 of a plan 2 % faster by model).
 CLEARLY_FASTER = 0.97
 # Times the fewest bytes that no plan for time exceeds, though one for less SRAM does; steps of less SRAM that are
-# looked at.  ResNet-50 on one cluster of `default` went from 1.53 to 1.04 million cycles, with 1.086 times the least bytes.
+# looked at.  ResNet-50 on one cluster of `default`: 1.53 to 1.04 million cycles, with 1.086 times the compulsory bytes.
 MOST, RUNGS = 1.08, 3
 # Times the search's cycles, when exact numbers correct the search, and how often they do.
 MUCH_SLOWER = 1.4

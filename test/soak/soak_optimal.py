@@ -32,7 +32,7 @@ def with_sram(name, kib):
 
 
 def check(module, target, borders="auto"):
-    plan = plan_network(network_of(module), target, OptimalOptions(borders))
+    plan = plan_network(network_of(module), target, OptimalOptions(borders, optimise="bytes"))
     assert (NEVER if plan is None else plan.dram_bytes) == least_bytes(module, target, borders)
 
 

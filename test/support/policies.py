@@ -14,7 +14,7 @@ PRESETS = ("none", "pyramid", "template", "greedy")
 
 def moved(module, target, policy, dtype=None):
     """(bytes of the tile level's loads and stores, bytes that the machine's instructions move)."""
-    choices = Choices(policy=policy, dtype=dtype)
+    choices = Choices(policy=policy, dtype=dtype, optimise="bytes")
     modules = modules_at_stops(module, target, choices)
     traffic = traffic_of(modules["placed"])
     made = executable(modules["fixed"], choices)
