@@ -21,7 +21,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.dialects.tile import ConvLayer
 from frustum.passes.analysis.layer import Layer
-from frustum.passes.plan.layer_work import may_add_sums, passes_of
+from frustum.passes.plan.layer_work import passes_of
 from frustum.passes.plan.model import LAYER_CYCLES, MOST_RECOMPUTED, PIECE_SHARE
 from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
 from frustum.passes.plan.network.needs import FAR, GroupLayer, GroupNeeds, Intervals, MapNeed
@@ -379,10 +379,6 @@ class GroupWork:
         groups, per_group, taps = product_of(layer)
         operand_bytes = layer.maps[0].element_bytes
         steps = self.line_fills(rows, columns, layer.out_dims[1] // groups) * (groups * per_group * taps)
-        conv = layer.kind
-        if isinstance(conv, ConvLayer) and may_add_sums(layer, conv):
-            fills = ceil_div(plane, self.core.matrix.lines) * ceil_div(layer.out_dims[1], self.core.matrix.channels)
-            steps = np.minimum(steps, fills * (ceil_div(per_group, self.cores) * taps))
         moved = layer.out_dims[1] * (layer.out_bytes + sum(m.element_bytes for m in layer.maps[1:]))
         moved += groups * per_group * operand_bytes  # about as many positions as the output has
         rate = self.cores * self.core.mvdma.bytes_per_cycle

@@ -78,9 +78,9 @@ class Prices:
         cluster = self.setting.target.cluster
         self.weights_rate = max(cluster.bus.bytes_per_cycle, cluster.cores * cluster.core.mvdma.bytes_per_cycle)
         """Bytes of weights that reach the cores in a cycle: each core loads its own channels, if that is faster."""
-        self.once_rate = cluster.bus.bytes_per_cycle if self.setting.target.chip.clusters > 1 else self.weights_rate
-        """The same of a single pass: weights that every cluster holds whole leave no room to load others ahead, so they
-        count as if they came over the bus (ResNet-50 on `default`: 650 instead of 715 thousand cycles)."""
+        self.once_rate = cluster.bus.bytes_per_cycle
+        """The same over the bus, as it counts in a single pass, and where bytes decide: weights that every cluster
+        holds whole leave no room to load others ahead (ResNet-50 on `default`: 650 instead of 715 thousand cycles)."""
 
     @cached_property
     def beside(self) -> Ints:
@@ -142,8 +142,8 @@ class Prices:
         least: Ints = before[inside] + behind[stay] + self.candidates.least
         return least
 
-    def priced(self, rows: Rows) -> Priced:
-        """Of all shapes that fit, in all rows."""
+    def priced(self, rows: Rows, *, for_time: bool = False) -> Priced:
+        """Of all shapes that fit, in all rows; `for_time`: by closer cycles, which choose between different bytes."""
         own, before, behind = self.candidates, self.sides_before(), self.behind
         row, shape = np.nonzero(before.fits[rows.inside] & behind.fits[rows.stay])
         inside, stay = rows.inside[row], rows.stay[row]
@@ -158,7 +158,8 @@ class Prices:
         weights = own.streamed[streamed]
         moved = still + (passes - 1) * weights
         short = before.short[inside, shape] + behind.short[stay, shape]
-        bus = passes * own.held_weights // np.where(passes > 1, self.weights_rate, self.once_rate)
+        rate = np.where((passes > 1) & for_time, self.weights_rate, self.once_rate)
+        bus = passes * own.held_weights // rate
         besides = behind.sends[stay] + before.copied[inside, shape]
         if self.setting.fastest:
             busy = np.maximum(passes * own.work[shape], bus) + besides
@@ -168,7 +169,7 @@ class Prices:
             busy = np.maximum(own.spent[shape], bus) + besides
             cycles = self.of_one_image(busy, moved + short, still + short, weights, passes, own.in_turn[shape])
         by_columns = self.group.shapes.dealt[own.index[shape]] == BY_COLUMNS
-        cycles = cycles + (cycles * by_columns * COLUMNS_SHOW).astype(np.int64)
+        cycles = cycles + (cycles * by_columns * (COLUMNS_SHOW * for_time)).astype(np.int64)
         found = Priced(row, shape, moved, self.corrected(cycles, shape), streamed, passes)
         fits = moved <= rows.most[row]
         if self.setting.once:
@@ -243,7 +244,7 @@ class Prices:
 
     def frontier(self, rows: Rows) -> Priced:
         """Of each row those of which no other takes fewer bytes and fewer cycles."""
-        found = self.priced(rows)
+        found = self.priced(rows, for_time=True)
         return found.only(frontier_of(found.row, found.moved, found.cycles))
 
     def ranked(
@@ -254,7 +255,7 @@ class Prices:
         if number < 0 or stay not in self.candidates.stays:
             return []
         one = (np.array([x]) for x in (number, self.candidates.stays.index(stay), free_bytes, most_bytes or FAR))
-        found = self.priced(Rows(*one))
+        found = self.priced(Rows(*one), for_time=most_bytes is not None)
         score = self.score(found) if most_bytes is None else found.cycles
         order = np.argsort(score, kind="stable")[:count]
         return [self.choice(found, k, free_bytes, resident, stay) for k in order.tolist()]

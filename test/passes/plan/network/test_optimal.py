@@ -213,7 +213,7 @@ def all_ways(setting, first=0, maps=frozenset()):
                 if free < 0:
                     continue
                 row = Rows(*(np.array([x]) for x in (number, k, free, NEVER)))
-                priced = prices.priced(row)
+                priced = prices.priced(row, for_time=True)
                 own = set(zip(priced.moved.tolist(), priced.cycles.tolist(), strict=True))
                 left = frozenset(m for m in maps | stay if order.maps[m.map].last_use >= stop)
                 rest = all_ways(setting, stop, left) if own else []
