@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from frustum.dialects.isa.program import CORE_ENGINES, ELEMENT_BYTES, Copy, Instruction
+from frustum.dialects.isa.program import CORE_ENGINES, ELEMENT_BYTES, Copy, Instruction, View
 from frustum.runtime.device.expand import Expanded, Rows
 from frustum.runtime.device.form import Ints
 from frustum.runtime.device.memory import reach_around, ring_of
@@ -163,8 +163,9 @@ def _results_again(expanded: Expanded, written: Ints, count: int) -> list[int]:
     made: Counter[tuple[int, int]] = Counter()
     whole: dict[tuple[int, int], int] = {}
     own = expanded.program.own_elements
-    for each, size in zip(expanded.instructions, written.tolist(), strict=True):
-        if isinstance(each, Copy) and each.src_view.memory == "nram" and each.unit < count:
+    sums = _sums_to_add(expanded.instructions)
+    for number, (each, size) in enumerate(zip(expanded.instructions, written.tolist(), strict=True)):
+        if isinstance(each, Copy) and each.src_view.memory == "nram" and each.unit < count and number not in sums:
             key = each.unit, each.layer
             made[key] += size
             elements = (own[each.layer] if each.layer < len(own) else 0) or prod(each.box.bound)
@@ -173,3 +174,22 @@ def _results_again(expanded: Expanded, written: Ints, count: int) -> list[int]:
     for (unit, layer), size in made.items():
         again[unit] += max(0, size - whole[unit, layer])
     return again
+
+
+def _sums_to_add(instructions: Sequence[Instruction]) -> set[int]:
+    """Copies out of cores of what the cores take back for the same layer, to add it up: no results."""
+    found: set[int] = set()
+    given: dict[tuple[Any, ...], int] = {}
+    for number, each in enumerate(instructions):
+        if isinstance(each, Copy) and each.src_view.memory == "nram" and each.dst_view.memory == "sram":
+            given[_place(each, each.dst_view)] = number
+        elif isinstance(each, Copy) and each.src_view.memory == "sram" and each.dst_view.memory == "nram":
+            back = given.get(_place(each, each.src_view))
+            found |= set() if back is None else {back}
+    return found
+
+
+def _place(copy: Copy, view: View) -> tuple[Any, ...]:
+    """Which box in SRAM a copy of a layer goes to or comes from, whichever part of it each core has."""
+    offset = view.offset
+    return copy.unit, copy.layer, view.element, offset.base, offset.loops, view.strides, view.ring, copy.box.bound

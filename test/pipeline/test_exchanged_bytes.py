@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import plain_machine
 import pytest
@@ -10,7 +12,8 @@ from stops import executable, machine_of
 from units import Group, as_units, placed
 
 from frustum.backend.pipeline import Choices, Run
-from frustum.dialects.isa.program import MEMORIES
+from frustum.dialects.isa.program import MEMORIES, Copy
+from frustum.dialects.tile import INPUTS, MapAttr
 from frustum.dialects.unit import Partition
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count
@@ -119,3 +122,24 @@ def test_what_clusters_exchange_is_what_cdma_moves(name):
     units = count(machine.expanded, machine.target, made.code.page_bytes, line.tables).units
     assert sum(unit.chip for unit in units) == moved
     assert (moved > 0) == (name == "clusters")
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_sums_that_cores_add_up_are_no_results_made_again(rows):
+    """Each of four cores sums two of the eight input channels of the first convolution for the whole piece, and adds up
+    its share; tiles of four rows of the second make two rows of the first again, one of a whole map none."""
+    net = Net(3)
+    a = net.conv(net.input(1, 8, 8, 8), CHANNELS, 3)
+    module, _ = net.module(net.conv(a, CHANNELS, 3))
+    tiled = as_units(module, machine_of(4), [Group((0, 1), Partition((1, CHANNELS, rows, 8), 2, 2))])
+    first = next(op for op in tiled.walk() if op.name == "fgraph.conv")
+    dealt = replace(first.attributes["frustum.map"].data, extent=(1, CHANNELS, 5, 8), cores=INPUTS, channels=2)
+    first.attributes["frustum.map"] = MapAttr(dealt)
+    tiles = placed(tiled)
+    Run().advance(tiles, ["lowered"], Choices())
+    made = executable(tiles)
+    machine = Machine(made)
+    sums = [op for op in machine.expanded.instructions if isinstance(op, Copy) and op.box.bound == (4, CHANNELS, 8, 8)]
+    assert len(sums) == 2  # there and back
+    (unit,) = count(machine.expanded, machine.target, made.code.page_bytes).units
+    assert unit.recomputed_bytes == (2 * 8 * CHANNELS * 4 if rows == 4 else 0)
