@@ -90,7 +90,11 @@ class Bound(NamedTuple):
 
 
 def bound(
-    target: Target, compulsory_bytes: int, layers: Sequence[Layer], weight_bytes: Mapping[str, int], roofline: float
+    target: Target,
+    compulsory_bytes: int,
+    layers: Sequence[Layer],
+    weight_bytes: Mapping[str, int],
+    roofline: float,
 ) -> Bound:
     """The bound of a network.  `weight_bytes`: of each weight, as it crosses the port; `roofline` is one, too."""
     cores, dram = target.total_cores, target.chip.dram
@@ -166,10 +170,14 @@ def _on_chip(target: Target) -> int:
     return target.chips * target.chip.clusters * (cluster.sram.capacity_bytes + cluster.cores * own)
 
 
-def _weights_first(layers: Sequence[Layer], weight_bytes: Mapping[str, int], rate: float, cores: int) -> float:
+def _weights_first(
+    layers: Sequence[Layer], weight_bytes: Mapping[str, int], rate: float, cores: int
+) -> float:
     """Of each layer `any_` is what every element of its map needs, `all_` what all channels of a position need; sets of
     weights are integers with a bit for each."""
-    bit = {name: 1 << k for k, name in enumerate(dict.fromkeys(name for each in layers for name in each.weights))}
+    bit = {
+        name: 1 << k for k, name in enumerate(dict.fromkeys(name for each in layers for name in each.weights))
+    }
     any_: list[int] = []
     all_: list[int] = []
     behind: dict[int, Work] = {}

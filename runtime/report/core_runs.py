@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from frustum.dialects.isa.program import ELEMENT_BYTES, Copy
+from frustum.runtime.check.check import accesses
 from frustum.runtime.device.expand import NRAM, OPERANDS, SIDES, Expanded, Rows
-from frustum.runtime.device.form import Ints, When
+from frustum.runtime.device.form import Ints
 
 WINDOW = 2048
 """Writes into the core's NRAM before an instruction among which the one that made its operand is looked for."""
@@ -20,17 +21,17 @@ SEQ, LOW, HIGH, STATIC, PLACE = range(5)
 def read_in_core(expanded: Expanded) -> set[tuple[int, int]]:
     """(Unit, layer) of all that read such a map."""
     computes = np.array([not isinstance(each, Copy) for each in expanded.instructions], bool)
-    writes = np.concatenate([_boxes(expanded, rows, written=True) for rows in (expanded.core, expanded.cluster)])
+    writes = np.concatenate([_writes(expanded, rows) for rows in (expanded.core, expanded.cluster)])
     writes = writes[np.lexsort((writes[:, SEQ], writes[:, PLACE]))]
-    reads = _boxes(expanded, expanded.core, written=False)
-    reads = reads[computes[reads[:, STATIC]]]
-    reads = reads[np.unique(reads[:, STATIC] * OPERANDS + _slots(reads), return_index=True)[1]]
+    reads = _first_reads(expanded, computes)
     key = writes[:, PLACE] << 40 | writes[:, SEQ]
     stops = np.searchsorted(key, reads[:, PLACE] << 40 | reads[:, SEQ])
     found = set[tuple[int, int]]()
     for read, stop in zip(reads, stops.tolist(), strict=True):
         before = writes[max(0, stop - WINDOW) : stop]
-        overlaps = (before[:, LOW] < read[HIGH]) & (before[:, HIGH] > read[LOW]) & (before[:, PLACE] == read[PLACE])
+        overlaps = (
+            (before[:, LOW] < read[HIGH]) & (before[:, HIGH] > read[LOW]) & (before[:, PLACE] == read[PLACE])
+        )
         if not overlaps.any():
             continue
         maker = expanded.instructions[int(before[np.flatnonzero(overlaps)[-1], STATIC])]
@@ -40,40 +41,50 @@ def read_in_core(expanded: Expanded) -> set[tuple[int, int]]:
     return found
 
 
-def _slots(boxes: Ints) -> Ints:
-    return boxes[:, PLACE + 1]
+def _first_reads(expanded: Expanded, computes: Ints) -> Ints:
+    """The same of what instructions that compute read in their first execution (not what only a later one reads)."""
+    rows = expanded.core
+    active = np.flatnonzero(rows.active.any(axis=1) & computes[rows.static])
+    first = active[np.unique(rows.static[active], return_index=True)[1]]
+    parts = [np.zeros((0, 5), np.int64)]
+    for row in first.tolist():
+        for access in accesses(expanded, rows, row, int(rows.active[row].argmax())):
+            if not access.is_write and access.kind == NRAM:
+                found = (rows.seq[row], access.lowest, access.end, rows.static[row], access.place)
+                parts.append(np.array([found], np.int64))
+    return np.concatenate(parts)
 
 
-def _boxes(expanded: Expanded, rows: Rows, *, written: bool) -> Ints:
-    """Of every execution's operands in NRAM: place in the program order, first address and the one after the last (of
-    what is read: of its first element), instruction, core, and operand; of the first core that takes part."""
-    parts = [np.zeros((0, 6), np.int64)]
+def _writes(expanded: Expanded, rows: Rows) -> Ints:
+    """Of what every execution writes in NRAM: place in the program order, first address and the one after the last,
+    instruction, and core, the first that takes part."""
+    parts = [np.zeros((0, 5), np.int64)]
     for slot in range(OPERANDS):
-        strides, element = _read_or_written(expanded, slot, written=written)
+        strides, element = _written(expanded, slot)
         chosen = np.flatnonzero((element[rows.static] > 0) & rows.active.any(axis=1))
         if not len(chosen):
             continue
         unit = rows.active[chosen].argmax(axis=1)
         static = rows.static[chosen]
-        extent = rows.extent[:, chosen, unit] * written
+        extent = rows.extent[:, chosen, unit]
         if slot < SIDES:
             split = rows.split[slot][:, chosen, unit]
             extent = np.where(split > 0, split, extent)
         low = rows.address[slot, chosen, unit]
         high = low + (np.maximum(extent - 1, 0) * strides[static].T).sum(axis=0) + element[static]
         place = rows.place[slot, chosen, unit]
-        parts.append(np.stack([rows.seq[chosen], low, high, static, place, np.full(len(chosen), slot)], axis=1))
+        parts.append(np.stack([rows.seq[chosen], low, high, static, place], axis=1))
     return np.concatenate(parts)
 
 
-def _read_or_written(expanded: Expanded, slot: int, *, written: bool) -> tuple[Ints, Ints]:
-    """Of each instruction strides and element bytes of this operand, if it is in NRAM and read, or written; else 0."""
+def _written(expanded: Expanded, slot: int) -> tuple[Ints, Ints]:
+    """Of each instruction strides and element bytes of this operand, if it is in NRAM and written; else 0."""
     strides = np.zeros((len(expanded.instructions), 4), np.int64)
     element = np.zeros(len(expanded.instructions), np.int64)
     for number, form in enumerate(expanded.forms):
         operand = form.operands[slot] if slot < len(form.operands) else None
         if operand is None or expanded.memory[number, slot] != NRAM:
             continue
-        if operand.is_written if written else operand.reads is not When.NEVER:
+        if operand.is_written:
             strides[number], element[number] = operand.view.strides, ELEMENT_BYTES[operand.view.element]
     return strides, element

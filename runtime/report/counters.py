@@ -246,7 +246,9 @@ def _written(expanded: Expanded, slot: int) -> tuple[Ints, Ints]:
     return strides, element
 
 
-def _energy(expanded: Expanded, target: Target, traffic: Ints, core: Rows, done: Workload) -> dict[str, float]:
+def _energy(
+    expanded: Expanded, target: Target, traffic: Ints, core: Rows, done: Workload
+) -> dict[str, float]:
     """pJ of each memory's bytes and of the multiplications of each type; `total` is their sum."""
     energy: dict[str, float] = {
         name: float(byte_energy_pj(target.memory(name), int(size)))

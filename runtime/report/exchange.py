@@ -53,7 +53,9 @@ def exchanges(
     count = len(expanded.program.units)
     written = np.zeros(len(expanded.instructions), np.int64)
     for rows, done in tables:
-        np.add.at(written, rows.static, done.written_bytes[DESTINATION] * expanded.copies[rows.static, DESTINATION])
+        np.add.at(
+            written, rows.static, done.written_bytes[DESTINATION] * expanded.copies[rows.static, DESTINATION]
+        )
     again = _macs_again(expanded, layer_macs, count)
     results = _results_again(expanded, written, count)
     own, of_others = _taken(expanded, count, sram_bytes).T.tolist()
@@ -76,7 +78,9 @@ def _taken(expanded: Expanded, count: int, sram_bytes: int) -> Ints:
         and each.expand is None and each.unit < count
         for each in instructions
     ]  # fmt: skip
-    gives = [each.engine in CORE_ENGINES and is_write for each, is_write in zip(instructions, writes, strict=True)]
+    gives = [
+        each.engine in CORE_ENGINES and is_write for each, is_write in zip(instructions, writes, strict=True)
+    ]
     if not any(gives) or not any(takes):
         return taken
     from frustum.runtime.kernels import owner_loop  # which imports numba
@@ -92,7 +96,9 @@ def _taken(expanded: Expanded, count: int, sram_bytes: int) -> Ints:
     places = boxes[:, owner_loop.PLACES]
     together = int(np.gcd.reduce(places, axis=None, initial=sram_bytes))
     boxes[:, owner_loop.PLACES] = places // together
-    owner_loop.run(np.zeros(sram_bytes * expanded.clusters // together, np.int16), boxes, expanded.cores, taken)
+    owner_loop.run(
+        np.zeros(sram_bytes * expanded.clusters // together, np.int16), boxes, expanded.cores, taken
+    )
     return taken * together
 
 
@@ -116,7 +122,9 @@ def _boxes(expanded: Expanded, rows: Rows, slot: int, wanted: Ints, sram_bytes: 
     runs = _runs(facts[:, 2], extent, strides, facts[:, 7], split)
     boxes = np.column_stack([address + place * sram_bytes, tag, facts[:, 1], *runs, split, facts[:, 8]])
     copies = expanded.copies[static, slot] if slot == DESTINATION else np.ones(len(static), np.int64)
-    box = np.repeat(np.arange(len(boxes)), copies * inside)  # a multicast writes the SRAMs of several clusters
+    box = np.repeat(
+        np.arange(len(boxes)), copies * inside
+    )  # a multicast writes the SRAMs of several clusters
     boxes, first = boxes[box], np.flatnonzero(np.diff(box, prepend=-1))
     number = np.arange(len(box)) - np.repeat(first, np.diff(np.append(first, len(box))))
     boxes[:, 0] += number * sram_bytes

@@ -153,7 +153,11 @@ def make_report(
     to_host, from_host = (host.to_host_bytes, host.from_host_bytes) if host else (0, 0)
     # at DRAM ports beside those of the programs: from chip to chip (at both ports), to and from the host
     passing = splitting.moved_bytes + to_host, splitting.moved_bytes + from_host
-    dram, peaks, uncut = _dram(runs, *passing), [run.counters.peak_bytes for run in runs], splitting.unsplit_peak_bytes
+    dram, peaks, uncut = (
+        _dram(runs, *passing),
+        [run.counters.peak_bytes for run in runs],
+        splitting.unsplit_peak_bytes,
+    )
     data = {
         "schema": SCHEMA, "model": model, "target": target.name, "dtype": dtype, "policy": policy,
         "clock_hz": target.clock_hz,
@@ -234,7 +238,9 @@ def _dram(runs: Sequence[SubgraphRun], passing_out: int, passing_in: int) -> dic
     """Sums over sub-graphs and chips."""
     read = _total(runs, "dram_read_bytes") + passing_out
     write = _total(runs, "dram_write_bytes") + passing_in
-    by_class = {name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in counters.CLASSES}
+    by_class = {
+        name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in counters.CLASSES
+    }
     by_class["intermediate"] += passing_out + passing_in
     externals = _network_externals(runs)
     compulsory = counters.compulsory_bytes(externals, together(run.counters.read for run in runs))
@@ -282,9 +288,7 @@ def _cycles(
     }
 
 
-def _bound(
-    runs: Sequence[SubgraphRun], target: Target, compulsory: int, roofline: float
-) -> dict[str, Any]:
+def _bound(runs: Sequence[SubgraphRun], target: Target, compulsory: int, roofline: float) -> dict[str, Any]:
     """The bound, the term that binds, and all terms; null where a piece does not tell what its network asks."""
     facts = [run.least_work for run in runs if run.least_work is not None]
     if len(facts) < len(runs):
@@ -334,7 +338,9 @@ def _host(host: HostRun | None, layers: Sequence[LayerInfo], target: Target) -> 
         "seconds": host.seconds,
         "pieces": [vars(piece) | untimed for piece in host.pieces],
         "layers": [
-            {"name": each.name, "op": each.op, "reason": each.reason} for each in layers if each.where == "host"
+            {"name": each.name, "op": each.op, "reason": each.reason}
+            for each in layers
+            if each.where == "host"
         ],
     }
 

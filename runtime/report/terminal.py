@@ -25,7 +25,9 @@ def show(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left at its end
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # Python writes what is left at its end
         raise UsageError(f"error: stdout cannot be written: {error.strerror}") from error
 
 
@@ -79,7 +81,9 @@ def _dram(dram: Mapping[str, Any]) -> list[str]:
     if dram["ratio"] is not None:
         least = f"{bytes_text(dram['compulsory_bytes'])} ({dram['compulsory_bytes']:,} B)"
         form = "" if dram["compulsory_bytes"] == dram["compressed_compulsory_bytes"] else " with raw weights"
-        lines.append(f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}{form}, code and tables aside")
+        lines.append(
+            f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}{form}, code and tables aside"
+        )
         if form:
             stored = dram["compressed_compulsory_bytes"]
             least = f"{bytes_text(stored)} ({stored:,} B) with weights as they are stored"
@@ -132,7 +136,9 @@ def _costliest(units: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str]
     for unit in units:
         for each in unit["waits"] or ():
             kind = each["engine"].rsplit(".", 1)[-1]
-            totals[kind, "at work" if each["for"] == "work" else f"{each['for']}: {each['on']}"] += each["cycles"]
+            totals[kind, "at work" if each["for"] == "work" else f"{each['for']}: {each['on']}"] += each[
+                "cycles"
+            ]
     return totals.most_common(3)
 
 
@@ -144,7 +150,9 @@ def _host(host: Mapping[str, Any]) -> list[str]:
     if not reasons:
         return []
     rows = [(f"{len(names)} x {op}", names[0], why) for (op, why), names in reasons.items()]
-    moved = f"{host['to_host_bytes']:,} B go to the host during the run, {host['from_host_bytes']:,} B come back"
+    moved = (
+        f"{host['to_host_bytes']:,} B go to the host during the run, {host['from_host_bytes']:,} B come back"
+    )
     lines = [f"{_INDENT}{moved}"]
     if host["link_cycles"] is not None:
         busy = f"{host['link_cycles']:,} cycles on the host link, {host['port_cycles']:,} at the DRAM port"

@@ -56,7 +56,9 @@ class SubgraphRun:
     """What plans with least time, bytes and energy are expected to take; None where nobody looked for them."""
 
 
-def unit_figures(runs: Sequence[SubgraphRun], infos: Sequence[UnitInfo], target: Target) -> list[dict[str, Any]]:
+def unit_figures(
+    runs: Sequence[SubgraphRun], infos: Sequence[UnitInfo], target: Target
+) -> list[dict[str, Any]]:
     """What the manifests say of each unit, with what the run that has it has counted; of several runs, units are named
     with the run's name before their own."""
     counted = {
@@ -116,7 +118,9 @@ def weight_bytes(runs: Sequence[SubgraphRun]) -> dict[str, int]:
     found: dict[str, int] = {}
     for run in runs:
         for each in run.program.externals_of("weight"):
-            stem = next((each.name.removesuffix(end) for end in suffixes if each.name.endswith(end)), each.name)
+            stem = next(
+                (each.name.removesuffix(end) for end in suffixes if each.name.endswith(end)), each.name
+            )
             found[stem] = each.bytes
     return found
 

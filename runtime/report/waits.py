@@ -53,7 +53,9 @@ def waits(timeline: Timeline, path: CriticalPath | None = None) -> list[Wait]:
     static = timeline.queues.static[path.operation].tolist()
     engines = timeline.queues.engine[path.operation].tolist()
     unit, layer = _first(timeline, static)
-    pieces = zip(static, engines, path.state.tolist(), path.reason.tolist(), path.cycles.tolist(), strict=True)
+    pieces = zip(
+        static, engines, path.state.tolist(), path.reason.tolist(), path.cycles.tolist(), strict=True
+    )
     for number, engine, state, reason, cycles in pieces:
         if number >= 0:
             instruction = timeline.expanded.instructions[number]
@@ -95,10 +97,18 @@ def waits_of_units(pieces: Sequence[PieceTime]) -> dict[tuple[str, int], list[di
         those = waits(piece.timeline)
         for each in those:
             found.setdefault((piece.name, each.unit), []).append(
-                {"engine": each.engine, "for": each.for_, "on": each.on, "why": each.why, "cycles": each.cycles}
+                {
+                    "engine": each.engine,
+                    "for": each.for_,
+                    "on": each.on,
+                    "why": each.why,
+                    "cycles": each.cycles,
+                }
             )
         start = piece.start
-        earlier = [each for each in pieces if each.stop <= start and each is not piece and each.timeline.total_cycles]
+        earlier = [
+            each for each in pieces if each.stop <= start and each is not piece and each.timeline.total_cycles
+        ]
         before = max(earlier, key=lambda each: each.stop, default=None)
         gap = start - (before.stop if before else 0)
         if gap and those:
@@ -129,7 +139,9 @@ def _on(timeline: Timeline, number: int, state: int) -> str:
         return memory if memory == MEMORIES[DRAM] else f"{memory} {('read', 'write')[side]}"
     if state == LATENCY:
         target = timeline.machine.target
-        return max(_memories(timeline, number, instruction), key=lambda name: target.memory(name).latency_cycles)
+        return max(
+            _memories(timeline, number, instruction), key=lambda name: target.memory(name).latency_cycles
+        )
     layers = timeline.expanded.program.layers
     return layers[instruction.layer] if instruction.layer < len(layers) else f"layer {instruction.layer}"
 
