@@ -18,6 +18,7 @@ from xdsl.passes import ModulePass
 
 from frustum.dialects.extents import Extents, ceil_div, replaced
 from frustum.dialects.target import Target
+from frustum.dialects.target.fit import OrderDoesNotFit
 from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS
 from frustum.dialects.unit import OWNERS, Owners, Partition, UnitOp
 from frustum.passes.analysis.layer import is_move
@@ -29,7 +30,7 @@ from frustum.passes.plan.model import PASS_CYCLES
 from frustum.passes.plan.unit import UnitPlan, alignment, evaluate
 from frustum.passes.tile.choose_runs import kept_bytes
 from frustum.passes.tile.orders import Bands, Grid, are_strips, directions_of
-from frustum.passes.tile.partition import write
+from frustum.passes.tile.partition import describe, write
 
 STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 14, 16, 19, 20, 23, 24, 28, 32)
 """Rows (columns) of a step that are looked at; odd and even numbers of steps among them, as some orders go in strips
@@ -52,6 +53,7 @@ class AssignOwners(ModulePass):
     bytes, then cycles), with maps on the layers; the others as they were (`frustum-tile-split-breadth-first`).
     `owners`: clusters or cores, or either.  `bands`, `direction`: of the order bands.  Without an order steps may go
     along the rows or the columns.  `sram` is the share that a unit may use of the SRAM that maps leave which stay.
+    Raises `OrderDoesNotFit` where the owners are to be cores and a unit of several layers has no strips for them.
     Source: docs/techniques/frustum.md, "Borders" and "Orders".
     """
 
@@ -72,9 +74,17 @@ class AssignOwners(ModulePass):
             layers = unit_layers(unit)
             if unit.partition is None or len(layers.layers) < 2 or self.is_done(layers, unit.partition.data, target):
                 continue
-            plan = self.cheapest(unit, layers, target, int(self.sram * (sram_bytes - HELD * held)))
+            free_bytes = int(self.sram * (sram_bytes - HELD * held))
+            plan = self.cheapest(unit, layers, target, free_bytes)
             if plan is not None:
                 write(unit, plan)
+            elif self.owners == "cores":  # layer by layer the owners would be clusters
+                raise OrderDoesNotFit(
+                    f"a strip for each core of every map from {describe(layers.ops[0])} to {describe(layers.ops[-1])}",
+                    f"unit {unit.unit_name.data}",
+                    "strips side by side from end to end",
+                    self.missing(layers, target, free_bytes),
+                )
 
     def is_done(self, layers: UnitLayers, partition: Partition, target: Target) -> bool:
         """Whether a unit makes nothing twice as it is, in the order, with the owners asked for."""
@@ -107,9 +117,31 @@ class AssignOwners(ModulePass):
                 best = plan
         return best
 
+    def missing(self, layers: UnitLayers, target: Target, free_bytes: int) -> str:
+        """What a unit has instead of strips that fit."""
+        clusters, anywhere = target.chip.clusters, replace(self, order=None)
+        found = list(self.partitions(layers, target))
+        once = [own for own in found if not makes_twice(layers, own, clusters)]
+        if not found and next(anywhere.partitions(layers, target), None) is not None:
+            return "tiles through which a core goes in another way in this order"
+        if not found:
+            return next(anywhere.reasons(layers, target), "one row or column alone")
+        if not once:
+            return "strips that overlap"
+        if not any(can_send(layers, own, target) for own in once):
+            return "no cdma (chip.cluster.cdma) for what clusters send each other"
+        return f"{free_bytes} B of SRAM for all maps of a step, which is less than the shortest steps need"
+
     def partitions(self, layers: UnitLayers, target: Target) -> Iterator[Partition]:
         """Strips with steps of several sizes, for each direction and each kind of owner."""
-        dims, align, clusters = layers.out.out_dims, alignment(layers), target.chip.clusters
+        for start in self.starts(layers, target):
+            own = in_strips(layers, start, target.chip.clusters)
+            if own is not None and self.goes(layers, own, target):
+                yield own
+
+    def starts(self, layers: UnitLayers, target: Target) -> Iterator[Partition]:
+        """The same with steps as wide as the map."""
+        dims, align = layers.out.out_dims, alignment(layers)
         ways = ("down", "right") if self.order is None else directions_of(self.order, self.band)
         kinds = OWNERS if self.owners is None and target.cluster.cores > 1 else (self.owners or "clusters",)
         for way in ways:
@@ -118,9 +150,17 @@ class AssignOwners(ModulePass):
             for rows in (r for r in STEPS if r < dims[along] and r % align[along] == 0):
                 for owners in kinds:
                     tile = replaced(replaced(dims, along, rows), 0, 1)
-                    own = in_strips(layers, replace(start, tile=tile, clusters=beside, owners=owners), clusters)
-                    if own is not None and self.goes(layers, own, target):
-                        yield own
+                    yield replace(start, tile=tile, clusters=beside, owners=owners)
+
+    def reasons(self, layers: UnitLayers, target: Target) -> Iterator[str]:
+        """Why maps have no strips."""
+        for start in self.starts(layers, target):
+            beside = start.beside
+            width = ceil_div(layers.out.out_dims[beside], target.chip.clusters)
+            try:
+                project(layers, replace(start, tile=replaced(start.tile, beside, width)), target.chip.clusters)
+            except Unprojectable as reason:
+                yield f"none: {reason}"
 
 
 def in_strips(layers: UnitLayers, partition: Partition, clusters: int) -> Partition | None:

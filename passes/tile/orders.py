@@ -353,6 +353,8 @@ def parse_order(text: str) -> OrderWords:
             raise ValueError(f"'{text}': {key} is an option of order bands, not of {match['name']}")
         values[key] = value
     owners = one_of(text, "owners", values.get("owners", AUTO), (AUTO, *OWNERS))
+    if owners == "cores" and values.get("depth") == "breadth-first":
+        raise ValueError(f"'{text}': breadth-first, layer by layer, tiles belong to clusters, not to cores")
     return OrderWords(
         match["name"],
         positive(text, values.get("bands", "1")),

@@ -86,11 +86,11 @@ def passes_of(request: Request) -> Sequence[ModulePass] | None:
 
 def splitting_of(request: Request, target: Target | None) -> Splitting:
     """Where networks are cut, how their pieces are fused again, and for how many chips; UsageError where `--refuse` or
-    `--order` is none."""
+    `--order` is none, or asks for owners with borders that none hands over."""
     word = "--order"
     try:
-        if request.order is not None:
-            parse_order(request.order)
+        if request.order is not None and parse_order(request.order).owners and request.borders != "exchange":
+            raise ValueError(f"'{request.order}': owners are asked for with --borders exchange")
         word = "--refuse"
         refusal = parse_refusal(request.refuse) if request.refuse is not None else None
     except ValueError as error:

@@ -14,6 +14,7 @@ from window_chains import first_broad, machine
 import frustum
 from frustum.backend import targets
 from frustum.dialects.target.fit import OrderDoesNotFit
+from frustum.runtime.failures import UsageError
 from frustum.runtime.tools.cli import main
 
 KIB = 1024
@@ -105,3 +106,46 @@ def test_the_command_says_so_with_exit_code_4(tmp_path, capsys):
     assert code == 4
     assert f"order {words}" in (error := capsys.readouterr().err) and "cdma" in error
     assert not (tmp_path / "out").exists()
+
+
+def refused(order, where, **options):
+    with pytest.raises(OrderDoesNotFit) as error:
+        frustum.compile(model(), where, order=order, borders="exchange", **options)
+    return str(error.value)
+
+
+STRIPS = (
+    "a strip for each core of every map from node 'a' (fgraph.conv) to node '{}' (fgraph.{}) does not fit: "
+    "needed strips side by side from end to end, available "
+)
+
+
+def test_cores_that_own_no_strips_are_not_replaced_by_clusters():
+    """A checkerboard has no strips; where owners are left open its tiles belong to clusters, layer by layer."""
+    where, words = machine(1, 4, 16, sram=64 * KIB), "checkerboard{owners=cores}"
+    had = STRIPS.format("c", "pool") + "tiles through which a core goes in another way in this order"
+    assert refused(words, where, policy="pyramid") == f"order {words} with borders exchange: unit u0: {had}"
+    for open_words in ("checkerboard", "checkerboard{owners=clusters}"):
+        options = {"policy": "pyramid", "order": open_words, "borders": "exchange"}
+        assert frustum.run(frustum.compile(model(), where, **options), INPUT, mode="timing").report["units"]
+
+
+def test_without_cdma_cores_of_several_clusters_own_no_strips():
+    words = "row-major{owners=cores}"
+    had = STRIPS.format("c", "pool") + "no cdma (chip.cluster.cdma) for what clusters send each other"
+    assert refused(words, machine(2, 2), policy="pyramid") == f"order {words} with borders exchange: unit u0: {had}"
+
+
+def test_steps_that_do_not_fit_are_refused_with_the_bytes():
+    said = refused("row-major{owners=cores}", machine(1, 4, 16, sram=6 * KIB), policy="pyramid")
+    assert "B of SRAM for all maps of a step, which is less than the shortest steps need" in said
+
+
+@pytest.mark.parametrize(("order", "borders", "wanted"), [
+    ("row-major{owners=cores}", None, "owners are asked for with --borders exchange"),
+    ("row-major{owners=clusters}", "overlap", "owners are asked for with --borders exchange"),
+    ("mirrored{depth=breadth-first,owners=cores}", "exchange", "layer by layer, tiles belong to clusters"),
+])  # fmt: skip
+def test_owners_that_nothing_would_give_are_no_option(order, borders, wanted):
+    with pytest.raises(UsageError, match=wanted):
+        frustum.compile(model(), machine(4, 4, 16), order=order, borders=borders)

@@ -13,6 +13,7 @@ from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import tile as t
+from frustum.dialects.target.fit import OrderDoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.project import unit_layers
 from frustum.passes.fuse.fuse_layers import FuseLayers
@@ -117,6 +118,10 @@ def test_orders_get_strips_with_owners(order, rolls, owners):
     tiles = aimed(module, machine_of(16))
     FuseLayers(cuts="").apply(Context(), tiles)
     ForcePartition((1, 0, 2, 0)).apply(Context(), tiles)
+    if owners == "cores" and not rolls:
+        with pytest.raises(OrderDoesNotFit, match="a core goes in another way in this order"):
+            AssignOwners(order=order, owners=owners).apply(Context(), tiles)
+        return
     AssignOwners(order=order, owners=owners).apply(Context(), tiles)
     (unit,) = [op for op in tiles.walk() if isinstance(op, UnitOp)]
     partition = unit.partition.data
@@ -138,3 +143,14 @@ def test_strips_are_what_orders_say():
     assert are_strips("quadrants", Grid(7, 4, 4), Bands(), "down")
     assert not are_strips("quadrants", Grid(6, 4, 4), Bands(), "down")
     assert not are_strips("row-major", Grid(6, 8, 4), Bands(), "down")
+
+
+@pytest.mark.parametrize(("rows", "said"), [(2, "one row or column alone"), (SIZE, "B of SRAM for all maps of a step")])
+def test_why_cores_own_no_strips(rows, said):
+    """A map of one row behind the pool, in one column; and no SRAM at all."""
+    module, _ = network(rows, rows)
+    tiles = aimed(module, machine_of(16))
+    FuseLayers(cuts="").apply(Context(), tiles)
+    ForcePartition((1, 0, 1, 0)).apply(Context(), tiles)
+    with pytest.raises(OrderDoesNotFit, match=said):
+        AssignOwners(owners="cores", sram=0.0).apply(Context(), tiles)
