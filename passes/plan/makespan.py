@@ -3,7 +3,7 @@
 The DRAM stream brings weights ahead of the chain, by a few units (`model.AHEAD`) and as far as they find room in SRAM;
 maps in DRAM come when they are made.  A unit begins when the one before is done and its maps are there, and ends when
 its cores have done everything, but no sooner than a part of that (`model.LAST_PART`) behind the last of its weights.
-Source: docs/techniques/machine.md, "Transfers" (chunks, latency); docs/optimal.md, "Bytes or time first".
+Source: docs/techniques/machine.md, "Transfers" (chunks, latency); docs/optimal.md, "What is least".
 """
 
 from __future__ import annotations

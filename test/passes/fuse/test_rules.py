@@ -170,7 +170,7 @@ def heavy_channels(net):
 
 
 def deep(net):
-    """Channels are all that there is: even a position for every core needs more than 16 KiB, two do not."""
+    """Channels are all that there is: even a position for every core needs more than 18 KiB, two do not."""
     return net.unary("relu", net.conv(net.input(2, 1024, 2, 6), 8, 1))
 
 
@@ -227,7 +227,7 @@ DECIDES = [
     (9, shared, "edge", "S1,1,4,9", "S1,1,4"),
     (10, heavy_channels, "edge", CAPACITY, CAPACITY.replace("10,", "")),
     (11, weights_again, "tiny", "S1,1,4,11", "S1,1,4"),
-    (12, deep, 16, CAPACITY, CAPACITY.replace("12,", "")),
+    (12, deep, 18, CAPACITY, CAPACITY.replace("12,", "")),
     (13, heavy_beside_maps, 64, CAPACITY, CAPACITY.replace("13,", "")),
     (14, wide_inside, 18, CAPACITY, CAPACITY.replace("14,", "")),
     (15, heavy_behind, 32, CAPACITY, CAPACITY.replace("15,", "")),
