@@ -33,7 +33,7 @@ def test_a_run_is_a_row(tmp_path: Path) -> None:
     (job,) = agreement.jobs_in(tmp_path)
     found = agreement.row(job, "edge", *agreement.run(job, "edge", 0))
     assert len(found) == len(agreement.HEAD) and found[:3] == ["c", "edge", "f32"] and found[5] == "0"
-    assert float(found[3]) <= 1e-4 and float(found[6]) >= 1
+    assert float(found[3]) <= 1e-4 and float(found[6]) > 0.9  # of raw bytes: compressed weights may take less
 
 
 def test_a_run_that_fails_is_a_row() -> None:

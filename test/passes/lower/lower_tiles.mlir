@@ -1,7 +1,7 @@
 // RUN: frustum-opt %s -p 'frustum-set-target{target=edge},frustum-lower-tiles' | filecheck %s
 
 // Tiles of 4 rows: the loop over them loads (stage 0), computes and stores (stage 1) with two copies of what moves;
-// weights stay outside of it.  Inside, columns in pieces of 8, stored as all cores have them; every core has one row of output.
+// weights stay outside of it, and in WRAM once the first tile has brought them.  Inside, columns in pieces of 8, stored as all cores have them; every core has one row of output.
 builtin.module attributes {frustum.dtype = "f32"} {
   func.func @other(%a : i32) -> i32 {
     %s = arith.addi %a, %a : i32
@@ -31,12 +31,12 @@ builtin.module attributes {frustum.dtype = "f32"} {
 // CHECK-NEXT:   fisa.barrier
 // CHECK-NEXT:   [[HELD:%.*]] = fisa.alloc bytes 288 : !fisa.buffer<sram>
 // CHECK-NEXT:   fisa.copy gdma [[W]] <f32, 0, [72, 36, 12, 4]> -> [[HELD]] <f32, 0, [72, 36, 12, 4]> box <0 : 4 in 4, 0 : 2 in 2, 0 : 3 in 3, 0 : 3 in 3> :
+// CHECK-NEXT:   [[WRAM:%.*]] = fisa.alloc bytes 288 : !fisa.buffer<wram>
 // CHECK-NEXT:   fisa.repeat 2 {
 // CHECK-NEXT:     [[IN:%.*]] = fisa.alloc bytes 768 depth 2 : !fisa.buffer<sram>
 // CHECK-NEXT:     fisa.copy gdma [[X]] <f32, -64 + 256*i0, [1024, 512, 64, 4]> -> [[IN]] <f32, 0, [768, 384, 64, 4]> box <0 : 1 in 1, 0 : 2 in 2, -1 + 4*i0 : 6 in 8, 0 : 16 in 16> :
 // CHECK-NEXT:     [[OUT:%.*]] = fisa.alloc bytes 1024 depth 2 : !fisa.buffer<sram>
-// CHECK-NEXT:     [[WRAM:%.*]] = fisa.alloc bytes 288 : !fisa.buffer<wram>
-// CHECK-NEXT:     fisa.copy bus [[HELD]] {{.*}} -> [[WRAM]] {{.*}} stage 1 :
+// CHECK-NEXT:     fisa.copy bus [[HELD]] {{.*}} -> [[WRAM]] {{.*}} box <0 : 4 in 4 to 4 - 16*i0, {{.*}} stage 1 :
 // CHECK-NEXT:     fisa.repeat 2 stage 1 {
 // CHECK-NEXT:       [[PIECE:%.*]] = fisa.alloc bytes 240 depth 2 : !fisa.buffer<nram>
 // CHECK-NEXT:       fisa.copy mvdma [[IN]] <f32, {{.*}}, [768, 384, 64, 4]> -> [[PIECE]] <f32, 0, [240, 120, 40, 4]> box <0 : 1 in 1, 0 : 2 in 2, -1 + 4*i0 + 1*core : 3 in 8 to 5 + 4*i0, -1 + 8*i1 : 10 in 16> :
