@@ -51,6 +51,10 @@ MOST_IN_RUN = 6
 # A unit has runs where it takes less than this part of its cycles otherwise.  At 1.0 MobileNet v1 on edge took 0.1 %
 # longer with a run that the model found 0.3 % shorter; SqueezeNet there went from 930 to 880 k cycles with either.
 RUN_GAIN = 0.99
+# Loads for which the first piece of a step waits besides its own, where more pieces follow: second pieces of other
+# cores are in the queue of the SRAM port too.  Without it a convolution and its pool (64 channels, 224 x 224, f16,
+# `default`) had two pieces a step, whose loads showed for 14,400 cycles: the head of VGG took 143,661, not 132,357.
+QUEUED = 1
 # Times the bytes of a unit over the DRAM port: steps of more rows may read rows of which nothing is made.
 RUN_BYTES = 1.005
 # Two units that follow each other are one where their cores have less than this part of their cycles to do:

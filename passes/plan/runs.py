@@ -23,7 +23,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer, Residency, ShuffleLayer, SubMap, Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.plan.layer_work import LayerWork, passes_of, work_of
-from frustum.passes.plan.model import LATE
+from frustum.passes.plan.model import LATE, QUEUED
 from frustum.passes.plan.piece_cycles import (
     Ints,
     Moves,
@@ -290,16 +290,19 @@ class RunPieces:
         compute = longer + other // np.maximum(self.total, 1)
         moved = [(moves(self.nest, range(4), is_stored=True), self.copy(self.result, self.run.layer.out_dims[3]))]
         by_bus: list[tuple[Moves, Ints]] = []
+        queued = np.zeros_like(self.total)
         for each in self.loaded:
             own = moves(self.nest, self.moved(each.buffer)), self.copy(each.buffer, each.columns, by_bus=each.by_bus)
             (by_bus if each.by_bus else moved).append(own)
+            if not each.by_bus:  # a first piece waits for the port behind second ones of other cores
+                queued = queued + QUEUED * own[0].restarts * (own[0].times > own[0].restarts) * own[1]
         for made in self.made.values():
             size, fills = self.weights(made), moves(self.nest, [self.order.index(1)] if made.by_channels else [])
             if made.by_channels and self.dealt[CHANNELS] > 1:
                 moved.append((fills, copy_cycles(target, size, size, self.cores)))
             else:
                 by_bus.append((fills, bus_cycles(target, size, size)))
-        cycles = nest_cycles(target, compute, self.total, moved, by_bus)
+        cycles = nest_cycles(target, compute, self.total, moved, by_bus) + queued
         for made in self.made.values():
             whole = np.asarray(made.layer.out_dims[1] * made.layer.kind.channel_weights * made.layer.weight_bytes)
             from_dram = load_cycles(target, whole, whole)

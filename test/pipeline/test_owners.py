@@ -17,8 +17,9 @@ ORDERS = [
     "row-major", "column-major", "serpentine", "quadrants", "mirrored", *(f"bands{{direction={way}}}" for way in WAYS),
     "bands{bands=2,direction=right-left}",
 ]  # fmt: skip
-BEST = 1.12
-"""Cycles of the best order in those without one, which computes 0.5 % again in the cores (measured: 1.115)."""
+BEST, BEST_AGAIN = 1.0, 1.125
+"""Cycles of the best order in those without one: with borders exchanged there too, and with borders as planned, which
+computes 0.5 % again in the cores (measured: 1.000 and 1.121)."""
 
 
 def head():
@@ -29,9 +30,8 @@ def head():
 
 
 @cache
-def reported(cores, order):
-    """DRAM bytes, cycles and units without an order, or with one and exchanged borders."""
-    borders = None if order is None else "exchange"
+def reported(cores, order, borders="exchange"):
+    """DRAM bytes, cycles and units."""
     made = frustum.compile(
         head(), machine_of(cores), dtype="f16", order=order, borders=borders, split="never", compress_weights="none"
     )
@@ -45,7 +45,7 @@ def reported(cores, order):
 ])  # fmt: skip
 def test_no_order_moves_more_or_computes_twice(cores, order):
     """On 1 and 16 cores: all maps stay on the chip, whatever the order, though two of them do not fit it."""
-    plain, found = reported(cores, None), reported(cores, order)
+    plain, found = reported(cores, None, None), reported(cores, order)
     assert found["dram"]["total_bytes"] <= 1.1 * plain["dram"]["total_bytes"]
     assert found["dram"]["intermediate_bytes"] == 0
     assert found["macs"]["recomputed"] == 0
@@ -55,7 +55,10 @@ def test_no_order_moves_more_or_computes_twice(cores, order):
 
 def test_the_best_order_is_nearly_as_fast_as_none():
     fastest = min(reported(16, order)["cycles"]["total"] for order in ORDERS[:2])
-    assert fastest <= BEST * reported(16, None)["cycles"]["total"]
+    alike = reported(16, None)
+    assert alike["macs"]["recomputed"] == 0
+    assert fastest <= BEST * alike["cycles"]["total"]
+    assert fastest <= BEST_AGAIN * reported(16, None, None)["cycles"]["total"]
 
 
 def test_four_cores_have_frustums_of_their_own():
