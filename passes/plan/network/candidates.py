@@ -168,7 +168,9 @@ class Candidates:
         key = stay, are_made
         if key not in self.masks:
             boundaries = {b.map: b for b in (self.group.outputs if are_made else self.group.inputs)}
-            dealt = [kept for kept in stay if kept.map in boundaries and self.setting.target.chip.clusters > 1]
+            dealt = [
+                kept for kept in stay if kept.map in boundaries and self.setting.target.chip.clusters > 1
+            ]
             masks = [self.within(boundaries[kept.map], kept, are_made=are_made) for kept in dealt]
             fits = np.logical_and.reduce(masks) if len(masks) > 1 else masks[0] if masks else self.every
             self.masks[key] = fits if fits.any() else None

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,73 +27,17 @@ from frustum.passes.analysis.project import tile_counts
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_BANNED, MOST_STATES, OVERLAPPED
 from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
+from frustum.passes.plan.network.cut_states import Cut, CutState, Lengths, Ways
 from frustum.passes.plan.network.groups import Group
 from frustum.passes.plan.network.kept import NOTHING, Resident
 from frustum.passes.plan.network.layer_order import LayerOrder, Read
-from frustum.passes.plan.network.prices import KnownPrices, Priced, Prices, Rows, frontier_of, starts_of
+from frustum.passes.plan.network.prices import KnownPrices, Prices, Rows, frontier_of, starts_of
 from frustum.passes.plan.network.tile_shapes import Ints
 from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 
 READ_AT_LEAST = 0.5
 """Share of a map that is read throughout which is moved at least: rows and columns at its ends may be needed by nobody.
 """
-
-
-@dataclass
-class CutState:
-    """A way to a cut with some maps in SRAM: bytes and cycles so far, the last unit and what is before."""
-
-    bytes: int
-    cycles: int
-    maps: Resident = NOTHING
-    before: CutState | None = None
-    choice: UnitChoice | None = None
-
-
-class Cut:
-    """The states of a cut, those with the same maps in SRAM together."""
-
-    def __init__(self, states: Sequence[CutState]):
-        together: dict[Resident, list[CutState]] = {}
-        for state in states:
-            together.setdefault(state.maps, []).append(state)
-        self.maps, self.states = list(together), [s for same in together.values() for s in same]
-        self.counts = np.array([len(same) for same in together.values()], np.int64)
-        self.starts = np.cumsum(self.counts) - self.counts
-        self.bytes = np.array([s.bytes for s in self.states], np.int64)
-        self.cycles = np.array([s.cycles for s in self.states], np.int64)
-        self.least = np.minimum.reduceat(self.bytes, self.starts) if together else self.bytes
-        """Bytes, for each set of maps."""
-
-    def with_maps(self, maps: Resident) -> list[CutState]:
-        """The states with just these maps in SRAM."""
-        if maps not in self.maps:
-            return []
-        k = self.maps.index(maps)
-        return self.states[self.starts[k] : self.starts[k] + self.counts[k]]
-
-
-class Ways(NamedTuple):
-    """Ways to a cut by one group: what stays behind each (a number), bytes and cycles so far, the state before (a
-    number), and which of the `priced` answers the group gives."""
-
-    maps: Ints
-    bytes: Ints
-    cycles: Ints
-    state: Ints
-    answer: Ints
-    cut: Cut
-    prices: Prices
-    rows: list[tuple[Resident, Resident, int]]
-    """Of each row: what the group finds in SRAM and leaves there, and bytes that are free."""
-    priced: Priced
-
-    def reached(self, k: int, maps: Resident) -> CutState:
-        """Way k as a state."""
-        inside, stay, free = self.rows[self.priced.row[self.answer[k]]]
-        choice = self.prices.choice(self.priced, int(self.answer[k]), free, inside, stay)
-        before = self.cut.states[self.state[k]]
-        return CutState(int(self.bytes[k]), int(self.cycles[k]), maps, before, choice)
 
 
 @dataclass
@@ -133,6 +75,7 @@ class CutSearch:
     def __post_init__(self) -> None:
         self.order, self.shares = self.setting.order, self.setting.shares
         self.capacity = self.capacity or self.setting.capacity
+        self.lengths = Lengths(self.longest, self.seams)
         self.rest = rest_of(self.order)
         own = (node.weight_bytes + node.vector_bytes for node in self.order.nodes)
         self.weights = [*itertools.accumulate(own, initial=0)]
@@ -157,8 +100,8 @@ class CutSearch:
             if self.seams is None or stop in self.seams:
                 self.single, self.ways, self.numbers = [], [], {}
                 self.reach(stop)
-                self.cuts[stop] = Cut(self.thinned(self.reached(stop), stop))
-                if not any(cut.states for cut in self.cuts[max(0, stop - self.reaching) : stop + 1]):
+                self.cuts[stop] = Cut(thinned(self, reached(self, stop), stop))
+                if not any(cut.states for cut in self.cuts[max(0, stop - self.lengths.reaching) : stop + 1]):
                     return None
         end = min(self.cuts[count].states, key=self.rank, default=None)
         if end is None:
@@ -179,66 +122,6 @@ class CutSearch:
         if self.within_bound:
             return state.cycles, state.bytes
         return self.setting.cost(state.bytes, state.cycles)
-
-    def reached(self, stop: int) -> list[CutState]:
-        """The best of all ways to a cut, for each set of maps that stays in SRAM."""
-        sets = list(self.numbers)
-        single = [(self.numbers[s.maps], s.bytes, s.cycles) for s in self.single]
-        parts = [np.array(single, np.int64).reshape(len(single), 3).T]
-        parts += [np.stack([w.maps, w.bytes, w.cycles]) for w in self.ways]
-        maps, bytes_, cycles = np.concatenate(parts, axis=1)
-        pending = np.array([self.pending(stop, each) for each in sets], np.int64)
-        within = np.flatnonzero(bytes_ + pending[maps] + self.rest[stop] <= self.bound)
-        if self.within_bound:
-            best = frontier_of(maps[within], bytes_[within], cycles[within])
-        else:
-            first, then = self.setting.cost(bytes_[within], cycles[within])
-            order = np.lexsort((then, first, maps[within]))
-            best = order[starts_of(maps[within][order])]
-        ends = list(itertools.accumulate((len(w.maps) for w in self.ways), initial=len(single)))
-        found = []
-        for k in within[best].tolist():
-            part = bisect_right(ends, k) - 1
-            if part < 0:
-                found.append(self.single[k])
-            else:
-                found.append(self.ways[part].reached(k - ends[part], sets[maps[k]]))
-        return found
-
-    def pending(self, stop: int, maps: Resident) -> int:
-        """DRAM bytes of maps behind a cut that are surely read again, because they are not in SRAM."""
-        here, all_maps = {kept.map for kept in maps}, self.order.maps
-        live = (m for m in range(stop) if all_maps[m].last_use >= stop and m not in here)
-        return sum(self.surely_read[m] for m in live)
-
-    def thinned(self, states: list[CutState], stop: int) -> list[CutState]:
-        """The most promising states."""
-        if len(states) <= self.most_states:
-            return states
-        live = {m.number: m.bytes for m in self.order.maps[:stop] if m.last_use >= stop}
-        total, rate = sum(live.values()), self.setting.port_rate
-        to_read = [total - sum(live[m] for m in {kept.map for kept in s.maps}) for s in states]
-
-        def promising(weight: float, share: int) -> list[int]:
-            """Those with the least cycles, where a byte weighs so much, and what is to be read again."""
-            promise = [s.cycles + weight * (s.bytes + left) for s, left in zip(states, to_read, strict=True)]
-            return sorted(range(len(states)), key=promise.__getitem__)[:share]
-
-        def least(k: int) -> tuple[float, float]:
-            if self.setting.fastest:
-                return states[k].cycles + OVERLAPPED * to_read[k] / rate, states[k].bytes + to_read[k]
-            return states[k].bytes + to_read[k], states[k].cycles
-
-        if self.within_bound:
-            share = ceil_div(self.most_states, len(BYTE_WEIGHTS) + 1)
-            chosen = {k for weight in BYTE_WEIGHTS for k in promising(weight / rate, share)}
-            chosen |= set(sorted(range(len(states)), key=least)[:share])
-        else:
-            chosen = set(sorted(range(len(states)), key=least)[: self.most_states])
-        # What stays may fit nobody behind: there is a way on from nothing staying, always.
-        alone = [k for k, s in enumerate(states) if not s.maps]
-        chosen |= {min(alone, key=lambda k: states[k].bytes)} if alone else set()
-        return [states[k] for k in sorted(chosen)]
 
     # ------------------------------------------------------------ ways to a cut
 
@@ -261,30 +144,14 @@ class CutSearch:
         behind = self.weights[stop] + self.rest[stop]
         wanted = [
             first
-            for first in range(beyond - 1, self.farthest(stop) - 1, -1)
-            if self.cuts[first].states and self.cuts[first].least.min() - self.weights[first] + behind <= self.bound
+            for first in range(beyond - 1, self.lengths.farthest(stop) - 1, -1)
+            if self.cuts[first].states
+            and self.cuts[first].least.min() - self.weights[first] + behind <= self.bound
         ]
         for prices in self.known.before(self.setting, stop, wanted):
             self.take(prices)
         if not node.is_concat:
             self.alone(stop)
-
-    def farthest(self, stop: int) -> int:
-        """The first layer of the longest group that is looked at; chains that are not cut apart count once."""
-        if self.seams is None:
-            return max(0, stop - self.longest)
-        return self.where[max(0, bisect_left(self.where, stop) - self.longest)]
-
-    @cached_property
-    def reaching(self) -> int:
-        """More layers than any group has."""
-        gaps = [b - a for a, b in itertools.pairwise(self.where)]
-        return self.longest * (1 if self.seams is None else max(gaps))
-
-    @cached_property
-    def where(self) -> list[int]:
-        """Cuts are looked for."""
-        return sorted(self.seams or ())
 
     def take(self, prices: Prices) -> None:
         """All ways to a cut by this group."""
@@ -292,7 +159,9 @@ class CutSearch:
         banned, cut = self.banned.get((group.first, group.stop), set()), self.cuts[group.first]
         behind = self.weights[group.stop] - self.weights[group.first] + self.rest[group.stop]
         cheap = cut.least + behind <= self.bound
-        insides = [self.inside(group, maps) if c else None for maps, c in zip(cut.maps, cheap.tolist(), strict=True)]
+        insides = [
+            self.inside(group, maps) if c else None for maps, c in zip(cut.maps, cheap.tolist(), strict=True)
+        ]
         number = np.array([-1 if each is None else prices.number(each) for each in insides])
         if len(banned) > MOST_BANNED or number.max(initial=-1) < 0:
             return
@@ -328,7 +197,9 @@ class CutSearch:
         if not within.any():
             return
         answer, state, bytes_ = answer[within], state[within], bytes_[within]
-        left = [frozenset(m for m in maps if self.order.maps[m.map].last_use >= group.stop) for maps in cut.maps]
+        left = [
+            frozenset(m for m in maps if self.order.maps[m.map].last_use >= group.stop) for maps in cut.maps
+        ]
         maps = np.full(len(rows.stay), -1)
         for row in dict.fromkeys(priced.row[answer].tolist()):
             maps[row] = self.numbers.setdefault(left[which[row]] | stays[rows.stay[row]], len(self.numbers))
@@ -367,7 +238,9 @@ class CutSearch:
     def move(self, stop: int) -> None:
         """A layer that only moves data: from DRAM to DRAM."""
         reads, made = self.order.nodes[stop - 1].reads, self.order.maps[stop - 1]
-        choice = self.copied(stop, 0 if self.order.is_row(stop - 1) else sum(r.bytes for r in reads) + made.bytes)
+        choice = self.copied(
+            stop, 0 if self.order.is_row(stop - 1) else sum(r.bytes for r in reads) + made.bytes
+        )
         for state in self.cuts[stop - 1].states:
             self.arrive(stop, state, choice)
 
@@ -399,9 +272,13 @@ class CutSearch:
         plan = plan_unit(layers_of([node.op]), setting.target, Budget(self.capacity))
         if plan is None:
             return
-        if not (setting.once and is_read_again(plan, self.order.layer(stop - 1), setting.target.chip.clusters)):
+        if not (
+            setting.once and is_read_again(plan, self.order.layer(stop - 1), setting.target.chip.clusters)
+        ):
             energy = energy_alone(self.order.layer(stop - 1), node.weight_bytes, setting.target)
-            choice = UnitChoice(stop - 1, stop, plan.dram_bytes, int(plan.cycles), self.capacity, energy_pj=energy)
+            choice = UnitChoice(
+                stop - 1, stop, plan.dram_bytes, int(plan.cycles), self.capacity, energy_pj=energy
+            )
             for state in states:
                 self.arrive(stop, state, choice)
 
@@ -412,6 +289,69 @@ class CutSearch:
         prices = next(self.known.before(self.setting, stop, [stop - 1]), None)
         found = prices.ranked(NOTHING, NOTHING, self.capacity, 1) if prices else []
         return found[0].bytes if found else HUGE
+
+
+def reached(search: CutSearch, stop: int) -> list[CutState]:
+    """The best of all ways to a cut, for each set of maps that stays in SRAM."""
+    sets = list(search.numbers)
+    single = [(search.numbers[s.maps], s.bytes, s.cycles) for s in search.single]
+    parts = [np.array(single, np.int64).reshape(len(single), 3).T]
+    parts += [np.stack([w.maps, w.bytes, w.cycles]) for w in search.ways]
+    maps, bytes_, cycles = np.concatenate(parts, axis=1)
+    pending = np.array([read_again(search, stop, each) for each in sets], np.int64)
+    within = np.flatnonzero(bytes_ + pending[maps] + search.rest[stop] <= search.bound)
+    if search.within_bound:
+        best = frontier_of(maps[within], bytes_[within], cycles[within])
+    else:
+        first, then = search.setting.cost(bytes_[within], cycles[within])
+        order = np.lexsort((then, first, maps[within]))
+        best = order[starts_of(maps[within][order])]
+    ends = list(itertools.accumulate((len(w.maps) for w in search.ways), initial=len(single)))
+    found = []
+    for k in within[best].tolist():
+        part = bisect_right(ends, k) - 1
+        if part < 0:
+            found.append(search.single[k])
+        else:
+            found.append(search.ways[part].reached(k - ends[part], sets[maps[k]]))
+    return found
+
+
+def read_again(search: CutSearch, stop: int, maps: Resident) -> int:
+    """DRAM bytes of maps behind a cut that are surely read again, because they are not in SRAM."""
+    here, all_maps = {kept.map for kept in maps}, search.order.maps
+    live = (m for m in range(stop) if all_maps[m].last_use >= stop and m not in here)
+    return sum(search.surely_read[m] for m in live)
+
+
+def thinned(search: CutSearch, states: list[CutState], stop: int) -> list[CutState]:
+    """The most promising states of a cut."""
+    if len(states) <= search.most_states:
+        return states
+    live = {m.number: m.bytes for m in search.order.maps[:stop] if m.last_use >= stop}
+    total, rate = sum(live.values()), search.setting.port_rate
+    to_read = [total - sum(live[m] for m in {kept.map for kept in s.maps}) for s in states]
+
+    def promising(weight: float, share: int) -> list[int]:
+        """Those with the least cycles, where a byte weighs so much, and what is to be read again."""
+        promise = [s.cycles + weight * (s.bytes + left) for s, left in zip(states, to_read, strict=True)]
+        return sorted(range(len(states)), key=promise.__getitem__)[:share]
+
+    def least(k: int) -> tuple[float, float]:
+        if search.setting.fastest:
+            return states[k].cycles + OVERLAPPED * to_read[k] / rate, states[k].bytes + to_read[k]
+        return states[k].bytes + to_read[k], states[k].cycles
+
+    if search.within_bound:
+        share = ceil_div(search.most_states, len(BYTE_WEIGHTS) + 1)
+        chosen = {k for weight in BYTE_WEIGHTS for k in promising(weight / rate, share)}
+        chosen |= set(sorted(range(len(states)), key=least)[:share])
+    else:
+        chosen = set(sorted(range(len(states)), key=least)[: search.most_states])
+    # What stays may fit nobody behind: there is a way on from nothing staying, always.
+    alone = [k for k, s in enumerate(states) if not s.maps]
+    chosen |= {min(alone, key=lambda k: states[k].bytes)} if alone else set()
+    return [states[k] for k in sorted(chosen)]
 
 
 def energy_alone(layer: Layer, weight_bytes: int, target: Target) -> float:

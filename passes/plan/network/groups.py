@@ -87,7 +87,9 @@ class Group:
 class GroupsBefore:
     """The groups that end before layer `stop`."""
 
-    def __init__(self, order: LayerOrder, target: Target, stop: int, borders: str = "auto", clusters: int = 0):
+    def __init__(
+        self, order: LayerOrder, target: Target, stop: int, borders: str = "auto", clusters: int = 0
+    ):
         self.order, self.target, self.stop = order, target, stop
         self.needs = GroupNeeds(order, stop, borders, clusters or target.chip.clusters)
         self.shapes = self.needs.shapes
@@ -174,7 +176,10 @@ class GroupsBefore:
         shapes, (made, _) = self.shapes, self.needs.made(number)
         read = next(r for r in self.order.nodes[self.needs.readers[number]].reads if r.map == number)
         images, _, height, width = read.dims
-        rows, columns = needed.rows.or_whole(shapes.shared, height), needed.columns.or_whole(shapes.shared, width)
+        rows, columns = (
+            needed.rows.or_whole(shapes.shared, height),
+            needed.columns.or_whole(shapes.shared, width),
+        )
         need = replace(needed, rows=rows, columns=columns)
         first, end = self.needs.channels[number]
         moves_down = (rows.step != 0) & (shapes.counts[1] > 1)
@@ -187,7 +192,9 @@ class GroupsBefore:
             plane = np.minimum(shapes.images, images) * (end - first) * read.element_bytes
             copies = np.where(is_fixed & ~rolls, 1, self.buffers.copies)
             size, _ = self.buffers.sized(need, made, plane, copies, height)
-        rolled = np.minimum(height, need.lead + self.needs.behind * made)  # the last rows may be needed by nobody
+        rolled = np.minimum(
+            height, need.lead + self.needs.behind * made
+        )  # the last rows may be needed by nobody
         down = np.where(rolls, rolled, rows.covered(shapes.tiles[0], height))
         # tiles run row by row: strips that are all alike are loaded once for each row of tiles
         down = np.where(~moves_down & moves_right & ~shapes.is_roll, down * shapes.counts[1], down)
@@ -256,7 +263,9 @@ class Buffers:
         if is_stored:
             moved = np.full(self.needs.size, self.order.maps[k].bytes)
             short = self.short(moved, need.columns, made.layer.out_dims[3], made.layer.out_bytes)
-            self.stored[k] = Boundary(k, size, moved, zero, not has_place, need.rows, need.columns, zero, short, zero)
+            self.stored[k] = Boundary(
+                k, size, moved, zero, not has_place, need.rows, need.columns, zero, short, zero
+            )
 
     def last_use(self, k: int) -> int:
         return max((u for u in self.order.maps[k].users if u < self.needs.stop), default=k)
@@ -289,7 +298,9 @@ class Buffers:
         """Bytes of the buffer of a layer's map, and where it is a ring; with copies if it is loaded or stored."""
         layer, (made, _) = self.order.layer(k), self.needs.made(k)
         plane = self.shapes.images * layer.out_dims[1] * layer.out_bytes
-        return self.sized(need, made, plane, self.copies if crosses else np.ones_like(made), layer.out_dims[2])
+        return self.sized(
+            need, made, plane, self.copies if crosses else np.ones_like(made), layer.out_dims[2]
+        )
 
     def sized(self, need: MapNeed, made: Ints, plane: Ints, copies: Ints, height: int) -> tuple[Ints, Mask]:
         """Bytes of a buffer, and where it is a ring."""
@@ -388,7 +399,9 @@ class GroupWork:
         """Cycles of so many passes over the elements of a tile."""
         widest = max(layer.out_bytes, *(m.element_bytes for m in layer.maps))
         reduced = math.prod(layer.maps[0].dims[2:]) if layer.kind.cuts_operand else 1
-        steps = plane * (layer.out_dims[1] * reduced * passes * self.core.vector.cycles_per_element.of(widest))
+        steps = plane * (
+            layer.out_dims[1] * reduced * passes * self.core.vector.cycles_per_element.of(widest)
+        )
         return ceil_div(steps, self.core.vector.lanes * self.cores)
 
     def all_passes(self, made: GroupLayer, rolls: Mask, plane: Ints, busy: Ints) -> Ints:
@@ -396,11 +409,17 @@ class GroupWork:
         and the first load and last store of each pass."""
         shapes, node = self.shapes, made.node
         _, channels, height, width = made.layer.out_dims
-        passes = np.where(rolls, ceil_div(height, made.made), shapes.counts[1]) * shapes.counts[0] * shapes.counts[2]
+        passes = (
+            np.where(rolls, ceil_div(height, made.made), shapes.counts[1])
+            * shapes.counts[0]
+            * shapes.counts[2]
+        )
         made_bytes = plane * channels * made.layer.out_bytes
         read_bytes = np.zeros_like(plane)
         for read in node.reads:
-            read_bytes = read_bytes + plane * math.prod(read.dims[1:]) // (height * width) * read.element_bytes
+            read_bytes = (
+                read_bytes + plane * math.prod(read.dims[1:]) // (height * width) * read.element_bytes
+            )
         piece = self.core.nram.capacity_bytes // PIECE_SHARE
         ends = np.minimum(made_bytes // self.cores, piece) + np.minimum(read_bytes // self.cores, piece)
         copied = made_bytes + read_bytes + node.weight_bytes
@@ -441,7 +460,8 @@ def by_channels(order: LayerOrder, target: Target, stop: int, borders: str = "au
     layer, share = order.layer(stop - 1), ceil_div(order.layer(stop - 1).out_dims[1], clusters)
     images, _, height, width = layer.out_dims
     reads = (
-        replace(r, dims=replaced(r.dims, 1, share), channels=(0, share)) if r.by_channel else r for r in node.reads
+        replace(r, dims=replaced(r.dims, 1, share), channels=(0, share)) if r.by_channel else r
+        for r in node.reads
     )
     part = replace(node, layer=replace(layer, out_dims=(images, share, height, width)), reads=tuple(reads))
     alone = copy(order)
@@ -451,7 +471,8 @@ def by_channels(order: LayerOrder, target: Target, stop: int, borders: str = "au
         return None
     own = {read.map: read.dims[1] for read in node.reads if read.by_channel}
     inputs = [
-        replace(b, moved=b.moved // share * own[b.map], by_channel=True) if b.map in own else b for b in group.inputs
+        replace(b, moved=b.moved // share * own[b.map], by_channel=True) if b.map in own else b
+        for b in group.inputs
     ]
     shapes = replace(group.shapes, dealt=np.full_like(group.shapes.dealt, BY_CHANNELS))
     weights = (aligned(ceil_div(node.weight_bytes, clusters)),) if node.weight_bytes else ()
@@ -461,7 +482,13 @@ def by_channels(order: LayerOrder, target: Target, stop: int, borders: str = "au
 def may_deal_channels(order: LayerOrder, node: LayerNode, clusters: int) -> bool:
     """A product, or a layer of which each channel of the result needs that channel of every map alone."""
     layer, numbers = node.layer, [read.map for read in node.reads]
-    if layer is None or node.is_concat or node.batched_weights or layer.out_dims[1] < clusters or 1 in layer.axes_all:
+    if (
+        layer is None
+        or node.is_concat
+        or node.batched_weights
+        or layer.out_dims[1] < clusters
+        or 1 in layer.axes_all
+    ):
         return False
     if len(set(numbers)) < len(numbers) or any(order.maps[m].is_constant for m in numbers):
         return False

@@ -149,7 +149,9 @@ def is_made_so(b: Boundary, kept: KeptMap, held: HeldShare | None, shapes: TileS
     """In which shapes a cluster makes no more of a map than it holds, and once, so that it can send the others theirs;
     `held`: None where it cannot stay so."""
     counts = shapes.counts
-    is_once = ((shapes.dealt != BY_ROWS) | (counts[1] == 1)) & ((shapes.dealt != BY_COLUMNS) | (counts[2] == 1))
+    is_once = ((shapes.dealt != BY_ROWS) | (counts[1] == 1)) & (
+        (shapes.dealt != BY_COLUMNS) | (counts[2] == 1)
+    )
     if held is None:
         return np.zeros(len(shapes.dealt), np.bool_)
     if kept.is_in_place:
@@ -210,5 +212,3 @@ def send_cycles(order: LayerOrder, kept: KeptMap, held: HeldShare, target: Targe
         others = min(others, (held.before > 0) + (held.behind > 0))
     latency = 2 * target.cluster.sram.latency_cycles
     return sent_bytes // cdma.bytes_per_cycle + latency * (others > 0)
-
-

@@ -125,7 +125,8 @@ class LayerOrder:
         for k, node in enumerate(self.nodes):
             made = [read for read in node.reads if not self.maps[read.map].is_constant]
             joins = all(
-                read.joins and first <= read.map and self.maps[read.map].last_use <= k + NEARBY for read in made
+                read.joins and first <= read.map and self.maps[read.map].last_use <= k + NEARBY
+                for read in made
             )
             is_elementwise = node.layer is not None and node.layer.kind.is_elementwise
             if not (is_elementwise and made and joins and k - first < LONGEST_CHAIN):
@@ -161,7 +162,9 @@ class LayerOrder:
         if not isinstance(op, g.ConcatOp) or math.prod(g.shape_of(op.result)[: op.axis]) > 1:
             return False
         operands = [read.map for read in self.nodes[concat].reads]
-        readers = ([k for k in self.maps[m].users if isinstance(self.nodes[k].op, g.ConcatOp)] for m in operands)
+        readers = (
+            [k for k in self.maps[m].users if isinstance(self.nodes[k].op, g.ConcatOp)] for m in operands
+        )
         alone = all(each == [concat] for each in readers)
         return alone and len(set(operands)) == len(operands) and all(self.is_free(m) for m in operands)
 
@@ -228,7 +231,9 @@ class _Reading:
         root = g.root_of(value)
         if root not in self.numbers:
             number = self.numbers[root] = len(self.maps)
-            self.maps.append(Map(number, value_bytes(root), None, is_constant=isinstance(root.owner, g.WeightOp)))
+            self.maps.append(
+                Map(number, value_bytes(root), None, is_constant=isinstance(root.owner, g.WeightOp))
+            )
         return self.numbers[root]
 
     def node(self, i: int) -> LayerNode:
@@ -326,7 +331,9 @@ def orders(network: g.NetworkOp, section: Operation | None = None) -> list[list[
     ops = ops_of_section(network, section)
     position = {op: i for i, op in enumerate(ops)}
     roots = ([g.root_of(operand).owner for operand in op.operands] for op in ops)
-    before = [sorted({position[r] for r in each if isinstance(r, Operation) and r in position}) for each in roots]
+    before = [
+        sorted({position[r] for r in each if isinstance(r, Operation) and r in position}) for each in roots
+    ]
     found = [list(range(len(ops)))]
     for order in (by_branches(before), by_levels(before)):
         if order not in found:

@@ -36,7 +36,9 @@ class Intervals(NamedTuple):
         alike = self.step == other.step
         low = np.minimum(self.base, other.base)
         high = np.maximum(self.base + self.extent, other.base + other.extent)
-        return Intervals(np.where(alike, low, 0), np.where(alike, self.step, 0), np.where(alike, high - low, size))
+        return Intervals(
+            np.where(alike, low, 0), np.where(alike, self.step, 0), np.where(alike, high - low, size)
+        )
 
     def window(self, axis: AnyAxis, size: int) -> Intervals:
         """The same of an operand, trimmed to the map where it is the same for all tiles."""
@@ -49,7 +51,9 @@ class Intervals(NamedTuple):
         is_fixed = step == 0
         end = np.minimum(low + length, size)
         low = np.where(is_fixed, np.maximum(low, 0), low)
-        return Intervals(low, step * axis.num // axis.den, np.where(is_fixed, np.maximum(end - low, 1), length))
+        return Intervals(
+            low, step * axis.num // axis.den, np.where(is_fixed, np.maximum(end - low, 1), length)
+        )
 
     def or_whole(self, is_whole: Mask, size: int) -> Intervals:
         """All of the map in some shapes."""
@@ -63,7 +67,9 @@ class Intervals(NamedTuple):
         # cut off below 0: interval i loses min(extent, -(base + i step)) while that is positive
         behind = base + (count - 1) * pace + extent - size
         clips = below(np.stack((-base, -base - extent, behind, behind - extent)), pace, count)
-        return np.where(step == 0, np.maximum(fixed, 0), count * extent - clips[0] + clips[1] - clips[2] + clips[3])
+        return np.where(
+            step == 0, np.maximum(fixed, 0), count * extent - clips[0] + clips[1] - clips[2] + clips[3]
+        )
 
 
 def below(first: Ints, pace: Ints, count: Ints) -> Ints:
@@ -190,7 +196,9 @@ class GroupNeeds:
     def beside(self, k: int, dims: Extents) -> MapNeed:
         """The part of another output that belongs to a tile of the last one."""
         own, found = self.own, []
-        for d, (base, step, extent), count in zip((2, 3), (own.rows, own.columns), self.shapes.tiles, strict=True):
+        for d, (base, step, extent), count in zip(
+            (2, 3), (own.rows, own.columns), self.shapes.tiles, strict=True
+        ):
             rate = self.order.rate(k, self.last, d)
             whole = (step == 0) & (extent >= self.dims[d])
             if d == 2:

@@ -108,8 +108,12 @@ def plan_network(
         return plan
     if not fastest:
         return chosen(searches, plan, options.optimise)
-    once = best_of([with_setting(search, replace(search.setting, once=True, slower={})) for search in searches])
-    is_better = once is not None and once.cycles <= model.ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
+    once = best_of(
+        [with_setting(search, replace(search.setting, once=True, slower={})) for search in searches]
+    )
+    is_better = (
+        once is not None and once.cycles <= model.ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
+    )
     return once if is_better else plan
 
 
@@ -204,7 +208,10 @@ def near(searches: Sequence[CutSearch]) -> NetworkPlan | None:
     """A plan that moves next to nothing more than it must, from the search of few ways and then of more; None where
     there is none in these orders.  What moves more is left out at once, so that to find none takes little time."""
     compulsory_bytes = searches[0].order.compulsory_bytes
-    few, many = (model.QUICK_STATES, model.QUICK_LENGTH, model.NEAR), (*width_of(searches[0].order), model.NEARLY)
+    few, many = (
+        (model.QUICK_STATES, model.QUICK_LENGTH, model.NEAR),
+        (*width_of(searches[0].order), model.NEARLY),
+    )
     for states, length, share in (few, many):
         best, bound = None, int(share * compulsory_bytes)
         for search in searches:
@@ -254,7 +261,9 @@ def is_for_time(order: LayerOrder, target: Target) -> bool:
     return cycles * target.chip.dram.port_bytes_per_cycle > order.compulsory_bytes * products
 
 
-def plan_order(search: CutSearch, solution: Solution | None = None, *, relax: bool = True) -> NetworkPlan | None:
+def plan_order(
+    search: CutSearch, solution: Solution | None = None, *, relax: bool = True
+) -> NetworkPlan | None:
     """The best solution of which every group fits with exact numbers; `solution` is the first to try.
 
     Where a group does not fit, the search goes on from its first one without it, and where nothing is left within its
@@ -325,7 +334,9 @@ def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
         within = [x for x in found if x.exact_bytes <= choice.bytes + also]
         best = min(within or found, key=lambda x: (x.exact_cycles, x.exact_bytes), default=None)
     else:
-        best = min(found, key=lambda x: setting.cost(x.exact_bytes, x.plan.cycles if x.plan else 0), default=None)
+        best = min(
+            found, key=lambda x: setting.cost(x.exact_bytes, x.plan.cycles if x.plan else 0), default=None
+        )
     if best is None or best.plan is None:
         return best
     owned = with_owners(unit, best.plan, kept, setting.target, free_bytes, setting.chunk_bytes)

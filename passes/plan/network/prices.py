@@ -76,7 +76,9 @@ class Prices:
         self.before: Side | None = None
 
         cluster = self.setting.target.cluster
-        self.weights_rate = max(cluster.bus.bytes_per_cycle, cluster.cores * cluster.core.mvdma.bytes_per_cycle)
+        self.weights_rate = max(
+            cluster.bus.bytes_per_cycle, cluster.cores * cluster.core.mvdma.bytes_per_cycle
+        )
         """Bytes of weights that reach the cores in a cycle: each core loads its own channels, if that is faster."""
         self.once_rate = cluster.bus.bytes_per_cycle
         """The same over the bus, as it counts in a single pass, and where bytes decide: weights that every cluster
@@ -86,7 +88,9 @@ class Prices:
     def beside(self) -> Ints:
         """DRAM bytes that take as much energy as all else, where energy is to be least."""
         energy_pj, byte_pj = self.group.energy_pj[self.candidates.index], self.setting.byte_pj
-        return np.zeros(len(energy_pj), np.int64) if byte_pj is None else (energy_pj / byte_pj).astype(np.int64)
+        return (
+            np.zeros(len(energy_pj), np.int64) if byte_pj is None else (energy_pj / byte_pj).astype(np.int64)
+        )
 
     # ------------------------------------------------------------ maps in SRAM on both sides
 
@@ -127,18 +131,24 @@ class Prices:
         moved = through @ moved
         if are_made:
             sends = np.array([sum(self.setting.send_cycles(kept) for kept in x) for x in sets], np.int64)
-            stored_too = [sum(maps[number].bytes for number in here if maps[number].needs_dram) for here in in_sram]
+            stored_too = [
+                sum(maps[number].bytes for number in here if maps[number].needs_dram) for here in in_sram
+            ]
             moved = moved + np.array(stored_too, np.int64)[:, np.newaxis]
         else:
             for ahead, is_loaded in zip(lates, through.T, strict=True):
                 late = np.maximum(late, is_loaded[:, np.newaxis] * ahead)
-        return Side(fits, through @ buffer, moved, through @ short, late, sends, (1 - through) @ copied, through > 0)
+        return Side(
+            fits, through @ buffer, moved, through @ short, late, sends, (1 - through) @ copied, through > 0
+        )
 
     # ------------------------------------------------------------ answers
 
     def least_moved(self, inside: Ints, stay: Ints) -> Ints:
         """DRAM bytes that no shape falls below, of pairs of numbers."""
-        before, behind = (np.where(x.fits, x.moved, FAR).min(axis=1) for x in (self.sides_before(), self.behind))
+        before, behind = (
+            np.where(x.fits, x.moved, FAR).min(axis=1) for x in (self.sides_before(), self.behind)
+        )
         least: Ints = before[inside] + behind[stay] + self.candidates.least
         return least
 
@@ -151,7 +161,9 @@ class Prices:
         still = own.least + before.moved[inside, shape] + behind.moved[stay, shape] + self.beside[shape]
         fits = (over <= own.gain[-1]) & (still <= rows.most[row])
         if not fits.all():
-            row, shape, inside, stay, over, still = (each[fits] for each in (row, shape, inside, stay, over, still))
+            row, shape, inside, stay, over, still = (
+                each[fits] for each in (row, shape, inside, stay, over, still)
+            )
         late = np.maximum(own.late[shape], before.late[inside, shape])
         passes = own.steps[shape] * np.where(own.is_roll[shape], late + own.behind[shape], 1)
         streamed = np.searchsorted(own.gain, over)
@@ -167,7 +179,9 @@ class Prices:
             cycles = self.in_turn(busy, (moved + short) // self.setting.port_rate, passes) + waited
         else:
             busy = np.maximum(own.spent[shape], bus) + besides
-            cycles = self.of_one_image(busy, moved + short, still + short, weights, passes, own.in_turn[shape])
+            cycles = self.of_one_image(
+                busy, moved + short, still + short, weights, passes, own.in_turn[shape]
+            )
         by_columns = self.group.shapes.dealt[own.index[shape]] == BY_COLUMNS
         cycles = cycles + (cycles * by_columns * (COLUMNS_SHOW * for_time)).astype(np.int64)
         found = Priced(row, shape, moved, self.corrected(cycles, shape), streamed, passes)
@@ -229,7 +243,9 @@ class Prices:
 
     def score(self, found: Priced) -> Ints:
         """What is to be least, in one number."""
-        first, then = (found.cycles, found.moved >> 4) if self.setting.fastest else (found.moved, found.cycles)
+        first, then = (
+            (found.cycles, found.moved >> 4) if self.setting.fastest else (found.moved, found.cycles)
+        )
         return (first << CYCLE_BITS) + np.minimum(then, (1 << CYCLE_BITS) - 1)
 
     def best(self, rows: Rows) -> Priced:
@@ -254,13 +270,17 @@ class Prices:
         number = self.number(resident)
         if number < 0 or stay not in self.candidates.stays:
             return []
-        one = (np.array([x]) for x in (number, self.candidates.stays.index(stay), free_bytes, most_bytes or FAR))
+        one = (
+            np.array([x]) for x in (number, self.candidates.stays.index(stay), free_bytes, most_bytes or FAR)
+        )
         found = self.priced(Rows(*one), for_time=most_bytes is not None)
         score = self.score(found) if most_bytes is None else found.cycles
         order = np.argsort(score, kind="stable")[:count]
         return [self.choice(found, k, free_bytes, resident, stay) for k in order.tolist()]
 
-    def choice(self, found: Priced, k: int, free_bytes: int, resident: Resident, stay: Resident) -> UnitChoice:
+    def choice(
+        self, found: Priced, k: int, free_bytes: int, resident: Resident, stay: Resident
+    ) -> UnitChoice:
         """Answer k as a unit."""
         group = self.group
         return UnitChoice(

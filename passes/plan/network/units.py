@@ -81,7 +81,8 @@ def borders_of(
     if options.borders != "sent":
         return options.borders
     sent, exchange = (
-        plan_network(network, target, replace(options, borders=each), section) for each in ("sent", "exchange")
+        plan_network(network, target, replace(options, borders=each), section)
+        for each in ("sent", "exchange")
     )
     if sent is None or exchange is None:
         return "sent" if exchange is None else "exchange"
@@ -89,7 +90,11 @@ def borders_of(
 
 
 def with_places(
-    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: NetworkPlan, section: Operation | None = None
+    network: g.NetworkOp,
+    target: Target,
+    options: OptimalOptions,
+    plan: NetworkPlan,
+    section: Operation | None = None,
 ) -> NetworkPlan:
     """The plan, or a better one with units that store only the parts of concatenations that they make."""
     if plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes or is_for_time(plan.order, target):
