@@ -93,6 +93,8 @@ class Partition:
     """Who makes tiles alone and, with borders `exchange`, hands what others need of them over: clusters, or cores."""
     way: Way = "down"
     """With borders `exchange`: where the steps go, along the rows (down, up) or along the columns."""
+    inside: bool = False
+    """Channels are the innermost loop over tiles: maps that all of them need are loaded once, weights in every turn."""
 
     @property
     def along(self) -> int:
@@ -137,6 +139,7 @@ class PartitionAttr(Data[Partition]):
         borders += ", shared" if p.shared else ""
         borders += f", owners {p.owners}" if p.owners else ""
         borders += f", way {p.way}" if p.way != "down" else ""
+        borders += ", inside" if p.inside else ""
         printer.print_string(f"<tile {ints(p.tile)}, clusters {p.clusters}, depth {p.depth}{borders}>")
 
     def verify(self) -> None:
@@ -152,11 +155,13 @@ class PartitionAttr(Data[Partition]):
             raise VerifyException(
                 f"bands and again count columns and layers, found {self.data.bands} and {ints(self.data.again)}"
             )
+        if self.data.inside and self.data.borders != "overlap":
+            raise VerifyException("channels are inside with borders overlap alone")
         if self.data.way != "down" and (self.data.borders != "exchange" or self.data.again):
             raise VerifyException(f"steps go {self.data.way} with borders exchange alone, and make no layer again")
 
 
-OPTIONS = ("borders", "trimmed", "bands", "again", "shared", "owners", "way")
+OPTIONS = ("borders", "trimmed", "bands", "again", "shared", "owners", "way", "inside")
 
 
 def parse_option(parser: AttrParser, found: Partition) -> Partition:
@@ -174,6 +179,8 @@ def parse_option(parser: AttrParser, found: Partition) -> Partition:
             return replace(found, way=one_of(parser, WAYS))
         case "trimmed":
             return replace(found, trimmed=True)
+        case "inside":
+            return replace(found, inside=True)
         case _:
             return replace(found, shared=True)
 

@@ -34,6 +34,8 @@ from frustum.dialects.unit import DIMENSIONS, NamedUnit, ints, parse_extents, pa
 
 TILE_LOOPS: Extents = (1, 0, 2, 3)
 """Dimensions of the loops over tiles, from the outermost: a channel range keeps its weights while n, h and w run."""
+CHANNEL_LOOPS: Extents = (0, 2, 3, 1)
+"""The same with the channels innermost: boxes that all of them need stay while these run, and weights do not."""
 IMAGE_LOOPS: Extents = (1, 2, 3, 0)
 """The same of tiles that do not depend on each other, the images innermost."""
 ROLLING_LOOPS: Extents = (1, 0, 3, 2)

@@ -18,7 +18,7 @@ from typing import Any
 from frustum.dialects.extents import ALIGNMENT_BYTES, Extents, aligned, ceil_div
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import ROLLING_LOOPS, TILE_LOOPS, Residency
+from frustum.dialects.tile import CHANNEL_LOOPS, ROLLING_LOOPS, TILE_LOOPS, Residency
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import ROWS, Projection, Region, UnitLayers, places_of, project
@@ -139,7 +139,7 @@ class CutUnit:
             stored,
             self.passes,
             sram.total_bytes,
-            sram.weight_bytes,
+            0 if self.partition.inside else sram.weight_bytes,
         )
 
     # ------------------------------------------------------------ SRAM
@@ -200,14 +200,16 @@ class CutUnit:
         total += sum(size for own, size in loaded if is_alone or not own.resident)
         for layer, where in zip(layers, residency, strict=False):
             if where is not None:
-                times = counts[0] * counts[2] * counts[3] if where == "stream" else 1
-                total += times * held_bytes(layer, layer.out_dims[1]) + vector_bytes(layer, layer.out_dims[1])
+                turns = counts[0] * counts[2] * counts[3]
+                times = turns if where == "stream" or self.partition.inside else 1
+                total += times * held_bytes(layer, layer.out_dims[1])
+                total += (turns if self.partition.inside else 1) * vector_bytes(layer, layer.out_dims[1])
         return total
 
     def loaded_bytes(self) -> list[int]:
         """Of each input, over all tiles."""
         rolls = self.partition.borders == "exchange" and self.partition.along == ROWS
-        order = ROLLING_LOOPS if rolls else TILE_LOOPS
+        order = ROLLING_LOOPS if rolls else CHANNEL_LOOPS if self.partition.inside else TILE_LOOPS
         counts, clusters = self.projection.counts, self.target.chip.clusters
         pairs = zip(self.unit.inputs, self.projection.inputs, strict=True)
         return [loaded_elements(region, x.dims, counts, clusters, order) * x.element_bytes for x, region in pairs]

@@ -47,11 +47,13 @@ class UnitPlan:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a plan may use: usable SRAM bytes of one cluster, images in one tile; and how tiles are looked for."""
+    """What a plan may use: usable SRAM bytes of one cluster, images in one tile; and which tiles it may have."""
 
     sram_bytes: int
     maps: int = 1
     search: Search = "all"
+    inside: bool = False
+    """Tiles of which the channels are the innermost loop, and no others."""
 
 
 _PLANS: dict[Hashable, UnitPlan | None] = {}
@@ -109,7 +111,7 @@ def cheapest(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | Non
     if budget.search not in ("all", "halvings"):
         return found_by_search(unit, target, budget)
     plan = best_halving(unit, target, budget) or best_halving(unit, target, budget, is_thorough=True)
-    if plan is None or budget.search == "halvings" or is_one_pass(unit, plan, target):
+    if plan is None or budget.search == "halvings" or budget.inside or is_one_pass(unit, plan, target):
         return plan
     return with_fewest_bytes(unit, target, budget, plan)
 
@@ -135,7 +137,7 @@ def with_fewest_bytes(unit: UnitLayers, target: Target, budget: Budget, plan: Un
 def found_by_search(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
     """The fastest of the tiles that the budget's search finds, one for each dimension dealt to the clusters."""
     tiles: dict[int, list[Extents]] = {}
-    for p in candidates(unit, target.chip.clusters, budget.maps):
+    for p in candidates(unit, target.chip.clusters, budget.maps, inside=budget.inside):
         tiles.setdefault(p.clusters, []).append(p.tile)
     plans = [found_along(unit, target, budget, *of_dimension) for of_dimension in tiles.items()]
     return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
@@ -164,7 +166,7 @@ def best_halving(
     found: list[FittingCut] = []
     widths: Counter[tuple[int, ...]] = Counter()
     for column in columns(unit, target.chip.clusters, budget):
-        group = (column[0].clusters, *column[0].tile[:2])
+        group = (column[0].clusters, column[0].depth * column[0].inside, *column[0].tile[:2])
         if widths[group] < WIDEST or is_thorough:
             cuts = (cut_within(unit, partition, target, budget, most_bytes) for partition in column)
             fitting = (cut for cut in cuts if cut is not None)
@@ -196,6 +198,8 @@ def fastest(cuts: Iterable[FittingCut], budget: Budget) -> UnitPlan | None:
             continue
         sram = cut.footprint(residency_of(plans), stream_bytes(plans), grain=1)
         cycles = cut.in_turn_cycles(plans, moved)
+        if cut.partition.inside and cut.partition.depth == 1:  # nothing is computed while the only copies move
+            cycles += cut.traffic() / cut.port_bytes_per_cycle
         if sram.total_bytes <= budget.sram_bytes and (best is None or cycles < best.cycles):
             best = UnitPlan(cut.partition, maps_of(plans), UnitCost(sram, moved, cycles, cut.parts(plans)))
     return best
@@ -248,15 +252,16 @@ def alignment(unit: UnitLayers) -> Extents:
 def columns(unit: UnitLayers, clusters: int, budget: Budget) -> Iterator[list[Partition]]:
     """Candidates that differ in height only, the highest first: lower ones never move fewer bytes."""
     found: dict[tuple[int, ...], list[Partition]] = {}
-    for partition in candidates(unit, clusters, budget.maps):
+    for partition in candidates(unit, clusters, budget.maps, inside=budget.inside):
         n, c, _, w = partition.tile
-        found.setdefault((partition.clusters, n, c, w), []).append(partition)
+        found.setdefault((partition.clusters, n, c, w, partition.depth * partition.inside), []).append(partition)
     for column in found.values():
         yield sorted(column, key=lambda p: -p.tile[ROWS])
 
 
-def candidates(unit: UnitLayers, clusters: int, maps: int = 1) -> Iterator[Partition]:
-    """Every halving of every dimension that may be cut, for every dimension that may be dealt to the clusters."""
+def candidates(unit: UnitLayers, clusters: int, maps: int = 1, *, inside: bool = False) -> Iterator[Partition]:
+    """Every halving of every dimension that may be cut, for every dimension that may be dealt to the clusters; or
+    (`inside`) those of channels and something else, the channels as the innermost loop, with two copies and one."""
     dims, align = unit.out.out_dims, alignment(unit)
     whole = {d for d in range(4) if dims[d] == 1 or d in unit.out.axes_all}
     if not splits_channels(unit):
@@ -274,7 +279,18 @@ def candidates(unit: UnitLayers, clusters: int, maps: int = 1) -> Iterator[Parti
             else:
                 choices.append(halves(share, min(align[d], dims[d])))
         for tile in itertools.product(*choices):
-            yield partition_of(unit, tile, cluster_dim, clusters)
+            partition = partition_of(unit, tile, cluster_dim, clusters)
+            if not inside:
+                yield partition
+            elif is_nest_of_channels(unit, partition, clusters):
+                yield replace(partition, inside=True)
+                yield replace(partition, inside=True, depth=1)
+
+
+def is_nest_of_channels(unit: UnitLayers, partition: Partition, clusters: int) -> bool:
+    """Whether there are several tiles both of channels and of what is not."""
+    counts = tile_counts(unit.out.out_dims, partition, clusters)
+    return 1 < counts[1] < math.prod(counts)
 
 
 def partition_of(unit: UnitLayers, tile: Extents, cluster_dim: int, clusters: int) -> Partition:

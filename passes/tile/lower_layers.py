@@ -113,6 +113,8 @@ def loops_of(cut: Cut) -> Extents:
     partition, projection = cut.partition, cut.projection
     if partition.borders == "exchange":
         return t.ROLLING_LOOPS if partition.along == ROWS else t.TILE_LOOPS
+    if partition.inside:
+        return t.CHANNEL_LOOPS
     many = {d for d in (0, 2, 3) if projection.counts[d] > 1}
     loaded = [r for r, own in zip(projection.inputs, cut.layers.inputs, strict=True) if not own.resident]
     move = all(any(len(s.loops) > d and s.loops[d] for s in region.start) for region in loaded for d in many)

@@ -13,7 +13,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -276,11 +276,10 @@ class CutSearch:
             setting.once and is_read_again(plan, self.order.layer(stop - 1), setting.target.chip.clusters)
         ):
             energy = energy_alone(self.order.layer(stop - 1), node.weight_bytes, setting.target)
-            choice = UnitChoice(
-                stop - 1, stop, plan.dram_bytes, int(plan.cycles), self.capacity, energy_pj=energy
-            )
-            for state in states:
-                self.arrive(stop, state, choice)
+            choice = UnitChoice(stop - 1, stop, plan.dram_bytes, int(plan.cycles), self.capacity, energy_pj=energy)
+            ways = [choice, *channels_inside(choice, setting, self.capacity)]
+            for state, way in itertools.product(states, ways):
+                self.arrive(stop, state, way)
 
     def least_alone(self, stop: int) -> int:
         """Bytes of a layer by itself, with all maps in DRAM."""
@@ -352,6 +351,18 @@ def thinned(search: CutSearch, states: list[CutState], stop: int) -> list[CutSta
     alone = [k for k, s in enumerate(states) if not s.maps]
     chosen |= {min(alone, key=lambda k: states[k].bytes)} if alone else set()
     return [states[k] for k in sorted(chosen)]
+
+
+def channels_inside(alone: UnitChoice, setting: Setting, capacity: int) -> list[UnitChoice]:
+    """The same layer with channels as the innermost loop, where that moves fewer bytes: some rows are loaded once and
+    weights once for these rows, and no more of the result lies in SRAM than one tile of channels."""
+    if setting.once or setting.fastest:
+        return []
+    ops = [setting.order.nodes[alone.first].op]
+    plan = plan_unit(layers_of(ops), setting.target, Budget(capacity, inside=True))
+    if plan is None or plan.dram_bytes >= alone.bytes:
+        return []
+    return [replace(alone, bytes=plan.dram_bytes, cycles=int(plan.cycles), plan=plan)]
 
 
 def energy_alone(layer: Layer, weight_bytes: int, target: Target) -> float:

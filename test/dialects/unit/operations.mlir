@@ -12,7 +12,7 @@ builtin.module {
       %s = fgraph.unary <relu> %p : tensor<1x4x8x8xf32>
       funit.yield %s, %p : tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32>
     }
-    %d = funit.unit "shared" (%p = %a : tensor<1x4x8x8xf32>) -> (tensor<1x4x8x8xf32>) {partition = #funit.partition<tile [1, 4, 2, 8], clusters 2, depth 1, shared>} {
+    %d = funit.unit "shared" (%p = %a : tensor<1x4x8x8xf32>) -> (tensor<1x4x8x8xf32>) {partition = #funit.partition<tile [1, 4, 2, 8], clusters 2, depth 1, shared, inside>} {
       %s = fgraph.unary <relu> %p : tensor<1x4x8x8xf32>
       funit.yield %s : tensor<1x4x8x8xf32>
     }
@@ -26,4 +26,4 @@ builtin.module {
 // CHECK-NEXT: }
 // CHECK-NEXT: %b, %c = funit.unit "two results" ({{.*}} = %a : tensor<1x4x8x8xf32>) -> (tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32>) {} {
 // CHECK:        funit.yield {{.*}}, {{.*}} : tensor<1x4x8x8xf32>, tensor<1x4x8x8xf32>
-// CHECK:      %d = funit.unit "shared" ({{.*}} = %a : tensor<1x4x8x8xf32>) -> (tensor<1x4x8x8xf32>) {partition = #funit.partition<tile [1, 4, 2, 8], clusters 2, depth 1, shared>} {
+// CHECK:      %d = funit.unit "shared" ({{.*}} = %a : tensor<1x4x8x8xf32>) -> (tensor<1x4x8x8xf32>) {partition = #funit.partition<tile [1, 4, 2, 8], clusters 2, depth 1, shared, inside>} {
