@@ -5,9 +5,11 @@ Source: docs/techniques/tfu.md, "Policy optimal"; notes on the method in `cuts.p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from xdsl.ir import Operation, SSAValue
 
@@ -143,40 +145,59 @@ def with_setting(search: CutSearch, setting: Setting) -> CutSearch:
 
 def within_budget(searches: Sequence[CutSearch], fewest: NetworkPlan) -> NetworkPlan:
     """The plan with the fewest cycles that moves at most `model.BUDGET` times the bytes of the plan that moves the
-    fewest; of large networks in the order of the layers of that one."""
+    fewest, or what it takes not to be slower than with less SRAM; of large networks in the order of the layers of that
+    one."""
     is_small = len(fewest.order.nodes) <= model.SMALL
     found = fewest
     for search in searches:
         if is_small or search.order is fewest.order:
             states, length = (search.most_states, search.longest) if is_small else width_of(search.order)
             wide = replace(search, most_states=model.WIDER * states, longest=length, within_bound=True)
-            budget = budget_of(replace(wide, bound=int(model.MOST * fewest.dram_bytes)), fewest.dram_bytes)
+            wide = replace(wide, bound=int(model.HIGHEST * fewest.dram_bytes))
+            aim = for_time(wide, wide.ends(), fewest.dram_bytes, model.RUNGS)
+            budget = max(int(model.BUDGET * fewest.dram_bytes), aim.bytes)
             plan = plan_order(replace(wide, bound=budget), relax=False)
-            most = model.CLEARLY_FASTER * fewest.cycles
+            share = model.CLEARLY_FASTER if aim.below is None else model.FASTER_BELOW
+            most = share * fewest.cycles
             if plan is not None and plan.dram_bytes <= budget and plan.cycles < min(most, found.cycles):
                 found = plan
+            below = None if aim.below is None else plan_order(aim.below, relax=False)
+            if below is not None and below.cycles < share * found.cycles:
+                found = below
     return found
 
 
-def budget_of(search: CutSearch, fewest: int, rungs: int = model.RUNGS) -> int:
-    """The most bytes of a plan for time where `fewest` are the fewest: `model.BUDGET` times these, or as many as the
-    plan for time moves in the next smaller SRAM of a ladder, which also goes in this one: else more SRAM would cost
-    time.  Where more bytes give no faster plan than `BUDGET` nobody asks for that one."""
-    return budget_of_ends(search, search.ends(), fewest, rungs)
+class Aim(NamedTuple):
+    """Bytes and cycles that the search expects of the plan for time; the search for less SRAM whose plan goes too,
+    where more bytes than `model.BUDGET` make a plan faster."""
+
+    bytes: int
+    cycles: float
+    below: CutSearch | None = None
 
 
-def budget_of_ends(search: CutSearch, ends: Sequence[tuple[int, int]], fewest: int, rungs: int) -> int:
-    """The same with bytes and cycles of the ways that the search has found."""
-    budget = int(model.BUDGET * fewest)
-    within = [cycles for bytes_, cycles in ends if bytes_ <= budget]
-    if rungs == 0 or not within or ends[-1][1] >= model.CLEARLY_FASTER * within[-1]:
-        return budget
+def for_time(search: CutSearch, ends: Sequence[tuple[int, int]], fewest: int, rungs: int) -> Aim:
+    """Of the ways `ends` that the search has found, by ascending bytes and descending cycles: the fastest that moves
+    at most `model.BUDGET` times the fewest bytes, or what the plan for time moves in the next smaller SRAM of a ladder,
+    which also goes in this one, up to `model.MOST` times these; more only where it would else be slower than that."""
+    found = last_within(ends, model.BUDGET * fewest)
+    if rungs == 0 or not ends or ends[-1][1] >= model.FASTER_BELOW * found.cycles:
+        return found
     smaller = replace(search, capacity=rung_below(search.capacity), costs={}, banned={})
-    found = smaller.ends()
-    if not found:  # all plans for less SRAM move more than anybody would for time
-        return search.bound
-    below = budget_of_ends(smaller, found, found[0][0], rungs - 1)
-    return max(budget, *(bytes_ for bytes_, _ in found if bytes_ <= below))
+    fewer = smaller.ends()
+    if not fewer:  # no way for less SRAM, or all move more than anybody would for time
+        return last_within(ends, model.MOST * fewest)
+    below = for_time(smaller, fewer, fewer[0][0], rungs - 1)
+    within = last_within(ends, min(below.bytes, model.MOST * fewest))
+    found = min(found, within, key=lambda aim: aim.cycles)
+    if below.cycles < found.cycles:
+        found = next((Aim(*end) for end in ends if end[1] <= below.cycles), Aim(*ends[-1]))
+    return found._replace(below=replace(smaller, bound=below.bytes))
+
+
+def last_within(ends: Sequence[tuple[int, int]], most: float) -> Aim:
+    """The last, and fastest, that moves no more bytes."""
+    return Aim(*max((end for end in ends if end[0] <= most), default=(0, math.inf)))
 
 
 def rung_below(size: int) -> int:
@@ -327,7 +348,7 @@ def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
         for streamed in counts_near(other.streamed, largest, fewer=model.FEWER if other.passes > 1 else 0):
             made = evaluate(unit, partition, streamed, kept, setting.target, free_bytes, setting.chunk_bytes)
             if made is not None:
-                cost = with_maps(made.cost, also, sends, setting.capacity - free_bytes)
+                cost = with_maps(made.cost, also, sends, search.capacity - free_bytes)
                 found.append(replace(other, plan=replace(made, cost=cost)))
                 break
     if search.within_bound:

@@ -57,7 +57,7 @@ def test_more_sram_never_costs_more(build, target_name):
         assert more.cycles <= 1.01 * less.cycles or more.dram_bytes < less.dram_bytes
 
 
-@pytest.mark.parametrize("build", [chain])  # beyond `MOST` times the fewest bytes time may rise: the residual network
+@pytest.mark.parametrize("build", [chain, residual])
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_more_sram_never_costs_time_by_the_model(build, target_name):
     net = Net()
@@ -68,7 +68,7 @@ def test_more_sram_never_costs_time_by_the_model(build, target_name):
         assert more.cycles <= 1.03 * less.cycles  # plans that are not clearly faster are not taken
     for plan in plans:
         fewest, fastest = (plan.alternatives[name] for name in ("bytes", "time"))
-        assert fewest["dram_bytes"] <= plan.dram_bytes <= model.MOST * fewest["dram_bytes"]
+        assert fewest["dram_bytes"] <= plan.dram_bytes <= model.HIGHEST * fewest["dram_bytes"]
         assert (plan.dram_bytes, plan.cycles) == (fastest["dram_bytes"], fastest["cycles"])
         assert plan.cycles <= fewest["cycles"]
 
