@@ -32,7 +32,7 @@ from frustum.backend.waits.loop_tree import Path, Step
 from frustum.backend.waits.read_code import Code, read_code, target_of, unit_of
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.instruction import attribute_of, emit
-from frustum.dialects.isa.operations import ConvOp
+from frustum.dialects.isa.operations import ConvOp, DepthwiseOp
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box, Copy, View
 from frustum.dialects.isa.sync import AllocOp, ProgramOp, RepeatOp
 from frustum.dialects.module import TURNS
@@ -103,7 +103,7 @@ class Share:
             raise _Refused("runs in DRAM are too short")
         self.buffer = buffer
         self.users = [use.operation for use in buffer.buffer.uses if use.operation is not flow.fill]
-        if any(not isinstance(op, ConvOp) or op.weight is not buffer.buffer for op in self.users):
+        if any(not isinstance(op, ConvOp | DepthwiseOp) or op.weight is not buffer.buffer for op in self.users):
             raise _Refused("something else than a convolution reads the pieces")
         self.counts = enclosing_counts(flow.fill)
         self.piece_bytes: int = aligned(buffer.bytes.value.data)
@@ -155,7 +155,7 @@ class Share:
         for count in (*reversed(self.counts), turns):
             inner = RepeatOp(count, Region(Block([inner])))
         for user in self.users:
-            assert isinstance(user, ConvOp)
+            assert isinstance(user, ConvOp | DepthwiseOp)
             own = user.weight_view.data
             user.properties["weight_view"] = attribute_of(replace(own, offset=own.offset + place))
         self.buffer.buffer.replace_all_uses_with(alloc.buffer)

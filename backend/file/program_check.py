@@ -80,7 +80,7 @@ def _numbers(
             yield "page", instruction.page, 0, len(page_bytes) - 1
         case p.TableLoad():
             yield "bytes", instruction.bytes, 0, max((e.bytes for e in program.externals), default=0)
-        case p.Conv() | p.Pool():
+        case p.Conv() | p.Pool() | p.Depthwise():
             for what in ("kernel", "strides", "dilations"):
                 for found in getattr(instruction, what):
                     yield what, found, 1, MOST

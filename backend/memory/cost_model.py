@@ -22,7 +22,7 @@ from xdsl.dialects.builtin import DenseArrayBase
 from frustum.backend.waits.loop_tree import Instruction as Plain
 from frustum.backend.waits.read_code import Code, Section
 from frustum.dialects.isa.instruction import Instruction
-from frustum.dialects.isa.operations import ConvOp, CopyOp
+from frustum.dialects.isa.operations import ConvOp, CopyOp, DepthwiseOp
 from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import Convolution, matrix_work
@@ -177,7 +177,8 @@ class CostModel:
         if box is None:
             return 0.0
         elements = prod(min(s.extent, s.bound) for s in box.data.spans)
-        return elements / core.vector.lanes * 2
+        taps = prod(_pair(op.kernel)) if isinstance(op, DepthwiseOp) else 1
+        return elements / core.vector.lanes * 2 * taps
 
 
 def _pair(attribute: DenseArrayBase[Any]) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from frustum.backend.waits.loop_tree import Instruction as Plain
 from frustum.dialects.foreign import is_foreign
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import Instruction
-from frustum.dialects.isa.operations import BinaryOp, ConvOp, CopyOp, PoolOp, UnaryOp
+from frustum.dialects.isa.operations import BinaryOp, ConvOp, CopyOp, DepthwiseOp, PoolOp, UnaryOp
 from frustum.dialects.isa.program import ELEMENT_BYTES, MAX_LOOPS, ZERO, Affine, Box, Span, View
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.module import TARGET, TURNS
@@ -155,7 +155,7 @@ def region_of(op: Instruction, name: str) -> Region | None:
 
 def _spans_of(op: Instruction, name: str) -> tuple[Span, ...] | None:
     """The positions along the dimensions of an operand's view: those of the box, or of the windows over it."""
-    if not isinstance(op, CopyOp | UnaryOp | BinaryOp | ConvOp | PoolOp):
+    if not isinstance(op, CopyOp | UnaryOp | BinaryOp | ConvOp | DepthwiseOp | PoolOp):
         return None
     box: Box = op.box.data
     if isinstance(op, CopyOp):

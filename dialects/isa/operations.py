@@ -193,38 +193,44 @@ class ConvOp(Instruction):
             raise VerifyException(f"'{self.name}': {outputs} output channels in {groups} groups")
         if (self.accumulate is not None) != (self.acc is not None):
             raise VerifyException(f"'{self.name}': accumulate and acc come together")
-        if self.bias is not None and self.bias.type not in (NRAM, WRAM):
-            raise VerifyException(f"'{self.name}': the bias is in nram or wram, found {self.bias.type}")
-        if self.in_view.data.element in INTEGER_BITS:
-            self.check_integers()
-        elif any((self.weight_zero, self.multiplier, self.in_zero, self.out_zero, self.scales)):
-            raise VerifyException(f"'{self.name}': zero points, multiplier and scales belong to integers")
+        check_convolution(self)
 
-    def check_integers(self) -> None:
-        """Products of one type, sums of the type that holds them; without multiplier the sums go out."""
-        element, out = self.in_view.data.element, self.out_view.data.element
-        expected = {
-            "weight": element,
-            "bias": "i32",
-            "acc": p.ACCUMULATORS.get(element),
-            "weight_zero": element,
-            "multiplier": "f32",
-            "out": element if self.multiplier is not None else "i32",
-        }
-        for name, of_type in expected.items():
-            view = getattr(self, f"{name}_view")
-            if view is not None and view.data.element != of_type:
-                raise VerifyException(
-                    f"'{self.name}': {name} of a convolution of {element} has elements of {of_type},"
-                    f" found {view.data.element}"
-                )
-        for zero, its in ((self.in_zero, element), (self.out_zero, out)):
-            check_zero(self.name, zero.value.data if zero is not None else 0, its)
-        if self.residual_view is None:
-            return
-        if self.multiplier is None:
-            raise VerifyException(f"'{self.name}': a residual is added to what a multiplier has made")
-        check_scales(self, (out, self.residual_view.data.element, out))
+
+def check_convolution(op: ConvOp | DepthwiseOp) -> None:
+    """Where the bias is, and what must hold of integers."""
+    if op.bias is not None and op.bias.type not in (NRAM, WRAM):
+        raise VerifyException(f"'{op.name}': the bias is in nram or wram, found {op.bias.type}")
+    if op.in_view.data.element in INTEGER_BITS:
+        check_integers(op)
+    elif any((op.weight_zero, op.multiplier, op.in_zero, op.out_zero, op.scales)):
+        raise VerifyException(f"'{op.name}': zero points, multiplier and scales belong to integers")
+
+
+def check_integers(op: ConvOp | DepthwiseOp) -> None:
+    """Products of one type, sums of the type that holds them; without multiplier the sums go out."""
+    element, out = op.in_view.data.element, op.out_view.data.element
+    expected = {
+        "weight": element,
+        "bias": "i32",
+        "acc": p.ACCUMULATORS.get(element),
+        "weight_zero": element,
+        "multiplier": "f32",
+        "out": element if op.multiplier is not None else "i32",
+    }
+    for name, of_type in expected.items():
+        view = getattr(op, f"{name}_view", None)
+        if view is not None and view.data.element != of_type:
+            raise VerifyException(
+                f"'{op.name}': {name} of a convolution of {element} has elements of {of_type},"
+                f" found {view.data.element}"
+            )
+    for zero, its in ((op.in_zero, element), (op.out_zero, out)):
+        check_zero(op.name, zero.value.data if zero is not None else 0, its)
+    if op.residual_view is None:
+        return
+    if op.multiplier is None:
+        raise VerifyException(f"'{op.name}': a residual is added to what a multiplier has made")
+    check_scales(op, (out, op.residual_view.data.element, out))
 
 
 @operation(p.TableLoad)
@@ -282,6 +288,39 @@ class PoolOp(Mapping):
         for field in ("pad_low", "pad_high"):
             check_pair(self, field, 0)
         self.check_scales(needed=self.kind.data == "avg" or self.act is not None)
+
+
+@operation(p.Depthwise)
+class DepthwiseOp(Instruction):
+    """`out = act(in (*) weight + bias + residual)`, each channel by itself; the kernels are in WRAM.
+
+    Of integers the numbers are those of a convolution (`fisa.conv`); the box is over the output, and `rows` and `cols`
+    start at the input position of the first window element of its nominal start.
+    """
+
+    in_ = operand_def(eq(NRAM))
+    weight = operand_def(eq(WRAM))
+    bias = opt_operand_def(BufferType)
+    out = operand_def(eq(NRAM))
+    weight_zero = opt_operand_def(eq(WRAM))
+    multiplier = opt_operand_def(eq(WRAM))
+    residual = opt_operand_def(eq(NRAM))
+    in_zero = opt_prop_def(INTEGER)
+    out_zero = opt_prop_def(INTEGER)
+
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format = (
+        "`in` $in_ $in_view `weight` $weight $weight_view (`bias` $bias^ `:` type($bias) $bias_view)?"
+        " `out` $out $out_view (`weight_zero` $weight_zero^ $weight_zero_view)?"
+        " (`multiplier` $multiplier^ $multiplier_view)? (`residual` $residual^ $residual_view)? `box` $box"
+        " `rows` $rows `cols` $cols `kernel` $kernel `strides` $strides `dilations` $dilations (`act` $act^)?"
+        " (`in_zero` $in_zero^)? (`out_zero` $out_zero^)?" + SCALES + COMMON
+    )
+
+    def check(self) -> None:
+        for field in ("kernel", "strides", "dilations"):
+            check_pair(self, field, 1)
+        check_convolution(self)
 
 
 @operation(p.Unary)

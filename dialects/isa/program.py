@@ -147,6 +147,29 @@ class Pool(Vector, opcode=10, name="pool"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Depthwise(Vector, opcode=21, name="depthwise"):
+    """A convolution of each channel by itself: channel c of the result has the kernel c of channel c."""
+
+    in_view: View
+    weight_view: View
+    out_view: View
+    box: Box
+    rows: Span
+    cols: Span
+    bias_view: View | None = None
+    kernel: Pair
+    strides: Pair
+    dilations: Pair
+    act: Act | None = None
+    weight_zero_view: View | None = None
+    multiplier_view: View | None = None
+    residual_view: View | None = None
+    in_zero: ZeroPoint = 0
+    out_zero: ZeroPoint = 0
+    scales: ThreeScales | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unary(Vector, opcode=11, name="unary"):
     in_view: View
     out_view: View
@@ -263,6 +286,7 @@ Instruction: TypeAlias = (
     | LineBuffer
     | Conv
     | Pool
+    | Depthwise
     | Unary
     | Binary
     | Softmax

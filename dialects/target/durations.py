@@ -324,10 +324,20 @@ def vector_steps(name: str, numbers: Any, conversions: int = 0) -> Steps:
     return done if act is None else (*done, (act.kind, 1))
 
 
+def depthwise_steps(kernel: tuple[int, ...], *, terms: int, conversions: int, act: str | None) -> Steps:
+    """The steps of a depthwise convolution: its taps; one for each of so many terms (bias, residual) and conversions
+    (to the integers that the result has, and of a residual of integers those between); the activation.
+
+    Source: docs/techniques/machine.md, "Vector unit".
+    """
+    own: Steps = (("depthwise", prod(kernel)), *(("add", 1),) * terms, *(CONVERSION,) * conversions)
+    return own if act is None else (*own, (act, 1))
+
+
 def vector_passes(unit: VectorUnit, kind: str, window: int = 1) -> int:
     """Passes over its elements that an operation needs.
 
-    `kind` is an element-wise kind, or `pool` (elements: outputs; `window`: elements of its kernel), `reduce`
+    `kind` is an element-wise kind, or `pool`, `depthwise` (elements: outputs; `window`: elements of its kernel), `reduce`
     (elements: inputs), `softmax`, `lrn` (`window`: its size), `normalise` (layer, instance), `resize_nearest`
     or `resize_linear` (elements: outputs).
     """
@@ -336,6 +346,8 @@ def vector_passes(unit: VectorUnit, kind: str, window: int = 1) -> int:
     match kind:
         case "pool":
             return window * passes.pool_per_kernel_element
+        case "depthwise":  # multiply and add
+            return window * simple
         case "reduce":
             return reduction
         case "softmax":  # maximum, subtract, exponential, sum, divide

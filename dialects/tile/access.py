@@ -145,13 +145,15 @@ OUTER: tuple[Outer, ...] = get_args(Outer)
 INPUTS = DIMENSIONS
 """What is dealt to the cores where it is no dimension of the result: input channels, whose sums the cores then add."""
 RESIDENCY: tuple[Residency, ...] = get_args(Residency)
+FLAGS = ("compact", "on_vector")
 
 
 @dataclass(frozen=True, slots=True)
 class SubMap:
     """What one core computes at a time: `extent` of the piece; dimension `cores` (or `INPUTS`) is dealt to the cores in
     turn; `channels` input channels at a time; which loops are outside; where weights wait; `compact`: the copy into the
-    core leaves out what a strided kernel of one tap does not read."""
+    core leaves out what a strided kernel of one tap does not read; `on_vector`: a depthwise convolution is computed by the
+    vector unit."""
 
     extent: Extents
     cores: int
@@ -159,6 +161,7 @@ class SubMap:
     outer: Outer = "space"
     weights: Residency = "unit"
     compact: bool = False
+    on_vector: bool = False
 
 
 def shared_along(extent: Extents, cores: int) -> int:
@@ -182,16 +185,16 @@ class MapAttr(Data[SubMap]):
             channels = parse_named(parser, "channels", parser.parse_integer)
             outer = parse_named(parser, "outer", lambda: one_of(parser, OUTER))
             weights = parse_named(parser, "weights", lambda: one_of(parser, RESIDENCY))
-            compact = parser.parse_optional_punctuation(",") is not None
-            if compact:
-                parser.parse_keyword("compact")
-            return SubMap(extent, cores, channels, outer, weights, compact)
+            flags = set()
+            while parser.parse_optional_punctuation(",") is not None:
+                flags.add(one_of(parser, FLAGS))
+            return SubMap(extent, cores, channels, outer, weights, "compact" in flags, "on_vector" in flags)
 
     def print_parameter(self, printer: Printer) -> None:
         m = self.data
         printer.print_string(
             f"<extent {ints(m.extent)}, cores {m.cores}, channels {m.channels}, "
-            f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}>"
+            f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}{', on_vector' * m.on_vector}>"
         )
 
     def verify(self) -> None:

@@ -41,7 +41,7 @@ class LayerWork:
     """On the way out, where numbers are no integers that a multiplier must fit."""
     accumulator_bytes: int = 4
     steps: Steps = ()
-    """Of the vector unit."""
+    """Of the vector unit; a product that has some can be computed there."""
     reduced: tuple[int, ...] = ()
     may_compact: bool = False
     """The copy into a core may leave out what the strides leave out."""
@@ -84,6 +84,7 @@ def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True, whole: tuple
         layer.channel_bytes,
         layer.multiplier is None and layer.weight_zero is None,
         layer.accumulator_bytes,
+        steps=layer.depthwise_steps,
         may_add_sums=may_add_sums(layer, p),
         may_compact=not in_ring and leaves_out(layer, p),
         are_outputs_apart=p.weight_strides[1] <= p.weight_strides[0],

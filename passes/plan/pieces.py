@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, reduce
 from typing import get_args
@@ -116,17 +116,21 @@ def first_fastest(fits: NDArray[np.bool_], cycles: Ints) -> int:
 def plan_matrix(
     work: LayerWork, target: Target, residency: Residency, loops: int, sums_bytes: int = 0
 ) -> LayerPlan | None:
-    """The fastest pieces; compacted ones, and those whose sums the cores add, where they are clearly faster."""
+    """The fastest pieces; compacted ones, and those whose sums the cores add, where they are clearly faster; those that
+    the vector unit computes where they are faster."""
 
-    def best(dealt: tuple[int, ...], *, is_compact: bool = False) -> LayerPlan | None:
+    def best(dealt: tuple[int, ...], *, is_compact: bool = False, on_vector: bool = False) -> LayerPlan | None:
+        kind = {"compact": is_compact, "on_vector": on_vector}
         return fastest(
-            plan_matrix_with(work, target, residency, loops, cores_dim, outer, sums_bytes, compact=is_compact)
+            plan_matrix_with(work, target, residency, loops, cores_dim, outer, sums_bytes, **kind)
             for cores_dim in dealt_along(work, dealt)
             for outer in get_args(Outer)
         )
 
     plain = best((1, 2, 3, 0))
     rivals = [(best((1, 2, 3, 0), is_compact=True), COMPACT_GAIN)] if work.may_compact else []
+    if work.steps:
+        rivals.append((best((1, 2, 3, 0), on_vector=True), 1.0))
     if work.owned is None and (plain is None or not waits_for_weights(work, target, plain)):
         rivals.append((best((INPUTS,)), SUMS_GAIN))
     for rival, gain in rivals:
@@ -152,6 +156,7 @@ def plan_matrix_with(
     sums_bytes: int = 0,
     *,
     compact: bool = False,
+    on_vector: bool = False,
 ) -> LayerPlan | None:
     """The best pieces when dimension `cores_dim` is dealt to the cores and the loops `outer` are outside."""
     if cores_dim == INPUTS:
@@ -164,14 +169,15 @@ def plan_matrix_with(
     if compact:
         axes = (*work.accesses[0][:2], *SAME4[2:])
         work = replace(work, accesses=(axes, *work.accesses[1:]), strides=(1, 1))
-    pieces = ProductPieces(work, target, cores_dim, outer, compact, residency == "stream")
+    kind = VectorProductPieces if on_vector else ProductPieces
+    pieces = kind(work, target, cores_dim, outer, compact, residency == "stream")
     fits = pieces.fit(residency, loops) & (pieces.sums_bytes <= sums_bytes)
     if not fits.any():
         return None
     cycles = pieces.cycles(residency, loops)
     k = first_fastest(fits, cycles)
     extent = tuple(int(size[k]) for size in pieces.extents)
-    submap = SubMap(extent, cores_dim, int(pieces.inputs[k]), outer, residency, compact)
+    submap = SubMap(extent, cores_dim, int(pieces.inputs[k]), outer, residency, compact, on_vector)
     chunk = int(aligned(pieces.chunk_bytes[k])) if residency == "stream" else 0
     return LayerPlan(submap, float(cycles[k]), 2 * chunk + int(pieces.sums_bytes[k]))
 
@@ -280,10 +286,7 @@ class ProductPieces:
 
     def cycles(self, residency: Residency, loops: int) -> Ints:
         """Of the whole nest, as long as its copies and the weights that it waits for let it be."""
-        work, target, matrix = self.work, self.target, self.target.core.matrix
-        slices = ceil_div(self.extents[1] // self.in_groups, matrix.channels) * self.in_groups
-        channels = np.minimum(self.chunks * self.inputs, work.channels)
-        compute = self.of_outputs * slices * channels * self.space_cycles()
+        target, compute = self.target, self.of_outputs * self.computing()
         space, inside = [self.counts[0], *self.counts[2:]], [self.groups, self.counts[1]]
         is_space_outer = self.outer == "space"
         nest = [*space, *inside, self.chunks] if is_space_outer else [*inside, *space, self.chunks]
@@ -335,18 +338,24 @@ class ProductPieces:
         padding = from_dram - in_long_runs  # of the port, which others need
         return np.where(is_streamed, np.maximum(cycles, from_dram) + padding, cycles)
 
-    def space_cycles(self) -> Ints:
-        """Cycles of the matrix unit for one input channel and one block of output channels over all images, rows and
-        columns, those pieces at the ends as large as they are."""
-        work, kernel = self.work, kernel_of(self.work)
-        ends = zip(work.extent, self.extents, self.counts, self.dealt, strict=True)
+    def computing(self) -> Ints:
+        """Cycles of the matrix unit for the output channels of a piece over all images, rows and columns, those pieces
+        at the ends as large as they are."""
+        slices = ceil_div(self.extents[1] // self.in_groups, self.target.core.matrix.channels) * self.in_groups
+        channels = np.minimum(self.chunks * self.inputs, self.work.channels)
+        kernel, matrix = kernel_of(self.work), self.target.core.matrix
+        space = self.over_space(lambda *sizes: busy_cycles(matrix, kernel, *sizes))
+        return slices * channels * space
+
+    def over_space(self, busy: Callable[[Ints, Ints, Ints], Ints]) -> Ints:
+        """The sum of the cycles that pieces of so many images, rows and columns are `busy`."""
+        ends = zip(self.work.extent, self.extents, self.counts, self.dealt, strict=True)
         variants = [clipped(*end) for d, end in enumerate(ends) if d != 1]
         total = np.zeros_like(self.inputs)
         for images, rows, columns in itertools.product(*variants):
             times = images[1] * rows[1] * columns[1]
             if times.any():
-                busy = busy_cycles(self.target.core.matrix, kernel, images[0], rows[0], columns[0])
-                total = total + times * busy
+                total = total + times * busy(images[0], rows[0], columns[0])
         return total
 
     def runs(self) -> tuple[Ints, Ints]:
@@ -365,6 +374,17 @@ class ProductPieces:
             apart = np.where(inputs < work.channels, inputs, outputs * inputs)
             return apart * math.prod(work.kernel) * work.weight_bytes
         return np.where(outputs < work.group_outputs, outputs, outputs * inputs) * work.weight_bytes
+
+
+class VectorProductPieces(ProductPieces):
+    """The pieces of a depthwise convolution that the vector unit computes."""
+
+    def computing(self) -> Ints:
+        """As above, of the vector unit."""
+        vector, widest = self.target.core.vector, max(self.work.out_bytes, self.work.map_bytes[0])
+        each = self.extents[1] * vector.cycles_per_element.of(widest)
+        elements = self.over_space(lambda n, h, w: ceil_div(n * h * w * each, vector.lanes))
+        return elements * passes_of(self.work.steps, vector)
 
 
 def kernel_of(work: LayerWork) -> Kernel:

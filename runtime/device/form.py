@@ -152,13 +152,6 @@ def _(instruction: p.Conv) -> AccessForm:
     (n, *others), channel = view.strides, (BOX[1],)
     groups = [(Along("groups", outputs_per_group(instruction)), channels.extent * others[0])] * (instruction.groups > 1)
     taps = (Along("fixed", taps) for taps in instruction.kernel)
-
-    def beside(view: p.View | None, reads: When, axes: Axes = BOX, writes: When = When.NEVER) -> Operand | None:
-        if view is None:
-            return None
-        strides = view.strides if axes is BOX else view.strides[1:2]
-        return Operand(view, view.strides, STILL, reads, writes, axes, strides, axes is not BOX)
-
     operands = (
         Operand(
             view, (0, _group_move(instruction), 0, 0), view.strides, When.ALWAYS, When.NEVER,
@@ -168,14 +161,42 @@ def _(instruction: p.Conv) -> AccessForm:
             weight, (0, weight.strides[0], 0, 0), (0, weight.strides[1], 0, 0), When.ALWAYS, When.NEVER,
             (BOX[1], READ[1], *taps), weight.strides, True,
         ),
-        beside(instruction.bias_view, When.LAST, channel),
-        beside(instruction.acc_view, When.NOT_FIRST, writes=When.NOT_LAST),
+        _beside(instruction.bias_view, When.LAST, channel),
+        _beside(instruction.acc_view, When.NOT_FIRST, writes=When.NOT_LAST),
         _result(instruction.out_view, When.LAST),
-        beside(instruction.weight_zero_view, When.ALWAYS, channel),
-        beside(instruction.multiplier_view, When.LAST, channel),
-        beside(instruction.residual_view, When.LAST),
+        _beside(instruction.weight_zero_view, When.ALWAYS, channel),
+        _beside(instruction.multiplier_view, When.LAST, channel),
+        _beside(instruction.residual_view, When.LAST),
     )  # fmt: skip
     return AccessForm(instruction.box.spans, (None, _window(channels, 0, channels.extent), rows, cols), operands)
+
+
+@form.register
+def _(instruction: p.Depthwise) -> AccessForm:
+    """The operands in the places of those of a convolution; there are no sums from before."""
+    weight, channel = instruction.weight_view, (BOX[1],)
+    rows, cols = _windows(instruction)
+    taps = (Along("fixed", taps) for taps in instruction.kernel)
+    move, strides = (0, weight.strides[0], 0, 0), (weight.strides[0], *weight.strides[2:])
+    operands = (
+        replace(_source(instruction.in_view), is_whole=True),
+        Operand(weight, move, STILL, When.ALWAYS, When.NEVER, (BOX[1], *taps), strides, True),
+        _beside(instruction.bias_view, When.ALWAYS, channel),
+        None,
+        _result(instruction.out_view),
+        _beside(instruction.weight_zero_view, When.ALWAYS, channel),
+        _beside(instruction.multiplier_view, When.ALWAYS, channel),
+        _beside(instruction.residual_view, When.ALWAYS),
+    )
+    return AccessForm(instruction.box.spans, (None, None, rows, cols), operands)
+
+
+def _beside(view: p.View | None, reads: When, axes: Axes = BOX, writes: When = When.NEVER) -> Operand | None:
+    """What lies as the output does, or has numbers for its channels."""
+    if view is None:
+        return None
+    strides = view.strides if axes is BOX else view.strides[1:2]
+    return Operand(view, view.strides, STILL, reads, writes, axes, strides, axes is not BOX)
 
 
 @form.register
@@ -231,7 +252,7 @@ def _window(span: p.Span, stride: int, size: int) -> ReadWindow:
     return ReadWindow(span.start, span.start, stride, size, span.extent, span.bound, span.limit)
 
 
-def _windows(instruction: p.Conv | p.Pool) -> tuple[ReadWindow, ReadWindow]:
+def _windows(instruction: p.Conv | p.Pool | p.Depthwise) -> tuple[ReadWindow, ReadWindow]:
     """Rows and columns under the kernel."""
     sizes = [(k - 1) * d + 1 for k, d in zip(instruction.kernel, instruction.dilations, strict=True)]
     (v, h), (tall, wide) = instruction.strides, sizes

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from frustum.dialects.isa.program import Conv, Instruction
+from frustum.dialects.isa.program import Conv, Depthwise, Instruction
 from frustum.runtime.device import matrix, vector  # noqa: F401  (they register their effects)
 from frustum.runtime.device.addresses import Addresses
 from frustum.runtime.device.copies import copies, is_plain
@@ -142,7 +142,7 @@ def _steps(seqs: Sequence[Ints], unit_bytes: Ints) -> list[Step]:
 
 def _products(instruction: Instruction) -> int:
     """Products summed for an element and an input channel; 0 for what sums none."""
-    return instruction.kernel[0] * instruction.kernel[1] if isinstance(instruction, Conv) else 0
+    return instruction.kernel[0] * instruction.kernel[1] if isinstance(instruction, Conv | Depthwise) else 0
 
 
 def _strange(expanded: Expanded) -> Ints:

@@ -1,12 +1,12 @@
 # Tests: test/runtime/device/test_addresses.py
-"""Effect of the matrix unit: convolution, and with it every matrix product."""
+"""Effect of convolutions: of the matrix unit, and with them every matrix product; depthwise ones of the vector unit."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from frustum.dialects.extents import Extents
-from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, View
+from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, Depthwise, View
 from frustum.runtime.device.addresses import buffer_elements
 from frustum.runtime.device.effects import Call, effect, store
 from frustum.runtime.device.form import Ints, groups_of
@@ -32,6 +32,13 @@ def convolve_by_address(instruction: Conv, work: Call) -> None:
     way_out(instruction, work, made)
 
 
+@effect.register
+def convolve_channels(instruction: Depthwise, work: Call) -> None:
+    """Products of each channel by itself, then the way out of convolutions."""
+    source = work.view(IN, instruction.in_view, work.read)
+    finish(instruction, work, _sums(instruction, work, source, 1, work.extent[1]))
+
+
 def way_out(instruction: Conv, work: Call, result: Array) -> None:
     """Add the products `[units..., n, co, h, w]` to the accumulators, and write what they are now."""
     if not work.is_first:
@@ -41,6 +48,11 @@ def way_out(instruction: Conv, work: Call, result: Array) -> None:
         assert instruction.acc_view is not None
         store(work.view(ACC, instruction.acc_view, work.extent), result)
         return
+    finish(instruction, work, result)
+
+
+def finish(instruction: Conv | Depthwise, work: Call, result: Array) -> None:
+    """Write the result that the sums of all products `[units..., n, co, h, w]` make."""
     if instruction.bias_view is not None:
         result += _per_channel(work, BIAS, instruction.bias_view)
     target = work.view(OUT, instruction.out_view, work.extent)
@@ -52,7 +64,7 @@ def way_out(instruction: Conv, work: Call, result: Array) -> None:
     store(target, acted(instruction.act, result))
 
 
-def _requantised(instruction: Conv, work: Call, acc: Array, target: Array) -> None:
+def _requantised(instruction: Conv | Depthwise, work: Call, acc: Array, target: Array) -> None:
     """Accumulators as integers of the result's type; a residual is added to the numbers that these stand for."""
     assert instruction.multiplier_view is not None
     multiplier = _per_channel(work, MULTIPLIER, instruction.multiplier_view)
@@ -78,14 +90,20 @@ def _products(instruction: Conv, work: Call) -> Array:
     """`[units..., n, co, h, w]` in f32; of integers in i64."""
     outputs = work.extent[1]
     groups = groups_of(instruction, outputs)
-    channels, kernel = work.read[1], instruction.kernel
-    is_integer = DTYPES[instruction.in_view.element].kind == "i"
+    channels = work.read[1]
     if channels == 0:
         return _no_products(instruction, work)
+    return _sums(instruction, work, _input(instruction, work, groups), channels, groups)
+
+
+def _sums(instruction: Conv | Depthwise, work: Call, source: Array, channels: int, groups: int) -> Array:
+    """The products with the weights of so many groups, each of so many input channels, of `source` without padding."""
+    outputs, kernel = work.extent[1], instruction.kernel
+    is_integer = DTYPES[instruction.in_view.element].kind == "i"
     weight = work.view(
         WEIGHT, instruction.weight_view, (1, outputs, channels, *kernel), (0, *instruction.weight_view.strides)
     )
-    source, pads = _input(instruction, work, groups), (*work.low[2:], *work.high[2:])
+    pads = (*work.low[2:], *work.high[2:])
     windows = {
         "strides": instruction.strides, "pads": pads, "dilations": instruction.dilations, "groups": groups,
     }  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, External, Program
+from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, Depthwise, External, Program
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.runtime.device.expand import DRAM, OPERANDS, SIDES, Expanded, Rows
@@ -254,7 +254,7 @@ def _energy(
         name: float(byte_energy_pj(target.memory(name), int(size)))
         for name, size in zip(MEMORIES, traffic, strict=True)
     }
-    elements = [each.in_view.element if isinstance(each, Conv) else None for each in expanded.instructions]
+    elements = [each.in_view.element if isinstance(each, Conv | Depthwise) else None for each in expanded.instructions]
     for element, width in ELEMENT_BYTES.items():
         macs = int(done.macs[np.array([each == element for each in elements], bool)[core.static]].sum())
         if macs:

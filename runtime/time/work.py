@@ -25,6 +25,7 @@ from frustum.dialects.target import Target, VectorUnit
 from frustum.dialects.target.durations import (
     Steps,
     address_cycles,
+    depthwise_steps,
     larger,
     matrix_work,
     vector_cycles,
@@ -301,11 +302,20 @@ def _set_vector(result: Workload, rows: Rows, chosen: Ints, alike: _Alike, unit:
     elements = rows.extent[:, chosen].prod(axis=0) * rows.active[chosen]
     assert isinstance(alike.instruction, p.Vector)
     passes = sum(vector_passes(unit, *step) for step in steps(alike.instruction))
-    result.cycles[chosen] = vector_cycles(unit, passes, elements, alike.element_bytes)
+    element_bytes = alike.element_bytes
+    if isinstance(alike.instruction, p.Depthwise):
+        element_bytes = max(p.ELEMENT_BYTES[view.element] for view in (alike.instruction.in_view, alike.instruction.out_view))
+        result.macs[chosen] = elements.sum(axis=1) * prod(alike.instruction.kernel)
+    result.cycles[chosen] = vector_cycles(unit, passes, elements, element_bytes)
 
 
 def steps(instruction: p.Vector) -> Steps:
     """What the vector unit does one after the other."""
+    if isinstance(instruction, p.Depthwise):
+        terms = (instruction.bias_view is not None) + (instruction.residual_view is not None)
+        conversions = (instruction.multiplier_view is not None) + len(instruction.scales or ())
+        act = None if instruction.act is None else instruction.act.kind
+        return depthwise_steps(instruction.kernel, terms=terms, conversions=conversions, act=act)
     operands = form(instruction).operands
     integers = sum(operand.view.element in INTEGERS for operand in operands if operand)
     conversions = integers if getattr(instruction, "scales", None) else 0

@@ -170,6 +170,26 @@ def _conv(conv, unit):
         unit.element(conv.out_view if is_last else conv.acc_view, position)[0] = value
 
 
+def _depthwise(op, unit):
+    rows, cols = unit.at(op.rows.start), unit.at(op.cols.start)
+    found = {}
+    for n, c, h, w in unit.positions():
+        total = np.float32(0)
+        for kh, kw in product(*map(range, op.kernel)):
+            row = rows + (h - unit.start[2]) * op.strides[0] + kh * op.dilations[0]
+            col = cols + (w - unit.start[3]) * op.strides[1] + kw * op.dilations[1]
+            if 0 <= row < op.rows.bound and 0 <= col < op.cols.bound:
+                x = unit.element(op.in_view, (n, c, row, col), (*unit.start[:2], rows, cols))[0]
+                weight = unit.element(op.weight_view, (c, 0, kh, kw), (unit.start[1], 0, 0, 0))[0]
+                total += np.float32(x) * np.float32(weight)
+        for view in (op.bias_view, op.residual_view):
+            if view is not None:
+                total += unit.element(view, (n, c, h, w))[0]
+        found[n, c, h, w] = unit.acted(total)
+    for position, value in found.items():
+        unit.element(op.out_view, position)[0] = value
+
+
 def _pool(pool, unit):
     rows, cols = unit.at(pool.rows.start), unit.at(pool.cols.start)
     for n, c, h, w in unit.positions():

@@ -139,10 +139,20 @@ class TimedPrograms:
         scales = (p.Scale(),) * 3 if "i8" in (element, out) or random.random() < 0.2 else None
         common = {**common, "scales": scales}
         plane = {"rows": self.span(depth, 30, -2), "cols": self.span(depth, 30, -2)}
-        match random.choice(("pool", "unary", "binary", "softmax", "reduce", "lrn", "resize")):
+        match random.choice(("pool", "depthwise", "unary", "binary", "softmax", "reduce", "lrn", "resize")):
             case "pool":
                 return p.Pool(kind=random.choice(p.POOL_KINDS), in_view=source, kernel=kernel, strides=strides,
                               dilations=dilations, act=act, **plane, **views, **common)  # fmt: skip
+            case "depthwise":
+                extras = {"bias_view": ("wram", "f32"), "residual_view": ("nram", element),
+                          "multiplier_view": ("wram", "f32"), "weight_zero_view": ("wram", element)}  # fmt: skip
+                extras = {
+                    name: p.View(kind, p.Affine(64), (0, 4, 0, 0) if memory == "wram" else self.strides(kind, box), memory)
+                    for name, (memory, kind) in extras.items() if random.random() < 0.4
+                }  # fmt: skip
+                weight = p.View(element, p.Affine(), (30, 30, 9, 1), "wram")
+                return p.Depthwise(in_view=source, weight_view=weight, kernel=kernel, strides=strides,
+                                   dilations=dilations, act=act, **plane, **extras, **views, **common)  # fmt: skip
             case "unary":
                 return p.Unary(kind=random.choice(p.UNARY_KINDS), in_view=source, **views, **common)
             case "binary":

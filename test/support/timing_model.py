@@ -256,6 +256,8 @@ class _Unit:
             self.copy(done, box, extent)
         elif isinstance(instruction, p.Conv):
             self.conv(done, box, extent)
+        elif isinstance(instruction, p.Depthwise):
+            self.depthwise(done, box, extent)
         else:
             self.vector(done, box, extent)
         if done.cycles:
@@ -435,6 +437,28 @@ class _Unit:
 
     # --- the vector unit
 
+    def depthwise(self, done, box, extent):
+        """A pass for every tap, for each operand that is added, for the way to other integers and the activation."""
+        op, unit = self.instruction, self.target.chip.cluster.core.vector
+        cost, price = unit.cycles_per_element, unit.passes
+        wide = max(p.ELEMENT_BYTES[view.element] for view in (op.in_view, op.out_view))
+        elements = math.prod(extent) * {1: cost.int8, 2: cost.sixteen_bit, 4: cost.f32}[wide]
+        taps = op.kernel[0] * op.kernel[1]
+        simple, hard = composite(op.act.kind) if op.act else (0, 0)
+        simple += taps + sum(view is not None for view in (op.bias_view, op.residual_view, op.multiplier_view))
+        simple += 0 if op.scales is None else 3  # of what is added to, of what is added, of their sum
+        passes = simple * price.elementary + hard * price.transcendental
+        done.cycles = up(elements, unit.lanes) * passes
+        self.machine.figures.macs[op.in_view.element] += math.prod(extent) * taps
+        self.moved(op.in_view, self.looked_at(box, extent), always=True)
+        self.moved(op.weight_view, (extent[1], 1, *op.kernel), always=True)
+        for view in (op.bias_view, op.weight_zero_view, op.multiplier_view):
+            if view is not None:
+                self.moved(view, (1, extent[1], 1, 1), always=True)
+        if op.residual_view is not None:
+            self.moved(op.residual_view, extent)
+        self.moved(op.out_view, extent, write=True)
+
     def vector(self, done, box, extent):
         op, unit = self.instruction, self.target.chip.cluster.core.vector
         ins = [view for view in (getattr(op, name, None) for name in ("in_view", "a_view", "b_view")) if view]
@@ -452,7 +476,7 @@ class _Unit:
         """Positions of the input under the windows of the clipped box."""
         op, starts = self.instruction, [self.at(start) for start in self.instruction.box.start]
         match op:
-            case p.Pool():
+            case p.Pool() | p.Depthwise():
                 return *extent[:2], *(
                     self.under(span, self.at(span.start), (k - 1) * d + 1, s, (starts[axis], box[axis]))
                     for axis, span, k, s, d in zip(

@@ -14,7 +14,7 @@ from xdsl.ir import Operation
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import Act, Scale
-from frustum.dialects.target.durations import Steps
+from frustum.dialects.target.durations import Steps, depthwise_steps
 from frustum.dialects.tile import SAME, Access, Axis, ConvLayer, LayerKind, Scaling, TensorView
 from frustum.passes.errors import Problem, Unsupported
 
@@ -82,6 +82,21 @@ class Layer:
     def is_matrix(self) -> bool:
         """It runs on the matrix unit."""
         return isinstance(self.kind, ConvLayer)
+
+    @cached_property
+    def depthwise_steps(self) -> Steps:
+        """What it asks of the vector unit if that computes it, which can do convolutions of each channel by itself; of
+        others nothing."""
+        kind = self.kind
+        if not isinstance(kind, ConvLayer) or kind.groups == 1 or kind.channels > 1 or kind.is_batched:
+            return ()
+        if kind.groups != self.out_dims[1]:
+            return ()
+        terms = (self.bias is not None) + len(self.maps) - 1
+        conversions = (self.multiplier is not None) + len(kind.scales or ())
+        return depthwise_steps(
+            kind.kernel, terms=terms, conversions=conversions, act=None if kind.act is None else kind.act.kind
+        )
 
     @cached_property
     def steps(self) -> Steps:

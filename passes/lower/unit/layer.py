@@ -104,19 +104,20 @@ FLOATS = ("f32", "f16", "bf16")
 def compute(low: LayerPieces, common: StagedTags) -> Operation:
     """The instruction on its buffers; partial sums go where they are kept."""
     made, operands = instruction(low.kind, low), [piece.buffer for piece in low.pieces]
-    if not isinstance(made, isa.Conv):
+    if not isinstance(made, isa.Conv | isa.Depthwise):
         return isa.emit(made, *operands, (low.acc or low.result).buffer, **common)
     assert low.weight_piece is not None
     extra = {name: placed.buffer for name, placed in low.vector_pieces.items() if low.sums is None}
-    residual, acc = operands[1] if has_residual(low) else None, low.acc.buffer if low.acc else None
+    residual = operands[1] if has_residual(low) else None
+    sums = [low.acc.buffer if low.acc else None] if isinstance(made, isa.Conv) else []
     return isa.emit(
-        made, operands[0], low.weight_piece.buffer, extra.get("bias"), acc, low.made.buffer,
+        made, operands[0], low.weight_piece.buffer, extra.get("bias"), *sums, low.made.buffer,
         extra.get("weight_zero"), extra.get("multiplier"), residual, **common,
     )  # fmt: skip
 
 
 def has_residual(low: LayerPieces) -> bool:
-    """Something is added on the way out of the matrix unit."""
+    """Something is added on the way out of a convolution."""
     return len(low.pieces) > 1 and low.sums is None
 
 
@@ -152,28 +153,33 @@ def conv(p: t.ConvLayer, low: LayerPieces) -> Instruction:
     assert weights is not None
     is_whole = p.groups > 1 and not low.nest.part_of_group
     views = {name: placed.own_view for name, placed in low.vector_pieces.items() if low.sums is None}
+    of_both: dict[str, Any] = {
+        "in_view": pieces[0].own_view,
+        "weight_view": weights.own_view,
+        "out_view": low.made.own_view,
+        "bias_view": views.get("bias"),
+        "weight_zero_view": views.get("weight_zero"),
+        "multiplier_view": views.get("multiplier"),
+        "residual_view": pieces[1].own_view if has_residual(low) else None,
+        "box": low.piece.box,
+        "rows": low.span(2),
+        "cols": low.span(3),
+        "kernel": p.kernel,
+        "strides": p.strides,
+        "dilations": p.dilations,
+        "act": p.act if low.sums is None else None,
+        "in_zero": p.in_zero or 0,
+        "out_zero": p.out_zero or 0,
+        "scales": p.scales,
+    }
+    if low.map.on_vector:
+        return isa.Depthwise(**of_both)
     return isa.Conv(
-        in_view=pieces[0].own_view,
-        weight_view=weights.own_view,
-        out_view=low.made.own_view,
-        bias_view=views.get("bias"),
+        **of_both,
         acc_view=low.acc.own_view if low.acc else None,
-        weight_zero_view=views.get("weight_zero"),
-        multiplier_view=views.get("multiplier"),
-        residual_view=pieces[1].own_view if has_residual(low) else None,
-        box=low.piece.box,
         channels=Span(low.nest.chunk, low.map.channels, p.channels),
-        rows=low.span(2),
-        cols=low.span(3),
-        kernel=p.kernel,
-        strides=p.strides,
-        dilations=p.dilations,
         groups=low.map.extent[1] // (low.out.bound[1] // p.groups) if is_whole else 1,
         accumulate=low.nest.level(CHANNELS_IN),
-        act=p.act if low.sums is None else None,
-        in_zero=p.in_zero or 0,
-        out_zero=p.out_zero or 0,
-        scales=p.scales,
     )
 
 

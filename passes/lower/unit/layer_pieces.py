@@ -129,6 +129,7 @@ class LayerNest:
             self.access[0] = (*self.access[0][:2], *SAME4[2:])
             self.kind = replace(self.kind, strides=(1, 1))
         self.conv = self.kind if isinstance(self.kind, ConvLayer) else None
+        self.is_matrix = self.conv is not None and not self.map.on_vector
         self.nest: Nest = cut[1] if cut else nests.build(self.map, *self.space, self.kind, site.cores, site.level)
         self.piece = self.share = self.nest.piece
         self.is_summed = self.map.cores == INPUTS and site.cores > 1

@@ -78,7 +78,7 @@ def pieces_of_run(
         raise PassFailedException(f"{op.kind.data} at the end of a run takes all channels at once, found {op.map.data}")
     run = _Run(last, op.map.data, inside, before)
     made = {k: run.piece_of(op.tiles[k], last.access[k], last.piece) for k in wanted}
-    run.read_by(made.values(), LAST, is_matrix=last.conv is not None)
+    run.read_by(made.values(), LAST, is_matrix=last.is_matrix)
     return {k: own.placed for k, own in made.items()}, before
 
 
@@ -114,13 +114,13 @@ class _Run:
         low = LayerPieces(
             op, tiles, whole, *self.inside.weights(op), site,
             in_core={k: own.placed for k, own in made.items()},
-            cut=(SubMap(piece.extent, self.map.cores, channels, self.map.outer), nest),
+            cut=(replace(op.map.data, extent=piece.extent, cores=self.map.cores, channels=channels,
+                         outer=self.map.outer, weights="unit", compact=False), nest),
         )  # fmt: skip
         if low.is_copied:
             return self.copied(low, depth)
         self.inside.keep(low.kept)
-        is_matrix = low.conv is not None
-        stage = self.read_by(made.values(), depth, is_matrix=is_matrix)
+        stage = self.read_by(made.values(), depth, is_matrix=low.is_matrix)
         for load in low.loads:
             self.before.put(load.depth, stage - 1 if load.depth == depth else None, load.ops)
         if into is None:
@@ -131,7 +131,7 @@ class _Run:
             place, alloc = into
             low.result = low.made = replace(place, start=piece.start, extent=piece.extent, bound=whole.bound)
         self.before.put(depth, stage, [compute(low, StagedTags(stage=0, **site.tags))])
-        return Made(low.result, alloc, depth, ((stage, is_matrix),))
+        return Made(low.result, alloc, depth, ((stage, low.is_matrix),))
 
     def copied(self, low: LayerPieces, depth: int) -> Made:
         """A piece that is loaded as its reader needs it: what only moves elements is no step of its own."""

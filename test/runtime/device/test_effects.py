@@ -104,6 +104,32 @@ def test_conv(seed, groups):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("residual", [False, True])
+def test_depthwise(seed, residual):
+    """Each channel by itself, those of other cores clipped; a window may lie in the padding alone."""
+    rng, layout = np.random.default_rng(seed), Layout()
+    kernel, strides, dilations = (tuple(int(k) for k in rng.integers(1, 4, 2)) for _ in range(3))
+    pads, size, batch, channels = rng.integers(0, 3, (2, 2)), rng.integers(7, 10, 2), 2, 5
+    out = [max(1, outputs(int(size[k]), kernel[k], strides[k], dilations[k], pads[k])) for k in range(2)]
+    rows, cols = (tiles(rng, n) for n in out)
+    box = p.Box.of(span(0, batch, batch), p.Span(A(0, (), 2), 3, channels), p.Span(rows[0], rows[1], out[0]),
+                   p.Span(cols[0], cols[1], out[1]))  # fmt: skip
+    seen = [
+        windows_of(start, int(size[k]), kernel[k], strides[k], dilations[k], int(pads[k][0]), extent)
+        for k, (start, extent) in enumerate((rows, cols))
+    ]
+    made = (batch, 3, rows[1], cols[1])
+    op = p.Depthwise(
+        in_view=layout.view("nram", (batch, 3, seen[0].extent, seen[1].extent), moves=(16,)),
+        weight_view=layout.view("wram", (3, 1, *kernel)), bias_view=layout.view("wram", (0, 3, 0, 0)),
+        out_view=layout.view("nram", made), residual_view=layout.view("nram", made) if residual else None, box=box,
+        rows=seen[0], cols=seen[1], kernel=kernel, strides=strides, dilations=dilations,
+        act=p.Act("relu") if rng.integers(2) else None,
+    )  # fmt: skip
+    agree_or_idle(twice(op), seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_conv_accumulates_over_channel_chunks(seed):
     """Channels in chunks of 3 and 1: started at 0, kept in NRAM, finished in the last pass."""
     rng = np.random.default_rng(seed)
