@@ -337,8 +337,8 @@ def depthwise_steps(kernel: tuple[int, ...], *, terms: int, conversions: int, ac
 def vector_passes(unit: VectorUnit, kind: str, window: int = 1) -> int:
     """Passes over its elements that an operation needs.
 
-    `kind` is an element-wise kind, or `pool`, `depthwise` (elements: outputs; `window`: elements of its kernel), `reduce`
-    (elements: inputs), `softmax`, `lrn` (`window`: its size), `normalise` (layer, instance), `resize_nearest`
+    `kind` is an element-wise kind, or `pool`, `depthwise` (elements: outputs; `window`: elements of its kernel),
+    `reduce` (elements: inputs), `softmax`, `lrn` (`window`: its size), `normalise` (layer, instance), `resize_nearest`
     or `resize_linear` (elements: outputs).
     """
     passes = unit.passes

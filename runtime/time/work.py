@@ -304,7 +304,8 @@ def _set_vector(result: Workload, rows: Rows, chosen: Ints, alike: _Alike, unit:
     passes = sum(vector_passes(unit, *step) for step in steps(alike.instruction))
     element_bytes = alike.element_bytes
     if isinstance(alike.instruction, p.Depthwise):
-        element_bytes = max(p.ELEMENT_BYTES[view.element] for view in (alike.instruction.in_view, alike.instruction.out_view))
+        maps = alike.instruction.in_view, alike.instruction.out_view  # sums have no lanes of their own
+        element_bytes = max(p.ELEMENT_BYTES[view.element] for view in maps)
         result.macs[chosen] = elements.sum(axis=1) * prod(alike.instruction.kernel)
     result.cycles[chosen] = vector_cycles(unit, passes, elements, element_bytes)
 

@@ -146,8 +146,9 @@ class TimedPrograms:
             case "depthwise":
                 extras = {"bias_view": ("wram", "f32"), "residual_view": ("nram", element),
                           "multiplier_view": ("wram", "f32"), "weight_zero_view": ("wram", element)}  # fmt: skip
+                apart = {"wram": (0, 4, 0, 0), "nram": self.strides(element, box)}
                 extras = {
-                    name: p.View(kind, p.Affine(64), (0, 4, 0, 0) if memory == "wram" else self.strides(kind, box), memory)
+                    name: p.View(kind, p.Affine(64), apart[memory], memory)
                     for name, (memory, kind) in extras.items() if random.random() < 0.4
                 }  # fmt: skip
                 weight = p.View(element, p.Affine(), (30, 30, 9, 1), "wram")
