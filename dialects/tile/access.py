@@ -152,8 +152,8 @@ FLAGS = ("compact", "on_vector")
 class SubMap:
     """What one core computes at a time: `extent` of the piece; dimension `cores` (or `INPUTS`) is dealt to the cores in
     turn; `channels` input channels at a time; which loops are outside; where weights wait; `compact`: the copy into the
-    core leaves out what a strided kernel of one tap does not read; `on_vector`: the vector unit computes it, a depthwise
-    convolution."""
+    core leaves out what a strided kernel of one tap does not read; `on_vector`: the vector unit computes it (depthwise
+    convolutions)."""
 
     extent: Extents
     cores: int

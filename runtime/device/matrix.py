@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from frustum.dialects.extents import Extents
@@ -104,7 +106,7 @@ def _sums(instruction: Conv | Depthwise, work: Call, source: Array, channels: in
         WEIGHT, instruction.weight_view, (1, outputs, channels, *kernel), (0, *instruction.weight_view.strides)
     )
     pads = (*work.low[2:], *work.high[2:])
-    windows = {
+    windows: dict[str, Any] = {
         "strides": instruction.strides, "pads": pads, "dilations": instruction.dilations, "groups": groups,
     }  # fmt: skip
     if not is_integer:
