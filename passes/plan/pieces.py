@@ -186,6 +186,8 @@ class ProductPieces:
     """The pieces of a product that are looked at when dimension `cores_dim` is dealt to the cores, one in each element
     of flat arrays, and what they take of the cores."""
 
+    on_vector = False
+
     def __init__(
         self, work: LayerWork, target: Target, cores_dim: int, outer: Outer, compact: bool, is_streamed: bool
     ):
@@ -273,6 +275,8 @@ class ProductPieces:
         vectors = sum((aligned(self.extents[1] * size) for size in work.channel_bytes), np.zeros_like(total))
         vectors = vectors * np.where(self.of_outputs > 1, 2, 1)
         in_wram = 0 if self.is_summed or (residency == "stream" and is_bias(work)) else vectors
+        if self.on_vector and is_bias(work):  # in NRAM where the weights of a unit of one pass come piece by piece
+            nram = nram + vectors
         nram, wram = nram + vectors - in_wram, self.weight_bytes * np.where(self.of_weights > 1, 2, 1) + in_wram
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= nested((*self.counts, self.groups, self.chunks)) <= loops
@@ -378,6 +382,8 @@ class ProductPieces:
 
 class VectorProductPieces(ProductPieces):
     """The pieces of a depthwise convolution that the vector unit computes."""
+
+    on_vector = True
 
     def computing(self) -> Ints:
         """As above, of the vector unit."""
