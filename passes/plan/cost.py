@@ -156,7 +156,11 @@ class CutUnit:
         for root in {place.root for place in places}:
             members = unit.groups.get(root, (root,))
             loaded = [m for m in members if m >= count]
-            if (loaded and unit.inputs[loaded[0] - count].resident) or root in self.kept or root in self.in_core:
+            if (
+                (loaded and unit.inputs[loaded[0] - count].resident)
+                or root in self.kept
+                or root in self.in_core
+            ):
                 continue
             place, stored = places[root], [m for m in members if m in unit.stored]
             size = aligned(place.elements * unit.bytes_of(root))
@@ -212,7 +216,9 @@ class CutUnit:
         order = ROLLING_LOOPS if rolls else CHANNEL_LOOPS if self.partition.inside else TILE_LOOPS
         counts, clusters = self.projection.counts, self.target.chip.clusters
         pairs = zip(self.unit.inputs, self.projection.inputs, strict=True)
-        return [loaded_elements(region, x.dims, counts, clusters, order) * x.element_bytes for x, region in pairs]
+        return [
+            loaded_elements(region, x.dims, counts, clusters, order) * x.element_bytes for x, region in pairs
+        ]
 
     # ------------------------------------------------------------ cycles
 
@@ -259,7 +265,9 @@ class CutUnit:
         """Bytes for which the DRAM port is busy beside those that move: narrow boxes have short rows."""
         unit, least, total = self.unit, self.target.chip.dram.minimum_run_bytes, 0
         inputs = zip(self.projection.inputs, unit.inputs, strict=True)
-        stored = ((r, j) for r, j in zip(self.projection.stores, unit.stored, strict=False) if j not in self.kept)
+        stored = (
+            (r, j) for r, j in zip(self.projection.stores, unit.stored, strict=False) if j not in self.kept
+        )
         boxes = [(r, x.dims, x.element_bytes) for r, x in inputs if not x.resident]
         boxes += [(r, unit.layers[j].out_dims, unit.layers[j].out_bytes) for r, j in stored]
         for region, dims, element_bytes in boxes:
@@ -366,7 +374,8 @@ def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: in
     """Elements that all clusters load of a map over all tiles, whose loops are in `order` from the outermost (a load
     that all clusters share counts once)."""
     innermost = max(
-        (order.index(d) for d in range(4) if any(len(s.loops) > d and s.loops[d] for s in region.start)), default=-1
+        (order.index(d) for d in range(4) if any(len(s.loops) > d and s.loops[d] for s in region.start)),
+        default=-1,
     )
     total = 0
     dealt = range(clusters) if any(s.cluster for s in region.start) else range(1)

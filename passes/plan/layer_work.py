@@ -102,7 +102,9 @@ def leaves_out(layer: Layer, conv: ConvLayer) -> bool:
     operand = layer.maps[0]
     axes = [axis for axis in operand.access[2:] if not isinstance(axis, Whole)]
     ends = zip(axes, layer.out_dims[2:], operand.dims[2:], strict=False)
-    is_plain = len(axes) == 2 and all(a.low == 0 and a.den == 1 and (out - 1) * a.num < size for a, out, size in ends)
+    is_plain = len(axes) == 2 and all(
+        a.low == 0 and a.den == 1 and (out - 1) * a.num < size for a, out, size in ends
+    )
     return conv.kernel == (1, 1) and conv.strides != (1, 1) and is_plain
 
 

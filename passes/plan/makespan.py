@@ -71,13 +71,20 @@ def times_of(units: Sequence[UnitWork], target: Target) -> list[UnitTimes]:
         stream += moved
         chain, chain_behind = chain_of(before) + unit.work, (False, before)
         late = 0.0
-        if moved and unit.passes == 1:  # all of a map comes before anything, of weights as the pieces need them
+        if (
+            moved and unit.passes == 1
+        ):  # all of a map comes before anything, of weights as the pieces need them
             needed = unit.work if unit.loads else LAST_PART * unit.work
             late = stream + latency + needed * unit.is_held
             if unit.loads:
                 late = max(late, first + unit.loads + unit.work)
-        elif moved:  # what stays comes before anything, of maps the first tiles; the last are made behind the last
-            late = max(first + early + unit.loads / unit.passes + unit.work, stream + latency + unit.work / unit.passes)
+        elif (
+            moved
+        ):  # what stays comes before anything, of maps the first tiles; the last are made behind the last
+            late = max(
+                first + early + unit.loads / unit.passes + unit.work,
+                stream + latency + unit.work / unit.passes,
+            )
         if late > chain:
             chain, chain_behind = late, (True, number)
         stored = unit.stores / unit.passes + latency if unit.stores else 0.0
@@ -88,7 +95,9 @@ def times_of(units: Sequence[UnitWork], target: Target) -> list[UnitTimes]:
 def room_of(target: Target) -> int:
     """Bytes of a cluster in which weights wait beside all else."""
     cluster = target.cluster
-    return int(ROOM * cluster.sram.capacity_bytes + ROOM_IN_CORES * cluster.cores * cluster.core.wram.capacity_bytes)
+    return int(
+        ROOM * cluster.sram.capacity_bytes + ROOM_IN_CORES * cluster.cores * cluster.core.wram.capacity_bytes
+    )
 
 
 def first_places(units: Sequence[UnitWork], capacity_bytes: int) -> list[int]:
@@ -98,7 +107,11 @@ def first_places(units: Sequence[UnitWork], capacity_bytes: int) -> list[int]:
     found = []
     for number, unit in enumerate(units):
         start = number
-        while unit.is_held and start > max(0, number - AHEAD) and used[start - 1] + unit.early_bytes <= capacity_bytes:
+        while (
+            unit.is_held
+            and start > max(0, number - AHEAD)
+            and used[start - 1] + unit.early_bytes <= capacity_bytes
+        ):
             start -= 1
             used[start] += unit.early_bytes
         found.append(start)

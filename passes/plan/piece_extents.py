@@ -62,7 +62,9 @@ def filling_inputs(work: LayerWork, target: Target, outputs: Sequence[int], inpu
     """Input channels whose weights, for pieces of so many output channels, fill half of WRAM; in equal chunks."""
     taps, found = math.prod(work.kernel) * work.weight_bytes, set()
     for made in outputs:
-        vectors = 0 if is_bias(work) else made * sum(work.channel_bytes) * (1 if made >= work.extent[1] else 2)
+        vectors = (
+            0 if is_bias(work) else made * sum(work.channel_bytes) * (1 if made >= work.extent[1] else 2)
+        )
         most = (target.core.wram.capacity_bytes - vectors) // (2 * made * taps)
         if 0 < most < inputs:
             found.add(ceil_div(inputs, ceil_div(inputs, most)))

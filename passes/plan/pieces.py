@@ -119,7 +119,9 @@ def plan_matrix(
     """The fastest pieces; compacted ones, and those whose sums the cores add, where they are clearly faster; those that
     the vector unit computes where they are faster."""
 
-    def best(dealt: tuple[int, ...], *, is_compact: bool = False, on_vector: bool = False) -> LayerPlan | None:
+    def best(
+        dealt: tuple[int, ...], *, is_compact: bool = False, on_vector: bool = False
+    ) -> LayerPlan | None:
         kind = {"compact": is_compact, "on_vector": on_vector}
         return fastest(
             plan_matrix_with(work, target, residency, loops, cores_dim, outer, sums_bytes, **kind)
@@ -275,9 +277,14 @@ class ProductPieces:
         vectors = sum((aligned(self.extents[1] * size) for size in work.channel_bytes), np.zeros_like(total))
         vectors = vectors * np.where(self.of_outputs > 1, 2, 1)
         in_wram = 0 if self.is_summed or (residency == "stream" and is_bias(work)) else vectors
-        if self.on_vector and is_bias(work):  # in NRAM where the weights of a unit of one pass come piece by piece
+        if self.on_vector and is_bias(
+            work
+        ):  # in NRAM where the weights of a unit of one pass come piece by piece
             nram = nram + vectors
-        nram, wram = nram + vectors - in_wram, self.weight_bytes * np.where(self.of_weights > 1, 2, 1) + in_wram
+        nram, wram = (
+            nram + vectors - in_wram,
+            self.weight_bytes * np.where(self.of_weights > 1, 2, 1) + in_wram,
+        )
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= nested((*self.counts, self.groups, self.chunks)) <= loops
         if self.is_summed:  # every core has channels in every pass, and a share of whole positions
@@ -337,7 +344,9 @@ class ProductPieces:
         from_dram = fills.times * load_cycles(target, self.chunk_bytes, self.weight_runs)
         is_streamed = (residency == "stream") | (is_alone & self.weights_once & (self.of_weights > 1))
         whole = np.asarray(work.extent[1] * work.channels * math.prod(work.kernel) * work.weight_bytes)
-        cycles = cycles + is_alone * ~is_streamed * (load_cycles(target, whole, whole) * LATE).astype(np.int64)
+        cycles = cycles + is_alone * ~is_streamed * (load_cycles(target, whole, whole) * LATE).astype(
+            np.int64
+        )
         in_long_runs = fills.times * load_cycles(target, self.chunk_bytes, self.chunk_bytes)
         padding = from_dram - in_long_runs  # of the port, which others need
         return np.where(is_streamed, np.maximum(cycles, from_dram) + padding, cycles)
@@ -345,7 +354,9 @@ class ProductPieces:
     def computing(self) -> Ints:
         """Cycles of the matrix unit for the output channels of a piece over all images, rows and columns, those pieces
         at the ends as large as they are."""
-        slices = ceil_div(self.extents[1] // self.in_groups, self.target.core.matrix.channels) * self.in_groups
+        slices = (
+            ceil_div(self.extents[1] // self.in_groups, self.target.core.matrix.channels) * self.in_groups
+        )
         channels = np.minimum(self.chunks * self.inputs, self.work.channels)
         kernel, matrix = kernel_of(self.work), self.target.core.matrix
         space = self.over_space(lambda *sizes: busy_cycles(matrix, kernel, *sizes))

@@ -53,7 +53,12 @@ class Member:
     @cached_property
     def stage(self) -> int:
         """Passes behind the loads: one more where it reads what another unit of the core makes."""
-        parts = [part for made in self.operands if made for part in (made.parts if isinstance(made, Side) else (made,))]
+        parts = [
+            part
+            for made in self.operands
+            if made
+            for part in (made.parts if isinstance(made, Side) else (made,))
+        ]
         behind = (part.stage + (part.layer.is_matrix != self.layer.is_matrix) for part in parts)
         return 0 if is_copied(self.layer) else max(1, *behind, 1)
 
@@ -89,7 +94,13 @@ def can_run(layer: Layer) -> bool:
     """Whether a layer may be in a run: its pieces are of the result, and made of whole groups of channels.  One that
     only moves elements may be the first, and is then no step of its own: its reader's piece is loaded so."""
     kind = layer.kind
-    if kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced or isinstance(kind, ShuffleLayer):
+    if (
+        kind.is_batched
+        or kind.is_place
+        or kind.cuts_operand
+        or kind.reduced
+        or isinstance(kind, ShuffleLayer)
+    ):
         return False
     return not isinstance(kind, ConvLayer) or kind.groups in (1, layer.out_dims[CHANNELS])
 
@@ -163,7 +174,13 @@ class RunPieces:
     flat arrays, and what they take of the cores."""
 
     def __init__(self, run: Member, extent: Extents, target: Target, cores_dim: int, extents: list[Ints]):
-        self.run, self.extent, self.target, self.cores_dim, self.extents = run, extent, target, cores_dim, extents
+        self.run, self.extent, self.target, self.cores_dim, self.extents = (
+            run,
+            extent,
+            target,
+            cores_dim,
+            extents,
+        )
         self.cores = target.cluster.cores
         self.dealt = [self.cores if d == cores_dim else 1 for d in range(4)]
         tiles = [ceil_div(size, piece) for size, piece in zip(extent, extents, strict=True)]
@@ -184,7 +201,9 @@ class RunPieces:
     def of(run: Member, extent: Extents, target: Target, cores_dim: int) -> RunPieces | None:
         """None where cores would idle, or make the same."""
         work = work_of(run.layer, extent)
-        idle = extent[cores_dim] == 1 and any(size > 1 for d, size in enumerate(extent) if d not in work.whole)
+        idle = extent[cores_dim] == 1 and any(
+            size > 1 for d, size in enumerate(extent) if d not in work.whole
+        )
         if target.cluster.cores > 1 and (cores_dim in work.whole or idle):
             return None
         found = RunPieces(run, extent, target, cores_dim, grid(*extents_of(work, target, cores_dim)))
@@ -221,9 +240,13 @@ class RunPieces:
             self.between.append(Buffer(read, operand.element_bytes, moves_on, copies))
             if isinstance(made, Side):
                 self.places.append(made.number)
-                self.is_whole &= (read[CHANNELS] == made.dims[CHANNELS]) & (not moves_on or self.dealt[CHANNELS] == 1)
+                self.is_whole &= (read[CHANNELS] == made.dims[CHANNELS]) & (
+                    not moves_on or self.dealt[CHANNELS] == 1
+                )
             for part in parts:
-                channels = np.full_like(read[0], part.layer.out_dims[1]) if isinstance(made, Side) else read[1]
+                channels = (
+                    np.full_like(read[0], part.layer.out_dims[1]) if isinstance(made, Side) else read[1]
+                )
                 own = ([each[0], channels, *each[2:]] for each in (read, read_last))
                 self.take(part, *own, by_channels=moves_on)
 
@@ -288,26 +311,38 @@ class RunPieces:
             units[made.layer.is_matrix] = units[made.layer.is_matrix] + self.busy(made)
         longer, other = np.maximum(*units), np.minimum(*units)
         compute = longer + other // np.maximum(self.total, 1)
-        moved = [(moves(self.nest, range(4), is_stored=True), self.copy(self.result, self.run.layer.out_dims[3]))]
+        moved = [
+            (moves(self.nest, range(4), is_stored=True), self.copy(self.result, self.run.layer.out_dims[3]))
+        ]
         by_bus: list[tuple[Moves, Ints]] = []
         queued = np.zeros_like(self.total)
         for each in self.loaded:
-            own = moves(self.nest, self.moved(each.buffer)), self.copy(each.buffer, each.columns, by_bus=each.by_bus)
+            own = (
+                moves(self.nest, self.moved(each.buffer)),
+                self.copy(each.buffer, each.columns, by_bus=each.by_bus),
+            )
             (by_bus if each.by_bus else moved).append(own)
             if not each.by_bus:  # a first piece waits for the port behind second ones of other cores
                 queued = queued + QUEUED * own[0].restarts * (own[0].times > own[0].restarts) * own[1]
         for made in self.made.values():
-            size, fills = self.weights(made), moves(self.nest, [self.order.index(1)] if made.by_channels else [])
+            size, fills = (
+                self.weights(made),
+                moves(self.nest, [self.order.index(1)] if made.by_channels else []),
+            )
             if made.by_channels and self.dealt[CHANNELS] > 1:
                 moved.append((fills, copy_cycles(target, size, size, self.cores)))
             else:
                 by_bus.append((fills, bus_cycles(target, size, size)))
         cycles = nest_cycles(target, compute, self.total, moved, by_bus) + queued
         for made in self.made.values():
-            whole = np.asarray(made.layer.out_dims[1] * made.layer.kind.channel_weights * made.layer.weight_bytes)
+            whole = np.asarray(
+                made.layer.out_dims[1] * made.layer.kind.channel_weights * made.layer.weight_bytes
+            )
             from_dram = load_cycles(target, whole, whole)
             is_last = made is self.made[self.run.number]
-            streamed = is_last & ((residency == "stream") | (is_alone & (self.in_space == 1) & self.repeats(made)))
+            streamed = is_last & (
+                (residency == "stream") | (is_alone & (self.in_space == 1) & self.repeats(made))
+            )
             late = is_alone * (from_dram * LATE).astype(np.int64)
             cycles = np.where(streamed, np.maximum(cycles, from_dram), cycles + late)
         return cycles
@@ -328,7 +363,9 @@ class RunPieces:
         variants = [self.pieces_along(made, d) for d in (0, 2, 3)]
         if isinstance(layer.kind, ConvLayer):
             groups = channels if layer.kind.groups > 1 else np.ones_like(channels)
-            blocks = blocks * ceil_div(channels // groups, core.matrix.channels) * groups * layer.kind.channels
+            blocks = (
+                blocks * ceil_div(channels // groups, core.matrix.channels) * groups * layer.kind.channels
+            )
             kernel = kernel_of(work_of(layer, layer.out_dims))
         for images, rows, columns in itertools.product(*variants):
             times = images[1] * rows[1] * columns[1]
@@ -339,14 +376,19 @@ class RunPieces:
                 continue
             widest = max(layer.out_bytes, *(operand.element_bytes for operand in layer.maps))
             elements = images[0] * rows[0] * columns[0] * channels * core.vector.cycles_per_element.of(widest)
-            total = total + times * ceil_div(elements, core.vector.lanes) * passes_of(layer.steps, core.vector)
+            total = total + times * ceil_div(elements, core.vector.lanes) * passes_of(
+                layer.steps, core.vector
+            )
         return total * blocks
 
     def pieces_along(self, made: Made, d: int) -> list[tuple[Ints, Ints]]:
         """Extents of a layer's pieces along a dimension, and how many there are of each."""
         (_, times), (end, once) = self.ends[d]
         size = made.layer.out_dims[d]
-        return [(np.minimum(made.extents[d], size), times), (np.minimum(made.last[d], size), once * (end > 0))]
+        return [
+            (np.minimum(made.extents[d], size), times),
+            (np.minimum(made.last[d], size), once * (end > 0)),
+        ]
 
     def plan(self, k: int, residency: Residency, cycles: float) -> RunPlan:
         """What is to be written of the candidate number k."""

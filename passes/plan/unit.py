@@ -159,7 +159,12 @@ def found_along(
 
 
 def best_halving(
-    unit: UnitLayers, target: Target, budget: Budget, most_bytes: int | None = None, *, is_thorough: bool = False
+    unit: UnitLayers,
+    target: Target,
+    budget: Budget,
+    most_bytes: int | None = None,
+    *,
+    is_thorough: bool = False,
 ) -> UnitPlan | None:
     """The fastest of the halvings that fit and move at most `most_bytes`: of the largest in each column, the cheapest
     of them, or of all (`is_thorough`)."""
@@ -198,7 +203,9 @@ def fastest(cuts: Iterable[FittingCut], budget: Budget) -> UnitPlan | None:
             continue
         sram = cut.footprint(residency_of(plans), stream_bytes(plans), grain=1)
         cycles = cut.in_turn_cycles(plans, moved)
-        if cut.partition.inside and cut.partition.depth == 1:  # nothing is computed while the only copies move
+        if (
+            cut.partition.inside and cut.partition.depth == 1
+        ):  # nothing is computed while the only copies move
             cycles += cut.traffic() / cut.port_bytes_per_cycle
         if sram.total_bytes <= budget.sram_bytes and (best is None or cycles < best.cycles):
             best = UnitPlan(cut.partition, maps_of(plans), UnitCost(sram, moved, cycles, cut.parts(plans)))
@@ -254,19 +261,25 @@ def columns(unit: UnitLayers, clusters: int, budget: Budget) -> Iterator[list[Pa
     found: dict[tuple[int, ...], list[Partition]] = {}
     for partition in candidates(unit, clusters, budget.maps, inside=budget.inside):
         n, c, _, w = partition.tile
-        found.setdefault((partition.clusters, n, c, w, partition.depth * partition.inside), []).append(partition)
+        found.setdefault((partition.clusters, n, c, w, partition.depth * partition.inside), []).append(
+            partition
+        )
     for column in found.values():
         yield sorted(column, key=lambda p: -p.tile[ROWS])
 
 
-def candidates(unit: UnitLayers, clusters: int, maps: int = 1, *, inside: bool = False) -> Iterator[Partition]:
+def candidates(
+    unit: UnitLayers, clusters: int, maps: int = 1, *, inside: bool = False
+) -> Iterator[Partition]:
     """Every halving of every dimension that may be cut, for every dimension that may be dealt to the clusters; or
     (`inside`) those of channels and something else, the channels as the innermost loop, with two copies and one."""
     dims, align = unit.out.out_dims, alignment(unit)
     whole = {d for d in range(4) if dims[d] == 1 or d in unit.out.axes_all}
     if not splits_channels(unit):
         whole.add(1)
-    across = (3, 1, 2, 0) if dims[3] > dims[2] else (2, 1, 3, 0)  # of equal ones the first: along most positions
+    across = (
+        (3, 1, 2, 0) if dims[3] > dims[2] else (2, 1, 3, 0)
+    )  # of equal ones the first: along most positions
     dealt_over = [d for d in across if d not in whole] or [2]
     for cluster_dim in dealt_over if clusters > 1 else dealt_over[:1]:
         choices = []
@@ -350,7 +363,9 @@ def residencies(unit: UnitLayers, streamed: int = 0) -> list[Residency]:
     """Where each layer's weights wait: the `streamed` largest are streamed, and those that another layer makes."""
     sizes = [held_bytes(layer, layer.out_dims[1]) for layer in unit.layers] if streamed else []
     largest = sorted((j for j in range(len(sizes)) if sizes[j]), key=lambda j: -sizes[j])[:streamed]
-    return ["stream" if j in largest or layer.kind.is_batched else "unit" for j, layer in enumerate(unit.layers)]
+    return [
+        "stream" if j in largest or layer.kind.is_batched else "unit" for j, layer in enumerate(unit.layers)
+    ]
 
 
 def layer_plans(
@@ -367,7 +382,9 @@ def layer_plans(
     loops = MAX_LOOPS - sum(count > 1 for count in projection.counts)
     plans: list[LayerPlan | None] = []
     is_streaming = "stream" in residency
-    sums = 0 if sums_bytes <= 0 or is_streaming else 1 << (sums_bytes.bit_length() - 1)  # few: answers are kept
+    sums = (
+        0 if sums_bytes <= 0 or is_streaming else 1 << (sums_bytes.bit_length() - 1)
+    )  # few: answers are kept
     for j, layer in enumerate(unit.layers):
         if layer.kind.is_place:
             plans.append(None)

@@ -60,7 +60,9 @@ def wrap(
     unit = UnitOp(unit_name, list(inputs), [v.type for v in outputs], stopped_by=stopped_by)
     unit.location = ops[0].location
     if keeps:
-        unit.properties["keeps"] = DenseArrayBase.from_list(i64, [i for i, v in enumerate(outputs) if v in keeps])
+        unit.properties["keeps"] = DenseArrayBase.from_list(
+            i64, [i for i, v in enumerate(outputs) if v in keeps]
+        )
     block.insert_op_before(unit, ops[-1])
     for reader in reversed(later):
         reader.detach()

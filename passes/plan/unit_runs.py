@@ -49,7 +49,9 @@ class UnitRuns:
     cost: UnitCost
 
 
-def choose_runs(cut: CutUnit, maps: Sequence[SubMap | None], wanted: Wanted, free_bytes: int = 0) -> UnitRuns | None:
+def choose_runs(
+    cut: CutUnit, maps: Sequence[SubMap | None], wanted: Wanted, free_bytes: int = 0
+) -> UnitRuns | None:
     """The runs of a unit whose layers have these sub-maps, perhaps with another partition that takes no more SRAM than
     it has now, or than `free_bytes`, and moves hardly more over the DRAM port; None where it is to have none."""
     plans = None if wanted.runs == "none" else planned(cut, maps)
@@ -59,7 +61,11 @@ def choose_runs(cut: CutUnit, maps: Sequence[SubMap | None], wanted: Wanted, fre
     most = max(before.sram.total_bytes, free_bytes)
     for partition in partitions(cut, maps):
         own = with_partition(cut, partition, maps, wanted)
-        if own is None or own.cost.sram.total_bytes > most or own.cost.dram_bytes > RUN_BYTES * before.dram_bytes:
+        if (
+            own is None
+            or own.cost.sram.total_bytes > most
+            or own.cost.dram_bytes > RUN_BYTES * before.dram_bytes
+        ):
             continue
         found.append(own)
     best = min(found, key=lambda own: rank(own, wanted), default=None)
@@ -67,7 +73,9 @@ def choose_runs(cut: CutUnit, maps: Sequence[SubMap | None], wanted: Wanted, fre
     return best if is_better else None
 
 
-def planned(cut: CutUnit, maps: Sequence[SubMap | None], *, anew: bool = False) -> list[LayerPlan | None] | None:
+def planned(
+    cut: CutUnit, maps: Sequence[SubMap | None], *, anew: bool = False
+) -> list[LayerPlan | None] | None:
     """What the layers take with their sub-maps, or with the best ones for how the unit is cut now (`anew`)."""
     residency: list[Residency] = ["unit" if each is None else each.weights for each in maps]
     is_summed = any(each is not None and each.cores == INPUTS for each in maps)
@@ -87,7 +95,9 @@ def partitions(cut: CutUnit, maps: Sequence[SubMap | None]) -> Iterator[Partitio
     """The unit's own partition, and where rows roll those with more of them in a step."""
     yield cut.partition
     tile = cut.partition.tile
-    if cut.partition.borders != "exchange" or any(each is not None and each.weights == "stream" for each in maps):
+    if cut.partition.borders != "exchange" or any(
+        each is not None and each.weights == "stream" for each in maps
+    ):
         return
     for times in STEPS_OF_RUNS:
         if tile[ROWS] * times < cut.unit.out.out_dims[ROWS]:
@@ -184,7 +194,10 @@ class Trees:
             return [None, *(self.trees(i, most) if self.may_stay(i) else ())]
         parts = [source.layer for source in self.unit.sources[i]]
         is_run = all(
-            part is not None and self.is_inner(part) and self.may_stay(part) and can_run(self.unit.layers[part])
+            part is not None
+            and self.is_inner(part)
+            and self.may_stay(part)
+            and can_run(self.unit.layers[part])
             and self.unit.places.get(part) == (i, n)
             for n, part in enumerate(parts)
         )
@@ -218,7 +231,9 @@ class Trees:
     def read_from_sram(self, member: Member) -> list[int]:
         """The same of a layer of a run, without what the run makes."""
         pairs = zip(self.unit.sources[member.number], member.operands, strict=True)
-        return [s.layer for s, made in pairs if made is None and s.layer is not None and self.is_inner(s.layer)]
+        return [
+            s.layer for s, made in pairs if made is None and s.layer is not None and self.is_inner(s.layer)
+        ]
 
     def plan_of(self, j: int) -> LayerPlan:
         plan = self.plans[j]

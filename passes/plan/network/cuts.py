@@ -276,7 +276,9 @@ class CutSearch:
             setting.once and is_read_again(plan, self.order.layer(stop - 1), setting.target.chip.clusters)
         ):
             energy = energy_alone(self.order.layer(stop - 1), node.weight_bytes, setting.target)
-            choice = UnitChoice(stop - 1, stop, plan.dram_bytes, int(plan.cycles), self.capacity, energy_pj=energy)
+            choice = UnitChoice(
+                stop - 1, stop, plan.dram_bytes, int(plan.cycles), self.capacity, energy_pj=energy
+            )
             ways = [choice, *channels_inside(choice, setting, self.capacity)]
             for state, way in itertools.product(states, ways):
                 self.arrive(stop, state, way)

@@ -187,7 +187,9 @@ def for_time(search: CutSearch, ends: Sequence[tuple[int, int]], fewest: int, ru
     fewer = smaller.ends()
     if not fewer:  # no way for less SRAM, or all move more than anybody would for time
         return last_within(ends, model.MOST * fewest)
-    counts = len(search.order.nodes) > model.SMALL or fewer[0][0] > ends[0][0]  # of a small network: where bytes rise
+    counts = (
+        len(search.order.nodes) > model.SMALL or fewer[0][0] > ends[0][0]
+    )  # of a small network: where bytes rise
     below = for_time(smaller, fewer, fewer[0][0], rungs - counts)
     within = last_within(ends, min(below.bytes, model.MOST * fewest))
     found = min(found, within, key=lambda aim: aim.cycles)

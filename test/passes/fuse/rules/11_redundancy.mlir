@@ -13,7 +13,7 @@ builtin.module {
     fgraph.output %6 : tensor<1x16x12x12xf32>
   }
 }
-// WITH: funit.unit "u0" {{.*}}stopped_by = "rule 11 redundancy: 613.8 > 100 % loaded again with '{{[a-z]+}}'"{{.*}}
+// WITH: funit.unit "u0" {{.*}}stopped_by = "rule 11 redundancy: 255.3 > 100 % loaded again with '{{[a-z]+}}'"{{.*}}
 // WITH: fgraph.conv
 // WITH: funit.yield
 // WITH: funit.unit "u1" {{.*}}stopped_by = "output follows"{{.*}}
