@@ -147,7 +147,7 @@ class Pool(Vector, opcode=10, name="pool"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Depthwise(Vector, opcode=21, name="depthwise"):
+class Depthwise(Vector, opcode=22, name="depthwise"):
     """A convolution of each channel by itself: channel c of the result has the kernel c of channel c."""
 
     in_view: View

@@ -6,6 +6,7 @@ import pytest
 from random_program import Maker
 
 from frustum.backend import targets
+from frustum.dialects.isa import format as f
 from frustum.dialects.isa import operations
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.format import FIELDS_OF_TYPE
@@ -17,7 +18,9 @@ from frustum.runtime.device.form import form
 from frustum.runtime.time.work import steps
 
 DECLARED = {each for each in vars(p).values() if isinstance(each, type) and "OPCODE" in vars(each)}
-COMPUTING = {each for each in DECLARED if getattr(each, "engine", None) in ("matrix", "vector")} - {p.LineBuffer}
+COMPUTING = {each for each in DECLARED if getattr(each, "engine", None) in ("matrix", "vector")} - {
+    p.LineBuffer
+}
 
 
 def test_all_are_instructions_with_an_operation():
@@ -45,3 +48,8 @@ def test_all_of_the_vector_unit_take_time(type_):
     maker, unit = Maker(1), targets.load("default").core.vector
     fields = {field.name: maker.value(field.kind) for field in FIELDS_OF_TYPE[type_]}
     assert all(vector_passes(unit, *step) >= 0 for step in steps(type_(**fields)))
+
+
+def test_no_two_formats_have_one_opcode():
+    opcodes = [form.opcode for form in (*f.SETUP_FORMATS, f.REPEAT_FORMAT, *f.INSTRUCTION_FORMATS)]
+    assert len(set(opcodes)) == len(opcodes)

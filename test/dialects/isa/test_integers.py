@@ -39,7 +39,9 @@ def conv(element="i8", *, operands=("multiplier",), out=None, **fields):
 
 
 def of_each(make, *elements, scales=(HALF, QUARTER), **fields):
-    return make(NRAM, NRAM, in_view=view(elements[0]), out_view=view(elements[1]), box=BOX, scales=scales, **fields)
+    return make(
+        NRAM, NRAM, in_view=view(elements[0]), out_view=view(elements[1]), box=BOX, scales=scales, **fields
+    )
 
 
 def quantize(scales=(PLAIN, QUARTER)):
@@ -105,7 +107,10 @@ BAD = [
     (lambda: conv(kinds={"weight": "i16"}), "weight of a convolution of i8 has elements of i8, found i16"),
     (lambda: conv(operands=()), "out of a convolution of i8 has elements of i32, found i8"),
     (lambda: conv(out="i32"), "out of a convolution of i8 has elements of i8, found i32"),
-    (lambda: conv(operands=("bias", "multiplier"), kinds={"bias": "f32"}), "bias .* elements of i32, found f32"),
+    (
+        lambda: conv(operands=("bias", "multiplier"), kinds={"bias": "f32"}),
+        "bias .* elements of i32, found f32",
+    ),
     (lambda: conv("i16", operands=("acc", "multiplier"), accumulate=0), "acc .* elements of i64, found i32"),
     (lambda: conv(in_zero=128), "128 is no zero point of i8"),
     (lambda: conv(out_zero=-129), "-129 is no zero point of i8"),
@@ -117,7 +122,10 @@ BAD = [
     (lambda: quantize(scales=(HALF,)), "2 scales are needed, found 1"),
     (lambda: quantize(scales=(Scale(), Scale(0.5, 200))), "200 is no zero point of i8"),
     (lambda: quantize(scales=(Scale(), Scale(0.0, 0))), "a scale is a positive finite number, found 0.0"),
-    (lambda: quantize(scales=(Scale(), Scale(float("nan"), 0))), "a scale is a positive finite number, found nan"),
+    (
+        lambda: quantize(scales=(Scale(), Scale(float("nan"), 0))),
+        "a scale is a positive finite number, found nan",
+    ),
     (lambda: quantize(scales=(HALF, HALF)), "-3 is no zero point of f32"),
     (lambda: window("avg", scales=None), "operands of i8, i8 need scales"),
     (lambda: resized("linear", scales=None), "operands of i8, i8 need scales"),

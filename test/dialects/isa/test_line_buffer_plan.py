@@ -126,7 +126,9 @@ def test_windows_of_a_run_start_where_their_rows_do(sizes, rows):
     assert shifts <= {stride, run.second_shift}
 
 
-@given(RUNS, st.integers(1, 3), st.integers(1, 6), st.sampled_from(["split", "continuous"]), st.integers(1, 64))
+@given(
+    RUNS, st.integers(1, 3), st.integers(1, 6), st.sampled_from(["split", "continuous"]), st.integers(1, 64)
+)
 def test_the_iterators_write_what_the_closed_form_counts(sizes, images, rows, mode, channels_out):
     width, kernel, stride, dilation, rows_stride, gap = sizes
     these = windows(width, kernel, stride, dilation=dilation, rows_stride=rows_stride, pitch=width + gap)
@@ -174,5 +176,8 @@ def test_late_layers_of_resnet50_in_cycles_of_the_matrix_unit(
     these = Windows((kernel, kernel), (1, 1), (1, 1), 1, element, steps, size)
     assert these.length(size) == size + 2 * pad
     unit = targets.load(target).core.matrix
-    found = [matrix_work(unit, these.convolution(1, size, size, *channels), mode) for mode in ("split", "continuous")]
+    found = [
+        matrix_work(unit, these.convolution(1, size, size, *channels), mode)
+        for mode in ("split", "continuous")
+    ]
     assert [work.busy_cycles for work in found] == [split, continuous]

@@ -82,11 +82,17 @@ def of_memory(memory: str) -> BufferType:
 INVALID = [
     (lambda: copy("gdma", SRAM, NRAM), "'fisa.copy': gdma does not copy from sram to nram"),
     (lambda: copy("bus", NRAM, SRAM), "'fisa.copy': bus does not copy from nram to sram"),
-    (lambda: copy("udma", SRAM, NRAM), "unknown engine 'udma', expected one of gdma, iodma, mvdma, bus, cdma"),
+    (
+        lambda: copy("udma", SRAM, NRAM),
+        "unknown engine 'udma', expected one of gdma, iodma, mvdma, bus, cdma",
+    ),
     (lambda: copy("gdma", SRAM, DRAM, multicast=True), "only a gdma read is multicast"),
     (lambda: copy("cdma", SRAM, SRAM), "a peer belongs to cdma and only to cdma"),
     (lambda: copy("mvdma", SRAM, NRAM, peer=Affine()), "a peer belongs to cdma and only to cdma"),
-    (lambda: copy("gdma", DRAM, SRAM, expand=32), "expanded on the way from sram to nram or wram, found dram to sram"),
+    (
+        lambda: copy("gdma", DRAM, SRAM, expand=32),
+        "expanded on the way from sram to nram or wram, found dram to sram",
+    ),
     (lambda: copy("mvdma", NRAM, SRAM, expand=32), "expanded on the way from sram .* found nram to sram"),
     (lambda: copy("bus", SRAM, WRAM, expand=40), "a slot is a multiple of 16 bytes, found 40"),
     (lambda: copy("bus", SRAM, WRAM, expand=0), "a slot is a multiple of 16 bytes, found 0"),
@@ -99,7 +105,10 @@ INVALID = [
         lambda: copy("gdma", DRAM, SRAM, dst_view=wrapped(3, 7)),
         "'fisa.copy': dst_view wraps around 7 positions of d3, but the box has 8",
     ),
-    (lambda: copy("gdma", DRAM, SRAM, src_view=wrapped(1, 3)), "src_view wraps around 3 positions of d1, .* has 4"),
+    (
+        lambda: copy("gdma", DRAM, SRAM, src_view=wrapped(1, 3)),
+        "src_view wraps around 3 positions of d1, .* has 4",
+    ),
     (
         lambda: UnaryOp(NRAM, NRAM, kind="relu", in_view=VIEW, out_view=wrapped(), box=BOX),
         "'fisa.unary': out_view wraps, and only those of copies do",
@@ -113,16 +122,28 @@ INVALID = [
         "engine gdma is the cluster's: its own counters are scope own",
     ),
     (lambda: conv(NRAM, NRAM, None, None, NRAM), "nram"),
-    (lambda: conv(NRAM, WRAM, SRAM, None, NRAM, bias_view=VIEW), "the bias is in nram or wram, found .*<sram>"),
+    (
+        lambda: conv(NRAM, WRAM, SRAM, None, NRAM, bias_view=VIEW),
+        "the bias is in nram or wram, found .*<sram>",
+    ),
     (lambda: conv(NRAM, WRAM, NRAM, None, NRAM), "'fisa.conv': bias and bias_view come together"),
     (
         lambda: conv(NRAM, WRAM, None, NRAM, NRAM, acc_view=VIEW),
         "'fisa.conv': accumulate and acc come together",
     ),
-    (lambda: conv(NRAM, WRAM, None, None, NRAM, accumulate=1), "'fisa.conv': accumulate and acc come together"),
+    (
+        lambda: conv(NRAM, WRAM, None, None, NRAM, accumulate=1),
+        "'fisa.conv': accumulate and acc come together",
+    ),
     (lambda: conv(NRAM, WRAM, None, None, NRAM, groups=3), "4 output channels in 3 groups"),
-    (lambda: conv(NRAM, WRAM, None, None, NRAM, kernel=(0, 3)), r"kernel is \[h, w\], each at least 1, found \[0, 3\]"),
-    (lambda: conv(NRAM, WRAM, None, None, NRAM, strides=(1, 1, 1)), r"strides is \[h, w\], .* found \[1, 1, 1\]"),
+    (
+        lambda: conv(NRAM, WRAM, None, None, NRAM, kernel=(0, 3)),
+        r"kernel is \[h, w\], each at least 1, found \[0, 3\]",
+    ),
+    (
+        lambda: conv(NRAM, WRAM, None, None, NRAM, strides=(1, 1, 1)),
+        r"strides is \[h, w\], .* found \[1, 1, 1\]",
+    ),
     (
         lambda: conv(NRAM, WRAM, None, None, NRAM, line_mode="both"),
         "unknown line_mode 'both', expected one of split, continuous, channels_last",
@@ -133,15 +154,24 @@ INVALID = [
     (lambda: line_buffer("both"), "unknown mode 'both', expected one of split, continuous"),
     (lambda: line_buffer(lines=0), "'fisa.line_buffer': lines is at least 1, found 0"),
     (lambda: line_buffer(second_shift=3), "the second shift is at most the shift 2, found 3"),
-    (lambda: line_buffer(padding=(0, -1, 0, 0)), r"padding is \[top, left, bottom, right\], .* found \[0, -1, 0, 0\]"),
+    (
+        lambda: line_buffer(padding=(0, -1, 0, 0)),
+        r"padding is \[top, left, bottom, right\], .* found \[0, -1, 0, 0\]",
+    ),
     (lambda: line_buffer("split"), r"split writes discard no windows, found \[4, 6, 2\]"),
     (lambda: line_buffer(discard=(4, 7, 2)), r"discard is \[first, period, count\], .* found \[4, 7, 2\]"),
-    (lambda: PoolOp(NRAM, NRAM, kind="sum", **MAPPING, **WINDOW), "unknown kind 'sum', expected one of max, avg"),
+    (
+        lambda: PoolOp(NRAM, NRAM, kind="sum", **MAPPING, **WINDOW),
+        "unknown kind 'sum', expected one of max, avg",
+    ),
     (
         lambda: PoolOp(NRAM, NRAM, kind="avg", **MAPPING, **WINDOW, pad_low=(-1, 0)),
         r"pad_low is \[h, w\], each at least 0",
     ),
-    (lambda: UnaryOp(NRAM, NRAM, kind="sine", **MAPPING), "unknown kind 'sine', expected one of identity, relu"),
+    (
+        lambda: UnaryOp(NRAM, NRAM, kind="sine", **MAPPING),
+        "unknown kind 'sine', expected one of identity, relu",
+    ),
     (
         lambda: BinaryOp(NRAM, NRAM, NRAM, kind="mod", a_view=VIEW, b_view=VIEW, out_view=VIEW, box=BOX),
         "unknown kind 'mod', expected one of add, sub",
@@ -151,7 +181,10 @@ INVALID = [
         lambda: ReduceOp(NRAM, NRAM, kind="sum", **MAPPING, axes=(2, 2)),
         r"axes are different dimensions 0 to 3, found \[2, 2\]",
     ),
-    (lambda: ReduceOp(NRAM, NRAM, kind="sum", **MAPPING, axes=(3,)), "the output's stride is 0 on every reduced axis"),
+    (
+        lambda: ReduceOp(NRAM, NRAM, kind="sum", **MAPPING, axes=(3,)),
+        "the output's stride is 0 on every reduced axis",
+    ),
     (
         lambda: LrnOp(NRAM, NRAM, **MAPPING, channels=SPAN, size=0, alpha=1, beta=1, bias=1),
         "size is at least 1, found 0",
@@ -199,7 +232,10 @@ INVALID = [
         "extent and bound are not negative, found 0 : -1 in 8",
     ),
     (lambda: WaitOp(engine="bus", waits=(Wait(-1, "own", Affine()),)), "a slot is not negative, found -1"),
-    (lambda: WaitOp(engine="bus", waits=(Wait(0, "all", Affine()),)), "unknown scope 'all', expected one of own"),  # type: ignore[arg-type]
+    (
+        lambda: WaitOp(engine="bus", waits=(Wait(0, "all", Affine()),)),
+        "unknown scope 'all', expected one of own",
+    ),  # type: ignore[arg-type]
     (lambda: conv(NRAM, WRAM, None, None, NRAM, act=Act("max")), "unknown activation 'max'"),  # type: ignore[arg-type]
 ]
 
@@ -245,8 +281,10 @@ def test_text_refused(text: str, message: str) -> None:
         ("#fisa.reals<1.0e-07, 0.5>", "#fisa.reals<1.0e-07, 0.5>"),
         ("#fisa.act<relu>", "#fisa.act<relu>"),
         ("#fisa.view<f16, 64*i0, [0, 9, 3, 2], wrap 2 mod 10>",) * 2,
-        ("#fisa.view<i8, 0, [0, 9, 3, 1], wrap 1 - i0 + 3 mod 9>",
-         "#fisa.view<i8, 0, [0, 9, 3, 1], wrap 1 + 3 - 1*i0 mod 9>"),
+        (
+            "#fisa.view<i8, 0, [0, 9, 3, 1], wrap 1 - i0 + 3 mod 9>",
+            "#fisa.view<i8, 0, [0, 9, 3, 1], wrap 1 + 3 - 1*i0 mod 9>",
+        ),
         ("#fisa.view<i8, 0, [0, 9, 3, 1], wrap 0 - 24*i0 + 4*core mod 6>",) * 2,
         ("#fisa.waits<own 1 at 2, all_cores 0 at 1*i0>", "#fisa.waits<own 1 at 2, all_cores 0 at 1*i0>"),
     ],

@@ -16,15 +16,19 @@ BLOCK = 4
 
 
 def layout_of(name, n, c, h, w):
-    return {"nchw": lambda: at.nchw(c, h, w), "nhwc": lambda: at.nhwc(c, h, w), "cnhw": lambda: at.cnhw(n, h, w),
-            "nchwc": lambda: at.nchwc(c, h, w, BLOCK)}[name]()
+    return {
+        "nchw": lambda: at.nchw(c, h, w),
+        "nhwc": lambda: at.nhwc(c, h, w),
+        "cnhw": lambda: at.cnhw(n, h, w),
+        "nchwc": lambda: at.nchwc(c, h, w, BLOCK),
+    }[name]()
 
 
 def stored(x, layout):
     """The map's memory in this layout, and behind it a shared element holding 0."""
     n, c, h, w = (np.arange(extent) for extent in x.shape)
     channel = np.array([layout.channel(int(i)) for i in c])
-    place = (n[:, None, None, None] * layout.n + channel[:, None, None] + h[:, None] * layout.h + w * layout.w)
+    place = n[:, None, None, None] * layout.n + channel[:, None, None] + h[:, None] * layout.h + w * layout.w
     memory = np.full(int(place.max()) + 1, 1 << 20, np.int64)
     memory[place] = x
     return np.append(memory, 0)
@@ -34,8 +38,10 @@ def direct(x, w, strides, dilations, groups):
     """The definition, in integers; `x` has its border."""
     n, _, h, wide = x.shape
     m, per_group, kh, kw = w.shape
-    size = [(extent - (k - 1) * d - 1) // s + 1
-            for extent, k, d, s in zip((h, wide), (kh, kw), dilations, strides, strict=True)]
+    size = [
+        (extent - (k - 1) * d - 1) // s + 1
+        for extent, k, d, s in zip((h, wide), (kh, kw), dilations, strides, strict=True)
+    ]
     out = np.zeros((n, m, *size), np.int64)
     for o, i, v, u in itertools.product(range(m), range(per_group), range(kh), range(kw)):
         channel = o // (m // groups) * per_group + i
@@ -52,8 +58,11 @@ def through_table(memory, g, w, groups, order):
     results = []
     for group in range(groups):
         address = np.add.outer(at.base(g, group, order), at.rel(g, phase_of(g, group), order))
-        weights = w[group * per_group : (group + 1) * per_group].transpose(
-            0, *(1 + "cvu".index(axis) for axis in products)).reshape(per_group, -1)
+        weights = (
+            w[group * per_group : (group + 1) * per_group]
+            .transpose(0, *(1 + "cvu".index(axis) for axis in products))
+            .reshape(per_group, -1)
+        )
         extents = {"n": g.images, "y": g.rows, "x": g.columns}
         sums = (memory[address] @ weights.T).reshape(*(extents[axis] for axis in threads), -1)
         results.append(sums.transpose(threads.index("n"), 3, threads.index("y"), threads.index("x")))
@@ -84,8 +93,15 @@ def test_sum_over_the_table_is_the_convolution(layout, groups, order):
     for stride, dilation in itertools.product(range(1, 5), range(1, 4)):
         w = rng.integers(-9, 9, (6, 12 // groups, 3, 2))
         expected = direct(x, w, (stride, stride), (dilation, dilation), groups)
-        g = at.Geometry(2, *expected.shape[2:], 12 // groups, (3, 2), (stride, stride), (dilation, dilation),
-                        layout_of(layout, *x.shape))
+        g = at.Geometry(
+            2,
+            *expected.shape[2:],
+            12 // groups,
+            (3, 2),
+            (stride, stride),
+            (dilation, dilation),
+            layout_of(layout, *x.shape),
+        )
         np.testing.assert_array_equal(through_table(stored(x, g.layout), g, w, groups, order), expected)
 
 
@@ -105,11 +121,15 @@ def test_any_strided_layout_and_padding_either_way(data):
     x, weights = rng.integers(-9, 9, (images, channels, h, w)), rng.integers(-9, 9, (2, channels, *kernel))
     bordered = np.pad(x, ((0, 0), (0, 0), pads[:2], pads[2:]))
     expected = direct(bordered, weights, strides, dilations, 1)
-    g = at.Geometry(images, *expected.shape[2:], channels, kernel, strides, dilations, layout_of(name, *bordered.shape))
+    g = at.Geometry(
+        images, *expected.shape[2:], channels, kernel, strides, dilations, layout_of(name, *bordered.shape)
+    )
     in_memory = through_table(stored(bordered, g.layout), g, weights, 1, order)
     np.testing.assert_array_equal(in_memory, expected)
 
-    tight = at.Geometry(images, *expected.shape[2:], channels, kernel, strides, dilations, layout_of(name, *x.shape))
+    tight = at.Geometry(
+        images, *expected.shape[2:], channels, kernel, strides, dilations, layout_of(name, *x.shape)
+    )
     memory = stored(x, tight.layout)
     table = np.array(at.padded(tight, (-pads[0], -pads[2]), (h, w), len(memory) - 1, order))
     plain = np.add.outer(at.base(g, 0, order), at.rel(g, 0, order))
@@ -144,8 +164,10 @@ def test_running_differences_are_taken_where_they_are_narrower():
 
 
 def test_the_order_that_reads_the_fewest_lines_wins():
-    rows, last = (at.Geometry(1, 4, 16, 16, (3, 3), (1, 1), (1, 1), layout)
-                  for layout in (at.nchw(16, 6, 18), at.nhwc(16, 6, 18)))
+    rows, last = (
+        at.Geometry(1, 4, 16, 16, (3, 3), (1, 1), (1, 1), layout)
+        for layout in (at.nchw(16, 6, 18), at.nhwc(16, 6, 18))
+    )
     for g in (rows, last):
         cost = {order: at.lines_read(g, order, 16, 64, 4) for order in at.ORDERS}
         assert cost[at.best_order(g, 16, 64, 4)] == min(cost.values())
@@ -162,7 +184,9 @@ def test_lines_of_a_group_by_hand():
 
 @given(st.integers(1, 2), st.integers(1, 20), st.integers(1, 20), st.integers(1, 40), st.integers(1, 5))
 def test_parts_get_smaller_down_to_one_thread_and_channel(images, rows, columns, channels, kernel):
-    g = at.Geometry(images, rows, columns, channels, (kernel, kernel), (1, 2), (1, 1), at.nchw(channels, 30, 60))
+    g = at.Geometry(
+        images, rows, columns, channels, (kernel, kernel), (1, 2), (1, 1), at.nchw(channels, 30, 60)
+    )
     parts = list(at.parts_of(g))
     assert parts[0] == g and (parts[-1].channels, parts[-1].threads) == (1, 1)
     for before, part in itertools.pairwise(parts):
