@@ -8,7 +8,7 @@ import house
 import pytest
 
 LIMITS = {
-    "lines of code": 40_700,  # 35,944 before what keeps the machine busy
+    "lines of code": 40_850,  # 35,944 before what keeps the machine busy
     "files": 306,
     "longest file": 480,
     "longest class": 250,

@@ -69,3 +69,17 @@ def filling_inputs(work: LayerWork, target: Target, outputs: Sequence[int], inpu
         if 0 < most < inputs:
             found.add(ceil_div(inputs, ceil_div(inputs, most)))
     return found
+
+
+def vector_extents(work: LayerWork, cores_dim: int, cores: int, split: int | None) -> list[list[int]]:
+    """Extents of pieces to be looked at in each dimension; of what is reduced only `split` is cut."""
+    dims = []
+    for d, extent in enumerate(work.extent):
+        if d in work.whole or (d in work.reduced and d != split):
+            dims.append([extent])
+        elif d == cores_dim:
+            parts = halves(ceil_div(extent, cores), work.align[d])
+            dims.append(parts[:1] if d == work.owned else parts)
+        else:
+            dims.append([1] if d == 0 else halves(extent, work.align[d]))
+    return dims

@@ -37,7 +37,7 @@ from frustum.passes.plan.piece_cycles import (
     moves,
     nest_cycles,
 )
-from frustum.passes.plan.piece_extents import filling_inputs, halves, is_bias, piece_extents
+from frustum.passes.plan.piece_extents import filling_inputs, halves, is_bias, piece_extents, vector_extents
 
 ACCUMULATOR_BYTES = 4
 CHUNKS = 5  # the loop over input channels, the innermost of a product
@@ -455,20 +455,6 @@ def plan_vector_with(
     cycles = nest_cycles(target, total * busy * passes_of(work.steps, core.vector), total, moved)
     k = first_fastest(fits, cycles)
     return LayerPlan(SubMap(tuple(int(size[k]) for size in pieces), cores_dim), float(cycles[k]))
-
-
-def vector_extents(work: LayerWork, cores_dim: int, cores: int, split: int | None) -> list[list[int]]:
-    """Extents of pieces to be looked at in each dimension; of what is reduced only `split` is cut."""
-    dims = []
-    for d, extent in enumerate(work.extent):
-        if d in work.whole or (d in work.reduced and d != split):
-            dims.append([extent])
-        elif d == cores_dim:
-            parts = halves(ceil_div(extent, cores), work.align[d])
-            dims.append(parts[:1] if d == work.owned else parts)
-        else:
-            dims.append([1] if d == 0 else halves(extent, work.align[d]))
-    return dims
 
 
 def operand_bytes(work: LayerWork, pieces: Sequence[Ints], split: int | None) -> tuple[list[Ints], Ints]:
