@@ -8,6 +8,7 @@ Source: docs/techniques/frustum.md, "Borders".
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ class AssignOwners(ModulePass):
     Before: units with partitions.  After: of those of which each owner can go through one strip in the `order`, and
     that would otherwise compute again or go elsewhere, the cheapest such partition with `owners` and `way` (in DRAM
     bytes, then cycles), with maps on the layers; the others as they were (`frustum-tile-split-breadth-first`).
+    Where the owners are to be cores, of a unit of one layer too each core makes a part of its own, if it can.
     `owners`: clusters or cores, or either.  `bands`, `direction`: of the order bands.  Without an order steps may go
     along the rows or the columns.  `sram` is the share that a unit may use of the SRAM that maps leave which stay.
     Raises `OrderDoesNotFit` where the owners are to be cores and a unit of several layers has no strips for them.
@@ -72,13 +74,16 @@ class AssignOwners(ModulePass):
             if is_move(unit.body.block.ops):
                 continue
             layers = unit_layers(unit)
-            if unit.partition is None or len(layers.layers) < 2 or self.is_done(layers, unit.partition.data, target):
+            is_alone = len(layers.layers) == 1
+            if unit.partition is None or (is_alone and self.owners != "cores"):
+                continue
+            if self.is_done(layers, unit.partition.data, target):
                 continue
             free_bytes = int(self.sram * (sram_bytes - HELD * held))
             plan = self.cheapest(unit, layers, target, free_bytes)
             if plan is not None:
                 write(unit, plan)
-            elif self.owners == "cores":  # layer by layer the owners would be clusters
+            elif self.owners == "cores" and not is_alone:  # layer by layer the owners would be clusters
                 raise OrderDoesNotFit(
                     f"a strip for each core of every map from {describe(layers.ops[0])} to {describe(layers.ops[-1])}",
                     f"unit {unit.unit_name.data}",
@@ -106,7 +111,9 @@ class AssignOwners(ModulePass):
         """The best of the partitions in strips that go in the order and fit."""
         kept, chunk = set(layers.kept), chunk_bytes(target.cluster.sram.capacity_bytes)
         best: UnitPlan | None = None
-        for partition in self.partitions(layers, target):
+        alone = [unit.partition.data] if unit.partition is not None and len(layers.layers) == 1 else []
+        as_it_is = (replace(own, owners=self.owners) for own in alone if own.borders == "overlap")
+        for partition in itertools.chain(as_it_is, self.partitions(layers, target)):
             if makes_twice(layers, partition, target.chip.clusters) or not can_send(layers, partition, target):
                 continue
             for streamed in range(len(layers.layers) + 1):
