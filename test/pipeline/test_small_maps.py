@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from owners import idle_work, times_stored
 from stops import executable, run_module, target
 from units import Group, as_units, layers_in, placed
-from window_chains import BORDERS, MACHINES, ORDERED, POLICIES, WORDS, chains, check, machine
+from window_chains import BORDERS, MACHINES, ORDERED, POLICIES, WORDS, Chain, chains, check, machine
 from xdsl.context import Context
 
 import frustum
@@ -98,6 +98,22 @@ def one_node(operator, shape):
     ends = [helper.make_tensor_value_info(name, 1, extents) for name, extents in (("x", shape), ("y", None))]
     made = helper.make_graph([node], "one", ends[:1], ends[1:])
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize("first", ["Relu", "MaxPool", "GlobalAveragePool"])
+def test_an_addition_of_one_position_before_a_window(first):
+    """A piece of it in a run begins before the map of 1 x 1, whose one position is not one for all of the piece."""
+    window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    nodes = [
+        helper.make_node(first, ["x"], ["a"], **(window if first == "MaxPool" else {})),
+        helper.make_node("Add", ["a", "x"], ["b"]),
+        helper.make_node("MaxPool", ["b"], ["y"], **window),
+    ]
+    ends = [helper.make_tensor_value_info(name, 1, [1, 3, 1, 1]) for name in "xy"]
+    model = helper.make_model(helper.make_graph(nodes, "addition", ends[:1], ends[1:]))
+    x = np.linspace(-1, 1, 3, dtype=np.float32).reshape(1, 3, 1, 1)
+    for nram in (1000, 65536):
+        check(Chain(model, False, x), machine(1, 1, None, sram=2048, nram=nram, dram=8, channels=1))
 
 
 def test_a_mean_before_a_window_is_stored_where_a_window_begins_before_the_map():

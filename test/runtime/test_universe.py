@@ -5,6 +5,7 @@ from xdsl.ir import Dialect
 from xdsl.passes import ModulePass
 from xdsl.universe import Universe
 
+from frustum.backend.pipeline import STOPS, Choices, passes_to
 from frustum.runtime.universe import DIALECTS, PASSES, load
 
 
@@ -22,6 +23,12 @@ def test_pass_is_there(name: str, place: str) -> None:
     assert kind.name == name
     assert name.startswith("frustum-"), "names are shared with every other plugin"
     assert kind.__doc__
+
+
+def test_passes_of_the_pipeline_are_there() -> None:
+    """Each that `compile` runs can be typed."""
+    run = {each.name for stop in STOPS for each in passes_to(stop, Choices("int8", order="bands", borders="exchange"))}
+    assert run <= {name for name, _ in PASSES}
 
 
 def test_plain_xdsl_sees_them() -> None:

@@ -139,11 +139,13 @@ SPANS = ("channels", "rows", "cols")
 
 
 def operand_view(low: LayerPieces, k: int) -> View:
-    """The view of an operand; of one of several it may have one position along a dimension of the piece."""
+    """The view of an operand; of one of several it may have one position along a dimension where the map has more.
+    Where the map has one too, the position stays: a piece in a run may begin before the map."""
     view = low.pieces[k].own_view
     if len(low.pieces) == 1:
         return view
-    strides = tuple(0 if low.tiles[k].bound[d] == 1 else s for d, s in enumerate(view.strides))
+    sizes = zip(view.strides, low.tiles[k].bound, low.out.bound, strict=True)
+    strides = tuple(0 if there == 1 < here else s for s, there, here in sizes)
     return View(view.element, view.offset, strides)
 
 

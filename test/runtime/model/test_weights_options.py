@@ -15,8 +15,9 @@ from frustum.runtime.tools.cli import main
 SQUEEZENET = ("zoo:squeezenet", "default", "f16")
 
 
-MOST_RATIO = 0.86
-"""DRAM bytes of SqueezeNet in f16 with the defaults, to those with weights as they are."""
+MOST_RATIO = 0.865
+"""DRAM bytes of SqueezeNet in f16 with the defaults, to those with weights as they are: 0.8615 with plans for time,
+which may move hardly more than the fewest (0.86 and less with plans for bytes)."""
 
 
 @pytest.fixture(scope="module")
