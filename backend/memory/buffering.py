@@ -96,6 +96,8 @@ BETTER = 0.99
 """A later way must be at least so much better: the model is about as exact."""
 EFFORT = 1000
 """Buffers that all ways together place at most: small networks try all of them, large ones fewer."""
+SEARCHES = 40
+"""Orders of the buffers that are tried where SRAM is full without any copy: elsewhere copies may have room."""
 ROUNDS = 6
 """So often copies are given back at most before a way is given up."""
 
@@ -180,7 +182,8 @@ class BufferPlaces:
             near = [self.group[packing], *(self.group[n] for n in self.interfering[packing])]
             given = [n for n in near if n in depths]
             if not given:
-                return None
+                packing = pack_apart(sizes, self.interfering, wishes, starts, self.capacity, SEARCHES)
+                return None if isinstance(packing, int) else packing.offsets
             for number in given:
                 depths[number] = (depths[number] + self.before[number].depth) // 2
                 if depths[number] == self.before[number].depth:

@@ -101,9 +101,10 @@ def pack_apart(
     wishes: Sequence[Mapping[int, float]],
     starts: Sequence[int],
     capacity: int,
+    searches: int = 0,
 ) -> Packing | int:
-    """The packing of two greedy ones in which wishes cost least; if neither stays within the capacity, a buffer that
-    finds no place.
+    """The packing of two greedy ones in which wishes cost least; if neither stays within the capacity, the first of
+    at most `searches` others in which what found no place comes first; else a buffer that finds no place.
 
     `wishes[n]` are those that n should share no bytes with, and what each shared byte costs; both ways round.  Sizes
     and capacity are multiples of the alignment, and so are the offsets.
@@ -114,6 +115,13 @@ def pack_apart(
         sorted(numbers, key=lambda n: (-sizes[n], starts[n])),
     )
     found = [_place_apart(order, sizes, meets, wishes, capacity) for order in orders]
+    order, left = orders[0], found[0][1]
+    for _ in range(searches if all(isinstance(each, int) for _, each in found) else 0):
+        order = sorted(order, key=lambda n: n != left)
+        found.append(_place_apart(order, sizes, meets, wishes, capacity))
+        left = found[-1][1]
+        if not isinstance(left, int):
+            break
     known = [(cost, offsets) for cost, offsets in found if not isinstance(offsets, int)]
     if not known:
         left = found[0][1]

@@ -52,3 +52,15 @@ def test_buffers_begin_at_multiples_whatever_the_capacity(capacity, data):
     if not isinstance(found, int):
         assert all(offset % 16 == 0 for offset in found.offsets)
         assert all(offset + size <= capacity for offset, size in zip(found.offsets, sizes, strict=True))
+
+
+def test_what_finds_no_place_comes_first():
+    lives = [(1, 2), (1, 3), (4, 5), (2, 2), (3, 5), (4, 7)]
+    sizes, none = [80, 64, 16, 64, 96, 80], [dict[int, float]() for _ in range(6)]
+    apart = (sizes, interference(lives), none, [start for start, _ in lives], 208)
+    assert isinstance(pack_apart(*apart), int)
+    found = pack_apart(*apart, searches=40)
+    assert not isinstance(found, int) and found.peak == 208
+    for a, b in combinations(range(6), 2):
+        ends = found.offsets[a] + sizes[a] <= found.offsets[b] or found.offsets[b] + sizes[b] <= found.offsets[a]
+        assert ends or b not in interference(lives)[a]
