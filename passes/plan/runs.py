@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -31,6 +31,7 @@ from frustum.passes.plan.piece_cycles import (
     busy_cycles,
     clipped,
     copy_cycles,
+    filling_heights,
     load_cycles,
     moves,
     nest_cycles,
@@ -117,13 +118,20 @@ class RunPlan:
 
 
 def plan_run(
-    run: Member, extent: Extents, target: Target, residency: Residency, loops: int, least_cycles: float
+    run: Member,
+    extent: Extents,
+    target: Target,
+    residency: Residency,
+    loops: int,
+    least_cycles: float,
+    owned: int | None = None,
 ) -> RunPlan | None:
     """The fastest pieces of a run whose last layer makes a region of these extents, in at most `loops` nested loops;
-    `residency`: where the last layer's weights wait.  None where nothing fits, or takes `least_cycles` or more."""
+    `residency`: where the last layer's weights wait; `owned`: the dimension of which each core has one part.  None
+    where nothing fits, or takes `least_cycles` or more."""
     best: tuple[float, RunPieces, int] | None = None
-    for cores_dim in (1, 2, 3, 0):
-        pieces = RunPieces.of(run, extent, target, cores_dim)
+    for cores_dim in (1, 2, 3, 0) if owned is None else (owned,):
+        pieces = RunPieces.of(run, extent, target, cores_dim, owned)
         pieces = None if pieces is None else pieces.fitting(residency, loops)
         if pieces is None:
             continue
@@ -198,15 +206,17 @@ class RunPieces:
         self.take(run, extents, [end[1][0] for end in self.ends], by_channels=True)
 
     @staticmethod
-    def of(run: Member, extent: Extents, target: Target, cores_dim: int) -> RunPieces | None:
+    def of(
+        run: Member, extent: Extents, target: Target, cores_dim: int, owned: int | None = None
+    ) -> RunPieces | None:
         """None where cores would idle, or make the same."""
-        work = work_of(run.layer, extent)
+        work = replace(work_of(run.layer, extent), owned=owned)
         idle = extent[cores_dim] == 1 and any(
             size > 1 for d, size in enumerate(extent) if d not in work.whole
         )
         if target.cluster.cores > 1 and (cores_dim in work.whole or idle):
             return None
-        found = RunPieces(run, extent, target, cores_dim, grid(*extents_of(work, target, cores_dim)))
+        found = RunPieces(run, extent, target, cores_dim, grid(*extents_of(run, work, target, cores_dim)))
         makes_same = cores_dim == CHANNELS and target.cluster.cores > 1 and not found.is_all_by_channels
         return None if makes_same else found
 
@@ -404,9 +414,9 @@ class RunPieces:
         return RunPlan(self.run.number, maps, tuple(self.places), cycles)
 
 
-def extents_of(work: LayerWork, target: Target, cores_dim: int) -> list[list[int]]:
+def extents_of(run: Member, work: LayerWork, target: Target, cores_dim: int) -> list[list[int]]:
     """Extents of the last layer's pieces to be looked at in each dimension: halvings, and along rows and columns
-    powers of two, with which the pieces of layers before it may fill the lines of the matrix unit too."""
+    powers of two, and of rows those with which the pieces of layers before it fill the lines of the matrix unit too."""
     if work.is_matrix:
         found = piece_extents(work, target, cores_dim)
     else:
@@ -417,7 +427,22 @@ def extents_of(work: LayerWork, target: Target, cores_dim: int) -> list[list[int
             for d, share in enumerate(shares)
         ]
     for d in (2, 3):
-        if d not in work.whole and work.align[d] == 1:
+        if d == work.owned:
+            found[d] = found[d][:1]
+        elif d not in work.whole and work.align[d] == 1:
             powers = (1 << k for k in range(max(found[d]).bit_length()))
             found[d] = sorted({*found[d], *(size for size in powers if size < max(found[d]))}, reverse=True)
+    if 2 not in (*work.whole, work.owned) and work.align[2] == 1:
+        heights = filling_rows(run, target, max(found[3]))
+        found[2] = sorted({*found[2], *(h for h in heights if h < max(found[2]))}, reverse=True)
+    return found
+
+
+def filling_rows(run: Member, target: Target, width: int) -> set[int]:
+    """Rows of the last layer's pieces of this width for which those of products before it fill the lines."""
+    found: set[int] = set()
+    for member in run.members:
+        rows, columns = (max(1, member.layer.out_dims[d] // run.layer.out_dims[d]) for d in (2, 3))
+        if member is not run and member.layer.is_matrix:
+            found |= {h // rows for h in filling_heights(width * columns, target.core.matrix.lines)} - {0}
     return found

@@ -172,7 +172,9 @@ class Trees:
             return Way(0, in_turn) + before
         most = math.inf if self.wanted.runs == "longest" else in_turn
         extent = self.cut.projection.outputs[tree.number].extent
-        run = plan_run(tree, extent, self.cut.target, self.plan_of(tree.number).map.weights, self.loops, most)
+        partition, where = self.cut.partition, self.plan_of(tree.number).map.weights
+        owned = partition.beside if partition.owners == "cores" else None
+        run = plan_run(tree, extent, self.cut.target, where, self.loops, most, owned)
         return None if run is None else Way(len(members) - 1, run.cycles, (run,)) + before
 
     def trees(self, j: int, most: int) -> Iterator[Member]:

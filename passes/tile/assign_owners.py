@@ -8,9 +8,8 @@ Source: docs/techniques/frustum.md, "Borders".
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.context import Context
@@ -33,7 +32,7 @@ from frustum.passes.tile.choose_runs import kept_bytes
 from frustum.passes.tile.orders import Bands, Grid, are_strips, directions_of
 from frustum.passes.tile.partition import describe, write
 
-STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 14, 16, 19, 20, 23, 24, 28, 32)
+STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 19, 20, 23, 24, 27, 28, 32)
 """Rows (columns) of a step that are looked at; odd and even numbers of steps among them, as some orders go in strips
 with one of these alone."""
 WIDER = 4
@@ -108,14 +107,26 @@ class AssignOwners(ModulePass):
         return Bands(self.bands, self.direction)
 
     def cheapest(self, unit: UnitOp, layers: UnitLayers, target: Target, free_bytes: int) -> UnitPlan | None:
-        """The best of the partitions in strips that go in the order and fit."""
-        kept, chunk = set(layers.kept), chunk_bytes(target.cluster.sram.capacity_bytes)
-        best: UnitPlan | None = None
+        """The best of the partitions in strips that go in the order and fit; of those alone under which maps that stay
+        lie on the clusters as their other units know them, if there are any."""
         alone = [unit.partition.data] if unit.partition is not None and len(layers.layers) == 1 else []
         as_it_is = (replace(own, owners=self.owners) for own in alone if own.borders == "overlap")
-        for partition in itertools.chain(as_it_is, self.partitions(layers, target)):
-            if makes_twice(layers, partition, target.chip.clusters) or not can_send(layers, partition, target):
-                continue
+        found = [
+            own
+            for own in (*as_it_is, *self.partitions(layers, target))
+            if not makes_twice(layers, own, target.chip.clusters) and can_send(layers, own, target)
+        ]
+        alike = [own for own in found if lie_alike(unit, layers, own)]
+        best = self.cheapest_of(alike, layers, target, free_bytes)
+        return self.cheapest_of(found, layers, target, free_bytes) if best is None else best
+
+    def cheapest_of(
+        self, partitions: Sequence[Partition], layers: UnitLayers, target: Target, free_bytes: int
+    ) -> UnitPlan | None:
+        """The best of these that fit."""
+        kept, chunk = set(layers.kept), chunk_bytes(target.cluster.sram.capacity_bytes)
+        best: UnitPlan | None = None
+        for partition in partitions:
             for streamed in range(len(layers.layers) + 1):
                 plan = evaluate(layers, partition, streamed, kept, target, free_bytes, chunk)
                 if plan is not None:
@@ -168,6 +179,14 @@ class AssignOwners(ModulePass):
                 project(layers, replace(start, tile=replaced(start.tile, beside, width)), target.chip.clusters)
             except Unprojectable as reason:
                 yield f"none: {reason}"
+
+
+def lie_alike(unit: UnitOp, layers: UnitLayers, partition: Partition) -> bool:
+    """Whether maps that stay between units lie on the clusters along the dimension that their other units know: else
+    each cluster would hold all of them."""
+    stay = unit.kept or any(own.resident for own in layers.inputs)
+    before = None if unit.partition is None or not stay else unit.partition.data.clusters
+    return before not in (2, 3) or partition.clusters == before
 
 
 def in_strips(layers: UnitLayers, partition: Partition, clusters: int) -> Partition | None:

@@ -201,6 +201,6 @@ def last_reader(value: SSAValue, number: Mapping[UnitOp, int]) -> int:
 
 
 def may_have_runs(partition: Partition) -> bool:
-    """Not in bands, where owners hand over borders, where columns are kept, or where steps do not go down."""
-    is_plain = not partition.bands and not partition.owners and partition.way == "down"
+    """Not in bands, where clusters hand over borders, where columns are kept, or where steps do not go down."""
+    is_plain = not partition.bands and partition.owners != "clusters" and partition.way == "down"
     return is_plain and partition.borders != "raster"

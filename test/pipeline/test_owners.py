@@ -17,9 +17,9 @@ ORDERS = [
     "row-major", "column-major", "serpentine", "quadrants", "mirrored", *(f"bands{{direction={way}}}" for way in WAYS),
     "bands{bands=2,direction=right-left}",
 ]  # fmt: skip
-BEST, BEST_AGAIN = 1.0, 1.125
+BEST, BEST_AGAIN = 1.0, 1.145
 """Cycles of the best order in those without one: with borders exchanged there too, and with borders as planned, which
-computes 0.5 % again in the cores (measured: 1.000 and 1.121)."""
+computes 0.6 % again in the cores (measured: 1.000 and 1.142)."""
 
 
 def head():
@@ -71,5 +71,6 @@ def test_four_cores_have_frustums_of_their_own():
     assert report["macs"]["recomputed"] == 0
     several = report["units"][0]["exchanged_bytes"]
     assert several["cluster"] < several["core"] / 10  # only borders are others'
+    assert report["nram_operand_share"] > 0  # and goes through layers with it
     for layer in times_made(made).values():
         assert layer.max() == 1
