@@ -26,6 +26,10 @@ MOSTLY_WEIGHTS = 0.5
 # Share of weights in one piece that is not loaded while the layer before is computed.  With it mobilenetv1 went from
 # 1.9 to 1.35 M cycles at 1 MiB, as did `PIECE_CYCLES`, `HIDDEN`, `WAITED`, `LAYER_CYCLES`, `PIECE_SHARE` together.
 LATE = 0.3
+# Chunks of streamed weights on their way at a time in a unit of several passes: its tiles leave SRAM no room for more
+# copies, so that small ones wait for the latency of DRAM.  ResNet-50 of 16 images went from 3,997 to 3,961 k cycles;
+# with smaller chunks that leave room for four copies it took 4,065 k.
+STREAM_COPIES = 2
 
 # --- cycles of a unit (cost.py)
 

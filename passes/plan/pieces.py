@@ -24,7 +24,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import INPUTS, Access, Outer, Residency, SubMap, Whole
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
-from frustum.passes.plan.model import COMPACT_GAIN, LATE, MOSTLY_WEIGHTS, SUMS_GAIN
+from frustum.passes.plan.model import COMPACT_GAIN, LATE, MOSTLY_WEIGHTS, STREAM_COPIES, SUMS_GAIN
 from frustum.passes.plan.piece_cycles import (
     Ints,
     Kernel,
@@ -309,7 +309,8 @@ class ProductPieces:
         stored = results, self.leaving_cycles(out_runs)
         maps, total = moves(nest, of_input), self.in_space * self.of_weights
         if self.is_summed or self.dealt[1] == self.cores:  # each has weights of its own, and all have one map
-            own = fills, copy_cycles(target, self.weight_bytes, self.weight_runs, self.cores)
+            filled = copy_cycles(target, self.weight_bytes, self.weight_runs, self.cores)
+            own = fills, filled
             if self.cores == 1 or self.is_grouped or self.is_summed:
                 loaded = maps, copy_cycles(target, self.in_bytes, in_runs, self.cores)
                 cycles = nest_cycles(target, compute, total, [loaded, stored, own])
@@ -319,9 +320,10 @@ class ProductPieces:
         else:  # all have the same weights
             loaded = maps, copy_cycles(target, self.in_bytes, in_runs, self.cores)
             again = replace(fills, restarts=np.where(fills.times > 1, fills.restarts, 0))
-            shared = again, bus_cycles(target, self.weight_bytes, self.weight_runs)
+            filled = bus_cycles(target, self.weight_bytes, self.weight_runs)
+            shared = again, filled
             cycles = nest_cycles(target, compute, total, [loaded, stored], [shared])
-        return self.with_weights(cycles, fills, residency, is_alone=loops == MAX_LOOPS)
+        return self.with_weights(cycles, fills, filled, residency, is_alone=loops == MAX_LOOPS)
 
     def leaving_cycles(self, runs: Ints) -> Ints:
         """From the matrix unit to SRAM: a copy, or where the cores add their sums three of them, and additions."""
@@ -337,11 +339,14 @@ class ProductPieces:
         steps = added + terms * ceil_div(added, self.cores)
         return met + copy_cycles(target, share, ceil_div(runs, self.cores), self.cores) + steps + latencies
 
-    def with_weights(self, cycles: Ints, fills: Moves, residency: Residency, *, is_alone: bool) -> Ints:
+    def with_weights(
+        self, cycles: Ints, fills: Moves, filled: Ints, residency: Residency, *, is_alone: bool
+    ) -> Ints:
         """The cycles, and what of the weights is waited for: in a unit of one pass weights that are read once come as
-        the pieces need them; else all are waited for."""
+        the pieces need them; else all are waited for.  `filled`: cycles of one chunk from SRAM to the cores."""
         target, work = self.target, self.work
-        from_dram = fills.times * load_cycles(target, self.chunk_bytes, self.weight_runs)
+        load = load_cycles(target, self.chunk_bytes, self.weight_runs)
+        from_dram = fills.times * load
         is_streamed = (residency == "stream") | (is_alone & self.weights_once & (self.of_weights > 1))
         whole = np.asarray(work.extent[1] * work.channels * math.prod(work.kernel) * work.weight_bytes)
         cycles = cycles + is_alone * ~is_streamed * (load_cycles(target, whole, whole) * LATE).astype(
@@ -349,6 +354,9 @@ class ProductPieces:
         )
         in_long_runs = fills.times * load_cycles(target, self.chunk_bytes, self.chunk_bytes)
         padding = from_dram - in_long_runs  # of the port, which others need
+        if residency == "stream" and not is_alone:  # a copy is free when its chunk has come and gone on
+            latency = target.chip.dram.latency_cycles + 2 * target.cluster.sram.latency_cycles
+            from_dram = np.maximum(from_dram, fills.times * (load + filled + latency) // STREAM_COPIES)
         return np.where(is_streamed, np.maximum(cycles, from_dram) + padding, cycles)
 
     def computing(self) -> Ints:

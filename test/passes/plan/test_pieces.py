@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from every_operation import NETWORKS, network
@@ -190,3 +191,25 @@ def test_streamed_weights_come_in_runs_that_dram_takes_at_full_rate(are_outputs_
     dealt = machine.cluster.cores if found.map.cores == 1 else 1
     run = found.map.channels if are_outputs_apart else co * dealt
     assert run * size >= machine.memory("dram").minimum_run_bytes
+
+
+def test_small_chunks_of_streamed_weights_wait_for_dram_in_units_of_several_passes():
+    """Two copies: each is free again when it was asked for, has come, and has gone on to the cores."""
+    machine, size, outputs, inputs, latency = load("default"), 2, 256, 2304, 2000
+    machine = replace(
+        machine, chip=replace(machine.chip, dram=replace(machine.memory("dram"), latency_cycles=latency))
+    )
+    accesses = ((SAME, Whole(inputs), SAME, SAME),)
+    work = LayerWork(
+        True, (1, outputs, 7, 14), accesses, (size,), size, channels=inputs, group_outputs=outputs, weight_bytes=size,
+    )  # fmt: skip
+    one, several = (
+        plan.plan_layer(work, plan_unit.with_chunks(machine, 1 << 14), "stream", loops)
+        for loops in (MAX_LOOPS, MAX_LOOPS - 1)
+    )
+    assert one is not None and several is not None
+    chunk = several.stream_bytes // 2
+    times, load_cycles = outputs * inputs * size / chunk, chunk / machine.memory("dram").port_bytes_per_cycle
+    assert several.cycles >= times * (load_cycles + latency) / 2
+    # In one pass chunks have more copies, and the latency is behind them.
+    assert one.cycles < times * (load_cycles + latency) / 2
