@@ -140,7 +140,9 @@ class ViewAttr(Data[TensorView]):
 
 
 Outer: TypeAlias = Literal["space", "channels"]
-Residency: TypeAlias = Literal["unit", "stream"]
+Residency: TypeAlias = Literal["unit", "stream", "core"]
+"""Where weights wait while a unit runs: in SRAM; nowhere, they come piece by piece again in every pass over the tiles;
+in WRAM, all pieces of a core beside each other."""
 OUTER: tuple[Outer, ...] = get_args(Outer)
 INPUTS = DIMENSIONS
 """What is dealt to the cores where it is no dimension of the result: input channels, whose sums the cores then add."""

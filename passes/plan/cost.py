@@ -122,9 +122,10 @@ class CutUnit:
         residency = residency_of(plans)
         sram, moved = self.footprint(residency, stream_bytes(plans)), self.traffic(residency)
         parts = self.parts(plans)
+        filled = self.filling_cycles(plans)
         if self.unit.out.out_dims[0] == 1:  # bytes decide, and of equal ones the cycles of the cores
-            return UnitCost(sram, moved, self.one_image_cycles(plans, moved), parts)
-        cycles = self.in_turn_cycles(plans, moved) + self.waiting_cycles(plans)
+            return UnitCost(sram, moved, self.one_image_cycles(plans, moved) + filled, parts)
+        cycles = self.in_turn_cycles(plans, moved) + self.waiting_cycles(plans) + filled
         return UnitCost(sram, moved, cycles, parts)
 
     def parts(self, plans: Sequence[LayerPlan | None]) -> CostParts:
@@ -133,7 +134,7 @@ class CutUnit:
         sram = self.footprint(residency, stream_bytes(plans))
         stored = sum(stored_bytes(self.unit.layers[j]) for j in self.unit.stored if j not in self.kept)
         return CostParts(
-            math.ceil(self.compute_cycles(plans)),
+            math.ceil(self.compute_cycles(plans) + self.filling_cycles(plans)),
             self.traffic(residency) - maps,
             maps - stored + (self.short_runs() if maps > stored else 0),
             stored,
@@ -223,8 +224,11 @@ class CutUnit:
     # ------------------------------------------------------------ cycles
 
     def in_turn_cycles(self, plans: Sequence[LayerPlan | None], moved: int) -> float:
-        """Of a unit of several images, or of tiles that are compared: every pass does all that one can have to do."""
-        compute = self.passes * (sum(plan.cycles for plan in plans if plan is not None) + PASS_CYCLES)
+        """Of a unit of several images, or of tiles that are compared: every pass does all that one can have to do, but
+        for rows that roll, of which the first ones are made ahead of their readers."""
+        one_pass = sum(plan.cycles for plan in plans if plan is not None)
+        work = self.compute_cycles(plans) if self.partition.borders == "exchange" else self.passes * one_pass
+        compute = work + self.passes * PASS_CYCLES
         transfer = moved / self.port_bytes_per_cycle
         return max(compute, transfer) + OVERLAPPED * (compute + transfer)
 
@@ -282,6 +286,12 @@ class CutUnit:
         own += [(j, self.copied_cycles(j)) for j, layer in enumerate(self.unit.layers) if layer.kind.is_place]
         clusters = range(self.target.chip.clusters)
         return max(sum(cycles * self.times(j, cluster) for j, cycles in own) for cluster in clusters)
+
+    def filling_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
+        """Cycles before the first pass in which the DRAM port brings weights that stay in the cores."""
+        pairs = zip(self.unit.layers, residency_of(plans), strict=True)
+        size = sum(held_bytes(layer, layer.out_dims[1]) for layer, where in pairs if where == "core")
+        return size / self.port_bytes_per_cycle
 
     def copied_cycles(self, j: int) -> float:
         """Cycles of a pass for the operands of a concatenation that lie elsewhere."""

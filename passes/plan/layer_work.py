@@ -50,6 +50,8 @@ class LayerWork:
     owned: int | None = None
     """The dimension along which each core has one part, the same in all layers of a unit."""
     are_outputs_apart: bool = True  # the weights of an output channel follow each other in DRAM
+    has_images: bool = False
+    """The map has several images."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class LayerPlan:
     cycles: float
     stream_bytes: int = 0
     """SRAM bytes for streamed weights (both copies); 0 where they stay."""
+    core_bytes: int = 0
+    """WRAM bytes of a core for weights that stay there."""
 
 
 def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True, whole: tuple[int, ...] = ()) -> LayerWork:
@@ -88,6 +92,7 @@ def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True, whole: tuple
         may_add_sums=may_add_sums(layer, p),
         may_compact=not in_ring and leaves_out(layer, p),
         are_outputs_apart=p.weight_strides[1] <= p.weight_strides[0],
+        has_images=layer.out_dims[0] > 1,
     )
 
 

@@ -28,7 +28,8 @@ MOSTLY_WEIGHTS = 0.5
 LATE = 0.3
 # Chunks of streamed weights on their way at a time in a unit of several passes: its tiles leave SRAM no room for more
 # copies, so that small ones wait for the latency of DRAM.  ResNet-50 of 16 images went from 3,997 to 3,961 k cycles;
-# with smaller chunks that leave room for four copies it took 4,065 k.
+# with smaller chunks that leave room for four copies it took 4,065 k.  Only where there are several
+# images: of one image nothing was measured.
 STREAM_COPIES = 2
 
 # --- cycles of a unit (cost.py)
@@ -107,6 +108,9 @@ SMALLEST_CHUNK_BYTES = 2048
 # Fewer streamed weights than the search thinks necessary are tried first, where they are read in every pass:
 # SqueezeNet on edge went from 3.81 to 2.78 MB.
 FEWER = 2
+# Share of WRAM that weights may take which stay there through all passes over the tiles of a unit (the rest is for the
+# pieces of one layer), and the fewest bytes that are kept so.
+CORE_SHARE, LEAST_KEPT = 0.875, 4096
 # Shapes of a given unit that are tried, the cheapest first (`test_given_units.py`).
 TRIED = 8
 # Shapes of a group that are tried where the cheapest has no pieces that fit.

@@ -181,7 +181,8 @@ def plan_matrix_with(
     extent = tuple(int(size[k]) for size in pieces.extents)
     submap = SubMap(extent, cores_dim, int(pieces.inputs[k]), outer, residency, compact, on_vector)
     chunk = int(aligned(pieces.chunk_bytes[k])) if residency == "stream" else 0
-    return LayerPlan(submap, float(cycles[k]), 2 * chunk + int(pieces.sums_bytes[k]))
+    kept = int(pieces.kept_bytes[k]) if residency == "core" else 0
+    return LayerPlan(submap, float(cycles[k]), 2 * chunk + int(pieces.sums_bytes[k]), kept)
 
 
 class ProductPieces:
@@ -244,6 +245,11 @@ class ProductPieces:
         return self.weight_bytes * (self.cores if self.is_summed else self.dealt[1])
 
     @cached_property
+    def kept_bytes(self) -> Ints:
+        """Of all pieces of the weights that one core needs."""
+        return self.weight_bytes * self.of_weights
+
+    @cached_property
     def own_sums(self) -> Ints:
         """Bytes of what a core adds up for a piece where input channels are dealt to the cores; else none."""
         return aligned(self.made * ACCUMULATOR_BYTES) * self.is_summed
@@ -281,10 +287,8 @@ class ProductPieces:
             work
         ):  # in NRAM where the weights of a unit of one pass come piece by piece
             nram = nram + vectors
-        nram, wram = (
-            nram + vectors - in_wram,
-            self.weight_bytes * np.where(self.of_weights > 1, 2, 1) + in_wram,
-        )
+        held = self.kept_bytes if residency == "core" else self.weight_bytes * np.where(self.of_weights > 1, 2, 1)
+        nram, wram = nram + vectors - in_wram, held + in_wram
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= nested((*self.counts, self.groups, self.chunks)) <= loops
         if self.is_summed:  # every core has channels in every pass, and a share of whole positions
@@ -297,7 +301,7 @@ class ProductPieces:
 
     def cycles(self, residency: Residency, loops: int) -> Ints:
         """Of the whole nest, as long as its copies and the weights that it waits for let it be."""
-        target, compute = self.target, self.of_outputs * self.computing()
+        target, compute, total = self.target, self.of_outputs * self.computing(), self.in_space * self.of_weights
         space, inside = [self.counts[0], *self.counts[2:]], [self.groups, self.counts[1]]
         is_space_outer = self.outer == "space"
         nest = [*space, *inside, self.chunks] if is_space_outer else [*inside, *space, self.chunks]
@@ -305,9 +309,11 @@ class ProductPieces:
         of_input = (*of_space, *(of_channels if self.is_grouped else ()), CHUNKS)
         in_runs, out_runs = self.runs()
         fills = moves(nest, (*of_channels, CHUNKS))
+        if residency == "core":  # they are there
+            fills = Moves(np.zeros_like(total), np.zeros_like(total))
         results = moves(nest, (*of_space, *of_channels), is_stored=True)
         stored = results, self.leaving_cycles(out_runs)
-        maps, total = moves(nest, of_input), self.in_space * self.of_weights
+        maps = moves(nest, of_input)
         if self.is_summed or self.dealt[1] == self.cores:  # each has weights of its own, and all have one map
             filled = copy_cycles(target, self.weight_bytes, self.weight_runs, self.cores)
             own = fills, filled
@@ -345,6 +351,8 @@ class ProductPieces:
         """The cycles, and what of the weights is waited for: in a unit of one pass weights that are read once come as
         the pieces need them; else all are waited for.  `filled`: cycles of one chunk from SRAM to the cores."""
         target, work = self.target, self.work
+        if residency == "core":
+            return cycles
         load = load_cycles(target, self.chunk_bytes, self.weight_runs)
         from_dram = fills.times * load
         is_streamed = (residency == "stream") | (is_alone & self.weights_once & (self.of_weights > 1))
@@ -354,7 +362,7 @@ class ProductPieces:
         )
         in_long_runs = fills.times * load_cycles(target, self.chunk_bytes, self.chunk_bytes)
         padding = from_dram - in_long_runs  # of the port, which others need
-        if residency == "stream" and not is_alone:  # a copy is free when its chunk has come and gone on
+        if residency == "stream" and work.has_images and not is_alone:  # copies are free when chunks have gone on
             latency = target.chip.dram.latency_cycles + 2 * target.cluster.sram.latency_cycles
             from_dram = np.maximum(from_dram, fills.times * (load + filled + latency) // STREAM_COPIES)
         return np.where(is_streamed, np.maximum(cycles, from_dram) + padding, cycles)

@@ -10,18 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 
 from frustum.dialects.extents import Extents, ceil_div, replaced
-from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer, Residency, SubMap
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, tile_counts
+from frustum.passes.plan.core_weights import beside_kept, kept_in_cores, loops_of, work_in
 from frustum.passes.plan.cost import CutUnit, UnitCost, held_bytes, residency_of, stream_bytes
-from frustum.passes.plan.layer_work import LayerPlan, work_of
+from frustum.passes.plan.layer_work import LayerPlan
 from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OWNED, PASS_CYCLES, WIDEST
 from frustum.passes.plan.piece_extents import halves
 from frustum.passes.plan.pieces import plan_layer
@@ -337,7 +338,9 @@ def evaluate(
     residency = residencies(unit, streamed)
     left = free_bytes - cut.footprint(residency).total_bytes
     whole = (ROWS,) if partition.borders == "raster" else ()  # bands of rows are told apart when code is made
-    plans = layer_plans(cut, residency, max(chunk_bytes, left // 2), whole, left)
+    chunk = max(chunk_bytes, left // 2)
+    kept = kept_in_cores(cut, residency, with_chunks(target, chunk), whole)
+    plans = layer_plans(cut, residency, chunk, whole, left, kept)
     if plans is None:
         return None
     found = cut.cost(plans)
@@ -349,7 +352,7 @@ def with_owners(
 ) -> UnitPlan:
     """The plan, or the same with the cores as owners, where rows roll through one cluster and that costs next to no
     cycles: then a core takes nothing of the others but what its windows read beyond its strip."""
-    partition, streamed = plan.partition, sum(m is not None and m.weights == "stream" for m in plan.maps)
+    partition, streamed = plan.partition, sum(m is not None and m.weights != "unit" for m in plan.maps)
     if partition.borders != "exchange" or target.chip.clusters > 1 or target.cluster.cores == 1:
         return plan
     own = replace(partition, owners="cores")
@@ -374,26 +377,22 @@ def layer_plans(
     chunk_bytes: int | None = None,
     whole: tuple[int, ...] = (),
     sums_bytes: int = 0,
+    known: Mapping[int, LayerPlan] = MappingProxyType({}),
 ) -> list[LayerPlan | None] | None:
     """The pieces of every layer (None: its operands are written in their place), with the dimensions `whole` not cut,
     streamed weights in chunks of at most so many bytes and sums of the cores in `sums_bytes`; None where some layer
-    has none that fit."""
-    unit, projection, target = cut.unit, cut.projection, cut.target
-    loops = MAX_LOOPS - sum(count > 1 for count in projection.counts)
+    has none that fit.  Of some they are `known`: weights that stay in the cores."""
+    target, loops = beside_kept(cut.target, known), loops_of(cut)
     plans: list[LayerPlan | None] = []
     is_streaming = "stream" in residency
     sums = (
         0 if sums_bytes <= 0 or is_streaming else 1 << (sums_bytes.bit_length() - 1)
     )  # few: answers are kept
-    for j, layer in enumerate(unit.layers):
-        if layer.kind.is_place:
-            plans.append(None)
+    for j, layer in enumerate(cut.unit.layers):
+        if layer.kind.is_place or j in known:
+            plans.append(known.get(j))
             continue
-        in_ring = projection.is_ring(unit.number_of(unit.sources[j][0]))
-        extent = cut.worked_region(j).extent
-        work = work_of(layer, extent, in_ring=in_ring, whole=whole)
-        if cut.partition.owners == "cores":
-            work = replace(work, owned=cut.partition.beside)
+        work = work_in(cut, j, whole)
         is_chunked = residency[j] == "stream" and chunk_bytes is not None
         machine = with_chunks(target, chunk_bytes) if is_chunked else target
         plan = plan_layer(work, machine, residency[j], loops, sums)

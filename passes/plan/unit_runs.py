@@ -96,7 +96,7 @@ def partitions(cut: CutUnit, maps: Sequence[SubMap | None]) -> Iterator[Partitio
     yield cut.partition
     tile = cut.partition.tile
     if cut.partition.borders != "exchange" or any(
-        each is not None and each.weights == "stream" for each in maps
+        each is not None and each.weights != "unit" for each in maps
     ):
         return
     for times in STEPS_OF_RUNS:
@@ -170,6 +170,8 @@ class Trees:
         in_turn = sum(self.cycles_of(member.number) for member in members)
         if len(members) == 1:
             return Way(0, in_turn) + before
+        if self.plan_of(tree.number).map.weights == "core":
+            return None
         most = math.inf if self.wanted.runs == "longest" else in_turn
         extent = self.cut.projection.outputs[tree.number].extent
         partition, where = self.cut.partition, self.plan_of(tree.number).map.weights

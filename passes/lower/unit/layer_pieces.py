@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
 from xdsl.dialects.builtin import IntegerAttr, i64
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import isa
-from frustum.dialects.extents import Extents, replaced
+from frustum.dialects.extents import Extents, aligned, ceil_div, replaced
 from frustum.dialects.isa.program import (
     ACCUMULATORS,
     ELEMENT_BYTES,
@@ -36,6 +37,7 @@ from frustum.passes.lower.unit.memory_map import (
     Placed,
     Tags,
     allocate,
+    at_levels,
     copied,
     exactly,
     packed,
@@ -44,8 +46,10 @@ from frustum.passes.lower.unit.memory_map import (
 from frustum.passes.lower.unit.partial_sums import PartialSums, share_of
 from frustum.passes.lower.unit.raster import parts_of
 
-OUTPUTS = 0
-"""The dimension of output channels of weights."""
+OUTPUTS, INPUT = 0, 1
+"""The dimensions of output and of input channels of weights."""
+RUN_BYTES = 64
+"""Runs in DRAM are not cut shorter."""
 EMPTY = 4
 """Times the outputs that there are by which the limit of a box falls in each pass, so that it is empty."""
 
@@ -53,13 +57,17 @@ EMPTY = 4
 @dataclass(frozen=True)
 class Site:
     """Where a layer is lowered: nesting level of its first loop, cores of a cluster, stage, tags for reports; whether
-    its weights stay in WRAM while the unit runs."""
+    its weights stay in WRAM while the unit runs; where all pieces of them are there before its first tile, once known.
+    """
 
     level: int
     cores: int
     stage: int
     tags: Tags
     keeps_weights: bool = False
+    in_core: SSAValue | None = None
+    chunk_bytes: int = 0
+    """Of weights that all cores get at a time before a unit begins."""
 
 
 @dataclass(frozen=True)
@@ -214,11 +222,14 @@ class LayerPieces(LayerNest):
         loaded = {k: self.load(k) for k in range(len(self.tiles)) if k not in in_core}
         self.loads = list(loaded.values())
         self.pieces = [in_core[k] if k in in_core else loaded[k].placed for k in range(len(self.tiles))]
-        self.streams = [stream(self, weights)] if weights and not weights.held else []
+        is_kept = self.map.weights == "core"
+        self.streams = [stream(self, weights)] if weights and not weights.held and not is_kept else []
         self.kept: list[Operation] = []
-        """Buffers that stay: they are made outside of the loops over tiles."""
+        """Buffers that stay, and what fills them: they are made outside of the loops over tiles."""
         self.weight_piece: Placed | None = None
-        if weights is not None:
+        if weights is not None and is_kept:
+            self.weight_piece, self.kept = kept_pieces(self, weights)
+        elif weights is not None:
             self.loads.append(weight_piece(self, weights, weights.held or self.streams[0].placed))
             self.weight_piece = self.loads[-1].placed
             if site.keeps_weights and not self.loads[-1].depth:
@@ -383,6 +394,71 @@ def stream(low: LayerNest, weights: WeightSource) -> PieceLoad:
     multicast = not any(s.cluster for s in box.start)
     copy = copied("gdma", weights.tensor, chunk, box, low.site.tags, multicast=multicast)
     return PieceLoad(depth, chunk, [alloc, copy])
+
+
+def kept_pieces(low: LayerNest, weights: WeightSource) -> tuple[Placed, list[Operation]]:
+    """The piece that the layer's loops read, among all that a core needs, which lie one behind the other in a buffer of
+    the program; the buffer, unless the site has it already, and the loops that fill it piece by piece, each in parts
+    of its input channels, through SRAM."""
+    box, _ = weight_box(low, weights)
+    loops = [(name, count) for name, count in low.nest.loops if name in (GROUP, 1, CHANNELS_IN)]
+    piece, number = packed(weights.tensor, box.start, box.extent), Affine()
+    for name, count in loops:
+        level = low.nest.level(name)
+        assert level is not None
+        number = number * count + Affine.index(level)
+    size = aligned(math.prod(box.extent) * ELEMENT_BYTES[piece.element])
+    piece.before = number * size
+    if low.site.in_core is not None:
+        piece.allocated = low.site.in_core
+        return piece, []
+    alloc = isa.AllocOp("wram", size * math.prod(count for _, count in loops))
+    piece.allocated = alloc.buffer
+    return piece, [alloc, *filling(low, weights, box, piece, loops)]
+
+
+def filling(
+    low: LayerNest, weights: WeightSource, box: Box, piece: Placed, loops: Sequence[tuple[LoopName, int]]
+) -> list[Operation]:
+    """Loops over pieces of weights, and parts of their input channels: from DRAM to SRAM, from there to the cores."""
+    named = ((k, low.nest.level(name)) for k, (name, _) in enumerate(loops))
+    levels = {level: Affine.index(k) for k, level in named if level is not None}
+    inputs = part_of_inputs(low, weights, box)
+    parts = ceil_div(box.extent[INPUT], inputs)
+    start = [at_levels(x, levels) for x in box.start]
+    own, into = tuple(start), replace(piece, start=tuple(start), before=at_levels(piece.before, levels))
+    limits = [x and at_levels(x, levels) for x in box.limit]
+    if parts > 1:
+        limits[INPUT] = own[INPUT] + box.extent[INPUT]
+        start[INPUT] = own[INPUT] + Affine.index(len(loops), inputs)
+    part = Box(tuple(start), replaced(box.extent, INPUT, inputs), box.bound, tuple(limits))
+    all_cores = (e * (low.site.cores if s.core else 1) for s, e in zip(part.start, part.extent, strict=True))
+    chunk_box = replace(part, start=tuple(replace(s, core=0) for s in part.start), extent=tuple(all_cores))
+    chunk_box = replace(chunk_box, limit=tuple(x and replace(x, core=0) for x in part.limit))
+    chunk, counts = packed(weights.tensor, chunk_box.start, chunk_box.extent), [*(count for _, count in loops), parts]
+    looped = [count for count in counts if count > 1]
+    alloc = allocate(chunk, "sram", copies(len(looped)))
+    multicast = not any(s.cluster for s in chunk_box.start)
+    load = copied("gdma", weights.tensor, chunk, chunk_box, low.site.tags, multicast=multicast)
+    fill = copied(spread(low, *part.start), chunk, into, part, low.site.tags)
+    load.properties["stage"], fill.properties["stage"] = (IntegerAttr(n * bool(looped), i64) for n in (0, 1))
+    inner: list[Operation] = [alloc, load, fill]
+    for count in reversed(looped):
+        inner = [isa.RepeatOp(count, Region(Block(inner)))]
+    return inner
+
+
+def part_of_inputs(low: LayerNest, weights: WeightSource, box: Box) -> int:
+    """Input channels of a piece that all cores get at a time: as many as a chunk holds, in runs that are long enough."""
+    size, cores = ELEMENT_BYTES[weights.tensor.element], low.site.cores if any(s.core for s in box.start) else 1
+    inputs = box.extent[INPUT]
+    if box.start[INPUT].core:
+        return inputs
+    while inputs % 2 == 0 and inputs * math.prod(box.extent[2:]) * size >= 2 * RUN_BYTES:
+        if cores * math.prod(replaced(box.extent, INPUT, inputs)) * size <= low.site.chunk_bytes:
+            break
+        inputs //= 2
+    return inputs
 
 
 def vector_piece(low: LayerNest, held: Placed, memory: Memory) -> PieceLoad:

@@ -20,6 +20,8 @@ from frustum.passes.analysis.project import memory_order, strides_in
 CHANNELS = 1
 """The dimension that may lie in blocks."""
 
+NOTHING_BEFORE = p.Affine()
+
 
 class Tags(TypedDict):
     """Numbers of a layer and a unit, for reports."""
@@ -39,7 +41,8 @@ class Placed:
     """A box of a map in some memory: where it starts in the map, its nominal extents, the map's size, strides in
     bytes; its buffer, once it has one.
 
-    The buffer begins at position `origin` of the map (None: at `start`); with `wrap` one dimension goes around.
+    The buffer begins at position `origin` of the map (None: at `start`); with `wrap` one dimension goes around;
+    `before`: bytes before the box where the buffer holds several.
     """
 
     element: p.Element
@@ -50,6 +53,7 @@ class Placed:
     allocated: SSAValue | None = None
     origin: p.Starts | None = None
     wrap: p.Wrap | None = None
+    before: p.Affine = NOTHING_BEFORE
 
     @property
     def buffer(self) -> SSAValue:
@@ -64,7 +68,7 @@ class Placed:
     def view(self, start: Sequence[p.Affine], clusters_on: int = 0) -> p.View:
         """The view whose nominal first element is at position `start` of the map, in the same buffer of the cluster
         `clusters_on` further."""
-        offset = p.Affine()
+        offset = self.before
         own = self.start if self.origin is None else self.origin
         for d, (position, first, stride) in enumerate(zip(start, own, self.strides, strict=True)):
             if self.wrap is None or d != self.wrap.dim:

@@ -27,6 +27,8 @@ from frustum.passes.lower.unit.tile_loops import TileLoops
 from frustum.passes.lower.unit.tiles import Tiles, joined, resident
 from frustum.passes.lower.unit.transfers import hold, leave, load, lower_move, sent, stored
 
+CHUNK_SHARE, LEAST_CHUNK_BYTES = 32, 2048
+"""Weights that wait in the cores come there in chunks of this share of SRAM, or so many bytes."""
 Holds: TypeAlias = dict[t.ComputeOp, tuple[WeightSource | None, dict[str, Placed]]]
 """Of each layer its weights, and by name what else it has per output channel."""
 
@@ -50,6 +52,8 @@ class UnitLowering:
         self.stage = 0
         self.gone: set[Operation] = set()
         self.staying: set[Operation] = set()
+        self.in_core: dict[Operation, SSAValue] = {}
+        """Where all weights of a layer are in the cores before its first tile."""
 
     def run(self) -> None:
         self.read_operands()
@@ -184,7 +188,8 @@ class UnitLowering:
         return {"layer": layer, "unit": self.number}
 
     def site(self, layer: int) -> Site:
-        return Site(len(self.loops), self.target.cluster.cores, self.stage, self.tags(layer))
+        chunk = max(LEAST_CHUNK_BYTES, self.target.cluster.sram.capacity_bytes // CHUNK_SHARE)
+        return Site(len(self.loops), self.target.cluster.cores, self.stage, self.tags(layer), chunk_bytes=chunk)
 
     # ------------------------------------------------------------ layers
 
@@ -196,13 +201,15 @@ class UnitLowering:
         stays = op in self.staying
 
         def site(each: t.ComputeOp) -> Site:
-            return replace(self.site(self.numbers[each]), keeps_weights=stays)
+            return replace(self.site(self.numbers[each]), keeps_weights=stays, in_core=self.in_core.get(each))
 
         inside = Inside(self.place, holds.__getitem__, site, self.loops.bodies[0].add_ops)
         operands, out = [self.place(o) for o in op.tiles], self.tiles[op.result]
         made, before = pieces_of_run(op, operands, out, inside)
         layer = LayerLowering(LayerPieces(op, operands, out, *holds[op], site(op), made), before)
         self.loops.bodies[0].add_ops(layer.pieces.kept)
+        if op.map.data.weights == "core" and layer.pieces.weight_piece is not None:
+            self.in_core[op] = layer.pieces.weight_piece.buffer
         leavers = self.leavers(op)
         self.gone -= set(leavers)
         for user in leavers:
@@ -248,7 +255,8 @@ class UnitLowering:
 
 def streams(holds: Holds) -> bool:
     """Whether the weights of some layer are brought piece by piece while it computes."""
-    return any(source is not None and source.held is None for source, _ in holds.values())
+    sources = ((op.map.data.weights, source) for op, (source, _) in holds.items())
+    return any(source is not None and source.held is None and where != "core" for where, source in sources)
 
 
 def one(op: Operation | None) -> Operation:

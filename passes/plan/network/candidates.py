@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from frustum.dialects.target import Target
+from frustum.passes.plan.core_weights import kept_room
 from frustum.passes.plan.cost import chunk_bytes
 from frustum.passes.plan.makespan import UnitWork, port_cycles, work_of_parts
 from frustum.passes.plan.model import MOST_KEPT
@@ -129,6 +130,9 @@ class Candidates:
         self.held_weights = int(largest_first.sum())
         self.total_weights = self.held_weights * group.shares
         self.least = group.constant_bytes + group.vector_bytes + self.total_weights
+        images = setting.order.layer(group.stop - 1).out_dims[0]
+        self.kept = kept_room(setting.target) * setting.target.cluster.cores if images > 1 else 0
+        """Bytes of streamed weights that a cluster's cores keep through all passes."""
         self.streamed = np.concatenate([[0], np.cumsum(largest_first)])
         chunk = 2 * min(int(largest_first[0]), setting.chunk_bytes) if group.weights else 0
         self.gain = np.maximum.accumulate(self.streamed - np.where(self.streamed > 0, chunk, 0))

@@ -168,19 +168,21 @@ class Prices:
         passes = own.steps[shape] * np.where(own.is_roll[shape], late + own.behind[shape], 1)
         streamed = np.searchsorted(own.gain, over)
         weights = own.streamed[streamed]
-        moved = still + (passes - 1) * weights
+        again = np.maximum(weights - own.kept, 0)
+        moved = still + (passes - 1) * again
         short = before.short[inside, shape] + behind.short[stay, shape]
         rate = np.where((passes > 1) & for_time, self.weights_rate, self.once_rate)
         bus = passes * own.held_weights // rate
         besides = behind.sends[stay] + before.copied[inside, shape]
         if self.setting.fastest:
-            busy = np.maximum(passes * own.work[shape], bus) + besides
-            waited = self.waited(rows, Priced(row, shape, still + short, busy, weights, passes))
+            full = own.steps[shape] * np.where(own.is_roll[shape], own.behind[shape], 1)  # the others make less
+            busy = np.maximum(full * own.work[shape], bus) + besides
+            waited = self.waited(rows, Priced(row, shape, still + short, busy, again, passes))
             cycles = self.in_turn(busy, (moved + short) // self.setting.port_rate, passes) + waited
         else:
             busy = np.maximum(own.spent[shape], bus) + besides
             cycles = self.of_one_image(
-                busy, moved + short, still + short, weights, passes, own.in_turn[shape]
+                busy, moved + short, still + short, again, passes, own.in_turn[shape]
             )
         by_columns = self.group.shapes.dealt[own.index[shape]] == BY_COLUMNS
         cycles = cycles + (cycles * by_columns * (COLUMNS_SHOW * for_time)).astype(np.int64)

@@ -132,7 +132,7 @@ ATTRIBUTES = {
     "#ftile.map<extent [1, 1, 1, 1], cores 1, channels 1, outer rows, weights unit>":
         "expected one of space, channels, found rows",
     "#ftile.map<extent [1, 1, 1, 1], cores 1, channels 1, outer space, weights gone>":
-        "expected one of unit, stream, found gone",
+        "expected one of unit, stream, core, found gone",
     "#ftile.access<same, same>": "expected 4 axes, found 2",
     "!ftile.tile<f32, [1, 1, 1, 1], [0, 1, 1, 3]>": r"each dimension once, found \[0, 1, 1, 3\]",
 }  # fmt: skip

@@ -202,6 +202,7 @@ def test_small_chunks_of_streamed_weights_wait_for_dram_in_units_of_several_pass
     accesses = ((SAME, Whole(inputs), SAME, SAME),)
     work = LayerWork(
         True, (1, outputs, 7, 14), accesses, (size,), size, channels=inputs, group_outputs=outputs, weight_bytes=size,
+        has_images=True,
     )  # fmt: skip
     one, several = (
         plan.plan_layer(work, plan_unit.with_chunks(machine, 1 << 14), "stream", loops)

@@ -1,0 +1,111 @@
+"""Weights that wait in the cores for all tiles of a unit: they come from DRAM once, and the numbers are the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from agreement import check_agreement
+from happens_before import check
+from networks import Net
+from stops import executable, modules_at_stops, run_module, target
+
+from frustum.backend.pipeline import Choices
+from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.sync import ProgramOp, RepeatOp
+from frustum.dialects.module import MAP
+from frustum.dialects.tile import MapAttr
+from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import count
+
+CHANNELS = ((32, 3), (64, 1), (48, 3))
+
+
+def chain(net, images, groups):
+    """Three convolutions on several images, with more weights than SRAM has room for."""
+    x = net.input(images, 16, 20, 12)
+    for outputs, kernel in CHANNELS:
+        x = net.conv(x, outputs, kernel, act="relu", groups=groups if kernel == 3 else 1)
+    return x
+
+
+def machine(clusters, sram_bytes, wram_bytes=64 << 10):
+    whole = target("default" if clusters > 1 else "edge")
+    core = replace(whole.core, wram=replace(whole.core.wram, capacity_bytes=wram_bytes))
+    sram = replace(whole.cluster.sram, capacity_bytes=sram_bytes)
+    cluster = replace(whole.cluster, sram=sram, core=core)
+    return replace(whole, chip=replace(whole.chip, clusters=clusters, cluster=cluster))
+
+
+@cache
+def compiled(clusters=1, sram_bytes=56 << 10, wram_bytes=64 << 10, *, dtype="f16", codec="none", images=4, groups=1):
+    net = Net()
+    module, inputs = net.module(chain(net, images, groups))
+    choices = Choices(policy="optimal", dtype=dtype, compression=codec)
+    return modules_at_stops(module, machine(clusters, sram_bytes, wram_bytes), choices), inputs
+
+
+def residencies(modules):
+    maps = [op.attributes.get(MAP) for op in modules["tiled"].walk()]
+    return [each.data.weights for each in maps if isinstance(each, MapAttr)]
+
+
+KEPT = [
+    ((1, 56 << 10), ["unit", "unit", "core"]),
+    ((1, 40 << 10), ["core", "unit", "core"]),
+    ((2, 64 << 10), ["core", "unit", "core"]),
+    ((2, 40 << 10), ["unit", "core", "stream"]),
+]
+
+
+@pytest.mark.parametrize(("args", "kept"), KEPT)
+def test_weights_that_sram_has_no_room_for_wait_in_the_cores(args, kept):
+    modules, inputs = compiled(*args)
+    assert residencies(modules) == kept
+    stops = ("typed", "placed", "fixed")
+    outputs = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in stops}
+    check_agreement(outputs, "f16")
+
+
+OPTIONS = [{"dtype": "f32"}, {"codec": "huffman"}, {"groups": 4, "sram_bytes": 28 << 10}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_numbers_are_the_same(options):
+    modules, inputs = compiled(**options)
+    assert "core" in residencies(modules)
+    outputs = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in ("typed", "fixed")}
+    check_agreement(outputs, options.get("dtype", "f16"))
+
+
+@pytest.mark.parametrize("args", [(1, 40 << 10), (2, 64 << 10)])
+def test_everything_is_ordered(args):
+    modules, _ = compiled(*args)
+    program = next(op for op in modules["fixed"].walk() if isinstance(op, ProgramOp))
+    assert check(program, args[0], 4) > 100
+
+
+def test_they_come_from_dram_once():
+    """In the unit of a single cluster all weights are read once, though four images need them; with next to no room in
+    WRAM those of the last layer are read again for each."""
+    modules, _ = compiled()
+    once = executable(modules["fixed"])
+    again = executable(compiled(wram_bytes=8 << 10)[0]["fixed"])
+    sizes = [weight_bytes(each) for each in (once, again)]
+    own = 2 * sum(a * b * k * k for (a, k), b in zip(CHANNELS, (16, 32, 64), strict=True)) + 4 * (32 + 64 + 48)
+    assert sizes[0] == own < sizes[1]
+
+
+def weight_bytes(made):
+    machine = Machine(made)
+    return count(machine.expanded, machine.target, made.code.page_bytes).dram_bytes_by_class["weight"]
+
+
+def test_filling_goes_before_the_loops_over_tiles():
+    modules, _ = compiled()
+    program = next(op for op in modules["lowered"].walk() if isinstance(op, ProgramOp))
+    loops = [op for op in program.body.block.ops if isinstance(op, RepeatOp)]
+    fills = [op for op in loops[0].walk() if isinstance(op, CopyOp) and op.dst.type.memory == "wram"]
+    assert fills and fills[0].dst.owner.parent is program.body.block
+    assert not any(fill.dst is op.dst for fill in fills for op in loops[1].walk() if isinstance(op, CopyOp))
