@@ -18,7 +18,7 @@ from typing import NamedTuple
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import Residency
+from frustum.dialects.tile import ConvLayer, Residency
 from frustum.passes.plan.cost import CutUnit, held_bytes, vector_bytes, weight_bytes
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, work_of
 from frustum.passes.plan.model import CORE_SHARE, LEAST_KEPT
@@ -94,9 +94,10 @@ def options_of(
 
 def chunk_of(cut: CutUnit, j: int, plan: LayerPlan) -> int:
     """SRAM bytes on the way to the cores at least: two times one input channel of a piece, or a few that are a run."""
-    layer, target = cut.unit.layers[j], cut.target
+    layer, target, conv = cut.unit.layers[j], cut.target, cut.unit.layers[j].kind
+    assert isinstance(conv, ConvLayer)
     dealt = target.cluster.cores if plan.map.cores == 1 else 1
-    each = layer.weight_bytes * math.prod(layer.kind.kernel)
+    each = layer.weight_bytes * math.prod(conv.kernel)
     least = max(1, min(plan.map.channels, ceil_div(2 * target.chip.dram.minimum_run_bytes, each)))
     return 2 * dealt * plan.map.extent[1] * least * each
 

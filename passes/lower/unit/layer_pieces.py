@@ -449,7 +449,7 @@ def filling(
 
 
 def part_of_inputs(low: LayerNest, weights: WeightSource, box: Box) -> int:
-    """Input channels of a piece that all cores get at a time: as many as a chunk holds, in runs that are long enough."""
+    """Input channels of a piece that all cores get at a time: as many as a chunk holds, in long enough runs."""
     size, cores = ELEMENT_BYTES[weights.tensor.element], low.site.cores if any(s.core for s in box.start) else 1
     inputs = box.extent[INPUT]
     if box.start[INPUT].core:
