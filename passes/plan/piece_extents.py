@@ -38,7 +38,8 @@ def piece_extents(work: LayerWork, target: Target, cores_dim: int) -> list[list[
             dims.append(found[:1])
             continue
         if d == 2 and align == 1:
-            heights = filling_heights(work.extent[3], target.core.matrix.lines)
+            widths = {work.extent[3], ceil_div(work.extent[3], cores if work.owned == 3 else 1)}
+            heights = {h for width in widths for h in filling_heights(width, target.core.matrix.lines)}
             found = sorted({*found, *(h for h in heights if h < share)}, reverse=True)
         dims.append(found)
     if work.groups > 1:
