@@ -9,7 +9,7 @@
 | `tiled` | units with partitions, layers with maps | partition, (split-breadth-first,) choose-layout |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units, (assign-order) |
 | `lowered` | instructions with symbolic buffers | lower-tiles, ..., join-sections, ...: see `passes_to` |
-| `fixed` | addresses, events | weights-ahead, allocate, hoist-loads, schedule |
+| `fixed` | addresses, events | weights-ahead, fills-ahead, allocate, hoist-loads, schedule |
 
 A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
 """
@@ -26,6 +26,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from frustum.backend.fills_ahead import FillsAhead
 from frustum.backend.hoist_loads import HoistLoads
 from frustum.backend.join_sections import JoinSections
 from frustum.backend.memory.allocation import Allocate
@@ -139,7 +140,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         ),
         "placed": (LowerUnits(), *order_passes(choices)),
         "lowered": (*raw_passes(choices), *weight_passes(choices), *section_passes(choices)),
-        "fixed": (*((WeightsAhead(),) if choices.ahead else ()), Allocate(), HoistLoads(), Schedule()),
+        "fixed": (*((WeightsAhead(), FillsAhead()) if choices.ahead else ()), Allocate(), HoistLoads(), Schedule()),
     }[stop]
 
 

@@ -215,8 +215,8 @@ HEAD = (
 )
 TAIL = (
     "frustum-graph-choose-layout,frustum-tile-lower-units,frustum-lower-tiles,frustum-lower-choose-line-buffer,"
-    "frustum-join-sections,frustum-lower-make-address-tables,frustum-weights-ahead,frustum-allocate,frustum-hoist-loads,"
-    "frustum-schedule"
+    "frustum-join-sections,frustum-lower-make-address-tables,frustum-weights-ahead,frustum-fills-ahead,frustum-allocate,"
+    "frustum-hoist-loads,frustum-schedule"
 )
 
 

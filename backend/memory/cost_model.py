@@ -140,7 +140,7 @@ class CostModel:
                 if sram:
                     child.transfers.append(_Transfer(cycles * times, times, sram[0], is_load))
                 continue
-            cycles = self._cycles(op)
+            cycles = self.busy_cycles(op)
             busy[plain.engine] = busy.get(plain.engine, 0.0) + cycles * times
             once[plain.engine] = once.get(plain.engine, 0.0) + cycles
         child.cycles = max(busy.values(), default=0.0)
@@ -153,8 +153,8 @@ class CostModel:
         element = ELEMENT_BYTES[op.dst_view.data.element]
         return prod(min(s.extent, s.bound) for s in spans) * element / bytes_per_cycle
 
-    def _cycles(self, op: Instruction) -> float:
-        """Of one execution, not clipped."""
+    def busy_cycles(self, op: Instruction) -> float:
+        """Of an instruction's engine, but that of loads and stores: one execution, not clipped."""
         core, cluster = self.target.core, self.target.cluster
         if isinstance(op, CopyOp):
             movers = {"mvdma": core.mvdma, "bus": cluster.bus, "cdma": cluster.cdma, "iodma": core.iodma}
