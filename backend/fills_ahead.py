@@ -192,7 +192,7 @@ class _Program:
             pieces.move(site)
 
     def chosen(self) -> Iterator[tuple[Pieces, Site]]:
-        """Pieces in the order in which they are needed, each at the nearest site that is idle for as long as they take."""
+        """Pieces in the order in which they are needed, each at the nearest site that is idle for so long."""
         for pieces in sorted(self.pieces(), key=lambda each: self.child_of(each.flow.fill)):
             child, cycles = self.child_of(pieces.flow.fill), pieces.bytes / self.target.core.mvdma.bytes_per_cycle
             if pieces.whole_bytes * MOST_SRAM > self.room["sram"]:
