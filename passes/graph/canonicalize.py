@@ -13,7 +13,7 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import IsTerminator, Pure
 
 from frustum.passes.dequantised import fold_view
-from frustum.passes.graph.patterns.layers import FuseActivation, FusePad, PoolBeforeConv
+from frustum.passes.graph.patterns.layers import FuseActivation, FusePad, PoolBeforeConcat, PoolBeforeConv
 from frustum.passes.graph.patterns.moves import MergeMoves, RemoveIdentity
 from frustum.passes.graph.patterns.scales import Constants, FoldScaleAfter, FoldScaleBefore, MergeScales
 from frustum.passes.weights import store_of
@@ -26,7 +26,7 @@ class Canonicalize(ModulePass):
     1. identities, and moves of moves (`moves`) and of dequantised constants (`dequantised`)
     2. constant scales and shifts into the convolution or matrix product beside them: batch
        normalisation, biases; into one another where there is none (`scales`); the new weights get new keys
-    3. means over windows before pointwise convolutions (`layers`)
+    3. means over windows before pointwise convolutions, poolings before concatenations (`layers`)
     4. borders of zeros and activations into the layer beside them (`layers`)
     5. operations whose results nobody uses
 
@@ -49,6 +49,7 @@ class Canonicalize(ModulePass):
                 FoldScaleBefore(constants),
                 MergeScales(constants),
                 PoolBeforeConv(),
+                PoolBeforeConcat(),
                 FusePad(),
                 FuseActivation(),
             ],

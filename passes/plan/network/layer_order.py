@@ -334,8 +334,10 @@ def orders(network: g.NetworkOp, section: Operation | None = None) -> list[list[
     before = [
         sorted({position[r] for r in each if isinstance(r, Operation) and r in position}) for each in roots
     ]
+    sizes = [value_bytes(op.results[0]) for op in ops]
+    has_weights = [is_layer(op) and layer_of(op).weight is not None for op in ops]
     found = [list(range(len(ops)))]
-    for order in (by_branches(before), by_levels(before)):
+    for order in (by_branches(before), by_levels(before, at_once(before, sizes, has_weights))):
         if order not in found:
             found.append(order)
     return [[ops[i] for i in order] for order in found]
@@ -343,12 +345,45 @@ def orders(network: g.NetworkOp, section: Operation | None = None) -> list[list[
 
 def by_branches(before: Sequence[Sequence[int]]) -> list[int]:
     """Each layer as late as its last user allows: a branch is run to its end before the next one starts."""
+    used = {b for reads in before for b in reads}
+    return behind_operands(before, (last for last in range(len(before)) if last not in used))
+
+
+def by_levels(before: Sequence[Sequence[int]], first: Sequence[int]) -> list[int]:
+    """By the longest way from the inputs; layers that follow another at once stand behind it (`first`: of each layer
+    the one that begins such a row)."""
+    level: list[int] = []
+    for i, reads in enumerate(before):
+        level.append(level[first[i]] if first[i] != i else max((level[b] + 1 for b in reads), default=0))
+    return behind_operands(before, sorted(range(len(level)), key=lambda i: (level[i], first[i], i)))
+
+
+def at_once(
+    before: Sequence[Sequence[int]], sizes: Sequence[int], has_weights: Sequence[bool]
+) -> list[int]:
+    """Of each layer the first of the row of layers that it is in: the only reader of a map follows at once where it
+    makes less of it, and either has no weights or the map's own maker has made no less: so of a pooling that keeps its
+    size and the convolution behind it only the small map is there when others read what both began with."""
+    users = [0] * len(before)
+    for each in before:
+        for b in each:
+            users[b] += 1
+    first: list[int] = []
+    for i, reads in enumerate(before):
+        is_next = False
+        if len(reads) == 1 and users[reads[0]] == 1 and sizes[i] <= sizes[reads[0]]:
+            (made,) = reads
+            read = max((sizes[b] for b in before[made]), default=0)
+            is_next = not has_weights[i] or sizes[made] >= read
+        first.append(first[reads[0]] if is_next else i)
+    return first
+
+
+def behind_operands(before: Sequence[Sequence[int]], wanted: Iterable[int]) -> list[int]:
+    """The layers in a wanted order, those that one of them needs before it."""
     order: list[int] = []
     seen = [False] * len(before)
-    used = {b for reads in before for b in reads}
-    for last in range(len(before)):
-        if last in used:
-            continue
+    for last in wanted:
         stack = [(last, False)]
         while stack:
             node, is_done = stack.pop()
@@ -359,11 +394,3 @@ def by_branches(before: Sequence[Sequence[int]]) -> list[int]:
                 stack.append((node, True))
                 stack += [(b, False) for b in reversed(before[node])]
     return order
-
-
-def by_levels(before: Sequence[Sequence[int]]) -> list[int]:
-    """By the longest way from the inputs."""
-    level: list[int] = []
-    for reads in before:
-        level.append(max((level[b] + 1 for b in reads), default=0))
-    return sorted(range(len(before)), key=lambda i: (level[i], i))
