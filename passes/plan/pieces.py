@@ -181,7 +181,7 @@ def plan_matrix_with(
     extent = tuple(int(size[k]) for size in pieces.extents)
     submap = SubMap(extent, cores_dim, int(pieces.inputs[k]), outer, residency, compact, on_vector)
     chunk = int(aligned(pieces.chunk_bytes[k])) if residency == "stream" else 0
-    kept = int(pieces.kept_bytes[k]) if residency == "core" else 0
+    kept = int(pieces.weight_bytes[k] * pieces.of_weights[k]) if residency == "core" else 0
     return LayerPlan(submap, float(cycles[k]), 2 * chunk + int(pieces.sums_bytes[k]), kept)
 
 
@@ -245,11 +245,6 @@ class ProductPieces:
         return self.weight_bytes * (self.cores if self.is_summed else self.dealt[1])
 
     @cached_property
-    def kept_bytes(self) -> Ints:
-        """Of all pieces of the weights that one core needs."""
-        return self.weight_bytes * self.of_weights
-
-    @cached_property
     def own_sums(self) -> Ints:
         """Bytes of what a core adds up for a piece where input channels are dealt to the cores; else none."""
         return aligned(self.made * ACCUMULATOR_BYTES) * self.is_summed
@@ -287,8 +282,8 @@ class ProductPieces:
             work
         ):  # in NRAM where the weights of a unit of one pass come piece by piece
             nram = nram + vectors
-        held = self.kept_bytes if residency == "core" else self.weight_bytes * np.where(self.of_weights > 1, 2, 1)
-        nram, wram = nram + vectors - in_wram, held + in_wram
+        held = self.of_weights if residency == "core" else np.where(self.of_weights > 1, 2, 1)
+        nram, wram = nram + vectors - in_wram, self.weight_bytes * held + in_wram
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= nested((*self.counts, self.groups, self.chunks)) <= loops
         if self.is_summed:  # every core has channels in every pass, and a share of whole positions

@@ -340,7 +340,8 @@ def evaluate(
     whole = (ROWS,) if partition.borders == "raster" else ()  # bands of rows are told apart when code is made
     chunk = max(chunk_bytes, left // 2)
     kept = kept_in_cores(cut, residency, with_chunks(target, chunk), whole)
-    plans = layer_plans(cut, residency, chunk, whole, left, kept)
+    tried = (layer_plans(cut, residency, chunk, whole, left, some) for some in ([kept, {}] if kept else [kept]))
+    plans = next((plans for plans in tried if plans is not None), None)
     if plans is None:
         return None
     found = cut.cost(plans)
