@@ -337,6 +337,8 @@ def evaluate(
         return None
     residency = residencies(unit, streamed)
     left = free_bytes - cut.footprint(residency).total_bytes
+    if left < 0:
+        return None
     whole = (ROWS,) if partition.borders == "raster" else ()  # bands of rows are told apart when code is made
     chunk = max(chunk_bytes, left // 2)
     kept = kept_in_cores(cut, residency, with_chunks(target, chunk), whole)
