@@ -32,7 +32,7 @@ from frustum.backend.waits.loop_tree import Path, Step
 from frustum.backend.waits.read_code import Code, read_code, target_of, unit_of
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.instruction import attribute_of, emit
-from frustum.dialects.isa.operations import ConvOp, DepthwiseOp
+from frustum.dialects.isa.operations import ConvOp, CopyOp, DepthwiseOp, LineBufferOp
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box, Copy, View
 from frustum.dialects.isa.sync import AllocOp, ProgramOp, RepeatOp
 from frustum.dialects.module import TURNS
@@ -42,8 +42,6 @@ from frustum.passes.lower.executions import enclosing_counts
 
 LEAST_BYTES = 4096
 """Of a core's share of weights: less is not worth the code."""
-
-
 SURE = 0.25
 """Of the time before a layer, as the cost model has it: weights that take longer to load, with the port full, stay.
 Measured on alexnet f16, `default`: 1,254,952 cycles, with 0.5 1,263,393, for the third convolution's weights came
@@ -54,6 +52,8 @@ load with few cores at a time, so that other loads have the port.  Measured on `
 alone, with 0.25, makes inception_v1 take 219,170 cycles instead of 190,529 and inception_v2 301,799 instead of 296,843,
 for the weights of late layers came when the maps of others were loaded; with 0.25 for all inception_v2 takes 311,331,
 with 0.5 inception_v1 219,170; with the port full always densenet121 368,386 instead of 364,628."""
+FIRST = 0.5
+"""Of the time left before a layer: what the first pieces of its weights may take to load with few cores at a time."""
 PARTS = (1.0, 0.9, 0.8, 0.7)
 """Of WRAM that is given away, in the order tried: buffers leave holes."""
 
@@ -71,7 +71,8 @@ class WeightsAhead(ModulePass):
     3. Beside them WRAM has room for what it held before, so that a unit's buffers can be filled during the unit before;
        a trial packs all buffers.
     4. What would keep a barrier waiting, by the cost model, is loaded behind it.
-    5. The loops of such loads are marked `TURNS`: the outermost is over turns of cores, which `frustum-schedule` lets
+    5. Of a share that is too large, the first pieces of its one loop wait so, and the others go through SRAM.
+    6. The loops of such loads are marked `TURNS`: the outermost is over turns of cores, which `frustum-schedule` lets
        begin one after the other.
     """
 
@@ -156,15 +157,24 @@ class Share:
         inner.attributes[TURNS] = UnitAttr()
         for count in (*reversed(self.counts), turns):
             inner = RepeatOp(count, Region(Block([inner])))
+        self._read_from(alloc)
+        return [alloc, inner]
+
+    def _read_from(self, alloc: AllocOp) -> None:
+        """Let what uses the pieces find them in a buffer."""
         for user in self.users:
-            assert isinstance(user, ConvOp | DepthwiseOp)
-            own = user.weight_view.data
-            user.properties["weight_view"] = attribute_of(replace(own, offset=own.offset + place))
+            self._move_view(user)
         self.buffer.buffer.replace_all_uses_with(alloc.buffer)
         for op in self.replaced:
             op.detach()
             op.erase()
-        return [alloc, inner]
+
+    def _move_view(self, user: Operation) -> None:
+        """Let an instruction read the piece of its own pass."""
+        assert isinstance(user, ConvOp | DepthwiseOp)
+        own = user.weight_view.data
+        offset = own.offset + self.number * self.piece_bytes
+        user.properties["weight_view"] = attribute_of(replace(own, offset=offset))
 
     def _in_turns(self, box: Box, at_a_time: int) -> Box:
         """The box inside the loop of turns: empty for cores whose turn it is not."""
@@ -173,6 +183,52 @@ class Share:
         limits[2] = (core + 1) * box.bound[2]
         limits[3] = (-core + at_a_time) * box.bound[3]
         return Box(tuple(starts), box.extent, box.bound, tuple(limits))
+
+
+class FirstPieces(Share):
+    """The first `count` pieces of a share that is too large: its layer's first passes read them where they wait, the
+    others go their way through SRAM.
+
+    In each pass one of two instructions does nothing, for its box is empty: the one that reads the pieces that wait,
+    or the old one.  Sums are started in the first pass of their loop and written in the last, whoever that is.
+    """
+
+    def __init__(self, share: Share, count: int) -> None:
+        (user,) = share.users if len(share.counts) == 1 and len(share.users) == 1 else (None,)
+        if not isinstance(user, ConvOp) or user.parent is not share.buffer.parent:
+            raise _Refused("there is no one loop of pieces")
+        views = user.box.data, share.flow.load.box.data, share.flow.fill.box.data
+        if user.box.data.limit[0] is not None or any(box.limit[2] for box in views[1:]):
+            raise _Refused("there is no limit left")
+        self.__dict__.update(vars(share))
+        self.counts = [count]
+        self.bytes = self.piece_bytes * count
+
+    @property
+    def replaced(self) -> tuple[Operation, ...]:
+        return ()
+
+    def _read_from(self, alloc: AllocOp) -> None:
+        (user,) = self.users
+        early, (count,) = user.clone(), self.counts
+        early.operands = [alloc.buffer if each is self.buffer.buffer else each for each in user.operands]
+        self._move_view(early)
+        block = user.parent_block()
+        assert block is not None
+        lines = user.prev_op  # are for one convolution
+        block.insert_ops_before([early, *([lines.clone()] if isinstance(lines, LineBufferOp) else [])], user)
+        index = Affine.index(0)
+        _limit(early, 0, -index + count)
+        for op, d in ((user, 0), (self.flow.load, 2), (self.flow.fill, 2)):
+            _limit(op, d, index - (count - 1))
+
+
+def _limit(op: Operation, d: int, passes: Affine) -> None:
+    """Leave nothing of an instruction's box along a dimension where `passes` is below 1."""
+    assert isinstance(op, ConvOp | CopyOp)
+    box = op.box.data
+    limit = (*box.limit[:d], passes * box.bound[d], *box.limit[d + 1 :])
+    op.properties["box"] = attribute_of(replace(box, limit=limit))
 
 
 class _Program:
@@ -218,30 +274,63 @@ class _Program:
                 continue
 
     def placed(self, shares: Sequence[Share], capacity: int) -> list[_Place]:
-        """Shares in the order in which they are needed, where and in how many turns they are loaded: before the first
-        child from which on there is room for them."""
+        """Shares in the order in which they are needed, or their first pieces, where and in how many turns they are
+        loaded: before the first child from which on there is room for them."""
         found: list[_Place] = []
         taken, first, now = self.taken.copy(), 0, 0.0
         sure = [share for share in shares if self.full(share) <= SURE * self.begins[self.child(share)]]
-        for number, share in enumerate(sure):
-            child, behind_it = self.child(share), sure[number + 1 :]
+        for share in shares:
+            child, own = self.child(share), self.code.numbers[share.buffer.buffer]
             without = taken.copy()
-            self.take(without, self.code.numbers[share.buffer.buffer], -1)
-            full = np.flatnonzero(without[: child + 1] + share.bytes > capacity)
+            self.take(without, own, -1)
+            behind = [each for each in sure if self.child(each) > child]
+            place = self.whole(share, without, first, now, capacity, behind) if share in sure else None
+            if place is None:
+                place, without = self.first_pieces(share, taken - self.taken + self.used, first, now, capacity), taken
+            if place is not None:
+                first, now, taken = self.children.index(place.position), place.end, without
+                taken[first : child + 1] += place.share.bytes
+                found.append(place)
+        return found
+
+    def whole(
+        self, share: Share, taken: NDArray[np.int64], first: int, now: float, capacity: int, behind: Sequence[Share]
+    ) -> _Place | None:
+        """All pieces of a share, from the first child on with room for them; None where that is in its own unit."""
+        child = self.child(share)
+        full = np.flatnonzero(taken[: child + 1] + share.bytes > capacity)
+        start = max(first, int(full[-1]) + 1 if full.size else 0)
+        turns, end = self.loaded(share, start, now, behind)
+        while start <= child:
+            barrier = next(stop for stop in self.ends if stop > start)
+            if barrier > child or end <= self.begins[barrier]:
+                break
+            start = barrier
+            turns, end = self.loaded(share, start, now, behind)
+        if start > child or self.units[start] >= self.units[child]:
+            return None
+        return _Place(share, self.children[start], turns, end)
+
+    def first_pieces(
+        self, share: Share, taken: NDArray[np.int64], first: int, now: float, capacity: int
+    ) -> _Place | None:
+        """As many pieces of a share that is too large as there is room and time for, in the section of its layer."""
+        child = self.child(share)
+        first = max(first, *(stop for stop in (0, *self.ends) if stop <= child))
+        for count in range(min(capacity // share.piece_bytes, prod(share.counts) - 1), 0, -1):
+            try:
+                pieces = FirstPieces(share, count)
+            except _Refused:
+                return None
+            full = np.flatnonzero(taken[: child + 1] + pieces.bytes > capacity)
             start = max(first, int(full[-1]) + 1 if full.size else 0)
-            turns, end = self.loaded(share, start, now, behind_it)
-            while start <= child:
-                behind = next(stop for stop in self.ends if stop > start)
-                if behind > child or end <= self.begins[behind]:
-                    break
-                start = behind
-                turns, end = self.loaded(share, start, now, behind_it)
             if start > child or self.units[start] >= self.units[child]:
                 continue
-            first, now, taken = start, end, without
-            taken[start : child + 1] += share.bytes
-            found.append(_Place(share, self.children[start], turns))
-        return found
+            left = FIRST * (self.begins[child] - max(now, self.begins[start]))
+            if self.full(pieces) <= left:
+                end = now + self.full(pieces)
+                return _Place(pieces, self.children[start], self.most_turns(pieces, left), end)
+        return None
 
     def loaded(self, share: Share, start: int, now: float, behind: Sequence[Share]) -> tuple[int, float]:
         """In how many turns a share is loaded from a child on, if those before are done by now, and when that ends: the
@@ -253,10 +342,15 @@ class _Program:
             PATIENCE * (self.begins[self.child(each)] - begin) - before
             for each, before in zip((share, *behind), (0.0, *last), strict=True)
         )
-        turns = self.cores
-        while turns > self.turns and share.bytes * turns / self.rate > left:
-            turns = max(self.turns, turns // 2)
+        turns = self.most_turns(share, left)
         return turns, begin + share.bytes * turns / self.rate
+
+    def most_turns(self, share: Share, cycles: float) -> int:
+        """The most turns in which a share is loaded in so many cycles; those that fill the port where none are."""
+        turns = self.cores
+        while turns > self.turns and share.bytes * turns / self.rate > cycles:
+            turns = max(self.turns, turns // 2)
+        return turns
 
     def full(self, share: Share) -> float:
         """Cycles that a share takes with the port full."""
@@ -337,15 +431,23 @@ class _Program:
             self.take(found, number, 1)
         return found
 
-    def take(self, taken: NDArray[np.int64], number: int, times: int) -> None:
-        """Count a buffer."""
+    @cached_property
+    def used(self) -> NDArray[np.int64]:
+        """The bytes of WRAM that are taken at each child, by buffers that are filled no earlier than they must."""
+        found = np.zeros(len(self.children), np.int64)
+        for number in self.uses:
+            self.take(found, number, 1, early=0)
+        return found
+
+    def take(self, taken: NDArray[np.int64], number: int, times: int, *, early: int = 1) -> None:
+        """Count a buffer, `early` units before its own."""
         used = [self.index[path[0].position] for path in self.uses[number]]
-        start = bisect_left(self.units, self.units[min(used)] - 1)
+        start = bisect_left(self.units, self.units[min(used)] - early) if early else min(used)
         taken[start : max(used) + 1] += times * aligned(self.code.buffers[number].total_bytes)
 
     def has_room(self, placed: Sequence[_Place]) -> bool:
         """Whether WRAM has places for these shares beside all other buffers."""
-        gone = {self.code.numbers[place.share.buffer.buffer] for place in placed}
+        gone = {self.code.numbers[place.share.buffer.buffer] for place in placed if place.share.replaced}
         left = [n for n in self.uses if n not in gone]
         lives = [life_of(self.code.buffers[n], self.uses[n]) for n in left]
         for place in placed:
@@ -357,11 +459,12 @@ class _Program:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a share is loaded: before the child at a position, in so many turns."""
+    """Where a share is loaded: before the child at a position, in so many turns; and when the next may begin."""
 
     share: Share
     position: int
     turns: int
+    end: float
 
 
 def _outermost(op: Operation) -> Operation:

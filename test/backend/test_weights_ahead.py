@@ -13,7 +13,7 @@ from frustum.backend import weights_ahead
 from frustum.backend.memory.allocation import Allocate
 from frustum.backend.pipeline import Choices
 from frustum.backend.waits.schedule import Schedule
-from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.operations import ConvOp, CopyOp
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.module import TURNS
 from frustum.runtime.machine import Machine
@@ -103,6 +103,7 @@ def patient(monkeypatch):
 def test_weights_that_would_be_late_or_have_no_room_stay(sure, wram_bytes, count, monkeypatch):
     """Those that cores share stay always: of four layers with weights of more than `LEAST_BYTES` two have their own."""
     monkeypatch.setattr(weights_ahead, "SURE", sure)
+    monkeypatch.setattr(weights_ahead, "FIRST", 0.0)
     module, _ = late_weights()
     machine = with_memory(machine_of(16), wram_bytes)
     _, copies = early_copies(modules_at_stops(module, machine, Choices(dtype="f16"))["fixed"])
@@ -115,5 +116,48 @@ def test_every_conflict_is_ordered(cores):
     module, _ = late_weights(maps=1, dense=(64, 32))
     stops = modules_at_stops(module, machine, Choices(dtype="f16"))
     program, copies = early_copies(stops["fixed"])
+    assert copies
+    check(program, machine.chip.clusters, machine.cluster.cores)
+
+
+def large(*, size=14, outputs=96):
+    """A layer of few positions and many inputs, which come in chunks."""
+    net = Net(seed=4)
+    x = net.conv(net.input(1, 16, size, size), 32, 3, act="relu")
+    x = net.conv(x, outputs, size, pads=(0, 0, 0, 0), act="relu")
+    return net.module(x)
+
+
+@pytest.fixture
+def in_part(monkeypatch):
+    """Shares count as late, and time as enough for their first pieces."""
+    monkeypatch.setattr(weights_ahead, "SURE", 0.0)
+    monkeypatch.setattr(weights_ahead, "FIRST", 100.0)
+
+
+@pytest.mark.parametrize("cores", [1, 16])
+def test_first_pieces_of_a_large_layer_wait_and_sums_are_right(cores, in_part):
+    module, inputs = large()
+    machine = with_memory(machine_of(cores), 1 << 17)
+    stops = modules_at_stops(module, machine, Choices(dtype="f16"))
+    _, (copy,) = early_copies(stops["fixed"])
+    readers = {use.operation for use in copy.dst.uses if use.operation is not copy}
+    (reader,) = readers
+    loop = reader.parent_op()
+    others = [op for op in loop.walk() if isinstance(op, ConvOp) and op is not reader]
+    assert len(others) == 1 and copy.parent_op().count.value.data < loop.count.value.data
+    found = run_module(stops["fixed"], inputs, checked=True)
+    expected = run_module(without(stops["lowered"]), inputs, checked=True)
+    for name in found:
+        np.testing.assert_array_equal(found[name], expected[name])
+    lines = [timeline(executable(each), machine) for each in (stops["fixed"], without(stops["lowered"]))]
+    early, late = (sum(line.engine_bytes[from_dram(line)]) for line in lines)
+    assert early == late > 0
+
+
+def test_conflicts_of_first_pieces_are_ordered(in_part):
+    machine = with_memory(machine_of(4), 1 << 15)
+    module, _ = large(size=6, outputs=64)
+    program, copies = early_copies(modules_at_stops(module, machine, Choices(dtype="f16"))["fixed"])
     assert copies
     check(program, machine.chip.clusters, machine.cluster.cores)
