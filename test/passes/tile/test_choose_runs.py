@@ -46,7 +46,7 @@ def residual(net):
 def fire(net):
     squeezed = net.conv(net.input(1, 4, 20, 22), 4, 1, act="relu")
     parts = [net.conv(squeezed, 6, 1), net.conv(squeezed, 5, 3, dilations=(2, 2), pads=(2, 2, 2, 2))]
-    return net.conv(net.pool("avg", net.layer(graph.ConcatOp(parts, 1)), 3, 2, pads=(1, 1, 1, 1)), 7, 1)
+    return net.conv(net.pool("avg", net.layer(graph.ConcatOp(parts, 1)), 3, 1, pads=(1, 1, 1, 1)), 7, 1)
 
 
 def shuffled(net):
