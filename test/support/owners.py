@@ -6,10 +6,13 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+from stops import executable, run_module
 
+from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Copy
 from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import count
 
 
 def passes_of(unit, cluster):
@@ -72,4 +75,18 @@ def times_made(executable):
     return maps
 
 
-__all__ = ["idle_work", "passes_of", "ranges_at", "times_made", "times_stored"]
+def counted(module, inputs, tiles):
+    """What the machine counts in checked mode, once the numbers of `tiles` (level `placed`) are those of the module,
+    bit for bit, there and on the machine."""
+    wanted = run_module(module, inputs)
+    for name, array in run_module(tiles, inputs).items():
+        np.testing.assert_array_equal(array, wanted[name])
+    Run().advance(tiles, ["lowered"], Choices())
+    made = executable(tiles)
+    machine = Machine(made)
+    for name, array in machine.run(inputs, mode="full", checked=True).outputs.items():
+        np.testing.assert_array_equal(np.asarray(array, np.float32), wanted[name])
+    return count(machine.expanded, machine.target, made.code.page_bytes)
+
+
+__all__ = ["counted", "idle_work", "passes_of", "ranges_at", "times_made", "times_stored"]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Region
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import VerifyException
 
 from frustum.backend.targets import load
 from frustum.dialects.isa.instruction import Instruction, integer
@@ -15,6 +18,7 @@ from frustum.dialects.isa.program import Affine, Box, Span, View
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target, to_attribute
+from frustum.dialects.target.fit import DoesNotFit
 
 VIEW = View("f32", Affine(), (4, 4, 4, 4))
 SPAN = Span(Affine(), 1, 1)
@@ -64,6 +68,19 @@ def module_of(target: Target, *ops) -> ModuleOp:
     """A module with one program."""
     program = ProgramOp("main", Region(Block(list(ops))))
     return ModuleOp([program], {TARGET: to_attribute(target)})
+
+
+def run_passes(module: ModuleOp, *passes: ModulePass) -> ProgramOp | None:
+    """Its program after the passes; None where one refuses it."""
+    try:
+        for each in passes:
+            each.apply(Context(), module)
+    except (VerifyException, DoesNotFit):
+        return None
+    module.verify()
+    program = module.body.block.first_op
+    assert isinstance(program, ProgramOp)
+    return program
 
 
 def copy(engine, src, dst, **common) -> CopyOp:

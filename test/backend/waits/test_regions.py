@@ -9,10 +9,9 @@ from happens_before import check, check_sharing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nests import Nests, box_of, packed
-from programs import machine, module_of
+from programs import machine, module_of, run_passes
 from xdsl.context import Context
 from xdsl.ir import Block, Region
-from xdsl.utils.exceptions import VerifyException
 
 from frustum.backend.memory.allocation import Allocate
 from frustum.backend.waits.schedule import Schedule
@@ -20,7 +19,6 @@ from frustum.backend.waits.thresholds import least_count
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import ZERO, Affine, View
 from frustum.dialects.isa.sync import AllocOp, RepeatOp
-from frustum.dialects.target.fit import DoesNotFit
 
 NOTHING = -9
 
@@ -31,13 +29,7 @@ def scheduled(nests: Nests, capacity: int, event_slots: int):
     """The program of random nests with its waits; None where it is refused."""
     target = machine(nests.clusters, nests.cores, capacity=capacity, event_slots=event_slots)
     module = module_of(target, *nests.program())
-    try:
-        Allocate(copies=1).apply(Context(), module)
-        Schedule().apply(Context(), module)
-    except (VerifyException, DoesNotFit):
-        return None
-    module.verify()
-    return module.body.block.first_op
+    return run_passes(module, Allocate(copies=1), Schedule())
 
 
 @settings(

@@ -7,14 +7,11 @@ import pytest
 from happens_before import check, check_sharing
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from programs import Generator, Shape, machine, module_of
-from xdsl.context import Context
-from xdsl.utils.exceptions import VerifyException
+from programs import Generator, Shape, machine, module_of, run_passes
 
 from frustum.backend.hoist_loads import HoistLoads
 from frustum.backend.memory.allocation import Allocate
 from frustum.backend.waits.schedule import Schedule
-from frustum.dialects.target.fit import DoesNotFit
 
 SHAPES = [(1, 1), (1, 2), (2, 1), (2, 2)]
 
@@ -23,14 +20,7 @@ def compiled(seed: int, shape: Shape, clusters: int, cores: int, capacity: int, 
     """The program of a random module after both passes; None if it was refused."""
     target = machine(clusters, cores, capacity=capacity, event_slots=event_slots)
     module = module_of(target, *Generator(Random(seed), shape).program())
-    try:
-        Allocate().apply(Context(), module)
-        HoistLoads().apply(Context(), module)
-        Schedule().apply(Context(), module)
-    except (VerifyException, DoesNotFit):
-        return None
-    module.verify()
-    return module.body.block.first_op
+    return run_passes(module, Allocate(), HoistLoads(), Schedule())
 
 
 @settings(

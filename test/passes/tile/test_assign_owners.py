@@ -3,11 +3,10 @@ them as counted by hand."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from integer_networks import IntegerNet
-from owners import times_made
-from stops import aimed, executable, machine_of, run_module
+from owners import counted, times_made
+from stops import aimed, executable, machine_of
 from units import placed
 from xdsl.context import Context
 
@@ -21,8 +20,6 @@ from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.assign_owners import AssignOwners, makes_twice
 from frustum.passes.tile.force_partition import ForcePartition
 from frustum.passes.tile.orders import Bands, Grid, are_strips
-from frustum.runtime.machine import Machine
-from frustum.runtime.report.counters import count
 
 SIZE, CHANNELS = 16, 8
 WAYS = ("down", "up", "right", "left")
@@ -46,19 +43,6 @@ def cut(module, cores, way, owners, step=1):
     tile, beside = ((1, 0, step, share), 3) if way in ("down", "up") else ((1, 0, share, step), 2)
     ForcePartition(tile, borders="exchange", clusters=beside, owners=owners, way=way).apply(Context(), module)
     return module
-
-
-def counted(module, inputs, tiles):
-    """What the machine counts in checked mode, once its numbers are those of the module, bit for bit."""
-    wanted = run_module(module, inputs)
-    for name, array in run_module(tiles, inputs).items():
-        np.testing.assert_array_equal(array, wanted[name])
-    Run().advance(tiles, ["lowered"], Choices())
-    made = executable(tiles)
-    machine = Machine(made)
-    for name, array in machine.run(inputs, mode="full", checked=True).outputs.items():
-        np.testing.assert_array_equal(np.asarray(array, np.float32), wanted[name])
-    return count(machine.expanded, machine.target, made.code.page_bytes)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4, 16])
