@@ -48,7 +48,8 @@ def test_more_sram_never_costs_more(build, target_name):
     module = aimed(net.module(build(net))[0], target_name)
     target = target_of(module)
     fewest = OptimalOptions(optimise="bytes")
-    plans = [plan_network(network_of(module), with_sram(target, kib), fewest) for kib in SIZES_KIB]
+    sizes = SIZES_KIB if target_name == "edge" else SIZES_KIB[::2]  # 16 cores and ways to deal: ten times as long
+    plans = [plan_network(network_of(module), with_sram(target, kib), fewest) for kib in sizes]
     assert all(plan is not None for plan in plans)
     assert plans[0].dram_bytes > plans[-1].dram_bytes
     for less, more in pairwise(plans):
