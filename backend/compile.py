@@ -365,7 +365,9 @@ def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
     )
     keys = ("mode", "stopped_by", "tiles", "kept_bytes", "owners")
     found = [dict(zip(keys, facts, strict=True)) for facts in columns]
-    for fact, cycles in zip(found, m.numbers_of(module, m.UNIT_PREDICTED_CYCLES), strict=False):
-        if cycles >= 0:
-            fact["predicted_cycles"] = cycles
+    predictions = ("predicted_cycles", m.UNIT_PREDICTED_CYCLES), ("own_cycles", m.UNIT_OWN_CYCLES)
+    for key, attribute in predictions:
+        for fact, cycles in zip(found, m.numbers_of(module, attribute), strict=False):
+            if cycles >= 0:
+                fact[key] = cycles
     return found

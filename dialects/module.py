@@ -23,6 +23,7 @@
 | `map` | layer of a unit | sub-map | planners of pieces | lowering of units |
 | `in_core` | layer of a unit | unit | `frustum-tile-choose-runs` | lowering of units |
 | `predicted_cycles` | unit | integer | planner | lowering of units |
+| `own_cycles` | lowered unit | integer | lowering of units | lowering of tiles |
 | `layout` | unit | string | `frustum-graph-choose-layout` | lowering of units |
 | `macs`, `own_elements` | tile computation | integer | lowering of units | lowering of tiles |
 | `layers`, `layer_kinds`, `layer_units` | program's module | one entry per layer | lowering of tiles | report |
@@ -66,6 +67,8 @@ IN_CORE = "frustum.in_core"
 LAYOUT = "frustum.layout"
 PREDICTED_CYCLES = "frustum.predicted_cycles"
 """What the planner's model says that a unit adds to the run."""
+OWN_CYCLES = "frustum.own_cycles"
+"""What the model says that a unit takes alone."""
 MACS = "frustum.macs"
 OWN_ELEMENTS = "frustum.own_elements"
 LAYERS = "frustum.layers"
@@ -79,6 +82,8 @@ UNIT_TILES = "frustum.unit_tiles"
 UNIT_KEPT_BYTES = "frustum.unit_kept_bytes"
 UNIT_OWNERS = "frustum.unit_owners"
 UNIT_PREDICTED_CYCLES = "frustum.unit_predicted_cycles"
+"""Negative where nobody predicted."""
+UNIT_OWN_CYCLES = "frustum.unit_own_cycles"
 """Negative where nobody predicted."""
 PEAK = "frustum.peak"
 TURNS = "frustum.turns"

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from frustum.dialects.extents import ALIGNMENT_BYTES, Extents, aligned, ceil_div
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import CHANNEL_LOOPS, ROLLING_LOOPS, TILE_LOOPS, Residency
+from frustum.dialects.tile import CHANNEL_LOOPS, ROLLING_LOOPS, TILE_LOOPS, Residency, SubMap
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import ROWS, Projection, Region, UnitLayers, places_of, project
@@ -134,7 +134,7 @@ class CutUnit:
         sram = self.footprint(residency, stream_bytes(plans))
         stored = sum(stored_bytes(self.unit.layers[j]) for j in self.unit.stored if j not in self.kept)
         return CostParts(
-            math.ceil(self.compute_cycles(plans) + self.filling_cycles(plans)),
+            math.ceil(self.compute_cycles([own_work(plan) for plan in plans]) + self.filling_cycles(plans)),
             self.traffic(residency) - maps,
             maps - stored + (self.short_runs() if maps > stored else 0),
             stored,
@@ -282,10 +282,14 @@ class CutUnit:
 
     def compute_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
         """Cycles in which the cluster with the most work computes all passes."""
-        own = [(j, plan.cycles) for j, plan in enumerate(plans) if plan is not None]
-        own += [(j, self.copied_cycles(j)) for j, layer in enumerate(self.unit.layers) if layer.kind.is_place]
+        own = [(j, plan.cycles, plan.map) for j, plan in enumerate(plans) if plan is not None]
+        places = (j for j, layer in enumerate(self.unit.layers) if layer.kind.is_place)
+        copied = [(j, self.copied_cycles(j), None) for j in places]
         clusters = range(self.target.chip.clusters)
-        return max(sum(cycles * self.times(j, cluster) for j, cycles in own) for cluster in clusters)
+        return max(
+            sum(cycles * self.times(j, cluster, submap) for j, cycles, submap in (*own, *copied))
+            for cluster in clusters
+        )
 
     def filling_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
         """Cycles before the first pass in which the DRAM port brings weights that stay in the cores."""
@@ -304,8 +308,9 @@ class CutUnit:
                 total += 0.0 if plan is None else plan.cycles
         return total
 
-    def times(self, j: int, cluster: int) -> float:
-        """How many whole passes of layer j a cluster's clipped ones are."""
+    def times(self, j: int, cluster: int, submap: SubMap | None = None) -> float:
+        """How many whole passes of layer j a cluster's clipped ones are; of pieces that are dealt to the cores the core
+        with the most counts."""
         region, dims, total = self.worked_region(j), self.unit.layers[j].work_dims, 1.0
         for d, (start, extent, size) in enumerate(zip(region.start, region.extent, dims, strict=True)):
             count = self.projection.counts[d]
@@ -313,11 +318,19 @@ class CutUnit:
             first = start.base + cluster * start.cluster
             if step < 0:
                 first, step = first + step * (count - 1), -step
+            piece = submap.extent[d] if submap is not None and submap.cores == d else 0
+            grain = (piece, self.target.cluster.cores) if piece else (1, 1)
             if step and count > 1:
-                total *= clipped(first, step, count, extent, size) / extent
+                total *= clipped(first, step, count, extent, size, grain) / clipped(0, 1, 1, extent, extent, grain)
             else:
-                total *= count * max(0, min(first + extent, size) - max(first, 0)) / extent
+                whole = clipped(0, 1, 1, extent, extent, grain)
+                total *= count * clipped(first, 1, 1, extent, size, grain) / whole
         return total
+
+
+def own_work(plan: LayerPlan | None) -> LayerPlan | None:
+    """The plan with the cycles of the cores alone."""
+    return None if plan is None else replace(plan, cycles=plan.own_cycles)
 
 
 def residency_of(plans: Sequence[LayerPlan | None]) -> list[Residency | None]:
@@ -407,9 +420,13 @@ def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: in
 
 
 @lru_cache(maxsize=65536)
-def clipped(start: int, step: int, passes: int, extent: int, bound: int) -> int:
-    """Positions of `passes` intervals, each clipped to the map, summed."""
+def clipped(
+    start: int, step: int, passes: int, extent: int, bound: int, grain: tuple[int, int] = (1, 1)
+) -> int:
+    """Positions of `passes` intervals, each clipped to the map, summed; or pieces of so many positions, of the one of
+    so many cores that has the most."""
+    piece, cores = grain
     return sum(
-        max(0, min(first + extent, bound) - max(first, 0))
+        ceil_div(ceil_div(max(0, min(first + extent, bound) - max(first, 0)), piece), cores)
         for first in range(start, start + step * passes, step)
     )

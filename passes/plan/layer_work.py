@@ -64,6 +64,13 @@ class LayerPlan:
     """SRAM bytes for streamed weights (both copies); 0 where they stay."""
     core_bytes: int = 0
     """WRAM bytes of a core for weights that stay there."""
+    core_cycles: float | None = None
+    """The cycles without what is waited for weights from DRAM; None: they are the same."""
+
+    @property
+    def own_cycles(self) -> float:
+        """Cycles of the cores, as if all weights were in SRAM."""
+        return self.cycles if self.core_cycles is None else self.core_cycles
 
 
 def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True, whole: tuple[int, ...] = ()) -> LayerWork:

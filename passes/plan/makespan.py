@@ -9,7 +9,7 @@ Source: docs/techniques/machine.md, "Transfers" (chunks, latency); docs/optimal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import Target
@@ -31,6 +31,10 @@ class UnitWork:
     passes: int = 1
     used_bytes: int = 0
     early_bytes: int = 0
+
+    def with_sends(self, cycles: int) -> UnitWork:
+        """The same where clusters send each other something for so many cycles."""
+        return replace(self, sends=cycles)
 
     @property
     def is_held(self) -> bool:
@@ -90,6 +94,17 @@ def times_of(units: Sequence[UnitWork], target: Target) -> list[UnitTimes]:
         stored = unit.stores / unit.passes + latency if unit.stores else 0.0
         found.append(UnitTimes(chain + unit.sends + stored, stream, chain_behind, stream_behind))
     return found
+
+
+def own_cycles(unit: UnitWork, target: Target) -> int:
+    """Of a unit alone: as if all others took no time and its weights were there when it begins; or what it keeps the
+    DRAM port busy, if that is longer."""
+    latency, passes = target.chip.dram.latency_cycles, unit.passes
+    first, last = (moved / passes + latency if moved else 0.0 for moved in (unit.loads, unit.stores))
+    busy = unit.work + first
+    if passes > 1 and unit.loads:  # what is loaded and stored meanwhile
+        busy = max(busy, unit.loads + unit.stores + unit.work / passes + latency)
+    return round(max(busy + unit.sends + last, unit.weights + unit.loads + unit.stores))
 
 
 def room_of(target: Target) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from math import gcd
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,6 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.line_buffer_plan import Pair, Windows
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.dialects.target.durations import matrix_work
-from frustum.passes.plan.model import PIECE_CYCLES
 
 Ints = NDArray[np.int64]
 BITS = 21
@@ -35,6 +35,33 @@ class Moves:
     times: Ints
     restarts: Ints
     is_stored: bool = False
+
+
+Copies: TypeAlias = Sequence[tuple[Moves, Ints]]
+"""With the cycles of each."""
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Cycles of computing in all, in so many pieces; copies of a core, and what comes by the bus beside them."""
+
+    compute: Ints
+    pieces: Ints
+    copies: Copies
+    by_bus: Copies = ()
+
+    def of(self, k: int, before: Moves | None = None) -> Nest:
+        """Candidate number k alone, where what moves as `before` says came before if it comes once."""
+
+        def one(what: Copies) -> list[tuple[Moves, Ints]]:
+            found = []
+            for m, cycles in what:
+                times, restarts = m.times[k : k + 1], m.restarts[k : k + 1]
+                shown = np.where(times > 1, restarts, 0) if m is before else restarts
+                found.append((Moves(times, shown, m.is_stored), cycles[k : k + 1]))
+            return found
+
+        return Nest(self.compute[k : k + 1], self.pieces[k : k + 1], one(self.copies), one(self.by_bus))
 
 
 def moves(counts: Sequence[Ints], by: Collection[int], *, is_stored: bool = False) -> Moves:
@@ -69,6 +96,42 @@ def copy_cycles(target: Target, size_bytes: Ints, run_bytes: Ints | int, cores: 
     )
 
 
+def bus_waits(target: Target, by_bus: Copies, copies: Copies) -> Ints:
+    """How long chunks that come by the bus wait for those that cores load meanwhile, in all: each for one of these."""
+    chunk, cores = target.transfers.chunk_bytes, target.cluster.cores
+    rates = target.cluster.bus.bytes_per_cycle, target.core.mvdma.bytes_per_cycle
+    chunks = sum(m.times * (m.restarts > 0) * ceil_div(cycles * rates[0], chunk) for m, cycles in by_bus)
+    return sum(
+        np.minimum(chunks, m.times * (m.restarts > 0) * ceil_div(cycles * rates[1], chunk))
+        * (first_wait(target, cycles) // max(cores - 1, 1))
+        for m, cycles in copies
+        if not m.is_stored
+    )
+
+
+def port_share(target: Target, by_bus: Ints) -> Ints:
+    """How much longer copies that fill the port take, for what comes by the bus in so many cycles meanwhile."""
+    cores, port = target.cluster.cores, target.cluster.sram.port_bytes_per_cycle
+    is_full = cores * target.core.mvdma.bytes_per_cycle >= port
+    return by_bus * target.cluster.bus.bytes_per_cycle // port * is_full
+
+
+def last_wait(target: Target, copy: Ints) -> Ints:
+    """How long a copy of so many cycles and several chunks waits where cores that copy one after the other fill the
+    port: the last, smaller chunks of all stand behind each other before the next copies begin."""
+    cores, chunk, port = target.cluster.cores, target.transfers.chunk_bytes, target.cluster.sram.port_bytes_per_cycle
+    engine = target.core.mvdma.bytes_per_cycle
+    size = copy * engine
+    is_full = (cores > 1) & (cores * engine >= port) & (size > chunk)
+    return ceil_div(size % chunk * cores, port) * is_full
+
+
+def first_wait(target: Target, copy: Ints) -> Ints:
+    """How long the last core waits for the first chunk of a copy of so many cycles, while the others begin theirs."""
+    first = np.minimum(copy * target.core.mvdma.bytes_per_cycle, target.transfers.chunk_bytes)
+    return (target.cluster.cores - 1) * ceil_div(first, target.cluster.sram.port_bytes_per_cycle)
+
+
 def bus_cycles(target: Target, size_bytes: Ints, run_bytes: Ints | int) -> Ints:
     """One broadcast from SRAM to all cores of a cluster."""
     sram, run = target.cluster.sram, np.maximum(run_bytes, 1)
@@ -86,29 +149,41 @@ def load_cycles(target: Target, size_bytes: Ints, run_bytes: Ints) -> Ints:
     return np.maximum(ceil_div(size_bytes, engine), ceil_div(padded, dram.port_bytes_per_cycle))
 
 
-def nest_cycles(
-    target: Target,
-    compute: Ints,
-    pieces: Ints,
-    copies: Sequence[tuple[Moves, Ints]],
-    by_bus: Sequence[tuple[Moves, Ints]] = (),
-) -> Ints:
-    """Cycles of a nest: `compute` in all and `copies` of a core, with what comes `by_bus` beside them, with the cycles
-    of each, of which the longest is waited for, and what does not overlap at restarts; `pieces` in all."""
-    latency = target.cluster.sram.latency_cycles + target.core.nram.latency_cycles
-    none = np.zeros_like(compute)
+def nest_cycles(target: Target, nest: Nest, *, shares_port: bool = False) -> Ints:
+    """Cycles of a nest: the longest of computing and copies, and what does not overlap at restarts.
 
-    def moved(what: Iterable[tuple[Moves, Ints]]) -> Ints:
-        return reduce(np.add, [m.times * cycles for m, cycles in what], none)
+    From the third piece on, a piece is loaded when the one before the last is computed, behind the store of that one:
+    of two pieces at least so much does not overlap.  What never restarts came before.  The bus stores nothing: what
+    comes by it waits for free room alone.  `shares_port`: chunks wait for others at the port too; so what is chosen is
+    predicted, while searches that leave it out have found faster plans (`model.py`, "The port").
+    """
+    compute, pieces, copies = nest.compute, nest.pieces, nest.copies
+    by_bus = [(replace(m, restarts=np.minimum(m.restarts, 1)), cycles) for m, cycles in nest.by_bus]
+    latency = target.cluster.sram.latency_cycles + target.core.nram.latency_cycles
+    none, each = np.zeros_like(compute), ceil_div(compute, pieces)
+
+    def moved(what: Copies) -> Ints:
+        return reduce(np.add, [m.times * cycles * (m.restarts > 0) for m, cycles in what], none)
 
     def exposed(what: Iterable[tuple[Moves, Ints]]) -> Ints:
         return reduce(np.add, [m.restarts * (cycles + latency * (cycles > 0)) for m, cycles in what], none)
 
-    stored = exposed(copy for copy in copies if copy[0].is_stored)
-    shown = np.maximum(exposed(copies), exposed(by_bus) + stored)
+    loads, stores = ([copy for copy in copies if copy[0].is_stored == way] for way in (False, True))
+    stored = exposed(stores)
+    waited = reduce(np.maximum, [first_wait(target, cycles) for _, cycles in loads], none)
+    show, move = none, (none, none)
+    if shares_port:
+        show = port_share(target, np.minimum(exposed(by_bus), exposed(loads)))
+        last = reduce(np.add, [(m.times - m.restarts) * last_wait(target, cycles) for m, cycles in loads], none)
+        last = np.maximum(last - moved(stores), 0)  # others load while one stores
+        share = port_share(target, np.minimum(moved(by_bus), moved(loads)))
+        move = last + share, bus_waits(target, by_bus, copies)
+    shown = np.maximum(exposed(copies) + waited + show, exposed(by_bus) + stored)
     restarts = reduce(np.maximum, [m.restarts for m, _ in (*copies, *by_bus)])
-    busiest = np.maximum(moved(copies), moved(by_bus))
-    return np.maximum(compute + shown, busiest + restarts * ceil_div(compute, pieces)) + PIECE_CYCLES * pieces
+    busiest = np.maximum(moved(copies) + move[0], moved(by_bus) + move[1])
+    round_trip = (each + latency + ceil_div(busiest, pieces)) // 2
+    late = np.maximum(pieces - 2 * restarts, 0) * np.maximum(round_trip - each, 0)
+    return np.maximum(compute + shown + late, busiest + restarts * (each + latency))
 
 
 def clipped(extent: Ints | int, piece: Ints, count: Ints, dealt: int) -> list[tuple[Ints, Ints]]:

@@ -1,5 +1,6 @@
 # Tests: test/passes/plan/test_pieces.py
-"""The extents that pieces of a product may have: halvings, and what fills the lines of the matrix unit, or WRAM.
+"""The extents that pieces of a product may have: halvings, and what fills the lines of the matrix unit, or WRAM; what
+pieces of such extents read, and how many there are.
 
 Source: docs/techniques/tfu.md, "On-chip unit map" (halving along each dimension).
 """
@@ -7,12 +8,16 @@ Source: docs/techniques/tfu.md, "On-chip unit map" (halving along each dimension
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+import numpy as np
 
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.target import Target
+from frustum.dialects.tile import Access, Whole
 from frustum.passes.plan.layer_work import LayerWork
-from frustum.passes.plan.piece_cycles import filling_heights
+from frustum.passes.plan.piece_cycles import Ints, filling_heights
 
 
 def halves(value: int, align: int = 1, least: int = 1) -> list[int]:
@@ -84,3 +89,36 @@ def vector_extents(work: LayerWork, cores_dim: int, cores: int, split: int | Non
         else:
             dims.append([1] if d == 0 else halves(extent, work.align[d]))
     return dims
+
+
+# ---------------------------------------------------------------- pieces of these extents
+
+
+def grid(*choices: Sequence[int]) -> list[Ints]:
+    """The cartesian product of the choices as flat arrays."""
+    return [a.ravel() for a in np.meshgrid(*[np.asarray(c, np.int64) for c in choices], indexing="ij")]
+
+
+def product(arrays: Iterable[Ints]) -> Ints:
+    return reduce(np.multiply, arrays)
+
+
+def needs(access: Access, extents: Sequence[Ints]) -> list[Ints]:
+    """Extents of the operand that pieces of these extents need."""
+    return [
+        np.full_like(e, axis.size)
+        if isinstance(axis, Whole)
+        else (e - 1) * axis.num // axis.den + 1 + axis.reach
+        for axis, e in zip(access, extents, strict=True)
+    ]
+
+
+def pieces_of_a_core(work: LayerWork, extents: Sequence[Ints], cores_dim: int, cores: int) -> list[Ints]:
+    """How many pieces of these extents the core with the most has along each dimension."""
+    tiles = [ceil_div(size, extent) for size, extent in zip(work.extent, extents, strict=True)]
+    return [ceil_div(count, cores) if d == cores_dim else count for d, count in enumerate(tiles)]
+
+
+def nested(counts: Iterable[Ints]) -> Ints:
+    """Loops that have more than one pass."""
+    return reduce(np.add, [(count > 1).astype(np.int64) for count in counts])

@@ -24,11 +24,19 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import INPUTS, Access, Outer, Residency, SubMap, Whole
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
-from frustum.passes.plan.model import COMPACT_GAIN, LATE, MOSTLY_WEIGHTS, STREAM_COPIES, SUMS_GAIN
+from frustum.passes.plan.model import (
+    COMPACT_GAIN,
+    LATE,
+    MOSTLY_WEIGHTS,
+    PIECE_CYCLES,
+    STREAM_COPIES,
+    SUMS_GAIN,
+)
 from frustum.passes.plan.piece_cycles import (
     Ints,
     Kernel,
     Moves,
+    Nest,
     bus_cycles,
     busy_cycles,
     clipped,
@@ -37,7 +45,18 @@ from frustum.passes.plan.piece_cycles import (
     moves,
     nest_cycles,
 )
-from frustum.passes.plan.piece_extents import filling_inputs, halves, is_bias, piece_extents, vector_extents
+from frustum.passes.plan.piece_extents import (
+    filling_inputs,
+    grid,
+    halves,
+    is_bias,
+    needs,
+    nested,
+    piece_extents,
+    pieces_of_a_core,
+    product,
+    vector_extents,
+)
 
 ACCUMULATOR_BYTES = 4
 CHUNKS = 5  # the loop over input channels, the innermost of a product
@@ -57,36 +76,6 @@ def plan_layer(
 
 
 # ---------------------------------------------------------------- extents
-
-
-def grid(*choices: Sequence[int]) -> list[Ints]:
-    """The cartesian product of the choices as flat arrays."""
-    return [a.ravel() for a in np.meshgrid(*[np.asarray(c, np.int64) for c in choices], indexing="ij")]
-
-
-def product(arrays: Iterable[Ints]) -> Ints:
-    return reduce(np.multiply, arrays)
-
-
-def needs(access: Access, extents: Sequence[Ints]) -> list[Ints]:
-    """Extents of the operand that pieces of these extents need."""
-    return [
-        np.full_like(e, axis.size)
-        if isinstance(axis, Whole)
-        else (e - 1) * axis.num // axis.den + 1 + axis.reach
-        for axis, e in zip(access, extents, strict=True)
-    ]
-
-
-def pieces_of_a_core(work: LayerWork, extents: Sequence[Ints], cores_dim: int, cores: int) -> list[Ints]:
-    """How many pieces of these extents the core with the most has along each dimension."""
-    tiles = [ceil_div(size, extent) for size, extent in zip(work.extent, extents, strict=True)]
-    return [ceil_div(count, cores) if d == cores_dim else count for d, count in enumerate(tiles)]
-
-
-def nested(counts: Iterable[Ints]) -> Ints:
-    """Loops that have more than one pass."""
-    return reduce(np.add, [(count > 1).astype(np.int64) for count in counts])
 
 
 def dealt_along(work: LayerWork, dims: Sequence[int]) -> Sequence[int]:
@@ -172,17 +161,18 @@ def plan_matrix_with(
         axes = (*work.accesses[0][:2], *SAME4[2:])
         work = replace(work, accesses=(axes, *work.accesses[1:]), strides=(1, 1))
     kind = VectorProductPieces if on_vector else ProductPieces
-    pieces = kind(work, target, cores_dim, outer, compact, residency == "stream")
+    pieces = kind(work, target, cores_dim, outer, compact, residency)
     fits = pieces.fit(residency, loops) & (pieces.sums_bytes <= sums_bytes)
     if not fits.any():
         return None
-    cycles = pieces.cycles(residency, loops)
+    cycles = pieces.with_weights(nest_cycles(target, pieces.nest), is_alone=loops == MAX_LOOPS)
+    cycles = cycles + PIECE_CYCLES * pieces.in_space * pieces.of_weights
     k = first_fastest(fits, cycles)
     extent = tuple(int(size[k]) for size in pieces.extents)
     submap = SubMap(extent, cores_dim, int(pieces.inputs[k]), outer, residency, compact, on_vector)
     chunk = int(aligned(pieces.chunk_bytes[k])) if residency == "stream" else 0
     kept = int(pieces.weight_bytes[k] * pieces.of_weights[k]) if residency == "core" else 0
-    return LayerPlan(submap, float(cycles[k]), 2 * chunk + int(pieces.sums_bytes[k]), kept)
+    return LayerPlan(submap, float(cycles[k]), 2 * chunk + int(pieces.sums_bytes[k]), kept, pieces.own_cycles(k))
 
 
 class ProductPieces:
@@ -192,8 +182,9 @@ class ProductPieces:
     on_vector = False
 
     def __init__(
-        self, work: LayerWork, target: Target, cores_dim: int, outer: Outer, compact: bool, is_streamed: bool
+        self, work: LayerWork, target: Target, cores_dim: int, outer: Outer, compact: bool, residency: Residency
     ):
+        self.residency, is_streamed = residency, residency == "stream"
         self.work, self.target, self.outer, self.compact = work, target, outer, compact
         self.cores, self.is_grouped = target.cluster.cores, work.groups > 1
         self.is_summed = cores_dim == INPUTS
@@ -294,43 +285,61 @@ class ProductPieces:
             fits &= self.weights_once & (aligned(self.chunk_bytes) * 2 <= half)
         return fits
 
-    def cycles(self, residency: Residency, loops: int) -> Ints:
-        """Of the whole nest, as long as its copies and the weights that it waits for let it be."""
-        target, compute, total = self.target, self.of_outputs * self.computing(), self.in_space * self.of_weights
+    @cached_property
+    def fills(self) -> Moves:
+        """How weights go into the cores; never where they stay there."""
+        if self.residency == "core":
+            return Moves(np.zeros_like(self.inputs), np.zeros_like(self.inputs))
+        return moves(self.loops_in_order[0], (*self.loops_in_order[2], CHUNKS))
+
+    @property
+    def loops_in_order(self) -> tuple[list[Ints], tuple[int, ...], tuple[int, ...]]:
+        """Passes of the loops from the outermost on; which of them are those of space, and of output channels."""
         space, inside = [self.counts[0], *self.counts[2:]], [self.groups, self.counts[1]]
-        is_space_outer = self.outer == "space"
-        nest = [*space, *inside, self.chunks] if is_space_outer else [*inside, *space, self.chunks]
-        of_space, of_channels = ((0, 1, 2), (3, 4)) if is_space_outer else ((2, 3, 4), (0, 1))
+        if self.outer == "space":
+            return [*space, *inside, self.chunks], (0, 1, 2), (3, 4)
+        return [*inside, *space, self.chunks], (2, 3, 4), (0, 1)
+
+    @cached_property
+    def filled(self) -> Ints:
+        """Cycles of one chunk of the weights from SRAM to the cores."""
+        if self.is_summed or self.dealt[1] == self.cores:
+            return copy_cycles(self.target, self.weight_bytes, self.weight_runs, self.cores)
+        return bus_cycles(self.target, self.weight_bytes, self.weight_runs)
+
+    @cached_property
+    def nest(self) -> Nest:
+        """Computing and copies, all weights in SRAM."""
+        target, (loops, of_space, of_channels) = self.target, self.loops_in_order
         of_input = (*of_space, *(of_channels if self.is_grouped else ()), CHUNKS)
         in_runs, out_runs = self.runs()
-        fills = moves(nest, (*of_channels, CHUNKS))
-        if residency == "core":  # they are there
-            fills = Moves(np.zeros_like(total), np.zeros_like(total))
-        results = moves(nest, (*of_space, *of_channels), is_stored=True)
-        stored = results, self.leaving_cycles(out_runs)
-        maps = moves(nest, of_input)
-        if self.is_summed or self.dealt[1] == self.cores:  # each has weights of its own, and all have one map
-            filled = copy_cycles(target, self.weight_bytes, self.weight_runs, self.cores)
-            own = fills, filled
-            if self.cores == 1 or self.is_grouped or self.is_summed:
-                loaded = maps, copy_cycles(target, self.in_bytes, in_runs, self.cores)
-                cycles = nest_cycles(target, compute, total, [loaded, stored, own])
-            else:
-                shared = maps, bus_cycles(target, self.in_bytes, in_runs)
-                cycles = nest_cycles(target, compute, total, [stored, own], [shared])
-        else:  # all have the same weights
-            loaded = maps, copy_cycles(target, self.in_bytes, in_runs, self.cores)
-            again = replace(fills, restarts=np.where(fills.times > 1, fills.restarts, 0))
-            filled = bus_cycles(target, self.weight_bytes, self.weight_runs)
-            shared = again, filled
-            cycles = nest_cycles(target, compute, total, [loaded, stored], [shared])
-        return self.with_weights(cycles, fills, filled, residency, is_alone=loops == MAX_LOOPS)
+        results = moves(loops, (*of_space, *of_channels), is_stored=True)
+        stored, maps = (results, self.leaving_cycles(out_runs)), moves(loops, of_input)
+        copies = [*self.added_copies(replace(results, is_stored=False), out_runs), stored]
+        nest = Nest(self.of_outputs * self.computing(), self.in_space * self.of_weights, copies)
+        loaded = maps, copy_cycles(target, self.in_bytes, in_runs, self.cores)
+        if not (self.is_summed or self.dealt[1] == self.cores):  # all have the same weights
+            return replace(nest, copies=[loaded, *copies], by_bus=[(self.fills, self.filled)])
+        own = self.fills, self.filled
+        if self.cores == 1 or self.is_grouped or self.is_summed:
+            return replace(nest, copies=[loaded, *copies, own])
+        return replace(nest, copies=[*copies, own], by_bus=[(maps, bus_cycles(target, self.in_bytes, in_runs))])
+
+    def own_cycles(self, k: int) -> float:
+        """Of candidate number k, where weights that are loaded once were there before."""
+        return float(nest_cycles(self.target, self.nest.of(k, before=self.fills), shares_port=True)[0])
+
+    def added_copies(self, made: Moves, runs: Ints) -> list[tuple[Moves, Ints]]:
+        """Of residuals, which lie as the result does; what adds sums adds them there."""
+        sizes = () if self.is_summed else self.work.map_bytes[1:]
+        each = [(size, aligned(self.made * size), runs * size // self.work.out_bytes) for size in sizes]
+        return [(made, copy_cycles(self.target, whole, run, self.cores)) for _, whole, run in each]
 
     def leaving_cycles(self, runs: Ints) -> Ints:
         """From the matrix unit to SRAM: a copy, or where the cores add their sums three of them, and additions."""
         target, vector = self.target, self.target.core.vector
         if not self.is_summed:
-            return copy_cycles(target, self.out_bytes, runs, self.cores)
+            return copy_cycles(target, aligned(self.made * self.work.out_bytes), runs, self.cores)
         met = 2 * copy_cycles(target, self.own_sums, self.own_sums, self.cores)
         share = ceil_div(self.out_bytes, self.cores)
         latencies = 2 * (target.cluster.sram.latency_cycles + target.core.nram.latency_cycles)
@@ -340,12 +349,10 @@ class ProductPieces:
         steps = added + terms * ceil_div(added, self.cores)
         return met + copy_cycles(target, share, ceil_div(runs, self.cores), self.cores) + steps + latencies
 
-    def with_weights(
-        self, cycles: Ints, fills: Moves, filled: Ints, residency: Residency, *, is_alone: bool
-    ) -> Ints:
+    def with_weights(self, cycles: Ints, *, is_alone: bool) -> Ints:
         """The cycles, and what of the weights is waited for: in a unit of one pass weights that are read once come as
-        the pieces need them; else all are waited for.  `filled`: cycles of one chunk from SRAM to the cores."""
-        target, work = self.target, self.work
+        the pieces need them; else all are waited for."""
+        target, work, fills, residency = self.target, self.work, self.fills, self.residency
         if residency == "core":
             return cycles
         load = load_cycles(target, self.chunk_bytes, self.weight_runs)
@@ -359,7 +366,7 @@ class ProductPieces:
         padding = from_dram - in_long_runs  # of the port, which others need
         if residency == "stream" and work.has_images and not is_alone:  # copies are free when chunks have gone on
             latency = target.chip.dram.latency_cycles + 2 * target.cluster.sram.latency_cycles
-            from_dram = np.maximum(from_dram, fills.times * (load + filled + latency) // STREAM_COPIES)
+            from_dram = np.maximum(from_dram, fills.times * (load + self.filled + latency) // STREAM_COPIES)
         return np.where(is_streamed, np.maximum(cycles, from_dram) + padding, cycles)
 
     def computing(self) -> Ints:
@@ -456,16 +463,26 @@ def plan_vector_with(
     nest, of_result = [counts[d] for d in order], range(4 - len(work.reduced))
     run = np.where(pieces[3] >= work.extent[3], pieces[2] * pieces[3], pieces[3])
     moved = [
-        (moves(nest, range(4)), copy_cycles(target, size, run * each, cores))
-        for size, each in zip(ins, work.map_bytes, strict=True)
+        (moves(nest, range(4)), copy_cycles(target, size, read_runs(access, pieces, work, run) * each, cores))
+        for access, size, each in zip(work.accesses, ins, work.map_bytes, strict=True)
     ]
     results = copy_cycles(target, out_bytes, run * work.out_bytes, cores)
     moved.append((moves(nest, of_result, is_stored=True), results))
     widest = max(work.out_bytes, *work.map_bytes)
     busy = ceil_div(product(pieces) * core.vector.cycles_per_element.of(widest), core.vector.lanes)
-    cycles = nest_cycles(target, total * busy * passes_of(work.steps, core.vector), total, moved)
+    own = nest_cycles(target, Nest(total * busy * passes_of(work.steps, core.vector), total, moved))
+    cycles = own + PIECE_CYCLES * total
     k = first_fastest(fits, cycles)
-    return LayerPlan(SubMap(tuple(int(size[k]) for size in pieces), cores_dim), float(cycles[k]))
+    submap = SubMap(tuple(int(size[k]) for size in pieces), cores_dim)
+    return LayerPlan(submap, float(cycles[k]), core_cycles=float(own[k]))
+
+
+def read_runs(access: Access, pieces: Sequence[Ints], work: LayerWork, made: Ints) -> Ints:
+    """Elements of the contiguous runs that pieces read of an operand, where runs of `made` are made."""
+    if work.reduced:
+        return made
+    *_, rows, columns = needs(access, pieces)
+    return np.where(pieces[3] >= work.extent[3], rows * columns, columns)
 
 
 def operand_bytes(work: LayerWork, pieces: Sequence[Ints], split: int | None) -> tuple[list[Ints], Ints]:

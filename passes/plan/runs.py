@@ -23,10 +23,11 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer, Residency, ShuffleLayer, SubMap, Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.plan.layer_work import LayerWork, passes_of, work_of
-from frustum.passes.plan.model import LATE, QUEUED
+from frustum.passes.plan.model import LATE, PIECE_CYCLES, QUEUED
 from frustum.passes.plan.piece_cycles import (
     Ints,
     Moves,
+    Nest,
     bus_cycles,
     busy_cycles,
     clipped,
@@ -36,8 +37,8 @@ from frustum.passes.plan.piece_cycles import (
     moves,
     nest_cycles,
 )
-from frustum.passes.plan.piece_extents import halves, piece_extents
-from frustum.passes.plan.pieces import grid, kernel_of, needs, nested, product
+from frustum.passes.plan.piece_extents import grid, halves, needs, nested, piece_extents, product
+from frustum.passes.plan.pieces import kernel_of
 
 CHANNELS = 1
 
@@ -115,6 +116,8 @@ class RunPlan:
     maps: dict[int, SubMap]
     places: tuple[int, ...]
     cycles: float
+    core_cycles: float
+    """Without what is waited for weights from DRAM."""
 
 
 def plan_run(
@@ -129,17 +132,18 @@ def plan_run(
     """The fastest pieces of a run whose last layer makes a region of these extents, in at most `loops` nested loops;
     `residency`: where the last layer's weights wait; `owned`: the dimension of which each core has one part.  None
     where nothing fits, or takes `least_cycles` or more."""
-    best: tuple[float, RunPieces, int] | None = None
+    best: tuple[float, float, RunPieces, int] | None = None
     for cores_dim in (1, 2, 3, 0) if owned is None else (owned,):
         pieces = RunPieces.of(run, extent, target, cores_dim, owned)
         pieces = None if pieces is None else pieces.fitting(residency, loops)
         if pieces is None:
             continue
-        cycles = pieces.cycles(residency, is_alone=loops == MAX_LOOPS)
+        own = pieces.cycles()
+        cycles = pieces.with_weights(own, residency, is_alone=loops == MAX_LOOPS)
         k = int(np.argmin(cycles))
         if cycles[k] < (least_cycles if best is None else best[0]):
-            best = float(cycles[k]), pieces, k
-    return None if best is None else best[1].plan(best[2], residency, best[0])
+            best = float(cycles[k]), float(own[k]), pieces, k
+    return None if best is None else best[2].plan(best[3], residency, best[0], best[1])
 
 
 @dataclass(frozen=True)
@@ -313,8 +317,8 @@ class RunPieces:
 
     # ------------------------------------------------------------ cycles
 
-    def cycles(self, residency: Residency, *, is_alone: bool) -> Ints:
-        """Of the whole nest, as long as its copies and the weights that it waits for let it be."""
+    def cycles(self) -> Ints:
+        """Of the whole nest, as long as its copies let it be, all weights in SRAM."""
         target = self.target
         units = [np.zeros_like(self.total), np.zeros_like(self.total)]
         for made in self.made.values():
@@ -343,12 +347,16 @@ class RunPieces:
                 moved.append((fills, copy_cycles(target, size, size, self.cores)))
             else:
                 by_bus.append((fills, bus_cycles(target, size, size)))
-        cycles = nest_cycles(target, compute, self.total, moved, by_bus) + queued
+        return nest_cycles(target, Nest(compute, self.total, moved, by_bus)) + queued
+
+    def with_weights(self, cycles: Ints, residency: Residency, *, is_alone: bool) -> Ints:
+        """The cycles, what of the weights is waited for, and what makes larger pieces better."""
+        cycles = cycles + PIECE_CYCLES * self.total
         for made in self.made.values():
             whole = np.asarray(
                 made.layer.out_dims[1] * made.layer.kind.channel_weights * made.layer.weight_bytes
             )
-            from_dram = load_cycles(target, whole, whole)
+            from_dram = load_cycles(self.target, whole, whole)
             is_last = made is self.made[self.run.number]
             streamed = is_last & (
                 (residency == "stream") | (is_alone & (self.in_space == 1) & self.repeats(made))
@@ -400,7 +408,7 @@ class RunPieces:
             (np.minimum(made.last[d], size), once * (end > 0)),
         ]
 
-    def plan(self, k: int, residency: Residency, cycles: float) -> RunPlan:
+    def plan(self, k: int, residency: Residency, cycles: float, core_cycles: float) -> RunPlan:
         """What is to be written of the candidate number k."""
         maps = {
             number: SubMap(tuple(int(size[k]) for size in own.extents), self.cores_dim)
@@ -411,7 +419,7 @@ class RunPieces:
             channels = made.layer.kind.channels if isinstance(made.layer.kind, ConvLayer) else 0
             where = residency if number == self.run.number else "unit"
             maps[number] = SubMap(extent, self.cores_dim, channels, "space", where)
-        return RunPlan(self.run.number, maps, tuple(self.places), cycles)
+        return RunPlan(self.run.number, maps, tuple(self.places), cycles, core_cycles)
 
 
 def extents_of(run: Member, work: LayerWork, target: Target, cores_dim: int) -> list[list[int]]:

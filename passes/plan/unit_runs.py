@@ -123,7 +123,8 @@ def with_partition(
     own = replace(own, in_core=inside)
     for run in runs:
         for number, submap in run.maps.items():
-            plans[number] = LayerPlan(submap, run.cycles if number == run.last else 0.0)
+            cycles, alone = (run.cycles, run.core_cycles) if number == run.last else (0.0, 0.0)
+            plans[number] = LayerPlan(submap, cycles, core_cycles=alone)
     return UnitRuns(own, tuple(plans), own.cost(plans))
 
 

@@ -34,7 +34,7 @@ from frustum.passes.analysis.unit_layers import unit_layers
 from frustum.passes.plan.tile_search import plan_move
 from frustum.passes.tile.kept_maps import Cut, KeptMaps, Results, concat_of, cut_as, cut_of, cutting, name_of
 from frustum.passes.tile.lower_layers import Inside, empty, lower_cut
-from frustum.passes.tile.predict_cycles import predict
+from frustum.passes.tile.predict_cycles import predict, predict_alone
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,12 @@ class LowerUnits(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
-        for network in g.networks_of(op):
-            predict(network, target)
+        works = [predict(network, target) for network in g.networks_of(op)]
         kept = KeptMaps(target)
         for unit in [o for o in op.walk() if isinstance(o, UnitOp)]:
             lower_unit(unit, kept)
+        for network, known in zip(g.networks_of(op), works, strict=True):
+            predict_alone(network, known, target)
 
 
 def lower_unit(unit: UnitOp, maps: KeptMaps) -> None:

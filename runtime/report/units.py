@@ -32,6 +32,8 @@ class UnitInfo:
     owners: str = "clusters"
     predicted_cycles: int | None = None
     """What the planner's model says that it adds to the run; None where it does not say."""
+    own_cycles: int | None = None
+    """What the model says that it takes alone."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,9 @@ def unit_figures(
     found = []
     for unit in infos:
         figures = asdict(unit) | {"layers": list(unit.layers)} | counted.get(unit.name, {})
-        if unit.predicted_cycles is None:
-            del figures["predicted_cycles"]
+        for key in ("predicted_cycles", "own_cycles"):
+            if figures[key] is None:
+                del figures[key]
         waits = None if spent is None else spent.get(places.get(unit.name, ("", -1)), [])
         found.append(figures | {"bound_cycles": bounds.get(unit.name), "waits": waits})
     return found

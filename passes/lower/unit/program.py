@@ -197,6 +197,7 @@ class Names:
     kept_bytes: list[int] = field(default_factory=list)
     owners: list[str] = field(default_factory=list)
     predicted: list[int] = field(default_factory=list)
+    own_cycles: list[int] = field(default_factory=list)
     unit_of: list[int] = field(default_factory=list)
 
     def layer(self, op: Operation, kind: str, macs: int, own_elements: int = 0) -> int:
@@ -216,6 +217,7 @@ class Names:
         self.kept_bytes.append(0)
         self.owners.append(unit.owners.data if unit.owners else "clusters")
         self.predicted.append(m.number_of(unit, m.PREDICTED_CYCLES, -1))
+        self.own_cycles.append(m.number_of(unit, m.OWN_CYCLES, -1))
         return len(self.units) - 1
 
     def attributes(self) -> dict[str, ArrayAttr[Any]]:
@@ -231,6 +233,7 @@ class Names:
             m.UNIT_KEPT_BYTES: m.numbers(self.kept_bytes),
             m.UNIT_OWNERS: m.texts(self.owners),
             **({m.UNIT_PREDICTED_CYCLES: m.numbers(self.predicted)} if max(self.predicted, default=-1) >= 0 else {}),
+            **({m.UNIT_OWN_CYCLES: m.numbers(self.own_cycles)} if max(self.own_cycles, default=-1) >= 0 else {}),
             **({m.OWN_ELEMENTS: m.numbers(self.own_elements)} if any(self.own_elements) else {}),
         }
 

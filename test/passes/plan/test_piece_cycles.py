@@ -19,9 +19,9 @@ from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.project import project, tile_counts, unit_layers
 from frustum.passes.plan import pieces as plan
 from frustum.passes.plan.layer_work import work_of
-from frustum.passes.plan.model import PIECE_CYCLES
 from frustum.passes.plan.piece_cycles import (
     Moves,
+    Nest,
     clipped,
     copy_cycles,
     load_cycles,
@@ -101,19 +101,52 @@ LATENCY = 4 + 1  # of SRAM and NRAM of df
         # in four pieces, loaded and stored; what is loaded first and stored last shows
         (4000, 10, 4000 + 2 * (10 + LATENCY)),
         # the copies take longer: in their time the first piece is not computed
-        (400, 200, 2 * 4 * 200 + 400 // 4),
+        (400, 200, 2 * 4 * 200 + 400 // 4 + LATENCY),
+        # from the third piece on a piece waits for room: of two pieces a copy, computing and their latencies follow
+        (400, 50, 400 + 2 * (50 + LATENCY) + 2 * ((100 + LATENCY + 2 * 50) // 2 - 100)),
     ],
 )
 def test_a_nest_takes_the_longer_of_computing_and_copying(compute, copy, cycles):
     once = Moves(ints(4), ints(1))
-    found = nest_cycles(target("df"), ints(compute), ints(4), [(once, ints(copy)), (once, ints(copy))])
-    assert found == cycles + 4 * PIECE_CYCLES
+    nest = Nest(ints(compute), ints(4), [(once, ints(copy)), (once, ints(copy))])
+    assert nest_cycles(target("df"), nest) == cycles
 
 
 def test_every_restart_shows():
     loads, stores = Moves(ints(6), ints(3)), Moves(ints(6), ints(1))
-    found = nest_cycles(target("df"), ints(6000), ints(6), [(loads, ints(20)), (stores, ints(0))])
-    assert found == 6000 + 3 * (20 + LATENCY) + 6 * PIECE_CYCLES
+    nest = Nest(ints(6000), ints(6), [(loads, ints(20)), (stores, ints(0))])
+    assert nest_cycles(target("df"), nest) == 6000 + 3 * (20 + LATENCY)
+
+
+def test_by_the_bus_the_first_copy_alone_shows():
+    maps, stores = Moves(ints(6), ints(3)), Moves(ints(6), ints(1), is_stored=True)
+    nest = Nest(ints(6000), ints(6), [(stores, ints(10))], [(maps, ints(20))])
+    assert nest_cycles(target("df"), nest) == 6000 + (20 + LATENCY) + (10 + LATENCY)
+
+
+def test_what_came_before_does_not_show():
+    weights, stores = Moves(ints(1, 1), ints(1, 1)), Moves(ints(2, 2), ints(1, 1), is_stored=True)
+    nest = Nest(ints(500, 600), ints(2, 2), [(weights, ints(70, 70)), (stores, ints(10, 10))])
+    found = [nest_cycles(target("df"), nest.of(1, before=before)).item() for before in (None, weights)]
+    assert found == [600 + (70 + LATENCY) + (10 + LATENCY), 600 + 10 + LATENCY]
+
+
+CHUNK = 4096
+SHARED = dict(shares_port=True)
+
+
+@pytest.mark.parametrize(
+    ("copy", "wait"),
+    [
+        (CHUNK // 16, 0),  # one whole chunk: cores take turns
+        (CHUNK // 16 + 64, 4 * 64 * 16 // 64),  # of the rest, four stand behind each other
+    ],
+)
+def test_last_chunks_of_all_cores_stand_behind_each_other(copy, wait):
+    once = Moves(ints(8), ints(1))
+    nest = Nest(ints(80), ints(8), [(once, ints(copy))])
+    apart, shared = (nest_cycles(target("edge"), nest, **how).item() for how in ({}, SHARED))
+    assert shared - apart == 7 * wait
 
 
 @pytest.mark.parametrize(

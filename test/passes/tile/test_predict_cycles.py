@@ -11,6 +11,11 @@ from frustum.dialects import graph
 from frustum.dialects.module import PREDICTED_CYCLES
 from frustum.dialects.tile import UnitOp
 from frustum.runtime.machine import Machine
+from frustum.runtime.report.alone import cycles_alone
+
+
+OFF = 0.12
+"""Of what a unit takes alone: more the model must not be off."""
 
 
 def chain():
@@ -27,6 +32,8 @@ def test_units_say_together_about_what_the_run_takes(target):
     units = [op for op in found["placed"].walk() if isinstance(op, UnitOp)]
     noted = [unit.attributes[PREDICTED_CYCLES].value.data for unit in units]
     program = executable(found["fixed"])
-    counted = Machine(program).run({}, mode="timing").timeline.total_cycles
-    assert sum(noted) == pytest.approx(counted, rel=0.2)
-    assert [fact["predicted_cycles"] for fact in program.manifest["options"]["units"]] == noted
+    timeline, facts = Machine(program).run({}, mode="timing").timeline, program.manifest["options"]["units"]
+    assert sum(noted) == pytest.approx(timeline.total_cycles, rel=0.2)
+    assert [fact["predicted_cycles"] for fact in facts] == noted
+    for fact, counted in zip(facts, cycles_alone(timeline), strict=True):
+        assert fact["own_cycles"] == pytest.approx(counted, rel=OFF)
