@@ -19,6 +19,8 @@ from frustum.dialects.tile import Access, Whole
 from frustum.passes.plan.layer_work import LayerWork
 from frustum.passes.plan.piece_cycles import Ints, filling_heights
 
+ACCUMULATOR_BYTES = 4
+
 
 def halves(value: int, align: int = 1, least: int = 1) -> list[int]:
     """value, value/2, value/4 ... rounded up to multiples of `align`."""
@@ -122,3 +124,22 @@ def pieces_of_a_core(work: LayerWork, extents: Sequence[Ints], cores_dim: int, c
 def nested(counts: Iterable[Ints]) -> Ints:
     """Loops that have more than one pass."""
     return reduce(np.add, [(count > 1).astype(np.int64) for count in counts])
+
+
+def read_runs(access: Access, pieces: Sequence[Ints], work: LayerWork, made: Ints) -> Ints:
+    """Elements of the contiguous runs that pieces read of an operand, where runs of `made` are made."""
+    if work.reduced:
+        return made
+    *_, rows, columns = needs(access, pieces)
+    return np.where(pieces[3] >= work.extent[3], rows * columns, columns)
+
+
+def operand_bytes(work: LayerWork, pieces: Sequence[Ints], split: int | None) -> tuple[list[Ints], Ints]:
+    """NRAM bytes of each operand of a piece, and of its result, with the sums where what is reduced is cut."""
+    out = product(np.ones_like(size) if d in work.reduced else size for d, size in enumerate(pieces))
+    made = aligned(out * work.out_bytes)
+    if work.reduced:
+        sums = made + aligned(out * ACCUMULATOR_BYTES)
+        return [aligned(product(pieces) * work.map_bytes[0])], made if split is None else sums
+    sizes = zip(work.accesses, work.map_bytes, strict=True)
+    return [aligned(product(needs(access, pieces)) * size) for access, size in sizes], made

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import INPUTS, Access, Outer, Residency, SubMap, Whole
+from frustum.dialects.tile import INPUTS, Outer, Residency, SubMap, Whole
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
 from frustum.passes.plan.model import (
@@ -46,19 +46,21 @@ from frustum.passes.plan.piece_cycles import (
     nest_cycles,
 )
 from frustum.passes.plan.piece_extents import (
+    ACCUMULATOR_BYTES,
     filling_inputs,
     grid,
     halves,
     is_bias,
     needs,
     nested,
+    operand_bytes,
     piece_extents,
     pieces_of_a_core,
     product,
+    read_runs,
     vector_extents,
 )
 
-ACCUMULATOR_BYTES = 4
 CHUNKS = 5  # the loop over input channels, the innermost of a product
 
 
@@ -269,9 +271,7 @@ class ProductPieces:
         vectors = sum((aligned(self.extents[1] * size) for size in work.channel_bytes), np.zeros_like(total))
         vectors = vectors * np.where(self.of_outputs > 1, 2, 1)
         in_wram = 0 if self.is_summed or (residency == "stream" and is_bias(work)) else vectors
-        if self.on_vector and is_bias(
-            work
-        ):  # in NRAM where the weights of a unit of one pass come piece by piece
+        if self.on_vector and is_bias(work):  # in NRAM where weights of a unit of one pass come piece by piece
             nram = nram + vectors
         held = self.of_weights if residency == "core" else np.where(self.of_weights > 1, 2, 1)
         nram, wram = nram + vectors - in_wram, self.weight_bytes * held + in_wram
@@ -359,9 +359,7 @@ class ProductPieces:
         from_dram = fills.times * load
         is_streamed = (residency == "stream") | (is_alone & self.weights_once & (self.of_weights > 1))
         whole = np.asarray(work.extent[1] * work.channels * math.prod(work.kernel) * work.weight_bytes)
-        cycles = cycles + is_alone * ~is_streamed * (load_cycles(target, whole, whole) * LATE).astype(
-            np.int64
-        )
+        cycles = cycles + is_alone * ~is_streamed * (load_cycles(target, whole, whole) * LATE).astype(np.int64)
         in_long_runs = fills.times * load_cycles(target, self.chunk_bytes, self.chunk_bytes)
         padding = from_dram - in_long_runs  # of the port, which others need
         if residency == "stream" and work.has_images and not is_alone:  # copies are free when chunks have gone on
@@ -372,9 +370,7 @@ class ProductPieces:
     def computing(self) -> Ints:
         """Cycles of the matrix unit for the output channels of a piece over all images, rows and columns, those pieces
         at the ends as large as they are."""
-        slices = (
-            ceil_div(self.extents[1] // self.in_groups, self.target.core.matrix.channels) * self.in_groups
-        )
+        slices = ceil_div(self.extents[1] // self.in_groups, self.target.core.matrix.channels) * self.in_groups
         channels = np.minimum(self.chunks * self.inputs, self.work.channels)
         kernel, matrix = kernel_of(self.work), self.target.core.matrix
         space = self.over_space(lambda *sizes: busy_cycles(matrix, kernel, *sizes))
@@ -475,22 +471,3 @@ def plan_vector_with(
     k = first_fastest(fits, cycles)
     submap = SubMap(tuple(int(size[k]) for size in pieces), cores_dim)
     return LayerPlan(submap, float(cycles[k]), core_cycles=float(own[k]))
-
-
-def read_runs(access: Access, pieces: Sequence[Ints], work: LayerWork, made: Ints) -> Ints:
-    """Elements of the contiguous runs that pieces read of an operand, where runs of `made` are made."""
-    if work.reduced:
-        return made
-    *_, rows, columns = needs(access, pieces)
-    return np.where(pieces[3] >= work.extent[3], rows * columns, columns)
-
-
-def operand_bytes(work: LayerWork, pieces: Sequence[Ints], split: int | None) -> tuple[list[Ints], Ints]:
-    """NRAM bytes of each operand of a piece, and of its result, with the sums where what is reduced is cut."""
-    out = product(np.ones_like(size) if d in work.reduced else size for d, size in enumerate(pieces))
-    made = aligned(out * work.out_bytes)
-    if work.reduced:
-        sums = made + aligned(out * ACCUMULATOR_BYTES)
-        return [aligned(product(pieces) * work.map_bytes[0])], made if split is None else sums
-    sizes = zip(work.accesses, work.map_bytes, strict=True)
-    return [aligned(product(needs(access, pieces)) * size) for access, size in sizes], made

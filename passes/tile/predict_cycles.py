@@ -93,7 +93,7 @@ def pieces_of(op: t.SendOp, cores: int) -> int:
     if not isinstance(maker, t.ComputeOp):
         return 1
     submap, pieces = maker.map.data, 1
-    for d, (size, piece) in enumerate(zip(maker.region.data.extent, submap.extent, strict=True)):
+    for d, (size, piece) in enumerate(zip(op.region.data.extent, submap.extent, strict=True)):
         count = ceil_div(size, piece)
         pieces *= ceil_div(count, cores) if d == submap.cores else count
     return pieces
