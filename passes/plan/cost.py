@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -134,7 +134,7 @@ class CutUnit:
         sram = self.footprint(residency, stream_bytes(plans))
         stored = sum(stored_bytes(self.unit.layers[j]) for j in self.unit.stored if j not in self.kept)
         return CostParts(
-            math.ceil(self.compute_cycles([own_work(plan) for plan in plans]) + self.filling_cycles(plans)),
+            math.ceil(self.own_cycles(plans) + self.filling_cycles(plans)),
             self.traffic(residency) - maps,
             maps - stored + (self.short_runs() if maps > stored else 0),
             stored,
@@ -282,14 +282,18 @@ class CutUnit:
 
     def compute_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
         """Cycles in which the cluster with the most work computes all passes."""
-        own = [(j, plan.cycles, plan.map) for j, plan in enumerate(plans) if plan is not None]
-        places = (j for j, layer in enumerate(self.unit.layers) if layer.kind.is_place)
-        copied = [(j, self.copied_cycles(j), None) for j in places]
+        own = [(j, plan.cycles) for j, plan in enumerate(plans) if plan is not None]
+        own += [(j, self.copied_cycles(j)) for j, layer in enumerate(self.unit.layers) if layer.kind.is_place]
         clusters = range(self.target.chip.clusters)
-        return max(
-            sum(cycles * self.times(j, cluster, submap) for j, cycles, submap in (*own, *copied))
-            for cluster in clusters
-        )
+        return max(sum(cycles * self.times(j, cluster) for j, cycles in own) for cluster in clusters)
+
+    def own_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
+        """The same as it is predicted of what is chosen: all weights in SRAM, whole pieces of the cores."""
+        own = [(j, plan.own_cycles, plan.map) for j, plan in enumerate(plans) if plan is not None]
+        places = (j for j, layer in enumerate(self.unit.layers) if layer.kind.is_place)
+        every = [*own, *((j, self.copied_cycles(j), None) for j in places)]
+        clusters = range(self.target.chip.clusters)
+        return max(sum(cycles * self.times(j, k, submap) for j, cycles, submap in every) for k in clusters)
 
     def filling_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
         """Cycles before the first pass in which the DRAM port brings weights that stay in the cores."""
@@ -326,11 +330,6 @@ class CutUnit:
                 whole = clipped(0, 1, 1, extent, extent, grain)
                 total *= count * clipped(first, 1, 1, extent, size, grain) / whole
         return total
-
-
-def own_work(plan: LayerPlan | None) -> LayerPlan | None:
-    """The plan with the cycles of the cores alone."""
-    return None if plan is None else replace(plan, cycles=plan.own_cycles)
 
 
 def residency_of(plans: Sequence[LayerPlan | None]) -> list[Residency | None]:

@@ -9,7 +9,7 @@ numbers are those of `durations.matrix_work`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from math import gcd
@@ -22,6 +22,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.line_buffer_plan import Pair, Windows
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.dialects.target.durations import matrix_work
+from frustum.passes.plan.model import PIECE_CYCLES
 
 Ints = NDArray[np.int64]
 BITS = 21
@@ -149,13 +150,30 @@ def load_cycles(target: Target, size_bytes: Ints, run_bytes: Ints) -> Ints:
     return np.maximum(ceil_div(size_bytes, engine), ceil_div(padded, dram.port_bytes_per_cycle))
 
 
-def nest_cycles(target: Target, nest: Nest, *, shares_port: bool = False) -> Ints:
-    """Cycles of a nest: the longest of computing and copies, and what does not overlap at restarts.
+def nest_cycles(target: Target, nest: Nest) -> Ints:
+    """Cycles of a nest as searches compare them: the longest of computing and copies, and what does not overlap at
+    restarts, and something for each piece."""
+    compute, pieces = nest.compute, nest.pieces
+    latency = target.cluster.sram.latency_cycles + target.core.nram.latency_cycles
+    none = np.zeros_like(compute)
+
+    def moved(what: Copies) -> Ints:
+        return reduce(np.add, [m.times * cycles for m, cycles in what], none)
+
+    stores = [copy for copy in nest.copies if copy[0].is_stored]
+    by_bus = exposed(nest.by_bus, latency, none) + exposed(stores, latency, none)
+    shown = np.maximum(exposed(nest.copies, latency, none), by_bus)
+    restarts = reduce(np.maximum, [m.restarts for m, _ in (*nest.copies, *nest.by_bus)])
+    busiest = np.maximum(moved(nest.copies), moved(nest.by_bus))
+    return np.maximum(compute + shown, busiest + restarts * ceil_div(compute, pieces)) + PIECE_CYCLES * pieces
+
+
+def predicted_cycles(target: Target, nest: Nest) -> Ints:
+    """The same as what is chosen is predicted: with chunks that wait for others at the port of SRAM.
 
     From the third piece on, a piece is loaded when the one before the last is computed, behind the store of that one:
     of two pieces at least so much does not overlap.  What never restarts came before.  The bus stores nothing: what
-    comes by it waits for free room alone.  `shares_port`: chunks wait for others at the port too; so what is chosen is
-    predicted, while searches that leave it out have found faster plans (`model.py`, "The port").
+    comes by it waits for free room alone.
     """
     compute, pieces, copies = nest.compute, nest.pieces, nest.copies
     by_bus = [(replace(m, restarts=np.minimum(m.restarts, 1)), cycles) for m, cycles in nest.by_bus]
@@ -165,25 +183,26 @@ def nest_cycles(target: Target, nest: Nest, *, shares_port: bool = False) -> Int
     def moved(what: Copies) -> Ints:
         return reduce(np.add, [m.times * cycles * (m.restarts > 0) for m, cycles in what], none)
 
-    def exposed(what: Iterable[tuple[Moves, Ints]]) -> Ints:
-        return reduce(np.add, [m.restarts * (cycles + latency * (cycles > 0)) for m, cycles in what], none)
+    def shows(what: Copies) -> Ints:
+        return exposed(what, latency, none)
 
     loads, stores = ([copy for copy in copies if copy[0].is_stored == way] for way in (False, True))
-    stored = exposed(stores)
     waited = reduce(np.maximum, [first_wait(target, cycles) for _, cycles in loads], none)
-    show, move = none, (none, none)
-    if shares_port:
-        show = port_share(target, np.minimum(exposed(by_bus), exposed(loads)))
-        last = reduce(np.add, [(m.times - m.restarts) * last_wait(target, cycles) for m, cycles in loads], none)
-        last = np.maximum(last - moved(stores), 0)  # others load while one stores
-        share = port_share(target, np.minimum(moved(by_bus), moved(loads)))
-        move = last + share, bus_waits(target, by_bus, copies)
-    shown = np.maximum(exposed(copies) + waited + show, exposed(by_bus) + stored)
+    waited = waited + port_share(target, np.minimum(shows(by_bus), shows(loads)))
+    last = reduce(np.add, [(m.times - m.restarts) * last_wait(target, cycles) for m, cycles in loads], none)
+    last = np.maximum(last - moved(stores), 0)  # others load while one stores
+    last = last + port_share(target, np.minimum(moved(by_bus), moved(loads)))
+    shown = np.maximum(shows(copies) + waited, shows(by_bus) + shows(stores))
     restarts = reduce(np.maximum, [m.restarts for m, _ in (*copies, *by_bus)])
-    busiest = np.maximum(moved(copies) + move[0], moved(by_bus) + move[1])
+    busiest = np.maximum(moved(copies) + last, moved(by_bus) + bus_waits(target, by_bus, copies))
     round_trip = (each + latency + ceil_div(busiest, pieces)) // 2
     late = np.maximum(pieces - 2 * restarts, 0) * np.maximum(round_trip - each, 0)
     return np.maximum(compute + shown + late, busiest + restarts * (each + latency))
+
+
+def exposed(what: Copies, latency: int, none: Ints) -> Ints:
+    """Cycles of copies at restarts, when nothing else goes on."""
+    return reduce(np.add, [m.restarts * (cycles + latency * (cycles > 0)) for m, cycles in what], none)
 
 
 def clipped(extent: Ints | int, piece: Ints, count: Ints, dealt: int) -> list[tuple[Ints, Ints]]:

@@ -28,7 +28,6 @@ from frustum.passes.plan.model import (
     COMPACT_GAIN,
     LATE,
     MOSTLY_WEIGHTS,
-    PIECE_CYCLES,
     STREAM_COPIES,
     SUMS_GAIN,
 )
@@ -44,6 +43,7 @@ from frustum.passes.plan.piece_cycles import (
     load_cycles,
     moves,
     nest_cycles,
+    predicted_cycles,
 )
 from frustum.passes.plan.piece_extents import (
     ACCUMULATOR_BYTES,
@@ -167,8 +167,7 @@ def plan_matrix_with(
     fits = pieces.fit(residency, loops) & (pieces.sums_bytes <= sums_bytes)
     if not fits.any():
         return None
-    cycles = pieces.with_weights(nest_cycles(target, pieces.nest), is_alone=loops == MAX_LOOPS)
-    cycles = cycles + PIECE_CYCLES * pieces.in_space * pieces.of_weights
+    cycles = pieces.with_weights(nest_cycles(target, pieces.nest()), is_alone=loops == MAX_LOOPS)
     k = first_fastest(fits, cycles)
     extent = tuple(int(size[k]) for size in pieces.extents)
     submap = SubMap(extent, cores_dim, int(pieces.inputs[k]), outer, residency, compact, on_vector)
@@ -307,19 +306,22 @@ class ProductPieces:
             return copy_cycles(self.target, self.weight_bytes, self.weight_runs, self.cores)
         return bus_cycles(self.target, self.weight_bytes, self.weight_runs)
 
-    @cached_property
-    def nest(self) -> Nest:
-        """Computing and copies, all weights in SRAM."""
+    def nest(self, *, is_chosen: bool = False) -> Nest:
+        """Computing and copies, all weights in SRAM; residuals move with the result, but of what `is_chosen`."""
         target, (loops, of_space, of_channels) = self.target, self.loops_in_order
         of_input = (*of_space, *(of_channels if self.is_grouped else ()), CHUNKS)
         in_runs, out_runs = self.runs()
         results = moves(loops, (*of_space, *of_channels), is_stored=True)
-        stored, maps = (results, self.leaving_cycles(out_runs)), moves(loops, of_input)
-        copies = [*self.added_copies(replace(results, is_stored=False), out_runs), stored]
-        nest = Nest(self.of_outputs * self.computing(), self.in_space * self.of_weights, copies)
+        out_bytes = aligned(self.made * self.work.out_bytes) if is_chosen else self.out_bytes
+        stored, maps = (results, self.leaving_cycles(out_bytes, out_runs)), moves(loops, of_input)
+        added = self.added_copies(replace(results, is_stored=False), out_runs) if is_chosen else []
+        copies, fills = [*added, stored], self.fills
+        nest = Nest(self.of_outputs * self.all_computing, self.in_space * self.of_weights, copies)
         loaded = maps, copy_cycles(target, self.in_bytes, in_runs, self.cores)
         if not (self.is_summed or self.dealt[1] == self.cores):  # all have the same weights
-            return replace(nest, copies=[loaded, *copies], by_bus=[(self.fills, self.filled)])
+            if not is_chosen:  # they came before
+                fills = replace(fills, restarts=np.where(fills.times > 1, fills.restarts, 0))
+            return replace(nest, copies=[loaded, *copies], by_bus=[(fills, self.filled)])
         own = self.fills, self.filled
         if self.cores == 1 or self.is_grouped or self.is_summed:
             return replace(nest, copies=[loaded, *copies, own])
@@ -327,7 +329,7 @@ class ProductPieces:
 
     def own_cycles(self, k: int) -> float:
         """Of candidate number k, where weights that are loaded once were there before."""
-        return float(nest_cycles(self.target, self.nest.of(k, before=self.fills), shares_port=True)[0])
+        return float(predicted_cycles(self.target, self.nest(is_chosen=True).of(k, before=self.fills))[0])
 
     def added_copies(self, made: Moves, runs: Ints) -> list[tuple[Moves, Ints]]:
         """Of residuals, which lie as the result does; what adds sums adds them there."""
@@ -335,11 +337,11 @@ class ProductPieces:
         each = [(size, aligned(self.made * size), runs * size // self.work.out_bytes) for size in sizes]
         return [(made, copy_cycles(self.target, whole, run, self.cores)) for _, whole, run in each]
 
-    def leaving_cycles(self, runs: Ints) -> Ints:
+    def leaving_cycles(self, out_bytes: Ints, runs: Ints) -> Ints:
         """From the matrix unit to SRAM: a copy, or where the cores add their sums three of them, and additions."""
         target, vector = self.target, self.target.core.vector
         if not self.is_summed:
-            return copy_cycles(target, aligned(self.made * self.work.out_bytes), runs, self.cores)
+            return copy_cycles(target, out_bytes, runs, self.cores)
         met = 2 * copy_cycles(target, self.own_sums, self.own_sums, self.cores)
         share = ceil_div(self.out_bytes, self.cores)
         latencies = 2 * (target.cluster.sram.latency_cycles + target.core.nram.latency_cycles)
@@ -366,6 +368,10 @@ class ProductPieces:
             latency = target.chip.dram.latency_cycles + 2 * target.cluster.sram.latency_cycles
             from_dram = np.maximum(from_dram, fills.times * (load + self.filled + latency) // STREAM_COPIES)
         return np.where(is_streamed, np.maximum(cycles, from_dram) + padding, cycles)
+
+    @cached_property
+    def all_computing(self) -> Ints:
+        return self.computing()
 
     def computing(self) -> Ints:
         """Cycles of the matrix unit for the output channels of a piece over all images, rows and columns, those pieces
@@ -466,8 +472,9 @@ def plan_vector_with(
     moved.append((moves(nest, of_result, is_stored=True), results))
     widest = max(work.out_bytes, *work.map_bytes)
     busy = ceil_div(product(pieces) * core.vector.cycles_per_element.of(widest), core.vector.lanes)
-    own = nest_cycles(target, Nest(total * busy * passes_of(work.steps, core.vector), total, moved))
-    cycles = own + PIECE_CYCLES * total
+    whole = Nest(total * busy * passes_of(work.steps, core.vector), total, moved)
+    cycles = nest_cycles(target, whole)
     k = first_fastest(fits, cycles)
+    own = float(predicted_cycles(target, whole.of(k))[0])
     submap = SubMap(tuple(int(size[k]) for size in pieces), cores_dim)
-    return LayerPlan(submap, float(cycles[k]), core_cycles=float(own[k]))
+    return LayerPlan(submap, float(cycles[k]), core_cycles=own)

@@ -23,7 +23,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer, Residency, ShuffleLayer, SubMap, Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.plan.layer_work import LayerWork, passes_of, work_of
-from frustum.passes.plan.model import LATE, PIECE_CYCLES, QUEUED
+from frustum.passes.plan.model import LATE, QUEUED
 from frustum.passes.plan.piece_cycles import (
     Ints,
     Moves,
@@ -36,6 +36,7 @@ from frustum.passes.plan.piece_cycles import (
     load_cycles,
     moves,
     nest_cycles,
+    predicted_cycles,
 )
 from frustum.passes.plan.piece_extents import grid, halves, needs, nested, piece_extents, product
 from frustum.passes.plan.pieces import kernel_of
@@ -138,11 +139,13 @@ def plan_run(
         pieces = None if pieces is None else pieces.fitting(residency, loops)
         if pieces is None:
             continue
-        own = pieces.cycles()
+        nest, queued = pieces.moving()
+        own = nest_cycles(target, nest) + queued
         cycles = pieces.with_weights(own, residency, is_alone=loops == MAX_LOOPS)
         k = int(np.argmin(cycles))
         if cycles[k] < (least_cycles if best is None else best[0]):
-            best = float(cycles[k]), float(own[k]), pieces, k
+            alone = float((predicted_cycles(target, nest.of(k)) + queued[k])[0])
+            best = float(cycles[k]), alone, pieces, k
     return None if best is None else best[2].plan(best[3], residency, best[0], best[1])
 
 
@@ -317,8 +320,8 @@ class RunPieces:
 
     # ------------------------------------------------------------ cycles
 
-    def cycles(self) -> Ints:
-        """Of the whole nest, as long as its copies let it be, all weights in SRAM."""
+    def moving(self) -> tuple[Nest, Ints]:
+        """Computing and copies of all pieces, all weights in SRAM; cycles in which first pieces wait for others."""
         target = self.target
         units = [np.zeros_like(self.total), np.zeros_like(self.total)]
         for made in self.made.values():
@@ -347,11 +350,10 @@ class RunPieces:
                 moved.append((fills, copy_cycles(target, size, size, self.cores)))
             else:
                 by_bus.append((fills, bus_cycles(target, size, size)))
-        return nest_cycles(target, Nest(compute, self.total, moved, by_bus)) + queued
+        return Nest(compute, self.total, moved, by_bus), queued
 
     def with_weights(self, cycles: Ints, residency: Residency, *, is_alone: bool) -> Ints:
-        """The cycles, what of the weights is waited for, and what makes larger pieces better."""
-        cycles = cycles + PIECE_CYCLES * self.total
+        """The cycles, and what of the weights is waited for."""
         for made in self.made.values():
             whole = np.asarray(
                 made.layer.out_dims[1] * made.layer.kind.channel_weights * made.layer.weight_bytes
