@@ -13,7 +13,6 @@ from frustum.dialects.tile import UnitOp
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.alone import cycles_alone
 
-
 OFF = 0.12
 """Of what a unit takes alone: more the model must not be off."""
 
