@@ -38,7 +38,7 @@ builtin.module {
 // CHECK-NEXT:   ftile.yield
 // CHECK-NEXT: }
 // CHECK-NEXT: [[F:%.*]] = fgraph.reshape [[P]]
-// CHECK-NEXT: [[Y:%.*]] = ftile.unit "u1" ([[T:%.*]] = [[F]] : tensor<1x8x128xf32>) -> (tensor<1x128x8xf32>) counts [1, 1, 1, 1] clusters 0 depth 1 {stopped_by = "moves data only"} {
+// CHECK-NEXT: [[Y:%.*]] = ftile.unit "u1" ([[T:%.*]] = [[F]] : tensor<1x8x128xf32>) -> (tensor<1x128x8xf32>) counts [1, 1, 1, 1] clusters 0 depth 1 {stopped_by = "moves data only"} attributes {frustum.own_cycles = 482 : i64} {
 // CHECK-NEXT:   ftile.move [[T]] to 0 : i64 dims [1, 1, 128, 8] from <0, [0, 0, 1, 128]> into <0, [0, 0, 8, 1]> low [0, 0, 0, 0] bound [1, 1, 128, 8] partition <tile [1, 1, 32, 8], clusters 2, depth 2> : tensor<1x8x128xf32>
 // CHECK-NEXT:   ftile.yield
 // CHECK-NEXT: }
