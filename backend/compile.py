@@ -240,17 +240,20 @@ def fixed(
     ahead = [True, False] if "fixed" in after and choices.ahead else [choices.ahead]
     first: DoesNotFit | None = None
     most: int | None = None  # bytes between units, in DRAM, when all of SRAM may be used
-    cut = stops_to(after, "tiled")
+    cut = stops_to(after, "tiled") if "tiled" in after else []
+    planned: ModuleOp | None = None  # in tiles for the first share that is left; what follows plans nothing again
     while True:
-        is_last = len(shares) == len(joined) == len(ahead) == 1
-        attempt = module if is_last else module.clone()
         try:
             share, raw_sizes = shares[0]
             own = replace(choices, sram=share, raw_sizes=raw_sizes, joined=joined[0], ahead=ahead[0])
-            run.advance(attempt, cut, own)
-            if first is not None and is_bound(choices) and most is not None and between_bytes(attempt) > most:
-                raise OrderDoesNotFit(first.what, first.where, first.needed, first.available, first.resource)
-            most = between_bytes(attempt) if most is None else most
+            is_last = len(shares) == len(joined) == len(ahead) == 1
+            if planned is None:
+                fresh = module if is_last else module.clone()
+                run.advance(fresh, cut, own)
+                if first is not None and is_bound(choices) and most is not None and between_bytes(fresh) > most:
+                    raise OrderDoesNotFit(first.what, first.where, first.needed, first.available, first.resource)
+                most, planned = between_bytes(fresh) if most is None else most, fresh
+            attempt = planned if is_last else planned.clone()
             run.advance(attempt, after[len(cut) :], own, partial(keep, own))
             if "fixed" in after:
                 encode(read_program(attempt), _code_memory_bytes(attempt))
@@ -265,6 +268,7 @@ def fixed(
             if len(tried) < 2:
                 raise (first.under(traversal(choices)) if is_bound(choices) else first) from None
             tried.pop(0)
+            planned = None if tried is shares else planned
             continue
         return attempt
 

@@ -94,6 +94,11 @@ class Setting:
     """Of layers [first, stop) cut by channels or not, with several images in a tile or not: how many times the cycles
     of this model exact numbers say."""
 
+    def slower_of(self, group: Group | UnitChoice) -> tuple[float, float]:
+        """Of a group with one image in a tile, and with several: times the cycles of the model."""
+        of_group = group.first, group.stop, group.by_channels
+        return self.slower.get((*of_group, False), 1.0), self.slower.get((*of_group, True), 1.0)
+
     def cost(self, bytes_: float, cycles: float) -> tuple[float, float]:
         """What is to be least: DRAM bytes, then cycles, or the other way round."""
         return (cycles, bytes_) if self.fastest else (bytes_, cycles)

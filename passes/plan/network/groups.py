@@ -78,6 +78,11 @@ class Group:
     shares: int = 1
     """Clusters that hold different parts of the weights."""
 
+    @property
+    def by_channels(self) -> bool:
+        """Its channels are dealt to the clusters."""
+        return self.shares > 1
+
 
 class GroupsBefore:
     """The groups that end before layer `stop`."""

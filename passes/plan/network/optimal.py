@@ -301,11 +301,12 @@ def plan_order(
             continue
         if solution is None:
             return None
-        exact = [with_plan(choice, search) for choice in solution.choices]
+        exact = [known_plan(choice, search) for choice in solution.choices]
         units = [unit for unit in exact if unit is not None]
         is_for_cycles = search.setting.fastest or search.within_bound
-        if is_for_cycles and attempt < model.CORRECTIONS and corrects(search.setting, units):
-            solution, after = None, 0
+        slower = corrects(search.setting, units) if is_for_cycles and attempt < model.CORRECTIONS else []
+        if slower:
+            solution, after = None, min(len(search.cuts) - 1, min(slower) - 1)
             continue
         failed = [x for x, unit in zip(solution.choices, exact, strict=True) if unit is None]
         if not failed:
@@ -316,15 +317,23 @@ def plan_order(
     return None
 
 
-def corrects(setting: Setting, units: Sequence[UnitChoice]) -> bool:
-    """Tell the search about units that are much slower by exact numbers; whether there are any."""
-    is_new = False
+def corrects(setting: Setting, units: Sequence[UnitChoice]) -> list[int]:
+    """Tell the search about units that are much slower by exact numbers; the cuts behind them."""
+    found = []
     for x in units:
         if x.plan is not None and x.cycles and x.plan.cycles > model.MUCH_SLOWER * x.cycles:
             key = (x.first, x.stop, x.by_channels, x.plan.partition.tile[0] > 1)
             setting.slower[key] = setting.slower.get(key, 1.0) * x.plan.cycles / x.cycles
-            is_new = True
-    return is_new
+            found.append(x.stop)
+    return found
+
+
+def known_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
+    """`with_plan`, of each choice once."""
+    key = choice, search.within_bound, search.capacity, search.setting.slower_of(choice)
+    if key not in search.known.exact:
+        search.known.exact[key] = with_plan(choice, search)
+    return search.known.exact[key]
 
 
 def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:

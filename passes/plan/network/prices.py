@@ -7,7 +7,7 @@ and how many DRAM bytes are too many.  The answers are flat arrays over all rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -232,13 +232,10 @@ class Prices:
 
     def corrected(self, cycles: Ints, shape: Ints) -> Ints:
         """Cycles, with what exact numbers have said about such shapes before."""
-        group, slower = self.group, self.setting.slower
-        one, many = (
-            slower.get((group.first, group.stop, group.shares > 1, several), 1.0) for several in (False, True)
-        )
+        one, many = self.setting.slower_of(self.group)
         if one == many == 1.0:
             return cycles
-        images = group.shapes.images[self.candidates.index[shape]]
+        images = self.group.shapes.images[self.candidates.index[shape]]
         return (cycles * np.where(images > 1, many, one)).astype(np.int64)
 
     # ------------------------------------------------------------ the best of them
@@ -288,7 +285,7 @@ class Prices:
         return UnitChoice(
             group.first, group.stop, int(found.moved[k]), int(found.cycles[k]), free_bytes,
             int(self.candidates.index[found.shape[k]]), int(found.streamed[k]), resident, stay,
-            int(found.passes[k]), group.shares > 1, float(group.energy_pj[self.candidates.index[found.shape[k]]]),
+            int(found.passes[k]), group.by_channels, float(group.energy_pj[self.candidates.index[found.shape[k]]]),
         )  # fmt: skip
 
 
@@ -300,6 +297,8 @@ class KnownPrices:
         self.by_channels: dict[int, Prices | None] = {}
         self.first: dict[int, int] = {}
         """By the cut behind: no group begins before this layer."""
+        self.exact: dict[Hashable, UnitChoice | None] = {}
+        """Choices with exact numbers, by all that these depend on."""
 
     def before(self, setting: Setting, stop: int, wanted: Sequence[int]) -> Iterator[Prices]:
         """Of the groups that end before layer `stop`, those that begin at `wanted` layers, from the last one on."""
