@@ -121,6 +121,17 @@ class Setting:
     def shares(self) -> dict[KeptMap, HeldShare]:
         return shares_of(self.order, self.target.chip.clusters)
 
+    @cached_property
+    def sizes(self) -> dict[Resident, int]:
+        """`size` of what it was asked for."""
+        return {}
+
+    def size(self, maps: Resident) -> int:
+        """Bytes of what stays, in one cluster."""
+        if maps not in self.sizes:
+            self.sizes[maps] = sum(self.shares[kept].bytes for kept in maps)
+        return self.sizes[maps]
+
     def send_cycles(self, kept: KeptMap) -> int:
         """Cycles in which a cluster sends others what they hold of a map that stays, and do not make."""
         return send_cycles(self.order, kept, self.shares[kept], self.target)

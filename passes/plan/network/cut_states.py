@@ -8,14 +8,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.kept import NOTHING, Resident
-from frustum.passes.plan.network.prices import Priced, Prices
-from frustum.passes.plan.network.tile_shapes import Ints
 
 
 @dataclass
@@ -50,29 +47,6 @@ class Cut:
             return []
         k = self.maps.index(maps)
         return self.states[self.starts[k] : self.starts[k] + self.counts[k]]
-
-
-class Ways(NamedTuple):
-    """Ways to a cut by one group: what stays behind each (a number), bytes and cycles so far, the state before (a
-    number), and which of the `priced` answers the group gives."""
-
-    maps: Ints
-    bytes: Ints
-    cycles: Ints
-    state: Ints
-    answer: Ints
-    cut: Cut
-    prices: Prices
-    rows: list[tuple[Resident, Resident, int]]
-    """Of each row: what the group finds in SRAM and leaves there, and bytes that are free."""
-    priced: Priced
-
-    def reached(self, k: int, maps: Resident) -> CutState:
-        """Way k as a state."""
-        inside, stay, free = self.rows[self.priced.row[self.answer[k]]]
-        choice = self.prices.choice(self.priced, int(self.answer[k]), free, inside, stay)
-        before = self.cut.states[self.state[k]]
-        return CutState(int(self.bytes[k]), int(self.cycles[k]), maps, before, choice)
 
 
 @dataclass(frozen=True)

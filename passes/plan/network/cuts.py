@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,14 +23,13 @@ from frustum.dialects.tile import Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import tile_counts
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_BANNED, MOST_STATES, OVERLAPPED
+from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_STATES, OVERLAPPED
 from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
-from frustum.passes.plan.network.cut_states import Cut, CutState, Lengths, Ways
-from frustum.passes.plan.network.groups import Group
+from frustum.passes.plan.network.cut_states import Cut, CutState, Lengths
 from frustum.passes.plan.network.kept import NOTHING, Resident
 from frustum.passes.plan.network.layer_order import LayerOrder, Read
-from frustum.passes.plan.network.prices import KnownPrices, Prices, Rows, frontier_of, starts_of
-from frustum.passes.plan.network.tile_shapes import Ints
+from frustum.passes.plan.network.prices import KnownPrices, frontier_of, starts_of
+from frustum.passes.plan.network.ways import Limits, Ways, ways_by
 from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 
 READ_AT_LEAST = 0.5
@@ -73,7 +70,7 @@ class CutSearch:
     """The fewest cycles with no more bytes than the bound are looked for."""
 
     def __post_init__(self) -> None:
-        self.order, self.shares = self.setting.order, self.setting.shares
+        self.order = self.setting.order
         self.capacity = self.capacity or self.setting.capacity
         self.lengths = Lengths(self.longest, self.seams)
         self.rest = rest_of(self.order)
@@ -84,7 +81,8 @@ class CutSearch:
         self.cuts = [Cut([CutState(0, 0)])]
         self.single: list[CutState] = []
         """Ways to a cut by what is no group."""
-        self.ways: list[Ways] = []
+        self.ways: Ways | None = None
+        """Those by groups."""
         self.numbers: dict[Resident, int] = {}
         """Of the sets of maps that stay behind the cut that is being reached."""
 
@@ -98,7 +96,7 @@ class CutSearch:
         for stop in range(after + 1, count + 1):
             tell(stop / (count + 1))
             if self.seams is None or stop in self.seams:
-                self.single, self.ways, self.numbers = [], [], {}
+                self.single, self.ways, self.numbers = [], None, {}
                 self.reach(stop)
                 self.cuts[stop] = Cut(thinned(self, reached(self, stop), stop))
                 if not any(cut.states for cut in self.cuts[max(0, stop - self.lengths.reaching) : stop + 1]):
@@ -136,10 +134,7 @@ class CutSearch:
         if node.batched_weights:
             self.alone(stop)
             return
-        if self.cuts[stop - 1].states:
-            channel_wise = self.known.of_channels(self.setting, stop)
-            if channel_wise is not None:
-                self.take(channel_wise)
+        channel_wise = self.known.of_channels(self.setting, stop) if self.cuts[stop - 1].states else None
         beyond = stop - 1 if node.is_concat else stop  # alone it is a name for what is there
         behind = self.weights[stop] + self.rest[stop]
         wanted = [
@@ -148,81 +143,15 @@ class CutSearch:
             if self.cuts[first].states
             and self.cuts[first].least.min() - self.weights[first] + behind <= self.bound
         ]
-        for prices in self.known.before(self.setting, stop, wanted):
-            self.take(prices)
+        groups = [
+            *([] if channel_wise is None else [channel_wise]),
+            *self.known.before(self.setting, stop, wanted),
+        ]
+        cuts = [self.cuts[prices.group.first] for prices in groups]
+        limits = Limits(self.capacity, self.bound, self.rest[stop], self.within_bound)
+        self.ways = ways_by(groups, cuts, limits, self.banned, self.known.answers, self.numbers)
         if not node.is_concat:
             self.alone(stop)
-
-    def take(self, prices: Prices) -> None:
-        """All ways to a cut by this group."""
-        group = prices.group
-        banned, cut = self.banned.get((group.first, group.stop), set()), self.cuts[group.first]
-        behind = self.weights[group.stop] - self.weights[group.first] + self.rest[group.stop]
-        cheap = cut.least + behind <= self.bound
-        insides = [
-            self.inside(group, maps) if c else None for maps, c in zip(cut.maps, cheap.tolist(), strict=True)
-        ]
-        number = np.array([-1 if each is None else prices.number(each) for each in insides])
-        if len(banned) > MOST_BANNED or number.max(initial=-1) < 0:
-            return
-        stays = prices.candidates.stays
-        held = np.array([self.size(maps) for maps in cut.maps])
-        free = self.capacity - held[:, np.newaxis] - np.array([self.size(stay) for stay in stays])
-        goes = (number[:, np.newaxis] >= 0) & (free >= 0)
-        most = self.bound - self.rest[group.stop] - cut.least
-        for inside, left in banned:
-            if left in stays:
-                goes[[each == inside for each in insides], stays.index(left)] = False
-        if not goes.any():
-            return
-        which, stay = np.nonzero(goes)
-        cheap = prices.least_moved(number[which], stay) <= most[which]
-        which, stay = which[cheap], stay[cheap]
-        if len(which):
-            self.arrive_by(prices, Rows(number[which], stay, free[which, stay], most[which]), which, insides)
-
-    def arrive_by(self, prices: Prices, rows: Rows, which: Ints, insides: Sequence[Resident | None]) -> None:
-        """Take note of the ways by a group; `which` maps are in SRAM before, in each row."""
-        priced = prices.frontier(rows) if self.within_bound else prices.best(rows)
-        if not len(priced.row):
-            return
-        group, stays = prices.group, prices.candidates.stays
-        cut = self.cuts[group.first]
-        from_ = which[priced.row]
-        counts = cut.counts[from_]
-        answer = np.repeat(np.arange(len(from_)), counts)
-        state = np.repeat(cut.starts[from_] - np.cumsum(counts) + counts, counts) + np.arange(len(answer))
-        bytes_ = cut.bytes[state] + priced.moved[answer]
-        within = bytes_ + self.rest[group.stop] <= self.bound
-        if not within.any():
-            return
-        answer, state, bytes_ = answer[within], state[within], bytes_[within]
-        left = [
-            frozenset(m for m in maps if self.order.maps[m.map].last_use >= group.stop) for maps in cut.maps
-        ]
-        maps = np.full(len(rows.stay), -1)
-        for row in dict.fromkeys(priced.row[answer].tolist()):
-            maps[row] = self.numbers.setdefault(left[which[row]] | stays[rows.stay[row]], len(self.numbers))
-        said = [
-            (insides[w] or NOTHING, stays[t], f)
-            for w, t, f in zip(which.tolist(), rows.stay.tolist(), rows.free.tolist(), strict=True)
-        ]
-        cycles = cut.cycles[state] + priced.cycles[answer]
-        self.ways.append(
-            Ways(maps[priced.row[answer]], bytes_, cycles, state, answer, cut, prices, said, priced)
-        )
-
-    def inside(self, group: Group, maps: Resident) -> Resident | None:
-        """Of the maps in SRAM those that a group reads there; None where it cannot read some of them."""
-        here = {m.map: m for m in maps}
-        read = [b for b in group.inputs if b.map in here]
-        if any(not b.can_stay and not self.order.maps[b.map].needs_dram for b in read):
-            return None
-        return frozenset(here[b.map] for b in read if b.can_stay)
-
-    def size(self, maps: Resident) -> int:
-        """Bytes of what stays, in one cluster."""
-        return sum(self.shares[kept].bytes for kept in maps)
 
     def arrive(self, stop: int, state: CutState, choice: UnitChoice) -> None:
         """Take note of a way to a cut by a layer alone."""
@@ -296,9 +225,10 @@ def reached(search: CutSearch, stop: int) -> list[CutState]:
     """The best of all ways to a cut, for each set of maps that stays in SRAM."""
     sets = list(search.numbers)
     single = [(search.numbers[s.maps], s.bytes, s.cycles) for s in search.single]
-    parts = [np.array(single, np.int64).reshape(len(single), 3).T]
-    parts += [np.stack([w.maps, w.bytes, w.cycles]) for w in search.ways]
-    maps, bytes_, cycles = np.concatenate(parts, axis=1)
+    ways = search.ways
+    maps, bytes_, cycles = np.array(single, np.int64).reshape(len(single), 3).T
+    if ways is not None:
+        maps, bytes_, cycles = (np.append(*pair) for pair in zip((maps, bytes_, cycles), ways, strict=False))
     pending = np.array([read_again(search, stop, each) for each in sets], np.int64)
     within = np.flatnonzero(bytes_ + pending[maps] + search.rest[stop] <= search.bound)
     if search.within_bound:
@@ -307,14 +237,12 @@ def reached(search: CutSearch, stop: int) -> list[CutState]:
         first, then = search.setting.cost(bytes_[within], cycles[within])
         order = np.lexsort((then, first, maps[within]))
         best = order[starts_of(maps[within][order])]
-    ends = list(itertools.accumulate((len(w.maps) for w in search.ways), initial=len(single)))
     found = []
     for k in within[best].tolist():
-        part = bisect_right(ends, k) - 1
-        if part < 0:
+        if k < len(single):
             found.append(search.single[k])
-        else:
-            found.append(search.ways[part].reached(k - ends[part], sets[maps[k]]))
+        elif ways is not None:
+            found.append(ways.reached(k - len(single), sets[maps[k]]))
     return found
 
 

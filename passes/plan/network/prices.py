@@ -71,9 +71,15 @@ class Prices:
 
     def __init__(self, candidates: Candidates):
         self.candidates, self.setting, self.group = candidates, candidates.setting, candidates.group
-        self.insides: dict[Resident, int] = {}
-        """Numbers of the sets of maps that the group was asked to find in SRAM; None of their shapes may fit."""
+        self.sets: list[Resident] = []
+        """Maps that the group finds in SRAM, by their numbers."""
+        self.numbers: dict[Resident, int] = {}
+        """By all maps in SRAM before the group: of those which it reads there, -1 where it cannot."""
         self.before: Side | None = None
+        """One line for each number so far."""
+        self.least_loaded = np.zeros(0, np.int64)
+        self.answered: dict[Hashable, dict[tuple[int, int, int], tuple[int, int]]] = {}
+        """By kind of answer and question: the first answer in `Answers`, and how many."""
 
         cluster = self.setting.target.cluster
         self.weights_rate = max(
@@ -94,18 +100,33 @@ class Prices:
 
     # ------------------------------------------------------------ maps in SRAM on both sides
 
-    def number(self, inside: Resident) -> int:
-        """Of a set of maps that the group finds in SRAM; -1 where no shape can read them as they are held."""
-        if inside not in self.insides:
-            is_possible = self.candidates.allowed(inside, are_made=False) is not None
-            self.insides[inside] = sum(n >= 0 for n in self.insides.values()) if is_possible else -1
-            self.before = None
-        return self.insides[inside]
+    def number_of(self, maps: Resident) -> int:
+        """Of those that the group reads in SRAM of all maps there; -1 where no shape can read them as they are held."""
+        if maps not in self.numbers:
+            inside, found = self.inside(maps), -1
+            if inside is not None and inside != maps:
+                found = self.number_of(inside)
+            elif inside is not None and self.candidates.allowed(inside, are_made=False) is not None:
+                found = len(self.sets)
+                self.sets.append(inside)
+            self.numbers[maps] = found
+        return self.numbers[maps]
+
+    def inside(self, maps: Resident) -> Resident | None:
+        """Of the maps in SRAM those that the group reads there; None where it cannot read some of them."""
+        here, all_maps = {m.map: m for m in maps}, self.setting.order.maps
+        read = [b for b in self.group.inputs if b.map in here]
+        if any(not b.can_stay and not all_maps[b.map].needs_dram for b in read):
+            return None
+        return frozenset(here[b.map] for b in read if b.can_stay)
 
     def sides_before(self) -> Side:
         """One line for each number."""
-        if self.before is None:
-            self.before = self.side([x for x, n in self.insides.items() if n >= 0], are_made=False)
+        known = 0 if self.before is None else len(self.before.sends)
+        if self.before is None or known < len(self.sets):
+            new = self.side(self.sets[known:], are_made=False)
+            pairs = zip(self.before or new, new, strict=True)
+            self.before = new if self.before is None else Side(*(np.concatenate(pair) for pair in pairs))
         return self.before
 
     @cached_property
@@ -120,7 +141,7 @@ class Prices:
         in_sram = [{kept.map for kept in maps_} for maps_ in sets]
         through = np.array([[number not in here for number in numbers] for here in in_sram], np.int64)
         through = through.reshape(len(sets), len(numbers))
-        fits = np.array([own.allowed(x, are_made=are_made) for x in sets])
+        fits = np.array([own.allowed(x, are_made=are_made) for x in sets], np.bool_).reshape(len(sets), len(own.index))
         empty = np.zeros((len(sets), len(own.index)), np.int64)
         if not boundaries:
             return Side(fits, empty, empty, empty, empty, np.zeros(len(sets), np.int64), empty, through > 0)
@@ -144,13 +165,36 @@ class Prices:
 
     # ------------------------------------------------------------ answers
 
-    def least_moved(self, inside: Ints, stay: Ints) -> Ints:
-        """DRAM bytes that no shape falls below, of pairs of numbers."""
-        before, behind = (
-            np.where(x.fits, x.moved, FAR).min(axis=1) for x in (self.sides_before(), self.behind)
-        )
-        least: Ints = before[inside] + behind[stay] + self.candidates.least
-        return least
+    def least_before(self) -> Ints:
+        """DRAM bytes of all but what is stored, of which no shape moves fewer; one for each number."""
+        side = self.sides_before()
+        known = len(self.least_loaded)
+        if known < len(side.sends):
+            new = np.where(side.fits[known:], side.moved[known:], FAR).min(axis=1) + self.candidates.least
+            self.least_loaded = np.append(self.least_loaded, new)
+        return self.least_loaded
+
+    @cached_property
+    def of_stays(self) -> tuple[Ints, Ints]:
+        """SRAM bytes of each of `Candidates.stays`, and what no shape falls below that stores the others."""
+        sizes = np.array([self.setting.size(stay) for stay in self.candidates.stays], np.int64)
+        return sizes, np.where(self.behind.fits, self.behind.moved, FAR).min(axis=1)
+
+    def ask(
+        self, questions: Sequence[tuple[int, int, int]], answers: Answers, *, for_time: bool
+    ) -> list[tuple[int, int]]:
+        """Of numbers of what is found and left in SRAM, with bytes that are free: the place of the first answer among
+        all, and how many there are: those of which none takes fewer bytes and cycles (`for_time`), or the cheapest."""
+        known = self.answered.setdefault((for_time, self.setting.slower_of(self.group)), {})
+        new = [each for each in dict.fromkeys(questions) if each not in known]
+        if new:
+            rows = Rows(*np.array(new, np.int64).T, np.full(len(new), FAR))
+            found = self.frontier(rows) if for_time else self.best(rows)
+            first = answers.add(found)
+            for each, count in zip(new, np.bincount(found.row, minlength=len(new)).tolist(), strict=True):
+                known[each] = first, count
+                first += count
+        return [known[each] for each in questions]
 
     def priced(self, rows: Rows, *, for_time: bool = False) -> Priced:
         """Of all shapes that fit, in all rows; `for_time`: by closer cycles, which choose between different bytes."""
@@ -266,7 +310,7 @@ class Prices:
         self, resident: Resident, stay: Resident, free_bytes: int, count: int, most_bytes: int | None = None
     ) -> list[UnitChoice]:
         """So many shapes that fit, from the cheapest on; with `most_bytes` the fastest of those that move no more."""
-        number = self.number(resident)
+        number = self.number_of(resident)
         if number < 0 or stay not in self.candidates.stays:
             return []
         one = (
@@ -289,6 +333,24 @@ class Prices:
         )  # fmt: skip
 
 
+class Answers:
+    """All that groups of one order have said, one behind the other."""
+
+    def __init__(self) -> None:
+        self.fields, self.size = np.zeros((len(Priced._fields), 1024), np.int64), 0
+
+    def add(self, found: Priced) -> int:
+        """Take note of more; the place of the first."""
+        first, self.size = self.size, self.size + len(found.row)
+        if self.size > self.fields.shape[1]:
+            self.fields = np.concatenate([self.fields, np.zeros((len(self.fields), self.size), np.int64)], axis=1)
+        self.fields[:, first : self.size] = found
+        return first
+
+    def every(self) -> Priced:
+        return Priced(*self.fields[:, : self.size])
+
+
 class KnownPrices:
     """Of the groups of one order that were looked at: every search over the order takes them from here."""
 
@@ -297,6 +359,7 @@ class KnownPrices:
         self.by_channels: dict[int, Prices | None] = {}
         self.first: dict[int, int] = {}
         """By the cut behind: no group begins before this layer."""
+        self.answers = Answers()
         self.exact: dict[Hashable, UnitChoice | None] = {}
         """Choices with exact numbers, by all that these depend on."""
 

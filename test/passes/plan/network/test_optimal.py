@@ -217,14 +217,12 @@ def all_ways(setting, first=0, maps=frozenset()):
     if first == len(order.nodes):
         return [(0, 0)]
     for stop in range(first + 1, len(order.nodes) + 1):
-        search = CutSearch(setting)
         groups = [prices for prices in KnownPrices().before(setting, stop, [first])]
         groups += [KnownPrices().of_channels(setting, stop)] if stop == first + 1 else []
         for prices in filter(None, groups):
-            inside = search.inside(prices.group, maps)
-            number = -1 if inside is None else prices.number(inside)
+            number = prices.number_of(maps)
             for k, stay in enumerate(prices.candidates.stays if number >= 0 else ()):
-                free = setting.capacity - search.size(maps) - search.size(stay)
+                free = setting.capacity - setting.size(maps) - setting.size(stay)
                 if free < 0:
                     continue
                 row = Rows(*(np.array([x]) for x in (number, k, free, NEVER)))
