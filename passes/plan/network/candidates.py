@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 
 import numpy as np
 
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import Target
 from frustum.passes.plan.core_weights import kept_room
 from frustum.passes.plan.cost import chunk_bytes
@@ -160,21 +163,33 @@ class Candidates:
         self.fixed, self.late, self.behind, self.work, self.spent = (each[self.index] for each in every)
         self.images, self.rows, self.columns = (count[self.index] for count in shapes.counts)
         self.steps = self.images * self.rows * self.columns
-        self.every = np.ones(len(self.index), np.bool_)
-        self.masks: dict[tuple[Resident, bool], Mask | None] = {}
-        self.within_share: dict[tuple[KeptMap, bool], Mask] = {}
+        self.every = (1 << len(self.index)) - 1
+        self.within_share: dict[tuple[KeptMap, bool], int] = {}
+        self.inputs, self.outputs = ({b.map: b for b in each} for each in (group.inputs, group.outputs))
 
     @cached_property
     def stays(self) -> list[Resident]:
         """The sets of maps that may stay behind the group."""
         setting, group = self.setting, self.group
+        if not self.every:
+            return []
         may_stay = [b.map for b in group.outputs if self.can_stay(b)][-MOST_KEPT:] if setting.keep else []
         order, shapes, clusters = setting.order, group.shapes, setting.target.chip.clusters
-        forms = list(forms_behind(shapes, clusters))
         few = [some for r in range(1, len(may_stay) + 1) for some in itertools.combinations(may_stay, r)]
-        sets = (frozenset(KeptMap(m, form) for m in chosen) for form in forms for chosen in few)
-        read = (stay for stay in sets if all(has_reader(order, kept, group.stop) for kept in stay))
-        return [stay for stay in (NOTHING, *read) if self.allowed(stay, are_made=True) is not None]
+        found = [NOTHING]
+        for form in forms_behind(shapes, clusters) if few else ():
+            each = {m: KeptMap(m, form) for m in may_stay}
+            fits = {
+                m: self.allowed([kept], are_made=True)
+                for m, kept in each.items()
+                if has_reader(order, kept, group.stop)
+            }
+            found += [
+                frozenset(each[m] for m in some)
+                for some in few
+                if reduce(and_, (fits.get(m, 0) for m in some), self.every)
+            ]
+        return found
 
     def can_stay(self, output: Boundary) -> bool:
         """Somebody behind the group reads it as it was made."""
@@ -183,20 +198,24 @@ class Candidates:
             r.joins for r in order.reads_of(output.map, self.group.stop, len(order.nodes))
         )
 
-    def allowed(self, stay: Resident, *, are_made: bool) -> Mask | None:
-        """In which shapes the clusters make, or need, no more of these maps than they hold; None: in none."""
-        key = stay, are_made
-        if key not in self.masks:
-            boundaries = {b.map: b for b in (self.group.outputs if are_made else self.group.inputs)}
-            dealt = [
-                kept for kept in stay if kept.map in boundaries and self.setting.target.chip.clusters > 1
-            ]
-            masks = [self.within(boundaries[kept.map], kept, are_made=are_made) for kept in dealt]
-            fits = np.logical_and.reduce(masks) if len(masks) > 1 else masks[0] if masks else self.every
-            self.masks[key] = fits if fits.any() else None
-        return self.masks[key]
+    def allowed(self, stay: Collection[KeptMap], *, are_made: bool) -> int:
+        """In which shapes the clusters make, or need, no more of these maps than they hold: a bit for each shape, the
+        first one the highest."""
+        fits, boundaries = self.every, self.outputs if are_made else self.inputs
+        for kept in stay if self.setting.target.chip.clusters > 1 else ():
+            if kept.map in boundaries:
+                fits &= self.within(boundaries[kept.map], kept, are_made=are_made)
+        return fits
 
-    def within(self, b: Boundary, kept: KeptMap, *, are_made: bool) -> Mask:
+    def masks(self, sets: Sequence[Resident], *, are_made: bool) -> Mask:
+        """The same of several sets, a line for each."""
+        count = len(self.index)
+        size = ceil_div(count, 8)
+        bits = (self.allowed(stay, are_made=are_made) << (8 * size - count) for stay in sets)
+        lines = np.frombuffer(b"".join(each.to_bytes(size, "big") for each in bits), np.uint8)
+        return np.unpackbits(lines.reshape(len(sets), size), axis=1, count=count).view(np.bool_)
+
+    def within(self, b: Boundary, kept: KeptMap, *, are_made: bool) -> int:
         """Where a cluster makes, or needs, no more of a map than it holds of it."""
         key = kept, are_made
         if key not in self.within_share:
@@ -207,5 +226,6 @@ class Candidates:
             else:
                 size = setting.order.layer(kept.map).out_dims[kept.dimension or 0]
                 fits = is_read_so(b, kept, held, shapes, size, clusters)
-            self.within_share[key] = fits[self.index]
+            packed = int.from_bytes(np.packbits(fits[self.index]).tobytes(), "big")
+            self.within_share[key] = packed >> (-len(self.index) % 8)
         return self.within_share[key]

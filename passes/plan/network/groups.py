@@ -148,7 +148,7 @@ class GroupsBefore:
         """The group as it stands."""
         needs, shapes = self.needs, self.shapes
         valid = needs.valid & self.work.is_allowed()
-        if needs.parts.count(first, self.stop) > 1:
+        if len(needs.parts.of_layers) > 1:
             valid &= (shapes.rows == needs.dims[2]) & (shapes.columns == needs.dims[3])
         if any(number in self.buffers.place_of for number in needs.of_map):
             valid &= ~shapes.shared

@@ -182,12 +182,15 @@ def is_read_so(
         return fits & b.by_channel
     start, step, extent = b.rows if d == BY_ROWS else b.columns
     fits &= shapes.counts[d - 1] == 1
-    for cluster in range(clusters):
-        low = np.maximum(start + cluster * step, 0)
-        high = np.minimum(start + cluster * step + extent, size)
-        own = cluster * held.share
-        fits &= (low >= high) | ((low >= own - held.before) & (high <= own + held.share + held.behind))
-    return fits
+    if not fits.any():
+        return fits
+    cluster = np.arange(clusters)[:, np.newaxis]
+    low = start + cluster * step
+    high, low = np.minimum(low + extent, size), np.maximum(low, 0)
+    own = cluster * held.share
+    within = (low >= own - held.before) & (high <= own + held.share + held.behind)
+    every: Mask = fits & ((low >= high) | within).all(axis=0)
+    return every
 
 
 # ---------------------------------------------------------------- what is sent

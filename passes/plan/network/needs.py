@@ -236,20 +236,23 @@ class Parts:
 
     def __init__(self) -> None:
         self.above: dict[int, int] = {}
+        self.of_layers: set[int] = set()
+        """The parts that layers of the group are in."""
 
     def add(self, map_: int) -> None:
-        self.above.setdefault(map_, map_)
+        """A layer of the group."""
+        self.of_layers.add(self.find(map_))
 
     def find(self, map_: int) -> int:
-        self.add(map_)
-        while self.above[map_] != map_:
-            self.above[map_] = self.above[self.above[map_]]
-            map_ = self.above[map_]
+        above = self.above.setdefault(map_, map_)
+        while above != map_:
+            self.above[map_] = self.above[above]
+            map_, above = above, self.above[above]
         return map_
 
-    def join(self, a: int, b: int) -> None:
-        self.above[self.find(a)] = self.find(b)
-
-    def count(self, first: int, stop: int) -> int:
-        """The parts that layers [first, stop) are in."""
-        return len({self.find(k) for k in range(first, stop)})
+    def join(self, layer: int, map_: int) -> None:
+        """What a layer of the group reads."""
+        reader, read = self.find(layer), self.find(map_)
+        self.above[reader] = read
+        self.of_layers.discard(reader)
+        self.of_layers.add(read)

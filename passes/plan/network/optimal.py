@@ -218,9 +218,16 @@ def best_of(searches: Sequence[CutSearch]) -> NetworkPlan | None:
             return min(plans, key=lambda p: (p.energy_pj, p.cycles), default=None)
         return min(plans, key=lambda p: setting.cost(p.dram_bytes, p.cycles), default=None)
     few = searches if layers <= model.MANY else searches[:1]
-    if not setting.fastest and setting.byte_pj is None and (plan := near(few)) is not None:
+    bytes_first = not setting.fastest and setting.byte_pj is None
+    if bytes_first and (plan := near(few)) is not None:
         return plan
     search, solution = quick(few)
+    if bytes_first:
+        states, length = width_of(search.order)
+        bound = int(model.NEARLY * search.order.compulsory_bytes)
+        plan = plan_order(replace(search, most_states=states, longest=length, bound=bound), relax=False)
+        if plan is not None:
+            return plan
     if solution is not None and (
         setting.fastest or solution.bytes > model.NEAR * solution.order.compulsory_bytes
     ):
@@ -229,24 +236,17 @@ def best_of(searches: Sequence[CutSearch]) -> NetworkPlan | None:
 
 
 def near(searches: Sequence[CutSearch]) -> NetworkPlan | None:
-    """A plan that moves next to nothing more than it must, from the search of few ways and then of more; None where
-    there is none in these orders.  What moves more is left out at once, so that to find none takes little time."""
-    compulsory_bytes = searches[0].order.compulsory_bytes
-    few, many = (
-        (model.QUICK_STATES, model.QUICK_LENGTH, model.NEAR),
-        (*width_of(searches[0].order), model.NEARLY),
-    )
-    for states, length, share in (few, many):
-        best, bound = None, int(share * compulsory_bytes)
-        for search in searches:
-            plan = plan_order(replace(search, most_states=states, longest=length, bound=bound), relax=False)
-            if plan is not None and plan.dram_bytes <= model.NEAR * compulsory_bytes:
-                return plan
-            if plan is not None and (best is None or plan.dram_bytes < best.dram_bytes):
-                best, bound = plan, plan.dram_bytes - 1
-        if best is not None:
-            return best
-    return None
+    """A plan that moves next to nothing more than it must, from the search of few ways; None where there is none in
+    these orders.  What moves more is left out at once, so that to find none takes little time."""
+    best, bound = None, int(model.NEAR * searches[0].order.compulsory_bytes)
+    for search in searches:
+        few = replace(search, most_states=model.QUICK_STATES, longest=model.QUICK_LENGTH, bound=bound)
+        plan = plan_order(few, relax=False)
+        if plan is not None and plan.dram_bytes <= model.NEAR * search.order.compulsory_bytes:
+            return plan
+        if plan is not None and (best is None or plan.dram_bytes < best.dram_bytes):
+            best, bound = plan, plan.dram_bytes - 1
+    return best
 
 
 def width_of(order: LayerOrder) -> tuple[int, int]:

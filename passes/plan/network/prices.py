@@ -16,6 +16,7 @@ import numpy as np
 from frustum.passes.plan.cost import overlapped
 from frustum.passes.plan.model import COLUMNS_SHOW, OVERLAPPED, PASS_CYCLES
 from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoice
+from frustum.passes.plan.network.groups import Boundary
 from frustum.passes.plan.network.kept import Resident
 from frustum.passes.plan.network.needs import FAR
 from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, Ints, Mask
@@ -106,7 +107,7 @@ class Prices:
             inside, found = self.inside(maps), -1
             if inside is not None and inside != maps:
                 found = self.number_of(inside)
-            elif inside is not None and self.candidates.allowed(inside, are_made=False) is not None:
+            elif inside is not None and self.candidates.allowed(inside, are_made=False):
                 found = len(self.sets)
                 self.sets.append(inside)
             self.numbers[maps] = found
@@ -136,20 +137,15 @@ class Prices:
 
     def side(self, sets: list[Resident], *, are_made: bool) -> Side:
         own, maps = self.candidates, self.setting.order.maps
-        boundaries = self.group.outputs if are_made else self.group.inputs
-        numbers = [b.map for b in boundaries]
+        numbers, lates, fields = self.stored if are_made else self.loaded
         in_sram = [{kept.map for kept in maps_} for maps_ in sets]
         through = np.array([[number not in here for number in numbers] for here in in_sram], np.int64)
         through = through.reshape(len(sets), len(numbers))
-        fits = np.array([own.allowed(x, are_made=are_made) for x in sets], np.bool_).reshape(len(sets), len(own.index))
-        empty = np.zeros((len(sets), len(own.index)), np.int64)
-        if not boundaries:
-            return Side(fits, empty, empty, empty, empty, np.zeros(len(sets), np.int64), empty, through > 0)
-        fields = [[getattr(b, x) for b in boundaries] for x in ("buffer", "moved", "short", "late", "copied")]
-        buffer, moved, short, lates, copied = np.array(fields)[:, :, own.index]
-        late = empty
-        sends = np.zeros(len(sets), np.int64)
-        moved = through @ moved
+        fits = own.masks(sets, are_made=are_made)
+        every, size = fields.sum(axis=0), len(own.index)
+        summed = through @ fields
+        buffer, moved, short, copied = (summed[:, k * size : (k + 1) * size] for k in range(4))
+        late, sends = np.zeros_like(moved), np.zeros(len(sets), np.int64)
         if are_made:
             sends = np.array([sum(self.setting.send_cycles(kept) for kept in x) for x in sets], np.int64)
             stored_too = [
@@ -159,9 +155,23 @@ class Prices:
         else:
             for ahead, is_loaded in zip(lates, through.T, strict=True):
                 late = np.maximum(late, is_loaded[:, np.newaxis] * ahead)
-        return Side(
-            fits, through @ buffer, moved, through @ short, late, sends, (1 - through) @ copied, through > 0
-        )
+        return Side(fits, buffer, moved, short, late, sends, every[3 * size :] - copied, through > 0)
+
+    @cached_property
+    def loaded(self) -> tuple[list[int], Ints, Ints]:
+        return self.fields(self.group.inputs)
+
+    @cached_property
+    def stored(self) -> tuple[list[int], Ints, Ints]:
+        return self.fields(self.group.outputs)
+
+    def fields(self, boundaries: Sequence[Boundary]) -> tuple[list[int], Ints, Ints]:
+        """Numbers of the maps; steps by which each is ahead; bytes of its buffers, bytes that it moves, short runs and
+        copies, in one line."""
+        lines = [(b.late, b.buffer, b.moved, b.short, b.copied) for b in boundaries]
+        index = self.candidates.index
+        found = np.array(lines, np.int64).reshape(len(lines), 5, len(self.group.valid))[:, :, index]
+        return [b.map for b in boundaries], found[:, 0], found[:, 1:].reshape(len(lines), 4 * len(index))
 
     # ------------------------------------------------------------ answers
 
