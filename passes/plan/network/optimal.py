@@ -5,6 +5,7 @@ Source: docs/techniques/tfu.md, "Policy optimal"; notes on the method in `cuts.p
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -151,7 +152,9 @@ def within_budget(searches: Sequence[CutSearch], fewest: NetworkPlan) -> Network
     found = fewest
     for search in searches:
         if is_small or search.order is fewest.order:
-            states, length = (search.most_states, search.longest) if is_small else width_of(search.order)
+            states, length = search.most_states, search.longest
+            if not is_small:
+                states, length = width_of(search.order)[0], length_for(search.order, fewest)
             wide = replace(search, most_states=model.WIDER * states, longest=length, within_bound=True)
             wide = replace(wide, bound=int(model.HIGHEST * fewest.dram_bytes))
             aim = for_time(wide, wide.ends(), fewest.dram_bytes, model.RUNGS)
@@ -223,16 +226,17 @@ def best_of(searches: Sequence[CutSearch]) -> NetworkPlan | None:
         return plan
     search, solution = quick(few)
     if bytes_first:
-        states, length = width_of(search.order)
         bound = int(model.NEARLY * search.order.compulsory_bytes)
-        plan = plan_order(replace(search, most_states=states, longest=length, bound=bound), relax=False)
+        plan = plan_order(replace(search, bound=bound), relax=False)
         if plan is not None:
             return plan
     if solution is not None and (
         setting.fastest or solution.bytes > model.NEAR * solution.order.compulsory_bytes
     ):
         solution = None
-    return plan_order(search, solution)
+    plan = plan_order(search, solution)
+    longest = length_for(search.order, plan)
+    return plan if longest == search.longest else plan_order(replace(search, longest=longest))
 
 
 def near(searches: Sequence[CutSearch]) -> NetworkPlan | None:
@@ -252,8 +256,16 @@ def near(searches: Sequence[CutSearch]) -> NetworkPlan | None:
 def width_of(order: LayerOrder) -> tuple[int, int]:
     """States of a cut and layers of a group that the full search looks at."""
     if len(order.nodes) <= model.LARGE:
-        return model.MANY_STATES, model.MANY_LENGTH
-    return model.LARGE_STATES, model.LARGE_LENGTH
+        return model.MANY_STATES, model.LENGTH
+    return model.LARGE_STATES, model.LENGTH
+
+
+def length_for(order: LayerOrder, plan: NetworkPlan | None) -> int:
+    """Layers of a group that the full search looks at: more where two units of this plan, which follow each other, are
+    longer than that together, so that nobody has looked at them as one."""
+    sizes = [unit.stop - unit.first for unit in plan.units] if plan else []
+    is_long = any(one + other > model.LENGTH for one, other in itertools.pairwise(sizes))
+    return model.LONGEST if is_long and len(order.nodes) <= model.LARGE else model.LENGTH
 
 
 def quick(searches: Sequence[CutSearch]) -> tuple[CutSearch, Solution | None]:
