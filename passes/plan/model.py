@@ -159,14 +159,14 @@ MOST_KEPT = 3
 # Times the cycles in which the DRAM port moves a byte: what a byte weighs where the most promising states are those
 # with few cycles; bytes first are a share of their own.
 BYTE_WEIGHTS = (0.0, 1.0, 4.0)
-# States of a cut and layers of a group in the search that finds an order and a bound; states in the search of large
-# networks, and of very large ones.  No measurement of single ones is recorded; `benchmarks/README.md` has the seconds
-# that planning takes with them.
-QUICK_STATES, QUICK_LENGTH = 6, 12
+# States of a cut in the search that finds an order and a bound, of large networks, of very large ones.  No measurement
+# of single ones is recorded; `benchmarks/README.md` has the seconds that planning takes with them.
+QUICK_STATES = 6
 MANY_STATES, LARGE_STATES = 12, 4
-# Layers of a group, and where units of the plan that is found are long: no unit of the nine networks of the zoo has
-# more than 14, on the default target and on edge, and groups of up to 48 gave the same plans in twice the time.
-LENGTH, LONGEST = 24, 48
+# Layers of a group: the first that any two units of the plan, which follow each other, do not exceed together; of very
+# large networks not the last.  The nine networks of the zoo have the same plans on the default target and on edge as
+# with groups of up to 48 layers, which took twice the time.
+LENGTHS = (12, 24, 48)
 # Times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for; enough where
 # only the search of more ways finds it.  Planning of ResNet-50 went from 4.8 to 2.7 s, of Inception v1 from 27 to 10 s.
 NEAR, NEARLY = 1.0005, 1.001

@@ -148,26 +148,33 @@ def within_budget(searches: Sequence[CutSearch], fewest: NetworkPlan) -> Network
     """The plan with the fewest cycles that moves at most `model.BUDGET` times the bytes of the plan that moves the
     fewest, or what it takes not to be slower than with less SRAM; of large networks in the order of the layers of that
     one."""
-    is_small = len(fewest.order.nodes) <= model.SMALL
-    found = fewest
-    for search in searches:
-        if is_small or search.order is fewest.order:
-            states, length = search.most_states, search.longest
-            if not is_small:
-                states, length = width_of(search.order)[0], length_for(search.order, fewest)
-            wide = replace(search, most_states=model.WIDER * states, longest=length, within_bound=True)
-            wide = replace(wide, bound=int(model.HIGHEST * fewest.dram_bytes))
-            aim = for_time(wide, wide.ends(), fewest.dram_bytes, model.RUNGS)
-            budget = max(int(model.BUDGET * fewest.dram_bytes), aim.bytes)
-            plan = plan_order(replace(wide, bound=budget), relax=False)
-            share = model.CLEARLY_FASTER if aim.below is None else model.FASTER_BELOW
-            most = share * fewest.cycles
-            if plan is not None and plan.dram_bytes <= budget and plan.cycles < min(most, found.cycles):
-                found = plan
-            below = None if aim.below is None else plan_order(aim.below, relax=False)
-            if below is not None and below.cycles < share * found.cycles:
-                found = below
-    return found
+    if len(fewest.order.nodes) <= model.SMALL:
+        found = fewest
+        for search in searches:
+            wide = replace(search, most_states=model.WIDER * search.most_states, within_bound=True)
+            found = faster(wide, fewest, found)
+        return found
+    own = next(search for search in searches if search.order is fewest.order)
+    length, states = length_for(fewest), model.WIDER * states_of(fewest.order)
+    while True:
+        found = faster(replace(own, most_states=states, longest=length, within_bound=True), fewest, fewest)
+        if length_for(found) <= length:
+            return found
+        length = length_for(found)
+
+
+def faster(search: CutSearch, fewest: NetworkPlan, found: NetworkPlan) -> NetworkPlan:
+    """The plan that this search finds so, where it is clearly faster than the one with the fewest bytes, or `found`."""
+    wide = replace(search, bound=int(model.HIGHEST * fewest.dram_bytes))
+    aim = for_time(wide, wide.ends(), fewest.dram_bytes, model.RUNGS)
+    budget = max(int(model.BUDGET * fewest.dram_bytes), aim.bytes)
+    plan = plan_order(replace(wide, bound=budget), relax=False)
+    share = model.CLEARLY_FASTER if aim.below is None else model.FASTER_BELOW
+    most = share * fewest.cycles
+    if plan is not None and plan.dram_bytes <= budget and plan.cycles < min(most, found.cycles):
+        found = plan
+    below = None if aim.below is None else plan_order(aim.below, relax=False)
+    return below if below is not None and below.cycles < share * found.cycles else found
 
 
 class Aim(NamedTuple):
@@ -227,16 +234,14 @@ def best_of(searches: Sequence[CutSearch]) -> NetworkPlan | None:
     search, solution = quick(few)
     if bytes_first:
         bound = int(model.NEARLY * search.order.compulsory_bytes)
-        plan = plan_order(replace(search, bound=bound), relax=False)
+        plan = in_full(replace(search, bound=bound), relax=False)
         if plan is not None:
             return plan
     if solution is not None and (
         setting.fastest or solution.bytes > model.NEAR * solution.order.compulsory_bytes
     ):
         solution = None
-    plan = plan_order(search, solution)
-    longest = length_for(search.order, plan)
-    return plan if longest == search.longest else plan_order(replace(search, longest=longest))
+    return in_full(search, solution)
 
 
 def near(searches: Sequence[CutSearch]) -> NetworkPlan | None:
@@ -244,7 +249,7 @@ def near(searches: Sequence[CutSearch]) -> NetworkPlan | None:
     these orders.  What moves more is left out at once, so that to find none takes little time."""
     best, bound = None, int(model.NEAR * searches[0].order.compulsory_bytes)
     for search in searches:
-        few = replace(search, most_states=model.QUICK_STATES, longest=model.QUICK_LENGTH, bound=bound)
+        few = replace(search, most_states=model.QUICK_STATES, longest=model.LENGTHS[0], bound=bound)
         plan = plan_order(few, relax=False)
         if plan is not None and plan.dram_bytes <= model.NEAR * search.order.compulsory_bytes:
             return plan
@@ -253,36 +258,44 @@ def near(searches: Sequence[CutSearch]) -> NetworkPlan | None:
     return best
 
 
-def width_of(order: LayerOrder) -> tuple[int, int]:
-    """States of a cut and layers of a group that the full search looks at."""
-    if len(order.nodes) <= model.LARGE:
-        return model.MANY_STATES, model.LENGTH
-    return model.LARGE_STATES, model.LENGTH
+def in_full(search: CutSearch, solution: Solution | None = None, *, relax: bool = True) -> NetworkPlan | None:
+    """`plan_order`, with groups as long as its own plan asks for."""
+    plan = plan_order(search, solution, relax=relax)
+    while plan is not None and length_for(plan) > search.longest:
+        search = replace(search, longest=length_for(plan))
+        plan = plan_order(search, relax=relax) or plan
+    return plan
 
 
-def length_for(order: LayerOrder, plan: NetworkPlan | None) -> int:
-    """Layers of a group that the full search looks at: more where two units of this plan, which follow each other, are
-    longer than that together, so that nobody has looked at them as one."""
-    sizes = [unit.stop - unit.first for unit in plan.units] if plan else []
-    is_long = any(one + other > model.LENGTH for one, other in itertools.pairwise(sizes))
-    return model.LONGEST if is_long and len(order.nodes) <= model.LARGE else model.LENGTH
+def states_of(order: LayerOrder) -> int:
+    """States of a cut that the full search looks at."""
+    return model.MANY_STATES if len(order.nodes) <= model.LARGE else model.LARGE_STATES
+
+
+def length_for(plan: NetworkPlan) -> int:
+    """Layers of a group that the full search looks at: as many as any two units of this plan that follow each other
+    have together, so that it has looked at them as one."""
+    sizes = [unit.stop - unit.first for unit in plan.units]
+    longest = max((one + other for one, other in itertools.pairwise(sizes)), default=0)
+    lengths = model.LENGTHS if len(plan.order.nodes) <= model.LARGE else model.LENGTHS[:-1]
+    return next((length for length in lengths if longest <= length), lengths[-1])
 
 
 def quick(searches: Sequence[CutSearch]) -> tuple[CutSearch, Solution | None]:
     """The order of the layers that is best when few ways are looked at, and what is found, which bounds all others; a
     single order is searched in full at once.  Of large networks the full search looks at fewer states."""
     if len(searches) == 1:
-        states, length = width_of(searches[0].order)
-        return replace(searches[0], most_states=states, longest=length), None
+        states = states_of(searches[0].order)
+        return replace(searches[0], most_states=states, longest=model.LENGTHS[0]), None
     found = []
     for search in searches:
-        solution = replace(search, most_states=model.QUICK_STATES, longest=model.QUICK_LENGTH).solve()
+        solution = replace(search, most_states=model.QUICK_STATES, longest=model.LENGTHS[0]).solve()
         cost = (HUGE, HUGE) if solution is None else search.setting.cost(solution.bytes, solution.cycles)
         found.append((cost, search, solution))
     _, search, solution = min(found, key=lambda f: f[0])
     bound = HUGE if solution is None or search.setting.fastest else solution.bytes
-    states, length = width_of(search.order)
-    return replace(search, most_states=states, longest=length, bound=bound), solution
+    states = states_of(search.order)
+    return replace(search, most_states=states, longest=model.LENGTHS[0], bound=bound), solution
 
 
 def is_for_time(order: LayerOrder, target: Target) -> bool:
@@ -445,10 +458,10 @@ def plan_runs(
     if not all(is_layer(op) for op in ops):
         return None
     order = order_of(ops, outputs)
-    states, longest = width_of(order)
     keep = target.chip.clusters == 1 or target.cluster.cdma is not None
     seams = None if len(ops) <= model.SMALL else order.seams
-    return plan_order(CutSearch(Setting(order, target, sram_bytes, borders, keep), longest, states, seams))
+    setting = Setting(order, target, sram_bytes, borders, keep)
+    return in_full(CutSearch(setting, model.LENGTHS[0], states_of(order), seams))
 
 
 def plan_given(unit: UnitOp, target: Target, sram_bytes: int, borders: str = "auto") -> UnitPlan | None:
