@@ -27,8 +27,9 @@ from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_STATES, OVERLAPPED
 from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.cut_states import Cut, CutState, Lengths
 from frustum.passes.plan.network.kept import NOTHING, Resident
+from frustum.passes.plan.network.known_prices import KnownPrices
 from frustum.passes.plan.network.layer_order import LayerOrder, Read
-from frustum.passes.plan.network.prices import KnownPrices, frontier_of, starts_of
+from frustum.passes.plan.network.prices import frontier_of, starts_of
 from frustum.passes.plan.network.ways import Limits, Ways, ways_by
 from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 

@@ -27,8 +27,9 @@ from frustum.passes.plan.network.candidates import HUGE, Candidates, Setting, Un
 from frustum.passes.plan.network.cuts import CutSearch, Solution
 from frustum.passes.plan.network.groups import Group
 from frustum.passes.plan.network.kept import NOTHING, Resident
+from frustum.passes.plan.network.known_prices import KnownPrices, Planned
 from frustum.passes.plan.network.layer_order import LayerOrder, order_of, orders, outputs_of_section
-from frustum.passes.plan.network.prices import KnownPrices, Prices
+from frustum.passes.plan.network.prices import Prices
 from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit, with_owners
 
 
@@ -103,7 +104,10 @@ def plan_network(
     first = layer_orders[0]
     is_small, fastest = len(first.nodes) <= model.SMALL, is_for_time(first, target)
     settings = [Setting(x, target, capacity, options.borders, keep, fastest) for x in layer_orders]
-    searches = [CutSearch(setting, seams=None if is_small else setting.order.seams) for setting in settings]
+    planned = Planned()
+    searches = [
+        CutSearch(x, seams=None if is_small else x.order.seams, known=KnownPrices(planned)) for x in settings
+    ]
     plan = best_of(searches)
     if plan is None and not is_small:  # some chain fits in no way as a whole
         plan = best_of([replace(search, seams=None) for search in searches])
@@ -111,9 +115,7 @@ def plan_network(
         return plan
     if not fastest:
         return chosen(searches, plan, options.optimise)
-    once = best_of(
-        [with_setting(search, replace(search.setting, once=True, slower={})) for search in searches]
-    )
+    once = best_of(begun_anew(searches, once=True, slower={}))
     is_better = (
         once is not None and once.cycles <= model.ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
     )
@@ -132,16 +134,23 @@ def chosen(searches: Sequence[CutSearch], fewest: NetworkPlan, optimise: Optimis
     found = [fewest, fastest]
     target = fewest.target
     if optimise == "energy" and byte_pj(target) > 0:
-        anew = [with_setting(search, replace(search.setting, byte_pj=byte_pj(target))) for search in searches]
-        found += [plan for plan in [best_of(anew)] if plan is not None]
+        found += [
+            plan for plan in [best_of(begun_anew(searches, byte_pj=byte_pj(target)))] if plan is not None
+        ]
     plans["energy"] = min(found, key=lambda plan: (plan.energy_pj, plan.cycles))
     figures = {name: plan.figures() for name, plan in plans.items()}
     return replace(plans[optimise], alternatives=figures)
 
 
-def with_setting(search: CutSearch, setting: Setting) -> CutSearch:
-    """The search begun anew for something else."""
-    return replace(search, setting=setting, costs={}, banned={}, known=KnownPrices())
+def begun_anew(searches: Sequence[CutSearch], **other: object) -> list[CutSearch]:
+    """The searches begun anew with another setting."""
+    planned = Planned()
+    return [
+        replace(
+            search, setting=replace(search.setting, **other), costs={}, banned={}, known=KnownPrices(planned)
+        )
+        for search in searches
+    ]
 
 
 def within_budget(searches: Sequence[CutSearch], fewest: NetworkPlan) -> NetworkPlan:

@@ -7,7 +7,7 @@ and how many DRAM bytes are too many.  The answers are flat arrays over all rows
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -15,13 +15,17 @@ import numpy as np
 
 from frustum.passes.plan.cost import overlapped
 from frustum.passes.plan.model import COLUMNS_SHOW, OVERLAPPED, PASS_CYCLES
-from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoice
+from frustum.passes.plan.network.candidates import Candidates, UnitChoice
 from frustum.passes.plan.network.groups import Boundary
 from frustum.passes.plan.network.kept import Resident
 from frustum.passes.plan.network.needs import FAR
 from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, Ints, Mask
 
 CYCLE_BITS = 31
+Slower = tuple[float, float]
+"""Times the cycles of the model: of shapes with one image in a tile, and with several."""
+Question = tuple[int, int, int]
+"""Numbers of what a group finds in SRAM and leaves there, bytes that are free."""
 
 
 class Rows(NamedTuple):
@@ -79,7 +83,7 @@ class Prices:
         self.before: Side | None = None
         """One line for each number so far."""
         self.least_loaded = np.zeros(0, np.int64)
-        self.answered: dict[Hashable, dict[tuple[int, int, int], tuple[int, int]]] = {}
+        self.answered: dict[Hashable, dict[Question, tuple[int, int]]] = {}
         """By kind of answer and question: the first answer in `Answers`, and how many."""
 
         cluster = self.setting.target.cluster
@@ -112,6 +116,10 @@ class Prices:
                 self.sets.append(inside)
             self.numbers[maps] = found
         return self.numbers[maps]
+
+    def set_of(self, number: int) -> Resident:
+        """The maps that the group finds in SRAM, of a number."""
+        return self.sets[number]
 
     def inside(self, maps: Resident) -> Resident | None:
         """Of the maps in SRAM those that the group reads there; None where it cannot read some of them."""
@@ -190,24 +198,30 @@ class Prices:
         sizes = np.array([self.setting.size(stay) for stay in self.candidates.stays], np.int64)
         return sizes, np.where(self.behind.fits, self.behind.moved, FAR).min(axis=1)
 
+    @property
+    def slower(self) -> Slower:
+        """What exact numbers have said about the group before."""
+        return self.setting.slower_of(self.group)
+
     def ask(
-        self, questions: Sequence[tuple[int, int, int]], answers: Answers, *, for_time: bool
+        self, questions: Sequence[Question], answers: Answers, slower: Slower, *, for_time: bool
     ) -> list[tuple[int, int]]:
-        """Of numbers of what is found and left in SRAM, with bytes that are free: the place of the first answer among
-        all, and how many there are: those of which none takes fewer bytes and cycles (`for_time`), or the cheapest."""
-        known = self.answered.setdefault((for_time, self.setting.slower_of(self.group)), {})
+        """The place of the first answer among all, and how many there are: those of which none takes fewer bytes and
+        cycles (`for_time`), or the cheapest; corrected so."""
+        known = self.answered.setdefault((for_time, slower), {})
         new = [each for each in dict.fromkeys(questions) if each not in known]
         if new:
             rows = Rows(*np.array(new, np.int64).T, np.full(len(new), FAR))
-            found = self.frontier(rows) if for_time else self.best(rows)
+            found = self.frontier(rows, slower) if for_time else self.best(rows, slower)
             first = answers.add(found)
             for each, count in zip(new, np.bincount(found.row, minlength=len(new)).tolist(), strict=True):
                 known[each] = first, count
                 first += count
         return [known[each] for each in questions]
 
-    def priced(self, rows: Rows, *, for_time: bool = False) -> Priced:
-        """Of all shapes that fit, in all rows; `for_time`: by closer cycles, which choose between different bytes."""
+    def priced(self, rows: Rows, slower: Slower = (1.0, 1.0), *, for_time: bool = False) -> Priced:
+        """Of all shapes that fit, in all rows, corrected so; `for_time`: by closer cycles, which choose between
+        different bytes."""
         own, before, behind = self.candidates, self.sides_before(), self.behind
         row, shape = np.nonzero(before.fits[rows.inside] & behind.fits[rows.stay])
         inside, stay = rows.inside[row], rows.stay[row]
@@ -240,7 +254,7 @@ class Prices:
             )
         by_columns = self.group.shapes.dealt[own.index[shape]] == BY_COLUMNS
         cycles = cycles + (cycles * by_columns * (COLUMNS_SHOW * for_time)).astype(np.int64)
-        found = Priced(row, shape, moved, self.corrected(cycles, shape), streamed, passes)
+        found = Priced(row, shape, moved, self.corrected(cycles, shape, slower), streamed, passes)
         fits = moved <= rows.most[row]
         if self.setting.once:
             fits &= (streamed == 0) | (passes == 1)
@@ -284,9 +298,9 @@ class Prices:
         at_ends = (x.moved - own.least) // runs // rate
         return (own.in_turn[x.shape] * np.minimum(x.cycles, waits)).astype(np.int64) + at_ends
 
-    def corrected(self, cycles: Ints, shape: Ints) -> Ints:
+    def corrected(self, cycles: Ints, shape: Ints, slower: Slower) -> Ints:
         """Cycles, with what exact numbers have said about such shapes before."""
-        one, many = self.setting.slower_of(self.group)
+        one, many = slower
         if one == many == 1.0:
             return cycles
         images = self.group.shapes.images[self.candidates.index[shape]]
@@ -301,9 +315,9 @@ class Prices:
         )
         return (first << CYCLE_BITS) + np.minimum(then, (1 << CYCLE_BITS) - 1)
 
-    def best(self, rows: Rows) -> Priced:
+    def best(self, rows: Rows, slower: Slower) -> Priced:
         """The cheapest of each row that has any."""
-        found = self.priced(rows)
+        found = self.priced(rows, slower)
         if not len(found.row):
             return found
         score, starts = self.score(found), starts_of(found.row)
@@ -311,9 +325,9 @@ class Prices:
         is_best = np.flatnonzero(score == np.repeat(np.minimum.reduceat(score, starts), counts))
         return found.only(is_best[starts_of(found.row[is_best])])
 
-    def frontier(self, rows: Rows) -> Priced:
+    def frontier(self, rows: Rows, slower: Slower) -> Priced:
         """Of each row those of which no other takes fewer bytes and fewer cycles."""
-        found = self.priced(rows, for_time=True)
+        found = self.priced(rows, slower, for_time=True)
         return found.only(frontier_of(found.row, found.moved, found.cycles))
 
     def ranked(
@@ -326,7 +340,7 @@ class Prices:
         one = (
             np.array([x]) for x in (number, self.candidates.stays.index(stay), free_bytes, most_bytes or FAR)
         )
-        found = self.priced(Rows(*one), for_time=most_bytes is not None)
+        found = self.priced(Rows(*one), self.slower, for_time=most_bytes is not None)
         score = self.score(found) if most_bytes is None else found.cycles
         order = np.argsort(score, kind="stable")[:count]
         return [self.choice(found, k, free_bytes, resident, stay) for k in order.tolist()]
@@ -344,7 +358,7 @@ class Prices:
 
 
 class Answers:
-    """All that groups of one order have said, one behind the other."""
+    """All that groups have said, one behind the other."""
 
     def __init__(self) -> None:
         self.fields, self.size = np.zeros((len(Priced._fields), 1024), np.int64), 0
@@ -353,45 +367,14 @@ class Answers:
         """Take note of more; the place of the first."""
         first, self.size = self.size, self.size + len(found.row)
         if self.size > self.fields.shape[1]:
-            self.fields = np.concatenate([self.fields, np.zeros((len(self.fields), self.size), np.int64)], axis=1)
+            self.fields = np.concatenate(
+                [self.fields, np.zeros((len(self.fields), self.size), np.int64)], axis=1
+            )
         self.fields[:, first : self.size] = found
         return first
 
     def every(self) -> Priced:
         return Priced(*self.fields[:, : self.size])
-
-
-class KnownPrices:
-    """Of the groups of one order that were looked at: every search over the order takes them from here."""
-
-    def __init__(self) -> None:
-        self.found: dict[tuple[int, int], Prices] = {}
-        self.by_channels: dict[int, Prices | None] = {}
-        self.first: dict[int, int] = {}
-        """By the cut behind: no group begins before this layer."""
-        self.answers = Answers()
-        self.exact: dict[Hashable, UnitChoice | None] = {}
-        """Choices with exact numbers, by all that these depend on."""
-
-    def before(self, setting: Setting, stop: int, wanted: Sequence[int]) -> Iterator[Prices]:
-        """Of the groups that end before layer `stop`, those that begin at `wanted` layers, from the last one on."""
-        firsts = [first for first in wanted if first >= self.first.get(stop, 0)]
-        missing = {first for first in firsts if (first, stop) not in self.found}
-        if missing:
-            last = min(missing)
-            for group in setting.groups_before(stop).within(setting.capacity, missing, last):
-                self.found[group.first, stop] = Prices(Candidates(group, setting))
-                missing.discard(group.first)
-            if missing:
-                self.first[stop] = max(missing) + 1
-        return (self.found[first, stop] for first in firsts if (first, stop) in self.found)
-
-    def of_channels(self, setting: Setting, stop: int) -> Prices | None:
-        """Of the layer before `stop` with its channels dealt to the clusters."""
-        if stop not in self.by_channels:
-            group = setting.by_channels(stop)
-            self.by_channels[stop] = None if group is None else Prices(Candidates(group, setting))
-        return self.by_channels[stop]
 
 
 def starts_of(ascending: Ints) -> Ints:

@@ -68,7 +68,7 @@ class Ways(NamedTuple):
         group, _, inside, stay, free, _ = (int(each[self.question[k]]) for each in self.asked)
         prices = self.groups[group]
         choice = prices.choice(
-            self.answers, int(self.answer[k]), free, prices.sets[inside], prices.candidates.stays[stay]
+            self.answers, int(self.answer[k]), free, prices.set_of(inside), prices.candidates.stays[stay]
         )
         return CutState(int(self.bytes[k]), int(self.cycles[k]), maps, self.states[self.state[k]], choice)
 
@@ -95,9 +95,12 @@ class Before(NamedTuple):
         parts = zip(ends.tolist(), cuts, strict=False)
         first = np.concatenate([cut.starts + end for end, cut in parts])
         least, count, bytes_, cycles = (
-            np.concatenate([getattr(cut, name) for cut in cuts]) for name in ("least", "counts", "bytes", "cycles")
+            np.concatenate([getattr(cut, name) for cut in cuts])
+            for name in ("least", "counts", "bytes", "cycles")
         )
-        return Before(maps, held, least, first, count, bytes_, cycles, [s for cut in cuts for s in cut.states])
+        return Before(
+            maps, held, least, first, count, bytes_, cycles, [s for cut in cuts for s in cut.states]
+        )
 
 
 def ways_by(
@@ -138,9 +141,7 @@ def ways_by(
     return Ways(maps[question], bytes_, cycles, state, question, answer, asked, groups, before.states, pool)
 
 
-def questions(
-    groups: Sequence[Prices], cuts: Sequence[Cut], before: Before, limits: Limits
-) -> Questions:
+def questions(groups: Sequence[Prices], cuts: Sequence[Cut], before: Before, limits: Limits) -> Questions:
     """What to ask the groups: all that may fit, and move no more than the bound."""
     place: list[int] = []
     where: list[int] = []
@@ -177,7 +178,7 @@ def without(banned: Banned, asked: Questions, groups: Sequence[Prices]) -> Quest
     refused = [banned.get((x.group.first, x.group.stop), set()) for x in groups]
     if any(refused):
         rows = zip(asked.group.tolist(), asked.inside.tolist(), asked.stay.tolist(), strict=True)
-        pairs = ((k, groups[k].sets[inside], groups[k].candidates.stays[stay]) for k, inside, stay in rows)
+        pairs = ((k, groups[k].set_of(inside), groups[k].candidates.stays[stay]) for k, inside, stay in rows)
         asked = asked.only(np.flatnonzero([(found, left) not in refused[k] for k, found, left in pairs]))
     return asked if len(asked.group) else None
 
@@ -191,7 +192,7 @@ def answers_to(
     found: list[tuple[int, int]] = []
     for prices, low, high in zip(groups, bounds, bounds[1:], strict=False):
         if low < high:
-            found += prices.ask(keys[low:high], known, for_time=for_time)
+            found += prices.ask(keys[low:high], known, prices.slower, for_time=for_time)
     first, count = np.array(found, np.int64).T
     return first, count
 

@@ -21,9 +21,10 @@ from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.network import optimal
 from frustum.passes.plan.network.candidates import Setting
 from frustum.passes.plan.network.cuts import CutSearch
+from frustum.passes.plan.network.known_prices import KnownPrices
 from frustum.passes.plan.network.layer_order import ops_of_section, order_of, orders
 from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
-from frustum.passes.plan.network.prices import KnownPrices, Rows
+from frustum.passes.plan.network.prices import Rows
 from frustum.passes.plan.network.units import fuse_optimal
 from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.runtime.reference.graph import network_of
