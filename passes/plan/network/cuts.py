@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -226,11 +227,12 @@ def reached(search: CutSearch, stop: int) -> list[CutState]:
     """The best of all ways to a cut, for each set of maps that stays in SRAM."""
     sets = list(search.numbers)
     single = [(search.numbers[s.maps], s.bytes, s.cycles) for s in search.single]
-    ways = search.ways
-    maps, bytes_, cycles = np.array(single, np.int64).reshape(len(single), 3).T
+    ways, of_groups = search.ways, np.zeros((3, 0), np.int64)
     if ways is not None:
-        maps, bytes_, cycles = (np.append(*pair) for pair in zip((maps, bytes_, cycles), ways, strict=False))
-    pending = np.array([read_again(search, stop, each) for each in sets], np.int64)
+        of_groups = np.stack([ways.maps, ways.bytes, ways.cycles])
+    of_single = np.array(single, np.int64).reshape(len(single), 3).T
+    maps, bytes_, cycles = np.concatenate([of_single, of_groups], axis=1)
+    pending = np.array(read_again(search, stop, sets), np.int64)
     within = np.flatnonzero(bytes_ + pending[maps] + search.rest[stop] <= search.bound)
     if search.within_bound:
         best = frontier_of(maps[within], bytes_[within], cycles[within])
@@ -247,11 +249,11 @@ def reached(search: CutSearch, stop: int) -> list[CutState]:
     return found
 
 
-def read_again(search: CutSearch, stop: int, maps: Resident) -> int:
-    """DRAM bytes of maps behind a cut that are surely read again, because they are not in SRAM."""
-    here, all_maps = {kept.map for kept in maps}, search.order.maps
-    live = (m for m in range(stop) if all_maps[m].last_use >= stop and m not in here)
-    return sum(search.surely_read[m] for m in live)
+def read_again(search: CutSearch, stop: int, sets: Sequence[Resident]) -> list[int]:
+    """DRAM bytes of maps behind a cut that are surely read again, because they are not in one of these sets."""
+    live = {m.number: search.surely_read[m.number] for m in search.order.maps[:stop] if m.last_use >= stop}
+    total = sum(live.values())
+    return [total - sum(live.get(m, 0) for m in {kept.map for kept in each}) for each in sets]
 
 
 def thinned(search: CutSearch, states: list[CutState], stop: int) -> list[CutState]:

@@ -79,15 +79,11 @@ class KnownPrices:
         """Of the layer before `stop` with its channels dealt to the clusters."""
         if stop not in self.by_channels:
             key = "channels", self.keys_of(setting).number(stop - 1, stop)
-            if key in self.planned.prices:
-                prices = self.planned.prices[key]
-                found = None if prices is None else EqualPrices(prices, setting, stop - 1, stop)
-            else:
+            if key not in self.planned.prices:
                 group = setting.by_channels(stop)
-                found = self.planned.prices[key] = (
-                    None if group is None else Prices(Candidates(group, setting))
-                )
-            self.by_channels[stop] = found
+                self.planned.prices[key] = None if group is None else Prices(Candidates(group, setting))
+            prices = self.planned.prices[key]
+            self.by_channels[stop] = prices and EqualPrices(prices, setting, stop - 1, stop)
         return self.by_channels[stop]
 
     def keys_of(self, setting: Setting) -> GroupKeys:

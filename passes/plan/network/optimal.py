@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -115,7 +115,7 @@ def plan_network(
         return plan
     if not fastest:
         return chosen(searches, plan, options.optimise)
-    once = best_of(begun_anew(searches, once=True, slower={}))
+    once = best_of(begun_anew(searches, lambda setting: replace(setting, once=True, slower={})))
     is_better = (
         once is not None and once.cycles <= model.ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
     )
@@ -134,21 +134,18 @@ def chosen(searches: Sequence[CutSearch], fewest: NetworkPlan, optimise: Optimis
     found = [fewest, fastest]
     target = fewest.target
     if optimise == "energy" and byte_pj(target) > 0:
-        found += [
-            plan for plan in [best_of(begun_anew(searches, byte_pj=byte_pj(target)))] if plan is not None
-        ]
+        anew = begun_anew(searches, lambda setting: replace(setting, byte_pj=byte_pj(target)))
+        found += [plan for plan in [best_of(anew)] if plan is not None]
     plans["energy"] = min(found, key=lambda plan: (plan.energy_pj, plan.cycles))
     figures = {name: plan.figures() for name, plan in plans.items()}
     return replace(plans[optimise], alternatives=figures)
 
 
-def begun_anew(searches: Sequence[CutSearch], **other: object) -> list[CutSearch]:
+def begun_anew(searches: Sequence[CutSearch], changed: Callable[[Setting], Setting]) -> list[CutSearch]:
     """The searches begun anew with another setting."""
     planned = Planned()
     return [
-        replace(
-            search, setting=replace(search.setting, **other), costs={}, banned={}, known=KnownPrices(planned)
-        )
+        replace(search, setting=changed(search.setting), costs={}, banned={}, known=KnownPrices(planned))
         for search in searches
     ]
 

@@ -211,7 +211,8 @@ class Prices:
         known = self.answered.setdefault((for_time, slower), {})
         new = [each for each in dict.fromkeys(questions) if each not in known]
         if new:
-            rows = Rows(*np.array(new, np.int64).T, np.full(len(new), FAR))
+            inside, stay, free = np.array(new, np.int64).T
+            rows = Rows(inside, stay, free, np.full(len(new), FAR))
             found = self.frontier(rows, slower) if for_time else self.best(rows, slower)
             first = answers.add(found)
             for each, count in zip(new, np.bincount(found.row, minlength=len(new)).tolist(), strict=True):

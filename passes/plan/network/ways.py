@@ -81,7 +81,7 @@ class Before(NamedTuple):
     held: Ints
     least: Ints
     first: Ints
-    count: Ints
+    counts: Ints
     bytes: Ints
     cycles: Ints
     states: Sequence[CutState]
@@ -94,12 +94,12 @@ class Before(NamedTuple):
         held = np.array([size(each) for each in maps], np.int64)
         parts = zip(ends.tolist(), cuts, strict=False)
         first = np.concatenate([cut.starts + end for end, cut in parts])
-        least, count, bytes_, cycles = (
+        least, of_each, bytes_, cycles = (
             np.concatenate([getattr(cut, name) for cut in cuts])
             for name in ("least", "counts", "bytes", "cycles")
         )
         return Before(
-            maps, held, least, first, count, bytes_, cycles, [s for cut in cuts for s in cut.states]
+            maps, held, least, first, of_each, bytes_, cycles, [s for cut in cuts for s in cut.states]
         )
 
 
@@ -128,7 +128,7 @@ def ways_by(
     pool = known.every()
     cheap = pool.moved[answer] <= asked.most[question]
     question, answer = question[cheap], answer[cheap]
-    here, nth = expanded(before.count[asked.before[question]])
+    here, nth = expanded(before.counts[asked.before[question]])
     question, answer = question[here], answer[here]
     state = before.first[asked.before[question]] + nth
     bytes_ = before.bytes[state] + pool.moved[answer]
@@ -149,11 +149,11 @@ def questions(groups: Sequence[Prices], cuts: Sequence[Cut], before: Before, lim
     begin, room = 0, limits.bound - limits.rest
     for k, (prices, cut) in enumerate(zip(groups, cuts, strict=True)):
         most = room - prices.candidates.least
-        for j, (maps, least) in enumerate(zip(cut.maps, cut.least.tolist(), strict=True), begin):
-            if least <= most and (number := prices.number_of(maps)) >= 0:
+        for j, (maps, fewest) in enumerate(zip(cut.maps, cut.least.tolist(), strict=True), begin):
+            if fewest <= most and (found := prices.number_of(maps)) >= 0:
                 place.append(k)
                 where.append(j)
-                inside.append(number)
+                inside.append(found)
         begin += len(cut.maps)
     of_stays = [prices.of_stays for prices in groups]
     stays, least_behind = (np.concatenate(each) for each in zip(*of_stays, strict=True))
@@ -167,10 +167,10 @@ def questions(groups: Sequence[Prices], cuts: Sequence[Cut], before: Before, lim
     at = firsts[group][left] + stay
     least = np.concatenate(least_before)[offsets[group] + number]
     free = (limits.capacity - before.held[sets])[left] - stays[at]
-    most = room - before.least[sets]
-    goes = np.flatnonzero((free >= 0) & (least[left] + least_behind[at] <= most[left]))
+    own_most = room - before.least[sets]
+    goes = np.flatnonzero((free >= 0) & (least[left] + least_behind[at] <= own_most[left]))
     left = left[goes]
-    return Questions(group[left], sets[left], number[left], stay[goes], free[goes], most[left])
+    return Questions(group[left], sets[left], number[left], stay[goes], free[goes], own_most[left])
 
 
 def without(banned: Banned, asked: Questions, groups: Sequence[Prices]) -> Questions | None:
