@@ -239,21 +239,19 @@ def fixed(
     joined = joined if "lowered" in after else [choices.joined]
     ahead = [True, False] if "fixed" in after and choices.ahead else [choices.ahead]
     first: DoesNotFit | None = None
-    most: int | None = None  # bytes between units, in DRAM, when all of SRAM may be used
     cut = stops_to(after, "tiled") if "tiled" in after else []
-    planned: ModuleOp | None = None  # in tiles for the first share that is left; what follows plans nothing again
+    planned: dict[tuple[float, bool], ModuleOp] = {}  # in tiles, by the share: what follows plans nothing again
     while True:
         try:
             share, raw_sizes = shares[0]
             own = replace(choices, sram=share, raw_sizes=raw_sizes, joined=joined[0], ahead=ahead[0])
             is_last = len(shares) == len(joined) == len(ahead) == 1
-            if planned is None:
+            if shares[0] not in planned:
                 fresh = module if is_last else module.clone()
                 run.advance(fresh, cut, own)
-                if first is not None and is_bound(choices) and most is not None and between_bytes(fresh) > most:
-                    raise OrderDoesNotFit(first.what, first.where, first.needed, first.available, first.resource)
-                most, planned = between_bytes(fresh) if most is None else most, fresh
-            attempt = planned if is_last else planned.clone()
+                _check_homes(fresh, list(planned.values()), first if is_bound(choices) else None)
+                planned[shares[0]] = fresh
+            attempt = planned[shares[0]] if is_last else planned[shares[0]].clone()
             run.advance(attempt, after[len(cut) :], own, partial(keep, own))
             if "fixed" in after:
                 encode(read_program(attempt), _code_memory_bytes(attempt))
@@ -268,9 +266,15 @@ def fixed(
             if len(tried) < 2:
                 raise (first.under(traversal(choices)) if is_bound(choices) else first) from None
             tried.pop(0)
-            planned = None if tried is shares else planned
             continue
         return attempt
+
+
+def _check_homes(module: ModuleOp, planned: Sequence[ModuleOp], first: DoesNotFit | None) -> None:
+    """Raise `OrderDoesNotFit` where more bytes of maps between units are in DRAM than when all of SRAM may be used,
+    which was refused as `first` says; None: they may."""
+    if first is not None and planned and between_bytes(module) > between_bytes(planned[0]):
+        raise OrderDoesNotFit(first.what, first.where, first.needed, first.available, first.resource)
 
 
 def stops_to(stops: Sequence[str], last: str) -> Sequence[str]:
