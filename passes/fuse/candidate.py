@@ -27,7 +27,8 @@ from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.analysis.project import Projection, UnitLayers, Unprojectable, project, tile_counts
 from frustum.passes.fuse.operators import Operator, operators_of
 from frustum.passes.plan.cost import CutUnit, stored_bytes, tile_bytes, vector_bytes, weight_bytes
-from frustum.passes.plan.network.optimal import NetworkPlan, OptimalOptions, plan_runs
+from frustum.passes.plan.network.given_units import plan_runs
+from frustum.passes.plan.network.optimal import NetworkPlan, OptimalOptions
 from frustum.passes.plan.tile_search import ORDER, exhaust
 from frustum.passes.plan.unit import Budget, UnitPlan, alignment, candidates, plan_unit
 

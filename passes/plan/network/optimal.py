@@ -17,20 +17,19 @@ from xdsl.ir import Operation, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.choices import Optimise
 from frustum.dialects.target import Target
-from frustum.dialects.unit import Partition, UnitOp
-from frustum.passes.analysis.layer import is_layer
-from frustum.passes.analysis.unit_layers import UnitLayers, layers_of, unit_layers
+from frustum.dialects.unit import Partition
+from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan import model
 from frustum.passes.plan.cost import UnitCost
 from frustum.passes.plan.makespan import times_of
-from frustum.passes.plan.network.candidates import HUGE, Candidates, Setting, UnitChoice
+from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.cuts import CutSearch, Solution
 from frustum.passes.plan.network.groups import Group
-from frustum.passes.plan.network.kept import NOTHING, Resident
+from frustum.passes.plan.network.kept import Resident
 from frustum.passes.plan.network.known_prices import KnownPrices, Planned
 from frustum.passes.plan.network.layer_order import LayerOrder, order_of, orders, outputs_of_section
 from frustum.passes.plan.network.prices import Prices
-from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit, with_owners
+from frustum.passes.plan.unit import evaluate, with_owners
 
 
 @dataclass(frozen=True)
@@ -451,52 +450,3 @@ def leaving(choice: UnitChoice, order: LayerOrder) -> list[SSAValue]:
 
 def values_of(maps: Resident, order: LayerOrder) -> set[SSAValue]:
     return {order.nodes[m.map].op.results[0] for m in maps}
-
-
-# ---------------------------------------------------------------- layers that are a unit already
-
-
-def plan_runs(
-    ops: Sequence[Operation], outputs: Sequence[SSAValue], target: Target, sram_bytes: int, borders: str
-) -> NetworkPlan | None:
-    """The runs of these layers that move the fewest DRAM bytes, with what they read and give in DRAM; None where some
-    layer is a move, or fits in no way."""
-    if not all(is_layer(op) for op in ops):
-        return None
-    order = order_of(ops, outputs)
-    keep = target.chip.clusters == 1 or target.cluster.cdma is not None
-    seams = None if len(ops) <= model.SMALL else order.seams
-    setting = Setting(order, target, sram_bytes, borders, keep)
-    return in_full(CutSearch(setting, model.LENGTHS[0], states_of(order), seams))
-
-
-def plan_given(unit: UnitOp, target: Target, sram_bytes: int, borders: str = "auto") -> UnitPlan | None:
-    """The cheapest shape of a unit with all its maps in DRAM, in bytes, then cycles; None where `plan_unit` knows a
-    cheaper one, or none of these goes."""
-    layers = unit_layers(unit)
-    end = unit.body.block.last_op
-    assert end is not None
-    found = cheapest(layers, list(end.operands), target, sram_bytes, borders)
-    plain = None if borders == "exchange" else plan_unit(layers, target, Budget(sram_bytes))
-    if plain is None or found is None:
-        return found
-    return found if (found.dram_bytes, found.cycles) < (plain.dram_bytes, plain.cycles) else None
-
-
-def cheapest(
-    layers: UnitLayers, outputs: list[SSAValue], target: Target, sram_bytes: int, borders: str
-) -> UnitPlan | None:
-    """The best shape of the search for which all layers have pieces."""
-    if not all(is_layer(op) for op in layers.ops):
-        return None
-    setting = Setting(order_of(layers.ops, outputs), target, sram_bytes, borders, keep=False)
-    groups = setting.groups_before(len(layers.ops)).within(sram_bytes)
-    group = next((g for g in groups if g.first == 0), None)
-    if group is None:
-        return None
-    for choice in Prices(Candidates(group, setting)).ranked(NOTHING, NOTHING, sram_bytes, model.TRIED):
-        partition = partition_of(choice, group)
-        found = evaluate(layers, partition, choice.streamed, (), target, sram_bytes, setting.chunk_bytes)
-        if found is not None:
-            return found
-    return None

@@ -71,8 +71,8 @@ class Side(NamedTuple):
     """Of each boundary: whether it is loaded, or stored."""
 
 
-class Prices:
-    """Of one group."""
+class Sides:
+    """What of a group's shapes depends on the maps that are in SRAM before and behind it."""
 
     def __init__(self, candidates: Candidates):
         self.candidates, self.setting, self.group = candidates, candidates.setting, candidates.group
@@ -83,27 +83,6 @@ class Prices:
         self.before: Side | None = None
         """One line for each number so far."""
         self.least_loaded = np.zeros(0, np.int64)
-        self.answered: dict[Hashable, dict[Question, tuple[int, int]]] = {}
-        """By kind of answer and question: the first answer in `Answers`, and how many."""
-
-        cluster = self.setting.target.cluster
-        self.weights_rate = max(
-            cluster.bus.bytes_per_cycle, cluster.cores * cluster.core.mvdma.bytes_per_cycle
-        )
-        """Bytes of weights that reach the cores in a cycle: each core loads its own channels, if that is faster."""
-        self.once_rate = cluster.bus.bytes_per_cycle
-        """The same over the bus, as it counts in a single pass, and where bytes decide: weights that every cluster
-        holds whole leave no room to load others ahead (ResNet-50 on `default`: 650 instead of 715 thousand cycles)."""
-
-    @cached_property
-    def beside(self) -> Ints:
-        """DRAM bytes that take as much energy as all else, where energy is to be least."""
-        energy_pj, byte_pj = self.group.energy_pj[self.candidates.index], self.setting.byte_pj
-        return (
-            np.zeros(len(energy_pj), np.int64) if byte_pj is None else (energy_pj / byte_pj).astype(np.int64)
-        )
-
-    # ------------------------------------------------------------ maps in SRAM on both sides
 
     def number_of(self, maps: Resident) -> int:
         """Of those that the group reads in SRAM of all maps there; -1 where no shape can read them as they are held."""
@@ -181,8 +160,6 @@ class Prices:
         found = np.array(lines, np.int64).reshape(len(lines), 5, len(self.group.valid))[:, :, index]
         return [b.map for b in boundaries], found[:, 0], found[:, 1:].reshape(len(lines), 4 * len(index))
 
-    # ------------------------------------------------------------ answers
-
     def least_before(self) -> Ints:
         """DRAM bytes of all but what is stored, of which no shape moves fewer; one for each number."""
         side = self.sides_before()
@@ -197,6 +174,33 @@ class Prices:
         """SRAM bytes of each of `Candidates.stays`, and what no shape falls below that stores the others."""
         sizes = np.array([self.setting.size(stay) for stay in self.candidates.stays], np.int64)
         return sizes, np.where(self.behind.fits, self.behind.moved, FAR).min(axis=1)
+
+
+class Prices(Sides):
+    """Of one group."""
+
+    def __init__(self, candidates: Candidates):
+        super().__init__(candidates)
+        self.answered: dict[Hashable, dict[Question, tuple[int, int]]] = {}
+        """By kind of answer and question: the first answer in `Answers`, and how many."""
+        cluster = self.setting.target.cluster
+        self.weights_rate = max(
+            cluster.bus.bytes_per_cycle, cluster.cores * cluster.core.mvdma.bytes_per_cycle
+        )
+        """Bytes of weights that reach the cores in a cycle: each core loads its own channels, if that is faster."""
+        self.once_rate = cluster.bus.bytes_per_cycle
+        """The same over the bus, as it counts in a single pass, and where bytes decide: weights that every cluster
+        holds whole leave no room to load others ahead (ResNet-50 on `default`: 650 instead of 715 thousand cycles)."""
+
+    @cached_property
+    def beside(self) -> Ints:
+        """DRAM bytes that take as much energy as all else, where energy is to be least."""
+        energy_pj, byte_pj = self.group.energy_pj[self.candidates.index], self.setting.byte_pj
+        return (
+            np.zeros(len(energy_pj), np.int64) if byte_pj is None else (energy_pj / byte_pj).astype(np.int64)
+        )
+
+    # ------------------------------------------------------------ answers
 
     @property
     def slower(self) -> Slower:
@@ -244,15 +248,15 @@ class Prices:
         bus = passes * own.held_weights // rate
         besides = behind.sends[stay] + before.copied[inside, shape]
         if self.setting.fastest:
-            full = own.steps[shape] * np.where(own.is_roll[shape], own.behind[shape], 1)  # the others make less
+            full = own.steps[shape] * np.where(
+                own.is_roll[shape], own.behind[shape], 1
+            )  # the others make less
             busy = np.maximum(full * own.work[shape], bus) + besides
             waited = self.waited(rows, Priced(row, shape, still + short, busy, again, passes))
             cycles = self.in_turn(busy, (moved + short) // self.setting.port_rate, passes) + waited
         else:
             busy = np.maximum(own.spent[shape], bus) + besides
-            cycles = self.of_one_image(
-                busy, moved + short, still + short, again, passes, own.in_turn[shape]
-            )
+            cycles = self.of_one_image(busy, moved + short, still + short, again, passes, own.in_turn[shape])
         by_columns = self.group.shapes.dealt[own.index[shape]] == BY_COLUMNS
         cycles = cycles + (cycles * by_columns * (COLUMNS_SHOW * for_time)).astype(np.int64)
         found = Priced(row, shape, moved, self.corrected(cycles, shape, slower), streamed, passes)

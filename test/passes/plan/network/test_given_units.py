@@ -6,8 +6,8 @@ from networks import Net
 
 from frustum.backend import targets
 from frustum.passes.analysis.unit_layers import unit_layers
+from frustum.passes.plan.network.given_units import plan_given
 from frustum.passes.plan.network.layer_order import ops_of_section
-from frustum.passes.plan.network.optimal import plan_given
 from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.passes.plan.unit_ops import wrap
 from frustum.runtime.reference.graph import network_of
