@@ -49,6 +49,7 @@ from frustum.passes.graph.fuse_residual import FuseResidual
 from frustum.passes.graph.layer_moves import LayerMoves
 from frustum.passes.graph.measure_weights import MeasureWeights
 from frustum.passes.graph.own_outputs import OwnOutputs
+from frustum.passes.graph.pool_parts import PoolParts
 from frustum.passes.graph.quantise import QuantiseNetwork
 from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.graph.turn_weights import TurnWeights
@@ -124,7 +125,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     return {
         "imported": (),
         "typed": (
-            *simpler, *types, FuseResidual(), ConvertAtHost(), FindShuffles(), LayerMoves(), TurnWeights(),
+            *simpler, *types, PoolParts(), FuseResidual(), ConvertAtHost(), FindShuffles(), LayerMoves(), TurnWeights(),
             OwnOutputs(),
         ),
         "fused": (

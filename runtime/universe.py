@@ -26,6 +26,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-canonicalize", "frustum.passes.graph.canonicalize:Canonicalize"),
     ("frustum-graph-convert-type", "frustum.passes.graph.convert_type:ConvertType"),
     ("frustum-graph-split-reductions", "frustum.passes.graph.split_reductions:SplitReductions"),
+    ("frustum-graph-pool-parts", "frustum.passes.graph.pool_parts:PoolParts"),
     ("frustum-graph-fuse-residual", "frustum.passes.graph.fuse_residual:FuseResidual"),
     ("frustum-graph-convert-at-host", "frustum.passes.graph.convert_at_host:ConvertAtHost"),
     ("frustum-graph-find-shuffles", "frustum.passes.graph.find_shuffles:FindShuffles"),

@@ -9,7 +9,7 @@ import pytest
 
 LIMITS = {
     "lines of code": 42_100,  # 35,944 before what keeps the machine busy
-    "files": 310,
+    "files": 311,
     "longest file": 480,
     "longest class": 250,
     "longest function": 75,

@@ -13,7 +13,7 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import IsTerminator, Pure
 
 from frustum.passes.dequantised import fold_view
-from frustum.passes.graph.patterns.layers import FuseActivation, FusePad, PoolBeforeConcat, PoolBeforeConv
+from frustum.passes.graph.patterns.layers import FuseActivation, FusePad, PoolBeforeConv
 from frustum.passes.graph.patterns.moves import MergeMoves, RemoveIdentity
 from frustum.passes.graph.patterns.scales import Constants, FoldScaleAfter, FoldScaleBefore, MergeScales
 from frustum.passes.weights import store_of
@@ -49,7 +49,6 @@ class Canonicalize(ModulePass):
                 FoldScaleBefore(constants),
                 MergeScales(constants),
                 PoolBeforeConv(),
-                PoolBeforeConcat(),
                 FusePad(),
                 FuseActivation(),
             ],

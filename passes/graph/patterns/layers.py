@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
 from frustum.dialects import graph as g
@@ -89,33 +89,6 @@ class PoolBeforeConv(RewritePattern):
         pool.location, after.location = op.location, conv.location
         rewriter.replace(op, [pool, after])
         rewriter.erase(conv)
-
-
-class PoolBeforeConcat(RewritePattern):
-    """Pooling with strides of maps that lie side by side: of each map by itself, so that what lies side by side is
-    smaller, and each part can be pooled where it is made."""
-
-    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, g.PoolOp) or math.prod(op.strides) == 1 or not op.x.has_one_use():
-            return
-        concat = op.x.owner
-        if not isinstance(concat, g.ConcatOp) or concat.axis != CHANNELS or len(set(concat.xs)) < len(concat.xs):
-            return
-        pools = [pool_of(op, part) for part in concat.xs]
-        joined = g.ConcatOp([pool.result for pool in pools], CHANNELS)
-        joined.location = concat.location
-        rewriter.replace(op, [*pools, joined])
-        rewriter.erase(concat)
-
-
-def pool_of(op: g.PoolOp, x: SSAValue) -> g.PoolOp:
-    """The same of another map."""
-    made = g.PoolOp(
-        op.kind, x, kernel=op.kernel, strides=op.strides, pads=op.pads, dilations=op.dilations,
-        ceil_pads=op.ceil_pads, count_include_pad=op.count_include_pad, act=op.act, scales=op.scales,
-    )  # fmt: skip
-    made.location = op.location
-    return made
 
 
 def is_plain_mean(op: g.PoolOp) -> bool:
