@@ -9,6 +9,7 @@ numbers are those of `durations.matrix_work`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
@@ -70,20 +71,13 @@ def moves(counts: Sequence[Ints], by: Collection[int], *, is_stored: bool = Fals
 
     A result is stored behind all loops inside the last that moves it, and what these load waits for that.
     """
-    before = [np.ones_like(counts[0])]
-    for count in counts:
-        before.append(before[-1] * count)
+    before = [np.ones_like(counts[0]), *itertools.accumulate(counts, np.multiply)]
     times = restarts = before[0]
-    found = np.zeros(len(counts[0]), np.bool_)
-    is_inside = found.copy()
-    for k in range(len(counts) - 1, -1, -1):
-        runs = counts[k] > 1
-        if k in by:
-            here = runs & ~found
-            times = np.where(here, before[k + 1], times)
-            restarts = np.where(here, np.where(is_inside & is_stored, before[k + 1], before[k]), restarts)
-            found = found | here
-        is_inside = is_inside | (runs & ~found)
+    for k in sorted(by):  # the innermost that runs says
+        runs, outside, through = counts[k] > 1, before[k], before[k + 1]
+        if is_stored:
+            outside = np.where(before[-1] > through, through, outside)
+        times, restarts = np.where(runs, through, times), np.where(runs, outside, restarts)
     return Moves(times, restarts, is_stored)
 
 
@@ -168,6 +162,11 @@ def nest_cycles(target: Target, nest: Nest) -> Ints:
     return np.maximum(compute + shown, busiest + restarts * ceil_div(compute, pieces)) + PIECE_CYCLES * pieces
 
 
+def first_fastest(fits: NDArray[np.bool_], cycles: Ints) -> int:
+    """The number of the first of the fastest candidates that fit."""
+    return int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))
+
+
 def predicted_cycles(target: Target, nest: Nest) -> Ints:
     """The same as what is chosen is predicted: with chunks that wait for others at the port of SRAM.
 
@@ -232,7 +231,7 @@ def busy_cycles(unit: MatrixUnit, kernel: Kernel, images: Ints, rows: Ints, colu
     """
     packed = (images << 2 * BITS) | (rows << BITS) | columns
     sizes, place = np.unique(packed, return_inverse=True)
-    return np.array(_busy(unit, kernel, tuple(sizes.tolist())), np.int64)[place]
+    return np.array(_busy(unit, kernel, tuple(sizes.tolist())), np.int64)[place.reshape(packed.shape)]
 
 
 @lru_cache(maxsize=4096)

@@ -20,6 +20,8 @@ from frustum.passes.plan.layer_work import LayerWork
 from frustum.passes.plan.piece_cycles import Ints, filling_heights
 
 ACCUMULATOR_BYTES = 4
+IN_TURN = (1, 2, 3, 0)
+"""Dimensions that are dealt to the cores, in the order in which they are looked at."""
 
 
 def halves(value: int, align: int = 1, least: int = 1) -> list[int]:
@@ -52,6 +54,17 @@ def piece_extents(work: LayerWork, target: Target, cores_dim: int) -> list[list[
     if work.groups > 1:
         dims[1] = sorted({g for c in dims[1] for g in group_pieces(c, work, cores_dim == 1)})
     return dims
+
+
+def dealt_along(work: LayerWork, dims: Sequence[int]) -> Sequence[int]:
+    """The dimensions that may be dealt to the cores."""
+    return dims if work.owned is None else (work.owned,)
+
+
+def leaves_cores_idle(work: LayerWork, cores_dim: int) -> bool:
+    """A single position would be dealt to the cores, while another dimension that may be cut has several."""
+    free = (size for d, size in enumerate(work.extent) if d not in work.whole and d not in work.reduced)
+    return work.extent[cores_dim] == 1 and any(size > 1 for size in free)
 
 
 def group_pieces(channels: int, work: LayerWork, dealt: bool) -> list[int]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, lru_cache, reduce
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from frustum.passes.plan.model import (
     COMPACT_GAIN,
     LATE,
     MOSTLY_WEIGHTS,
+    PIECE_CYCLES,
     STREAM_COPIES,
     SUMS_GAIN,
 )
@@ -40,6 +42,7 @@ from frustum.passes.plan.piece_cycles import (
     busy_cycles,
     clipped,
     copy_cycles,
+    first_fastest,
     load_cycles,
     moves,
     nest_cycles,
@@ -47,19 +50,19 @@ from frustum.passes.plan.piece_cycles import (
 )
 from frustum.passes.plan.piece_extents import (
     ACCUMULATOR_BYTES,
+    IN_TURN,
+    dealt_along,
     filling_inputs,
     grid,
     halves,
     is_bias,
+    leaves_cores_idle,
     needs,
     nested,
-    operand_bytes,
     piece_extents,
     pieces_of_a_core,
-    product,
-    read_runs,
-    vector_extents,
 )
+from frustum.passes.plan.vector_pieces import plan_vector
 
 CHUNKS = 5  # the loop over input channels, the innermost of a product
 
@@ -77,30 +80,6 @@ def plan_layer(
     return plan_vector(work, target, loops)
 
 
-# ---------------------------------------------------------------- extents
-
-
-def dealt_along(work: LayerWork, dims: Sequence[int]) -> Sequence[int]:
-    """The dimensions that may be dealt to the cores."""
-    return dims if work.owned is None else (work.owned,)
-
-
-def leaves_cores_idle(work: LayerWork, cores_dim: int) -> bool:
-    """A single position would be dealt to the cores, while another dimension that may be cut has several."""
-    free = (size for d, size in enumerate(work.extent) if d not in work.whole and d not in work.reduced)
-    return work.extent[cores_dim] == 1 and any(size > 1 for size in free)
-
-
-def fastest(plans: Iterable[LayerPlan | None]) -> LayerPlan | None:
-    """The first of the fastest plans; None where there is none."""
-    return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
-
-
-def first_fastest(fits: NDArray[np.bool_], cycles: Ints) -> int:
-    """The number of the first of the fastest candidates that fit."""
-    return int(np.argmin(np.where(fits, cycles, np.iinfo(np.int64).max)))
-
-
 # ---------------------------------------------------------------- products
 
 
@@ -111,47 +90,70 @@ def plan_matrix(
     the vector unit computes where they are faster."""
 
     def best(
-        dealt: tuple[int, ...], *, is_compact: bool = False, on_vector: bool = False
-    ) -> LayerPlan | None:
-        kind = {"compact": is_compact, "on_vector": on_vector}
-        return fastest(
-            plan_matrix_with(work, target, residency, loops, cores_dim, outer, sums_bytes, **kind)
-            for cores_dim in dealt_along(work, dealt)
-            for outer in get_args(Outer)
-        )
+        dealt: tuple[int, ...], below: float, *, is_compact: bool = False, on_vector: bool = False
+    ) -> ChosenPiece | None:
+        found = None
+        kind = {"is_compact": is_compact, "on_vector": on_vector}
+        for cores_dim in dealt_along(work, dealt):
+            rival = best_piece(work, target, residency, loops, cores_dim, sums_bytes, below, **kind)
+            if rival is not None:
+                found, below = rival, rival.cycles
+        return found
 
-    plain = best((1, 2, 3, 0))
-    rivals = [(best((1, 2, 3, 0), is_compact=True), COMPACT_GAIN)] if work.may_compact else []
+    plain = best(IN_TURN, math.inf)
+    may_add = work.owned is None and (plain is None or not waits_for_weights(work, target, plain.cycles))
+    if work.may_compact:
+        plain = best(IN_TURN, below(plain, COMPACT_GAIN), is_compact=True) or plain
     if work.steps:
-        rivals.append((best((1, 2, 3, 0), on_vector=True), 1.0))
-    if work.owned is None and (plain is None or not waits_for_weights(work, target, plain)):
-        rivals.append((best((INPUTS,)), SUMS_GAIN))
-    for rival, gain in rivals:
-        if rival is not None and (plain is None or rival.cycles < gain * plain.cycles):
-            plain = rival
-    return plain
+        plain = best(IN_TURN, below(plain), on_vector=True) or plain
+    if may_add:
+        plain = best((INPUTS,), below(plain, SUMS_GAIN)) or plain
+    return None if plain is None else plain.plan()
 
 
-def waits_for_weights(work: LayerWork, target: Target, plan: LayerPlan) -> bool:
+def below(plain: ChosenPiece | None, gain: float = 1.0) -> float:
+    """The cycles that a rival must have fewer of."""
+    return math.inf if plain is None else gain * plain.cycles
+
+
+def waits_for_weights(work: LayerWork, target: Target, cycles: float) -> bool:
     """Whether a plan's time is for a good part that in which the weights come from DRAM: then the cores are seldom what
     the layer waits for, and memory for sums is better spent on what comes next."""
     size = np.asarray(work.extent[1] * work.channels * math.prod(work.kernel) * work.weight_bytes)
-    return bool(load_cycles(target, size, size) > MOSTLY_WEIGHTS * plan.cycles)
+    return bool(load_cycles(target, size, size) > MOSTLY_WEIGHTS * cycles)
 
 
-def plan_matrix_with(
+class ChosenPiece(NamedTuple):
+    """One of many pieces, by its number, and its cycles as the search compares them."""
+
+    cycles: float
+    pieces: ProductPieces
+    k: int
+
+    def plan(self) -> LayerPlan:
+        """With what is predicted of it more exactly."""
+        x, k, residency = self.pieces, self.k, self.pieces.residency
+        extent = tuple(int(size[k]) for size in x.extents)
+        submap = SubMap(extent, x.cores_dim, int(x.inputs[k]), x.outer, residency, x.compact, x.on_vector)
+        chunk = int(aligned(x.chunk_bytes[k])) if residency == "stream" else 0
+        kept = int(x.weight_bytes[k] * x.of_weights[k]) if residency == "core" else 0
+        return LayerPlan(submap, self.cycles, 2 * chunk + int(x.sums_bytes[k]), kept, x.own_cycles(k))
+
+
+def best_piece(
     work: LayerWork,
     target: Target,
     residency: Residency,
     loops: int,
     cores_dim: int,
-    outer: Outer,
     sums_bytes: int = 0,
+    below: float = math.inf,
     *,
-    compact: bool = False,
+    is_compact: bool = False,
     on_vector: bool = False,
-) -> LayerPlan | None:
-    """The best pieces when dimension `cores_dim` is dealt to the cores and the loops `outer` are outside."""
+) -> ChosenPiece | None:
+    """The best pieces when dimension `cores_dim` is dealt to the cores, in both orders of the loops; None where none
+    has fewer cycles than `below`."""
     if cores_dim == INPUTS:
         if not (sums_bytes and work.may_add_sums and target.cluster.cores > 1):
             return None
@@ -159,21 +161,24 @@ def plan_matrix_with(
         return None
     if cores_dim == 0 and (work.extent[0] == 1 or work.one_image):
         return None
-    if compact:
+    if is_compact:
         axes = (*work.accesses[0][:2], *SAME4[2:])
         work = replace(work, accesses=(axes, *work.accesses[1:]), strides=(1, 1))
     kind = VectorProductPieces if on_vector else ProductPieces
-    pieces = kind(work, target, cores_dim, outer, compact, residency)
-    fits = pieces.fit(residency, loops) & (pieces.sums_bytes <= sums_bytes)
-    if not fits.any():
-        return None
-    cycles = pieces.with_weights(nest_cycles(target, pieces.nest()), is_alone=loops == MAX_LOOPS)
-    k = first_fastest(fits, cycles)
-    extent = tuple(int(size[k]) for size in pieces.extents)
-    submap = SubMap(extent, cores_dim, int(pieces.inputs[k]), outer, residency, compact, on_vector)
-    chunk = int(aligned(pieces.chunk_bytes[k])) if residency == "stream" else 0
-    kept = int(pieces.weight_bytes[k] * pieces.of_weights[k]) if residency == "core" else 0
-    return LayerPlan(submap, float(cycles[k]), 2 * chunk + int(pieces.sums_bytes[k]), kept, pieces.own_cycles(k))
+    pieces, found = kind(work, target, cores_dim, is_compact, residency), None
+    in_cores = pieces.fit(loops) & (pieces.sums_bytes <= sums_bytes)
+    for outer in get_args(Outer) if in_cores.any() else ():
+        pieces = pieces.in_order(outer)
+        fits = in_cores & (pieces.least_cycles < below)  # no more is computed for what cannot be better
+        if residency == "stream":
+            fits &= pieces.weights_once
+        if not fits.any():
+            continue
+        cycles = pieces.with_weights(nest_cycles(target, pieces.nest()), is_alone=loops == MAX_LOOPS)
+        k = first_fastest(fits, cycles)
+        if cycles[k] < below:
+            found, below = ChosenPiece(float(cycles[k]), pieces, k), float(cycles[k])
+    return found
 
 
 class ProductPieces:
@@ -183,10 +188,11 @@ class ProductPieces:
     on_vector = False
 
     def __init__(
-        self, work: LayerWork, target: Target, cores_dim: int, outer: Outer, compact: bool, residency: Residency
+        self, work: LayerWork, target: Target, cores_dim: int, compact: bool, residency: Residency
     ):
         self.residency, is_streamed = residency, residency == "stream"
-        self.work, self.target, self.outer, self.compact = work, target, outer, compact
+        self.work, self.target, self.cores_dim, self.compact = work, target, cores_dim, compact
+        self.outer: Outer = "space"
         self.cores, self.is_grouped = target.cluster.cores, work.groups > 1
         self.is_summed = cores_dim == INPUTS
         each = ceil_div(work.channels, self.cores) if self.is_summed else work.channels
@@ -210,6 +216,14 @@ class ProductPieces:
         images, channels_, rows, columns = self.extents
         self.positions = images * rows * columns
         self.made = channels_ * self.positions
+
+    def in_order(self, outer: Outer) -> ProductPieces:
+        """The same pieces with these loops outside: what is known of them and asks for no order is not asked again."""
+        found = copy(self)
+        found.outer = outer
+        for name in ("weights_once", "fills", "loops_in_order"):
+            vars(found).pop(name, None)
+        return found
 
     @cached_property
     def read(self) -> list[Ints]:
@@ -252,14 +266,20 @@ class ProductPieces:
         return self.counts[1] * self.groups
 
     @cached_property
+    def least_cycles(self) -> Ints:
+        """All is computed, and takes something for each piece: `nest_cycles` is no less."""
+        return self.of_outputs * self.all_computing + PIECE_CYCLES * self.in_space * self.of_weights
+
+    @cached_property
     def weights_once(self) -> NDArray[np.bool_]:
         """Every weight crosses the bus once."""
         again = self.of_weights > 1 if self.outer == "space" else self.chunks > 1
         return ~again | (self.in_space == 1)
 
-    def fit(self, residency: Residency, loops: int) -> NDArray[np.bool_]:
-        """Which fit NRAM, WRAM and the loops that are left; streamed weights also half of SRAM, loaded once."""
-        work, core, total = self.work, self.target.core, self.in_space * self.of_weights
+    def fit(self, loops: int) -> NDArray[np.bool_]:
+        """Which fit NRAM, WRAM and the loops that are left; streamed weights also half of SRAM."""
+        work, core, residency = self.work, self.target.core, self.residency
+        total = self.in_space * self.of_weights
         waiting = (self.in_space > 1) | (self.chunks > 1) | (self.is_grouped & (self.of_weights > 1))
         nram = self.in_bytes * np.where(waiting, 2, 1) + self.out_bytes * np.where(total > 1, 2, 1)
         copies = np.where(self.in_space * self.of_outputs > 1, 2, 1)
@@ -281,7 +301,7 @@ class ProductPieces:
             fits &= reduce(np.logical_or, [size % self.cores == 0 for size in self.extents[1:]])
         if residency == "stream":
             half = self.target.cluster.sram.capacity_bytes // 2
-            fits &= self.weights_once & (aligned(self.chunk_bytes) * 2 <= half)
+            fits &= aligned(self.chunk_bytes) * 2 <= half
         return fits
 
     @cached_property
@@ -291,7 +311,7 @@ class ProductPieces:
             return Moves(np.zeros_like(self.inputs), np.zeros_like(self.inputs))
         return moves(self.loops_in_order[0], (*self.loops_in_order[2], CHUNKS))
 
-    @property
+    @cached_property
     def loops_in_order(self) -> tuple[list[Ints], tuple[int, ...], tuple[int, ...]]:
         """Passes of the loops from the outermost on; which of them are those of space, and of output channels."""
         space, inside = [self.counts[0], *self.counts[2:]], [self.groups, self.counts[1]]
@@ -306,18 +326,29 @@ class ProductPieces:
             return copy_cycles(self.target, self.weight_bytes, self.weight_runs, self.cores)
         return bus_cycles(self.target, self.weight_bytes, self.weight_runs)
 
+    @cached_property
+    def loaded(self) -> Ints:
+        """Cycles of one piece of the input from SRAM to a core."""
+        return copy_cycles(self.target, self.in_bytes, self.runs[0], self.cores)
+
+    @cached_property
+    def left(self) -> Ints:
+        """Cycles of one piece of the result, with residuals."""
+        return self.leaving_cycles(self.out_bytes, self.runs[1])
+
     def nest(self, *, is_chosen: bool = False) -> Nest:
         """Computing and copies, all weights in SRAM; residuals move with the result, but of what `is_chosen`."""
         target, (loops, of_space, of_channels) = self.target, self.loops_in_order
         of_input = (*of_space, *(of_channels if self.is_grouped else ()), CHUNKS)
-        in_runs, out_runs = self.runs()
+        in_runs, out_runs = self.runs
         results = moves(loops, (*of_space, *of_channels), is_stored=True)
         out_bytes = aligned(self.made * self.work.out_bytes) if is_chosen else self.out_bytes
-        stored, maps = (results, self.leaving_cycles(out_bytes, out_runs)), moves(loops, of_input)
+        left = self.leaving_cycles(out_bytes, out_runs) if is_chosen else self.left
+        stored, maps = (results, left), moves(loops, of_input)
         added = self.added_copies(replace(results, is_stored=False), out_runs) if is_chosen else []
         copies, fills = [*added, stored], self.fills
         nest = Nest(self.of_outputs * self.all_computing, self.in_space * self.of_weights, copies)
-        loaded = maps, copy_cycles(target, self.in_bytes, in_runs, self.cores)
+        loaded = maps, self.loaded
         if not (self.is_summed or self.dealt[1] == self.cores):  # all have the same weights
             if not is_chosen:  # they came before
                 fills = replace(fills, restarts=np.where(fills.times > 1, fills.restarts, 0))
@@ -386,13 +417,15 @@ class ProductPieces:
         """The sum of the cycles that pieces of so many images, rows and columns are `busy`."""
         ends = zip(self.work.extent, self.extents, self.counts, self.dealt, strict=True)
         variants = [clipped(*end) for d, end in enumerate(ends) if d != 1]
-        total = np.zeros_like(self.inputs)
-        for images, rows, columns in itertools.product(*variants):
-            times = images[1] * rows[1] * columns[1]
-            if times.any():
-                total = total + times * busy(images[0], rows[0], columns[0])
+        parts = [
+            (images[1] * rows[1] * columns[1], images[0], rows[0], columns[0])
+            for images, rows, columns in itertools.product(*variants)
+        ]
+        times, *sizes = (np.stack(each) for each in zip(*(x for x in parts if x[0].any()), strict=True))
+        total: Ints = (times * busy(*sizes)).sum(axis=0)
         return total
 
+    @cached_property
     def runs(self) -> tuple[Ints, Ints]:
         """Bytes of the contiguous runs in SRAM that a piece of the input and of the output has."""
         size, (_, _, rows, columns), width = self.work.map_bytes[0], self.read, self.extents[3]
@@ -430,51 +463,3 @@ def kernel_of(work: LayerWork) -> Kernel:
     reach = 0 if isinstance(axis, Whole) else axis.reach
     dilation = reach // (work.kernel[1] - 1) if work.kernel[1] > 1 else 1
     return Kernel(work.kernel, work.strides, (1, dilation), work.map_bytes[0])
-
-
-# ---------------------------------------------------------------- the vector unit
-
-
-def plan_vector(work: LayerWork, target: Target, loops: int) -> LayerPlan | None:
-    """The fastest pieces; what is reduced is cut where nothing else fits."""
-    for splits_reduced in (False, True) if work.reduced else (False,):
-        dims = dealt_along(work, (1, 2, 3, 0))
-        best = fastest(plan_vector_with(work, target, loops, d, splits_reduced) for d in dims)
-        if best is not None:
-            return best
-    return None
-
-
-def plan_vector_with(
-    work: LayerWork, target: Target, loops: int, cores_dim: int, splits_reduced: bool
-) -> LayerPlan | None:
-    """The best pieces when dimension `cores_dim` is dealt to the cores."""
-    core, cores = target.core, target.cluster.cores
-    if cores_dim in (*work.whole, *work.reduced) or (cores > 1 and leaves_cores_idle(work, cores_dim)):
-        return None
-    split = next((d for d in work.reduced if work.extent[d] > 1), None) if splits_reduced else None
-    pieces = grid(*vector_extents(work, cores_dim, cores, split))
-    counts = pieces_of_a_core(work, pieces, cores_dim, cores)
-    ins, out_bytes = operand_bytes(work, pieces, split)
-    total = product(counts)
-    nram = (sum(ins) + out_bytes) * np.where(total > 1, 2, 1)
-    fits = (nram <= core.nram.capacity_bytes) & (nested(counts) <= loops)
-    if not fits.any():
-        return None
-    order = [*(d for d in range(4) if d not in work.reduced), *work.reduced]
-    nest, of_result = [counts[d] for d in order], range(4 - len(work.reduced))
-    run = np.where(pieces[3] >= work.extent[3], pieces[2] * pieces[3], pieces[3])
-    moved = [
-        (moves(nest, range(4)), copy_cycles(target, size, read_runs(access, pieces, work, run) * each, cores))
-        for access, size, each in zip(work.accesses, ins, work.map_bytes, strict=True)
-    ]
-    results = copy_cycles(target, out_bytes, run * work.out_bytes, cores)
-    moved.append((moves(nest, of_result, is_stored=True), results))
-    widest = max(work.out_bytes, *work.map_bytes)
-    busy = ceil_div(product(pieces) * core.vector.cycles_per_element.of(widest), core.vector.lanes)
-    whole = Nest(total * busy * passes_of(work.steps, core.vector), total, moved)
-    cycles = nest_cycles(target, whole)
-    k = first_fastest(fits, cycles)
-    own = float(predicted_cycles(target, whole.of(k))[0])
-    submap = SubMap(tuple(int(size[k]) for size in pieces), cores_dim)
-    return LayerPlan(submap, float(cycles[k]), core_cycles=own)

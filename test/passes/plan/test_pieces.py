@@ -19,6 +19,7 @@ from frustum.passes.analysis.layer.nest import SAME
 from frustum.passes.analysis.project import project, tile_counts, unit_layers
 from frustum.passes.plan import pieces as plan
 from frustum.passes.plan import unit as plan_unit
+from frustum.passes.plan import vector_pieces
 from frustum.passes.plan.cost import CutUnit
 from frustum.passes.plan.layer_work import LayerWork, passes_of, work_of
 
@@ -48,32 +49,35 @@ def each_candidate(monkeypatch, call):
     """The plans of all candidates of a call of the search, one at a time."""
     grid, sizes = plan.grid, []
 
+    def replaced(by):
+        for search in (plan, vector_pieces):
+            monkeypatch.setattr(search, "grid", by)
+
     def counted(*choices):
         arrays = grid(*choices)
         sizes.append(len(arrays[0]))
         return arrays
 
-    monkeypatch.setattr(plan, "grid", counted)
+    replaced(counted)
     call()
     for k in range(sum(sizes)):
-        monkeypatch.setattr(plan, "grid", lambda *choices, k=k: [a[k : k + 1] for a in grid(*choices)])
+        replaced(lambda *choices, k=k: [a[k : k + 1] for a in grid(*choices)])
         if (found := call()) is not None:
             yield found
-    monkeypatch.setattr(plan, "grid", grid)
+    replaced(grid)
 
 
 def calls(work, machine, residency, loops):
     """The searches of which `plan_layer` takes the best."""
     if work.is_matrix:
         for cores_dim in (0, 1, 2, 3):
-            for outer in ("space", "channels"):
-                for compact in {False, work.may_compact}:
-                    yield lambda c=cores_dim, o=outer, x=compact: plan.plan_matrix_with(
-                        work, machine, residency, loops, c, o, compact=x
-                    )
+            for compact in {False, work.may_compact}:
+                yield lambda c=cores_dim, x=compact: plan.best_piece(
+                    work, machine, residency, loops, c, is_compact=x
+                )
         return
     for cores_dim in (1, 2, 3, 0):
-        yield lambda c=cores_dim: plan.plan_vector_with(work, machine, loops, c, False)
+        yield lambda c=cores_dim: vector_pieces.plan_vector_with(work, machine, loops, c, False)
 
 
 @pytest.mark.parametrize("name", ["convolutions", "grouped", "products", "across_channels", "max_pools"])
