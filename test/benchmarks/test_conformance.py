@@ -11,7 +11,7 @@ import conformance
 import conformance_table
 from conformance import Outcome
 
-EVERY = {"node": 32, "simple": 5, "pytorch-operator": 7, "pytorch-converted": 12}
+EVERY = {"node": 24, "simple": 5, "pytorch-operator": 7, "pytorch-converted": 9}
 """Of each kind every so manieth case."""
 NODES = ("test_basic_conv_with_padding", "test_maxpool_3d_default", "test_gemm_all_attributes")
 MUST_RUN_ON_DEVICE = (*NODES, "test_Conv2d_groups")
@@ -28,7 +28,7 @@ def outcomes() -> list[Outcome]:
 
 
 def test_the_sample_passes(outcomes: list[Outcome]) -> None:
-    assert len(outcomes) >= 75
+    assert len(outcomes) >= 100
     # Networks whose weights are all 0.02 agree or not by the width of the tiles: docs/conformance.md.
     bad = {each.name: each.reason for each in outcomes if each.verdict != "passed" and each.kind != "real"}
     known = [name for name in bad if any(word in name for word in ("bernoulli", "image_decoder", "gradient"))]

@@ -68,7 +68,7 @@ def test_weights_that_sram_has_no_room_for_wait_in_the_cores(args, kept):
     check_agreement(outputs, "f16")
 
 
-OPTIONS = [{"dtype": "f32"}, {"codec": "huffman"}, {"groups": 4, "sram_bytes": 28 << 10}]
+OPTIONS = [{"dtype": "f32"}, {"codec": "huffman"}, {"groups": 8, "sram_bytes": 30 << 10}]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
