@@ -232,6 +232,10 @@ class CutUnit:
         transfer = moved / self.port_bytes_per_cycle
         return max(compute, transfer) + OVERLAPPED * (compute + transfer)
 
+    def least_cycles(self, moved: int) -> float:
+        """`in_turn_cycles` is no less, however long the layers take."""
+        return self.in_turn_cycles([None] * len(self.unit.layers), moved)
+
     def waiting_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
         """Cycles in which the cores wait for maps of several images: of the first and last pass of each innermost loop,
         and of one copy what is not loaded behind its last reader, or stored before its maker in the next pass."""

@@ -88,30 +88,38 @@ def plan_matrix(
 ) -> LayerPlan | None:
     """The fastest pieces; compacted ones, and those whose sums the cores add, where they are clearly faster; those that
     the vector unit computes where they are faster."""
+    plan, may_add_sums = without_sums(work, target, residency, loops)
+    if not may_add_sums:
+        return plan
+    rival = best_piece(work, target, residency, loops, INPUTS, sums_bytes, below(plan, SUMS_GAIN))
+    return plan if rival is None else rival.plan()
 
-    def best(
-        dealt: tuple[int, ...], below: float, *, is_compact: bool = False, on_vector: bool = False
-    ) -> ChosenPiece | None:
+
+@lru_cache(maxsize=20_000)
+def without_sums(
+    work: LayerWork, target: Target, residency: Residency, loops: int
+) -> tuple[LayerPlan | None, bool]:
+    """The same without sums, which is so whatever SRAM is left for these; whether they are worth a look."""
+
+    def best(below: float, *, is_compact: bool = False, on_vector: bool = False) -> ChosenPiece | None:
         found = None
         kind = {"is_compact": is_compact, "on_vector": on_vector}
-        for cores_dim in dealt_along(work, dealt):
-            rival = best_piece(work, target, residency, loops, cores_dim, sums_bytes, below, **kind)
+        for cores_dim in dealt_along(work, IN_TURN):
+            rival = best_piece(work, target, residency, loops, cores_dim, 0, below, **kind)
             if rival is not None:
                 found, below = rival, rival.cycles
         return found
 
-    plain = best(IN_TURN, math.inf)
+    plain = best(math.inf)
     may_add = work.owned is None and (plain is None or not waits_for_weights(work, target, plain.cycles))
     if work.may_compact:
-        plain = best(IN_TURN, below(plain, COMPACT_GAIN), is_compact=True) or plain
+        plain = best(below(plain, COMPACT_GAIN), is_compact=True) or plain
     if work.steps:
-        plain = best(IN_TURN, below(plain), on_vector=True) or plain
-    if may_add:
-        plain = best((INPUTS,), below(plain, SUMS_GAIN)) or plain
-    return None if plain is None else plain.plan()
+        plain = best(below(plain), on_vector=True) or plain
+    return None if plain is None else plain.plan(), may_add
 
 
-def below(plain: ChosenPiece | None, gain: float = 1.0) -> float:
+def below(plain: ChosenPiece | LayerPlan | None, gain: float = 1.0) -> float:
     """The cycles that a rival must have fewer of."""
     return math.inf if plain is None else gain * plain.cycles
 
@@ -174,7 +182,7 @@ def best_piece(
             fits &= pieces.weights_once
         if not fits.any():
             continue
-        cycles = pieces.with_weights(nest_cycles(target, pieces.nest()), is_alone=loops == MAX_LOOPS)
+        cycles = with_weights(pieces, nest_cycles(target, pieces.nest()), is_alone=loops == MAX_LOOPS)
         k = first_fastest(fits, cycles)
         if cycles[k] < below:
             found, below = ChosenPiece(float(cycles[k]), pieces, k), float(cycles[k])
@@ -382,24 +390,6 @@ class ProductPieces:
         steps = added + terms * ceil_div(added, self.cores)
         return met + copy_cycles(target, share, ceil_div(runs, self.cores), self.cores) + steps + latencies
 
-    def with_weights(self, cycles: Ints, *, is_alone: bool) -> Ints:
-        """The cycles, and what of the weights is waited for: in a unit of one pass weights that are read once come as
-        the pieces need them; else all are waited for."""
-        target, work, fills, residency = self.target, self.work, self.fills, self.residency
-        if residency == "core":
-            return cycles
-        load = load_cycles(target, self.chunk_bytes, self.weight_runs)
-        from_dram = fills.times * load
-        is_streamed = (residency == "stream") | (is_alone & self.weights_once & (self.of_weights > 1))
-        whole = np.asarray(work.extent[1] * work.channels * math.prod(work.kernel) * work.weight_bytes)
-        cycles = cycles + is_alone * ~is_streamed * (load_cycles(target, whole, whole) * LATE).astype(np.int64)
-        in_long_runs = fills.times * load_cycles(target, self.chunk_bytes, self.chunk_bytes)
-        padding = from_dram - in_long_runs  # of the port, which others need
-        if residency == "stream" and work.has_images and not is_alone:  # copies are free when chunks have gone on
-            latency = target.chip.dram.latency_cycles + 2 * target.cluster.sram.latency_cycles
-            from_dram = np.maximum(from_dram, fills.times * (load + self.filled + latency) // STREAM_COPIES)
-        return np.where(is_streamed, np.maximum(cycles, from_dram) + padding, cycles)
-
     @cached_property
     def all_computing(self) -> Ints:
         return self.computing()
@@ -455,6 +445,25 @@ class VectorProductPieces(ProductPieces):
         each = self.extents[1] * vector.cycles_per_element.of(widest)
         elements = self.over_space(lambda n, h, w: ceil_div(n * h * w * each, vector.lanes))
         return elements * passes_of(self.work.steps, vector)
+
+
+def with_weights(pieces: ProductPieces, cycles: Ints, *, is_alone: bool) -> Ints:
+    """The cycles, and what of the weights is waited for: in a unit of one pass weights that are read once come as
+    the pieces need them; else all are waited for."""
+    target, work, fills, residency = pieces.target, pieces.work, pieces.fills, pieces.residency
+    if residency == "core":
+        return cycles
+    load = load_cycles(target, pieces.chunk_bytes, pieces.weight_runs)
+    from_dram = fills.times * load
+    is_streamed = (residency == "stream") | (is_alone & pieces.weights_once & (pieces.of_weights > 1))
+    whole = np.asarray(work.extent[1] * work.channels * math.prod(work.kernel) * work.weight_bytes)
+    cycles = cycles + is_alone * ~is_streamed * (load_cycles(target, whole, whole) * LATE).astype(np.int64)
+    in_long_runs = fills.times * load_cycles(target, pieces.chunk_bytes, pieces.chunk_bytes)
+    padding = from_dram - in_long_runs  # of the port, which others need
+    if residency == "stream" and work.has_images and not is_alone:  # copies are free when chunks have gone on
+        latency = target.chip.dram.latency_cycles + 2 * target.cluster.sram.latency_cycles
+        from_dram = np.maximum(from_dram, fills.times * (load + pieces.filled + latency) // STREAM_COPIES)
+    return np.where(is_streamed, np.maximum(cycles, from_dram) + padding, cycles)
 
 
 def kernel_of(work: LayerWork) -> Kernel:

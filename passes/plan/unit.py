@@ -198,17 +198,19 @@ def fastest(cuts: Iterable[FittingCut], budget: Budget) -> UnitPlan | None:
     best: UnitPlan | None = None
     for found in cuts:
         cut, moved = found.cut, found.dram_bytes
+        one_copy = cut.partition.inside and cut.partition.depth == 1
+        waited = one_copy * cut.traffic() / cut.port_bytes_per_cycle  # nothing is computed while the only copies move
+        if best is not None and cut.least_cycles(moved) + waited >= best.cycles:
+            continue
         left = budget.sram_bytes - cut.footprint(found.residency).total_bytes
         plans = layer_plans(cut, found.residency, sums_bytes=left)
         if plans is None:
             continue
+        cycles = cut.in_turn_cycles(plans, moved) + waited
+        if best is not None and cycles >= best.cycles:
+            continue
         sram = cut.footprint(residency_of(plans), stream_bytes(plans), grain=1)
-        cycles = cut.in_turn_cycles(plans, moved)
-        if (
-            cut.partition.inside and cut.partition.depth == 1
-        ):  # nothing is computed while the only copies move
-            cycles += cut.traffic() / cut.port_bytes_per_cycle
-        if sram.total_bytes <= budget.sram_bytes and (best is None or cycles < best.cycles):
+        if sram.total_bytes <= budget.sram_bytes:
             best = UnitPlan(cut.partition, maps_of(plans), UnitCost(sram, moved, cycles, cut.parts(plans)))
     return best
 
