@@ -53,6 +53,15 @@ def output_region(dims: Extents, partition: Partition, clusters: int) -> Region:
 
 def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:
     """Regions of every map of a unit for one tile of its output; raises `Unprojectable`."""
+    key = partition, clusters
+    found = unit.projected.get(key)
+    if not isinstance(found, Projection):
+        found = unit.projected[key] = newly_projected(unit, partition, clusters)
+    return found
+
+
+def newly_projected(unit: UnitLayers, partition: Partition, clusters: int) -> Projection:
+    """The same, for the first time."""
     check_options(unit, partition)
     if partition.borders != "overlap":
         return project_steps(unit, partition, clusters)

@@ -4,7 +4,7 @@ order the elements of maps between units lie in DRAM (noted on the unit that mak
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias, get_args
@@ -79,6 +79,11 @@ class UnitLayers:
         """Bytes of an element of a map by its number."""
         count = len(self.layers)
         return self.layers[number].out_bytes if number < count else self.inputs[number - count].element_bytes
+
+    @cached_property
+    def projected(self) -> dict[Hashable, object]:
+        """Regions of its maps for one tile, by how the unit is cut, as `project` has found them before."""
+        return {}
 
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:

@@ -23,7 +23,6 @@ from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.dialects.tile import Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import tile_counts
-from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_STATES, OVERLAPPED
 from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.cut_states import Cut, CutState, Lengths
@@ -200,7 +199,7 @@ class CutSearch:
         least = node.weight_bytes + node.vector_bytes + moved
         if self.costs[stop] <= least and not self.banned.get((stop - 1, stop)):
             return
-        plan = plan_unit(layers_of([node.op]), setting.target, Budget(self.capacity))
+        plan = plan_unit(self.known.layer_alone(setting, stop), setting.target, Budget(self.capacity))
         if plan is None:
             return
         if not (
@@ -210,7 +209,7 @@ class CutSearch:
             choice = UnitChoice(
                 stop - 1, stop, plan.dram_bytes, int(plan.cycles), self.capacity, energy_pj=energy
             )
-            ways = [choice, *channels_inside(choice, setting, self.capacity)]
+            ways = [choice, *channels_inside(choice, setting, self.capacity, self.known)]
             for state, way in itertools.product(states, ways):
                 self.arrive(stop, state, way)
 
@@ -286,13 +285,12 @@ def thinned(search: CutSearch, states: list[CutState], stop: int) -> list[CutSta
     return [states[k] for k in sorted(chosen)]
 
 
-def channels_inside(alone: UnitChoice, setting: Setting, capacity: int) -> list[UnitChoice]:
+def channels_inside(alone: UnitChoice, setting: Setting, capacity: int, known: KnownPrices) -> list[UnitChoice]:
     """The same layer with channels as the innermost loop, where that moves fewer bytes: some rows are loaded once and
     weights once for these rows, and no more of the result lies in SRAM than one tile of channels."""
     if setting.once or setting.fastest:
         return []
-    ops = [setting.order.nodes[alone.first].op]
-    plan = plan_unit(layers_of(ops), setting.target, Budget(capacity, inside=True))
+    plan = plan_unit(known.layer_alone(setting, alone.stop), setting.target, Budget(capacity, inside=True))
     if plan is None or plan.dram_bytes >= alone.bytes:
         return []
     return [replace(alone, bytes=plan.dram_bytes, cycles=int(plan.cycles), plan=plan)]

@@ -12,6 +12,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from frustum.passes.analysis.unit_layers import UnitLayers, layers_of
 from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoice
 from frustum.passes.plan.network.kept import KeptMap, Resident
 from frustum.passes.plan.network.prices import Answers, Priced, Prices, Question, Rows, Slower
@@ -43,6 +44,8 @@ class KnownPrices:
         self.by_channels: dict[int, Prices | None] = {}
         self.first: dict[int, int] = {}
         """By the cut behind: no group begins before this layer."""
+        self.alone: dict[int, UnitLayers] = {}
+        """By the cut behind: layers that are units, which know the tiles into which they were cut before."""
         self.exact: dict[Hashable, UnitChoice | None] = {}
         """Choices with exact numbers, by all that these depend on."""
 
@@ -85,6 +88,12 @@ class KnownPrices:
             prices = self.planned.prices[key]
             self.by_channels[stop] = prices and EqualPrices(prices, setting, stop - 1, stop)
         return self.by_channels[stop]
+
+    def layer_alone(self, setting: Setting, stop: int) -> UnitLayers:
+        """The layer before `stop` as a unit."""
+        if stop not in self.alone:
+            self.alone[stop] = layers_of([setting.order.nodes[stop - 1].op])
+        return self.alone[stop]
 
     def keys_of(self, setting: Setting) -> GroupKeys:
         if self.keys is None:
