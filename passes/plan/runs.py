@@ -47,11 +47,18 @@ CHANNELS = 1
 @dataclass(frozen=True)
 class Member:
     """A layer of a run: its number in the unit; for each operand the member that makes it in the core, or None; the
-    channels before it in its reader's piece, if it is part of a concatenation there."""
+    channels before it in its reader's piece, if it is part of a concatenation there; `on_vector`: a depthwise
+    convolution that the vector unit computes."""
 
     number: int
     layer: Layer
     operands: tuple[Member | Side | None, ...]
+    on_vector: bool = False
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the matrix unit computes it."""
+        return self.layer.is_matrix and not self.on_vector
 
     @cached_property
     def stage(self) -> int:
@@ -62,7 +69,7 @@ class Member:
             if made
             for part in (made.parts if isinstance(made, Side) else (made,))
         ]
-        behind = (part.stage + (part.layer.is_matrix != self.layer.is_matrix) for part in parts)
+        behind = (part.stage + (part.is_matrix != self.is_matrix) for part in parts)
         return 0 if is_copied(self.layer) else max(1, *behind, 1)
 
     @property
@@ -176,12 +183,13 @@ class Loaded:
 @dataclass(frozen=True)
 class Made:
     """What a run makes of one layer at a time: extents as arrays, those at the end of each dimension, and whether it
-    moves along the channels of the last layer."""
+    moves along the channels of the last layer, and is made by the vector unit though it is a product."""
 
     layer: Layer
     extents: list[Ints]
     last: list[Ints]
     by_channels: bool
+    on_vector: bool = False
 
 
 class RunPieces:
@@ -240,7 +248,7 @@ class RunPieces:
 
     def take(self, member: Member, extents: list[Ints], last: list[Ints], *, by_channels: bool) -> None:
         """Note what the run makes of a layer, and of those before it."""
-        self.made[member.number] = Made(member.layer, extents, last, by_channels)
+        self.made[member.number] = Made(member.layer, extents, last, by_channels, member.on_vector)
         for operand, made in zip(member.layer.maps, member.operands, strict=True):
             read, read_last = needs(operand.access, extents), needs(operand.access, last)
             moves_on = by_channels and not isinstance(operand.access[CHANNELS], Whole)
@@ -293,6 +301,7 @@ class RunPieces:
         """Which fit NRAM, WRAM and the loops that are left; streamed weights are loaded once, in halves of SRAM."""
         core = self.target.core
         nram = sum(map(self.bytes_of, (self.result, *self.between, *(each.buffer for each in self.loaded))))
+        nram = nram + sum(self.vectors(made) * 2 for made in self.made.values() if made.on_vector)
         wram = sum(self.weights(made) * np.where(self.repeats(made), 2, 1) for made in self.made.values())
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= (nested(self.counts) <= loops) & self.is_whole
@@ -315,8 +324,12 @@ class RunPieces:
     def weights(self, made: Made) -> Ints:
         """Bytes of WRAM for a layer's weights and vectors."""
         layer, channels = made.layer, made.extents[CHANNELS]
-        vectors = sum((aligned(channels * size) for size in layer.channel_bytes), np.zeros_like(channels))
-        return vectors + aligned(channels * layer.kind.channel_weights * layer.weight_bytes)
+        return self.vectors(made) + aligned(channels * layer.kind.channel_weights * layer.weight_bytes)
+
+    def vectors(self, made: Made) -> Ints:
+        """Bytes of what a layer has of each channel beside its weights."""
+        channels = made.extents[CHANNELS]
+        return sum((aligned(channels * size) for size in made.layer.channel_bytes), np.zeros_like(channels))
 
     # ------------------------------------------------------------ cycles
 
@@ -325,7 +338,8 @@ class RunPieces:
         target = self.target
         units = [np.zeros_like(self.total), np.zeros_like(self.total)]
         for made in self.made.values():
-            units[made.layer.is_matrix] = units[made.layer.is_matrix] + self.busy(made)
+            on_matrix = made.layer.is_matrix and not made.on_vector
+            units[on_matrix] = units[on_matrix] + self.busy(made)
         longer, other = np.maximum(*units), np.minimum(*units)
         compute = longer + other // np.maximum(self.total, 1)
         moved = [
@@ -381,7 +395,8 @@ class RunPieces:
         blocks = self.counts[CHANNELS] if made.by_channels else np.ones_like(channels)
         total = np.zeros_like(channels)
         variants = [self.pieces_along(made, d) for d in (0, 2, 3)]
-        if isinstance(layer.kind, ConvLayer):
+        is_product = isinstance(layer.kind, ConvLayer) and not made.on_vector
+        if is_product:
             groups = channels if layer.kind.groups > 1 else np.ones_like(channels)
             blocks = (
                 blocks * ceil_div(channels // groups, core.matrix.channels) * groups * layer.kind.channels
@@ -391,14 +406,13 @@ class RunPieces:
             times = images[1] * rows[1] * columns[1]
             if not times.any():
                 continue
-            if isinstance(layer.kind, ConvLayer):
+            if is_product:
                 total = total + times * busy_cycles(core.matrix, kernel, images[0], rows[0], columns[0])
                 continue
             widest = max(layer.out_bytes, *(operand.element_bytes for operand in layer.maps))
             elements = images[0] * rows[0] * columns[0] * channels * core.vector.cycles_per_element.of(widest)
-            total = total + times * ceil_div(elements, core.vector.lanes) * passes_of(
-                layer.steps, core.vector
-            )
+            steps = layer.depthwise_steps if made.on_vector else layer.steps
+            total = total + times * ceil_div(elements, core.vector.lanes) * passes_of(steps, core.vector)
         return total * blocks
 
     def pieces_along(self, made: Made, d: int) -> list[tuple[Ints, Ints]]:
@@ -420,7 +434,7 @@ class RunPieces:
             extent = tuple(int(size[k]) for size in made.extents)
             channels = made.layer.kind.channels if isinstance(made.layer.kind, ConvLayer) else 0
             where = residency if number == self.run.number else "unit"
-            maps[number] = SubMap(extent, self.cores_dim, channels, "space", where)
+            maps[number] = SubMap(extent, self.cores_dim, channels, "space", where, on_vector=made.on_vector)
         return RunPlan(self.run.number, maps, tuple(self.places), cycles, core_cycles)
 
 
@@ -453,6 +467,6 @@ def filling_rows(run: Member, target: Target, width: int) -> set[int]:
     found: set[int] = set()
     for member in run.members:
         rows, columns = (max(1, member.layer.out_dims[d] // run.layer.out_dims[d]) for d in (2, 3))
-        if member is not run and member.layer.is_matrix:
+        if member is not run and member.is_matrix:
             found |= {h // rows for h in filling_heights(width * columns, target.core.matrix.lines)} - {0}
     return found

@@ -188,6 +188,8 @@ class Trees:
             found = Member(j, layer, operands)
             if len(list(found.members)) <= most:
                 yield found
+                if layer.depthwise_steps:
+                    yield replace(found, on_vector=True)
 
     def operands(self, j: int, k: int, most: int) -> list[Member | Side | None]:
         """What a run may make of operand k of layer j: nothing first."""
