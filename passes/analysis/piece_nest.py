@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from frustum.dialects.extents import Extents, ceil_div, replaced
 from frustum.dialects.isa.program import Affine, Box, Limits, Starts
-from frustum.dialects.tile import INPUTS, Access, ConvLayer, LayerKind, SubMap, Whole
+from frustum.dialects.tile import INPUTS, SAME, Access, Axis, ConvLayer, LayerKind, SubMap, Whole
 
 GROUP, CHANNELS_IN = "g", "ci"
 """Loops that are not one of the four dimensions: groups of a convolution, chunks of input channels."""
@@ -53,6 +53,14 @@ class Nest:
     def level(self, name: LoopName) -> int | None:
         position = self.position(name)
         return None if position is None else self.first_level + position
+
+
+def of_whole_groups(access: Access) -> Access:
+    """What pieces of whole groups read, where a group has as many input channels as outputs: their own channels."""
+    channels = access[1]
+    if not isinstance(channels, Axis) or channels.den == 1 or channels.low != 0:
+        return access
+    return replaced(access, 1, SAME) if channels.num == channels.den == channels.reach + 1 else access
 
 
 def build(

@@ -112,7 +112,7 @@ def can_run(layer: Layer) -> bool:
         or isinstance(kind, ShuffleLayer)
     ):
         return False
-    return not isinstance(kind, ConvLayer) or kind.groups in (1, layer.out_dims[CHANNELS])
+    return True
 
 
 @dataclass(frozen=True)
@@ -249,8 +249,12 @@ class RunPieces:
     def take(self, member: Member, extents: list[Ints], last: list[Ints], *, by_channels: bool) -> None:
         """Note what the run makes of a layer, and of those before it."""
         self.made[member.number] = Made(member.layer, extents, last, by_channels, member.on_vector)
-        for operand, made in zip(member.layer.maps, member.operands, strict=True):
+        outputs = group_outputs(member.layer)
+        self.is_whole &= extents[CHANNELS] % outputs == 0
+        for k, (operand, made) in enumerate(zip(member.layer.maps, member.operands, strict=True)):
             read, read_last = needs(operand.access, extents), needs(operand.access, last)
+            if k == 0 and outputs > 1:
+                read[CHANNELS] = read_last[CHANNELS] = extents[CHANNELS] // outputs * member.layer.kind.channels
             moves_on = by_channels and not isinstance(operand.access[CHANNELS], Whole)
             if made is None:
                 has_own_weights = member.layer.is_matrix and by_channels and self.dealt[CHANNELS] > 1
@@ -276,11 +280,13 @@ class RunPieces:
                 self.take(part, *own, by_channels=moves_on)
 
     def moved_as_read(self, member: Member, buffer: Buffer) -> None:
-        """What only moves elements is loaded as its reader needs it, all channels at once."""
+        """What only moves elements is loaded as its reader needs it, all channels at once, or some of each group."""
         self.copied[member.number] = buffer
         self.loaded.append(Loaded(buffer, member.layer.out_dims[3], False))
-        self.is_whole &= buffer.extents[CHANNELS] == member.layer.out_dims[CHANNELS]
-        self.is_whole &= not buffer.by_channels or self.dealt[CHANNELS] == 1
+        assert isinstance(member.layer.kind, ShuffleLayer)
+        is_all = buffer.extents[CHANNELS] == member.layer.out_dims[CHANNELS]
+        is_all &= not buffer.by_channels or self.dealt[CHANNELS] == 1
+        self.is_whole &= is_all | (buffer.extents[CHANNELS] % member.layer.kind.groups == 0)
 
     def moved(self, buffer: Buffer) -> list[int]:
         """The loops of the nest that move a buffer."""
@@ -397,7 +403,8 @@ class RunPieces:
         variants = [self.pieces_along(made, d) for d in (0, 2, 3)]
         is_product = isinstance(layer.kind, ConvLayer) and not made.on_vector
         if is_product:
-            groups = channels if layer.kind.groups > 1 else np.ones_like(channels)
+            is_grouped = layer.kind.groups > 1
+            groups = np.maximum(channels // group_outputs(layer), 1) if is_grouped else np.ones_like(channels)
             blocks = (
                 blocks * ceil_div(channels // groups, core.matrix.channels) * groups * layer.kind.channels
             )
@@ -438,6 +445,13 @@ class RunPieces:
         return RunPlan(self.run.number, maps, tuple(self.places), cycles, core_cycles)
 
 
+def group_outputs(layer: Layer) -> int:
+    """Output channels of each group of a grouped product; 1 of any other layer."""
+    kind = layer.kind
+    is_grouped = isinstance(kind, ConvLayer) and kind.groups > 1
+    return layer.out_dims[CHANNELS] // kind.groups if isinstance(kind, ConvLayer) and is_grouped else 1
+
+
 def extents_of(run: Member, work: LayerWork, target: Target, cores_dim: int) -> list[list[int]]:
     """Extents of the last layer's pieces to be looked at in each dimension: halvings, and along rows and columns
     powers of two, and of rows those with which the pieces of layers before it fill the lines of the matrix unit too."""
@@ -456,6 +470,11 @@ def extents_of(run: Member, work: LayerWork, target: Target, cores_dim: int) -> 
         elif d not in work.whole and work.align[d] == 1:
             powers = (1 << k for k in range(max(found[d]).bit_length()))
             found[d] = sorted({*found[d], *(size for size in powers if size < max(found[d]))}, reverse=True)
+    if CHANNELS not in work.whole:
+        shuffles = (m.layer.kind.groups for m in run.members if isinstance(m.layer.kind, ShuffleLayer))
+        some = {ceil_div(size, each) * each for each in shuffles for size in found[CHANNELS]}
+        fitting = {size for size in some if size < work.extent[CHANNELS] and size % group_outputs(run.layer) == 0}
+        found[CHANNELS] = sorted({*found[CHANNELS], *fitting}, reverse=True)
     if 2 not in (*work.whole, work.owned) and work.align[2] == 1:
         heights = filling_rows(run, target, max(found[3]))
         found[2] = sorted({*found[2], *(h for h in heights if h < max(found[2]))}, reverse=True)

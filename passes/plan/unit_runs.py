@@ -19,6 +19,7 @@ from frustum.dialects.extents import replaced
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.tile import INPUTS, Access, Axis, Residency, SubMap, Whole
 from frustum.dialects.unit import Partition
+from frustum.passes.analysis.piece_nest import of_whole_groups
 from frustum.passes.analysis.project import ROWS, Unprojectable
 from frustum.passes.plan.cost import CutUnit, UnitCost
 from frustum.passes.plan.layer_work import LayerPlan
@@ -215,7 +216,7 @@ class Trees:
 
     def may_read(self, access: Access) -> bool:
         """Whether an operand may be made in the core: at the reader's own positions, and, if it must be, once."""
-        images, channels, *plane = access
+        images, channels, *plane = of_whole_groups(access)
         cut = [axis for axis in (images, channels, *plane) if isinstance(axis, Axis)]
         is_whole = any(isinstance(axis, Whole) and axis.size > 1 for axis in (images, *plane))
         overlaps = any(isinstance(axis, Axis) and axis.reach + 1 > axis.num for axis in plane)

@@ -97,7 +97,7 @@ class _Run:
 
     def piece_of(self, value: SSAValue, access: Access, reader: Piece) -> Made:
         """The piece of a tile in the core that a layer's piece needs."""
-        whole = self.inside.place(value)
+        whole, access = self.inside.place(value), nests.of_whole_groups(access)
         piece = needed(access, reader, whole)
         if isinstance(value.owner, t.ConcatOp):
             return self.side_by_side(value.owner, whole, piece)
