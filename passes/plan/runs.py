@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,15 +104,8 @@ def can_run(layer: Layer) -> bool:
     """Whether a layer may be in a run: its pieces are of the result, and made of whole groups of channels.  One that
     only moves elements may be the first, and is then no step of its own: its reader's piece is loaded so."""
     kind = layer.kind
-    if (
-        kind.is_batched
-        or kind.is_place
-        or kind.cuts_operand
-        or kind.reduced
-        or isinstance(kind, ShuffleLayer)
-    ):
-        return False
-    return True
+    is_of_others = kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced
+    return not (is_of_others or isinstance(kind, ShuffleLayer))
 
 
 @dataclass(frozen=True)
@@ -128,6 +121,7 @@ class RunPlan:
     """Without what is waited for weights from DRAM."""
 
 
+@lru_cache(maxsize=20_000)
 def plan_run(
     run: Member,
     extent: Extents,
@@ -249,12 +243,12 @@ class RunPieces:
     def take(self, member: Member, extents: list[Ints], last: list[Ints], *, by_channels: bool) -> None:
         """Note what the run makes of a layer, and of those before it."""
         self.made[member.number] = Made(member.layer, extents, last, by_channels, member.on_vector)
-        outputs = group_outputs(member.layer)
+        kind, outputs = member.layer.kind, group_outputs(member.layer)
         self.is_whole &= extents[CHANNELS] % outputs == 0
         for k, (operand, made) in enumerate(zip(member.layer.maps, member.operands, strict=True)):
             read, read_last = needs(operand.access, extents), needs(operand.access, last)
-            if k == 0 and outputs > 1:
-                read[CHANNELS] = read_last[CHANNELS] = extents[CHANNELS] // outputs * member.layer.kind.channels
+            if k == 0 and isinstance(kind, ConvLayer) and kind.groups > 1:
+                read[CHANNELS] = read_last[CHANNELS] = extents[CHANNELS] // outputs * kind.channels
             moves_on = by_channels and not isinstance(operand.access[CHANNELS], Whole)
             if made is None:
                 has_own_weights = member.layer.is_matrix and by_channels and self.dealt[CHANNELS] > 1
@@ -307,7 +301,8 @@ class RunPieces:
         """Which fit NRAM, WRAM and the loops that are left; streamed weights are loaded once, in halves of SRAM."""
         core = self.target.core
         nram = sum(map(self.bytes_of, (self.result, *self.between, *(each.buffer for each in self.loaded))))
-        nram = nram + sum(self.vectors(made) * 2 for made in self.made.values() if made.on_vector)
+        for made in self.made.values():
+            nram = nram + self.vectors(made) * (2 if made.on_vector else 0)
         wram = sum(self.weights(made) * np.where(self.repeats(made), 2, 1) for made in self.made.values())
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= (nested(self.counts) <= loops) & self.is_whole
@@ -401,19 +396,19 @@ class RunPieces:
         blocks = self.counts[CHANNELS] if made.by_channels else np.ones_like(channels)
         total = np.zeros_like(channels)
         variants = [self.pieces_along(made, d) for d in (0, 2, 3)]
-        is_product = isinstance(layer.kind, ConvLayer) and not made.on_vector
-        if is_product:
-            is_grouped = layer.kind.groups > 1
+        conv = layer.kind if isinstance(layer.kind, ConvLayer) and not made.on_vector else None
+        if conv is not None:
+            is_grouped = conv.groups > 1
             groups = np.maximum(channels // group_outputs(layer), 1) if is_grouped else np.ones_like(channels)
             blocks = (
-                blocks * ceil_div(channels // groups, core.matrix.channels) * groups * layer.kind.channels
+                blocks * ceil_div(channels // groups, core.matrix.channels) * groups * conv.channels
             )
             kernel = kernel_of(work_of(layer, layer.out_dims))
         for images, rows, columns in itertools.product(*variants):
             times = images[1] * rows[1] * columns[1]
             if not times.any():
                 continue
-            if is_product:
+            if conv is not None:
                 total = total + times * busy_cycles(core.matrix, kernel, images[0], rows[0], columns[0])
                 continue
             widest = max(layer.out_bytes, *(operand.element_bytes for operand in layer.maps))

@@ -79,6 +79,8 @@ class Chosen:
             if plan is not None and follows(before, unit):
                 merged, together = joined(before, unit), held_before + sizes.get(unit, 0) - sizes.get(before, 0)
                 both = self.planned(merged, max(held, together))
+                if both is not None and not self.fits(both, max(held, together)):
+                    both = None
                 if both is not None and is_better(both, plan, own, unit_layers(before)):
                     self.found.pop()
                     put_in_place(merged, before, unit)
@@ -87,6 +89,10 @@ class Chosen:
                 else:
                     merged.erase()
         self.found.append((unit, held, own))
+
+    def fits(self, own: UnitRuns, held: int) -> bool:
+        """Whether a unit fits beside so many bytes of maps that stay."""
+        return held + own.cost.sram.total_bytes <= self.usable_bytes
 
     def planned(self, unit: UnitOp, held: int) -> UnitRuns | None:
         """A unit with the best runs, or without if it has none; None where it is not to have any."""
