@@ -10,7 +10,7 @@ from frustum.dialects.graph import Function
 from frustum.dialects.isa.program import Scale
 from frustum.dialects.target import VectorUnit
 from frustum.dialects.target.durations import Steps, vector_passes
-from frustum.dialects.tile import Access, ConvLayer, SubMap, UnaryLayer, Whole
+from frustum.dialects.tile import Access, ConvLayer, ShuffleLayer, SubMap, UnaryLayer, Whole
 from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
 
 SUM_BYTES = 4
@@ -130,3 +130,23 @@ def copy_of(operand: MapOperand, *, is_integral: bool = False) -> Layer:
 def passes_of(steps: Steps, unit: VectorUnit) -> int:
     """Passes over the elements for all of these steps."""
     return sum(vector_passes(unit, kind, window) for kind, window in steps)
+
+
+def is_copied(layer: Layer) -> bool:
+    """Whether pieces of a layer are loaded as they are to be: nothing is computed."""
+    return isinstance(layer.kind, ShuffleLayer)
+
+
+def can_run(layer: Layer) -> bool:
+    """Whether a layer may be in a run: its pieces are of the result, and made of whole groups of channels.  One that
+    only moves elements may be the first, and is then no step of its own: its reader's piece is loaded so."""
+    kind = layer.kind
+    is_of_others = kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced
+    return not (is_of_others or isinstance(kind, ShuffleLayer))
+
+
+def group_outputs(layer: Layer) -> int:
+    """Output channels of each group of a grouped product; 1 of any other layer."""
+    kind = layer.kind
+    is_grouped = isinstance(kind, ConvLayer) and kind.groups > 1
+    return layer.out_dims[1] // kind.groups if isinstance(kind, ConvLayer) and is_grouped else 1

@@ -22,7 +22,7 @@ from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer, Residency, ShuffleLayer, SubMap, Whole
 from frustum.passes.analysis.layer import Layer
-from frustum.passes.plan.layer_work import LayerWork, passes_of, work_of
+from frustum.passes.plan.layer_work import LayerWork, group_outputs, is_copied, passes_of, work_of
 from frustum.passes.plan.model import LATE, QUEUED
 from frustum.passes.plan.piece_cycles import (
     Ints,
@@ -93,19 +93,6 @@ class Side:
     def members(self) -> Iterator[Member]:
         for part in self.parts:
             yield from part.members
-
-
-def is_copied(layer: Layer) -> bool:
-    """Whether pieces of a layer are loaded as they are to be: nothing is computed."""
-    return isinstance(layer.kind, ShuffleLayer)
-
-
-def can_run(layer: Layer) -> bool:
-    """Whether a layer may be in a run: its pieces are of the result, and made of whole groups of channels.  One that
-    only moves elements may be the first, and is then no step of its own: its reader's piece is loaded so."""
-    kind = layer.kind
-    is_of_others = kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced
-    return not (is_of_others or isinstance(kind, ShuffleLayer))
 
 
 @dataclass(frozen=True)
@@ -184,6 +171,12 @@ class Made:
     last: list[Ints]
     by_channels: bool
     on_vector: bool = False
+
+    @property
+    def vectors(self) -> Ints:
+        """Bytes of what the layer has of each channel beside its weights."""
+        channels = self.extents[CHANNELS]
+        return sum((aligned(channels * size) for size in self.layer.channel_bytes), np.zeros_like(channels))
 
 
 class RunPieces:
@@ -302,7 +295,7 @@ class RunPieces:
         core = self.target.core
         nram = sum(map(self.bytes_of, (self.result, *self.between, *(each.buffer for each in self.loaded))))
         for made in self.made.values():
-            nram = nram + self.vectors(made) * (2 if made.on_vector else 0)
+            nram = nram + made.vectors * (2 if made.on_vector else 0)
         wram = sum(self.weights(made) * np.where(self.repeats(made), 2, 1) for made in self.made.values())
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= (nested(self.counts) <= loops) & self.is_whole
@@ -325,12 +318,7 @@ class RunPieces:
     def weights(self, made: Made) -> Ints:
         """Bytes of WRAM for a layer's weights and vectors."""
         layer, channels = made.layer, made.extents[CHANNELS]
-        return self.vectors(made) + aligned(channels * layer.kind.channel_weights * layer.weight_bytes)
-
-    def vectors(self, made: Made) -> Ints:
-        """Bytes of what a layer has of each channel beside its weights."""
-        channels = made.extents[CHANNELS]
-        return sum((aligned(channels * size) for size in made.layer.channel_bytes), np.zeros_like(channels))
+        return made.vectors + aligned(channels * layer.kind.channel_weights * layer.weight_bytes)
 
     # ------------------------------------------------------------ cycles
 
@@ -438,13 +426,6 @@ class RunPieces:
             where = residency if number == self.run.number else "unit"
             maps[number] = SubMap(extent, self.cores_dim, channels, "space", where, on_vector=made.on_vector)
         return RunPlan(self.run.number, maps, tuple(self.places), cycles, core_cycles)
-
-
-def group_outputs(layer: Layer) -> int:
-    """Output channels of each group of a grouped product; 1 of any other layer."""
-    kind = layer.kind
-    is_grouped = isinstance(kind, ConvLayer) and kind.groups > 1
-    return layer.out_dims[CHANNELS] // kind.groups if isinstance(kind, ConvLayer) and is_grouped else 1
 
 
 def extents_of(run: Member, work: LayerWork, target: Target, cores_dim: int) -> list[list[int]]:

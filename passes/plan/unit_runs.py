@@ -22,9 +22,9 @@ from frustum.dialects.unit import Partition
 from frustum.passes.analysis.piece_nest import of_whole_groups
 from frustum.passes.analysis.project import ROWS, Unprojectable
 from frustum.passes.plan.cost import CutUnit, UnitCost
-from frustum.passes.plan.layer_work import LayerPlan
+from frustum.passes.plan.layer_work import LayerPlan, can_run, is_copied
 from frustum.passes.plan.model import MOST_IN_RUN, RUN_BYTES, RUN_GAIN, STEPS_OF_RUNS
-from frustum.passes.plan.runs import Member, RunPlan, Side, can_run, is_copied, plan_run
+from frustum.passes.plan.runs import Member, RunPlan, Side, plan_run
 from frustum.passes.plan.unit import layer_plans
 
 Runs: TypeAlias = Literal["auto", "none", "longest"]

@@ -54,8 +54,22 @@ def shuffled(net):
     return net.conv(net.conv(groups, 12, groups=12, strides=(2, 2)), 8, 1)
 
 
-NETWORKS = (conv_then_pool, depthwise_then_pointwise, pointwise_then_depthwise, residual, fire, shuffled)
-POLICIES = {shuffled: "optimal"}
+def grouped(net):
+    x = net.input(1, 12, 14, 14)
+    groups = net.layer(graph.ShuffleOp(net.conv(x, 24, 1, groups=2, act="relu"), 2))
+    return net.conv(net.conv(groups, 24, groups=24), 24, 1, groups=2, act="relu")
+
+
+NETWORKS = (
+    conv_then_pool,
+    depthwise_then_pointwise,
+    pointwise_then_depthwise,
+    residual,
+    fire,
+    shuffled,
+    grouped,
+)
+POLICIES = {shuffled: "optimal", grouped: "optimal"}
 """Of networks whose layers other policies do not fuse."""
 
 
@@ -80,7 +94,9 @@ def test_runs_are_right(build, target, dtype):
             assert check(program, chip.clusters, chip.cluster.cores)
 
 
-@pytest.mark.parametrize(("build", "count"), [*((build, 1) for build in NETWORKS[:4]), (fire, 3), (shuffled, 2)])
+@pytest.mark.parametrize(
+    ("build", "count"), [*((build, 1) for build in NETWORKS[:4]), (fire, 3), (shuffled, 2), (grouped, 2)]
+)
 def test_layers_of_a_run_read_from_the_core(build, count):
     """On one cluster of four cores; the map between is in no buffer of SRAM, and two layers are one nest."""
     net = Net(1)
@@ -134,6 +150,18 @@ def wide_windows(net):
     return net.pool("max", net.conv(net.input(1, 64, 10, 11), 8, 7), 6, 1)
 
 
+@pytest.mark.parametrize("build", [depthwise_then_pointwise, pointwise_then_depthwise, grouped])
+def test_the_vector_unit_computes_depthwise_convolutions_of_runs_where_cheaper(build):
+    """On `edge` 18 cycles of the matrix unit for the 16 positions of 9 taps, 9 of the vector unit and its terms."""
+    net = Net(1)
+    module, _ = net.module(build(net))
+    choices = Choices(dtype="f16", policy=POLICIES.get(build, "greedy"), runs="longest")
+    placed_ = modules_at_stops(module, "edge", choices)["placed"]
+    layers = [op for op in placed_.walk() if isinstance(op, t.ComputeOp)]
+    depthwise = [op for op in layers if isinstance(op.layer, t.ConvLayer) and op.layer.groups > 2]
+    assert in_core(placed_) and depthwise and all(op.map.data.on_vector for op in depthwise)
+
+
 def test_without_runs_every_map_is_in_sram():
     net = Net(1)
     module, _ = net.module(conv_then_pool(net))
@@ -161,7 +189,11 @@ LAYERS = ("conv", "conv", "conv", "pool", "pool", "unary", "binary", "lrn", "con
 def chains(draw):
     """Layers one behind the other, with a map read twice now and then."""
     net = Net(draw(st.integers(0, 99)))
-    maps = [net.input(draw(st.integers(1, 2)), 2 * draw(st.integers(1, 4)), *(draw(st.integers(4, 20)) for _ in "hw"))]
+    maps = [
+        net.input(
+            draw(st.integers(1, 2)), 2 * draw(st.integers(1, 4)), *(draw(st.integers(4, 20)) for _ in "hw")
+        )
+    ]
     for _ in range(draw(st.integers(2, 5))):
         x = maps[-1] if draw(st.integers(0, 7)) else draw(st.sampled_from(maps))
         maps.append(getattr(random_network, draw(st.sampled_from(LAYERS)))(draw, net, x, maps))
