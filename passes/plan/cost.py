@@ -64,7 +64,8 @@ class Footprint:
 class CostParts:
     """Cycles of the cores, as if all that they read were there; bytes that the DRAM port is busy with for weights, for
     maps that are loaded and for maps that are stored; passes over the tiles; SRAM bytes of one cluster in use
-    meanwhile, and of these what weights take that stay for all passes; cycles of what clusters send each other."""
+    meanwhile, and of these what weights take that stay for all passes; cycles of what clusters send each other, and
+    in which the cores wait for streamed weights: a layer's come while it computes, and not before."""
 
     work_cycles: int
     weight_bytes: int
@@ -74,6 +75,7 @@ class CostParts:
     used_bytes: int
     early_bytes: int
     send_cycles: int = 0
+    stream_cycles: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class CutUnit:
             self.passes,
             sram.total_bytes,
             0 if self.partition.inside else sram.weight_bytes,
+            stream_cycles=math.ceil(stream_cycles(self, plans)),
         )
 
     # ------------------------------------------------------------ SRAM
@@ -339,6 +342,18 @@ class CutUnit:
 def residency_of(plans: Sequence[LayerPlan | None]) -> list[Residency | None]:
     """Where the weights of each layer wait."""
     return [None if plan is None else plan.map.weights for plan in plans]
+
+
+def stream_cycles(cut: CutUnit, plans: Sequence[LayerPlan | None]) -> float:
+    """Cycles in which the cores wait for weights that are streamed while a layer computes: for all but the first
+    chunks, which come before it."""
+    counts, clusters, total = cut.projection.counts, range(cut.target.chip.clusters), 0.0
+    for j, (layer, plan) in enumerate(zip(cut.unit.layers, plans, strict=True)):
+        if plan is not None and plan.map.weights == "stream":
+            size = counts[0] * counts[2] * counts[3] * held_bytes(layer, layer.out_dims[1])
+            own = plan.own_cycles * max(cut.times(j, k, plan.map) for k in clusters)
+            total += max(0.0, (size - plan.stream_bytes) / cut.port_bytes_per_cycle - own)
+    return total
 
 
 def stream_bytes(plans: Sequence[LayerPlan | None]) -> int:

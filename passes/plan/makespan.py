@@ -21,7 +21,8 @@ from frustum.passes.plan.model import AHEAD, LAST_PART, ROOM, ROOM_IN_CORES, STA
 class UnitWork:
     """Cycles of a unit by itself: of its cores, of what clusters send each other behind them, of the DRAM port for
     weights, for maps that it loads and for maps that it stores; in so many passes over its tiles.  Bytes of a cluster's
-    SRAM: in use while it runs, and of these what weights take that may come earlier."""
+    SRAM: in use while it runs, and of these what weights take that may come earlier.  `streams`: cycles in which its
+    cores wait for weights that come while their layer computes."""
 
     work: int
     sends: int
@@ -31,6 +32,7 @@ class UnitWork:
     passes: int = 1
     used_bytes: int = 0
     early_bytes: int = 0
+    streams: int = 0
 
     def with_sends(self, cycles: int) -> UnitWork:
         """The same where clusters send each other something for so many cycles."""
@@ -73,7 +75,7 @@ def times_of(units: Sequence[UnitWork], target: Target) -> list[UnitTimes]:
             stream, stream_behind = chain_of(before) - early, (False, before)
         first = stream + latency
         stream += moved
-        chain, chain_behind = chain_of(before) + unit.work, (False, before)
+        chain, chain_behind = chain_of(before) + unit.work + unit.streams, (False, before)
         late = 0.0
         if (
             moved and unit.passes == 1
@@ -156,7 +158,7 @@ def work_of_parts(parts: CostParts, target: Target) -> UnitWork:
     sizes = parts.weight_bytes, parts.loaded_bytes, parts.stored_bytes
     weights, loads, stores = (port_cycles(size, target) for size in sizes)
     own = parts.passes, parts.used_bytes, parts.early_bytes
-    return UnitWork(parts.work_cycles, parts.send_cycles, weights, loads, stores, *own)
+    return UnitWork(parts.work_cycles, parts.send_cycles, weights, loads, stores, *own, parts.stream_cycles)
 
 
 def port_cycles(size_bytes: int, target: Target) -> int:
