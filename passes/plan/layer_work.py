@@ -139,10 +139,11 @@ def is_copied(layer: Layer) -> bool:
 
 def can_run(layer: Layer) -> bool:
     """Whether a layer may be in a run: its pieces are of the result, and made of whole groups of channels.  One that
-    only moves elements may be the first, and is then no step of its own: its reader's piece is loaded so."""
+    only moves elements may be the first, and is then no step of its own: its reader's piece is loaded so.  One that
+    needs a dimension whole (a softmax) is by itself: pieces of a run may be cut along any."""
     kind = layer.kind
     is_of_others = kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced
-    return not (is_of_others or isinstance(kind, ShuffleLayer))
+    return not (is_of_others or layer.axes_all or isinstance(kind, ShuffleLayer))
 
 
 def group_outputs(layer: Layer) -> int:
