@@ -116,17 +116,6 @@ def test_an_addition_of_one_position_before_a_window(first):
         check(Chain(model, False, x), machine(1, 1, None, sram=2048, nram=nram, dram=8, channels=1))
 
 
-@pytest.mark.parametrize("cores", [1, 4])
-def test_a_softmax_behind_a_product_is_of_all_channels(cores):
-    """Not of those that a core has, where the two could follow each other in the cores."""
-    rng = np.random.default_rng(3)
-    weights = numpy_helper.from_array(rng.standard_normal((24, 10)).astype(np.float32), "w")
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Softmax", ["a"], ["y"], axis=1)]
-    ends = [helper.make_tensor_value_info(name, 1, [1, size]) for name, size in (("x", 24), ("y", 10))]
-    model = helper.make_model(helper.make_graph(nodes, "softmax", ends[:1], ends[1:], [weights]))
-    check(Chain(model, False, rng.standard_normal((1, 24)).astype(np.float32)), machine(1, cores))
-
-
 def test_a_mean_before_a_window_is_stored_where_a_window_begins_before_the_map():
     """A map of one row, dealt by rows to five clusters: the region of the first begins at row -1."""
     whole = machine(5, 4, 7, dram=64, channels=1)

@@ -8,6 +8,7 @@ from agreement import check_agreement
 from happens_before import check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from integer_networks import IntegerNet
 from networks import Net
 from stops import modules_at_stops, run_module
 from stops import target as machine
@@ -17,6 +18,7 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph, isa
 from frustum.dialects import tile as t
+from frustum.dialects.graph import ScaleAttr
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.unit import Partition
 from frustum.passes.tile.choose_runs import ChooseRuns
@@ -169,6 +171,26 @@ def test_without_runs_every_map_is_in_sram():
     assert in_core(modules["placed"]) == 0
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_softmax_is_of_all_channels_and_in_no_run(target):
+    """A run would deal its scores to the cores: each would take the softmax of those that it has."""
+    net = IntegerNet(seed=3)
+    x = net.layer(graph.QuantizeOp(net.input(1, 64), ScaleAttr.of(0.03, 5)))
+    scores = net.layer(
+        graph.SoftmaxOp(net.matrix(x, 10), 1, [ScaleAttr.of(0.1, 0), ScaleAttr.of(1 / 256, -128)])
+    )
+    module, inputs = net.module(net.layer(graph.DequantizeOp(scores, ScaleAttr.of(1 / 256, -128))))
+    modules = modules_at_stops(module, target, Choices())
+    outputs = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in STOPS}
+    check_agreement(outputs, "f32")
+    (softmax,) = [op for op in modules["placed"].walk() if is_softmax(op)]
+    assert not t.is_in_core(softmax.result) and not t.is_in_core(softmax.operands[0])
+
+
+def is_softmax(op):
+    return isinstance(op, t.ComputeOp) and isinstance(op.layer, t.SoftmaxLayer)
+
+
 def test_kinds_of_runs():
     net = Net(1)
     module, _ = net.module(conv_then_pool(net))
@@ -182,7 +204,7 @@ WAYS = st.tuples(
     st.sampled_from(["f32", "f32", "f16"]),
     st.sampled_from(["auto", "longest", "longest"]),
 )
-LAYERS = ("conv", "conv", "conv", "pool", "pool", "unary", "binary", "lrn", "concat", "resize")
+LAYERS = ("conv", "conv", "conv", "pool", "pool", "unary", "binary", "lrn", "concat", "resize", "softmax")
 
 
 @st.composite
