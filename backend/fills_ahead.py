@@ -7,10 +7,10 @@ So a layer's weights, where they are dealt to the cores, are moved in front of t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 from math import prod
 
 from xdsl.context import Context
@@ -18,16 +18,13 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 
-from frustum.backend.memory.cost_model import CostModel
-from frustum.backend.memory.interference import Life, interference, life_of
-from frustum.backend.memory.packing import pack, usable
-from frustum.backend.waits.loop_tree import Path, Step
-from frustum.backend.waits.read_code import Code, read_code, target_of
+from frustum.backend.early_weights import Pieces, ProgramModel, Refused, outermost, programs_of, read_at
+from frustum.backend.waits.read_code import target_of
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.instruction import Instruction, attribute_of, integer
-from frustum.dialects.isa.operations import ConvOp, CopyOp, DepthwiseOp
+from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import Affine, Box, Memory, View
-from frustum.dialects.isa.sync import AllocOp, ProgramOp, RepeatOp
+from frustum.dialects.isa.sync import AllocOp, RepeatOp
 from frustum.dialects.target import Target
 from frustum.passes.lower import weight_slots as ws
 from frustum.passes.lower.executions import enclosing_counts
@@ -59,42 +56,27 @@ class FillsAhead(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
-        for program in [each for each in op.walk() if isinstance(each, ProgramOp)]:
+        for program in programs_of(op):
             _Program(program, target).run()
 
 
-class _Refused(Exception):
-    """Why weights stay where they are."""
-
-
-class Pieces:
-    """The weights of a flow: in SRAM as a whole, and `count` pieces of `piece_bytes` in each core."""
+class HeldWhole(Pieces):
+    """The weights of a flow: in SRAM as a whole, and `count` pieces in each core."""
 
     def __init__(self, flow: ws.Flow, target: Target) -> None:
-        self.flow = flow
-        slots = ws.Slots(flow, target.chip.clusters, target.cluster.cores)
-        buffer, counts, box = flow.fill.dst.owner, enclosing_counts(flow.fill), flow.fill.box.data
-        is_for_all = flow.load.multicast is not None or target.chip.clusters == 1
-        if not is_for_all or len(counts) > 1 or flow.load.parent is not flow.fill.parent:
-            raise _Refused("they are no pieces of what all clusters have")
-        if not isinstance(buffer, AllocOp) or buffer.parent is not flow.fill.parent or any(box.limit):
-            raise _Refused("the pieces have a buffer of another loop")
-        self.buffer, self.held = buffer, flow.held
-        self.users = [use.operation for use in buffer.buffer.uses if use.operation is not flow.fill]
-        if any(not isinstance(op, ConvOp | DepthwiseOp) or op.weight is not buffer.buffer for op in self.users):
-            raise _Refused("something else than a convolution reads the pieces")
-        self.count = counts[0] if counts else 1
-        self.moved = [d for d, start in enumerate(box.start) if start.loops]
-        if self.count > 1 and not (len(self.moved) == 1 and self._ends(box, *self.moved)):
-            raise _Refused("pieces behind the last one are not empty")
-        self.piece_bytes = aligned(buffer.bytes.value.data)
-        self.bytes = self.piece_bytes * self.count
-        self.tensor_start = slots.tensor_start
+        super().__init__(flow, target)
+        box, is_for_all = flow.fill.box.data, flow.load.multicast is not None or target.chip.clusters == 1
+        if not is_for_all or len(self.counts) > 1 or flow.load.parent is not flow.fill.parent or any(box.limit):
+            raise Refused("they are no pieces of what all clusters have")
+        self.count = prod(self.counts)
+        moved = [d for d, start in enumerate(box.start) if start.loops]
+        if self.count > 1 and not (len(moved) == 1 and self._ends(box, *moved)):
+            raise Refused("pieces behind the last one are not empty")
         self.strides = flow.load.src_view.data.strides
         pairs = zip(box.bound, self.strides, strict=True)
-        self.whole_bytes = sum((n - 1) * stride for n, stride in pairs if n > 1) + slots.element_bytes
+        self.whole_bytes = sum((n - 1) * stride for n, stride in pairs if n > 1) + self.slots.element_bytes
         if min(self.strides) < 0:
-            raise _Refused("they lie backwards")
+            raise Refused("they lie backwards")
 
     def _ends(self, box: Box, d: int) -> bool:
         """Whether pieces with numbers from `count` on lie behind the map's end."""
@@ -104,19 +86,16 @@ class Pieces:
     def move(self, site: Site) -> None:
         """Put the load in front of the child of a site, and the copies in front of its store."""
         fill, place = self.flow.fill, AllocOp("wram", self.bytes)
-        first = _outermost(site.store)
+        first = outermost(site.store)
         block = first.parent_block()
         assert block is not None
         if self.count > 1:
             self._load_as_a_whole()
-        for op in (self.held, self.flow.load):
+        for op in (self.flow.held, self.flow.load):
             op.detach()
-        block.insert_ops_before([self.held, self.flow.load, place], first)
+        block.insert_ops_before([self.flow.held, self.flow.load, place], first)
         for user in self.users:
-            assert isinstance(user, ConvOp | DepthwiseOp)
-            own = user.weight_view.data
-            offset = own.offset + Affine.index(CHILD, self.piece_bytes if self.count > 1 else 0)
-            user.properties["weight_view"] = attribute_of(replace(own, offset=offset))
+            read_at(user, Affine.index(CHILD, self.piece_bytes if self.count > 1 else 0))
         self.buffer.buffer.replace_all_uses_with(place.buffer)
         self.buffer.detach()
         self.buffer.erase()
@@ -131,15 +110,15 @@ class Pieces:
         box, view = load.box.data, load.src_view.data
         whole = Box((Affine(),) * len(box.start), box.bound, box.bound)
         load.properties["box"] = attribute_of(whole)
-        load.properties["src_view"] = attribute_of(replace(view, offset=self.tensor_start))
+        load.properties["src_view"] = attribute_of(replace(view, offset=self.slots.tensor_start))
         load.properties["dst_view"] = attribute_of(View(view.element, Affine(), self.strides))
         load.properties["stage"] = integer(0)
         place = Affine()
         for start, stride in zip(fill.box.data.start, self.strides, strict=True):
             place = place + start * stride
         fill.properties["src_view"] = attribute_of(View(view.element, place, self.strides))
-        self.held.properties["bytes"] = integer(aligned(self.whole_bytes))
-        self.held.properties["depth"] = integer(1)
+        self.flow.held.properties["bytes"] = integer(aligned(self.whole_bytes))
+        self.flow.held.properties["depth"] = integer(1)
 
     def _copies(self, site: Site) -> Operation:
         """The copy to WRAM of all pieces, as it stands at a site."""
@@ -175,14 +154,8 @@ class Site:
     idle: float
 
 
-class _Program:
+class _Program(ProgramModel):
     """What a program's memories, queues and time allow."""
-
-    def __init__(self, program: ProgramOp, target: Target) -> None:
-        self.program, self.target = program, target
-        self.room: dict[Memory, int] = {
-            memory: usable(target.memory(memory).capacity_bytes) for memory in ("sram", "wram")
-        }
 
     def run(self) -> None:
         found = list(self.chosen())
@@ -191,9 +164,9 @@ class _Program:
         for pieces, site in found:
             pieces.move(site)
 
-    def chosen(self) -> Iterator[tuple[Pieces, Site]]:
+    def chosen(self) -> Iterator[tuple[HeldWhole, Site]]:
         """Pieces in the order in which they are needed, each at the nearest site that is idle for so long."""
-        for pieces in sorted(self.pieces(), key=lambda each: self.child_of(each.flow.fill)):
+        for pieces in sorted(self.pieces_of(HeldWhole), key=lambda each: self.child_of(each.flow.fill)):
             child, cycles = self.child_of(pieces.flow.fill), pieces.bytes / self.target.core.mvdma.bytes_per_cycle
             if pieces.whole_bytes * MOST_SRAM > self.room["sram"]:
                 continue
@@ -208,54 +181,10 @@ class _Program:
         is_there = self.loads[child] <= max(self.chain[site.child], self.loads[site.child])
         return is_there and self.section[site.child] == self.section[child]
 
-    def pieces(self) -> Iterator[Pieces]:
-        for flow in ws.flows(self.program):
-            if flow is None or flow.fill.engine.data != "mvdma":
-                continue
-            try:
-                yield Pieces(flow, self.target)
-            except (_Refused, ws.StaysRaw):
-                continue
-
-    def child_of(self, op: Operation) -> int:
-        return self.index[self.positions[_outermost(op)]]
-
-    # ------------------------------------------------------------ children of the program
-
-    @cached_property
-    def code(self) -> Code:
-        return read_code(self.program)
-
-    @cached_property
-    def positions(self) -> dict[Operation, int]:
-        return {op: n for n, op in enumerate(self.code.operations)}
-
-    @cached_property
-    def model(self) -> CostModel:
-        return CostModel(self.code, self.target)
-
-    @cached_property
-    def index(self) -> dict[int, int]:
-        return {child.position: n for n, child in enumerate(self.model.children)}
-
     @cached_property
     def section(self) -> list[int]:
         """Of each child the number of its section."""
-        return [
-            number
-            for number, section in enumerate(self.code.sections)
-            for _ in {i.path[0].position for i in section.instructions}
-        ]
-
-    @cached_property
-    def chain(self) -> list[float]:
-        """When each child is done, as a chain."""
-        return [*accumulate(child.cycles for child in self.model.children)]
-
-    @cached_property
-    def loads(self) -> list[float]:
-        """When what each child loads is there, if the DRAM's port is always busy."""
-        return [*accumulate(sum(t.cycles for t in child.transfers) for child in self.model.children)]
+        return [bisect_right(self.ends, child) for child in range(len(self.children))]
 
     @cached_property
     def sites(self) -> list[Site]:
@@ -283,44 +212,22 @@ class _Program:
                 busy[str(engine)] += self.model.busy_cycles(op) * prod(enclosing_counts(op))
         return max(busy[engine] for engine in COMPUTING) - busy["mvdma"]
 
-    # ------------------------------------------------------------ room
-
-    @cached_property
-    def uses(self) -> dict[int, list[Path]]:
-        """Of each buffer where it is used."""
-        found: dict[int, list[Path]] = {}
-        for section in self.code.sections:
-            for instruction in section.instructions:
-                for access in instruction.accesses:
-                    found.setdefault(access.buffer, []).append(instruction.path)
-        return found
-
-    def has_room(self, found: Sequence[tuple[Pieces, Site]], memory: Memory) -> bool:
+    def has_room(self, found: Sequence[tuple[HeldWhole, Site]], memory: Memory) -> bool:
         """Whether a memory has places for these pieces beside all other buffers."""
-        gone = {self.code.numbers[(p.buffer if memory == "wram" else p.held).buffer] for p, _ in found}
-        left = [n for n in self.uses if self.code.buffers[n].memory == memory and n not in gone]
-        lives = [life_of(self.code.buffers[n], self.uses[n]) for n in left]
-        sizes = [aligned(self.code.buffers[n].total_bytes) for n in left]
-        for pieces, site in found:
-            stop = self.positions[_outermost(pieces.flow.fill)]
-            start = self.model.children[site.child].position
-            lives.append(Life((Step(0, start, 0),), start, start if memory == "sram" else stop, 0))
-            sizes.append(aligned(pieces.bytes if memory == "wram" else pieces.whole_bytes))
-        starts = [life.start for life in lives]
-        return pack(sizes, interference(lives), starts, self.room[memory]).peak <= self.room[memory]
+        gone = {self.code.numbers[(p.buffer if memory == "wram" else p.flow.held).buffer] for p, _ in found}
+        starts = [self.children[site.child] for _, site in found]
+        if memory == "sram":
+            added = [(start, start, aligned(p.whole_bytes)) for start, (p, _) in zip(starts, found, strict=True)]
+        else:
+            stops = [self.children[self.child_of(pieces.flow.fill)] for pieces, _ in found]
+            sizes = [pieces.bytes for pieces, _ in found]
+            added = [*zip(starts, stops, sizes, strict=True)]
+        return self.has_places(memory, gone, added)
 
 
 def _is_store(op: Operation) -> bool:
     """Whether this is a core's copy to SRAM."""
     return isinstance(op, CopyOp) and op.engine.data == "mvdma" and getattr(op.dst.type, "memory", "") == "sram"
-
-
-def _outermost(op: Operation) -> Operation:
-    """The child of the program that holds an operation."""
-    while not isinstance(parent := op.parent_op(), ProgramOp):
-        assert parent is not None
-        op = parent
-    return op
 
 
 def _with(function: Affine, number: Affine) -> Affine:

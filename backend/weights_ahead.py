@@ -12,7 +12,7 @@ cores take turns, as few at a time as together fill the port.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -25,20 +25,16 @@ from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 
-from frustum.backend.memory.cost_model import CostModel
-from frustum.backend.memory.interference import Life, interference, life_of
-from frustum.backend.memory.packing import pack, usable
-from frustum.backend.waits.loop_tree import Path, Step
-from frustum.backend.waits.read_code import Code, read_code, target_of, unit_of
+from frustum.backend.early_weights import Pieces, ProgramModel, Refused, programs_of, read_at
+from frustum.backend.waits.read_code import target_of, unit_of
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.instruction import attribute_of, emit
-from frustum.dialects.isa.operations import ConvOp, CopyOp, DepthwiseOp, LineBufferOp
+from frustum.dialects.isa.operations import ConvOp, CopyOp, LineBufferOp
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box, Copy, View
 from frustum.dialects.isa.sync import AllocOp, ProgramOp, RepeatOp
 from frustum.dialects.module import TURNS
 from frustum.dialects.target import Target
 from frustum.passes.lower import weight_slots as ws
-from frustum.passes.lower.executions import enclosing_counts
 
 LEAST_BYTES = 4096
 """Of a core's share of weights: less is not worth the code."""
@@ -80,40 +76,25 @@ class WeightsAhead(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
-        for program in [each for each in op.walk() if isinstance(each, ProgramOp)]:
+        for program in programs_of(op):
             _Program(program, target).run()
 
 
-class _Refused(Exception):
-    """Why weights stay on their way through SRAM."""
-
-
-class Share:
-    """The weights of a flow as each core needs them: `pieces` of `piece_bytes`, one for each pass of `counts`."""
+class Share(Pieces):
+    """The weights of a flow of which each core needs its own, each byte once."""
 
     def __init__(self, flow: ws.Flow, target: Target) -> None:
-        self.flow, self.target = flow, target
-        slots = self.slots = ws.Slots(flow, target.chip.clusters, target.cluster.cores)
-        buffer = flow.fill.dst.owner
-        if not isinstance(buffer, AllocOp) or buffer.parent is not flow.fill.parent:
-            raise _Refused("the pieces have a buffer of another loop")
+        super().__init__(flow, target)
+        self.cores, slots = target.cluster.cores, self.slots
         if {index for index, size in enumerate(slots.sizes) if size > 1} != set(slots.indices):
-            raise _Refused("pieces are needed more than once")
+            raise Refused("pieces are needed more than once")
         box = flow.fill.box.data
-        if len(enclosing_counts(flow.fill)) == MAX_LOOPS or box.limit[2] is not None or box.limit[3] is not None:
-            raise _Refused("there is no loop left for turns, or no limit")
+        if len(self.counts) == MAX_LOOPS or box.limit[2] is not None or box.limit[3] is not None:
+            raise Refused("there is no loop left for turns, or no limit")
         if not slots.runs or self._run_bytes < target.memory("dram").minimum_run_bytes:
-            raise _Refused("runs in DRAM are too short")
-        self.buffer = buffer
-        self.users = [use.operation for use in buffer.buffer.uses if use.operation is not flow.fill]
-        if any(not isinstance(op, ConvOp | DepthwiseOp) or op.weight is not buffer.buffer for op in self.users):
-            raise _Refused("something else than a convolution reads the pieces")
-        self.counts = enclosing_counts(flow.fill)
-        self.piece_bytes: int = aligned(buffer.bytes.value.data)
-        self.bytes = self.piece_bytes * prod(self.counts)
-        self.child = _outermost(flow.fill)
+            raise Refused("runs in DRAM are too short")
         if self.bytes < LEAST_BYTES:
-            raise _Refused("they are few")
+            raise Refused("they are few")
 
     @property
     def replaced(self) -> tuple[Operation, ...]:
@@ -163,23 +144,16 @@ class Share:
     def _read_from(self, alloc: AllocOp) -> None:
         """Let what uses the pieces find them in a buffer."""
         for user in self.users:
-            self._move_view(user)
+            read_at(user, self.number * self.piece_bytes)
         self.buffer.buffer.replace_all_uses_with(alloc.buffer)
         for op in self.replaced:
             op.detach()
             op.erase()
 
-    def _move_view(self, user: Operation) -> None:
-        """Let an instruction read the piece of its own pass."""
-        assert isinstance(user, ConvOp | DepthwiseOp)
-        own = user.weight_view.data
-        offset = own.offset + self.number * self.piece_bytes
-        user.properties["weight_view"] = attribute_of(replace(own, offset=offset))
-
     def _in_turns(self, box: Box, at_a_time: int) -> Box:
         """The box inside the loop of turns: empty for cores whose turn it is not."""
         starts, limits = [_inner(start) for start in box.start], [x and _inner(x) for x in box.limit]
-        core = Affine(cluster=self.target.cluster.cores, core=1) - Affine.index(0, at_a_time)
+        core = Affine(cluster=self.cores, core=1) - Affine.index(0, at_a_time)
         limits[2] = (core + 1) * box.bound[2]
         limits[3] = (-core + at_a_time) * box.bound[3]
         return Box(tuple(starts), box.extent, box.bound, tuple(limits))
@@ -196,10 +170,10 @@ class FirstPieces(Share):
     def __init__(self, share: Share, count: int) -> None:
         (user,) = share.users if len(share.counts) == 1 and len(share.users) == 1 else (None,)
         if not isinstance(user, ConvOp) or user.parent is not share.buffer.parent:
-            raise _Refused("there is no one loop of pieces")
+            raise Refused("there is no one loop of pieces")
         views = user.box.data, share.flow.load.box.data, share.flow.fill.box.data
         if user.box.data.limit[0] is not None or any(box.limit[2] for box in views[1:]):
-            raise _Refused("there is no limit left")
+            raise Refused("there is no limit left")
         self.__dict__.update(vars(share))
         self.counts = [count]
         self.bytes = self.piece_bytes * count
@@ -212,7 +186,7 @@ class FirstPieces(Share):
         (user,) = self.users
         early, (count,) = user.clone(), self.counts
         early.operands = [alloc.buffer if each is self.buffer.buffer else each for each in user.operands]
-        self._move_view(early)
+        read_at(early, self.number * self.piece_bytes)
         block = user.parent_block()
         assert block is not None
         lines = user.prev_op  # are for one convolution
@@ -231,24 +205,23 @@ def _limit(op: Operation, d: int, passes: Affine) -> None:
     op.properties["box"] = attribute_of(replace(box, limit=limit))
 
 
-class _Program:
+class _Program(ProgramModel):
     """What a program's weights, its WRAM and its time allow."""
 
     def __init__(self, program: ProgramOp, target: Target) -> None:
-        self.program, self.target = program, target
-        self.capacity = usable(target.memory("wram").capacity_bytes)
+        super().__init__(program, target)
         self.cores = target.chip.clusters * target.cluster.cores
         self.rate = target.core.iodma.bytes_per_cycle
         self.turns = max(1, int(self.cores * self.rate / target.memory("dram").port_bytes_per_cycle))
         """With so many turns the cores of each fill the port."""
 
     def run(self) -> None:
-        shares = sorted(self.shares(), key=lambda share: self.positions[share.child])
+        shares = sorted(self.pieces_of(Share), key=self.child)
         if not shares:
             return
         placed: list[_Place] = []
         for part in PARTS:
-            placed = self.placed(shares, int(part * self.capacity))
+            placed = self.placed(shares, int(part * self.room["wram"]))
             if self.has_room(placed):
                 break
         while placed and not self.has_room(placed):
@@ -263,15 +236,6 @@ class _Program:
         """The first child from a position on that no share takes the place of."""
         behind = (self.code.operations[each] for each in self.children if each >= position)
         return next(op for op in behind if op not in gone)
-
-    def shares(self) -> Iterator[Share]:
-        for flow in ws.flows(self.program):
-            if flow is None or flow.fill.engine.data != "mvdma":
-                continue
-            try:
-                yield Share(flow, self.target)
-            except (_Refused, ws.StaysRaw):
-                continue
 
     def placed(self, shares: Sequence[Share], capacity: int) -> list[_Place]:
         """Shares in the order in which they are needed, or their first pieces, where and in how many turns they are
@@ -320,7 +284,7 @@ class _Program:
         for count in range(min(capacity // share.piece_bytes, prod(share.counts) - 1), 0, -1):
             try:
                 pieces = FirstPieces(share, count)
-            except _Refused:
+            except Refused:
                 return None
             full = np.flatnonzero(taken[: child + 1] + pieces.bytes > capacity)
             start = max(first, int(full[-1]) + 1 if full.size else 0)
@@ -358,46 +322,14 @@ class _Program:
 
     def child(self, share: Share) -> int:
         """The number of the child that needs a share."""
-        return self.index[self.positions[share.child]]
+        return self.child_of(share.flow.fill)
 
     # ------------------------------------------------------------ children of the program
 
     @cached_property
-    def code(self) -> Code:
-        return read_code(self.program)
-
-    @cached_property
-    def positions(self) -> dict[Operation, int]:
-        return {op: n for n, op in enumerate(self.code.operations)}
-
-    @cached_property
-    def _model(self) -> CostModel:
-        return CostModel(self.code, self.target)
-
-    @cached_property
-    def children(self) -> list[int]:
-        """Positions of the children that hold instructions."""
-        return [child.position for child in self._model.children]
-
-    @cached_property
-    def index(self) -> dict[int, int]:
-        return {position: n for n, position in enumerate(self.children)}
-
-    @cached_property
     def begins(self) -> list[float]:
         """When each child begins at the earliest, as a chain or as DRAM brings loads; and when the last one ends."""
-        found, chain, loads = [0.0], 0.0, 0.0
-        for child in self._model.children:
-            chain += child.cycles
-            loads += sum(transfer.cycles for transfer in child.transfers)
-            found.append(max(chain, loads))
-        return found
-
-    @cached_property
-    def ends(self) -> list[int]:
-        """Of each section the child behind its last."""
-        sizes = [len({i.path[0].position for i in section.instructions}) for section in self.code.sections]
-        return [*accumulate(sizes)]
+        return [0.0, *map(max, self.chain, self.loads)]
 
     @cached_property
     def units(self) -> list[int]:
@@ -413,21 +345,10 @@ class _Program:
     # ------------------------------------------------------------ room
 
     @cached_property
-    def uses(self) -> dict[int, list[Path]]:
-        """Of each buffer in WRAM where it is used."""
-        found: dict[int, list[Path]] = {}
-        for section in self.code.sections:
-            for instruction in section.instructions:
-                for access in instruction.accesses:
-                    if self.code.buffers[access.buffer].memory == "wram":
-                        found.setdefault(access.buffer, []).append(instruction.path)
-        return found
-
-    @cached_property
     def taken(self) -> NDArray[np.int64]:
         """The bytes of WRAM that are taken at each child, by buffers that are filled during the unit before theirs."""
         found = np.zeros(len(self.children), np.int64)
-        for number in self.uses:
+        for number in self.uses("wram"):
             self.take(found, number, 1)
         return found
 
@@ -435,26 +356,21 @@ class _Program:
     def used(self) -> NDArray[np.int64]:
         """The bytes of WRAM that are taken at each child, by buffers that are filled no earlier than they must."""
         found = np.zeros(len(self.children), np.int64)
-        for number in self.uses:
+        for number in self.uses("wram"):
             self.take(found, number, 1, early=0)
         return found
 
     def take(self, taken: NDArray[np.int64], number: int, times: int, *, early: int = 1) -> None:
         """Count a buffer, `early` units before its own."""
-        used = [self.index[path[0].position] for path in self.uses[number]]
+        used = [self.index[path[0].position] for path in self.uses("wram")[number]]
         start = bisect_left(self.units, self.units[min(used)] - early) if early else min(used)
         taken[start : max(used) + 1] += times * aligned(self.code.buffers[number].total_bytes)
 
     def has_room(self, placed: Sequence[_Place]) -> bool:
         """Whether WRAM has places for these shares beside all other buffers."""
         gone = {self.code.numbers[place.share.buffer.buffer] for place in placed if place.share.replaced}
-        left = [n for n in self.uses if n not in gone]
-        lives = [life_of(self.code.buffers[n], self.uses[n]) for n in left]
-        for place in placed:
-            start, stop = place.position, self.positions[place.share.child]
-            lives.append(Life((Step(0, start, 0),), start, stop, 0))
-        sizes = [aligned(self.code.buffers[n].total_bytes) for n in left] + [each.share.bytes for each in placed]
-        return pack(sizes, interference(lives), [life.start for life in lives], self.capacity).peak <= self.capacity
+        added = [(each.position, self.children[self.child(each.share)], each.share.bytes) for each in placed]
+        return self.has_places("wram", gone, added)
 
 
 @dataclass(frozen=True)
@@ -465,14 +381,6 @@ class _Place:
     position: int
     turns: int
     end: float
-
-
-def _outermost(op: Operation) -> Operation:
-    """The child of the program that holds an operation."""
-    while not isinstance(parent := op.parent_op(), ProgramOp):
-        assert parent is not None
-        op = parent
-    return op
 
 
 def _inner(function: Affine) -> Affine:
