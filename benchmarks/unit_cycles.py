@@ -2,7 +2,7 @@
 
     python benchmarks/unit_cycles.py [MODEL ...] [--targets default edge] [--dtype f16] [--units]
 
-Counted is what a unit takes by itself, as `runtime/report/alone.py` defines it: as if all other units took no time and
+Counted is what a unit takes by itself, as `units_alone.py` defines it: as if all other units took no time and
 its weights were there before; predicted is what the planner says of that (`passes/plan/makespan.py: own_cycles`).
 Off is the difference as a share of the counted cycles, or of a hundredth of the run where a unit takes less than that.
 The last columns are the run as a whole, where units overlap: what they add to it by the model, and the count.
@@ -15,11 +15,12 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from units_alone import cycles_alone
+
 import frustum
 from frustum.backend.file.executable import Executable
 from frustum.passes import zoo
 from frustum.runtime.machine import Machine
-from frustum.runtime.report.alone import cycles_alone
 from frustum.runtime.report.terminal import table
 
 CLOSE, FAR = 0.05, 0.12

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from networks import Net
 from stops import executable, modules_at_stops
+from units_alone import cycles_alone
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
 from frustum.dialects.module import PREDICTED_CYCLES
 from frustum.dialects.tile import UnitOp
 from frustum.runtime.machine import Machine
-from frustum.runtime.report.alone import cycles_alone
 
 OFF = 0.12
 """Of what a unit takes alone: more the model must not be off."""

@@ -1,4 +1,3 @@
-# Tests: test/runtime/report/test_alone.py
 """What a unit takes by itself, counted: as if all other units took no time and its weights were there before.
 
 The run is simulated once more for each unit, with the same operations, waits and signals.  No time is taken by the

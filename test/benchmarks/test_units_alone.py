@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from networks import Net
 from stops import executable, modules_at_stops
+from units_alone import comes_ahead, cycles_alone, dram_cycles, units_of, without
 
 from frustum.backend.pipeline import Choices
 from frustum.runtime.machine import Machine
-from frustum.runtime.report.alone import comes_ahead, cycles_alone, dram_cycles, units_of, without
 from frustum.runtime.time import engine
 
 
