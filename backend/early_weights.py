@@ -1,4 +1,3 @@
-# Tests: test/backend/test_fills_ahead.py, test/backend/test_weights_ahead.py
 """What the passes that bring weights into WRAM before their layer must know: the pieces that cores take of weights, and
 when a program's children begin and what its memories have room for."""
 
