@@ -13,7 +13,7 @@ from stops import executable, modules_at_stops, run_module, target
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects.isa.operations import CopyOp
-from frustum.dialects.isa.sync import ProgramOp, RepeatOp
+from frustum.dialects.isa.sync import ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.module import MAP
 from frustum.dialects.tile import MapAttr
 from frustum.runtime.machine import Machine
@@ -95,6 +95,24 @@ def test_they_come_from_dram_once():
     sizes = [weight_bytes(each) for each in (once, again)]
     own = 2 * sum(a * b * k * k for (a, k), b in zip(CHANNELS, (16, 32, 64), strict=True)) + 4 * (32 + 64 + 48)
     assert sizes[0] == own < sizes[1]
+
+
+@pytest.mark.parametrize(("run_bytes", "inputs"), [(16, 2), (64, 4)])
+def test_chunks_have_runs_that_dram_loses_nothing_with(run_bytes, inputs):
+    """Of the last layer, whose input channels of an output have 9 taps of 2 bytes each, as few as are a run."""
+    whole, net = machine(1, 56 << 10), Net()
+    whole = replace(whole, chip=replace(whole.chip, dram=replace(whole.chip.dram, minimum_run_bytes=run_bytes)))
+    module, numbers = net.module(chain(net, 4, 1))
+    modules = modules_at_stops(module, whole, Choices(policy="optimal", dtype="f16"))
+    assert residencies(modules)[-1] == "core"
+    *_, last = [op for op in modules["lowered"].walk() if isinstance(op, CopyOp) and is_of_weights(op)]
+    assert last.box.data.extent == (48, inputs, 3, 3) and run_bytes <= inputs * 9 * 2
+    outputs = {stop: run_module(modules[stop], numbers, checked=stop == "fixed") for stop in ("typed", "fixed")}
+    check_agreement(outputs, "f16")
+
+
+def is_of_weights(op):
+    return isinstance(op.src.owner, ExternalOp) and op.src.owner.class_.data == "weight"
 
 
 def weight_bytes(made):

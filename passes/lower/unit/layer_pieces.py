@@ -48,8 +48,6 @@ from frustum.passes.lower.unit.raster import parts_of
 
 OUTPUTS, INPUT = 0, 1
 """The dimensions of output and of input channels of weights."""
-RUN_BYTES = 64
-"""Runs in DRAM are not cut shorter."""
 EMPTY = 4
 """Times the outputs that there are by which the limit of a box falls in each pass, so that it is empty."""
 
@@ -68,6 +66,8 @@ class Site:
     in_core: SSAValue | None = None
     chunk_bytes: int = 0
     """Of weights that all cores get at a time before a unit begins."""
+    run_bytes: int = 1
+    """Runs in DRAM are not cut shorter: they would take as long."""
 
 
 @dataclass(frozen=True)
@@ -454,7 +454,7 @@ def part_of_inputs(low: LayerNest, weights: WeightSource, box: Box) -> int:
     inputs = box.extent[INPUT]
     if box.start[INPUT].core:
         return inputs
-    while inputs % 2 == 0 and inputs * math.prod(box.extent[2:]) * size >= 2 * RUN_BYTES:
+    while inputs % 2 == 0 and inputs * math.prod(box.extent[2:]) * size >= 2 * low.site.run_bytes:
         if cores * math.prod(replaced(box.extent, INPUT, inputs)) * size <= low.site.chunk_bytes:
             break
         inputs //= 2

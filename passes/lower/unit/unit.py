@@ -189,7 +189,8 @@ class UnitLowering:
 
     def site(self, layer: int) -> Site:
         chunk = max(LEAST_CHUNK_BYTES, self.target.cluster.sram.capacity_bytes // CHUNK_SHARE)
-        return Site(len(self.loops), self.target.cluster.cores, self.stage, self.tags(layer), chunk_bytes=chunk)
+        tags, run = self.tags(layer), self.target.chip.dram.minimum_run_bytes
+        return Site(len(self.loops), self.target.cluster.cores, self.stage, tags, chunk_bytes=chunk, run_bytes=run)
 
     # ------------------------------------------------------------ layers
 
