@@ -77,20 +77,16 @@ def times_of(units: Sequence[UnitWork], target: Target) -> list[UnitTimes]:
         stream += moved
         chain, chain_behind = chain_of(before) + unit.work + unit.streams, (False, before)
         late = 0.0
-        if (
-            moved and unit.passes == 1
-        ):  # all of a map comes before anything, of weights as the pieces need them
+        if moved and unit.passes == 1:
+            # All of a map comes before anything; of weights what the pieces need next.
             needed = unit.work if unit.loads else LAST_PART * unit.work
             late = stream + latency + needed * unit.is_held
             if unit.loads:
                 late = max(late, first + unit.loads + unit.work)
-        elif (
-            moved
-        ):  # what stays comes before anything, of maps the first tiles; the last are made behind the last
-            late = max(
-                first + early + unit.loads / unit.passes + unit.work,
-                stream + latency + unit.work / unit.passes,
-            )
+        elif moved:
+            # What stays comes before anything, of maps the first tiles; the last are made behind the last.
+            at_first = first + early + unit.loads / unit.passes + unit.work
+            late = max(at_first, stream + latency + unit.work / unit.passes)
         if late > chain:
             chain, chain_behind = late, (True, number)
         stored = unit.stores / unit.passes + latency if unit.stores else 0.0
@@ -112,9 +108,8 @@ def own_cycles(unit: UnitWork, target: Target) -> int:
 def room_of(target: Target) -> int:
     """Bytes of a cluster in which weights wait beside all else."""
     cluster = target.cluster
-    return int(
-        ROOM * cluster.sram.capacity_bytes + ROOM_IN_CORES * cluster.cores * cluster.core.wram.capacity_bytes
-    )
+    in_cores = cluster.cores * cluster.core.wram.capacity_bytes
+    return int(ROOM * cluster.sram.capacity_bytes + ROOM_IN_CORES * in_cores)
 
 
 def first_places(units: Sequence[UnitWork], capacity_bytes: int) -> list[int]:

@@ -195,9 +195,7 @@ class ProductPieces:
 
     on_vector = False
 
-    def __init__(
-        self, work: LayerWork, target: Target, cores_dim: int, compact: bool, residency: Residency
-    ):
+    def __init__(self, work: LayerWork, target: Target, cores_dim: int, compact: bool, residency: Residency):
         self.residency, is_streamed = residency, residency == "stream"
         self.work, self.target, self.cores_dim, self.compact = work, target, cores_dim, compact
         self.outer: Outer = "space"
@@ -373,8 +371,8 @@ class ProductPieces:
     def added_copies(self, made: Moves, runs: Ints) -> list[tuple[Moves, Ints]]:
         """Of residuals, which lie as the result does; what adds sums adds them there."""
         sizes = () if self.is_summed else self.work.map_bytes[1:]
-        each = [(size, aligned(self.made * size), runs * size // self.work.out_bytes) for size in sizes]
-        return [(made, copy_cycles(self.target, whole, run, self.cores)) for _, whole, run in each]
+        each = [(aligned(self.made * size), runs * size // self.work.out_bytes) for size in sizes]
+        return [(made, copy_cycles(self.target, whole, run, self.cores)) for whole, run in each]
 
     def leaving_cycles(self, out_bytes: Ints, runs: Ints) -> Ints:
         """From the matrix unit to SRAM: a copy, or where the cores add their sums three of them, and additions."""

@@ -256,13 +256,11 @@ class RunPieces:
             self.between.append(Buffer(read, operand.element_bytes, moves_on, copies))
             if isinstance(made, Side):
                 self.places.append(made.number)
-                self.is_whole &= (read[CHANNELS] == made.dims[CHANNELS]) & (
-                    not moves_on or self.dealt[CHANNELS] == 1
-                )
+                is_all = not moves_on or self.dealt[CHANNELS] == 1
+                self.is_whole &= (read[CHANNELS] == made.dims[CHANNELS]) & is_all
             for part in parts:
-                channels = (
-                    np.full_like(read[0], part.layer.out_dims[1]) if isinstance(made, Side) else read[1]
-                )
+                of_part = np.full_like(read[CHANNELS], part.layer.out_dims[CHANNELS])
+                channels = of_part if isinstance(made, Side) else read[CHANNELS]
                 own = ([each[0], channels, *each[2:]] for each in (read, read_last))
                 self.take(part, *own, by_channels=moves_on)
 
@@ -331,24 +329,19 @@ class RunPieces:
             units[on_matrix] = units[on_matrix] + self.busy(made)
         longer, other = np.maximum(*units), np.minimum(*units)
         compute = longer + other // np.maximum(self.total, 1)
-        moved = [
-            (moves(self.nest, range(4), is_stored=True), self.copy(self.result, self.run.layer.out_dims[3]))
-        ]
+        result = self.copy(self.result, self.run.layer.out_dims[3])
+        moved = [(moves(self.nest, range(4), is_stored=True), result)]
         by_bus: list[tuple[Moves, Ints]] = []
         queued = np.zeros_like(self.total)
         for each in self.loaded:
-            own = (
-                moves(self.nest, self.moved(each.buffer)),
-                self.copy(each.buffer, each.columns, by_bus=each.by_bus),
-            )
-            (by_bus if each.by_bus else moved).append(own)
+            loads = moves(self.nest, self.moved(each.buffer))
+            cycles = self.copy(each.buffer, each.columns, by_bus=each.by_bus)
+            (by_bus if each.by_bus else moved).append((loads, cycles))
             if not each.by_bus:  # a first piece waits for the port behind second ones of other cores
-                queued = queued + QUEUED * own[0].restarts * (own[0].times > own[0].restarts) * own[1]
+                queued = queued + QUEUED * loads.restarts * (loads.times > loads.restarts) * cycles
         for made in self.made.values():
-            size, fills = (
-                self.weights(made),
-                moves(self.nest, [self.order.index(1)] if made.by_channels else []),
-            )
+            size = self.weights(made)
+            fills = moves(self.nest, [self.order.index(CHANNELS)] if made.by_channels else [])
             if made.by_channels and self.dealt[CHANNELS] > 1:
                 moved.append((fills, copy_cycles(target, size, size, self.cores)))
             else:
@@ -363,9 +356,8 @@ class RunPieces:
             )
             from_dram = load_cycles(self.target, whole, whole)
             is_last = made is self.made[self.run.number]
-            streamed = is_last & (
-                (residency == "stream") | (is_alone & (self.in_space == 1) & self.repeats(made))
-            )
+            comes_once = is_alone & (self.in_space == 1) & self.repeats(made)
+            streamed = is_last & ((residency == "stream") | comes_once)
             late = is_alone * (from_dram * LATE).astype(np.int64)
             cycles = np.where(streamed, np.maximum(cycles, from_dram), cycles + late)
         return cycles
@@ -388,9 +380,7 @@ class RunPieces:
         if conv is not None:
             is_grouped = conv.groups > 1
             groups = np.maximum(channels // group_outputs(layer), 1) if is_grouped else np.ones_like(channels)
-            blocks = (
-                blocks * ceil_div(channels // groups, core.matrix.channels) * groups * conv.channels
-            )
+            blocks = blocks * ceil_div(channels // groups, core.matrix.channels) * groups * conv.channels
             kernel = kernel_of(work_of(layer, layer.out_dims))
         for images, rows, columns in itertools.product(*variants):
             times = images[1] * rows[1] * columns[1]

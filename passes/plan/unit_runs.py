@@ -59,16 +59,11 @@ def choose_runs(
     if plans is None:
         return None
     before, found = cut.cost(plans), []
-    most = max(before.sram.total_bytes, free_bytes)
+    most, most_moved = max(before.sram.total_bytes, free_bytes), RUN_BYTES * before.dram_bytes
     for partition in partitions(cut, maps):
         own = with_partition(cut, partition, maps, wanted)
-        if (
-            own is None
-            or own.cost.sram.total_bytes > most
-            or own.cost.dram_bytes > RUN_BYTES * before.dram_bytes
-        ):
-            continue
-        found.append(own)
+        if own is not None and own.cost.sram.total_bytes <= most and own.cost.dram_bytes <= most_moved:
+            found.append(own)
     best = min(found, key=lambda own: rank(own, wanted), default=None)
     is_better = best is not None and (wanted.runs == "longest" or best.cost.cycles < RUN_GAIN * before.cycles)
     return best if is_better else None
