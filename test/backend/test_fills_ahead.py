@@ -11,12 +11,16 @@ from stops import executable, machine_of, modules_at_stops, run_module
 from xdsl.context import Context
 
 from frustum.backend import fills_ahead
-from frustum.backend.fills_ahead import FillsAhead
+from frustum.backend.early_weights import Refused
+from frustum.backend.fills_ahead import FillsAhead, HeldWhole
 from frustum.backend.memory.allocation import Allocate
 from frustum.backend.pipeline import Choices
 from frustum.backend.waits.schedule import Schedule
+from frustum.dialects.isa.instruction import attribute_of, integer
 from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.program import Affine
 from frustum.dialects.isa.sync import ProgramOp, RepeatOp
+from frustum.passes.lower import weight_slots as ws
 from frustum.runtime.machine import Machine
 from frustum.runtime.time.timeline import simulate
 
@@ -124,3 +128,50 @@ def test_queues_that_are_never_idle_stay_as_they_are(monkeypatch, eager):
     for site in work.sites:
         site.idle = 0.0
     assert not list(work.chosen())
+
+
+def boxed(op, **changes):
+    """Give a copy another box."""
+    op.properties["box"] = attribute_of(replace(op.box.data, **changes))
+
+
+def not_for_all(flow):
+    del flow.load.properties["multicast"]
+
+
+def with_a_limit(flow):
+    boxed(flow.fill, limit=(None, None, Affine(1), None))
+
+
+def with_fewer_passes(flow):
+    loop = flow.fill.parent_op()
+    loop.properties["count"] = integer(loop.count.value.data - 1)
+
+
+def backwards(flow):
+    view = flow.load.src_view.data
+    flow.load.properties["src_view"] = attribute_of(replace(view, strides=(-view.strides[0], *view.strides[1:])))
+
+
+REFUSED = [
+    (not_for_all, "they are no pieces of what all clusters have"),
+    (with_a_limit, "they are no pieces of what all clusters have"),
+    (with_fewer_passes, "pieces behind the last one are not empty"),
+    (backwards, "they lie backwards"),
+]
+
+
+@pytest.mark.parametrize(("change", "why"), REFUSED)
+def test_what_is_not_held_whole_stays_where_it_is(change, why, wide_lowered):
+    program = program_of(wide_lowered.clone())
+    found = [each for each in ws.flows(program) if each and each.fill.engine.data == "mvdma"]
+    flow = max(found, key=lambda each: HeldWhole(each, machine_of(16)).count)
+    assert HeldWhole(flow, machine_of(16)).count > 2
+    change(flow)
+    with pytest.raises(Refused, match=why):
+        HeldWhole(flow, machine_of(16))
+
+
+@pytest.fixture(scope="module")
+def wide_lowered():
+    return lowered(machine_of(16))[0]

@@ -10,12 +10,17 @@ from stops import executable, machine_of, modules_at_stops, run_module
 from xdsl.context import Context
 
 from frustum.backend import weights_ahead
+from frustum.backend.early_weights import Refused, programs_of
 from frustum.backend.memory.allocation import Allocate
 from frustum.backend.pipeline import Choices
 from frustum.backend.waits.schedule import Schedule
+from frustum.backend.weights_ahead import FirstPieces, Share
+from frustum.dialects.isa.instruction import attribute_of
 from frustum.dialects.isa.operations import ConvOp, CopyOp
+from frustum.dialects.isa.program import Affine
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.module import TURNS
+from frustum.passes.lower import weight_slots as ws
 from frustum.runtime.machine import Machine
 from frustum.runtime.time.timeline import simulate
 
@@ -161,3 +166,54 @@ def test_conflicts_of_first_pieces_are_ordered(in_part):
     program, copies = early_copies(modules_at_stops(module, machine, Choices(dtype="f16"))["fixed"])
     assert copies
     check(program, machine.chip.clusters, machine.cluster.cores)
+
+
+def of_cores(module):
+    """The flows of a lowered module whose weights each core copies for itself."""
+    (program,) = programs_of(module)
+    return [flow for flow in ws.flows(program) if flow is not None and flow.fill.engine.data == "mvdma"]
+
+
+def limited(op, d):
+    limit = list(op.box.data.limit)
+    limit[d] = Affine(1)
+    op.properties["box"] = attribute_of(replace(op.box.data, limit=tuple(limit)))
+
+
+def with_runs(machine, run_bytes):
+    """A machine whose DRAM serves shorter runs no faster."""
+    dram = replace(machine.chip.dram, minimum_run_bytes=run_bytes)
+    return replace(machine, chip=replace(machine.chip, dram=dram))
+
+
+def test_why_weights_stay_on_their_way_through_sram(monkeypatch):
+    machine = machine_of(4)
+    module = modules_at_stops(late_weights(maps=1)[0], machine, Choices(dtype="f16"))["lowered"]
+    flow = of_cores(module)[0]
+    share = Share(flow, machine)
+    with pytest.raises(Refused, match="runs in DRAM are too short"):
+        Share(flow, with_runs(machine, 1 << 20))
+    with pytest.raises(Refused, match="pieces are needed more than once"):  # by several clusters
+        Share(flow, machine_of(16))
+    monkeypatch.setattr(weights_ahead, "LEAST_BYTES", share.bytes)
+    assert Share(flow, machine).bytes == share.bytes
+    monkeypatch.setattr(weights_ahead, "LEAST_BYTES", share.bytes + 1)
+    with pytest.raises(Refused, match="they are few"):
+        Share(flow, machine)
+    limited(flow.fill, 2)
+    with pytest.raises(Refused, match="there is no loop left for turns, or no limit"):
+        Share(flow, machine)
+
+
+def test_why_no_first_pieces_wait():
+    machine = machine_of(4)
+    module = modules_at_stops(late_weights(maps=1)[0], machine, Choices(dtype="f16"))["lowered"]
+    share = Share(of_cores(module)[0], machine)
+    assert FirstPieces(share, 1).bytes == share.piece_bytes < share.bytes
+    (user,) = share.users
+    limited(user, 0)
+    with pytest.raises(Refused, match="there is no limit left"):
+        FirstPieces(share, 1)
+    share.users.append(user)
+    with pytest.raises(Refused, match="there is no one loop of pieces"):
+        FirstPieces(share, 1)
