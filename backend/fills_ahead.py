@@ -33,8 +33,8 @@ REACH = 6
 """Places in front of stores, at most, that are looked at for the weights of a layer, from the nearest on.  Measured on
 shufflenet f16, `default`: 51,525 cycles with 6, 12 and 24, 51,563 with 3, 51,636 with 1; squeezenet 43,033 with all."""
 MOST_SRAM = 16
-"""Weights that are more than this part of SRAM stay in pieces.  Measured on shufflenet f16, `default`: 51,525 cycles with
-4, 8 and 16, 52,379 with 64, with which more stay."""
+"""Weights that are more than this part of SRAM stay in pieces.  Measured on shufflenet f16, `default`: 51,525 cycles
+with 4, 8 and 16, 52,379 with 64, with which more stay."""
 COMPUTING = ("matrix", "vector")
 CHILD = 0
 """The level of a loop that is a child of the program."""
