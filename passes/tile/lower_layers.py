@@ -79,7 +79,7 @@ def lower_cut(unit: UnitOp, cut: Cut, results: Results, target: Target) -> t.Uni
         lowered.attributes[PREDICTED_CYCLES] = unit.attributes[PREDICTED_CYCLES]
     if partition.borders == "exchange":
         lowered.properties["way"] = StringAttr(partition.way)
-    if owners_of(unit, cut, target) == "cores":
+    if owners_of(cut, target) == "cores":
         lowered.properties["owners"] = StringAttr("cores")
     if partition.has_owned_tiles:
         lowered.properties["owners"] = StringAttr("clusters")
@@ -91,7 +91,7 @@ def lower_cut(unit: UnitOp, cut: Cut, results: Results, target: Target) -> t.Uni
     return lowered
 
 
-def owners_of(unit: UnitOp, cut: Cut, target: Target) -> Owners:
+def owners_of(cut: Cut, target: Target) -> Owners:
     """Who owns tiles: the cores where each has one part of every layer's tile, along the same rows or columns."""
     if target.cluster.cores == 1:
         return "clusters"

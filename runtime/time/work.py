@@ -36,7 +36,6 @@ from frustum.runtime.device.expand import OPERANDS, Expanded, Rows
 from frustum.runtime.device.form import Along, Ints, Operand, When, form, groups_of, outputs_per_group
 
 INTEGERS: tuple[p.Element, ...] = ("i8", "i16", "i32")
-CONVERSION = ("identity", 1)
 
 
 @dataclass(frozen=True)

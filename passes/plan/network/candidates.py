@@ -35,7 +35,6 @@ from frustum.passes.plan.network.tile_shapes import Mask
 from frustum.passes.plan.unit import UnitPlan
 
 HUGE = 1 << 62
-CYCLE_BITS = 31
 
 
 @dataclass(frozen=True)
