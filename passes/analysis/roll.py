@@ -52,14 +52,15 @@ def roll(unit: UnitLayers, rows: int, dimension: int = ROWS, again: Collection[i
     consumers need.
 
     Every layer leads its consumers by just so many rows as their windows reach ahead (warm-up: all leads are moved
-    before the first row, where nothing is computed).  `kept` is from the oldest row that a consumer still needs in a
-    step to the newest that the step makes; maps in one buffer keep the same rows; what stays in SRAM has all rows.
+    before the first row, where nothing is computed; by whole steps, or by less where that saves a step).  `kept` is
+    from the oldest row that a consumer still needs in a step to the newest that the step makes; maps in one buffer keep
+    the same rows; what stays in SRAM has all rows.
     """
     check_again(unit, again)
     made = rows_made(unit, rows, dimension)
     leads = leads_of(unit, made, dimension, again)
     spans = leads.spans(unit)
-    late = max(0, *(ceil_div(lead, made[number]) for number, lead in leads.ahead.items()))
+    late, count = warm_up(unit, leads, rows, dimension)
 
     def rolled(number: int) -> Rolling:
         if number not in leads.ahead:
@@ -68,12 +69,36 @@ def roll(unit: UnitLayers, rows: int, dimension: int = ROWS, again: Collection[i
         keeps_none = number in again or unit.root(number) in unit.kept
         span = 0 if keeps_none else spans[number][1] - spans[number][0]
         extent = leads.ahead[number] + made[number] - first
-        return Rolling(made[number], first - late * made[number], span if span > made[number] else 0, extent)
+        start = first - late * made[number] // rows
+        return Rolling(made[number], start, span if span > made[number] else 0, extent)
 
-    ends = [
-        late + Fraction(unit.layers[j].out_dims[dimension] - leads.ahead[j], made[j]) for j in unit.stored
-    ]
-    return Steps(tuple(map(rolled, range(len(made)))), max(math.ceil(end) for end in ends))
+    return Steps(tuple(map(rolled, range(len(made)))), count)
+
+
+def warm_up(unit: UnitLayers, leads: Leads, rows: int, dimension: int) -> tuple[int, int]:
+    """By how many rows of the output, of which a step makes `rows`, all leads are moved, and how many steps there are.
+
+    Whole steps, or where fewer rows save a step the most that do, so that the last step is a full one: a step costs the
+    weights of all layers, however little it makes.
+    """
+    made, layers = leads.made, unit.layers
+    end = max(Fraction(layers[j].out_dims[dimension] - leads.ahead[j], made[j]) for j in unit.stored)
+    least = max(0, *(ceil_div(lead * rows, made[k]) for k, lead in leads.ahead.items()))
+    whole = aligned(least, rows)
+    align = {k: layers[k].align[dimension] if k < len(layers) else 1 for k in leads.ahead}
+
+    def count(late: int) -> int:
+        return math.ceil(Fraction(late, rows) + end)
+
+    def is_whole(late: int) -> bool:
+        """Whether the leads of all maps are moved by whole rows, as the layers make them."""
+        return all(late * made[k] % (rows * own) == 0 for k, own in align.items())
+
+    first = next(late for late in range(least, whole + 1) if is_whole(late))
+    if count(first) == count(whole):
+        return whole, count(whole)
+    most = math.floor(rows * (count(first) - end))
+    return next(late for late in range(most, first - 1, -1) if is_whole(late)), count(first)
 
 
 @dataclass(frozen=True)

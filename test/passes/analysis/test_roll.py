@@ -147,6 +147,20 @@ def test_no_layer_runs_ahead_of_its_readers_more_than_it_must(drawn, rows):
 
 
 @pytest.mark.parametrize(
+    ("height", "rows", "starts", "count"),
+    [(28, 8, [-3, -4, -2], 2), (28, 2, [-3, -4, -2], 8), (32, 8, [-15, -16, -8], 3)],
+)
+def test_a_first_step_with_little_to_do_is_saved(height, rows, starts, count):
+    """Two convolutions and a pool: the first one leads by a row, so that 28 rows in steps of 16 take two steps; the
+    last one is full.  Where no step is saved all leads are moved by a whole step."""
+    net = Net()
+    y = net.pool("max", net.conv(net.conv(net.input(1, 2, height, 8), 2, 3), 2, 3))
+    unit = layers_of(list(net.block.ops), [y])
+    steps = roll(unit, rows)
+    assert ([r.start for r in steps.maps[:3]], steps.count) == (starts, count)
+
+
+@pytest.mark.parametrize(
     ("kept", "rows", "copies", "height", "once", "ring"),
     [(6, 4, 1, 100, True, 6), (6, 4, 2, 100, True, 10), (6, 4, 2, 8, True, 8), (6, 4, 2, 8, False, 10)],
 )
