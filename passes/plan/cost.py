@@ -230,7 +230,7 @@ class CutUnit:
         """Of a unit of several images, or of tiles that are compared: every pass does all that one can have to do, but
         for rows that roll, of which the first ones are made ahead of their readers."""
         one_pass = sum(plan.cycles for plan in plans if plan is not None)
-        work = self.compute_cycles(plans) if self.partition.borders == "exchange" else self.passes * one_pass
+        work = self.compute_cycles(plans) if self.partition.borders != "overlap" else self.passes * one_pass
         compute = work + self.passes * PASS_CYCLES
         transfer = moved / self.port_bytes_per_cycle
         return max(compute, transfer) + OVERLAPPED * (compute + transfer)

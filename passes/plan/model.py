@@ -107,6 +107,14 @@ LOOKED_AT = 8
 # Column strips that are tried, and the fewest columns of one: narrower strips read more than they save.
 STRIPS = (1, 2, 3, 4, 6, 8, 12)
 FEWEST_COLUMNS = 8
+# Where rows and columns are kept: rows of a step, and columns of it; of maps of one image on one cluster, where a
+# row of the widest map near the last layer takes more than this part of SRAM.  What is kept is then two rows of a 3x3
+# window, not three or four; where rows of all maps fit whole, nothing is saved.
+RASTER_ROWS, RASTER_COLUMNS, RASTER_SHARE = (1, 2, 4, 8), (16, 32, 64, 128), 64
+# Share of the cycles that they take longer than the search says: they have no runs of layers, and the pieces of all
+# rows of a step are dealt in one way only.  Of VGG's head (f16, `edge` with 320 KiB) steps of 16 positions took 8.61 M
+# cycles, strips of rows 8.26 M, where both were to take 8.12 M; steps are therefore one fill of all lines at least.
+RASTER_SHOWS = 0.1
 # Times the multiply-accumulates of a group with overlapping borders (docs/techniques/tfu.md, rule 11: 100 % more).
 MOST_RECOMPUTED = 2.0
 # A chunk of streamed weights is at most this part of SRAM, or so many bytes: the pieces decide how large it is.

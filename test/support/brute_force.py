@@ -20,6 +20,7 @@ from frustum.passes.plan.cost import CutUnit, chunk_bytes
 from frustum.passes.plan.model import MOST_RECOMPUTED
 from frustum.passes.plan.network.kept import WHOLE, KeptMap, in_place, shares_of
 from frustum.passes.plan.network.layer_order import order_of, orders
+from frustum.passes.plan.network.needs import raster_from
 from frustum.passes.plan.network.tile_shapes import (
     BY_CHANNELS,
     BY_COLUMNS,
@@ -93,14 +94,15 @@ class Interval:
         whole = tuple(d for d in layer.axes_all if d != 1)
         dims, borders = layer.out_dims, self.brute.borders
         grains = self.brute.order.grains
-        shapes = shapes_of(dims, whole, borders, clusters, grains)
+        raster = raster_from(self.brute.order, self.stop, self.brute.target)
+        shapes = shapes_of(dims, whole, borders, clusters, grains, raster=raster)
         for k in range(len(shapes.mode)):
             if shapes.mode[k] != Mode.SINGLE and any(not x.kind.is_spatial for x in self.layers):
                 continue
             if shapes.dealt[k] == BY_IMAGES and not self.is_by_image:
                 continue
             tile = tuple(int(x) for x in (shapes.images[k], dims[1], shapes.rows[k], shapes.columns[k]))
-            kind = "exchange" if shapes.mode[k] == Mode.ROLL else "overlap"
+            kind = {Mode.ROLL: "exchange", Mode.RASTER: "raster"}.get(int(shapes.mode[k]), "overlap")
             is_whole = tile[2:] == dims[2:]
             shared = bool(shapes.shared[k])
             yield Partition(tile, int(shapes.dealt[k]), int(shapes.depth[k]), kind, shared=shared), is_whole

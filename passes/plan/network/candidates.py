@@ -31,7 +31,7 @@ from frustum.passes.plan.network.kept import (
     shares_of,
 )
 from frustum.passes.plan.network.layer_order import LayerOrder
-from frustum.passes.plan.network.tile_shapes import Mask
+from frustum.passes.plan.network.tile_shapes import Ints, Mask
 from frustum.passes.plan.unit import UnitPlan
 
 HUGE = 1 << 62
@@ -155,14 +155,20 @@ class Candidates:
         chunk = 2 * min(int(largest_first[0]), setting.chunk_bytes) if group.weights else 0
         self.gain = np.maximum.accumulate(self.streamed - np.where(self.streamed > 0, chunk, 0))
         fixed = group.inside + group.vector_bytes + self.held_weights
-        self.index = np.flatnonzero(group.valid & (fixed - self.gain[-1] <= setting.capacity))
+        may_fit = group.valid & (fixed - self.gain[-1] <= setting.capacity)
+        if shapes.is_raster.any() and has_whole_rows(group, fixed, setting.capacity):
+            may_fit &= ~shapes.is_raster
+        self.index = np.flatnonzero(may_fit)
         """Shapes that may fit; arrays below are over these."""
         self.is_roll, self.in_turn = shapes.is_roll[self.index], (shapes.depth == 1)[self.index]
         every = fixed, group.late, group.behind, group.work, group.spent
         self.fixed, self.late, self.behind, self.work, self.spent = (each[self.index] for each in every)
-        self.images, self.rows, self.columns = (count[self.index] for count in shapes.counts)
+        self.images, self.rows = (count[self.index] for count in shapes.counts[:2])
+        self.columns = group.across[self.index]
         self.steps = self.images * self.rows * self.columns
         self.every = (1 << len(self.index)) - 1
+        self.plain = packed(~shapes.is_raster[self.index])
+        """A bit for each shape in which maps may be in SRAM before or behind the group."""
         self.within_share: dict[tuple[KeptMap, bool], int] = {}
         self.inputs, self.outputs = ({b.map: b for b in each} for each in (group.inputs, group.outputs))
 
@@ -200,7 +206,7 @@ class Candidates:
     def allowed(self, stay: Collection[KeptMap], *, are_made: bool) -> int:
         """In which shapes the clusters make, or need, no more of these maps than they hold: a bit for each shape, the
         first one the highest."""
-        fits, boundaries = self.every, self.outputs if are_made else self.inputs
+        fits, boundaries = self.plain if stay else self.every, self.outputs if are_made else self.inputs
         for kept in stay if self.setting.target.chip.clusters > 1 else ():
             if kept.map in boundaries:
                 fits &= self.within(boundaries[kept.map], kept, are_made=are_made)
@@ -225,6 +231,17 @@ class Candidates:
             else:
                 size = setting.order.layer(kept.map).out_dims[kept.dimension or 0]
                 fits = is_read_so(b, kept, held, shapes, size, clusters)
-            packed = int.from_bytes(np.packbits(fits[self.index]).tobytes(), "big")
-            self.within_share[key] = packed >> (-len(self.index) % 8)
+            self.within_share[key] = packed(fits[self.index])
         return self.within_share[key]
+
+
+def has_whole_rows(group: Group, fixed: Ints, capacity: int) -> bool:
+    """Whether rows of all maps fit whole, with all weights: then to keep columns too saves nothing."""
+    shapes, buffers = group.shapes, (b.buffer for b in (*group.inputs, *group.outputs))
+    is_whole = shapes.is_roll & ~shapes.is_raster & (shapes.counts[2] == 1)
+    return bool((group.valid & is_whole & (sum(buffers, fixed) <= capacity)).any())
+
+
+def packed(fits: Mask) -> int:
+    """A bit for each shape, the first one the highest."""
+    return int.from_bytes(np.packbits(fits).tobytes(), "big") >> (-len(fits) % 8)

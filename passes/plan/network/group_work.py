@@ -51,12 +51,12 @@ class GroupWork:
             self.behind_reader.setdefault(read.map, self.cycles)
         rolls = shapes.is_roll & (need.lead > -FAR)
         rows = np.where(rolls, made.made, need.rows.extent)
-        plane = shapes.images * rows * need.columns.extent
+        plane = shapes.images * rows * made.columns
         if self.overlaps is not None or layer.is_matrix:
             self.count_again(made, rolls)
         passes = 1 if layer.is_matrix else passes_of(layer.steps, self.core.vector)
         if layer.is_matrix:
-            busy = self.matrix_cycles(layer, rows, need.columns.extent, plane)
+            busy = self.matrix_cycles(layer, rows, made.columns, plane)
         else:
             busy = self.vector_cycles(layer, plane, passes)
         self.cycles = self.cycles + busy + LAYER_CYCLES * (passes > 0)
@@ -115,7 +115,7 @@ class GroupWork:
         passes = (
             np.where(rolls, ceil_div(height, made.made), shapes.counts[1])
             * shapes.counts[0]
-            * shapes.counts[2]
+            * made.turns
         )
         made_bytes = plane * channels * made.layer.out_bytes
         read_bytes = np.zeros_like(plane)
@@ -138,8 +138,9 @@ class GroupWork:
         unit, cores, images = self.core.matrix, self.cores, self.shapes.images
         slices, share = ceil_div(channels, unit.channels), ceil_div(ceil_div(channels, cores), unit.channels)
         fewest = ceil_div(images * rows * columns, unit.lines) * share
+        own_rows = np.where(self.shapes.is_raster, rows, ceil_div(rows, cores))  # pieces have all rows of a step
         for windows in (
-            images * ceil_div(rows, cores) * columns,
+            images * own_rows * columns,
             images * rows * ceil_div(columns, cores),
             ceil_div(images, cores) * rows * columns,
         ):

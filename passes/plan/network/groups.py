@@ -19,7 +19,7 @@ from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.target import Target
 from frustum.passes.plan.network.group_work import GroupWork, product_of
 from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
-from frustum.passes.plan.network.needs import FAR, GroupLayer, GroupNeeds, Intervals, MapNeed
+from frustum.passes.plan.network.needs import FAR, GroupLayer, GroupNeeds, Intervals, MapNeed, raster_from
 from frustum.passes.plan.network.tile_shapes import BY_CHANNELS, Ints, Mask, TileShapes
 
 Floats = NDArray[np.float64]
@@ -75,6 +75,8 @@ class Group:
     """Of a tile."""
     energy_pj: Floats
     """Of the cores, and of what passes between them and SRAM."""
+    across: Ints
+    """Trip counts over columns."""
     shares: int = 1
     """Clusters that hold different parts of the weights."""
 
@@ -91,7 +93,8 @@ class GroupsBefore:
         self, order: LayerOrder, target: Target, stop: int, borders: str = "auto", clusters: int = 0
     ):
         self.order, self.target, self.stop = order, target, stop
-        self.needs = GroupNeeds(order, stop, borders, clusters or target.chip.clusters)
+        raster = raster_from(order, stop, target)
+        self.needs = GroupNeeds(order, stop, borders, clusters or target.chip.clusters, raster)
         self.shapes = self.needs.shapes
         self.buffers = Buffers(self.needs, target.chip.dram.minimum_run_bytes)
         parts = target.chip.clusters // self.needs.clusters
@@ -152,6 +155,9 @@ class GroupsBefore:
             valid &= (shapes.rows == needs.dims[2]) & (shapes.columns == needs.dims[3])
         if any(number in self.buffers.place_of for number in needs.of_map):
             valid &= ~shapes.shared
+        if self.buffers.place_of:
+            valid &= ~shapes.is_raster
+        valid[needs.raster.index] &= needs.raster.valid
         inside = self.buffers.inside(first)
         inputs = [self.loaded(number, need) for number, need in needs.of_map.items()]
         total, before = self.work.cycles, self.work.before_maker
@@ -159,12 +165,13 @@ class GroupsBefore:
         return Group(
             first, self.stop, shapes, valid, inside, inputs, outputs, needs.late, needs.behind, self.vector_bytes,
             tuple(self.weights), self.constant_bytes, total, self.work.spent, needs.dims[1],
-            self.work.energy_pj,
+            self.work.energy_pj, needs.raster.steps(shapes.counts[2], list(needs.of_map)),
         )  # fmt: skip
 
     def loaded(self, number: int, needed: MapNeed) -> Boundary:
         """An input: its buffer, and the bytes of its boxes over all tiles."""
-        known = needed, self.needs.behind, self.needs.channels[number], number in self.buffers.place_of
+        behind, across = self.needs.behind, self.needs.raster
+        known = needed, behind, self.needs.channels[number], number in self.buffers.place_of, across.behind
         before, found = self.known_inputs.get(number, ((), None))
         if found is None or any(x is not y for x, y in zip(before, known, strict=True)):
             found = self.newly_loaded(number, needed)
@@ -191,17 +198,19 @@ class GroupsBefore:
         else:
             plane = np.minimum(shapes.images, images) * (end - first) * read.element_bytes
             copies = np.where(is_fixed & ~rolls, 1, self.buffers.copies)
-            size, _ = self.buffers.sized(need, made, plane, copies, height)
+            size, _ = self.buffers.sized(number, need, made, plane, copies, height)
         rolled = np.minimum(
             height, need.lead + self.needs.behind * made
         )  # the last rows may be needed by nobody
         down = np.where(rolls, rolled, rows.covered(shapes.tiles[0], height))
         # tiles run row by row: strips that are all alike are loaded once for each row of tiles
         down = np.where(~moves_down & moves_right & ~shapes.is_roll, down * shapes.counts[1], down)
-        moved = columns.covered(shapes.tiles[1], width) * down * (end - first) * images * read.element_bytes
+        right = self.needs.raster.loaded(number, width, columns.covered(shapes.tiles[1], width))
+        moved = right * down * (end - first) * images * read.element_bytes
         late = np.where(need.lead > -FAR, ceil_div(need.lead, made), 0)
         joins = all(r.joins for r in self.order.reads_of(number, 0, self.stop))
-        short = self.buffers.short(moved, columns, width, read.element_bytes)
+        inside = self.needs.raster.inside(number, columns.extent)
+        short = self.buffers.short(moved, inside, width, read.element_bytes)
         copied = np.zeros_like(moved)
         if number in self.buffers.place_of:
             copied = self.work.copied(moved)
@@ -262,7 +271,7 @@ class Buffers:
                 self.live[: self.last_use(k) - k + 1] += np.where(is_ring, 0, size)
         if is_stored:
             moved = np.full(self.needs.size, self.order.maps[k].bytes)
-            short = self.short(moved, need.columns, made.layer.out_dims[3], made.layer.out_bytes)
+            short = self.short(moved, made.columns, made.layer.out_dims[3], made.layer.out_bytes)
             self.stored[k] = Boundary(
                 k, size, moved, zero, not has_place, need.rows, need.columns, zero, short, zero
             )
@@ -299,10 +308,10 @@ class Buffers:
         layer, (made, _) = self.order.layer(k), self.needs.made(k)
         plane = self.shapes.images * layer.out_dims[1] * layer.out_bytes
         return self.sized(
-            need, made, plane, self.copies if crosses else np.ones_like(made), layer.out_dims[2]
+            k, need, made, plane, self.copies if crosses else np.ones_like(made), layer.out_dims[2]
         )
 
-    def sized(self, need: MapNeed, made: Ints, plane: Ints, copies: Ints, height: int) -> tuple[Ints, Mask]:
+    def sized(self, k: int, need: MapNeed, made: Ints, plane: Ints, copies: Ints, height: int) -> tuple[Ints, Mask]:
         """Bytes of a buffer, and where it is a ring."""
         rolls = self.shapes.is_roll & (need.lead > -FAR)
         span = need.lead + made - np.minimum(need.oldest, need.lead)
@@ -311,11 +320,12 @@ class Buffers:
         ring = np.where(self.once, np.minimum(ring, height), ring)
         rows = np.where(is_ring, ring, np.where(rolls, made, need.rows.extent))
         size = aligned(plane * rows * need.columns.extent)
-        return np.where(is_ring, size, size * copies), is_ring
+        size = np.where(is_ring, size, size * copies)
+        return self.needs.raster.sized(k, size, is_ring, span, made, plane, copies)
 
-    def short(self, moved: Ints, columns: Intervals, width: int, element_bytes: int) -> Ints:
+    def short(self, moved: Ints, columns: Ints, width: int, element_bytes: int) -> Ints:
         """What the DRAM port loses with rows of part of a map, where they are shorter than its shortest run."""
-        run = np.where(columns.extent < width, columns.extent * element_bytes, FAR)
+        run = np.where(columns < width, columns * element_bytes, FAR)
         return np.where(run < self.run_bytes, moved * (self.run_bytes - run) // np.maximum(run, 1), 0)
 
 

@@ -14,10 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from frustum.dialects.extents import Extents, aligned, ceil_div
+from frustum.dialects.target import Target
 from frustum.dialects.tile import AnyAxis, Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import grid_of
+from frustum.passes.plan.model import RASTER_SHARE
 from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
+from frustum.passes.plan.network.raster_columns import RasterColumns
 from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Ints, Mask, Mode, shapes_of
 
 FAR = 1 << 40
@@ -111,6 +114,10 @@ class GroupLayer(NamedTuple):
     layer: Layer
     need: MapNeed
     made: Ints
+    columns: Ints
+    """Of its map that are made in a pass."""
+    turns: Ints
+    """Passes along the columns in which it has something to do."""
     is_stored: bool
     """Its map leaves the group."""
 
@@ -119,12 +126,13 @@ class GroupNeeds:
     """What a group that ends before layer `stop` needs of the maps before its first layer, and which shapes it can
     have; layers join from the last one back."""
 
-    def __init__(self, order: LayerOrder, stop: int, borders: str, clusters: int):
+    def __init__(self, order: LayerOrder, stop: int, borders: str, clusters: int, raster: int = 0):
         self.order, self.stop, self.last, self.clusters = order, stop, stop - 1, clusters
         layer = order.layer(self.last)
         self.dims = layer.out_dims
         whole = tuple(d for d in layer.axes_all if d != 1)
-        self.shapes = shapes_of(self.dims, whole, borders, clusters, order.grains)
+        self.shapes = shapes_of(self.dims, whole, borders, clusters, order.grains, raster=raster)
+        self.raster = RasterColumns(order, stop, self.shapes)
         self.size = len(self.shapes.mode)
         self.of_map: dict[int, MapNeed] = {}
         self.readers: dict[int, int] = {}
@@ -171,7 +179,10 @@ class GroupNeeds:
         if is_stored:
             self.behind = np.maximum(self.behind, ceil_div(layer.out_dims[2] - lead, made))
         need = MapNeed(lead, np.minimum(need.oldest, lead), rows, columns)
-        return GroupLayer(k, node, layer, need, made, is_stored)
+        self.raster.take(k, layer, is_stored=is_stored)
+        inside = self.raster.inside(k, columns.extent)
+        turns = self.raster.turns(k, layer.out_dims[3], shapes.counts[2])
+        return GroupLayer(k, node, layer, need, made, inside, turns, is_stored)
 
     def on_grid(self, layer: Layer, d: int, needed: Intervals) -> Intervals:
         """From the multiple of the layer's steps before it on; rows that roll have steps of their own."""
@@ -190,7 +201,8 @@ class GroupNeeds:
         moves_down = (shapes.counts[1] > 1) | shapes.is_roll | (is_shared & (shapes.dealt == 2))
         moves_right = (shapes.counts[2] > 1) | (is_shared & (shapes.dealt == 3))
         rows = Intervals(zero, np.where(moves_down, shapes.rows, 0), shapes.rows)
-        columns = Intervals(zero, np.where(moves_right, shapes.columns, 0), shapes.columns)
+        wide = np.where(shapes.is_raster, self.dims[3], shapes.columns)
+        columns = Intervals(zero, np.where(moves_right, wide, 0), wide)
         return MapNeed(zero, np.full_like(zero, FAR), rows, columns)
 
     def beside(self, k: int, dims: Extents) -> MapNeed:
@@ -213,6 +225,7 @@ class GroupNeeds:
         """Let a layer ask for what it needs of a map."""
         number, axis, need, is_roll = read.map, read.rows, reader.need, self.shapes.is_roll
         self.parts.join(reader.number, number)
+        self.raster.pull(reader.number, read)
         lead, oldest = np.full(self.size, -FAR), np.full(self.size, FAR)
         if not isinstance(axis, Whole):
             made, is_whole = self.made(number)
@@ -229,6 +242,20 @@ class GroupNeeds:
         low, high = self.channels.get(number, (first, end))
         self.channels[number] = min(first, low), max(end, high)
         self.readers[number] = max(self.readers.get(number, 0), reader.number)
+
+
+def raster_from(order: LayerOrder, stop: int, target: Target) -> int:
+    """Positions of the smallest step in which rows and columns are kept, of groups that end before layer `stop`: one
+    for every line of the cores; 0: there are none, for there are several clusters, or rows of the last layer and of
+    what it reads take so little of SRAM that whole ones fit."""
+    if target.chip.clusters > 1:
+        return 0
+    node, layer = order.nodes[stop - 1], order.layer(stop - 1)
+    images, _, height, _ = layer.out_dims
+    rows = [order.maps[stop - 1].bytes // max(1, images * height)]
+    rows += [r.bytes // max(1, r.dims[0] * r.dims[2]) for r in node.reads if not order.maps[r.map].is_constant]
+    is_wide = max(rows) * RASTER_SHARE > target.cluster.sram.capacity_bytes
+    return target.cluster.cores * target.core.matrix.lines if is_wide else 0
 
 
 class Parts:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from frustum.passes.plan.cost import overlapped
-from frustum.passes.plan.model import COLUMNS_SHOW, OVERLAPPED, PASS_CYCLES
+from frustum.passes.plan.model import COLUMNS_SHOW, OVERLAPPED, PASS_CYCLES, RASTER_SHOWS
 from frustum.passes.plan.network.candidates import Candidates, UnitChoice
 from frustum.passes.plan.network.groups import Boundary
 from frustum.passes.plan.network.kept import Resident
@@ -259,6 +259,8 @@ class Prices(Sides):
             cycles = self.of_one_image(busy, moved + short, still + short, again, passes, own.in_turn[shape])
         by_columns = self.group.shapes.dealt[own.index[shape]] == BY_COLUMNS
         cycles = cycles + (cycles * by_columns * (COLUMNS_SHOW * for_time)).astype(np.int64)
+        is_raster = self.group.shapes.is_raster[own.index[shape]]
+        cycles = cycles + (cycles * is_raster * RASTER_SHOWS).astype(np.int64)
         found = Priced(row, shape, moved, self.corrected(cycles, shape, slower), streamed, passes)
         fits = moved <= rows.most[row]
         if self.setting.once:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from frustum.dialects.extents import Extents, aligned, ceil_div
 from frustum.dialects.unit import Borders, Partition
-from frustum.passes.plan.model import FEWEST_COLUMNS, STRIPS
+from frustum.passes.plan.model import FEWEST_COLUMNS, RASTER_COLUMNS, RASTER_ROWS, STRIPS
 from frustum.passes.plan.piece_extents import halves
 
 Ints = NDArray[np.int64]
@@ -30,11 +30,12 @@ SMALL_HEIGHTS = (1, 2, 4, 8)
 
 class Mode(IntEnum):
     """One tile for each cluster or so many images; tiles that compute their borders again; rows that roll and keep
-    them."""
+    them; rows and columns that are kept."""
 
     SINGLE = 0
     OVERLAP = 1
     ROLL = 2
+    RASTER = 3
 
 
 class TileShape(NamedTuple):
@@ -64,13 +65,19 @@ class TileShapes:
     shared: Mask
     """Inputs are loaded with all rows and columns, once for all clusters: borders are not read again."""
     counts: tuple[Ints, Ints, Ints]
-    """Trip counts over images, rows (of rolling ones not known yet: 1), columns."""
+    """Trip counts over images, rows (of rolling ones not known yet: 1), columns (of raster ones not known yet: 1)."""
     tiles: tuple[Ints, Ints]
     """Tiles along rows and columns, of all clusters together."""
 
     @cached_property
     def is_roll(self) -> Mask:
-        return self.mode == Mode.ROLL
+        """Rows are kept."""
+        return self.mode >= Mode.ROLL
+
+    @cached_property
+    def is_raster(self) -> Mask:
+        """Columns are kept too."""
+        return self.mode == Mode.RASTER
 
     @cached_property
     def passes(self) -> Ints:
@@ -81,18 +88,26 @@ class TileShapes:
         """Shape `k` in so many steps of rows, with so many channels."""
         tile: Extents = (int(self.images[k]), channels, int(self.rows[k]), int(self.columns[k]))
         many = steps * int(self.counts[0][k]) * int(self.counts[2][k]) > 1
-        borders: Borders = "exchange" if self.is_roll[k] else "overlap"
+        kept: Borders = "raster" if self.is_raster[k] else "exchange"
+        borders: Borders = kept if self.is_roll[k] else "overlap"
         depth = int(self.depth[k]) if many else 1
         return Partition(tile, int(self.dealt[k]), depth, borders, shared=bool(self.shared[k]))
 
 
 @lru_cache(maxsize=256)
 def shapes_of(
-    dims: Extents, whole: Extents, borders: str, clusters: int = 1, grains: Extents = (1,)
+    dims: Extents,
+    whole: Extents,
+    borders: str,
+    clusters: int = 1,
+    grains: Extents = (1,),
+    *,
+    raster: int = 0,
 ) -> TileShapes:
     """The whole map, or each cluster's share of it; rows at a time, in column strips, rolling or overlapping; image by
     image, or some images at a time; dimensions in `whole` are not cut.  Shares and strips are also multiples of
-    `grains`."""
+    `grains`.  With `raster`, of one image and one cluster also rows and columns that are both kept, in steps
+    of at least so many positions."""
     images, _, height, width = dims
     found: list[TileShape] = []
     for share, its_grains in shares_of(dims, whole, clusters, grains):
@@ -100,14 +115,18 @@ def shapes_of(
         overlaps = borders in ("auto", "overlap")
         found += cuts_of(share, whole, its_grains, rolls_below=height if rolls else 0, overlaps=overlaps)
     every = found + [shape._replace(depth=1) for shape in found if shape.mode != Mode.SINGLE]
+    if raster and borders == "auto" and clusters == 1 and images == 1:
+        every += rasters_of(dims, whole, raster)  # what is loaded is a small part of them: two copies of it always
     if clusters > 1:
         singles = (s for s in found if s.mode == Mode.SINGLE and s.dealt != BY_IMAGES)
         every += [shape._replace(shared=True) for shape in singles]
     fields = np.ascontiguousarray(np.array(every, np.int64).T)
     mode, dealt, rows, columns, some, depth, shared = fields
     in_turn = (
-        ceil_div(images, some), np.where(mode == Mode.ROLL, 1, ceil_div(height, rows)), ceil_div(width, columns)
-    )  # fmt: skip
+        ceil_div(images, some),
+        np.where(mode >= Mode.ROLL, 1, ceil_div(height, rows)),
+        np.where(mode == Mode.RASTER, 1, ceil_div(width, columns)),
+    )
     spread = [np.where(dealt == d, clusters, 1) for d in (BY_IMAGES, BY_ROWS, BY_COLUMNS)]
     one, down, right = (ceil_div(count, by) for count, by in zip(in_turn, spread, strict=True))
     tiles = down * spread[1], right * spread[2]  # a cluster without work loads its borders too
@@ -152,3 +171,13 @@ def cuts_of(
                 yield cut._replace(mode=Mode.ROLL)
             if overlaps and (rows, columns) != (tall, wide):
                 yield cut._replace(mode=Mode.OVERLAP)
+
+
+def rasters_of(dims: Extents, whole: Extents, least: int) -> Iterator[TileShape]:
+    """Few rows of a part of the width at a time, both kept; at least so many positions."""
+    images, _, height, width = dims
+    if BY_ROWS in whole or BY_COLUMNS in whole:
+        return
+    for rows in (r for r in RASTER_ROWS if r < height):
+        for columns in (c for c in RASTER_COLUMNS if c < width and rows * c >= least):
+            yield TileShape(Mode.RASTER, BY_ROWS, rows, columns, images)

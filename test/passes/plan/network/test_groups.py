@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from fusion_networks import Case, grown
 from hypothesis import given, settings
@@ -23,6 +25,8 @@ from frustum.runtime.reference.graph import network_of
 
 DEFAULT, EDGE, MANYCORE = (targets.load(name) for name in ("default", "edge", "manycore"))
 UNBOUNDED = 1 << 40
+SRAM = replace(EDGE.cluster.sram, capacity_bytes=2048)
+SMALL = replace(EDGE, chip=replace(EDGE.chip, cluster=replace(EDGE.cluster, sram=SRAM)))
 
 
 @st.composite
@@ -60,10 +64,10 @@ def check(order, group, k, channels, clusters=1):
     unit = layers_of(ops, [order.nodes[b.map].op.results[0] for b in group.outputs])
     shapes = group.shapes
     late = max([int(group.late[k]), *(int(b.late[k]) for b in group.inputs)])
-    steps = late + int(group.behind[k]) if shapes.mode[k] == Mode.ROLL else int(shapes.counts[1][k])
-    partition = shapes.partition(k, channels, steps)
+    steps = late + int(group.behind[k]) if shapes.is_roll[k] else int(shapes.counts[1][k])
+    partition = shapes.partition(k, channels, steps * int(group.across[k]))
     projection = project(unit, partition, clusters)
-    assert projection.counts[2] == steps
+    assert projection.counts[2:] == (steps, group.across[k])
     needs = CutUnit(unit, partition, projection, EDGE).footprint()
     own = needs.total_bytes - needs.weight_bytes
     boundary = sum(int(b.buffer[k]) for b in (*group.inputs, *group.outputs))
@@ -226,3 +230,32 @@ def test_of_equal_shapes_the_first_is_dealt_along_most_positions():
         net = Net()
         unit = layers_of(ops_of_section(network_of(net.module(net.conv(net.input(*dims), 4, 5))[0])), [])
         assert next(candidates(unit, 4)).clusters == dealt
+
+
+@st.composite
+def wide_networks(draw, layers):
+    """Windows, branches that are added or joined along channels, moves between them, on maps two tiles wide."""
+    net = Net()
+    height, width = draw(st.sampled_from([8, 12])), draw(st.sampled_from([17, 24, 31, 40]))
+    maps = [net.input(1, draw(st.sampled_from([2, 4])), height, width)]
+    for _ in range(draw(st.integers(1, layers))):
+        maps.append(grown(draw, net, maps[-1 - draw(st.integers(0, min(2, len(maps) - 1)))], maps))
+    return Case(net.module(maps[-1])[0])
+
+
+def test_every_raster_shape_of_every_group_is_what_projection_says():
+    seen = []
+
+    @settings(max_examples=40)
+    @given(wide_networks(5))
+    def each(case):
+        order = listed(case.module)
+        for stop in range(1, len(order.nodes) + 1):
+            node = order.nodes[stop - 1]
+            for group in GroupsBefore(order, SMALL, stop).within(UNBOUNDED) if node.layer is not None else ():
+                for k in np.flatnonzero(group.valid & group.shapes.is_raster):
+                    check(order, group, int(k), node.layer.out_dims[1])
+                    seen.append(group.stop - group.first)
+
+    each()
+    assert max(seen) >= 3
