@@ -1,6 +1,6 @@
 # Tests: test/passes/plan/network/test_groups.py
-"""Shapes of which rows and columns are kept (`raster`): the columns of their steps, beside the rows that all shapes that
-roll have alike (`needs.py`).
+"""Shapes of which rows and columns are kept (`raster`): the columns of their steps, beside the rows that all shapes
+that roll have alike (`needs.py`).
 
 Source: docs/techniques/frustum.md, "Borders"; the same numbers as `roll` and `raster_place` give for one unit and one
 partition (`analysis/roll.py`, `analysis/project.py`).
@@ -58,8 +58,8 @@ class RasterColumns:
         self.valid &= made % align == 0
         if COLUMNS in layer.axes_all and layer.out_dims[COLUMNS] > 1:
             self.valid[:] = False
-        ahead = self.ahead.get(k, zero)
-        ahead = aligned(np.maximum(ahead, 0) if is_stored else ahead, align)
+        asked = self.ahead.get(k, zero)
+        ahead: Ints = aligned(np.maximum(asked, 0) if is_stored else asked, align)
         self.ahead[k] = ahead
         self.oldest[k] = np.minimum(self.oldest.get(k, ahead), ahead)
         self.late = np.maximum(self.late, ceil_div(ahead, made))
@@ -120,7 +120,9 @@ class RasterColumns:
         again = np.minimum(kept, rows)
         held = again * (ceil_div(kept, rows) * width + ring) + (rows - again) * ring
         own = np.where(goes_round, aligned(plane * held), copies * aligned(plane * rows * columns))
-        return self.put(size, own), self.put(is_ring, goes_round)
+        rings = is_ring.copy()
+        rings[self.index] = goes_round
+        return self.put(size, own), rings
 
     def width(self, number: int) -> int:
         """Columns of a map."""
