@@ -21,7 +21,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer, Residency
 from frustum.passes.plan.cost import CutUnit, held_bytes, vector_bytes, weight_bytes
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, work_of
-from frustum.passes.plan.model import CORE_SHARE, LEAST_KEPT
+from frustum.passes.plan.model import AMONG_OTHERS, CORE_SHARE, LEAST_KEPT
 from frustum.passes.plan.pieces import plan_layer
 
 HUGE = 1e18
@@ -47,6 +47,18 @@ def kept_room(target: Target) -> int:
     return int(CORE_SHARE * target.core.wram.capacity_bytes)
 
 
+def waiting(largest_first: Sequence[int], target: Target) -> list[bool]:
+    """Of the weights of a unit's layers, which SRAM does not hold from the largest on, those that wait in the cores
+    when each core has its output channels' share of them: beside a single layer's are its vectors alone, beside those
+    of several the pieces of the largest of the others."""
+    left, found = kept_room(target) if len(largest_first) == 1 else int(AMONG_OTHERS * kept_room(target)), []
+    for size in largest_first:
+        own = aligned(ceil_div(size, target.cluster.cores))
+        found.append(size >= LEAST_KEPT and own <= left)
+        left -= own * found[-1]
+    return found
+
+
 class Option(NamedTuple):
     """A layer with weights that stay, and how many cycles of all passes a byte of them in the cores saves."""
 
@@ -56,11 +68,16 @@ class Option(NamedTuple):
 
 
 def kept_in_cores(
-    cut: CutUnit, residency: Sequence[Residency], streamed: Target, whole: tuple[int, ...] = ()
+    cut: CutUnit,
+    residency: Sequence[Residency],
+    streamed: Target,
+    whole: tuple[int, ...] = (),
+    *,
+    for_one_image: bool = False,
 ) -> dict[int, LayerPlan]:
     """The pieces of the layers whose weights stay in the cores: of those that would be streamed, as the target
     `streamed` has room for their chunks, the ones that gain most with what room they take."""
-    if not may_keep(cut):
+    if not may_keep(cut, for_one_image=for_one_image):
         return {}
     layers, room = cut.unit.layers, kept_room(cut.target)
     found: dict[int, LayerPlan] = {}
@@ -102,12 +119,11 @@ def chunk_of(cut: CutUnit, j: int, plan: LayerPlan) -> int:
     return 2 * dealt * plan.map.extent[1] * least * each
 
 
-def may_keep(cut: CutUnit) -> bool:
-    """Whether every pass over the tiles needs the same weights, and there are several images: for one image what is
-    waited for before the first pass shows (ResNet-50 on `edge`: 77.6 instead of 80.2 MB, but 14.67 instead of 14.22
-    million cycles)."""
-    several = cut.unit.out.out_dims[0] > 1 and cut.passes > 1
-    return several and cut.projection.counts[1] == 1 and not cut.partition.inside
+def may_keep(cut: CutUnit, *, for_one_image: bool) -> bool:
+    """Whether every pass over the tiles needs the same weights, and there are several images, or one counts too: what
+    it waits for before its first pass shows, so only where bytes alone are to be few."""
+    is_asked = for_one_image or cut.unit.out.out_dims[0] > 1
+    return is_asked and cut.passes > 1 and cut.projection.counts[1] == 1 and not cut.partition.inside
 
 
 def beside_kept(target: Target, kept: Mapping[int, LayerPlan]) -> Target:

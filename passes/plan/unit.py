@@ -327,8 +327,11 @@ def evaluate(
     target: Target,
     free_bytes: int,
     chunk_bytes: int,
+    *,
+    in_cores: bool = False,
 ) -> UnitPlan | None:
-    """The unit with this partition and its `streamed` largest weights streamed; None where it does not fit.
+    """The unit with this partition and its `streamed` largest weights streamed, or where the cores have room for those
+    of several images, or of one too (`in_cores`), there; None where it does not fit.
 
     Where pieces with small chunks of weights do not exist, or buffers are larger than the search thought, more of the
     weights may be streamed.
@@ -343,7 +346,7 @@ def evaluate(
         return None
     whole = (ROWS,) if partition.borders == "raster" else ()  # bands of rows are told apart when code is made
     chunk = max(chunk_bytes, left // 2)
-    kept = kept_in_cores(cut, residency, with_chunks(target, chunk), whole)
+    kept = kept_in_cores(cut, residency, with_chunks(target, chunk), whole, for_one_image=in_cores)
     tried = (layer_plans(cut, residency, chunk, whole, left, some) for some in ([kept, {}] if kept else [kept]))
     plans = next((plans for plans in tried if plans is not None), None)
     if plans is None:

@@ -16,6 +16,7 @@ from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.sync import ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.module import MAP
 from frustum.dialects.tile import MapAttr
+from frustum.passes.plan.core_weights import waiting
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count
 
@@ -118,6 +119,47 @@ def is_of_weights(op):
 def weight_bytes(made):
     machine = Machine(made)
     return count(machine.expanded, machine.target, made.code.page_bytes).dram_bytes_by_class["weight"]
+
+
+def compiled_of_one(optimise):
+    """Three convolutions on one image, of which SRAM holds some rows and not all weights."""
+    net = Net()
+    x = net.input(1, 16, 20, 16)
+    for outputs, kernel in ((32, 3), (46, 1), (32, 3)):
+        x = net.conv(x, outputs, kernel, act="relu")
+    module, inputs = net.module(x)
+    choices = Choices(policy="optimal", dtype="f16", compression="none", optimise=optimise)
+    return modules_at_stops(module, machine(1, 28 << 10), choices), inputs
+
+
+def test_of_one_image_where_bytes_are_to_be_few():
+    """Its rows pass several times, but all weights are read once; a plan for time moves more."""
+    modules, inputs = compiled_of_one("bytes")
+    assert residencies(modules) == ["core", "unit", "core"]
+    stops = ("typed", "placed", "fixed")
+    outputs = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in stops}
+    check_agreement(outputs, "f16")
+    program = next(op for op in modules["fixed"].walk() if isinstance(op, ProgramOp))
+    assert check(program, 1, 4) > 100
+    own = 2 * (32 * 16 * 9 + 46 * 32 + 32 * 46 * 9) + 4 * (32 + 46 + 32)
+    made = executable(modules["fixed"])
+    assert weight_bytes(made) == own
+    for_time, _ = compiled_of_one("time")
+    assert "core" not in residencies(for_time)
+    assert dram_bytes(made) < dram_bytes(executable(for_time["fixed"]))
+
+
+def dram_bytes(made):
+    machine = Machine(made)
+    return sum(count(machine.expanded, machine.target, made.code.page_bytes).dram_bytes_by_class.values())
+
+
+def test_which_the_search_lets_wait():
+    """Each core's share of a layer alone may take next to all of 64 KiB, those of several layers together less."""
+    kib, edge = 1 << 10, machine(1, 512 << 10)
+    assert waiting([240 * kib], edge) == [True]
+    assert waiting([252 * kib], edge) == [False]
+    assert waiting([240 * kib, 160 * kib, 64 * kib, 16 * kib, 3 * kib], edge) == [False, True, False, True, False]
 
 
 def test_filling_goes_before_the_loops_over_tiles():

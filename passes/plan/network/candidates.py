@@ -13,7 +13,7 @@ import numpy as np
 
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import Target
-from frustum.passes.plan.core_weights import kept_room
+from frustum.passes.plan.core_weights import kept_room, waiting
 from frustum.passes.plan.cost import chunk_bytes
 from frustum.passes.plan.makespan import UnitWork, port_cycles, work_of_parts
 from frustum.passes.plan.model import MOST_KEPT
@@ -92,6 +92,8 @@ class Setting:
     """Energy of a DRAM byte, where energy is to be least: other energy counts as so many more bytes."""
     once: bool = False
     """No weights are read from DRAM more than once."""
+    in_cores: bool = False
+    """Streamed weights of one image wait in the cores that have room for a layer's, whatever time that takes."""
     slower: dict[tuple[int, int, bool, bool], float] = field(default_factory=dict)
     """Of layers [first, stop) cut by channels or not, with several images in a tile or not: how many times the cycles
     of this model exact numbers say."""
@@ -150,8 +152,12 @@ class Candidates:
         self.least = group.constant_bytes + group.vector_bytes + self.total_weights
         images = setting.order.layer(group.stop - 1).out_dims[0]
         self.kept = kept_room(setting.target) * setting.target.cluster.cores if images > 1 else 0
-        """Bytes of streamed weights that a cluster's cores keep through all passes."""
+        """Bytes of streamed weights of several images that a cluster's cores keep through all passes."""
         self.streamed = np.concatenate([[0], np.cumsum(largest_first)])
+        may_wait = setting.in_cores and images == 1 and not group.by_channels
+        waits = np.array(waiting(group.weights[::-1], setting.target) if may_wait else [], np.bool_)
+        self.again = np.concatenate([[0], np.cumsum(largest_first * ~waits)]) if waits.any() else self.streamed
+        """Bytes that every pass but the first reads again, by how many of the largest weights are streamed."""
         chunk = 2 * min(int(largest_first[0]), setting.chunk_bytes) if group.weights else 0
         self.gain = np.maximum.accumulate(self.streamed - np.where(self.streamed > 0, chunk, 0))
         fixed = group.inside + group.vector_bytes + self.held_weights

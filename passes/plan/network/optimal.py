@@ -129,6 +129,10 @@ def byte_pj(target: Target) -> float:
 def chosen(searches: Sequence[CutSearch], fewest: NetworkPlan, optimise: Optimise) -> NetworkPlan:
     """Of the plans found with the fewest bytes, the fewest cycles and the least energy the one that is asked for."""
     fastest = within_budget(searches, fewest)
+    if optimise == "bytes":
+        in_cores = best_of(begun_anew(searches, lambda setting: replace(setting, in_cores=True)))
+        rivals = [fewest] if in_cores is None else [fewest, in_cores]
+        fewest = min(rivals, key=lambda plan: (plan.dram_bytes, plan.cycles))
     plans = {"bytes": fewest, "time": fastest}
     found = [fewest, fastest]
     target = fewest.target
@@ -388,7 +392,10 @@ def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
         partition = partition_of(other, group)
         largest = other.streamed if setting.once and other.passes > 1 else len(group.weights)
         for streamed in counts_near(other.streamed, largest, fewer=model.FEWER if other.passes > 1 else 0):
-            made = evaluate(unit, partition, streamed, kept, setting.target, free_bytes, setting.chunk_bytes)
+            made = evaluate(
+                unit, partition, streamed, kept, setting.target, free_bytes, setting.chunk_bytes,
+                in_cores=setting.in_cores,
+            )  # fmt: skip
             if made is not None:
                 cost = with_maps(made.cost, also, sends, search.capacity - free_bytes)
                 found.append(replace(other, plan=replace(made, cost=cost)))

@@ -240,7 +240,7 @@ class Prices(Sides):
         late = np.maximum(own.late[shape], before.late[inside, shape])
         passes = own.steps[shape] * np.where(own.is_roll[shape], late + own.behind[shape], 1)
         streamed = np.searchsorted(own.gain, over)
-        weights = own.streamed[streamed]
+        weights = np.where(passes > 1, own.again[streamed], own.streamed[streamed])
         again = np.maximum(weights - own.kept, 0)
         moved = still + (passes - 1) * again
         short = before.short[inside, shape] + behind.short[stay, shape]
