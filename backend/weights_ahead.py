@@ -49,7 +49,8 @@ alone, with 0.25, makes inception_v1 take 219,170 cycles instead of 190,529 and 
 for the weights of late layers came when the maps of others were loaded; with 0.25 for all inception_v2 takes 311,331,
 with 0.5 inception_v1 219,170; with the port full always densenet121 368,386 instead of 364,628."""
 FIRST = 0.5
-"""Of the time left before a layer: what the first pieces of its weights may take to load with few cores at a time."""
+"""Of the time left before a layer: what the first pieces of its weights may take to load with few cores at a time.
+Measured on alexnet f16, `default`, weights as they are: 1,254,841 cycles, with 0 (no first pieces) 1,260,926."""
 PARTS = (1.0, 0.9, 0.8, 0.7)
 """Of WRAM that is given away, in the order tried: buffers leave holes."""
 
