@@ -129,8 +129,9 @@ FEWER = 2
 # and moves 217 MB without, 3,567 k and 156 MB with a share of 0.875, 3,549 k and 155 MB with 0.95.
 CORE_SHARE, LEAST_KEPT = 0.95, 4096
 # Part of that share that the search for the fewest bytes gives to layers of one image where a unit has several with
-# weights; in all of it those of two layers of ResNet-50 on `edge` did not fit beside the third's: 86.2 instead of
-# 76.1 MB.  Never in plans for time: priced so too, DenseNet-121 on `edge` took 13.1 instead of 9.5 million cycles.
+# weights.  No other part was measured.  Counted by whole layers with it ResNet-50 on `edge` moves 76.1 MB; with all
+# bytes of the cores as one room, without it, 86.2 MB, for layers that were expected there had no room.  Never in plans
+# for time: with them DenseNet-121 on `edge` took 13.1 instead of 9.5 million cycles.
 AMONG_OTHERS = 0.8
 # Shapes of a given unit that are tried, the cheapest first (`test_given_units.py`).
 TRIED = 8
