@@ -157,7 +157,9 @@ def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Proj
     check_steps(unit, partition, clusters)
     along, is_back = partition.along, partition.way in ("up", "left")
     seen = reflected(unit, along) if is_back else unit
-    steps = {along: roll(seen, partition.tile[along], along, again=partition.again)}
+    # The search counts whole steps along rows downward, of which each layer is made once: these stay as it counts them.
+    saves = not is_raster and (bool(partition.again) or partition.way != "down")
+    steps = {along: roll(seen, partition.tile[along], along, again=partition.again, saves=saves)}
     if is_raster:
         steps[COLUMNS] = roll(unit, partition.tile[COLUMNS], COLUMNS)
     tile = partition.tile

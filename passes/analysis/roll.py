@@ -46,13 +46,15 @@ class Steps:
     count: int
 
 
-def roll(unit: UnitLayers, rows: int, dimension: int = ROWS, again: Collection[int] = ()) -> Steps:
+def roll(
+    unit: UnitLayers, rows: int, dimension: int = ROWS, again: Collection[int] = (), *, saves: bool = False
+) -> Steps:
     """Steps of a unit of which each makes `rows` rows of the last layer's output, after the first few; with another
     `dimension` the same of its positions (columns).  Of the layers `again` no rows are kept: a step makes all that its
     consumers need.
 
     Every layer leads its consumers by just so many rows as their windows reach ahead (warm-up: all leads are moved
-    before the first row, where nothing is computed; by whole steps, or by less where that saves a step).  `kept` is
+    before the first row, where nothing is computed; by whole steps, or, if it `saves` one, by less).  `kept` is
     from the oldest row that a consumer still needs in a step to the newest that the step makes; maps in one buffer keep
     the same rows; what stays in SRAM has all rows.
     """
@@ -60,7 +62,7 @@ def roll(unit: UnitLayers, rows: int, dimension: int = ROWS, again: Collection[i
     made = rows_made(unit, rows, dimension)
     leads = leads_of(unit, made, dimension, again)
     spans = leads.spans(unit)
-    late, count = warm_up(unit, leads, rows, dimension)
+    late, count = warm_up(unit, leads, rows, dimension, saves=saves)
 
     def rolled(number: int) -> Rolling:
         if number not in leads.ahead:
@@ -75,11 +77,11 @@ def roll(unit: UnitLayers, rows: int, dimension: int = ROWS, again: Collection[i
     return Steps(tuple(map(rolled, range(len(made)))), count)
 
 
-def warm_up(unit: UnitLayers, leads: Leads, rows: int, dimension: int) -> tuple[int, int]:
+def warm_up(unit: UnitLayers, leads: Leads, rows: int, dimension: int, *, saves: bool) -> tuple[int, int]:
     """By how many rows of the output, of which a step makes `rows`, all leads are moved, and how many steps there are.
 
-    Whole steps, or where fewer rows save a step the most that do, so that the last step is a full one: a step costs the
-    weights of all layers, however little it makes.
+    Whole steps, or, if it `saves` one, where fewer rows save a step the most that do, so that the last step is a full
+    one: a step costs the weights of all layers, however little it makes.
     """
     made, layers = leads.made, unit.layers
     end = max(Fraction(layers[j].out_dims[dimension] - leads.ahead[j], made[j]) for j in unit.stored)
@@ -95,7 +97,7 @@ def warm_up(unit: UnitLayers, leads: Leads, rows: int, dimension: int) -> tuple[
         return all(late * made[k] % (rows * own) == 0 for k, own in align.items())
 
     first = next(late for late in range(least, whole + 1) if is_whole(late))
-    if count(first) == count(whole):
+    if not saves or count(first) == count(whole):
         return whole, count(whole)
     most = math.floor(rows * (count(first) - end))
     return next(late for late in range(most, first - 1, -1) if is_whole(late)), count(first)

@@ -156,8 +156,10 @@ def test_a_first_step_with_little_to_do_is_saved(height, rows, starts, count):
     net = Net()
     y = net.pool("max", net.conv(net.conv(net.input(1, 2, height, 8), 2, 3), 2, 3))
     unit = layers_of(list(net.block.ops), [y])
-    steps = roll(unit, rows)
+    steps = roll(unit, rows, saves=True)
     assert ([r.start for r in steps.maps[:3]], steps.count) == (starts, count)
+    plain = roll(unit, rows)
+    assert [r.start + r.rows for r in plain.maps[:3]] == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
