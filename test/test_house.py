@@ -8,8 +8,8 @@ import house
 import pytest
 
 LIMITS = {
-    "lines of code": 42_250,  # 35,944 before what keeps the machine busy
-    "files": 312,
+    "lines of code": 42_400,  # 35,944 before what keeps the machine busy, raster steps in the search
+    "files": 313,
     "longest file": 480,
     "longest class": 250,
     "longest function": 75,
