@@ -125,9 +125,10 @@ class RasterColumns:
         return self.put(size, own), rings
 
     def width(self, number: int) -> int:
-        """Columns of a map."""
-        if number < len(self.order.nodes):
-            return self.order.layer(number).out_dims[COLUMNS]
+        """Columns of a map; of one that a move makes, as its first reader sees it."""
+        layer = self.order.nodes[number].layer if number < len(self.order.nodes) else None
+        if layer is not None:
+            return layer.out_dims[COLUMNS]
         return next(r.dims[COLUMNS] for r in self.order.reads_of(number, 0, len(self.order.nodes)))
 
     def put(self, all_shapes: Ints, own: Ints) -> Ints:

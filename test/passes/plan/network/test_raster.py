@@ -13,6 +13,7 @@ from stops import aimed, executable, run_module
 from frustum.backend import targets
 from frustum.backend.compile import fixed
 from frustum.backend.pipeline import Choices, Run
+from frustum.dialects import graph
 from frustum.passes.plan.network import tile_shapes
 from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
 from frustum.runtime.machine import Machine
@@ -112,3 +113,11 @@ def test_what_is_chosen_runs_and_moves_what_the_plan_says():
     counted = count(machine.expanded, machine.target, made.code.page_bytes)
     own = counted.dram_read_bytes + counted.dram_write_bytes - counted.dram_bytes_by_class["other"]
     assert own == planned(module, target).order.compulsory_bytes
+
+
+def test_a_map_that_a_move_makes_is_as_wide_as_its_reader_sees_it():
+    net = Net()
+    x = net.layer(graph.TransposeOp(net.input(4, 1, 12, 256), (1, 0, 2, 3)))
+    y = net.unary("relu", net.layer(graph.SliceOp(x, (0, 3, 0, 0), (1, 4, 12, 256), (1, -1, 1, 1))))
+    module, _ = net.module(net.conv(net.conv(y, 4), 4))
+    assert planned(module, with_sram(EDGE, 60 << 10)) is not None
