@@ -87,17 +87,20 @@ def warm_up(unit: UnitLayers, leads: Leads, rows: int, dimension: int, *, saves:
     end = max(Fraction(layers[j].out_dims[dimension] - leads.ahead[j], made[j]) for j in unit.stored)
     least = max(0, *(ceil_div(lead * rows, made[k]) for k, lead in leads.ahead.items()))
     whole = aligned(least, rows)
-    align = {k: layers[k].align[dimension] if k < len(layers) else 1 for k in leads.ahead}
 
     def count(late: int) -> int:
         return math.ceil(Fraction(late, rows) + end)
+
+    if not saves:
+        return whole, count(whole)
+    align = {k: layers[k].align[dimension] if k < len(layers) else 1 for k in leads.ahead}
 
     def is_whole(late: int) -> bool:
         """Whether the leads of all maps are moved by whole rows, as the layers make them."""
         return all(late * made[k] % (rows * own) == 0 for k, own in align.items())
 
     first = next(late for late in range(least, whole + 1) if is_whole(late))
-    if not saves or count(first) == count(whole):
+    if count(first) == count(whole):
         return whole, count(whole)
     most = math.floor(rows * (count(first) - end))
     return next(late for late in range(most, first - 1, -1) if is_whole(late)), count(first)

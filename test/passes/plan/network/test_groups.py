@@ -49,14 +49,19 @@ def listed(module):
 @settings(max_examples=40)
 @given(networks(6))
 def test_every_shape_of_every_group_is_what_projection_says(case):
+    for _ in checked(case, EDGE, lambda shapes: True):
+        pass
+
+
+def checked(case, target, wanted, clusters=1):
+    """The groups of a network, one for each of their shapes that is wanted, which is checked first."""
     order = listed(case.module)
     for stop in range(1, len(order.nodes) + 1):
         node = order.nodes[stop - 1]
-        if node.layer is None:
-            continue
-        for group in GroupsBefore(order, EDGE, stop).within(UNBOUNDED):
-            for k in np.flatnonzero(group.valid):
-                check(order, group, int(k), node.layer.out_dims[1])
+        for group in GroupsBefore(order, target, stop).within(UNBOUNDED) if node.layer is not None else ():
+            for k in np.flatnonzero(group.valid & wanted(group.shapes)):
+                check(order, group, int(k), node.layer.out_dims[1], clusters)
+                yield group
 
 
 def check(order, group, k, channels, clusters=1):
@@ -158,12 +163,8 @@ def batches(draw, layers):
 @settings(max_examples=15)
 @given(batches(4))
 def test_images_dealt_to_clusters_are_what_projection_says(case):
-    order = listed(case.module)
-    for stop in range(1, len(order.nodes) + 1):
-        node = order.nodes[stop - 1]
-        for group in GroupsBefore(order, DEFAULT, stop).within(UNBOUNDED) if node.layer is not None else ():
-            for k in np.flatnonzero(group.valid & (group.shapes.dealt == BY_IMAGES)):
-                check(order, group, int(k), node.layer.out_dims[1], DEFAULT.chip.clusters)
+    for _ in checked(case, DEFAULT, lambda shapes: shapes.dealt == BY_IMAGES, DEFAULT.chip.clusters):
+        pass
 
 
 @settings(max_examples=15)
@@ -249,13 +250,7 @@ def test_every_raster_shape_of_every_group_is_what_projection_says():
     @settings(max_examples=40)
     @given(wide_networks(5))
     def each(case):
-        order = listed(case.module)
-        for stop in range(1, len(order.nodes) + 1):
-            node = order.nodes[stop - 1]
-            for group in GroupsBefore(order, SMALL, stop).within(UNBOUNDED) if node.layer is not None else ():
-                for k in np.flatnonzero(group.valid & group.shapes.is_raster):
-                    check(order, group, int(k), node.layer.out_dims[1])
-                    seen.append(group.stop - group.first)
+        seen.extend(group.stop - group.first for group in checked(case, SMALL, lambda shapes: shapes.is_raster))
 
     each()
     assert max(seen) >= 3
