@@ -41,6 +41,7 @@ from frustum.dialects.weights.codec import CODECS
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.choose_layout import ChooseLayout
+from frustum.passes.graph.choose_forms import ChooseForms
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.find_shuffles import FindShuffles
@@ -126,7 +127,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "imported": (),
         "typed": (
             *simpler, *types, PoolParts(), FuseResidual(), ConvertAtHost(), FindShuffles(), LayerMoves(), TurnWeights(),
-            OwnOutputs(),
+            ChooseForms(), OwnOutputs(),
         ),
         "fused": (
             *measuring_passes(choices),

@@ -16,6 +16,7 @@
 | `range` | graph operation | two floats | calibration | `frustum-graph-quantise` |
 | `scale` | graph operation | scale | `frustum-graph-fold-quantisation` | calibration |
 | `integers` | weight | dictionary | importer | passes that fold quantisation |
+| `form` | layer | integers: of each axis of its tensors the loop that it is part of | `frustum-graph-choose-forms` | layers |
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |
@@ -58,6 +59,7 @@ RANGE = "frustum.range"
 SCALE = "frustum.scale"
 INTEGERS = "frustum.integers"
 HELD_BYTES = "frustum.held_bytes"
+FORM = "frustum.form"
 PLACE = "frustum.place"
 COST_PARTS = "frustum.cost_parts"
 """What a planner says of a unit, as the fields of `passes/plan/cost.py`, `CostParts`."""

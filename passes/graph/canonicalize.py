@@ -15,6 +15,7 @@ from xdsl.traits import IsTerminator, Pure
 from frustum.passes.dequantised import fold_view
 from frustum.passes.graph.patterns.layers import FuseActivation, FusePad, PoolBeforeConv
 from frustum.passes.graph.patterns.moves import MergeMoves, RemoveIdentity
+from frustum.passes.graph.patterns.reshapes import SinkReshape
 from frustum.passes.graph.patterns.scales import Constants, FoldScaleAfter, FoldScaleBefore, MergeScales
 from frustum.passes.weights import store_of
 
@@ -28,7 +29,8 @@ class Canonicalize(ModulePass):
        normalisation, biases; into one another where there is none (`scales`); the new weights get new keys
     3. means over windows before pointwise convolutions, poolings before concatenations (`layers`)
     4. borders of zeros and activations into the layer beside them (`layers`)
-    5. operations whose results nobody uses
+    5. reshapes behind layers that do not care (`reshapes`)
+    6. operations whose results nobody uses
 
     Before: operators as the file has them.  After: none of the above is left to do.
     """
@@ -48,6 +50,7 @@ class Canonicalize(ModulePass):
                 FoldScaleAfter(constants),
                 FoldScaleBefore(constants),
                 MergeScales(constants),
+                SinkReshape(),
                 PoolBeforeConv(),
                 FusePad(),
                 FuseActivation(),

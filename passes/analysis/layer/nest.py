@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from xdsl.dialects.builtin import ArrayAttr, NameLoc
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, NameLoc
 from xdsl.ir import Operation
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
 from frustum.dialects.isa.program import Act, Scale
+from frustum.dialects.module import FORM
 from frustum.dialects.target.durations import Steps, depthwise_steps
 from frustum.dialects.tile import SAME, Access, Axis, ConvLayer, LayerKind, Scaling, TensorView
 from frustum.passes.errors import Problem, Unsupported
@@ -180,6 +181,26 @@ def contiguous(shape: Sequence[int]) -> TensorView:
 
 def window(kernel: int, stride: int, pad: int, dilation: int) -> Axis:
     return Axis(stride, 1, -pad, (kernel - 1) * dilation)
+
+
+# --- any rank as four dimensions ---------------------------------------------------------------------------------
+
+
+def chosen_form(op: Operation) -> Extents | None:
+    """The loop that each axis of its largest tensor is part of, where `frustum-graph-choose-forms` has said so."""
+    noted = op.attributes.get(FORM)
+    return tuple(noted.get_values()) if isinstance(noted, DenseArrayBase) else None  # type: ignore[arg-type]
+
+
+def formed(shape: Sequence[int], form: Extents) -> tuple[Extents, Extents]:
+    """Extents of the four loops, and strides in a dense tensor; missing axes in front have one position."""
+    shape = (1,) * (len(form) - len(shape)) + tuple(shape)
+    extents, strides = [1] * RANK, [0] * RANK
+    for axis, (extent, stride) in enumerate(zip(shape, dense(shape), strict=True)):
+        if extent > 1:
+            extents[form[axis]] *= extent
+            strides[form[axis]] = stride
+    return tuple(extents), tuple(strides)
 
 
 # --- numbers of its own --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import math
 from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.tile import SAME, Access, AnyAxis, Axis, ConvLayer, TensorView, Whole
 from frustum.passes.analysis.layer import nest
 
@@ -99,6 +99,9 @@ def matmul(op: g.MatmulOp) -> nest.Layer:
     a, b, out = g.shape_of(op.a), g.shape_of(op.b), g.shape_of(op.result)
     if len(a) == 1 or len(b) == 1:
         raise nest.refused(op, "vectors must be given as matrices")
+    form = nest.chosen_form(op)
+    if form is not None:
+        return matmul_in(form, op)
     k = a[-2] if op.trans_a else a[-1]
     rows, columns = out[-2], out[-1]
     batch, a_batch, b_batch = (math.prod(shape[:-2]) for shape in (out, a, b))
@@ -118,4 +121,23 @@ def matmul(op: g.MatmulOp) -> nest.Layer:
         channels=k,
         weight_strides=(co, ci, 0, 0),
         weight_batch=b[-2] * b[-1] if b_batch > 1 else 0,
+    )
+
+
+def matmul_in(form: Extents, op: g.MatmulOp) -> nest.Layer:
+    """A product with one matrix of weights, where the loops of its positions are chosen."""
+    a, b, out = g.shape_of(op.a), g.shape_of(op.b), g.shape_of(op.result)
+    assert form[-1] == 1 and not op.trans_a, "channels are the last axis of both maps"
+    (_, made), (dims, lie) = nest.formed(out, form), nest.formed(a, form)
+    out_dims = (dims[0], out[-1], *dims[2:])
+    made, lie = replaced(made, 1, 1), replaced(lie, 1, 1)
+    dims = replaced(dims, 1, a[-1])
+    co, ci = (b[-1], 1) if op.trans_b else (1, b[-1])
+    return product(
+        op,
+        nest.MapOperand(0, dims, TensorView(0, lie), (SAME, Whole(a[-1]), SAME, SAME)),
+        out_dims,
+        TensorView(0, made),
+        channels=a[-1],
+        weight_strides=(co, ci, 0, 0),
     )

@@ -38,6 +38,8 @@ from frustum.passes.analysis.layer.nest import (
     builds,
     contiguous,
     dense,
+    chosen_form,
+    formed,
     loops,
     refused,
     scales_of,
@@ -74,6 +76,9 @@ def merge(
 
 
 def elementwise(op: Operation, kind: LayerKind, operands: Sequence[SSAValue]) -> Layer:
+    form = chosen_form(op)
+    if form is not None:
+        return elementwise_in(form, op, kind, operands)
     out, *shapes = merge(op, g.shape_of(op.results[0]), [g.shape_of(o) for o in operands])
     maps = []
     for index, shape in enumerate(shapes):
@@ -82,6 +87,17 @@ def elementwise(op: Operation, kind: LayerKind, operands: Sequence[SSAValue]) ->
         access = tuple(SAME if s == o else Whole(1) for s, o in zip(shape, out, strict=True))
         maps.append(MapOperand(index, shape, TensorView(0, strides), access))
     return Layer(kind, out, contiguous(out), tuple(maps))
+
+
+def elementwise_in(form: Extents, op: Operation, kind: LayerKind, operands: Sequence[SSAValue]) -> Layer:
+    """The same, where the loops are chosen."""
+    out, strides = formed(g.shape_of(op.results[0]), form)
+    maps = []
+    for index, operand in enumerate(operands):
+        extents, own = formed(g.shape_of(operand), form)
+        access = tuple(SAME if e == o else Whole(1) for e, o in zip(extents, out, strict=True))
+        maps.append(MapOperand(index, extents, TensorView(0, own), access))
+    return Layer(kind, out, TensorView(0, strides), tuple(maps))
 
 
 @builds(g.UnaryOp, shares=True)
@@ -182,6 +198,12 @@ def resize_axis(scale: float, offset: float, size: int, out: int) -> tuple[AnyAx
 @builds(g.SoftmaxOp)
 def softmax(op: g.SoftmaxOp) -> Layer:
     shape, axis = g.shape_of(op.x), op.axis
+    form = chosen_form(op)
+    if form is not None:
+        dims, strides = formed(shape, form)
+        loop, view = form[axis], TensorView(0, strides)
+        operand = MapOperand(0, dims, view, replaced(SAME4, loop, Whole(dims[loop])))
+        return Layer(SoftmaxLayer(loop, scales_of(op)), dims, view, (operand,), axes_all=(loop,))
     if len(shape) > RANK:  # the axis between all before and all after it
         shape, axis = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])), 1
     dims, axis = loops(shape), axis + RANK - len(shape)
@@ -193,6 +215,11 @@ def softmax(op: g.SoftmaxOp) -> Layer:
 @builds(g.ReduceOp)
 def reduce(op: g.ReduceOp) -> Layer:
     shape = g.shape_of(op.x)
+    form = chosen_form(op)
+    if form is not None:
+        dims, strides = formed(shape, form)
+        left = [1 if i in op.axes else extent for i, extent in enumerate(shape)]
+        return reduction(op, dims, strides, tuple(sorted({form[i] for i in op.axes})), formed(left, form)[1])
     reduced = [i in op.axes for i in range(len(shape))]
     is_plane = reduced == [False, False, True, True]  # a global pool reads maps as other layers make them
     groups: list[tuple[int, bool]] = []  # extent, is reduced: neighbours of a kind are one dimension
@@ -205,9 +232,16 @@ def reduce(op: g.ReduceOp) -> Layer:
         raise refused(op, f"axes {op.axes} of shape {shape} do not make four dimensions")
     dims = loops(e for e, _ in groups)
     axes = tuple(i + RANK - len(groups) for i, (_, flag) in enumerate(groups) if flag)
+    left = tuple(1 if d in axes else e for d, e in enumerate(dims))
+    strides = tuple(0 if d in axes else s for d, s in enumerate(dense(left)))
+    return reduction(op, dims, dense(dims), axes, strides)
+
+
+def reduction(op: g.ReduceOp, dims: Extents, lie: Extents, axes: tuple[int, ...], made: Extents) -> Layer:
+    """A reduction over loops `axes` of an operand that lies with strides `lie`; the result's strides are `made`."""
     out_dims = tuple(1 if d in axes else e for d, e in enumerate(dims))
-    strides = tuple(0 if d in axes else s for d, s in enumerate(dense(out_dims)))
     access = tuple(Whole(e) if d in axes else SAME for d, e in enumerate(dims))
     scale = 1.0 / math.prod(dims[d] for d in axes) if op.kind == "mean" else 1.0
     kind = ReduceLayer(Reduction(op.kind), axes, scale, scales_of(op))
-    return Layer(kind, out_dims, TensorView(0, strides), (MapOperand(0, dims, contiguous(dims), access),))
+    operand = MapOperand(0, dims, TensorView(0, lie), access)
+    return Layer(kind, out_dims, TensorView(0, made), (operand,))
