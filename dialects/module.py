@@ -16,7 +16,7 @@
 | `range` | graph operation | two floats | calibration | `frustum-graph-quantise` |
 | `scale` | graph operation | scale | `frustum-graph-fold-quantisation` | calibration |
 | `integers` | weight | dictionary | importer | passes that fold quantisation |
-| `form` | layer | integers: of each axis of its tensors the loop that it is part of | `frustum-graph-choose-forms` | layers |
+| `form` | layer | integers: the loop of each axis of its tensors | `frustum-graph-choose-forms` | layers |
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |

@@ -15,7 +15,7 @@ from xdsl.traits import IsTerminator, Pure
 from frustum.passes.dequantised import fold_view
 from frustum.passes.graph.patterns.layers import FuseActivation, FusePad, PoolBeforeConv
 from frustum.passes.graph.patterns.moves import MergeMoves, RemoveIdentity
-from frustum.passes.graph.patterns.reshapes import SinkReshape
+from frustum.passes.graph.patterns.reshapes import SinkReshape, share_reshapes
 from frustum.passes.graph.patterns.scales import Constants, FoldScaleAfter, FoldScaleBefore, MergeScales
 from frustum.passes.weights import store_of
 
@@ -58,6 +58,7 @@ class Canonicalize(ModulePass):
             dce_enabled=False,  # it would remove other dialects' operations too
         )
         PatternRewriteWalker(patterns).rewrite_module(op)
+        share_reshapes(op)
         remove_unused(op)
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
@@ -29,17 +29,17 @@ FIXED = g.ConvOp | g.PoolOp | g.ResizeOp | g.LrnOp | g.ShuffleOp | g.PickOp | g.
 class ChooseForms(ModulePass):
     """See tensors of any rank as four dimensions so that layers beside each other see them alike.
 
-    Before: an element by element layer sees its tensors with neighbouring axes merged in their order, and a product sees
-    its last axis as channels.  After: layers that pass tensors of one rank to each other have `frustum.form`, which says
-    of each axis the loop (images, channels, rows, columns) that it is part of, wherever most of what stands around them
-    has its channels last.
+    Before: an element by element layer sees its tensors with neighbouring axes merged in their order, a product sees
+    its last axis as channels.  After: layers that pass tensors of one rank to each other have `frustum.form`, which
+    says of each axis the loop (images, channels, rows, columns) that it is part of, wherever most of what stands
+    around them has its channels last.
 
-    1. Layers are flexible if they can be seen in several ways: element by element, sums and softmax along axes, products
-       with one matrix of weights.  Those that share a tensor of the same rank are decided on together.
-    2. Convolutions and windows want their maps as they are; products, and transpositions that put channels last, want the
-       last axis as channels.  The larger maps decide; without either, sums along the last axis alone do.
-    3. The other axes are all columns, or images and columns, or images, rows and columns: the first that every layer can
-       be written in.
+    1. Layers are flexible if they can be seen in several ways: element by element, sums and softmax along axes,
+       products.  Those that share a tensor of the same rank are decided on together.
+    2. Convolutions and windows want their maps as they are; products, and transpositions that put channels last, want
+       the last axis as channels.  The larger maps decide; without either, sums along the last axis alone do.
+    3. The other axes are all columns, or images and columns, or images, rows and columns: the first that every layer
+       can be written in.
 
     Source: docs/ir-graph.md, "Forms"; docs/techniques/machine.md, "matrix unit": positions and channels.
     """
@@ -96,7 +96,11 @@ def groups_of(network: g.NetworkOp) -> list[list[Flexible]]:
 def is_flexible(op: Flexible) -> bool:
     """A layer of tensors of two axes or more; of products those whose channels are the last axis."""
     if isinstance(op, g.MatmulOp):
-        return not op.trans_a and len(g.shape_of(op.a)) >= 2 and len(g.shape_of(op.a)) == len(g.shape_of(op.result))
+        return (
+            not op.trans_a
+            and len(g.shape_of(op.a)) >= 2
+            and len(g.shape_of(op.a)) == len(g.shape_of(op.result))
+        )
     return max(len(g.shape_of(value)) for value in op.operands) >= 2
 
 
@@ -115,7 +119,10 @@ def form_for(group: Sequence[Flexible]) -> Extents | None:
                 last += value_bytes(value)
             elif isinstance(op, g.TurnOp):
                 is_last = (op.perm == CHANNELS_LAST) == (value.owner is op)
-                last, plain = (last + is_last * value_bytes(value), plain + (not is_last) * value_bytes(value))
+                last, plain = (
+                    last + is_last * value_bytes(value),
+                    plain + (not is_last) * value_bytes(value),
+                )
                 is_turned |= is_last
             elif isinstance(op, FIXED) or (isinstance(op, g.ConcatOp) and is_side_by_side(op)):
                 plain += value_bytes(value)
@@ -163,7 +170,8 @@ def fits(op: Flexible, form: Extents) -> bool:
                 if axes != [op.axis]:
                     return False
             case g.ReduceOp():
-                if {axis in op.axes for axis in axes} == {True, False}:
+                is_both = rank - 1 in op.axes and len(op.axes) > 1
+                if is_both or {axis in op.axes for axis in axes} == {True, False}:
                     return False
             case g.BinaryOp():
                 if any({shape[axis] == 1 for axis in axes} == {True, False} for shape in shapes):

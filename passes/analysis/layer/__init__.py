@@ -100,8 +100,6 @@ def layer_of(op: Operation) -> Layer:
     )
 
 
-
-
 def held_of(weights: SSAValue) -> tuple[int, int]:
     """Bytes held of weights, and their own."""
     own = weights.owner.attributes.get(HELD_BYTES) if isinstance(weights.owner, g.WeightOp) else None

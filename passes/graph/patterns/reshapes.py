@@ -1,4 +1,4 @@
-# Tests: test/passes/graph/reshapes.mlir
+# Tests: test/passes/graph/patterns/reshapes.mlir
 """Reshapes go behind layers that can do their work on the elements as they were before.
 
     unary(reshape(x))          ->  reshape(unary(x))
@@ -14,8 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
+from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
@@ -44,7 +46,9 @@ class SinkReshape(RewritePattern):
                 continue
             operands = [seen_as(each, g.shape_of(source), g.shape_of(op.result)) for each in (op.a, op.b)]
             if all(each is not None for each in operands):
-                self.replace(op, [each for each in operands if each is not None], g.shape_of(source), rewriter)
+                self.replace(
+                    op, [each for each in operands if each is not None], g.shape_of(source), rewriter
+                )
                 return
 
     def of_axes(self, op: g.SliceOp | g.PadOp, before: g.ReshapeOp, rewriter: PatternRewriter) -> None:
@@ -63,9 +67,7 @@ class SinkReshape(RewritePattern):
             if any(g.shape_of(op.result)[i] != 1 for i in range(len(shape)) if i not in axes):
                 return
             made = g.shape_of(op.result)
-            parts = [
-                (op.starts[i], made[i], op.steps[i]) if i is not None else (0, 1, 1) for i in axes
-            ]
+            parts = [(op.starts[i], made[i], op.steps[i]) if i is not None else (0, 1, 1) for i in axes]
             new = g.SliceOp(before.x, *(tuple(column) for column in zip(*parts, strict=True)))
         self.put(op, new, rewriter)
 
@@ -88,7 +90,11 @@ class SinkReshape(RewritePattern):
         kinds = [type(made)(made.element_type, shape)]
         new = type(op).create(operands=list(operands), result_types=kinds, properties=dict(op.properties))
         new.attributes.update(op.attributes)
-        inserted = [each.owner for each in operands if isinstance(each.owner, g.ReshapeOp) and each.owner.parent is None]
+        inserted = [
+            each.owner
+            for each in operands
+            if isinstance(each.owner, g.ReshapeOp) and each.owner.parent is None
+        ]
         self.put(op, new, rewriter, inserted)
 
     def put(
@@ -98,6 +104,16 @@ class SinkReshape(RewritePattern):
         after = g.ReshapeOp(new.results[0], g.shape_of(op.results[0]))
         after.location = op.location
         rewriter.replace(op, [*before, new, after], [after.result])
+
+
+def share_reshapes(module: ModuleOp) -> None:
+    """One reshape of a tensor to a shape in a block is enough: a unit would load what two of them give twice."""
+    for op in [each for each in module.walk() if isinstance(each, g.ReshapeOp)]:
+        for use in tuple(op.x.uses):
+            other = use.operation
+            is_same = isinstance(other, g.ReshapeOp) and g.shape_of(other.result) == g.shape_of(op.result)
+            if other is not op and is_same and other.parent is op.parent and op.is_before_in_block(other):
+                Rewriter.replace_op(other, [], [op.result])
 
 
 def seen_as(value: SSAValue, shape: Extents, whole: Extents) -> SSAValue | None:

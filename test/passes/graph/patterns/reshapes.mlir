@@ -1,0 +1,50 @@
+// RUN: frustum-opt %s -p frustum-graph-canonicalize --split-input-file | filecheck %s
+
+// A reshape to and fro around an element by element layer is none.
+builtin.module {
+  fgraph.network @around (%x : tensor<1x8x6xf32>) inputs ["x"] outputs ["y"] {
+    %a = fgraph.reshape %x : (tensor<1x8x6xf32>) -> tensor<1x8x2x3xf32>
+    %b = fgraph.unary <exp> %a : tensor<1x8x2x3xf32>
+    %c = fgraph.reshape %b : (tensor<1x8x2x3xf32>) -> tensor<1x8x6xf32>
+    fgraph.output %c : tensor<1x8x6xf32>
+  }
+}
+// CHECK-LABEL: @around
+// CHECK-NEXT:    %b = fgraph.unary <exp> %x : tensor<1x8x6xf32>
+// CHECK-NEXT:    fgraph.output %b
+
+// -----
+
+// What is added to a map of one row, as it is in the file, is seen as a map.
+builtin.module {
+  fgraph.network @line (%x : tensor<1x4x8xf32>) inputs ["x"] outputs ["y"] {
+    %w = fgraph.weight "w" : tensor<4x4x1x3xf32>
+    %a = fgraph.reshape %x : (tensor<1x4x8xf32>) -> tensor<1x4x1x8xf32>
+    %c = fgraph.conv %a, %w strides [1, 1] pads [0, 1, 0, 1] dilations [1, 1] groups 1 : (tensor<1x4x1x8xf32>, tensor<4x4x1x3xf32>) -> tensor<1x4x1x8xf32>
+    %d = fgraph.reshape %c : (tensor<1x4x1x8xf32>) -> tensor<1x4x8xf32>
+    %e = fgraph.binary add %d, %x : (tensor<1x4x8xf32>, tensor<1x4x8xf32>) -> tensor<1x4x8xf32>
+    %f = fgraph.slice %e starts [0, 2, 0] steps [1, 1, 1] : (tensor<1x4x8xf32>) -> tensor<1x2x8xf32>
+    fgraph.output %f : tensor<1x2x8xf32>
+  }
+}
+// CHECK-LABEL: @line
+// CHECK:         %a = fgraph.reshape %x
+// CHECK:         %c = fgraph.conv
+// CHECK-NEXT:    %e = fgraph.binary add %c, %a : {{.*}} -> tensor<1x4x1x8xf32>
+// CHECK-NEXT:    %f = fgraph.slice %e starts [0, 2, 0, 0] steps [1, 1, 1, 1]
+// CHECK-NEXT:    %f_1 = fgraph.reshape %f
+// CHECK-NEXT:    fgraph.output %f_1
+
+// -----
+
+// Two maps of other shapes, neither of four dimensions: nothing is gained.
+builtin.module {
+  fgraph.network @apart (%x : tensor<8x6xf32>, %z : tensor<4x12xf32>) inputs ["x", "z"] outputs ["y"] {
+    %a = fgraph.reshape %x : (tensor<8x6xf32>) -> tensor<48xf32>
+    %b = fgraph.reshape %z : (tensor<4x12xf32>) -> tensor<48xf32>
+    %c = fgraph.binary add %a, %b : (tensor<48xf32>, tensor<48xf32>) -> tensor<48xf32>
+    fgraph.output %c : tensor<48xf32>
+  }
+}
+// CHECK-LABEL: @apart
+// CHECK:         fgraph.binary add {{.*}} -> tensor<48xf32>

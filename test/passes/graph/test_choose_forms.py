@@ -1,0 +1,87 @@
+"""Layers beside products and channels-last maps see their tensors as these do; units of them compute the same."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import Net
+from xdsl.context import Context
+
+from frustum.dialects import graph as g
+from frustum.dialects.graph import shape_of
+from frustum.passes.analysis.layer import layer_of
+from frustum.passes.analysis.layer.nest import chosen_form
+from frustum.passes.graph.choose_forms import ChooseForms
+
+
+def with_forms(net, *results):
+    module, _ = net.module(*results)
+    ChooseForms().apply(Context(), module)
+    module.verify()
+    return [
+        op
+        for op in module.walk()
+        if op.name in ("fgraph.binary", "fgraph.unary", "fgraph.reduce", "fgraph.softmax")
+    ]
+
+
+def test_layers_around_a_product_see_its_channels():
+    net = Net()
+    y = net.layer(g.MatmulOp(net.input(2, 6, 8), net.weight(8, 4)))
+    ops = with_forms(net, net.layer(g.SoftmaxOp(net.binary("add", y, net.weight(4)), 2)))
+    assert [chosen_form(op) for op in ops] == [(3, 3, 1), (3, 3, 1)]
+    assert {layer_of(op).out_dims for op in ops} == {(1, 4, 1, 12)}
+
+
+def test_scores_have_images_for_heads():
+    net = Net()
+    scores = net.layer(g.MatmulOp(net.input(2, 3, 6, 8), net.input(2, 3, 8, 5)))
+    ops = with_forms(net, net.layer(g.SoftmaxOp(net.binary("add", scores, net.weight(1, 1, 6, 5)), 3)))
+    assert [chosen_form(op) for op in ops] == [(0, 0, 3, 1)] * 2
+    assert layer_of(ops[0]).maps[1].dims == (1, 5, 1, 6)
+
+
+def test_a_norm_over_the_last_axis_of_a_map_keeps_rows_and_columns():
+    net = Net()
+    x = net.input(1, 5, 6, 8)
+    mean = net.layer(g.ReduceOp("mean", x, (3,)))
+    ops = with_forms(net, net.binary("sub", x, mean))
+    assert [chosen_form(op) for op in ops] == [(0, 2, 3, 1)] * 2
+    assert layer_of(ops[0]).out_dims == (1, 1, 5, 6)
+
+
+def test_layers_beside_convolutions_stay_as_they_are():
+    net = Net()
+    x = net.conv(net.input(1, 3, 6, 8), 4)
+    ops = with_forms(net, net.conv(net.layer(g.SoftmaxOp(net.unary("tanh", x), 3)), 4))
+    assert [chosen_form(op) for op in ops] == [None, None]
+
+
+def test_what_no_form_can_say_is_left():
+    """A sum along the channels and another axis at once, beside a product."""
+    net = Net()
+    y = net.layer(g.MatmulOp(net.input(2, 6, 8), net.weight(8, 4)))
+    ops = with_forms(net, net.layer(g.ReduceOp("sum", y, (1, 2))))
+    assert [chosen_form(op) for op in ops] == [None]
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4, 5])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_loops_reach_every_element_once(rank, data):
+    """The strides of a layer's result, over its loops, are the places of a dense tensor."""
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=rank, max_size=rank))
+    net = Net()
+    x = net.layer(g.MatmulOp(net.input(*shape[:-1], 3), net.weight(3, shape[-1])))
+    small = [extent if data.draw(st.booleans()) else 1 for extent in shape]
+    for op in filter(chosen_form, with_forms(net, net.binary("mul", x, net.input(*small)))):
+        layer = layer_of(op)
+        places = sum(
+            np.arange(extent).reshape([-1 if i == d else 1 for i in range(4)]) * stride
+            for d, (extent, stride) in enumerate(zip(layer.out_dims, layer.out_view.strides, strict=True))
+        )
+        assert sorted(np.ravel(places)) == list(range(math.prod(shape_of(op.results[0]))))
