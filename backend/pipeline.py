@@ -44,6 +44,7 @@ from frustum.passes.graph.choose_layout import ChooseLayout
 from frustum.passes.graph.choose_forms import ChooseForms
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
+from frustum.passes.graph.expand_attention import ExpandAttention
 from frustum.passes.graph.find_shuffles import FindShuffles
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
@@ -122,7 +123,7 @@ class Choices:
 def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     """The passes between the stop before and this one."""
     types: list[ModulePass] = [ConvertType(to=FLOATS[choices.dtype])] if choices.dtype in FLOATS else []
-    simpler = (QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
+    simpler = (ExpandAttention(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
         "typed": (

@@ -6,6 +6,7 @@
 | `weight` | a constant: key and type; the bytes are in the store the module names |
 | `quantize`, `dequantize` | between f32 and the integers that stand for it |
 | `conv`, `matmul` | products, with bias and activation |
+| `attention` | of queries to keys, all heads |
 | `pool`, `reduce`, `softmax`, `lrn`, `resize` | windows and sums |
 | `unary`, `binary` | element by element |
 | `concat`, `slice`, `pad`, `reshape`, `transpose`, `interleave` | moves |
@@ -16,8 +17,9 @@ The whole level: docs/ir-graph.md.
 from xdsl.ir import Dialect
 
 from frustum.dialects.functions import *  # noqa: F403
+from frustum.dialects.graph import attention, layers, network, products, scales, views
 from frustum.dialects.graph import attributes as a
-from frustum.dialects.graph import layers, network, products, scales, views
+from frustum.dialects.graph.attention import *  # noqa: F403
 from frustum.dialects.graph.attributes import *  # noqa: F403
 from frustum.dialects.graph.declaration import declared_in
 from frustum.dialects.graph.layers import *  # noqa: F403
@@ -30,7 +32,7 @@ FGraph = Dialect(
     "fgraph",
     [
         *(network.NetworkOp, network.OutputOp, network.WeightOp, network.CallOp),
-        *(op for module in (products, layers, views) for op in declared_in(module)),
+        *(op for module in (products, attention, layers, views) for op in declared_in(module)),
     ],
     [
         *(a.ActAttr, a.PoolingAttr, a.ReductionAttr, a.ArithmeticAttr, a.InterpolationAttr, a.RoundingAttr),

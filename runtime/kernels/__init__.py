@@ -5,6 +5,7 @@ computed in f32, which is what comes out; `narrow` rounds it.
 """
 
 from frustum.runtime.kernels import integer
+from frustum.runtime.kernels.attention import attention
 from frustum.runtime.kernels.convolution import conv, matmul
 from frustum.runtime.kernels.elementwise import BINARY, UNARY, binary, erf, unary
 from frustum.runtime.kernels.maps import (
@@ -29,7 +30,7 @@ from frustum.runtime.kernels.maps import (
 )
 
 __all__ = [
-    "BFLOAT16", "BINARY", "UNARY", "Array", "ResizedAxis", "average_pool", "binary", "conv", "erf",
+    "BFLOAT16", "BINARY", "UNARY", "Array", "ResizedAxis", "attention", "average_pool", "binary", "conv", "erf",
     "integer", "interleave", "lrn", "matmul", "max_pool", "narrow", "output_size", "pad", "padded",
     "reduce", "resize", "shuffle", "slice_elements", "softmax", "unary", "widen", "windows",
 ]

@@ -336,6 +336,12 @@ def conv(op: graph.ConvOp, x: Array, w: Array, *rest: Array) -> Array:
     return _product(op, x, rest, partial(kernels.conv, x, w, **settings), sums, (slice(None), None, None))
 
 
+def attention(op: graph.AttentionOp, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
+    numbers = op.heads, op.sizes, op.firsts, op.scale, op.softcap, op.causal_from, op.is_merged
+    names = "heads", "sizes", "firsts", "scale", "softcap", "causal_from", "is_merged"
+    return kernels.attention(q, k, v, mask, **dict(zip(names, numbers, strict=True)))
+
+
 def matmul(op: graph.MatmulOp, a: Array, b: Array, *rest: Array) -> Array:
     settings: dict[str, Any] = {"trans_a": op.trans_a, "trans_b": op.trans_b}
 
@@ -419,6 +425,7 @@ OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.PoolOp: pool,
     graph.ReduceOp: lambda op, x: kernels.reduce(op.kind, x, op.axes, keepdims=op.keepdims),
     graph.SoftmaxOp: lambda op, x: kernels.softmax(x, op.axis),
+    graph.AttentionOp: attention,
     graph.LrnOp: lrn,
     graph.ResizeOp: resize,
     graph.UnaryOp: lambda op, x: kernels.unary(op.kind, x, op.act.alpha, op.act.beta),

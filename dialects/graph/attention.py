@@ -1,0 +1,86 @@
+"""Attention of queries to keys, all heads at once."""
+
+from __future__ import annotations
+
+from xdsl.ir import SSAValue
+
+from frustum.dialects.graph import declaration as d
+from frustum.dialects.graph.attributes import Ints, Number, shape_of
+from frustum.dialects.graph.shapes import check
+
+
+@d.operation
+class AttentionOp(d.LayerOp):
+    """softmax(cap(q k^T * scale) + mask) v, for each head; the sums are those of f32.
+
+    q, k and v are each [B, rows, channels], where head h has the `sizes` channels from `firsts` + h * size on, or
+    [B, heads, rows, size].  `heads`: of queries, of keys and values; query head h belongs to key head
+    h // (queries' heads / keys' heads).  `sizes`: of a head of queries and keys, of a head of values.  mask: added to
+    the scores, of a shape that broadcasts to [B, heads, T, L].  `softcap` c > 0: scores s are c * tanh(s / c).
+    `causal_from` n: query i sees the keys up to i + n only.
+    Result: [B, T, heads * size] if `is_merged`, else [B, heads, T, size].
+    Source: Vaswani et al., Attention is all you need, 2017, section 3.2.1; ONNX Attention 23.
+    """
+
+    name = "fgraph.attention"
+    q: SSAValue = d.operand()
+    k: SSAValue = d.operand()
+    v: SSAValue = d.operand()
+    mask: SSAValue | None = d.operand(default=None)
+    heads: Ints = d.prop(d.INTS, kw_only=True)
+    sizes: Ints = d.prop(d.INTS, kw_only=True)
+    firsts: Ints = d.prop(d.INTS, default=(0, 0, 0), kw_only=True)
+    scale: float = d.prop(d.FLOAT, kw_only=True)
+    softcap: float = d.prop(d.FLOAT, default=0.0, kw_only=True)
+    causal_from: int | None = d.prop(d.INT, default=None, kw_only=True)
+    is_merged: bool = d.prop(d.FLAG, default=False, kw_only=True)
+    custom_directives = (Number,)
+    assembly_format = (
+        "$q `,` $k `,` $v (`mask` $mask^)? `heads` $heads `sizes` $sizes `firsts` $firsts "
+        "`scale` custom<Number>($scale) `softcap` custom<Number>($softcap) "
+        "(`causal_from` $causal_from^)? (`is_merged` $is_merged^)? attr-dict `:` functional-type(operands, results)"
+    )
+
+    def inferred(self) -> Ints:
+        check(len(self.heads) == len(self.sizes) == 2, "heads and sizes are two numbers each")
+        (queries, keys), (size, value_size) = self.heads, self.sizes
+        check(
+            min(queries, keys, size, value_size) > 0 and queries % keys == 0,
+            f"heads {self.heads}, sizes {self.sizes}",
+        )
+        check(len(self.firsts) == 3 and min(self.firsts) >= 0, "firsts are three channels")
+        parts = zip(
+            (self.q, self.k, self.v),
+            (queries, keys, keys),
+            (size, size, value_size),
+            self.firsts,
+            strict=True,
+        )
+        found = [rows_of(shape_of(value), *own) for value, *own in parts]
+        (batch, rows), *others = found
+        check(others[0] == others[1] and others[0][0] == batch, f"batches and rows of q, k, v are {found}")
+        if self.mask is not None:
+            mask, whole = shape_of(self.mask), (batch, queries, rows, others[0][1])
+            padded = (1,) * (4 - len(mask)) + mask
+            fits = len(mask) <= 4 and all(a in (1, b) for a, b in zip(padded, whole, strict=True))
+            check(fits, f"a mask of {mask} does not broadcast to {whole}")
+        return (batch, rows, queries * value_size) if self.is_merged else (batch, queries, rows, value_size)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, of pairs that are masked too."""
+        batch, rows = rows_of(shape_of(self.q), self.heads[0], self.sizes[0], self.firsts[0])
+        _, keys = rows_of(shape_of(self.k), self.heads[1], self.sizes[0], self.firsts[1])
+        return batch * self.heads[0] * rows * keys * sum(self.sizes)
+
+
+def rows_of(shape: Ints, heads: int, size: int, first: int) -> tuple[int, int]:
+    """Batch and rows of q, k or v; raises VerifyException for a shape that has no such heads."""
+    if len(shape) == 3:
+        check(first + heads * size <= shape[2], f"{heads} heads of {size} from {first} on are not in {shape}")
+        return shape[0], shape[1]
+    check(
+        len(shape) == 4 and shape[1] == heads and shape[3] == size, f"{shape} is not {heads} heads of {size}"
+    )
+    check(first == 0, "firsts are channels of a tensor of three axes")
+    return shape[0], shape[2]

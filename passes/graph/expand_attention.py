@@ -1,0 +1,107 @@
+"""Attention as the plain layers that it consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from frustum.dialects import graph as g
+from frustum.dialects.graph.attention import rows_of
+from frustum.passes.analysis.module import node_name
+from frustum.passes.weights import WeightStore, numpy_of, store_of
+
+HIDDEN = -1e4
+"""Added to a score that must not count: exp of it is 0 in every type, and no sum of it overflows f16."""
+
+
+@dataclass(frozen=True)
+class ExpandAttention(ModulePass):
+    """Write `fgraph.attention` as slices, transpositions, products, and a softmax.
+
+    Before: any attention.  After: none; heads of keys and values that several heads of queries share are repeated by a
+    product's batch (queries of a group are rows of it).
+    Source: Vaswani et al., 2017, section 3.2.1.
+    """
+
+    name = "frustum-graph-expand-attention"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for each in [o for o in op.walk() if isinstance(o, g.AttentionOp)]:
+            _Expansion(each, store_of(op)).run()
+
+
+@dataclass
+class _Expansion:
+    """The layers of one attention as they are made."""
+
+    op: g.AttentionOp
+    store: WeightStore
+    made: list[Operation] = field(default_factory=list)
+
+    def run(self) -> None:
+        op = self.op
+        (heads, groups), (size, value_size) = op.heads, op.sizes
+        batch, rows = rows_of(g.shape_of(op.q), heads, size, op.firsts[0])
+        share = heads // groups
+        q = self.of_heads(op.q, heads, size, op.firsts[0])
+        q = self.shaped(self.scaled(q, op.scale), (batch, groups, share * rows, size))
+        k = self.of_heads(op.k, groups, size, op.firsts[1])
+        v = self.of_heads(op.v, groups, value_size, op.firsts[2])
+        keys = g.shape_of(k)[2]
+        scores = self.add(g.MatmulOp(q, k, trans_b=True))
+        scores = self.shaped(scores, (batch, heads, rows, keys))
+        if op.softcap > 0:
+            scores = self.add(g.UnaryOp(g.ActAttr.of("tanh"), self.scaled(scores, 1 / op.softcap)))
+            scores = self.scaled(scores, op.softcap)
+        for mask in (op.mask, self.causal(rows, keys)):
+            if mask is not None:
+                scores = self.add(g.BinaryOp("add", scores, mask))
+        weights = self.shaped(self.add(g.SoftmaxOp(scores, 3)), (batch, groups, share * rows, keys))
+        result = self.shaped(self.add(g.MatmulOp(weights, v)), (batch, heads, rows, value_size))
+        if op.is_merged:
+            result = self.add(g.TransposeOp(result, (0, 2, 1, 3)))
+            result = self.shaped(result, (batch, rows, heads * value_size))
+        Rewriter.replace_op(op, self.made, [result])
+
+    def add(self, made: Operation) -> SSAValue:
+        made.location = self.op.location
+        self.made.append(made)
+        return made.results[0]
+
+    def shaped(self, x: SSAValue, shape: Sequence[int]) -> SSAValue:
+        return x if g.shape_of(x) == tuple(shape) else self.add(g.ReshapeOp(x, tuple(shape)))
+
+    def scaled(self, x: SSAValue, factor: float) -> SSAValue:
+        if factor == 1:
+            return x
+        return self.add(g.BinaryOp("mul", x, self.constant("scale", np.float32(factor).reshape(()))))
+
+    def constant(self, word: str, array: NDArray[np.float32]) -> SSAValue:
+        """A constant in the operands' type, under a key of its own."""
+        element = g.tensor_of(self.op.q).element_type
+        key = self.store.add(f"{node_name(self.op) or self.op.name}/{word}", array.astype(numpy_of(element)))
+        return self.add(g.WeightOp(key, g.tensor_type(element, array.shape)))
+
+    def causal(self, rows: int, keys: int) -> SSAValue | None:
+        if self.op.causal_from is None:
+            return None
+        is_hidden = np.arange(keys) > np.arange(rows)[:, np.newaxis] + self.op.causal_from
+        return self.constant("causal", np.where(is_hidden, np.float32(HIDDEN), np.float32(0)))
+
+    def of_heads(self, x: SSAValue, heads: int, size: int, first: int) -> SSAValue:
+        """[B, heads, rows, size]"""
+        shape = g.shape_of(x)
+        if len(shape) == 4:
+            return x
+        batch, rows, channels = shape
+        if heads * size != channels:
+            x = self.add(g.SliceOp(x, (0, 0, first), (batch, rows, heads * size)))
+        return self.add(g.TransposeOp(self.shaped(x, (batch, rows, heads, size)), (0, 2, 1, 3)))

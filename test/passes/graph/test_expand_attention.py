@@ -1,0 +1,32 @@
+"""Attention written as plain layers computes the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from networks import Net
+from stops import run_module
+from xdsl.context import Context
+
+from frustum.dialects import graph as g
+from frustum.passes.graph.expand_attention import ExpandAttention
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+@pytest.mark.parametrize("causal_from", [None, 2])
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2), (4, 1)])
+def test_plain_layers_compute_the_same(heads, causal_from, is_merged):
+    net = Net()
+    q, k = net.input(2, 5, 40), net.input(2, heads[1], 7, 6)
+    v, mask = net.input(2, 7, 4 * heads[1] + 1), net.input(2, 1, 5, 7)
+    op = g.AttentionOp(
+        q, k, v, mask, heads=heads, sizes=(6, 4), firsts=(3, 0, 1), scale=0.4, softcap=1.5,
+        causal_from=causal_from, is_merged=is_merged,
+    )  # fmt: skip
+    module, inputs = net.module(net.layer(op))
+    plain = module.clone()
+    ExpandAttention().apply(Context(), plain)
+    plain.verify()
+    assert not any(isinstance(each, g.AttentionOp) for each in plain.walk())
+    for wanted, got in zip(run_module(module, inputs).values(), run_module(plain, inputs).values(), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
