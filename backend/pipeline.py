@@ -40,8 +40,8 @@ from frustum.dialects.module import TILED
 from frustum.dialects.weights.codec import CODECS
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
-from frustum.passes.graph.choose_layout import ChooseLayout
 from frustum.passes.graph.choose_forms import ChooseForms
+from frustum.passes.graph.choose_layout import ChooseLayout
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.expand_attention import ExpandAttention

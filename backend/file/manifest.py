@@ -194,6 +194,8 @@ def _check_least_work(facts: Mapping[str, Any]) -> None:
         reads = _list(layer, "reads", int)
         _check(all(-inputs <= read < number for read in reads), f"least_work of '{layer['name']}'", reads)
         figures = [layer.get(name, 0) for name in ("macs", "operands", "matrix", "vector")]
+        arguments = [name for name in ("matrix product", "attention") if name in layer]
+        figures += [each for name in arguments for each in _list(layer, name, int)]
         _check(all(_is_size(each, LONGEST) for each in figures), f"least_work of '{layer['name']}'", figures)
     for output in _list(facts, "outputs", list):
         is_pair = len(output) == 2 and isinstance(output[0], str) and isinstance(output[1], int)

@@ -72,12 +72,43 @@ def _facts(op: Operation, number: dict[SSAValue, int], target: Target) -> Facts:
     facts |= {"weights": weights, "macs": layer.macs, "mix": ALL if layer.kind.groups == 1 else GROUPS}
     facts["operands"] = len({number[operand] for operand in op.operands[:2] if operand in number})
     facts["matrix"] = _rounded(_matrix(layer, layer.kind, target.core.matrix))
+    if isinstance(op, g.MatmulOp) and is_apart(op):
+        facts["matrix product"] = _product(op)
     if layer.kind.groups > 1 and layer.kind.channels == 1:
         element = element_bytes(op.operands[0])
         vector = target.core.vector
         passes = prod(layer.kind.kernel) * vector.cycles_per_element.of(element)
         facts["vector"] = _rounded(Fraction(prod(layer.out_dims) * passes, vector.lanes))
     return facts
+
+
+def is_apart(op: Operation) -> bool:
+    """Every map that it reads is an input or a constant, its result an output, perhaps moved in between."""
+    return all(_is_given(value) for value in op.operands) and _is_left(op.results[0])
+
+
+MOVES = g.ReshapeOp | g.TransposeOp | g.SliceOp | g.TurnOp | g.PickOp
+
+
+def _is_given(value: SSAValue) -> bool:
+    while isinstance(value.owner, MOVES):
+        value = value.owner.x
+    return not isinstance(value.owner, Operation) or isinstance(value.owner, g.WeightOp)
+
+
+def _is_left(value: SSAValue) -> bool:
+    users = [use.operation for use in value.uses]
+    return any(isinstance(user, g.OutputOp) for user in users) or (
+        bool(users) and all(isinstance(user, MOVES) and _is_left(user.result) for user in users)
+    )
+
+
+def _product(op: g.MatmulOp) -> list[int]:
+    """Entries of the batch, m, n, k; bytes of an element and of all three matrices."""
+    a, b, out = g.shape_of(op.a), g.shape_of(op.b), g.shape_of(op.result)
+    k, element = a[-2] if op.trans_a else a[-1], element_bytes(op.a)
+    own = element * (prod(a) + prod(b)) + element_bytes(op.result) * prod(out)
+    return [prod(out[:-2]), out[-2], out[-1], k, element, own]
 
 
 def _rounded(cycles: Fraction) -> int:

@@ -110,7 +110,7 @@ def bound(
         MATRIX: products.cycles(cores),
         VECTOR: whole.cycles(cores),
         WEIGHTS_FIRST: _weights_first(layers, weight_bytes, rate, cores),
-        NO_ROOM: _no_room(layers, weight_bytes, rate, cores, _on_chip(target)),
+        NO_ROOM: _no_room(layers, weight_bytes, rate, cores, on_chip_bytes(target)),
         ROOFLINE: roofline,
     }
     found = {name: ceil(cycles - 1e-6) for name, cycles in terms.items()}
@@ -163,7 +163,7 @@ def layers_of(facts: Iterable[Mapping[str, Any]], made: Mapping[str, int]) -> li
     return found
 
 
-def _on_chip(target: Target) -> int:
+def on_chip_bytes(target: Target) -> int:
     """Bytes of all memories on all chips but DRAM."""
     core, cluster = target.core, target.cluster
     own = core.nram.capacity_bytes + core.wram.capacity_bytes

@@ -21,6 +21,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj
 from frustum.runtime.report import bound as bound_of
 from frustum.runtime.report import counters
+from frustum.runtime.report.dram_bound import dram_bound
 from frustum.runtime.report.flows import added, listed, together
 from frustum.runtime.report.units import SubgraphRun, UnitInfo, nram_operand_share, unit_figures, weight_bytes
 
@@ -154,7 +155,7 @@ def make_report(
     # at DRAM ports beside those of the programs: from chip to chip (at both ports), to and from the host
     passing = splitting.moved_bytes + to_host, splitting.moved_bytes + from_host
     dram, peaks, uncut = (
-        _dram(runs, *passing),
+        _dram(runs, target, *passing),
         [run.counters.peak_bytes for run in runs],
         splitting.unsplit_peak_bytes,
     )
@@ -234,7 +235,9 @@ def _one_after_the_other(runs: Sequence[SubgraphRun]) -> SplitRun:
     return SplitRun(cycles, 0, dict(runs[0].counters.peak_bytes) if len(runs) == 1 else None)
 
 
-def _dram(runs: Sequence[SubgraphRun], passing_out: int, passing_in: int) -> dict[str, Any]:
+def _dram(
+    runs: Sequence[SubgraphRun], target: Target, passing_out: int, passing_in: int
+) -> dict[str, Any]:
     """Sums over sub-graphs and chips."""
     read = _total(runs, "dram_read_bytes") + passing_out
     write = _total(runs, "dram_write_bytes") + passing_in
@@ -255,7 +258,20 @@ def _dram(runs: Sequence[SubgraphRun], passing_out: int, passing_in: int) -> dic
         "ratio": moved / compulsory if compulsory else None,
         "compressed_compulsory_bytes": compressed,
         "ratio_to_compressed": moved / compressed if compressed else None,
+        **_dram_bound(runs, target, compulsory, compressed),
     }
+
+
+def _dram_bound(
+    runs: Sequence[SubgraphRun], target: Target, compulsory: int, compressed: int
+) -> dict[str, Any]:
+    """The bound and its argument, of weights in the form in which they cross the port: arguments of single layers
+    count raw words, and say nothing of compressed ones.  Null where a piece does not tell what its network asks."""
+    facts = [run.least_work for run in runs if run.least_work is not None]
+    if not runs or len(facts) < len(runs):
+        return {"bound_bytes": None, "bound_by": None}
+    found = dram_bound(target, compressed, facts if compressed == compulsory else ())
+    return {"bound_bytes": found.bytes, "bound_by": found.by}
 
 
 def _network_externals(runs: Sequence[SubgraphRun]) -> list[External]:
