@@ -54,6 +54,7 @@ class Function(Elementwise):
     ROUND = "round", 1
     ERF = "erf", 0, 1
     SOFTPLUS = "softplus", 1, 2  # exponential, add, logarithm
+    AFFINE = "affine", 1, 0, 2  # scale and shift
 
 
 class Arithmetic(Elementwise):

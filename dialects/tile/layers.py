@@ -221,6 +221,27 @@ class ReduceLayer(VectorLayer, instruction=p.Reduce):
 
 
 @dataclass(frozen=True)
+class AttentionLayer(LayerKind, name="attention"):
+    """Attention of rows of queries to all `keys`; channels of the result are heads of `value_size`, of which `share`
+    read the same head of keys and values.  Operands: queries, keys, values, and perhaps what is added to scores.
+    Row i sees the keys up to i + `causal_from` only."""
+
+    keys: int
+    share: int
+    size: int
+    value_size: int
+    scale: float
+    softcap: float = 0.0
+    causal_from: int | None = None
+    is_spatial = False
+
+    @property
+    def group_channels(self) -> int:
+        """Channels of the result that read one head of keys and values: pieces have whole groups."""
+        return self.share * self.value_size
+
+
+@dataclass(frozen=True)
 class ShuffleLayer(LayerKind, name="shuffle"):
     """Channel `i * groups + j` of the result is channel i of group j."""
 

@@ -34,8 +34,13 @@ class ExpandAttention(ModulePass):
     name = "frustum-graph-expand-attention"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for each in [o for o in op.walk() if isinstance(o, g.AttentionOp)]:
+        for each in [o for o in op.walk() if isinstance(o, g.AttentionOp) and not is_whole(o)]:
             _Expansion(each, store_of(op)).run()
+
+
+def is_whole(op: g.AttentionOp) -> bool:
+    """Whether the device runs it as one layer."""
+    return op.causal_from is None
 
 
 @dataclass

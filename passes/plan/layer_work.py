@@ -10,7 +10,7 @@ from frustum.dialects.graph import Function
 from frustum.dialects.isa.program import Scale
 from frustum.dialects.target import VectorUnit
 from frustum.dialects.target.durations import Steps, vector_passes
-from frustum.dialects.tile import Access, ConvLayer, ShuffleLayer, SubMap, UnaryLayer, Whole
+from frustum.dialects.tile import Access, AttentionLayer, ConvLayer, ShuffleLayer, SubMap, UnaryLayer, Whole
 from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
 
 SUM_BYTES = 4
@@ -52,6 +52,8 @@ class LayerWork:
     are_outputs_apart: bool = True  # the weights of an output channel follow each other in DRAM
     has_images: bool = False
     """The map has several images."""
+    attention: AttentionLayer | None = None
+    """Its numbers, where it is attention."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True, whole: tuple
     sizes = tuple(m.element_bytes for m in layer.maps)
     uncut = (*layer.axes_all, *whole)
     common = (isinstance(p, ConvLayer), extent, accesses, sizes, layer.out_bytes, uncut, layer.align)
+    if isinstance(p, AttentionLayer):
+        return LayerWork(*common, attention=p)
     if not isinstance(p, ConvLayer):
         return LayerWork(*common, steps=layer.steps, reduced=p.reduced)
     return LayerWork(
@@ -142,7 +146,7 @@ def can_run(layer: Layer) -> bool:
     only moves elements may be the first, and is then no step of its own: its reader's piece is loaded so.  One that
     needs a dimension whole (a softmax) is by itself: pieces of a run may be cut along any."""
     kind = layer.kind
-    is_of_others = kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced
+    is_of_others = isinstance(kind, AttentionLayer) or kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced
     return not (is_of_others or layer.axes_all or isinstance(kind, ShuffleLayer))
 
 

@@ -24,6 +24,7 @@ from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import INPUTS, Outer, Residency, SubMap, Whole
 from frustum.passes.analysis.layer import SAME4
+from frustum.passes.plan.attention_pieces import plan_attention
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
 from frustum.passes.plan.model import (
     COMPACT_GAIN,
@@ -77,6 +78,8 @@ def plan_layer(
     """
     if work.is_matrix:
         return plan_matrix(work, target, residency, loops, sums_bytes)
+    if work.attention is not None:
+        return plan_attention(work, work.attention, target, loops)
     return plan_vector(work, target, loops)
 
 

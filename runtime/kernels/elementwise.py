@@ -156,6 +156,7 @@ UNARY: dict[str, Callable[[Array, np.float32, np.float32], Array]] = {
     "round": lambda x, a, b: np.rint(x),
     "erf": lambda x, a, b: erf(x),
     "softplus": lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+    "affine": lambda x, a, b: x * np.float32(a) + np.float32(b),
 }
 """kind -> function of (x, alpha, beta)"""
 

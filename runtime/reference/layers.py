@@ -248,6 +248,25 @@ def _softmax(p: t.SoftmaxLayer, work: TileWork) -> Array:
     return kernels.softmax(work.tiles[0].read(work.needed()), axis)
 
 
+@made.register(t.AttentionLayer)
+def _attention(p: t.AttentionLayer, work: TileWork) -> Array:
+    """Heads of the ranges apart, with all keys; what hides later keys counts from the first row of the ranges."""
+    heads = (work.ranges[1][1] - work.ranges[1][0]) // p.value_size
+    own = (heads, p.size), (heads // p.share, p.size), (heads // p.share, p.value_size)
+    parts = [_of_heads(work.tiles[k].read(work.needed(k)), *sizes) for k, sizes in enumerate(own)]
+    mask = work.tiles[3].read(work.needed(3)).swapaxes(2, 3) if len(work.tiles) > 3 else None
+    result: Array = kernels.attention(
+        *parts, mask, heads=(heads, heads // p.share), sizes=(p.size, p.value_size), firsts=(0, 0, 0), scale=p.scale,
+        softcap=p.softcap, causal_from=None if p.causal_from is None else p.causal_from + work.ranges[3][0],
+    )  # fmt: skip
+    return result.swapaxes(2, 3).reshape(len(result), -1, 1, result.shape[2])
+
+
+def _of_heads(x: Array, heads: int, size: int) -> Array:
+    """[B, heads, rows, size] of a tile whose channels are heads."""
+    return x.reshape(len(x), heads, size, x.shape[3]).swapaxes(2, 3)
+
+
 @made.register(t.UnaryLayer)
 def _unary(p: t.UnaryLayer, work: TileWork) -> Array:
     return kernels.unary(p.kind, work.tiles[0].read(work.needed()), p.alpha, p.beta)

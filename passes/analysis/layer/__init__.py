@@ -17,7 +17,7 @@ from xdsl.ir import Operation, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES
 from frustum.dialects.module import HELD_BYTES
-from frustum.passes.analysis.layer import products, vectors  # noqa: F401  (their forms)
+from frustum.passes.analysis.layer import attention, products, vectors  # noqa: F401  (their forms)
 from frustum.passes.analysis.layer.moves import is_side_by_side
 from frustum.passes.analysis.layer.nest import (
     FORMS,

@@ -16,9 +16,10 @@ from frustum.dialects import tile as t
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.module import MACS, OWN_ELEMENTS
 from frustum.passes.lower.unit import prefetch
+from frustum.passes.lower.unit.attention import AttentionLowering
 from frustum.passes.lower.unit.kept_weights import staying, wram_need
 from frustum.passes.lower.unit.layer import LayerLowering
-from frustum.passes.lower.unit.layer_pieces import LayerPieces, Site, WeightSource
+from frustum.passes.lower.unit.layer_pieces import LayerNest, LayerPieces, Site, WeightSource
 from frustum.passes.lower.unit.memory_map import Placed, Tags, box_at_levels, byte_strides
 from frustum.passes.lower.unit.piece_stores import Leaving
 from frustum.passes.lower.unit.program import ProgramBody, Window
@@ -206,11 +207,15 @@ class UnitLowering:
 
         inside = Inside(self.place, holds.__getitem__, site, self.loops.bodies[0].add_ops)
         operands, out = [self.place(o) for o in op.tiles], self.tiles[op.result]
-        made, before = pieces_of_run(op, operands, out, inside)
-        layer = LayerLowering(LayerPieces(op, operands, out, *holds[op], site(op), made), before)
-        self.loops.bodies[0].add_ops(layer.pieces.kept)
-        if op.map.data.weights == "core" and layer.pieces.weight_piece is not None:
-            self.in_core[op] = layer.pieces.weight_piece.buffer
+        layer: LayerLowering | AttentionLowering
+        if isinstance(op.layer, t.AttentionLayer):
+            layer = AttentionLowering(LayerNest(op, operands, out, site(op)))
+        else:
+            made, before = pieces_of_run(op, operands, out, inside)
+            layer = LayerLowering(LayerPieces(op, operands, out, *holds[op], site(op), made), before)
+            self.loops.bodies[0].add_ops(layer.pieces.kept)
+            if op.map.data.weights == "core" and layer.pieces.weight_piece is not None:
+                self.in_core[op] = layer.pieces.weight_piece.buffer
         leavers = self.leavers(op)
         self.gone -= set(leavers)
         for user in leavers:

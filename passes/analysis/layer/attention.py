@@ -1,0 +1,77 @@
+"""Attention as one layer: channels of the result are its heads, columns the rows of queries."""
+
+from __future__ import annotations
+
+import math
+
+from xdsl.ir import SSAValue
+
+from frustum.dialects import graph as g
+from frustum.dialects.extents import Extents, ceil_div
+from frustum.dialects.graph.attention import rows_of
+from frustum.dialects.tile import SAME, Access, AnyAxis, AttentionLayer, Axis, TensorView, Whole
+from frustum.passes.analysis.layer.nest import Layer, MapOperand, builds, dense
+
+Map = tuple[Extents, TensorView]
+"""Extents of the loops, and how a tensor lies in them."""
+
+
+@builds(g.AttentionOp)
+def attention(op: g.AttentionOp) -> Layer:
+    """d1 are the heads of the result, one after the other, d3 the rows of queries; a piece has whole groups of heads
+    that share keys and values."""
+    (heads, groups), (size, value_size) = op.heads, op.sizes
+    batch, rows = rows_of(g.shape_of(op.q), heads, size, op.firsts[0])
+    keys, share = rows_of(g.shape_of(op.k), groups, size, op.firsts[1])[1], heads // groups
+    kind = AttentionLayer(
+        keys, share, size, value_size, float(op.scale), float(op.softcap), op.causal_from
+    )
+    out_dims, out_view = seen(g.shape_of(op.result), heads, value_size, 0)
+    whole = Whole(keys)
+    maps = [
+        operand(0, op.q, heads, size, op.firsts[0], (SAME, part(size, value_size), Whole(1), SAME)),
+        operand(1, op.k, groups, size, op.firsts[1], (SAME, part(size, kind.group_channels), Whole(1), whole)),
+        operand(2, op.v, groups, value_size, op.firsts[2], (SAME, part(1, share), Whole(1), whole)),
+    ]
+    if op.mask is not None:
+        maps.append(mask(op.mask, (batch, heads, rows, keys), value_size))
+    align = (1, kind.group_channels, 1, 1)
+    return Layer(kind, out_dims, out_view, tuple(maps), macs=op.macs, align=align)
+
+
+def operand(index: int, value: SSAValue, heads: int, size: int, first: int, access: Access) -> MapOperand:
+    return MapOperand(index, *seen(g.shape_of(value), heads, size, first), access)
+
+
+def seen(shape: Extents, heads: int, size: int, first: int) -> Map:
+    """Heads as channels, rows as columns: of [B, rows, channels], from channel `first` on, and [B, heads, rows, size].
+    """
+    if len(shape) == 3:
+        batch, rows, channels = shape
+        return (batch, heads * size, 1, rows), TensorView(first, (rows * channels, 1, 0, channels))
+    batch, _, rows, _ = shape
+    images, own, row, _ = dense(shape)
+    if heads == 1:
+        return (batch, size, 1, rows), TensorView(0, (images, 1, 0, row))
+    return (batch, heads * size, 1, rows), TensorView(0, (images, own, 0, row), size)
+
+
+def part(size: int, of: int) -> Axis:
+    """Of pieces of whole groups of `of` channels: `size` channels for each."""
+    common = math.gcd(size, of)
+    num, den = size // common, of // common
+    return Axis(num, den, 0, ceil_div(num, den) - 1)
+
+
+def mask(value: SSAValue, whole: Extents, value_size: int) -> MapOperand:
+    """What is added to scores: heads as channels, keys as rows, rows of queries as columns; it may have one of each."""
+    shape = (1,) * (len(whole) - len(g.shape_of(value))) + g.shape_of(value)
+    strides = tuple(0 if own == 1 else stride for own, stride in zip(shape, dense(shape), strict=True))
+    (batch, heads, rows, keys), order = shape, (0, 1, 3, 2)
+    access: tuple[AnyAxis, ...] = (
+        SAME if batch == whole[0] else Whole(1),
+        part(1, value_size) if heads == whole[1] else Whole(1),
+        Whole(keys),
+        SAME if rows == whole[2] else Whole(1),
+    )
+    return MapOperand(3, (batch, heads, keys, rows), TensorView(0, tuple(strides[d] for d in order)), access)

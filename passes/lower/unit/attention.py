@@ -1,0 +1,383 @@
+# Tests: test/passes/lower/unit/test_attention.py
+"""Attention on one tile: pieces of one group of heads and some rows of queries, which go through the keys in blocks.
+
+Of each block the matrix unit makes scores, the vector unit weights, with a running maximum and sum, and the matrix unit
+adds the weighted values to what there is, which the vector unit makes smaller where the maximum has grown.  Scores and
+weights never leave the core.  The steps stand in stages, so that both units work at a time: on different blocks, or,
+where one block has all keys, on different pieces.
+
+In a core's boxes d1 are keys, or channels of values, d2 the heads of the group, d3 rows of queries.
+Source: Milakov and Gimelshein, 2018; Dao et al., FlashAttention, 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from frustum.dialects import isa
+from frustum.dialects import tile as t
+from frustum.dialects.extents import Extents, aligned, ceil_div, replaced
+from frustum.dialects.isa.program import (
+    ELEMENT_BYTES,
+    ZERO,
+    Act,
+    Affine,
+    Box,
+    Element,
+    Instruction,
+    Memory,
+    Span,
+    View,
+)
+from frustum.passes.analysis import piece_nest as nests
+from frustum.passes.lower.unit.layer_pieces import LayerNest, PieceLoad, copies, filled, map_piece, spread
+from frustum.passes.lower.unit.memory_map import CHANNELS, Placed, allocate, copied, exactly, packed
+from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
+from frustum.passes.lower.unit.prefetch import set_stage
+from frustum.passes.lower.unit.raster import parts_of
+
+QUERIES, KEYS, VALUES, MASK = range(4)
+"""The operands."""
+POSITION = 3
+"""The dimension of rows: of queries, of keys and of values."""
+LOWEST: dict[Element, float] = {"f16": -65504.0, "bf16": -3e38, "f32": -3e38}
+"""No maximum is less, so that a row that has seen no key yet is a number."""
+SCORE_COPIES = 3
+"""Blocks of scores: one that is made, one that becomes weights, one that is multiplied with values."""
+LEAST_SUM = 1e-30
+"""A row that sees no key is 0 divided by this; of others the sum is 1 at least."""
+IDENTITY_KERNEL: dict[str, Extents] = {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1)}
+
+
+@dataclass(frozen=True)
+class Held:
+    """A buffer of a core, and where the elements of a box lie in it."""
+
+    alloc: isa.AllocOp
+    view: View
+
+    def along(self, **steps: int) -> View:
+        """The view with other strides of some dimensions (d0 to d3)."""
+        strides = tuple(steps.get(f"d{d}", own) for d, own in enumerate(self.view.strides))
+        return replace(self.view, strides=strides)
+
+
+class AttentionLowering:
+    """Builds the nest of one `ftile.compute` of attention."""
+
+    def __init__(self, nest: LayerNest):
+        kind = nest.kind
+        assert isinstance(kind, t.AttentionLayer)
+        self.own, self.kind = nest, kind
+        self.keys = nest.map.channels
+        self.blocks = ceil_div(kind.keys, self.keys)
+        self.depth = len(nest.nest.loops)
+        self.level = nest.site.level + self.depth
+        self.rows = nest.map.extent[POSITION]
+        self.element: Element = nest.tiles[QUERIES].element
+        self.has_mask = len(nest.tiles) > MASK
+        self.is_scaled_before = self.has_mask or kind.softcap > 0
+        self.is_in_blocks = self.blocks > 1
+        self.leaving: list[tuple[Leaving, Part]] = []
+        self.result = packed(nest.out, nest.result_box.start, nest.share.extent, nest.out.element)
+
+    def takes(self, leaving: Leaving) -> bool:
+        """Whether what is stored or sent of the result can go piece by piece, as part of this layer, and then does."""
+        own = self.own
+        part = part_of_pieces(leaving, own.share, own.out, own.site.cores) if self.depth else None
+        if part is not None:
+            self.leaving.append((leaving, part))
+        return part is not None
+
+    # ---------------------------------------------------------------- boxes
+
+    @property
+    def key(self) -> Affine:
+        """The first key of the block."""
+        return Affine.index(self.level, self.keys) if self.is_in_blocks else ZERO
+
+    @property
+    def key_span(self) -> Span:
+        return Span(self.key, self.keys, self.kind.keys)
+
+    @property
+    def heads(self) -> Span:
+        """The heads of the group; none where the core has no group."""
+        channels, size = self.own.piece.box.spans[CHANNELS], self.kind.value_size
+        limit = None if channels.limit is None else exactly(channels.limit, size)
+        return Span(exactly(channels.start, size), self.kind.share, channels.bound // size, limit)
+
+    @property
+    def columns(self) -> Span:
+        """Rows of queries that a product reads."""
+        return replace(self.own.piece.box.spans[POSITION], limit=None)
+
+    def box(self, channels: Span) -> Box:
+        """Of the piece's heads and rows."""
+        image, _, _, rows = self.own.piece.box.spans
+        return Box.of(image, channels, self.heads, rows)
+
+    @property
+    def scores_box(self) -> Box:
+        return self.box(self.key_span)
+
+    def made_box(self, channels: int, *, is_later: bool = False) -> Box:
+        """Of so many channels; `is_later`: empty in the first block."""
+        return self.box(Span(ZERO, channels, channels, Affine.index(self.level, channels) if is_later else None))
+
+    # ---------------------------------------------------------------- buffers
+
+    def held(self, channels: int, element: Element, count: int, memory: Memory = "nram") -> Held:
+        """A buffer for so many channels of all heads and rows of a piece, rows innermost."""
+        size, queries = ELEMENT_BYTES[element], self.kind.share * self.rows
+        strides = (0, queries * size, self.rows * size, size)
+        alloc = isa.AllocOp(memory, aligned(channels * queries * size), count)
+        return Held(alloc, View(element, ZERO, strides))
+
+    def key_piece(self, k: int) -> PieceLoad:
+        """A block of keys or values, in WRAM as it lies in SRAM."""
+        own = self.own
+        tile = own.tiles[k]
+        start, extent = nests.needs(own.access[k], own.piece)
+        start, extent = replaced(start, POSITION, self.key), replaced(extent, POSITION, self.keys)
+        box = Box(start, extent, tile.bound, replaced(own.limits_of(k), POSITION, None))
+        depth = self.depth + 1 if self.is_in_blocks else own.nest.depth(nests.depends(own.access[k]))
+        return filled(own, depth, "wram", packed(tile, start, extent), spread(own, *start), parts_of(tile, box))
+
+    def mask_piece(self) -> PieceLoad:
+        """What is added to the scores of a block; d2 are its keys."""
+        own = self.own
+        tile, access = own.tiles[MASK], own.access[MASK]
+        start, extent = nests.needs(access, own.piece)
+        depth = own.nest.depth(nests.depends(access))
+        if tile.bound[2] > 1 and self.is_in_blocks:
+            start, extent, depth = replaced(start, 2, self.key), replaced(extent, 2, self.keys), self.depth + 1
+        box = Box(start, extent, tile.bound, own.limits_of(MASK))
+        return filled(own, depth, "nram", packed(tile, start, extent), "mvdma", parts_of(tile, box))
+
+    # ---------------------------------------------------------------- the nest
+
+    def emit(self, block: Block) -> None:
+        """Append the whole layer to a block."""
+        self.queries = map_piece(self.own, QUERIES)
+        self.key_block, self.value_block = self.key_piece(KEYS), self.key_piece(VALUES)
+        self.mask_block = self.mask_piece() if self.has_mask else None
+        self.body(block, 0, self.own.site.stage)
+
+    def body(self, block: Block, depth: int, stage: int) -> None:
+        """The body at this depth: what is loaded there, one pass before the inner loop, or the steps of a piece."""
+        if depth == self.depth:
+            self.piece(block, stage)
+            return
+        found = [load for load in self.loads() if load.depth == depth]
+        for load in found:
+            put(block, load.ops, stage)
+        inner = Block()
+        self.body(inner, depth + 1, 0)
+        later = stage + (1 if found and depth else 0)
+        block.add_op(isa.RepeatOp(self.own.nest.loops[depth][1], Region(inner), stage=later))
+
+    def loads(self) -> list[PieceLoad]:
+        every = (self.queries, self.key_block, self.value_block, self.mask_block)
+        return [load for load in every if load is not None]
+
+    def piece(self, block: Block, stage: int) -> None:
+        """The innermost body of the nest: what a piece needs, its blocks of keys, the division by the sums."""
+        steps = Steps(self)
+        is_looped, here = self.depth > 0, [load for load in self.loads() if load.depth == self.depth]
+        first = stage + (1 if is_looped and here else 0)
+        if not self.is_in_blocks:
+            scores, weights, sums = (first + n * is_looped for n in range(3))
+            wanted = {id(self.value_block): sums - is_looped, id(self.mask_block): self.mask_stage(scores, weights)}
+            for load in here:
+                put(block, load.ops, wanted.get(id(load), stage))
+            block.add_ops(steps.buffers)
+            put(block, steps.scores(), scores)
+            put(block, steps.weights(), weights)
+            put(block, steps.values(), sums)
+            self.finish(block, steps, sums)
+            return
+        for load in here:
+            put(block, load.ops, stage)
+        block.add_ops(steps.buffers)
+        put(block, steps.scaled(), first)
+        inner = Block()
+        self.block_body(inner, steps)
+        block.add_op(isa.RepeatOp(self.blocks, Region(inner), stage=first))
+        self.finish(block, steps, first)
+
+    def mask_stage(self, scores: int, weights: int) -> int:
+        """One pass before it is added: on the way out of the scores, or after their cap."""
+        return max(0, (weights if self.kind.softcap > 0 else scores) - (1 if self.depth or self.is_in_blocks else 0))
+
+    def block_body(self, block: Block, steps: Steps) -> None:
+        """One block of keys: its scores, weights, and values one pass after the other."""
+        block.add_ops(steps.block_buffers)
+        put(block, self.key_block.ops, 0)
+        if self.mask_block is not None and self.mask_block.depth > self.depth:
+            put(block, self.mask_block.ops, self.mask_stage(1, 2))
+        put(block, self.value_block.ops, 2)
+        put(block, steps.rescaled(), 3)
+        put(block, steps.scores(), 1)
+        put(block, steps.weights(), 2)
+        put(block, steps.values(), 3)
+
+    def finish(self, block: Block, steps: Steps, stage: int) -> None:
+        """Values by sums, to SRAM and on."""
+        block.add_op(allocate(self.result, "nram", copies(self.depth)))
+        put(block, steps.divided(), stage)
+        own = self.own
+        put(block, [copied("mvdma", self.result, place, box, own.site.tags)
+                    for place, box in parts_of(own.out, own.result_box)], stage)
+        block.add_ops([leaving.copy(part, stage) for leaving, part in self.leaving])
+
+
+def put(block: Block, ops: Sequence[Operation], stage: int) -> None:
+    set_stage(ops, stage)
+    block.add_ops(ops)
+
+
+class Steps:
+    """The instructions of a piece, on buffers of its own: `buffers` are those of the piece, `block_buffers` those of a
+    block of keys, where there are several."""
+
+    def __init__(self, low: AttentionLowering):
+        self.low, self.kind = low, low.kind
+        count, is_in_blocks = copies(low.depth), low.is_in_blocks
+        each = 2 if is_in_blocks else count
+        self.made = low.held(low.keys, low.element, SCORE_COPIES if is_in_blocks or low.depth else 1)
+        self.highest = low.held(1, low.element, 1)
+        self.total, self.sums = low.held(1, "f32", count), low.held(low.kind.value_size, "f32", count)
+        self.before, self.shrink = low.held(1, low.element, 1), low.held(1, "f32", each)
+        self.buffers: list[Operation] = [self.highest.alloc, self.total.alloc, self.sums.alloc]
+        self.block_buffers: list[Operation] = [self.made.alloc, self.before.alloc, self.shrink.alloc]
+        if not is_in_blocks:
+            self.buffers.append(self.made.alloc)
+        self.scale = low.kind.scale
+        self.scaled_queries: Placed | None = None
+        if low.is_scaled_before:
+            own = low.queries.placed
+            self.scaled_queries = packed(own, own.start, own.extent)
+            self.buffers.append(allocate(self.scaled_queries, "nram", count))
+        self.level = low.level if is_in_blocks else None
+
+    def do(self, instruction: Instruction, *buffers: isa.AllocOp | SSAValue | None) -> Operation:
+        return isa.emit(instruction, *buffers, **self.low.own.site.tags)
+
+    def scaled(self) -> list[Operation]:
+        """Queries by the scale, where something else is done with scores on their way out."""
+        if self.scaled_queries is None:
+            return []
+        own, cap = self.low.queries.placed, self.kind.softcap
+        factor = self.scale / cap if cap > 0 else self.scale
+        scale = isa.Unary(
+            kind="affine", alpha=factor, in_view=own.own_view, out_view=self.scaled_queries.own_view,
+            box=Box(own.start, own.extent, own.bound, self.low.own.limits_of(QUERIES)),
+        )  # fmt: skip
+        return [self.do(scale, own.buffer, self.scaled_queries.buffer)]
+
+    def scores(self) -> list[Operation]:
+        """Queries by keys; what is added to them is, if nothing comes between."""
+        low, kind = self.low, self.kind
+        queries, keys = self.scaled_queries or low.queries.placed, low.key_block.placed
+        size = ELEMENT_BYTES[low.element]
+        _, channel, _, row = queries.strides
+        act = None if low.is_scaled_before else Act("affine", self.scale)
+        residual = low.mask_block.placed if low.mask_block is not None and kind.softcap == 0 else None
+        made = isa.Conv(
+            in_view=View(low.element, ZERO, (0, channel, kind.size * size, row)),
+            weight_view=View(low.element, ZERO, (keys.strides[POSITION], keys.strides[1], 0, 0)),
+            out_view=self.made.view,
+            channels=Span(ZERO, kind.size, kind.size),
+            box=low.scores_box,
+            rows=replace(low.heads, limit=None),
+            cols=low.columns,
+            act=Act("tanh") if kind.softcap > 0 else act,
+            residual_view=None if residual is None else self.mask_view(residual),
+            **IDENTITY_KERNEL,
+        )
+        buffers = (queries.buffer, keys.buffer, None, None, self.made.alloc.buffer, None, None)
+        before = [] if low.is_in_blocks else self.scaled()
+        return [*before, self.do(made, *buffers, None if residual is None else residual.buffer)]
+
+    def mask_view(self, mask: Placed) -> View:
+        """What is added, with keys as d1 and heads as d2; where it has one position for all it stays there."""
+        _, heads, keys, rows = (0 if bound == 1 else own for bound, own in zip(mask.bound, mask.strides, strict=True))
+        return View(mask.element, ZERO, (0, keys, heads, rows))
+
+    def weights(self) -> list[Operation]:
+        """Scores to the power of e, less the highest so far, and their sums; by how much what came before shrinks."""
+        low, kind, scores = self.low, self.kind, self.made
+        buffer, highest, total = scores.alloc.buffer, self.highest.alloc.buffer, self.total.alloc.buffer
+        ops: list[Operation] = []
+        if kind.softcap > 0:
+            capped = isa.Unary(kind="affine", alpha=kind.softcap, in_view=scores.view, out_view=scores.view,
+                               box=low.scores_box)
+            ops.append(self.do(capped, buffer, buffer))
+            if low.mask_block is not None:
+                mask = low.mask_block.placed
+                added = isa.Binary(kind="add", a_view=scores.view, b_view=self.mask_view(mask), out_view=scores.view,
+                                   box=low.scores_box)
+                ops.append(self.do(added, buffer, mask.buffer, buffer))
+        ranked, summed = self.highest.along(d1=0), self.total.along(d1=0)
+        later = low.made_box(1, is_later=True) if low.is_in_blocks else None
+        before, shrink = self.before, self.shrink
+        if later is not None:
+            keep = isa.Unary(kind="identity", in_view=ranked, out_view=before.view, box=later)
+            ops.append(self.do(keep, highest, before.alloc.buffer))
+        find = isa.Reduce(kind="max", in_view=scores.view, out_view=ranked, axes=(1,), box=low.scores_box,
+                          accumulate=self.level)
+        floor = isa.Unary(kind="clip", alpha=LOWEST[low.element], beta=-LOWEST[low.element], in_view=ranked,
+                          out_view=ranked, box=low.made_box(1))
+        ops += [self.do(find, buffer, highest), self.do(floor, highest, highest)]
+        if later is not None:
+            less = isa.Binary(kind="sub", act=Act("exp"), a_view=before.view, b_view=ranked, out_view=shrink.view,
+                              box=later)
+            smaller = isa.Binary(kind="mul", a_view=summed, b_view=shrink.view, out_view=summed, box=later)
+            ops.append(self.do(less, before.alloc.buffer, highest, shrink.alloc.buffer))
+            ops.append(self.do(smaller, total, shrink.alloc.buffer, total))
+        power = isa.Binary(kind="sub", act=Act("exp"), a_view=scores.view, b_view=ranked, out_view=scores.view,
+                           box=low.scores_box)
+        add = isa.Reduce(kind="sum", in_view=scores.view, out_view=summed, axes=(1,), box=low.scores_box,
+                         accumulate=self.level)
+        return [*ops, self.do(power, buffer, highest, buffer), self.do(add, buffer, total)]
+
+    def rescaled(self) -> list[Operation]:
+        """What earlier blocks have added up, as much smaller as the highest score has grown."""
+        sums, shrink = self.sums, self.shrink
+        smaller = isa.Binary(kind="mul", a_view=sums.view, b_view=shrink.along(d1=0), out_view=sums.view,
+                             box=self.low.made_box(self.kind.value_size, is_later=True))
+        return [self.do(smaller, sums.alloc.buffer, shrink.alloc.buffer, sums.alloc.buffer)]
+
+    def values(self) -> list[Operation]:
+        """Weights by values, added to those of earlier blocks."""
+        low, values, sums = self.low, self.low.value_block.placed, self.sums
+        added = isa.Conv(
+            in_view=self.made.view,
+            weight_view=View(low.element, ZERO, (values.strides[1], values.strides[POSITION], 0, 0)),
+            out_view=sums.view,
+            acc_view=sums.view if self.level is not None else None,
+            channels=low.key_span,
+            box=low.made_box(self.kind.value_size),
+            rows=replace(low.heads, limit=None),
+            cols=low.columns,
+            accumulate=self.level,
+            **IDENTITY_KERNEL,
+        )
+        kept = sums.alloc.buffer if self.level is not None else None
+        return [self.do(added, self.made.alloc.buffer, values.buffer, None, kept, sums.alloc.buffer)]
+
+    def divided(self) -> list[Operation]:
+        """Values by sums, in the element type, as they lie in the result."""
+        low, total, result = self.low, self.total, self.low.result
+        summed, size = total.along(d1=0), ELEMENT_BYTES[result.element]
+        least = isa.Unary(kind="clip", alpha=LEAST_SUM, beta=-LOWEST["f32"], in_view=summed, out_view=summed,
+                          box=low.made_box(1))
+        _, channel, _, row = result.strides
+        out = View(result.element, ZERO, (0, channel, self.kind.value_size * size, row))
+        divide = isa.Binary(kind="div", a_view=self.sums.view, b_view=summed, out_view=out, box=low.made_box(self.kind.value_size))
+        buffer = total.alloc.buffer
+        return [self.do(least, buffer, buffer), self.do(divide, self.sums.alloc.buffer, buffer, result.buffer)]

@@ -1,0 +1,165 @@
+# Tests: test/passes/plan/test_attention_pieces.py
+"""How attention on a region is cut into the pieces of cores: one group of heads, some rows of queries, blocks of keys.
+
+A piece goes through the keys in blocks, with running maxima and sums; what of a block the matrix unit and the vector
+unit do overlaps with what they do of other blocks, or, of one block, of other pieces.
+Source: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; Dao et al., FlashAttention, 2022;
+docs/techniques/machine.md, "Matrix unit", "Vector unit".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from frustum.dialects.extents import aligned, ceil_div
+from frustum.dialects.target import Target
+from frustum.dialects.target.durations import address_cycles, vector_passes
+from frustum.dialects.tile import AttentionLayer, SubMap
+from frustum.passes.plan.layer_work import LayerPlan, LayerWork
+from frustum.passes.plan.model import PIECE_CYCLES
+from frustum.passes.plan.piece_extents import halves
+
+IMAGES, CHANNELS, ROWS = 0, 1, 3
+"""The dimensions of the result that are cut: rows are those of queries."""
+WIDE = 4
+"""Bytes of a sum."""
+SCORE_COPIES = 3
+"""Blocks of scores: one that is made, one that becomes weights, one that is multiplied with values."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What of a piece a core holds, with its copies."""
+
+    nram_bytes: int
+    wram_bytes: int
+
+
+def room(work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, is_only: bool) -> Room:
+    """Bytes of a core for pieces of so many rows, with blocks of so many keys; `is_only`: the core has no other piece.
+    """
+    copies = 1 if is_only else 2
+    blocks = 1 if is_only and keys >= kind.keys else 2
+    size, queries = work.map_bytes[0], kind.share * rows
+    scores = aligned(keys * queries * size)
+    nram = copies * aligned(queries * kind.size * size) * (2 if is_scaled_before(work, kind) else 1)
+    nram += scores * (1 if blocks == 1 else SCORE_COPIES)
+    nram += 2 * copies * aligned(queries * size) + 3 * copies * aligned(queries * WIDE)
+    nram += copies * aligned(queries * kind.value_size * WIDE) + copies * aligned(queries * kind.value_size * size)
+    if len(work.accesses) > MASK:
+        nram += blocks * scores
+    wram = blocks * (aligned(keys * kind.size * size) + aligned(keys * kind.value_size * size))
+    return Room(nram, wram)
+
+
+MASK = 3
+"""The operand that is added to scores, if there is one."""
+
+
+def is_scaled_before(work: LayerWork, kind: AttentionLayer) -> bool:
+    """Whether queries are scaled, and not the scores on their way out: something else is done with these there."""
+    return len(work.accesses) > MASK or kind.softcap > 0
+
+
+def plan_attention(work: LayerWork, kind: AttentionLayer, target: Target, loops: int) -> LayerPlan | None:
+    """The fastest pieces; None where no rows and keys fit."""
+    best: LayerPlan | None = None
+    for submap in candidates(work, kind, target, loops):
+        cycles = cycles_of(work, kind, target, submap)
+        if best is None or cycles < best.cycles:
+            best = LayerPlan(submap, cycles)
+    return best
+
+
+def candidates(work: LayerWork, kind: AttentionLayer, target: Target, loops: int) -> Iterator[SubMap]:
+    """Pieces that fit NRAM and WRAM in so many nested loops."""
+    core, cores = target.core, target.cluster.cores
+    for dealt in (CHANNELS, ROWS, IMAGES):
+        if cores > 1 and work.extent[dealt] <= (kind.group_channels if dealt == CHANNELS else 1) and dealt != CHANNELS:
+            continue
+        share = ceil_div(work.extent[ROWS], cores) if dealt == ROWS else work.extent[ROWS]
+        for rows in row_counts(share, target.core.matrix.lines, kind.share):
+            for keys in halves(kind.keys, 16):
+                extent = (1, kind.group_channels, 1, rows)
+                counts = passes(work, extent, dealt, cores)
+                nested = sum(count > 1 for count in counts) + (keys < kind.keys)
+                held = room(work, kind, rows, min(keys, kind.keys), is_only=math.prod(counts) == 1)
+                fits = held.nram_bytes <= core.nram.capacity_bytes and held.wram_bytes <= core.wram.capacity_bytes
+                if fits and nested <= loops:
+                    yield SubMap(extent, dealt, min(keys, kind.keys))
+
+
+def row_counts(share: int, lines: int, heads: int) -> list[int]:
+    """Rows of a piece to be looked at: halvings, and those that fill the lines."""
+    filling = {count for fills in (1, 2, 4, 8) if 0 < (count := lines * fills // heads) < share}
+    return sorted({*halves(share), *filling}, reverse=True)
+
+
+def passes(work: LayerWork, extent: tuple[int, ...], dealt: int, cores: int) -> list[int]:
+    """Of each dimension the pieces of the core that has most."""
+    counts = [ceil_div(size, own) for size, own in zip(work.extent, extent, strict=True)]
+    return [ceil_div(count, cores) if d == dealt else count for d, count in enumerate(counts)]
+
+
+def cycles_of(work: LayerWork, kind: AttentionLayer, target: Target, submap: SubMap) -> float:
+    """Cycles of the core that has most to do."""
+    counts = passes(work, submap.extent, submap.cores, target.cluster.cores)
+    pieces, blocks = math.prod(counts), ceil_div(kind.keys, submap.channels)
+    rows = submap.extent[ROWS]
+    keys = ceil_div(kind.keys, blocks)
+    matrix, vector = matrix_cycles(work, kind, target, rows, keys), vector_cycles(work, kind, target, rows, keys, blocks)
+    size = work.map_bytes[0]
+    moved = keys * (kind.size + kind.value_size) * size
+    is_bus = submap.cores == ROWS and target.cluster.cores > 1
+    held = counts[ROWS] if blocks == 1 else 1  # keys and values of one block stay for all rows of a head
+    load = copied(target, moved, 1 if is_bus else target.cluster.cores) / held
+    if len(work.accesses) > MASK:
+        load += copied(target, keys * kind.share * rows * size, target.cluster.cores)
+    own = copied(target, kind.share * rows * (kind.size + kind.value_size) * size, target.cluster.cores)
+    latency = target.cluster.sram.latency_cycles + target.core.nram.latency_cycles
+    busiest = max(matrix, vector, load + own / blocks)
+    if blocks == 1:
+        return pieces * busiest + matrix + vector + load + own + latency + PIECE_CYCLES * pieces
+    fill = matrix + load + own + latency
+    return pieces * (blocks * busiest + fill) + PIECE_CYCLES * pieces * blocks
+
+
+def copied(target: Target, size_bytes: float, cores: int) -> float:
+    """A copy to or from a core, while so many do the same."""
+    sram, engine = target.cluster.sram, target.core.mvdma
+    return max(size_bytes / engine.bytes_per_cycle, size_bytes * cores / sram.port_bytes_per_cycle)
+
+
+def matrix_cycles(work: LayerWork, kind: AttentionLayer, target: Target, rows: int, keys: int) -> float:
+    """Both products of a block."""
+    unit, size, queries = target.core.matrix, work.map_bytes[0], kind.share * rows
+    fills, step = ceil_div(queries, unit.lines), unit.cycles_per_step.of(size)
+    scores = fills * ceil_div(keys, unit.channels) * kind.size * step
+    values = fills * ceil_div(kind.value_size, unit.channels) * keys * step
+    full = (1, kind.share, rows)
+    found = [address_cycles(unit, (*full, taps), 1, part=(*full, taps)) for taps in (kind.size, keys)]
+    return max(scores, found[0]) + max(values, found[1])
+
+
+def vector_cycles(
+    work: LayerWork, kind: AttentionLayer, target: Target, rows: int, keys: int, blocks: int
+) -> float:
+    """All that the vector unit does for a block, with its share of what it does once for a piece."""
+    unit, size, queries = target.core.vector, work.map_bytes[0], kind.share * rows
+
+    def taken(elements: int, size_bytes: int, *kinds: str) -> float:
+        busy = ceil_div(elements * unit.cycles_per_element.of(size_bytes), unit.lanes)
+        return busy * sum(vector_passes(unit, each) for each in kinds)
+
+    total = taken(keys * queries, size, "reduce", "sub", "exp", "reduce")
+    if kind.softcap > 0:
+        total += taken(keys * queries, size, "affine", *["add"] * (len(work.accesses) > MASK))
+    if blocks > 1:
+        total += taken(queries, WIDE, "identity", "sub", "exp", "mul")
+        total += taken(kind.value_size * queries, WIDE, "mul")
+    once = taken(kind.value_size * queries, WIDE, "div")
+    if is_scaled_before(work, kind):
+        once += taken(kind.size * queries, size, "affine")
+    return total + once / blocks
