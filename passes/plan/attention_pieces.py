@@ -1,4 +1,4 @@
-# Tests: test/passes/plan/test_attention_pieces.py
+# Tests: test/passes/lower/unit/test_attention.py
 """How attention on a region is cut into the pieces of cores: one group of heads, some rows of queries, blocks of keys.
 
 A piece goes through the keys in blocks, with running maxima and sums; what of a block the matrix unit and the vector
@@ -109,7 +109,8 @@ def cycles_of(work: LayerWork, kind: AttentionLayer, target: Target, submap: Sub
     pieces, blocks = math.prod(counts), ceil_div(kind.keys, submap.channels)
     rows = submap.extent[ROWS]
     keys = ceil_div(kind.keys, blocks)
-    matrix, vector = matrix_cycles(work, kind, target, rows, keys), vector_cycles(work, kind, target, rows, keys, blocks)
+    matrix = matrix_cycles(work, kind, target, rows, keys)
+    vector = vector_cycles(work, kind, target, rows, keys, blocks)
     size = work.map_bytes[0]
     moved = keys * (kind.size + kind.value_size) * size
     is_bus = submap.cores == ROWS and target.cluster.cores > 1

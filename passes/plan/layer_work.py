@@ -146,8 +146,8 @@ def can_run(layer: Layer) -> bool:
     only moves elements may be the first, and is then no step of its own: its reader's piece is loaded so.  One that
     needs a dimension whole (a softmax) is by itself: pieces of a run may be cut along any."""
     kind = layer.kind
-    is_of_others = isinstance(kind, AttentionLayer) or kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced
-    return not (is_of_others or layer.axes_all or isinstance(kind, ShuffleLayer))
+    is_of_others = kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced
+    return not (is_of_others or layer.axes_all or isinstance(kind, ShuffleLayer | AttentionLayer))
 
 
 def group_outputs(layer: Layer) -> int:

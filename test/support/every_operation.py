@@ -127,6 +127,7 @@ def functions(net):
         ("clip", 0.0, math.inf),
         ("hard_sigmoid", 0.2, 0.5),
         ("elu", 1.0),
+        ("affine", -0.5, 2.0),
         "sigmoid",
         "tanh",
         "gelu",

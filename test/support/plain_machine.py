@@ -337,6 +337,7 @@ ACTIVATIONS = {
     "round": lambda x, a, b: float(round(x)),  # to even
     "erf": lambda x, a, b: math.erf(x),
     "softplus": lambda x, a, b: x if x > 40 else math.log(1 + math.exp(x)),
+    "affine": lambda x, a, b: a * x + b,
 }
 
 

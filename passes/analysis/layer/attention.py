@@ -1,3 +1,4 @@
+# Tests: test/passes/lower/unit/test_attention.py
 """Attention as one layer: channels of the result are its heads, columns the rows of queries."""
 
 from __future__ import annotations

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
-from frustum.dialects.extents import Extents, aligned, ceil_div, replaced
+from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.isa.program import (
     ELEMENT_BYTES,
     ZERO,
@@ -49,7 +50,7 @@ SCORE_COPIES = 3
 """Blocks of scores: one that is made, one that becomes weights, one that is multiplied with values."""
 LEAST_SUM = 1e-30
 """A row that sees no key is 0 divided by this; of others the sum is 1 at least."""
-IDENTITY_KERNEL: dict[str, Extents] = {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1)}
+IDENTITY_KERNEL: dict[str, Any] = {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1)}
 
 
 @dataclass(frozen=True)
@@ -378,6 +379,7 @@ class Steps:
                           box=low.made_box(1))
         _, channel, _, row = result.strides
         out = View(result.element, ZERO, (0, channel, self.kind.value_size * size, row))
-        divide = isa.Binary(kind="div", a_view=self.sums.view, b_view=summed, out_view=out, box=low.made_box(self.kind.value_size))
+        box = low.made_box(self.kind.value_size)
+        divide = isa.Binary(kind="div", a_view=self.sums.view, b_view=summed, out_view=out, box=box)
         buffer = total.alloc.buffer
         return [self.do(least, buffer, buffer), self.do(divide, self.sums.alloc.buffer, buffer, result.buffer)]

@@ -23,6 +23,8 @@ LAYERS = (
     tile.BinaryLayer(Arithmetic.ADD, Act("relu"), (*SCALES, Scale())),
     tile.SoftmaxLayer(2),
     tile.ReduceLayer(Reduction.MEAN, (2, 3), 0.0625, SCALES),
+    tile.AttentionLayer(128, 2, 64, 32, 0.125, 30.0, 5),
+    tile.AttentionLayer(128, 1, 64, 64, 0.125),
     tile.ShuffleLayer(4),
     tile.PickLayer((1, 1, 2, 2)),
     tile.ConcatLayer(),
@@ -38,6 +40,7 @@ def test_every_kind_is_known_at_every_level():
     assert {type(layer) for layer in LAYERS} == set(KINDS.values())
     computed = [kind for name, kind in KINDS.items() if name != "concat"]
     assert all(made.dispatch(kind) is not made.dispatch(object) for kind in computed)
-    lowered = [kind for kind in computed if kind is not tile.ShuffleLayer and not issubclass(kind, tile.VectorLayer)]
+    of_several = tile.ShuffleLayer, tile.AttentionLayer
+    lowered = [kind for kind in computed if kind not in of_several and not issubclass(kind, tile.VectorLayer)]
     assert all(instruction.dispatch(kind) is not instruction.dispatch(object) for kind in lowered)
     assert set(FORMS) <= set(OPERATIONS)

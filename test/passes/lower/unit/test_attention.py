@@ -1,0 +1,67 @@
+"""Attention as one layer: every level computes what the graph says, whatever the target and how it is cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from networks import Net
+from stops import modules_at_stops, run_module, target
+
+from frustum.backend.pipeline import Choices
+from frustum.dialects import graph as g
+from frustum.dialects import tile as t
+
+TOLERANCE = {"f32": 2e-6, "f16": 4e-3, "bf16": 3e-2}
+
+
+def attention(heads, sizes, rows, keys, *, batch=1, is_apart=False, is_merged=True, mask=None, **rest):
+    """A network of one attention layer."""
+    net, ((queries, groups), (size, value_size)) = Net(), (heads, sizes)
+    shapes = (queries, rows, size), (groups, keys, size), (groups, keys, value_size)
+    order = [(h, n, s) if is_apart else (n, h * s) for h, n, s in shapes]
+    q, k, v = (net.input(batch, *shape) for shape in order)
+    added = None if mask is None else net.input(*mask)
+    numbers = {"heads": heads, "sizes": sizes, "scale": size**-0.5, "is_merged": is_merged}
+    return net.module(net.layer(g.AttentionOp(q, k, v, added, **numbers, **rest)))
+
+
+def check(module, inputs, target_name, dtype="f32"):
+    """Every stop agrees with the graph; what was made of attention."""
+    (wanted,) = run_module(module, inputs).values()
+    found = modules_at_stops(module, target_name, Choices(dtype=dtype))
+    for stop in ("placed", "fixed"):
+        (got,) = run_module(found[stop], inputs, checked=stop == "fixed").values()
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
+    return [op for op in found["placed"].walk() if isinstance(op, t.ComputeOp)]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("target_name", ["edge", "default"])
+def test_heads_and_rows_are_cut(target_name, dtype):
+    layers = check(*attention((4, 4), (16, 16), 70, 90, batch=2), target_name, dtype)
+    assert [layer.kind.data for layer in layers] == ["attention"]
+
+
+def test_keys_are_cut_where_the_scores_of_all_do_not_fit():
+    (layer,) = check(*attention((2, 2), (32, 32), 256, 1024), "edge", "f16")
+    assert layer.map.data.channels < 1024
+
+
+@pytest.mark.parametrize("heads", [(6, 3), (8, 1), (3, 3)])
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_groups_of_heads_share_keys_and_values(heads, is_apart):
+    check(*attention(heads, (16, 8), 20, 33, is_apart=is_apart, is_merged=not is_apart), "edge")
+
+
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
+@pytest.mark.parametrize("mask", [(20, 33), (2, 1, 20, 33), (1, 6, 1, 33), (6, 20, 1)])
+def test_what_is_added_to_scores_is_broadcast(mask, softcap):
+    check(*attention((6, 2), (8, 12), 20, 33, batch=2, mask=mask, softcap=softcap), "edge")
+
+
+def test_a_row_that_sees_no_key_is_zero():
+    module, inputs = attention((2, 2), (16, 16), 40, 300, mask=(40, 300))
+    inputs["x3"][7:30] = -np.inf
+    inputs["x3"][3, 60:] = -np.inf
+    inputs["x3"][4, :280] = -np.inf
+    check(module, inputs, target("edge"), "f16")
