@@ -122,8 +122,9 @@ class Choices:
 
 def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     """The passes between the stop before and this one."""
-    types: list[ModulePass] = [ConvertType(to=FLOATS[choices.dtype])] if choices.dtype in FLOATS else []
-    simpler = (ExpandAttention(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
+    element = FLOATS.get(choices.dtype or "")
+    types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
+    simpler = (ExpandAttention(element), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
         "typed": (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,32 +16,59 @@ from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.graph.attention import rows_of
-from frustum.passes.analysis.module import node_name
+from frustum.dialects.isa.program import ELEMENT_BYTES, Element
+from frustum.dialects.module import TARGET
+from frustum.dialects.target import Target
+from frustum.passes.analysis.module import element_of, node_name, target_of
+from frustum.passes.analysis.unit_layers import layers_of
+from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.passes.weights import WeightStore, numpy_of, store_of
 
 HIDDEN = -1e4
 """Added to a score that must not count: exp of it is 0 in every type, and no sum of it overflows f16."""
 
 
+FLOATS = ("f32", "f16", "bf16")
+SHARE = 0.95
+"""Of SRAM, which what is beside the layer leaves it in any case."""
+
+
 @dataclass(frozen=True)
 class ExpandAttention(ModulePass):
-    """Write `fgraph.attention` as slices, transpositions, products, and a softmax.
+    """Write `fgraph.attention` that the device does not run as one layer as slices, transpositions, products, and a
+    softmax.
 
-    Before: any attention.  After: none; heads of keys and values that several heads of queries share are repeated by a
-    product's batch (queries of a group are rows of it).
+    Before: any attention; `element` is the type it is to have on the device.  After: where the module has a target,
+    only such of floats as has pieces that fit it.  Heads of keys and values that several heads of queries share are
+    repeated by a product's batch (queries of a group are rows of it).
     Source: Vaswani et al., 2017, section 3.2.1.
     """
 
     name = "frustum-graph-expand-attention"
 
+    element: Literal["f32", "f16", "bf16"] | None = None
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for each in [o for o in op.walk() if isinstance(o, g.AttentionOp) and not is_whole(o)]:
+        target = target_of(op) if TARGET in op.attributes else None
+        for each in [o for o in op.walk() if isinstance(o, g.AttentionOp)]:
+            if target is not None and is_whole(each, target, self.element):
+                continue
             _Expansion(each, store_of(op)).run()
 
 
-def is_whole(op: g.AttentionOp) -> bool:
-    """Whether the device runs it as one layer."""
-    return op.causal_from is None
+def is_whole(op: g.AttentionOp, target: Target, element: Element | None) -> bool:
+    """Whether the device runs it as one layer: of floats, with pieces and tiles that fit."""
+    own = element_of(g.tensor_of(op.q).element_type)
+    if op.causal_from is not None or own not in FLOATS:
+        return False
+    size = ELEMENT_BYTES[element or own]
+    unit = layers_of([op])
+    (layer,) = unit.layers
+    maps = tuple(replace(each, element_bytes=size) for each in layer.maps)
+    inputs = tuple(replace(each, element_bytes=size) for each in unit.inputs)
+    sized = replace(unit, layers=(replace(layer, maps=maps, out_bytes=size),), inputs=inputs)
+    room = int(SHARE * target.cluster.sram.capacity_bytes)
+    return plan_unit(sized, target, Budget(room)) is not None
 
 
 @dataclass
@@ -87,7 +115,7 @@ class _Expansion:
     def scaled(self, x: SSAValue, factor: float) -> SSAValue:
         if factor == 1:
             return x
-        return self.add(g.BinaryOp("mul", x, self.constant("scale", np.float32(factor).reshape(()))))
+        return self.add(g.BinaryOp("mul", x, self.constant("scale", np.array(factor, np.float32))))
 
     def constant(self, word: str, array: NDArray[np.float32]) -> SSAValue:
         """A constant in the operands' type, under a key of its own."""
