@@ -8,7 +8,7 @@
 | `copy` | moves a box of elements between memories |
 | `line_buffer` | how the next convolution writes the line buffer |
 | `conv` | convolution and matrix product |
-| `depthwise`, `pool`, `unary`, `binary`, `softmax`, `reduce`, `lrn`, `resize` | the vector unit |
+| `depthwise`, `pool`, `unary`, `binary`, `softmax`, `hide`, `reduce`, `lrn`, `resize` | the vector unit |
 | `fetch`, `table` | brings pages of the program, address tables |
 | `barrier`, `wait` | draining, events |
 

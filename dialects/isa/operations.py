@@ -361,6 +361,19 @@ class SoftmaxOp(Mapping):
         self.check_scales()
 
 
+@operation(p.Hide)
+class HideOp(Mapping):
+    """-inf at positions of the map whose d1 is more than `ahead` beyond their d3, elsewhere the operand: scores of keys
+    that come after a row of queries."""
+
+    assembly_format = IN_TO_OUT + " `ahead` $ahead" + COMMON
+
+    def check(self) -> None:
+        elements = self.in_view.data.element, self.out_view.data.element
+        if any(element in INTEGER_BITS for element in elements):
+            raise VerifyException(f"'{self.name}': integers have no infinity, found {', '.join(elements)}")
+
+
 @operation(p.Reduce)
 class ReduceOp(Mapping):
     """Mean, sum, maximum or minimum over axes of the box, which is over the input."""

@@ -201,6 +201,16 @@ class Softmax(Vector, opcode=13, name="softmax"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hide(Vector, opcode=27, name="hide"):
+    """-inf where the position along d1 is more than `ahead` beyond that along d3, elsewhere the operand."""
+
+    in_view: View
+    out_view: View
+    ahead: Annotated[int, Signed(32)]
+    box: Box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce(Vector, opcode=14, name="reduce"):
     """`box` is over the input; `out_view` has stride 0 on the reduced axes."""
 
@@ -290,6 +300,7 @@ Instruction: TypeAlias = (
     | Unary
     | Binary
     | Softmax
+    | Hide
     | Reduce
     | Lrn
     | Resize

@@ -350,6 +350,8 @@ def vector_passes(unit: VectorUnit, kind: str, window: int = 1) -> int:
             return window * simple
         case "reduce":
             return reduction
+        case "hide":  # compare and select
+            return simple
         case "softmax":  # maximum, subtract, exponential, sum, divide
             return reduction + simple + hard + reduction + hard
         case "lrn":  # sum of squares, power, divide

@@ -59,7 +59,7 @@ class ExpandAttention(ModulePass):
 def is_whole(op: g.AttentionOp, target: Target, element: Element | None) -> bool:
     """Whether the device runs it as one layer: of floats, with pieces and tiles that fit."""
     own = element_of(g.tensor_of(op.q).element_type)
-    if op.causal_from is not None or own not in FLOATS:
+    if own not in FLOATS:
         return False
     size = ELEMENT_BYTES[element or own]
     unit = layers_of([op])

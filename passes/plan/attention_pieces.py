@@ -157,6 +157,8 @@ def vector_cycles(
     total = taken(keys * queries, size, "reduce", "sub", "exp", "reduce")
     if kind.softcap > 0:
         total += taken(keys * queries, size, "affine", *["add"] * (len(work.accesses) > MASK))
+    if kind.causal_from is not None:
+        total += taken(keys * queries, size, "hide")
     if blocks > 1:
         total += taken(queries, WIDE, "identity", "sub", "exp", "mul")
         total += taken(kind.value_size * queries, WIDE, "mul")

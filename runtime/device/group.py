@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from frustum.dialects.isa.program import Lrn, Resize
+from frustum.dialects.isa.program import Hide, Lrn, Resize
 from frustum.runtime.device.expand import NO_MEMORY, Expanded, Rows
 from frustum.runtime.device.form import Ints
 
@@ -66,7 +66,8 @@ def progressions(flat: Ints, keys: Ints, run: int) -> Calls:
 
 def _keys(expanded: Expanded, rows: Rows, chosen: Ints) -> Ints:
     """A number for each row and unit, equal where the work is the same; -1 where there is none."""
-    looks = np.array([isinstance(s, Resize | Lrn) for s in expanded.instructions], bool)[rows.static[chosen], None]
+    look = np.array([isinstance(s, Resize | Lrn | Hide) for s in expanded.instructions], bool)
+    looks = look[rows.static[chosen], None]
     parts = [*(part[:, chosen] for part in (rows.extent, rows.read, rows.low, rows.high))]
     if looks.any():
         parts += [np.where(looks, part[:, chosen], 0) for part in (rows.lower, rows.origin)]

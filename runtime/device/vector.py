@@ -59,6 +59,15 @@ def normalise(instruction: p.Softmax, work: Call) -> None:
 
 
 @effect.register
+def hide_later(instruction: p.Hide, work: Call) -> None:
+    """Positions are those of the map, the same for all units of the call."""
+    source = widen(work.view(IN, instruction.in_view, work.extent))
+    (_, later, _, own), (_, count, _, rows) = work.lower, work.extent
+    ahead = (later + np.arange(count))[:, np.newaxis, np.newaxis] - (own + np.arange(rows))
+    store(work.view(OUT, instruction.out_view, work.extent), np.where(ahead > instruction.ahead, -np.inf, source))
+
+
+@effect.register
 def fold(instruction: p.Reduce, work: Call) -> None:
     """Sum, maximum or minimum over axes; a mean is a sum scaled in the last pass."""
     kind = "sum" if instruction.kind == "mean" else instruction.kind

@@ -244,6 +244,12 @@ def _softmax(op, unit):
     _scatter(unit, op.out_view, values)
 
 
+def _hide(op, unit):
+    for position in unit.positions():
+        value = unit.element(op.in_view, position)[0]
+        unit.element(op.out_view, position)[0] = -math.inf if position[1] > position[3] + op.ahead else value
+
+
 def _reduce(op, unit):
     is_first, is_last = unit.flags()
     combine = {"mean": np.add, "sum": np.add, "max": np.maximum, "min": np.minimum}[op.kind]

@@ -102,7 +102,14 @@ class AttentionLowering:
 
     @property
     def key_span(self) -> Span:
-        return Span(self.key, self.keys, self.kind.keys)
+        """The keys of the block that rows of the piece see."""
+        return Span(self.key, self.keys, self.kind.keys, self.seen_keys(self.own.piece.start[POSITION], 1))
+
+    def seen_keys(self, first: Affine, cores: int) -> Affine | None:
+        """Where the keys end that the pieces of so many cores see, of which the first begins at row `first`; None where
+        they may see all, or some row none: then something must be there to be hidden."""
+        ahead = self.kind.causal_from
+        return None if ahead is None or ahead < 0 else first + (cores * self.rows + ahead)
 
     @property
     def heads(self) -> Span:
@@ -144,9 +151,13 @@ class AttentionLowering:
         tile = own.tiles[k]
         start, extent = nests.needs(own.access[k], own.piece)
         start, extent = replaced(start, POSITION, self.key), replaced(extent, POSITION, self.keys)
-        box = Box(start, extent, tile.bound, replaced(own.limits_of(k), POSITION, None))
+        engine, first, limit = spread(own, *start), own.piece.start[POSITION], None
+        if self.is_in_blocks:
+            together = (replace(first, core=0), own.site.cores) if engine == "bus" else (first, 1)
+            limit = self.seen_keys(*together)
+        box = Box(start, extent, tile.bound, replaced(own.limits_of(k), POSITION, limit))
         depth = self.depth + 1 if self.is_in_blocks else own.nest.depth(nests.depends(own.access[k]))
-        return filled(own, depth, "wram", packed(tile, start, extent), spread(own, *start), parts_of(tile, box))
+        return filled(own, depth, "wram", packed(tile, start, extent), engine, parts_of(tile, box))
 
     def mask_piece(self) -> PieceLoad:
         """What is added to the scores of a block; d2 are its keys."""
@@ -323,6 +334,9 @@ class Steps:
                 added = isa.Binary(kind="add", a_view=scores.view, b_view=self.mask_view(mask), out_view=scores.view,
                                    box=low.scores_box)
                 ops.append(self.do(added, buffer, mask.buffer, buffer))
+        if kind.causal_from is not None:
+            hide = isa.Hide(in_view=scores.view, out_view=scores.view, ahead=kind.causal_from, box=low.scores_box)
+            ops.append(self.do(hide, buffer, buffer))
         ranked, summed = self.highest.along(d1=0), self.total.along(d1=0)
         later = low.made_box(1, is_later=True) if low.is_in_blocks else None
         before, shrink = self.before, self.shrink

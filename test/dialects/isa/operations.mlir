@@ -27,6 +27,7 @@ builtin.module attributes {frustum.dtype = "f32", frustum.layers = ["conv1"], fr
       fisa.unary clip %x <f32, 0, [0, 0, 0, 4]> -> %x <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> alpha <-inf> beta <1.0e-07>
       fisa.binary add %x <f32, 0, [0, 0, 0, 4]>, %acc <f32, 0, [0, 0, 0, 0]> -> %x <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> act <sigmoid>
       fisa.softmax %x <f32, 0, [0, 0, 0, 4]> -> %x <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> axis 3
+      fisa.hide %x <f32, 0, [0, 4, 0, 32]> -> %x <f32, 0, [0, 4, 0, 32]> box <0 : 1 in 1, 0 : 8 in 8, 0 : 1 in 1, 0 : 4 in 4> ahead -2
       fisa.reduce mean %x <f32, 0, [0, 256, 32, 4]> -> %acc <f32, 0, [0, 4, 0, 0]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> axes [2, 3] scale <0.0625> accumulate 0
       fisa.lrn %x <f32, 0, [0, 256, 32, 4]> -> %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> channels <-2 : 8 in 4> size 5 alpha 0.0001 beta 0.75 bias 1.0
       fisa.resize linear floor %x <f32, 0, [0, 256, 32, 4]> -> %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> rows <0 : 2 in 4> cols <0 : 4 in 4> scale <0.5, 0.5> offset <-0.25, -0.25>
@@ -62,6 +63,7 @@ builtin.module attributes {frustum.dtype = "f32", frustum.layers = ["conv1"], fr
 // CHECK-NEXT: fisa.unary clip %x <f32, 0, [0, 0, 0, 4]> -> %x <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> alpha <-inf> beta <1.0e-07>
 // CHECK-NEXT: fisa.binary add %x <f32, 0, [0, 0, 0, 4]>, %acc <f32, 0, [0, 0, 0, 0]> -> %x <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> act <sigmoid>
 // CHECK-NEXT: fisa.softmax %x <f32, 0, [0, 0, 0, 4]> -> %x <f32, 0, [0, 0, 0, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8> axis 3
+// CHECK-NEXT: fisa.hide %x <f32, 0, [0, 4, 0, 32]> -> %x <f32, 0, [0, 4, 0, 32]> box <0 : 1 in 1, 0 : 8 in 8, 0 : 1 in 1, 0 : 4 in 4> ahead -2
 // CHECK-NEXT: fisa.reduce mean %x <f32, 0, [0, 256, 32, 4]> -> %acc <f32, 0, [0, 4, 0, 0]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> axes [2, 3] scale <0.0625> accumulate 0
 // CHECK-NEXT: fisa.lrn %x <f32, 0, [0, 256, 32, 4]> -> %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> channels <-2 : 8 in 4> size 5 alpha 0.0001 beta 0.75 bias 1.0
 // CHECK-NEXT: fisa.resize linear floor %x <f32, 0, [0, 256, 32, 4]> -> %acc <f32, 0, [0, 256, 32, 4]> box <0 : 1 in 1, 0 : 4 in 4, 0 : 2 in 8, 0 : 8 in 8> rows <0 : 2 in 4> cols <0 : 4 in 4> scale <0.5, 0.5> offset <-0.25, -0.25>

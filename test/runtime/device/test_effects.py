@@ -200,6 +200,15 @@ def test_softmax(axis):
     agree(twice(softmax), 2, 2, int(rng.integers(9)), exact=False)
 
 
+@pytest.mark.parametrize("ahead", [-2, 0, 3])
+def test_hide(ahead):
+    layout = Layout()
+    box = p.Box.of(span(0, 2, 2), span(A(-1, (2,)), 5, 6), span(0, 2, 2), span(A(0, core=2, cluster=1), 4, 7))
+    hide = p.Hide(in_view=layout.view("nram", box.extent), out_view=layout.view("nram", box.extent), box=box,
+                  ahead=ahead)  # fmt: skip
+    agree(twice(hide), 2, 2)
+
+
 @pytest.mark.parametrize("kind", ["mean", "sum", "max", "min"])
 @pytest.mark.parametrize("accumulate", [None, 0])
 def test_reduce(kind, accumulate):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from networks import Net
-from stops import modules_at_stops, run_module, target
+from stops import executable, modules_at_stops, run_module, target
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph as g
 from frustum.dialects import tile as t
+from frustum.runtime.machine import Machine
+from frustum.runtime.time.work import work
 
 TOLERANCE = {"f32": 2e-6, "f16": 4e-3, "bf16": 3e-2}
 
@@ -65,3 +67,23 @@ def test_a_row_that_sees_no_key_is_zero():
     inputs["x3"][3, 60:] = -np.inf
     inputs["x3"][4, :280] = -np.inf
     check(module, inputs, target("edge"), "f16")
+
+
+@pytest.mark.parametrize("ahead", [-6, 0, 13])
+@pytest.mark.parametrize("target_name", ["edge", "default"])
+def test_later_keys_are_hidden(target_name, ahead):
+    check(*attention((4, 2), (16, 16), 90, 100, causal_from=ahead), target_name)
+
+
+def test_blocks_of_hidden_keys_are_not_computed():
+    module, inputs = attention((2, 2), (32, 32), 512, 512, causal_from=0)
+    check(module, inputs, "edge", "f16")
+    plain, _ = attention((2, 2), (32, 32), 512, 512)
+    causal, whole = (macs_of(each) for each in (module, plain))
+    assert causal < 0.7 * whole
+
+
+def macs_of(module):
+    """Multiply-accumulates that the machine does."""
+    machine = Machine(executable(modules_at_stops(module, "edge", Choices(dtype="f16"))["fixed"]))
+    return int(work(machine.expanded, machine.expanded.core, machine.target).macs.sum())
