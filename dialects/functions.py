@@ -55,11 +55,16 @@ class Function(Elementwise):
     ERF = "erf", 0, 1
     SOFTPLUS = "softplus", 1, 2  # exponential, add, logarithm
     AFFINE = "affine", 1, 0, 2  # scale and shift
+    SIGN = "sign", 1  # select
 
 
 class Arithmetic(Elementwise):
-    """An element-wise function of two operands; of prelu the second is the slope, of mask it says where (not 0)
-    the first is taken, and 0 elsewhere."""
+    """An element-wise function of two operands; of prelu the second is the slope.
+
+    The second operand of mask, keep and drop says which elements of the first are taken: of mask and keep those where
+    it is not 0, of drop those where it is 0.  The others are 0 of mask, and -0.0 of keep and drop: what has no part in
+    a sum, not even the sign of a 0.  Comparisons give 1 or 0, and 0 where an operand is no number.
+    """
 
     ADD = "add", 1
     SUB = "sub", 1
@@ -70,6 +75,11 @@ class Arithmetic(Elementwise):
     POW = "pow", 1, 2  # exp(b * log a)
     PRELU = "prelu", 2  # multiply, select
     MASK = "mask", 1  # select
+    KEEP = "keep", 1
+    DROP = "drop", 1
+    EQUAL = "equal", 1
+    LESS = "less", 1
+    LESS_EQUAL = "less_equal", 1
 
 
 class Pooling(StrEnum):

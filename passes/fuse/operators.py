@@ -12,7 +12,7 @@ from frustum.dialects import graph as g
 from frustum.passes.analysis.project import UnitLayers
 
 OperatorKind = Literal["main", "scalar", "vector", "other"]
-SCALARS = ("add", "sub", "mul")
+SCALARS = ("add", "sub", "mul", "keep", "drop", "equal", "less", "less_equal")
 PLANE = 2  # dimensions of an image, the last ones
 
 

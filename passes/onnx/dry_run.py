@@ -20,16 +20,32 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.diagnostic import one_line
-from frustum.dialects.graph import ConvOp, MatmulOp, shape_of, tensor_of, tensor_type
+from frustum.dialects.graph import ConvOp, MatmulOp, shape_of, tensor_type
 from frustum.passes.errors import MixesImages, ModelError, NotConstant, Problem, Refused
 from frustum.passes.onnx.binding import MOST_DIMENSIONS
 from frustum.passes.onnx.folding import FAILURES
 from frustum.passes.onnx.host_images import HostOperand, axis_on_host
 from frustum.passes.onnx.images import Images
-from frustum.passes.onnx.loading import DEVICE_TYPES, INTEGERS, UNSIGNED, element_name, node_name, operator_of
+from frustum.passes.onnx.loading import (
+    BOOL,
+    DEVICE_TYPES,
+    INTEGERS,
+    UNSIGNED,
+    element_name,
+    node_name,
+    operator_of,
+)
 from frustum.passes.onnx.node import Network, Value
-from frustum.passes.onnx.walk import UNAVAILABLE, ImportWalk, Known, Unavailable, free_names, is_known
-from frustum.passes.weights import Array, numpy_of
+from frustum.passes.onnx.walk import (
+    UNAVAILABLE,
+    ImportWalk,
+    Known,
+    Unavailable,
+    free_names,
+    is_known,
+    model_element,
+)
+from frustum.passes.weights import Array
 
 Kind = Literal["constant", "shared", "device", "host"]
 DOUBLE = onnx.TensorProto.DOUBLE
@@ -329,6 +345,8 @@ def device_tensor(network: Network, type_: onnx.TypeProto, axis: int | None = No
     argument = network.block.insert_arg(tensor_type(own, static_shape(type_) or ()), len(network.block.args))
     if element in UNSIGNED:
         network.unsigned.add(argument)
+    if element == BOOL:
+        network.boolean.add(argument)
     if axis is not None and network.images is not None:
         network.images.axes[argument] = axis
     return argument
@@ -339,7 +357,7 @@ def no_tensor(type_: onnx.TypeProto | None) -> str:
     if type_ is None or type_.WhichOneof("value") != "tensor_type":
         return f"is {type_name(type_)}, which the device lacks"
     element, shape = type_.tensor_type.elem_type, static_shape(type_)
-    if element not in DEVICE_TYPES and element not in INTEGERS and element != DOUBLE:
+    if element not in DEVICE_TYPES and element not in INTEGERS and element not in (BOOL, DOUBLE):
         return f"has elements of {type_name(type_)}, which the device lacks"
     if shape is None:
         return "has a shape that is known at run time only"
@@ -389,15 +407,8 @@ def _known_type(
         return onnx.helper.make_tensor_type_proto(element, value.shape)
     if not isinstance(value, SSAValue):
         return inferred
-    known = _element(inferred) or _model_element(value, network)
+    known = _element(inferred) or model_element(value, network)
     return onnx.helper.make_tensor_type_proto(known, shape_of(value))
-
-
-def _model_element(value: SSAValue, network: Network) -> int:
-    dtype = numpy_of(tensor_of(value).element_type)
-    if value in network.unsigned:
-        dtype = np.dtype(f"u{dtype.name}")
-    return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
 
 
 def _macs(ops: Sequence[Operation]) -> int:

@@ -67,7 +67,7 @@ def _import(
 ) -> ModuleOp:
     from frustum.passes.onnx.binding import bind_inputs
     from frustum.passes.onnx.images import Images
-    from frustum.passes.onnx.loading import UNSIGNED
+    from frustum.passes.onnx.loading import BOOL, UNSIGNED
     from frustum.passes.onnx.node import Network
     from frustum.passes.onnx.opset import unify
     from frustum.passes.onnx.walk import ImportWalk, needed_nodes
@@ -89,6 +89,8 @@ def _import(
             images.axes[argument] = 0
         if value.type.tensor_type.elem_type in UNSIGNED:
             network.unsigned.add(argument)
+        if value.type.tensor_type.elem_type == BOOL:
+            network.boolean.add(argument)
     walk.run(nodes, unified.opset)
     outputs = _outputs(walk, graph)
     if walk.problems:
@@ -115,14 +117,14 @@ def _element_type(
     nodes: Sequence[onnx.NodeProto],
 ) -> Attribute:
     """The network's floating-point type, f32 where integers stand for it; Unsupported for inputs of other types."""
-    from frustum.passes.onnx.loading import FLOATS, INTEGERS, element_name, network_type
+    from frustum.passes.onnx.loading import BOOL, FLOATS, INTEGERS, element_name, network_type
 
     types = {value.name: value.type.tensor_type.elem_type for value in inputs}
     problems = [
         Problem(file, f"input '{name}' has elements of {element_name(found)}: FLOAT, FLOAT16, "
-                      "BFLOAT16, DOUBLE, INT8, UINT8, INT16, UINT16 and INT32 are supported")
+                      "BFLOAT16, DOUBLE, INT8, UINT8, INT16, UINT16, INT32 and BOOL are supported")
         for name, found in types.items()
-        if found not in FLOATS and found not in INTEGERS
+        if found not in FLOATS and found not in INTEGERS and found != BOOL
     ]  # fmt: skip
     if problems:
         raise Unsupported(problems)

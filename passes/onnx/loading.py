@@ -32,6 +32,8 @@ INTEGERS: dict[int, Attribute] = {
     onnx.TensorProto.INT32: i32,
 }
 """What networks may take; the unsigned ones as the device has them."""
+BOOL = onnx.TensorProto.BOOL
+"""Truth values, which networks take as 1 and 0 in their type of floating point."""
 UNSIGNED = {onnx.TensorProto.UINT8, onnx.TensorProto.UINT16}
 
 

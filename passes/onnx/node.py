@@ -47,6 +47,7 @@ class Network:
     weights: dict[int, tuple[Array, SSAValue]] = field(default_factory=dict)  # by id of the array
     unsigned: set[SSAValue] = field(default_factory=set)  # integers that are more by half their range in the model
     whole: set[SSAValue] = field(default_factory=set)  # integers of the model kept in floating point
+    boolean: set[SSAValue] = field(default_factory=set)  # truth values of the model: 1 or 0 in floating point
 
     def emit(self, op: IRDLOperation, name: str) -> SSAValue:
         """Appends an operation that stands for the node `name`; returns its result."""
@@ -55,9 +56,16 @@ class Network:
         op.verify_()
         if self.images is not None:
             self.images.note(op)
-        if op.name in MOVES and op.operands[0] in self.unsigned:
-            self.unsigned.add(op.results[0])
+        if op.name in MOVES:
+            self.mark(op.results[0], op.operands[0])
         return op.results[0]
+
+    def mark(self, result: SSAValue, *sources: SSAValue) -> SSAValue:
+        """The result, which is of the model's type of the sources: unsigned, whole, or a truth value."""
+        for marked in (self.unsigned, self.whole, self.boolean):
+            if not marked.isdisjoint(sources):
+                marked.add(result)
+        return result
 
     def weight(self, array: Array, key: str) -> SSAValue:
         """A constant in the network's element type; one operation per array."""
@@ -66,7 +74,10 @@ class Network:
         if known and g.tensor_of(known[1]).element_type == self.element:
             return known[1]
         converted = array.astype(numpy_of(self.element), copy=False)
-        return self._constant(array, converted, self.element, key)
+        value = self._constant(array, converted, self.element, key)
+        if array.dtype.kind == "b":
+            self.boolean.add(value)
+        return value
 
     def integers(self, array: Array, converted: Array, key: str) -> SSAValue:
         """A constant of integers: `array` as the device has it, `converted`."""
@@ -99,6 +110,13 @@ def check_size(where: str, shape: Ints) -> None:
     count = math.prod(shape)
     if count > MOST_ELEMENTS:
         raise DoesNotFit(f"a tensor of {'x'.join(map(str, shape))}", where, f"{count} elements", MOST_ELEMENTS)
+
+
+def is_exact(array: Array, element: Attribute) -> bool:
+    """Whether a type of floating point has every number of the array, those included that are none."""
+    with np.errstate(all="ignore"):
+        converted = array.astype(numpy_of(element)).astype(np.float64)
+    return bool(np.all((converted == array) | (converted != converted) & (array != array)))
 
 
 @dataclass
@@ -141,6 +159,8 @@ class Node:
             return operand
         if operand.dtype.kind in "OUS":
             raise Refused(f"input {index} holds {operand.dtype}, which is no number")
+        if operand.dtype.kind in "iu" and not is_exact(operand, self.network.element):
+            raise Refused(f"input {index} holds integers that {self.network.element} does not")
         return self.network.weight(operand, self.proto.input[index] or self.name)
 
     def values(self) -> Iterator[SSAValue]:
@@ -214,6 +234,19 @@ class Node:
             if is_whole:
                 self.network.whole.add(x)
         return x
+
+    def like(self, result: SSAValue, *sources: SSAValue) -> SSAValue:
+        """The result, of the model's type of the sources."""
+        return self.network.mark(result, *sources)
+
+    def boolean(self, x: SSAValue) -> SSAValue:
+        """A truth value of the model."""
+        self.network.boolean.add(x)
+        return x
+
+    def negated(self, x: SSAValue) -> SSAValue:
+        """1 where a truth value is 0, and 0 where it is 1."""
+        return self.boolean(self.unary("affine", x, -1.0, 1.0))
 
     def reshape(self, x: SSAValue, shape: Ints) -> SSAValue:
         return x if g.shape_of(x) == tuple(shape) else self.emit(g.ReshapeOp(x, tuple(shape)))

@@ -13,15 +13,15 @@ import onnx
 from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.dialects.graph import shape_of
+from frustum.dialects.graph import shape_of, tensor_of
 from frustum.passes.errors import MixesImages, ModelError, Problem, Refused
 from frustum.passes.onnx.folding import fold
 from frustum.passes.onnx.images import TARGETS, Images
-from frustum.passes.onnx.loading import DEFAULT_DOMAINS, DEVICE_TYPES, node_name, operator_of
+from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, node_name, operator_of
 from frustum.passes.onnx.node import Converter, Network, Node, Value
 from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT
 from frustum.passes.onnx.opset import Kept
-from frustum.passes.weights import Array
+from frustum.passes.weights import Array, numpy_of
 
 MICROSOFT_DOMAIN = "com.microsoft"
 MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -301,12 +301,21 @@ def _schema(op_type: str, opset: int) -> Any:
         return None
 
 
+def model_element(value: SSAValue, network: Network) -> int:
+    """The element type that a value of the network has in the model."""
+    if value in network.boolean:
+        return BOOL
+    if value in network.whole:
+        return onnx.TensorProto.INT64
+    dtype = numpy_of(tensor_of(value).element_type)
+    return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(f"u{dtype}") if value in network.unsigned else dtype))
+
+
 def _type(operand: Value | None, network: Network) -> onnx.TypeProto:
     if operand is None:
         return onnx.TypeProto()
     if isinstance(operand, SSAValue):
-        data_type = next(key for key, element in DEVICE_TYPES.items() if element == network.element)
-        return onnx.helper.make_tensor_type_proto(data_type, list(shape_of(operand)))
+        return onnx.helper.make_tensor_type_proto(model_element(operand, network), list(shape_of(operand)))
     return onnx.helper.make_tensor_type_proto(
         onnx.helper.np_dtype_to_tensor_dtype(operand.dtype), list(operand.shape)
     )

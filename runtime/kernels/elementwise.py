@@ -157,6 +157,7 @@ UNARY: dict[str, Callable[[Array, np.float32, np.float32], Array]] = {
     "erf": lambda x, a, b: erf(x),
     "softplus": lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
     "affine": lambda x, a, b: x * np.float32(a) + np.float32(b),
+    "sign": lambda x, a, b: np.sign(x),
 }
 """kind -> function of (x, alpha, beta)"""
 
@@ -170,5 +171,10 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "pow": np.power,
     "prelu": lambda x, slope: np.where(x < 0, x * slope, x),
     "mask": lambda x, mask: np.where(mask != 0, x, x.dtype.type(0)),
+    "keep": lambda x, mask: np.where(mask != 0, x, x.dtype.type(-0.0)),
+    "drop": lambda x, mask: np.where(mask != 0, x.dtype.type(-0.0), x),
+    "equal": lambda a, b: np.equal(a, b).astype(np.float32),
+    "less": lambda a, b: np.less(a, b).astype(np.float32),
+    "less_equal": lambda a, b: np.less_equal(a, b).astype(np.float32),
 }
 """kind -> function of (a, b)"""

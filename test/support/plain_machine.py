@@ -344,6 +344,7 @@ ACTIVATIONS = {
     "erf": lambda x, a, b: math.erf(x),
     "softplus": lambda x, a, b: x if x > 40 else math.log(1 + math.exp(x)),
     "affine": lambda x, a, b: a * x + b,
+    "sign": lambda x, a, b: float((x > 0) - (x < 0)),
 }
 
 
@@ -377,6 +378,11 @@ COMBINATIONS = {
     "pow": power,
     "prelu": lambda a, b: a * b if a < 0 else a,
     "mask": lambda a, b: a if b != 0 else 0.0,
+    "keep": lambda a, b: a if b != 0 else -0.0,
+    "drop": lambda a, b: a if b == 0 else -0.0,
+    "equal": lambda a, b: float(a == b),
+    "less": lambda a, b: float(a < b),
+    "less_equal": lambda a, b: float(a <= b),
 }
 
 

@@ -538,7 +538,7 @@ def composite(kind):
     """Elementary and transcendental parts of an operation on elements."""
     elementary = {
         "identity", "add", "sub", "mul", "max", "min", "relu", "neg", "abs", "floor", "ceil", "round", "mask",
-        "affine",
+        "affine", "sign", "keep", "drop", "equal", "less", "less_equal",
     }  # fmt: skip
     hard = {"div", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "reciprocal"}
     sums = {

@@ -2,6 +2,7 @@
 
 from frustum.passes.onnx.node import Converter
 from frustum.passes.onnx.operators import (
+    choices,
     conversions,
     elementwise,
     integers,
@@ -21,7 +22,7 @@ MICROSOFT: dict[str, Converter] = {
 }
 """Of the domain com.microsoft."""
 
-KINDS = (products, integers, conversions, windows, reductions, elementwise, moves, resizing)
+KINDS = (products, integers, conversions, windows, reductions, elementwise, choices, moves, resizing)
 CONVERTERS: dict[str, Converter] = {
     operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()
 }

@@ -14,7 +14,7 @@ from xdsl.ir import Attribute, SSAValue
 from frustum.dialects.graph import DequantizeOp, QuantizeOp, ScaleAttr, is_integer, shape_of, tensor_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.folding import computed
-from frustum.passes.onnx.loading import FLOATS
+from frustum.passes.onnx.loading import BOOL, FLOATS
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
 from frustum.passes.weights import DEVICE_INTEGERS, Array, numpy_of
 
@@ -221,13 +221,17 @@ def cast(node: Node) -> Result:
     """Between floats nothing; integers to floats their value; floats to integers their whole part, kept in floats."""
     target = node.get("to") if node.op_type == "Cast" else _element_like(node)
     x = node.value(0)
+    if target == BOOL:
+        return _truth(node, from_integers(node, 0, None) if is_integer(x) else x)
     if is_integer(x):
-        return _from_integers(node, target)
+        return from_integers(node, 0, target)
+    if x in node.network.boolean:
+        x = node.unary("identity", x)
     if target is None or target in FLOATS:
         return node.whole(x, False)
     if target not in IN_FLOATS:
         name = onnx.TensorProto.DataType.Name(target)
-        raise Refused(f"casts of floating point to {name} are not supported: INT32, INT64 and floating point are")
+        raise Refused(f"casts of floating point to {name} are not supported: INT32, INT64, BOOL and floating point are")
     return node.whole(x if x in node.network.whole else truncated(node, x), True)
 
 
@@ -239,7 +243,14 @@ def _element_like(node: Node) -> int | None:
     if like is not None and is_integer(like):
         own = numpy_of(tensor_of(like).element_type)
         return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(f"u{own}") if like in node.network.unsigned else own))
-    return onnx.TensorProto.INT64 if like in node.network.whole else None
+    return BOOL if like in node.network.boolean else onnx.TensorProto.INT64 if like in node.network.whole else None
+
+
+def _truth(node: Node, x: SSAValue) -> SSAValue:
+    """Whether it is not 0; what is no number is true."""
+    if x in node.network.boolean:
+        return x
+    return node.negated(node.binary("equal", x, node.scalar(0.0, "zero")))
 
 
 def truncated(node: Node, x: SSAValue) -> SSAValue:
@@ -248,8 +259,9 @@ def truncated(node: Node, x: SSAValue) -> SSAValue:
     return node.binary("add", positive, node.unary("clip", node.unary("ceil", x), -np.inf, 0.0))
 
 
-def _from_integers(node: Node, target: int | None) -> SSAValue:
-    x, dtype = operand_of(node, 0, "the operand")
+def from_integers(node: Node, index: int, target: int | None) -> SSAValue:
+    """An operand of integers as numbers of the model's type `target`; of floating point where that is None."""
+    x, dtype = operand_of(node, index, "the operand")
     if target is not None and onnx.helper.tensor_dtype_to_np_dtype(target) == dtype:
         return x
     if target is not None and target not in FLOATS and target not in IN_FLOATS:

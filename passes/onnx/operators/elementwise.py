@@ -8,11 +8,10 @@ import math
 import numpy as np
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import is_integer, shape_of
+from frustum.dialects.graph import shape_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Node, Result
 from frustum.passes.onnx.operators.conversions import truncated
-from frustum.passes.weights import Array
 
 
 def unary(kind: str, **defaults: float) -> Converter:
@@ -53,7 +52,7 @@ def chain(kind: str) -> Converter:
     def convert(node: Node) -> Result:
         first, *others = node.values()
         for other in others:
-            first = node.binary(kind, first, other)
+            first = node.like(node.binary(kind, first, other), first)
         return first
 
     return convert
@@ -138,46 +137,10 @@ def dropout(node: Node) -> Result:
     return node.value(0)
 
 
-def where(node: Node) -> Result:
-    """With a constant condition: each operand masked to 0 where the other one is taken, and the sum of the two.
-
-    A mask selects: what is infinite or no number in the operand that is not taken does no harm, and nothing is rounded.
-    """
-    condition = node.constant(0, "the condition")
-    if condition is None:
-        raise Refused("the condition is missing")
-    a, b = (node.operands[index] if node.has(index) else None for index in (1, 2))
-    shape = np.broadcast_shapes(condition.shape, node.shape(1), node.shape(2))
-    if isinstance(b, np.ndarray):
-        found = _otherwise(node, _masked(node, 1, condition), condition, b)
-    elif isinstance(a, np.ndarray):
-        found = _otherwise(node, _masked(node, 2, ~condition), ~condition, a)
-    else:
-        found = node.binary("add", _masked(node, 1, condition), _masked(node, 2, ~condition))
-    return node.reshape(found, shape)
-
-
-def _masked(node: Node, index: int, taken: Array) -> SSAValue:
-    """The operand where it is `taken`, else 0."""
-    x = node.value(index)
-    if is_integer(x):
-        raise Refused("a choice between integers is not supported")
-    return node.binary("mask", x, node.weight(taken.astype(np.float32), "mask"))
-
-
-def _otherwise(node: Node, x: SSAValue, taken: Array, constant: Array) -> SSAValue:
-    """The constant in place of the 0 of what is not `taken`; adding -0.0 changes nothing, not even the sign of 0."""
-    if constant.dtype.kind != "f":
-        raise Refused("a choice between integers is not supported")
-    return node.binary("add", x, node.weight(np.where(taken, NOTHING, constant).astype(np.float32), "otherwise"))
-
-
-NOTHING = np.float32(-0.0)
-
 SIMPLE = {
     "Relu": "relu", "Sigmoid": "sigmoid", "HardSwish": "hard_swish", "Tanh": "tanh", "Exp": "exp", "Log": "log",
     "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Neg": "neg", "Abs": "abs", "Floor": "floor", "Ceil": "ceil",
-    "Round": "round", "Erf": "erf", "Softplus": "softplus",
+    "Round": "round", "Erf": "erf", "Softplus": "softplus", "Sign": "sign",
 }  # fmt: skip
 PAIRS = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow"}
 
@@ -200,6 +163,5 @@ CONVERTERS: dict[str, Converter] = {
     "Mish": mish,
     "Softsign": softsign,
     "Dropout": dropout,
-    "Where": where,
     "Identity": lambda node: node.value(0),
 }

@@ -188,7 +188,7 @@ def expand(node: Node) -> Result:
     ones: Ints = tuple(new if old == 1 else 1 for old, new in zip(own, result, strict=True))
     if result == shape:
         return x
-    return node.binary("mul", x, node.weight(np.broadcast_to(np.float32(1), ones), "ones"))
+    return node.like(node.binary("mul", x, node.weight(np.broadcast_to(np.float32(1), ones), "ones")), x)
 
 
 def tile(node: Node) -> Result:

@@ -122,6 +122,8 @@ def reduction(kind: str, before: str = "", after: str = "") -> Converter:
         elif before:
             x = node.unary(before, x)
         result = node.emit(ReduceOp(kind, x, axes, bool(node.get("keepdims", 1)))) if axes else x
+        if not before and not after and kind != "mean":
+            node.like(result, x)
         return node.unary(after, result) if after else result
 
     return convert

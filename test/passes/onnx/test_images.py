@@ -46,7 +46,7 @@ REFUSED = {
     "topk": (
         model([node("TopK", ["x", "i"], ["v", "y"], axis=0)], X, ["v", "y"], {"i": i64(1)}),
         "TopK",
-        AXIS_0,
+        "brings together operands",
     ),
     "another scale": (
         model([node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])], X, ["y"]),

@@ -200,6 +200,7 @@ SCALAR = {
     "erf": math.erf,
     "softplus": lambda x: math.log(1 + math.exp(x)),
     "affine": lambda x: 0.2 * x + 0.6,
+    "sign": lambda x: math.copysign(float(x != 0), x),
 }
 
 
@@ -235,6 +236,23 @@ def test_binary_kinds_broadcast():
     close(kernels.binary("prelu", a, b), np.where(a < 0, a * b, a))
     harmful, mask = np.float32([np.nan, np.inf, -np.inf, 3]), np.float32([0, 0, 0, -2])
     close(kernels.binary("mask", harmful, mask), np.float32([0, 0, 0, 3]))
+
+
+def test_what_is_chosen_is_exact():
+    """keep(a, c) + drop(b, c) is a or b to the bit: the sign of 0, infinities and what is no number included."""
+    a, b = np.float32([-0.0, 0.0, np.inf, 1, np.nan, 5]), np.float32([np.nan, -np.inf, -0.0, 0.0, -0.0, np.nan])
+    mask = np.float32([1, 1, 0, 0, 0, 1])
+    found = kernels.binary("add", kernels.binary("keep", a, mask), kernels.binary("drop", b, mask))
+    assert found.tobytes() == np.where(mask != 0, a, b).tobytes()
+
+
+def test_comparisons_of_what_is_no_number_and_of_both_zeros():
+    a, b = np.float32([np.nan, -0.0, np.inf, 1, -np.inf]), np.float32([np.nan, 0.0, np.inf, 2, np.nan])
+    assert kernels.binary("equal", a, b).tolist() == [0, 1, 1, 0, 0]
+    assert kernels.binary("less", a, b).tolist() == [0, 0, 0, 1, 0]
+    assert kernels.binary("less_equal", a, b).tolist() == [0, 1, 1, 1, 0]
+    assert np.isnan(kernels.unary("sign", a)[0])
+    assert kernels.unary("sign", a)[1:].tolist() == [0, 1, 1, -1]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
