@@ -147,7 +147,7 @@ OUTER: tuple[Outer, ...] = get_args(Outer)
 INPUTS = DIMENSIONS
 """What is dealt to the cores where it is no dimension of the result: input channels, whose sums the cores then add."""
 RESIDENCY: tuple[Residency, ...] = get_args(Residency)
-FLAGS = ("compact", "on_vector")
+FLAGS = ("compact", "on_vector", "held")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,8 @@ class SubMap:
     weights: Residency = "unit"
     compact: bool = False
     on_vector: bool = False
+    held: int = 0
+    """Of attention whose keys and values are streamed: how many blocks of them stay in SRAM from tile to tile."""
 
 
 def shared_along(extent: Extents, cores: int) -> int:
@@ -187,16 +189,18 @@ class MapAttr(Data[SubMap]):
             channels = parse_named(parser, "channels", parser.parse_integer)
             outer = parse_named(parser, "outer", lambda: one_of(parser, OUTER))
             weights = parse_named(parser, "weights", lambda: one_of(parser, RESIDENCY))
-            flags = set()
+            flags, held = set(), 0
             while parser.parse_optional_punctuation(",") is not None:
-                flags.add(one_of(parser, FLAGS))
-            return SubMap(extent, cores, channels, outer, weights, "compact" in flags, "on_vector" in flags)
+                flags.add(word := one_of(parser, FLAGS))
+                held = parser.parse_integer() if word == "held" else held
+            return SubMap(extent, cores, channels, outer, weights, "compact" in flags, "on_vector" in flags, held)
 
     def print_parameter(self, printer: Printer) -> None:
         m = self.data
         printer.print_string(
             f"<extent {ints(m.extent)}, cores {m.cores}, channels {m.channels}, "
-            f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}{', on_vector' * m.on_vector}>"
+            f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}{', on_vector' * m.on_vector}"
+            f"{f', held {m.held}' if m.held else ''}>"
         )
 
     def verify(self) -> None:

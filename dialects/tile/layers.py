@@ -78,7 +78,7 @@ class LayerKind:
 
     @property
     def is_batched(self) -> bool:
-        """Every entry of d0 has weights of its own, which another layer made."""
+        """It reads tensors that another layer made as it reads weights: every entry of d0 has its own."""
         return False
 
     @property
@@ -224,7 +224,10 @@ class ReduceLayer(VectorLayer, instruction=p.Reduce):
 class AttentionLayer(LayerKind, name="attention"):
     """Attention of rows of queries to all `keys`; channels of the result are heads of `value_size`, of which `share`
     read the same head of keys and values.  Operands: queries, keys, values, and perhaps what is added to scores.
-    Row i sees the keys up to i + `causal_from` only."""
+    Row i sees the keys up to i + `causal_from` only.
+
+    With views of keys and values (offset, strides of images, channels and rows, channels of a block) these are no tiles
+    but tensors, which come in blocks while the layer computes; a tile is then one group of heads."""
 
     keys: int
     share: int
@@ -233,7 +236,13 @@ class AttentionLayer(LayerKind, name="attention"):
     scale: float
     softcap: float = 0.0
     causal_from: int | None = None
+    key_view: Extents | None = None
+    value_view: Extents | None = None
     is_spatial = False
+
+    @property
+    def is_batched(self) -> bool:
+        return self.key_view is not None
 
     @property
     def group_channels(self) -> int:

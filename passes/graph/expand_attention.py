@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -17,7 +17,7 @@ from xdsl.rewriter import Rewriter
 from frustum.dialects import graph as g
 from frustum.dialects.graph.attention import rows_of
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element
-from frustum.dialects.module import TARGET
+from frustum.dialects.module import STREAMED, TARGET
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import element_of, node_name, target_of
 from frustum.passes.analysis.unit_layers import layers_of
@@ -57,11 +57,23 @@ class ExpandAttention(ModulePass):
 
 
 def is_whole(op: g.AttentionOp, target: Target, element: Element | None) -> bool:
-    """Whether the device runs it as one layer: of floats, with pieces and tiles that fit."""
+    """Whether the device runs it as one layer: of floats, with pieces and tiles that fit.  Where keys and values of a
+    head do not fit SRAM it is noted on the operation that they come while it computes."""
     own = element_of(g.tensor_of(op.q).element_type)
     if own not in FLOATS:
         return False
     size = ELEMENT_BYTES[element or own]
+    for is_streamed in (False, True):
+        if is_streamed:
+            op.attributes[STREAMED] = UnitAttr()
+        if has_plan(op, target, size):
+            return True
+    del op.attributes[STREAMED]
+    return False
+
+
+def has_plan(op: g.AttentionOp, target: Target, size: int) -> bool:
+    """Whether it has pieces and tiles, with elements of so many bytes."""
     unit = layers_of([op])
     (layer,) = unit.layers
     maps = tuple(replace(each, element_bytes=size) for each in layer.maps)

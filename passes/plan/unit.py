@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from frustum.dialects.extents import Extents, ceil_div, replaced
 from frustum.dialects.target import Target
-from frustum.dialects.tile import ConvLayer, Residency, SubMap
+from frustum.dialects.tile import AttentionLayer, ConvLayer, Residency, SubMap
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, tile_counts
 from frustum.passes.plan.core_weights import beside_kept, kept_in_cores, loops_of, work_in
@@ -26,6 +26,7 @@ from frustum.passes.plan.layer_work import LayerPlan
 from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OWNED, PASS_CYCLES, WIDEST
 from frustum.passes.plan.piece_extents import halves
 from frustum.passes.plan.pieces import plan_layer
+from frustum.passes.plan.streamed_attention import plan_streamed
 from frustum.passes.plan.tile_search import SEARCHES, Search, find_tile
 
 
@@ -109,12 +110,27 @@ def cheapest(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | Non
     With a `search`, the best of the tiles that it finds for each dimension that can be dealt to the clusters.
     Without one, the plan never moves more DRAM bytes than what any of the searches finds.
     """
+    if is_streamed(unit):
+        return plan_with_keys(unit, target, budget.sram_bytes)
     if budget.search not in ("all", "halvings"):
         return found_by_search(unit, target, budget)
     plan = best_halving(unit, target, budget) or best_halving(unit, target, budget, is_thorough=True)
     if plan is None or budget.search == "halvings" or budget.inside or is_one_pass(unit, plan, target):
         return plan
     return with_fewest_bytes(unit, target, budget, plan)
+
+
+def is_streamed(unit: UnitLayers) -> bool:
+    """Attention whose keys and values come while it computes."""
+    return isinstance(unit.out.kind, AttentionLayer) and unit.out.kind.is_batched
+
+
+def plan_with_keys(
+    unit: UnitLayers, target: Target, sram_bytes: int, partition: Partition | None = None
+) -> UnitPlan | None:
+    """How such attention is cut, or the partition with its sub-map."""
+    plan = plan_streamed(unit, target, sram_bytes, partition)
+    return None if plan is None else UnitPlan(plan.partition, (plan.map,), plan.cost)
 
 
 def is_one_pass(unit: UnitLayers, plan: UnitPlan, target: Target) -> bool:
@@ -336,6 +352,8 @@ def evaluate(
     Where pieces with small chunks of weights do not exist, or buffers are larger than the search thought, more of the
     weights may be streamed.
     """
+    if is_streamed(unit):
+        return plan_with_keys(unit, target, free_bytes, partition)
     try:
         cut = CutUnit.of(unit, partition, target, kept)
     except Unprojectable:

@@ -119,6 +119,8 @@ def loops_of(cut: Cut) -> Extents:
     loaded = [r for r, own in zip(projection.inputs, cut.layers.inputs, strict=True) if not own.resident]
     move = all(any(len(s.loops) > d and s.loops[d] for s in region.start) for region in loaded for d in many)
     images, _, rows, columns = projection.counts
+    if any(layer.streamed for layer in cut.layers.layers):
+        return t.TILE_LOOPS
     is_longest = images > (columns if columns > 1 else rows) > 1
     return t.IMAGE_LOOPS if partition.borders == "overlap" and move and is_longest else t.TILE_LOOPS
 
@@ -172,7 +174,8 @@ class Body:
         submap = map_of(op)
         if submap is None:
             raise PassFailedException(f"{op.name} has no frustum.map: run frustum-tile-partition first")
-        tensors = [self.inside.tensor(op.operands[i]) for i in (layer.weight, *layer.vectors) if i is not None]
+        numbers = (layer.weight, *layer.vectors, *layer.streamed)
+        tensors = [self.inside.tensor(op.operands[i]) for i in numbers if i is not None]
         box, accesses = self.projection.outputs[j].box(layer.out_dims), [m.access for m in layer.maps]
         made = t.ComputeOp(layer.kind, [*tiles, *tensors], box, accesses, submap, self.tile(j))
         made.attributes[MACS] = IntegerAttr(layer.macs, i64)

@@ -22,7 +22,7 @@ from frustum.dialects import graph as g
 from frustum.dialects import tile as t
 from frustum.dialects.extents import replaced
 from frustum.dialects.graph import WeightOp, tensor_of
-from frustum.dialects.module import LAYOUT
+from frustum.dialects.module import LAYOUT, STREAMED
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import UnitOp
@@ -214,6 +214,8 @@ def is_factor(value: SSAValue) -> bool:
         if isinstance(user, (t.UnitOp, UnitOp)) and is_factor(user.body.block.args[use.index]):
             return True
         if isinstance(user, t.ComputeOp) and value in user.tensors:
+            return True
+        if isinstance(user, g.AttentionOp) and STREAMED in user.attributes and value in (user.k, user.v):
             return True
         if isinstance(user, (g.MatmulOp, g.ConvOp)) and value in user.operands[1:] and value is not user.residual:
             return True

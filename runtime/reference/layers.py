@@ -253,13 +253,30 @@ def _attention(p: t.AttentionLayer, work: TileWork) -> Array:
     """Heads of the ranges apart, with all keys; what hides later keys counts from the first row of the ranges."""
     heads = (work.ranges[1][1] - work.ranges[1][0]) // p.value_size
     own = (heads, p.size), (heads // p.share, p.size), (heads // p.share, p.value_size)
-    parts = [_of_heads(work.tiles[k].read(work.needed(k)), *sizes) for k, sizes in enumerate(own)]
-    mask = work.tiles[3].read(work.needed(3)).swapaxes(2, 3) if len(work.tiles) > 3 else None
+    parts = [_of_heads(work.tiles[0].read(work.needed()), *own[0])]
+    group = work.ranges[1][0] // p.group_channels
+    for number, (view, sizes) in enumerate(zip((p.key_view, p.value_view), own[1:], strict=True), start=1):
+        if view is None:
+            parts.append(_of_heads(work.tiles[number].read(work.needed(number)), *sizes))
+        else:
+            parts.append(_streamed(work.tensors[number - 1], view, work.ranges[0], group, (*sizes, p.keys)))
+    added = 1 if p.is_batched else 3
+    mask = work.tiles[added].read(work.needed(added)).swapaxes(2, 3) if len(work.tiles) > added else None
+    q, k, v = parts
     result: Array = kernels.attention(
-        *parts, mask, heads=(heads, heads // p.share), sizes=(p.size, p.value_size), firsts=(0, 0, 0), scale=p.scale,
+        q, k, v, mask, heads=(heads, heads // p.share), sizes=(p.size, p.value_size), firsts=(0, 0, 0), scale=p.scale,
         softcap=p.softcap, causal_from=None if p.causal_from is None else p.causal_from + work.ranges[3][0],
     )  # fmt: skip
     return result.swapaxes(2, 3).reshape(len(result), -1, 1, result.shape[2])
+
+
+def _streamed(tensor: Array, view: Sequence[int], images: Range, group: int, sizes: tuple[int, int, int]) -> Array:
+    """[B, heads, rows, size] of a tensor, from one group of heads on."""
+    offset, image, channel, row, block = view
+    heads, size, rows = sizes
+    head = channel if block > 1 else channel * size
+    grid = np.ix_(np.arange(*images) * image, (group + np.arange(heads)) * head, np.arange(rows) * row, np.arange(size))
+    return tensor.reshape(-1)[offset + sum(grid)]
 
 
 def _of_heads(x: Array, heads: int, size: int) -> Array:
@@ -356,9 +373,10 @@ def conv(op: graph.ConvOp, x: Array, w: Array, *rest: Array) -> Array:
 
 
 def attention(op: graph.AttentionOp, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
-    numbers = op.heads, op.sizes, op.firsts, op.scale, op.softcap, op.causal_from, op.is_merged
-    names = "heads", "sizes", "firsts", "scale", "softcap", "causal_from", "is_merged"
-    return kernels.attention(q, k, v, mask, **dict(zip(names, numbers, strict=True)))
+    return kernels.attention(
+        q, k, v, mask, heads=op.heads, sizes=op.sizes, firsts=op.firsts, scale=op.scale, softcap=op.softcap,
+        causal_from=op.causal_from, is_merged=op.is_merged,
+    )  # fmt: skip
 
 
 def matmul(op: graph.MatmulOp, a: Array, b: Array, *rest: Array) -> Array:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
 from frustum.dialects.graph.attention import rows_of
+from frustum.dialects.module import STREAMED
 from frustum.dialects.tile import SAME, Access, AnyAxis, AttentionLayer, Axis, TensorView, Whole
 from frustum.passes.analysis.layer.nest import Layer, MapOperand, builds, dense
 
@@ -34,10 +36,15 @@ def attention(op: g.AttentionOp) -> Layer:
         operand(1, op.k, groups, size, op.firsts[1], (SAME, part(size, kind.group_channels), Whole(1), whole)),
         operand(2, op.v, groups, value_size, op.firsts[2], (SAME, part(1, share), Whole(1), whole)),
     ]
+    streamed: tuple[int, ...] = ()
+    if STREAMED in op.attributes:
+        views = ((v.offset, v.strides[0], v.strides[1], v.strides[3], v.block) for v in (m.view for m in maps[1:]))
+        kind = replace(kind, key_view=next(views), value_view=next(views))
+        maps, streamed = maps[:1], (1, 2)
     if op.mask is not None:
         maps.append(mask(op.mask, (batch, heads, rows, keys), value_size))
     align = (1, kind.group_channels, 1, 1)
-    return Layer(kind, out_dims, out_view, tuple(maps), macs=op.macs, align=align)
+    return Layer(kind, out_dims, out_view, tuple(maps), macs=op.macs, align=align, streamed=streamed)
 
 
 def operand(index: int, value: SSAValue, heads: int, size: int, first: int, access: Access) -> MapOperand:

@@ -55,6 +55,8 @@ class Layer:
     out_bytes: int = 4
     """Of an element; those of its operands are in `maps`."""
     accumulator_bytes: int = 4
+    streamed: tuple[int, ...] = ()
+    """Operands that are read as weights are, in blocks while it computes, though other layers may make them."""
     held: tuple[int, int] = (1, 1)
     """Bytes that SRAM and DRAM hold of so many bytes of weights: fewer where these are to be compressed."""
 

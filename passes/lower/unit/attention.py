@@ -79,7 +79,8 @@ class AttentionLowering:
         self.level = nest.site.level + self.depth
         self.rows = nest.map.extent[POSITION]
         self.element: Element = nest.tiles[QUERIES].element
-        self.has_mask = len(nest.tiles) > MASK
+        self.mask_at = 1 if kind.is_batched else MASK
+        self.has_mask = len(nest.tiles) > self.mask_at
         self.is_scaled_before = self.has_mask or kind.softcap > 0
         self.is_in_blocks = self.blocks > 1
         self.leaving: list[tuple[Leaving, Part]] = []
@@ -162,12 +163,12 @@ class AttentionLowering:
     def mask_piece(self) -> PieceLoad:
         """What is added to the scores of a block; d2 are its keys."""
         own = self.own
-        tile, access = own.tiles[MASK], own.access[MASK]
+        tile, access = own.tiles[self.mask_at], own.access[self.mask_at]
         start, extent = nests.needs(access, own.piece)
         depth = own.nest.depth(nests.depends(access))
         if tile.bound[2] > 1 and self.is_in_blocks:
             start, extent, depth = replaced(start, 2, self.key), replaced(extent, 2, self.keys), self.depth + 1
-        box = Box(start, extent, tile.bound, own.limits_of(MASK))
+        box = Box(start, extent, tile.bound, own.limits_of(self.mask_at))
         return filled(own, depth, "nram", packed(tile, start, extent), "mvdma", parts_of(tile, box))
 
     # ---------------------------------------------------------------- the nest
@@ -320,11 +321,10 @@ class Steps:
         _, heads, keys, rows = (0 if bound == 1 else own for bound, own in zip(mask.bound, mask.strides, strict=True))
         return View(mask.element, ZERO, (0, keys, heads, rows))
 
-    def weights(self) -> list[Operation]:
-        """Scores to the power of e, less the highest so far, and their sums; by how much what came before shrinks."""
-        low, kind, scores = self.low, self.kind, self.made
-        buffer, highest, total = scores.alloc.buffer, self.highest.alloc.buffer, self.total.alloc.buffer
-        ops: list[Operation] = []
+    def adjusted(self) -> list[Operation]:
+        """Scores with their cap, what is added behind it, and later keys hidden."""
+        low, kind, scores, ops = self.low, self.kind, self.made, list[Operation]()
+        buffer = scores.alloc.buffer
         if kind.softcap > 0:
             capped = isa.Unary(kind="affine", alpha=kind.softcap, in_view=scores.view, out_view=scores.view,
                                box=low.scores_box)
@@ -337,6 +337,12 @@ class Steps:
         if kind.causal_from is not None:
             hide = isa.Hide(in_view=scores.view, out_view=scores.view, ahead=kind.causal_from, box=low.scores_box)
             ops.append(self.do(hide, buffer, buffer))
+        return ops
+
+    def weights(self) -> list[Operation]:
+        """Scores to the power of e, less the highest so far, and their sums; by how much what came before shrinks."""
+        low, scores, ops = self.low, self.made, self.adjusted()
+        buffer, highest, total = scores.alloc.buffer, self.highest.alloc.buffer, self.total.alloc.buffer
         ranked, summed = self.highest.along(d1=0), self.total.along(d1=0)
         later = low.made_box(1, is_later=True) if low.is_in_blocks else None
         before, shrink = self.before, self.shrink

@@ -24,6 +24,7 @@ from frustum.passes.lower.unit.memory_map import Placed, Tags, box_at_levels, by
 from frustum.passes.lower.unit.piece_stores import Leaving
 from frustum.passes.lower.unit.program import ProgramBody, Window
 from frustum.passes.lower.unit.run import Inside, pieces_of_run
+from frustum.passes.lower.unit.streamed_attention import StreamedAttention
 from frustum.passes.lower.unit.tile_loops import TileLoops
 from frustum.passes.lower.unit.tiles import Tiles, joined, resident
 from frustum.passes.lower.unit.transfers import hold, leave, load, lower_move, sent, stored
@@ -207,8 +208,11 @@ class UnitLowering:
 
         inside = Inside(self.place, holds.__getitem__, site, self.loops.bodies[0].add_ops)
         operands, out = [self.place(o) for o in op.tiles], self.tiles[op.result]
-        layer: LayerLowering | AttentionLowering
-        if isinstance(op.layer, t.AttentionLayer):
+        layer: LayerLowering | AttentionLowering | StreamedAttention
+        if isinstance(op.layer, t.AttentionLayer) and op.layer.is_batched:
+            keys, values = (self.tensors[value] for value in op.tensors)
+            layer = StreamedAttention(op, operands, out, site(op), (keys, values), self.loops)
+        elif isinstance(op.layer, t.AttentionLayer):
             layer = AttentionLowering(LayerNest(op, operands, out, site(op)))
         else:
             made, before = pieces_of_run(op, operands, out, inside)

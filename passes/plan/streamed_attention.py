@@ -1,0 +1,189 @@
+# Tests: test/passes/lower/unit/test_streamed_attention.py
+"""How attention is cut whose keys and values do not fit SRAM: tiles of as many rows of queries as fit, in as few passes
+over the keys as possible; in memory that is left blocks of keys and values stay over all passes.
+
+Source: Dao et al., FlashAttention, 2022, section 3.1 (rows of queries in SRAM, blocks of keys); what stays of the keys
+while rows change takes from every pass but the first what it would read again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from frustum.dialects.extents import Extents, aligned, ceil_div
+from frustum.dialects.target import Target
+from frustum.dialects.tile import AttentionLayer, SubMap, Whole
+from frustum.dialects.unit import Partition
+from frustum.passes.analysis.layer import Layer
+from frustum.passes.analysis.project import UnitLayers, tile_counts
+from frustum.passes.plan.attention_pieces import (
+    CHANNELS,
+    IMAGES,
+    ROWS,
+    SCORE_COPIES,
+    WIDE,
+    copied,
+    is_scaled_before,
+    matrix_cycles,
+    row_counts,
+    vector_cycles,
+)
+from frustum.passes.plan.cost import CostParts, CutUnit, UnitCost
+from frustum.passes.plan.layer_work import LayerWork, work_of
+from frustum.passes.plan.model import PIECE_CYCLES
+from frustum.passes.plan.piece_extents import halves
+
+LEAST_KEYS = 8
+"""Of a block."""
+MORE_BYTES = 1.004
+"""Times the fewest bytes that a plan may move which takes fewer cycles: the last blocks that stay cost less than that
+of the bytes, and halve the blocks."""
+ROUNDING = 128
+"""Bytes that buffers of a tile lose to alignment."""
+FURTHER = 2
+"""Numbers of passes that are looked at: the least, and one more, which leaves room for larger blocks."""
+
+
+@dataclass(frozen=True)
+class StreamedPlan:
+    """A partition with its sub-map, and what it costs."""
+
+    partition: Partition
+    map: SubMap
+    cost: UnitCost
+
+
+def plan_streamed(
+    unit: UnitLayers, target: Target, sram_bytes: int, given: Partition | None = None
+) -> StreamedPlan | None:
+    """The fastest of those that move next to the fewest bytes, with the partition that is `given`, if one is; None
+    where nothing fits."""
+    (layer,) = unit.layers
+    kind = layer.kind
+    assert isinstance(kind, AttentionLayer)
+    partitions = [given] if given is not None else list(partitions_of(layer, kind, target, sram_bytes))
+    found: list[StreamedPlan] = []
+    for partition in partitions:
+        if partition.tile[:2] == (1, kind.group_channels) and partition.borders == "overlap":
+            cut = CutUnit.of(unit, partition, target)
+            found += (plan for plan in plans_of(cut, layer, kind, sram_bytes) if plan is not None)
+    if not found:
+        return None
+    most = MORE_BYTES * min(plan.cost.dram_bytes for plan in found)
+    return min((plan for plan in found if plan.cost.dram_bytes <= most), key=lambda plan: plan.cost.cycles)
+
+
+def partitions_of(layer: Layer, kind: AttentionLayer, target: Target, sram_bytes: int) -> Iterator[Partition]:
+    """Tiles of one group of heads, of as many rows as fit, for each dimension that may be dealt to the clusters."""
+    rows, clusters = layer.out_dims[ROWS], target.chip.clusters
+    row, fixed = tile_bytes(layer, kind)
+    most = (sram_bytes - fixed - 2 * block_bytes(layer, kind, LEAST_KEYS)) // row
+    if most < 1:
+        return
+    groups = layer.out_dims[1] // kind.group_channels
+    for dealt, count in ((ROWS, rows), (CHANNELS, groups), (IMAGES, layer.out_dims[0])):
+        if dealt != ROWS and (count == 1 or clusters == 1):
+            continue
+        own = ceil_div(rows, clusters) if dealt == ROWS else rows
+        least = ceil_div(own, most)
+        for passes in range(least, least + FURTHER):
+            yield Partition((1, kind.group_channels, 1, ceil_div(own, passes)), dealt, 1)
+
+
+def tile_bytes(layer: Layer, kind: AttentionLayer) -> tuple[int, int]:
+    """SRAM of one row of a tile: of its operands, its result, its maxima and sums; and what is so for any rows."""
+    size = layer.out_bytes
+    row, fixed = kind.share * (kind.value_size * size + size + WIDE), 0
+    for operand in layer.maps:
+        extents = [axis.extent(own) for axis, own in zip(operand.access, (1, kind.group_channels, 1, 1), strict=True)]
+        own = math.prod(extents) * operand.element_bytes
+        row, fixed = (row, fixed + own) if isinstance(operand.access[ROWS], Whole) else (row + own, fixed)
+    return row, fixed + ROUNDING
+
+
+def block_bytes(layer: Layer, kind: AttentionLayer, keys: int) -> int:
+    size = layer.out_bytes
+    return int(aligned(keys * kind.size * size) + aligned(keys * kind.value_size * size))
+
+
+def plans_of(
+    cut: CutUnit, layer: Layer, kind: AttentionLayer, sram_bytes: int
+) -> Iterator[StreamedPlan | None]:
+    """With blocks of so many keys, and pieces of so many rows, the most blocks that can stay."""
+    cores, core = cut.target.cluster.cores, cut.target.core
+    rows = cut.partition.tile[ROWS]
+    work = work_of(layer, cut.projection.outputs[0].extent)
+    fixed = cut.footprint().total_bytes + aligned(rows * kind.share * layer.out_bytes)
+    fixed += aligned(rows * kind.share * WIDE)
+    for keys in halves(kind.keys, LEAST_KEYS):
+        block, blocks = block_bytes(layer, kind, keys), ceil_div(kind.keys, keys)
+        left = sram_bytes - fixed - 2 * block
+        if left < 0 or block * (2 if blocks > 1 else 1) > core.wram.capacity_bytes or blocks == 1:
+            continue
+        held = min(left // block, blocks - 1) if row_passes(cut) > 1 else 0
+        for piece in row_counts(ceil_div(rows, cores), core.matrix.lines, kind.share):
+            is_looped = ceil_div(rows, piece * cores) > 1
+            if nram_bytes(work, kind, piece, keys, is_looped=is_looped) <= core.nram.capacity_bytes:
+                submap = SubMap((1, kind.group_channels, 1, piece), ROWS, keys, weights="stream", held=held)
+                yield costed(cut, layer, kind, work, submap)
+
+
+def row_passes(cut: CutUnit) -> int:
+    """Passes over the keys of one group of heads."""
+    return cut.projection.counts[ROWS]
+
+
+def nram_bytes(work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, is_looped: bool) -> int:
+    """What a piece needs of a core."""
+    size, queries = work.map_bytes[0], kind.share * rows
+    copies, blocks = (2, SCORE_COPIES) if is_looped else (1, 1)
+    total = copies * aligned(queries * kind.size * size) * (2 if is_scaled(work, kind) else 1)
+    total += blocks * aligned(keys * queries * size)
+    total += 2 * copies * aligned(queries * kind.value_size * size) + copies * aligned(queries * kind.value_size * WIDE)
+    total += 2 * copies * aligned(queries * size) + (2 * copies + 3) * aligned(queries * WIDE)
+    if len(work.accesses) > 1:
+        total += copies * aligned(keys * queries * size)
+    return int(total)
+
+
+def is_scaled(work: LayerWork, kind: AttentionLayer) -> bool:
+    """Whether queries are scaled before the product."""
+    return len(work.accesses) > 1 or is_scaled_before(replace(work, accesses=()), kind)
+
+
+def costed(
+    cut: CutUnit, layer: Layer, kind: AttentionLayer, work: LayerWork, submap: SubMap
+) -> StreamedPlan | None:
+    """What a sub-map costs: SRAM, DRAM bytes, cycles."""
+    target, keys, rows = cut.target, submap.channels, submap.extent[ROWS]
+    tile_rows = cut.partition.tile[ROWS]
+    blocks, block = ceil_div(kind.keys, keys), block_bytes(layer, kind, keys)
+    state = aligned(tile_rows * kind.share * layer.out_bytes) + aligned(tile_rows * kind.share * WIDE)
+    plain = cut.footprint()
+    footprint = replace(plain, kept_bytes=plain.kept_bytes + int(state), weight_bytes=submap.held * block,
+                        stream_bytes=2 * block)  # fmt: skip
+    counts: Extents = tile_counts(layer.out_dims, cut.partition, target.chip.clusters)
+    read = kind.keys + (counts[ROWS] - 1) * (kind.keys - submap.held * keys)
+    groups = layer.out_dims[0] * layer.out_dims[1] // kind.group_channels
+    streamed = groups * read * (kind.size + kind.value_size) * layer.out_bytes
+    maps = cut.traffic(is_alone=True)
+    pieces = ceil_div(tile_rows, rows * target.cluster.cores)
+    matrix = matrix_cycles(work, kind, target, rows, keys)
+    vector = vector_cycles(work, kind, target, rows, keys, 2)
+    cores = target.cluster.cores
+    size = layer.out_bytes
+    moved = copied(target, kind.share * rows * ((kind.size + 2 * kind.value_size) * size + 2 * (size + WIDE)), cores)
+    block_load = copied(target, block, 1)
+    busiest = max(matrix, vector, moved)
+    of_block = pieces * (busiest + PIECE_CYCLES) + matrix + vector if pieces > 1 else matrix + vector + moved
+    work_cycles = math.prod(counts) * blocks * (max(of_block, block_load) + block_load / 4)
+    port = (maps + streamed) / cut.port_bytes_per_cycle
+    cycles = max(work_cycles, port) + maps / cut.port_bytes_per_cycle
+    stored = maps - sum(cut.loaded_bytes())
+    parts = CostParts(
+        math.ceil(work_cycles), streamed, maps - stored, stored, cut.passes, footprint.total_bytes, 0,
+        stream_cycles=math.ceil(max(work_cycles, streamed / cut.port_bytes_per_cycle)),
+    )  # fmt: skip
+    return StreamedPlan(cut.partition, submap, UnitCost(footprint, maps + streamed, cycles, parts))

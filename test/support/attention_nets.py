@@ -1,0 +1,34 @@
+"""Networks of one attention layer, and the check that every level computes what the graph says."""
+
+from __future__ import annotations
+
+import numpy as np
+from networks import Net
+from stops import modules_at_stops, run_module
+
+from frustum.backend.pipeline import Choices
+from frustum.dialects import graph as g
+from frustum.dialects import tile as t
+
+TOLERANCE = {"f32": 2e-6, "f16": 4e-3, "bf16": 3e-2}
+
+
+def attention(heads, sizes, rows, keys, *, batch=1, is_apart=False, is_merged=True, mask=None, **rest):
+    """A network of one attention layer."""
+    net, ((queries, groups), (size, value_size)) = Net(), (heads, sizes)
+    shapes = (queries, rows, size), (groups, keys, size), (groups, keys, value_size)
+    order = [(h, n, s) if is_apart else (n, h * s) for h, n, s in shapes]
+    q, k, v = (net.input(batch, *shape) for shape in order)
+    added = None if mask is None else net.input(*mask)
+    numbers = {"heads": heads, "sizes": sizes, "scale": size**-0.5, "is_merged": is_merged}
+    return net.module(net.layer(g.AttentionOp(q, k, v, added, **numbers, **rest)))
+
+
+def check(module, inputs, target_name, dtype="f32"):
+    """Every stop agrees with the graph; what was made of attention."""
+    (wanted,) = run_module(module, inputs).values()
+    found = modules_at_stops(module, target_name, Choices(dtype=dtype))
+    for stop in ("placed", "fixed"):
+        (got,) = run_module(found[stop], inputs, checked=stop == "fixed").values()
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
+    return [op for op in found["placed"].walk() if isinstance(op, t.ComputeOp)]
