@@ -114,11 +114,13 @@ class StreamedAttention:
 
     def state(self, block: Block) -> State:
         """The maxima and sums of all rows of a tile."""
-        rows, share = self.out.extent[POSITION], self.kind.share
+        out, rows, share = self.out, self.out.extent[POSITION], self.kind.share
+        head = mm.exactly(out.start[1], self.kind.value_size)
 
         def of_rows(element: Element) -> mm.Placed:
             size = ELEMENT_BYTES[element]
-            start, bound = (ZERO, ZERO, ZERO, self.out.start[POSITION]), (1, 1, share, self.out.bound[POSITION])
+            start = (out.start[0], ZERO, head, out.start[POSITION])
+            bound = (out.bound[0], 1, out.bound[1] // self.kind.value_size, out.bound[POSITION])
             placed = mm.Placed(element, start, (1, 1, share, rows), bound, (0, 0, rows * size, size))
             block.add_op(mm.allocate(placed, "sram", 1))
             return placed
@@ -288,10 +290,7 @@ class RowSteps(Steps):
     def kept(self, *, is_taken: bool) -> list[tuple[mm.Placed, Held, Box]]:
         """Maxima and sums of the piece's rows: where they lie, here, and their box."""
         low = self.low
-        rows, share = low.own.piece.box.spans[POSITION], low.kind.share
-        limit = Affine.index(low.level) if is_taken and low.rule is Rule.MIXED else None
-        box = Box.of(Span(ZERO, 1, 1), Span(ZERO, 1, 1, limit), Span(ZERO, share, share), rows)
-        box = replace(box, limit=low.limits_if_seen(box))
+        box = low.later_box(1) if is_taken else low.made_box(1)
         held = (self.old_highest, self.old_total) if is_taken else (self.highest, self.total)
         return [(low.state.highest, held[0], box), (low.state.total, held[1], box)]
 
