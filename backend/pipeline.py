@@ -45,6 +45,7 @@ from frustum.passes.graph.choose_layout import ChooseLayout
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.expand_attention import ExpandAttention
+from frustum.passes.graph.find_phases import FindPhases
 from frustum.passes.graph.find_shuffles import FindShuffles
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
@@ -128,7 +129,8 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     return {
         "imported": (),
         "typed": (
-            *simpler, *types, PoolParts(), FuseResidual(), ConvertAtHost(), FindShuffles(), LayerMoves(), TurnWeights(),
+            *simpler, *types, PoolParts(), FuseResidual(), ConvertAtHost(), FindShuffles(), FindPhases(), LayerMoves(),
+            TurnWeights(),
             ChooseForms(), OwnOutputs(),
         ),
         "fused": (

@@ -30,6 +30,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-pool-parts", "frustum.passes.graph.pool_parts:PoolParts"),
     ("frustum-graph-fuse-residual", "frustum.passes.graph.fuse_residual:FuseResidual"),
     ("frustum-graph-convert-at-host", "frustum.passes.graph.convert_at_host:ConvertAtHost"),
+    ("frustum-graph-find-phases", "frustum.passes.graph.find_phases:FindPhases"),
     ("frustum-graph-find-shuffles", "frustum.passes.graph.find_shuffles:FindShuffles"),
     ("frustum-graph-layer-moves", "frustum.passes.graph.layer_moves:LayerMoves"),
     ("frustum-graph-turn-weights", "frustum.passes.graph.turn_weights:TurnWeights"),

@@ -140,6 +140,17 @@ def interleave_shape(parts: Sequence[Ints], factor: Ints) -> Ints:
     return (*parts[0][:2], height, width)
 
 
+def check_phases(whole: Ints, parts: Ints, factor: Ints, apart: int) -> None:
+    """`parts` has the phases of `whole` as channels, `apart` so far from each other."""
+    check(len(factor) == 2 and min(factor) > 0, f"expected two positive factors, found {factor}")
+    check(len(whole) == len(parts) == SPATIAL_RANK, f"expected 4-D maps, found {whole} and {parts}")
+    check(apart in (1, whole[1]), f"phases of {whole[1]} channels are 1 or {whole[1]} apart, found {apart}")
+    down, across = factor
+    expected = whole[0], whole[1] * down * across, -(-whole[2] // down), -(-whole[3] // across)
+    check(parts == expected, f"the phases of {whole} are {expected}, found {parts}")
+    check(down <= whole[2] and across <= whole[3], f"{whole} has fewer positions than phases")
+
+
 def check_axis(axis: int, rank: int) -> None:
     check(0 <= axis < rank, f"axis {axis} is not inside [0, {rank})")
 

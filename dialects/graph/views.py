@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
@@ -150,6 +151,52 @@ class ShuffleOp(d.LayerOp):
         is_even = len(shape) == shapes.SPATIAL_RANK and self.groups > 0 and shape[1] % self.groups == 0
         shapes.check(is_even, f"fgraph.shuffle: {self.groups} groups of the channels of {shape}")
         super().verify_()
+
+
+class PhasesOp(d.LayerOp):
+    """A map [N, C, H, W], and one with factor[0] * factor[1] times as many channels, each with every factor-th row and
+    column of it: phase `a * factor[1] + b` of channel c begins at row a and column b, and is channel
+    `c * phases + phase` if the phases are 1 `apart`, `c + phase * C` if they are C apart."""
+
+    x: SSAValue = d.operand()
+    factor: Ints = d.prop(d.INTS)
+    apart: int = d.prop(d.INT)
+
+    @property
+    def phases(self) -> int:
+        return math.prod(self.factor)
+
+
+@d.operation
+class DepthToSpaceOp(PhasesOp):
+    """The map of which the operand has the phases; its last row and column may be of any phase."""
+
+    name = "fgraph.depth_to_space"
+    shape: Ints = d.result_shape()
+    assembly_format = "$x `factor` $factor `apart` $apart attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, x: SSAValue, factor: Ints, apart: int, shape: Ints) -> None:
+        super().__init__(x=x, factor=factor, apart=apart, shape=shape)
+
+    def inferred(self) -> Ints:
+        shapes.check_phases(self.shape, shape_of(self.x), self.factor, self.apart)
+        return self.shape
+
+
+@d.operation
+class SpaceToDepthOp(PhasesOp):
+    """The phases of a map."""
+
+    name = "fgraph.space_to_depth"
+    assembly_format = "$x `factor` $factor `apart` $apart attr-dict `:` functional-type(operands, results)"
+
+    def inferred(self) -> Ints:
+        n, c, h, w = shape_of(self.x)
+        down, across = self.factor
+        shapes.check(h % down == w % across == 0, f"{h} x {w} positions have no phases of {self.factor}")
+        result = n, c * self.phases, h // down, w // across
+        shapes.check_phases(shape_of(self.x), result, self.factor, self.apart)
+        return result
 
 
 @d.operation

@@ -265,6 +265,29 @@ class PickLayer(LayerKind, name="pick"):
 
 
 @dataclass(frozen=True)
+class PhasesLayer(LayerKind):
+    """Phases of a map (every factor-th row and column) as channels, `apart` from each other, or back."""
+
+    factor: Extents
+    apart: int
+
+    @property
+    def phases(self) -> int:
+        return math.prod(self.factor)
+
+    def vector_steps(self, conversions: int = 0) -> Steps:
+        return (("identity", 1),)
+
+
+class DepthToSpaceLayer(PhasesLayer, name="depth_to_space"):
+    """The map of the phases."""
+
+
+class SpaceToDepthLayer(PhasesLayer, name="space_to_depth"):
+    """The phases of the map."""
+
+
+@dataclass(frozen=True)
 class ConcatLayer(LayerKind, name="concat"):
     """Maps side by side in a unit (`ftile.concat`)."""
 

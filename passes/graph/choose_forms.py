@@ -22,7 +22,7 @@ from frustum.passes.analysis.module import value_bytes
 IMAGES, CHANNELS, ROWS, COLUMNS = range(RANK)
 Elementwise: TypeAlias = g.UnaryOp | g.BinaryOp | g.QuantizeOp | g.DequantizeOp
 Flexible: TypeAlias = Elementwise | g.SoftmaxOp | g.ReduceOp | g.MatmulOp
-FIXED = g.ConvOp | g.PoolOp | g.ResizeOp | g.LrnOp | g.ShuffleOp | g.PickOp | g.InterleaveOp
+FIXED = g.ConvOp | g.PoolOp | g.ResizeOp | g.LrnOp | g.ShuffleOp | g.PickOp | g.InterleaveOp | g.PhasesOp
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from frustum.dialects.graph import Function
 from frustum.dialects.isa.program import Scale
 from frustum.dialects.target import VectorUnit
 from frustum.dialects.target.durations import Steps, vector_passes
-from frustum.dialects.tile import Access, AttentionLayer, ConvLayer, ShuffleLayer, SubMap, UnaryLayer, Whole
+from frustum.dialects.tile import Access, AttentionLayer, ConvLayer, PhasesLayer, ShuffleLayer, SubMap, UnaryLayer, Whole
 from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
 
 SUM_BYTES = 4
@@ -147,7 +147,7 @@ def can_run(layer: Layer) -> bool:
     needs a dimension whole (a softmax) is by itself: pieces of a run may be cut along any."""
     kind = layer.kind
     is_of_others = kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced
-    return not (is_of_others or layer.axes_all or isinstance(kind, ShuffleLayer | AttentionLayer))
+    return not (is_of_others or layer.axes_all or isinstance(kind, ShuffleLayer | AttentionLayer | PhasesLayer))
 
 
 def group_outputs(layer: Layer) -> int:

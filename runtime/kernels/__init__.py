@@ -13,6 +13,7 @@ from frustum.runtime.kernels.maps import (
     Array,
     ResizedAxis,
     average_pool,
+    depth_to_space,
     interleave,
     lrn,
     max_pool,
@@ -25,12 +26,14 @@ from frustum.runtime.kernels.maps import (
     shuffle,
     slice_elements,
     softmax,
+    space_to_depth,
     widen,
     windows,
 )
 
 __all__ = [
-    "BFLOAT16", "BINARY", "UNARY", "Array", "ResizedAxis", "attention", "average_pool", "binary", "conv", "erf",
-    "integer", "interleave", "lrn", "matmul", "max_pool", "narrow", "output_size", "pad", "padded",
-    "reduce", "resize", "shuffle", "slice_elements", "softmax", "unary", "widen", "windows",
+    "BFLOAT16", "BINARY", "UNARY", "Array", "ResizedAxis", "attention", "average_pool", "binary", "conv", "depth_to_space",
+    "erf",    "integer", "interleave", "lrn", "matmul", "max_pool", "narrow", "output_size", "pad", "padded",
+    "reduce", "resize", "shuffle", "slice_elements", "softmax", "space_to_depth",
+    "unary", "widen", "windows",
 ]

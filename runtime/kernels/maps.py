@@ -142,6 +142,26 @@ def pad(x: Array, low: Extents, high: Extents, value: float) -> Array:
     return result
 
 
+def depth_to_space(x: Array, factor: Extents, *, near: bool) -> Array:
+    """The map whose phases are channels: those of a channel beside each other (`near`), or all channels of a phase."""
+    n, channels, h, w = x.shape
+    down, across = factor
+    own = channels // (down * across)
+    shape, order = ((n, own, down, across, h, w), (0, 1, 4, 2, 5, 3)) if near else (
+        (n, down, across, own, h, w), (0, 3, 4, 1, 5, 2)
+    )  # fmt: skip
+    return x.reshape(shape).transpose(order).reshape(n, own, h * down, w * across)
+
+
+def space_to_depth(x: Array, factor: Extents, *, near: bool) -> Array:
+    """The phases of a map as channels."""
+    n, channels, h, w = x.shape
+    down, across = factor
+    order = (0, 1, 3, 5, 2, 4) if near else (0, 3, 5, 1, 2, 4)
+    parts = x.reshape(n, channels, h // down, down, w // across, across).transpose(order)
+    return parts.reshape(n, -1, h // down, w // across)
+
+
 def interleave(parts: Sequence[Array], factor: Extents) -> Array:
     """`[..., SH*I+a, SW*J+b]` is part `a*SW+b` at `[..., I, J]`; parts may differ by one in size."""
     high, wide = factor

@@ -301,6 +301,24 @@ def _shuffle(p: t.ShuffleLayer, work: TileWork) -> Array:
     return kernels.shuffle(work.tiles[0].read(work.needed()), p.groups)[:, start:stop]
 
 
+@made.register(t.DepthToSpaceLayer)
+def _depth_to_space(p: t.DepthToSpaceLayer, work: TileWork) -> Array:
+    near = p.apart == 1
+    (_, _, rows, columns), needed = work.ranges, work.needed()
+    whole = kernels.depth_to_space(work.tiles[0].read(needed), p.factor, near=near)
+    cut = tuple(
+        slice(start - by * low, stop - by * low)
+        for (start, stop), (low, _), by in zip((rows, columns), needed[2:], p.factor, strict=True)
+    )
+    return whole[(..., *cut)] if near else whole[(slice(None), slice(*work.ranges[1]), *cut)]
+
+
+@made.register(t.SpaceToDepthLayer)
+def _space_to_depth(p: t.SpaceToDepthLayer, work: TileWork) -> Array:
+    whole = kernels.space_to_depth(work.tiles[0].read(work.needed()), p.factor, near=p.apart == 1)
+    return whole[:, slice(*work.ranges[1])]
+
+
 @made.register(t.PickLayer)
 def _pick(p: t.PickLayer, work: TileWork) -> Array:
     steps = tuple(slice(None, None, step) for step in p.steps)
@@ -473,6 +491,10 @@ OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.ReshapeOp: lambda op, x: x.reshape(_result_shape(op)),
     graph.TransposeOp: lambda op, x: x.transpose(op.perm),
     graph.ShuffleOp: lambda op, x: kernels.shuffle(x, op.groups),
+    graph.DepthToSpaceOp: lambda op, x: kernels.depth_to_space(x, op.factor, near=op.apart == 1)[
+        ..., : op.shape[2], : op.shape[3]
+    ],
+    graph.SpaceToDepthOp: lambda op, x: kernels.space_to_depth(x, op.factor, near=op.apart == 1),
     graph.PickOp: lambda op, x: kernels.slice_elements(x, op.starts, op.steps, _result_shape(op)),
     graph.TurnOp: lambda op, x: x.transpose(op.perm),
     graph.InterleaveOp: lambda op, *parts: kernels.interleave(parts, op.factor),

@@ -10,7 +10,17 @@ from dataclasses import replace
 from frustum.dialects import graph as g
 from frustum.dialects.extents import replaced
 from frustum.dialects.graph.views import CHANNELS_LAST
-from frustum.dialects.tile import Axis, ConcatLayer, PickLayer, ShuffleLayer, TensorView, Whole
+from frustum.dialects.tile import (
+    SAME,
+    Axis,
+    ConcatLayer,
+    DepthToSpaceLayer,
+    PickLayer,
+    ShuffleLayer,
+    SpaceToDepthLayer,
+    TensorView,
+    Whole,
+)
 from frustum.passes.analysis.layer.nest import (
     RANK,
     SAME4,
@@ -72,6 +82,31 @@ def turn(op: g.TurnOp) -> Layer:
     first, last = contiguous(dims), TensorView(0, (h * w * c, 1, w * c, c))
     source, target = (first, last) if is_outward else (last, first)
     return Layer(PickLayer((1,) * RANK), dims, target, (MapOperand(0, dims, source, SAME4),))
+
+
+@builds(g.DepthToSpaceOp, shares=True)
+def depth_to_space(op: g.DepthToSpaceOp) -> Layer:
+    """Phases next to each other are read as channels next to each other; others all at once."""
+    down, across = op.factor
+    dims, out = loops(g.shape_of(op.x)), loops(g.shape_of(op.result))
+    is_near = op.apart == 1
+    channels = Axis(op.phases, 1, 0, op.phases - 1) if is_near else Whole(dims[CHANNELS])
+    access = (SAME, channels, Axis(1, down), Axis(1, across))
+    return Layer(
+        DepthToSpaceLayer(tuple(op.factor), op.apart), out, contiguous(out),
+        (MapOperand(0, dims, contiguous(dims), access),),
+        axes_all=() if is_near else (CHANNELS,), align=(1, 1, down, across),
+    )  # fmt: skip
+
+
+@builds(g.SpaceToDepthOp, shares=True)
+def space_to_depth(op: g.SpaceToDepthOp) -> Layer:
+    """Every piece has all channels."""
+    down, across = op.factor
+    dims, out = loops(g.shape_of(op.x)), loops(g.shape_of(op.result))
+    access = (SAME, Whole(dims[CHANNELS]), Axis(down, 1, 0, down - 1), Axis(across, 1, 0, across - 1))
+    kind = SpaceToDepthLayer(tuple(op.factor), op.apart)
+    return Layer(kind, out, contiguous(out), (MapOperand(0, dims, contiguous(dims), access),), axes_all=(CHANNELS,))
 
 
 def is_side_by_side(op: g.ConcatOp) -> bool:

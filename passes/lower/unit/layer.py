@@ -19,6 +19,7 @@ from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Instruction, Scale, Span, View
 from frustum.passes.analysis.piece_nest import CHANNELS_IN
+from frustum.passes.lower.unit import phases
 from frustum.passes.lower.unit.layer_pieces import Before, LayerPieces, set_copies
 from frustum.passes.lower.unit.memory_map import StagedTags, copied
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
@@ -71,7 +72,7 @@ class LayerLowering:
             self.body(inner, depth + 1, 0)
             block.add_op(isa.RepeatOp(own.nest.loops[depth][1], Region(inner), stage=stage))
         elif not own.is_copied:
-            block.add_op(compute(own, StagedTags(stage=stage, **own.site.tags)))
+            block.add_ops(computed(own, StagedTags(stage=stage, **own.site.tags)))
         if depth == own.out_depth:
             stored = self.stored()
             set_stage(stored, stage)
@@ -100,6 +101,14 @@ class LayerLowering:
 
 
 FLOATS = ("f32", "f16", "bf16")
+
+def computed(low: LayerPieces, common: StagedTags) -> list[Operation]:
+    """The instructions of a piece on its buffers."""
+    if not isinstance(low.kind, t.PhasesLayer):
+        return [compute(low, common)]
+    buffers = low.pieces[0].buffer, low.result.buffer
+    return [isa.emit(made, *buffers, **common) for made in phases.instructions(low.kind, low)]
+
 
 def compute(low: LayerPieces, common: StagedTags) -> Operation:
     """The instruction on its buffers; partial sums go where they are kept."""

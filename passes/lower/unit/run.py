@@ -28,7 +28,7 @@ from frustum.dialects.isa.program import Affine
 from frustum.dialects.tile import Access, ComputeOp, ConvLayer, SubMap, Whole
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.piece_nest import Piece
-from frustum.passes.lower.unit.layer import compute
+from frustum.passes.lower.unit.layer import computed
 from frustum.passes.lower.unit.layer_pieces import (
     Before,
     LayerNest,
@@ -130,7 +130,7 @@ class _Run:
         else:
             place, alloc = into
             low.result = low.made = replace(place, start=piece.start, extent=piece.extent, bound=whole.bound)
-        self.before.put(depth, stage, [compute(low, StagedTags(stage=0, **site.tags))])
+        self.before.put(depth, stage, computed(low, StagedTags(stage=0, **site.tags)))
         return Made(low.result, alloc, depth, ((stage, low.is_matrix),))
 
     def copied(self, low: LayerPieces, depth: int) -> Made:

@@ -27,6 +27,8 @@ LAYERS = (
     tile.AttentionLayer(128, 1, 64, 64, 0.125),
     tile.ShuffleLayer(4),
     tile.PickLayer((1, 1, 2, 2)),
+    tile.DepthToSpaceLayer((2, 3), 1),
+    tile.SpaceToDepthLayer((2, 2), 8),
     tile.ConcatLayer(),
 )  # fmt: skip
 
@@ -40,7 +42,7 @@ def test_every_kind_is_known_at_every_level():
     assert {type(layer) for layer in LAYERS} == set(KINDS.values())
     computed = [kind for name, kind in KINDS.items() if name != "concat"]
     assert all(made.dispatch(kind) is not made.dispatch(object) for kind in computed)
-    of_several = tile.ShuffleLayer, tile.AttentionLayer
+    of_several = tile.ShuffleLayer, tile.AttentionLayer, tile.DepthToSpaceLayer, tile.SpaceToDepthLayer
     lowered = [kind for kind in computed if kind not in of_several and not issubclass(kind, tile.VectorLayer)]
     assert all(instruction.dispatch(kind) is not instruction.dispatch(object) for kind in lowered)
     assert set(FORMS) <= set(OPERATIONS)
