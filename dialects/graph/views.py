@@ -161,6 +161,8 @@ class PhasesOp(d.LayerOp):
     x: SSAValue = d.operand()
     factor: Ints = d.prop(d.INTS)
     apart: int = d.prop(d.INT)
+    shape: Ints = d.result_shape()
+    assembly_format = "$x `factor` $factor `apart` $apart attr-dict `:` functional-type(operands, results)"
 
     @property
     def phases(self) -> int:
@@ -172,11 +174,6 @@ class DepthToSpaceOp(PhasesOp):
     """The map of which the operand has the phases; its last row and column may be of any phase."""
 
     name = "fgraph.depth_to_space"
-    shape: Ints = d.result_shape()
-    assembly_format = "$x `factor` $factor `apart` $apart attr-dict `:` functional-type(operands, results)"
-
-    def __init__(self, x: SSAValue, factor: Ints, apart: int, shape: Ints) -> None:
-        super().__init__(x=x, factor=factor, apart=apart, shape=shape)
 
     def inferred(self) -> Ints:
         shapes.check_phases(self.shape, shape_of(self.x), self.factor, self.apart)
@@ -185,18 +182,19 @@ class DepthToSpaceOp(PhasesOp):
 
 @d.operation
 class SpaceToDepthOp(PhasesOp):
-    """The phases of a map."""
+    """The phases of a map, as long as each other."""
 
     name = "fgraph.space_to_depth"
-    assembly_format = "$x `factor` $factor `apart` $apart attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, x: SSAValue, factor: Ints, apart: int) -> None:
+        n, c, h, w = shape_of(x)
+        super().__init__(x, factor, apart, (n, c * math.prod(factor), h // factor[0], w // factor[1]))
 
     def inferred(self) -> Ints:
-        n, c, h, w = shape_of(self.x)
-        down, across = self.factor
-        shapes.check(h % down == w % across == 0, f"{h} x {w} positions have no phases of {self.factor}")
-        result = n, c * self.phases, h // down, w // across
-        shapes.check_phases(shape_of(self.x), result, self.factor, self.apart)
-        return result
+        whole, (down, across) = shape_of(self.x), self.factor
+        shapes.check_phases(whole, self.shape, self.factor, self.apart)
+        shapes.check(whole[2] % down == whole[3] % across == 0, f"the phases of {whole} differ in size: {self.factor}")
+        return self.shape
 
 
 @d.operation

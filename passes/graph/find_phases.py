@@ -80,7 +80,7 @@ def phases_of(x: SSAValue, split: Extents, perm: Extents, result: Extents) -> g.
         return None
     merging = result[2] > shape[2] or result[3] > shape[3]
     n, own, h, w = (result[0], result[1], shape[2], shape[3]) if merging else (shape[0], shape[1], *result[2:])
-    ways = {
+    ways: dict[tuple[Extents, Extents], int] = {
         ((n, own, down, across, h, w), (0, 1, 4, 2, 5, 3)): 1,
         ((n, down, across, own, h, w), (0, 3, 4, 1, 5, 2)): own,
     } if merging else {

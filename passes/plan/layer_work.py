@@ -10,7 +10,16 @@ from frustum.dialects.graph import Function
 from frustum.dialects.isa.program import Scale
 from frustum.dialects.target import VectorUnit
 from frustum.dialects.target.durations import Steps, vector_passes
-from frustum.dialects.tile import Access, AttentionLayer, ConvLayer, PhasesLayer, ShuffleLayer, SubMap, UnaryLayer, Whole
+from frustum.dialects.tile import (
+    Access,
+    AttentionLayer,
+    ConvLayer,
+    PhasesLayer,
+    ShuffleLayer,
+    SubMap,
+    UnaryLayer,
+    Whole,
+)
 from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
 
 SUM_BYTES = 4

@@ -32,8 +32,8 @@ from frustum.runtime.kernels.maps import (
 )
 
 __all__ = [
-    "BFLOAT16", "BINARY", "UNARY", "Array", "ResizedAxis", "attention", "average_pool", "binary", "conv", "depth_to_space",
-    "erf",    "integer", "interleave", "lrn", "matmul", "max_pool", "narrow", "output_size", "pad", "padded",
-    "reduce", "resize", "shuffle", "slice_elements", "softmax", "space_to_depth",
+    "BFLOAT16", "BINARY", "UNARY", "Array", "ResizedAxis", "attention", "average_pool", "binary", "conv",
+    "depth_to_space", "erf", "integer", "interleave", "lrn", "matmul", "max_pool", "narrow", "output_size", "pad",
+    "padded", "reduce", "resize", "shuffle", "slice_elements", "softmax", "space_to_depth",
     "unary", "widen", "windows",
 ]

@@ -303,14 +303,10 @@ def _shuffle(p: t.ShuffleLayer, work: TileWork) -> Array:
 
 @made.register(t.DepthToSpaceLayer)
 def _depth_to_space(p: t.DepthToSpaceLayer, work: TileWork) -> Array:
-    near = p.apart == 1
-    (_, _, rows, columns), needed = work.ranges, work.needed()
-    whole = kernels.depth_to_space(work.tiles[0].read(needed), p.factor, near=near)
-    cut = tuple(
-        slice(start - by * low, stop - by * low)
-        for (start, stop), (low, _), by in zip((rows, columns), needed[2:], p.factor, strict=True)
-    )
-    return whole[(..., *cut)] if near else whole[(slice(None), slice(*work.ranges[1]), *cut)]
+    channels, *plane = work.ranges[1:]
+    whole = kernels.depth_to_space(work.tiles[0].read(work.needed()), p.factor, near=p.apart == 1)
+    rows, columns = (slice(start % by, start % by + end - start) for (start, end), by in zip(plane, p.factor, strict=True))
+    return whole[:, slice(None) if p.apart == 1 else slice(*channels), rows, columns]
 
 
 @made.register(t.SpaceToDepthLayer)

@@ -53,7 +53,7 @@ def strided(view: View, first: int, d: int, by: int) -> View:
 def of_phase(kind: t.PhasesLayer, box: Box, place: tuple[int, ...]) -> Box:
     """The positions of one phase in a box of the whole map, counted in the phase."""
     n, c, *plane = box.spans
-    return Box.of(n, c, *(every(span, *each) for span, each in zip(plane, zip(place, kind.factor, strict=True))))
+    return Box.of(n, c, *map(every, plane, place, kind.factor))
 
 
 def every(span: Span, first: int, by: int) -> Span:
