@@ -21,6 +21,7 @@ DIALECTS = (
 PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-set-target", "frustum.backend.set_target:SetTarget"),
     ("frustum-graph-outline", "frustum.passes.graph.outline:OutlineNetworks"),
+    ("frustum-graph-find-attention", "frustum.passes.graph.find_attention:FindAttention"),
     ("frustum-graph-expand-attention", "frustum.passes.graph.expand_attention:ExpandAttention"),
     ("frustum-graph-quantise", "frustum.passes.graph.quantise:QuantiseNetwork"),
     ("frustum-graph-fold-quantisation", "frustum.passes.graph.fold_quantisation:FoldQuantisation"),
