@@ -13,11 +13,12 @@ from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, ceil_div
 from frustum.dialects.graph.views import CHANNELS_LAST
-from frustum.dialects.module import FORM
+from frustum.dialects.module import FORM, TARGET
+from frustum.dialects.target import Target
 from frustum.passes.analysis.layer import RANK, is_side_by_side
-from frustum.passes.analysis.module import value_bytes
+from frustum.passes.analysis.module import target_of, value_bytes
 
 IMAGES, CHANNELS, ROWS, COLUMNS = range(RANK)
 Elementwise: TypeAlias = g.UnaryOp | g.BinaryOp | g.QuantizeOp | g.DequantizeOp
@@ -41,15 +42,16 @@ class ChooseForms(ModulePass):
     3. The other axes are all columns, or images and columns, or images, rows and columns: the first that every layer
        can be written in.
 
-    Source: docs/ir-graph.md, "Forms"; docs/techniques/machine.md, "matrix unit": positions and channels.
+    Source: docs/ir-graph.md, "Forms"; docs/techniques/machine.md, "Matrix unit": positions and channels.
     """
 
     name = "frustum-graph-choose-forms"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = target_of(op) if TARGET in op.attributes else None
         for network in [each for each in op.walk() if isinstance(each, g.NetworkOp)]:
             for group in groups_of(network):
-                form = form_for(group)
+                form = form_for(group, target)
                 if form is None:
                     continue
                 for layer in group:
@@ -109,14 +111,16 @@ def is_batched(op: g.MatmulOp) -> bool:
     return math.prod(g.shape_of(op.b)[:-2]) > 1
 
 
-def form_for(group: Sequence[Flexible]) -> Extents | None:
+def form_for(group: Sequence[Flexible], target: Target | None) -> Extents | None:
     """The form of all layers of a group; None where they are best seen as they are."""
-    last, plain, is_turned = 0, 0, False
+    last, plain, is_turned, is_attended = 0, 0, False, False
     for value in {value for op in group for value in tensors_of(op)}:
         users = [use.operation for use in value.uses]
         for op in (value.owner, *users):
             if isinstance(op, g.MatmulOp):
                 last += value_bytes(value)
+            elif isinstance(op, g.AttentionOp):
+                last, is_attended = last + value_bytes(value), True
             elif isinstance(op, g.TurnOp):
                 is_last = (op.perm == CHANNELS_LAST) == (value.owner is op)
                 last, plain = (
@@ -131,7 +135,20 @@ def form_for(group: Sequence[Flexible]) -> Extents | None:
     if last <= plain:
         return None
     rank = max(len(g.shape_of(value)) for value in tensors_of(group[0]))
-    return next((form for form in forms(rank, group, is_turned) if all(fits(op, form) for op in group)), None)
+    is_attended = is_attended and (target is None or may_go_by_images(group, target))
+    found = forms(rank, group, is_turned, is_attended)
+    return next((form for form in found if all(fits(op, form) for op in group)), None)
+
+
+def may_go_by_images(group: Sequence[Flexible], target: Target) -> bool:
+    """Whether products whose images are loops of their own read their weights no more often for that: each cluster
+    has one image, or all of its own at a time, or the weights stay."""
+    products = [op for op in group if isinstance(op, g.MatmulOp)]
+    images = max((math.prod(g.shape_of(op.a)[:-2]) for op in products), default=1)
+    weights = max((value_bytes(op.b) for op in products), default=0)
+    share = ceil_div(images, target.chip.clusters)
+    maps = max((value_bytes(op.result) for op in products), default=0) // images * share
+    return share == 1 or 2 * min(weights, maps) <= target.cluster.sram.capacity_bytes
 
 
 def sums_last(op: Flexible) -> bool:
@@ -145,14 +162,15 @@ def sums_last(op: Flexible) -> bool:
             return False
 
 
-def forms(rank: int, group: Sequence[Flexible], is_turned: bool) -> Iterator[Extents]:
-    """Ways to see a tensor whose last axis is the channels, the best first."""
+def forms(rank: int, group: Sequence[Flexible], is_turned: bool, is_attended: bool) -> Iterator[Extents]:
+    """Ways to see a tensor whose last axis is the channels, the best first; rows that attention reads or makes are of
+    one image each."""
     positions = (COLUMNS,) * (rank - 1)
     batched = (IMAGES,) * (rank - 2) + (COLUMNS,) * (rank > 1)
     map_ = (IMAGES,) * (rank - 3) + (ROWS, COLUMNS) if rank > 3 else batched
     products = [op for op in group if isinstance(op, g.MatmulOp)]
     found = [positions, map_, batched] if products and not is_turned else [map_, batched, positions]
-    if any(is_batched(op) for op in products):
+    if is_attended or any(is_batched(op) for op in products):
         found = [batched]
     yield from ((*each, CHANNELS) for each in dict.fromkeys(found))
 

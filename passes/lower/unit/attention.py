@@ -54,7 +54,7 @@ IDENTITY_KERNEL: dict[str, Any] = {"kernel": (1, 1), "strides": (1, 1), "dilatio
 
 
 @dataclass(frozen=True)
-class Held:
+class CoreBuffer:
     """A buffer of a core, and where the elements of a box lie in it."""
 
     alloc: isa.AllocOp
@@ -139,12 +139,12 @@ class AttentionLowering:
 
     # ---------------------------------------------------------------- buffers
 
-    def held(self, channels: int, element: Element, count: int, memory: Memory = "nram") -> Held:
+    def held(self, channels: int, element: Element, count: int, memory: Memory = "nram") -> CoreBuffer:
         """A buffer for so many channels of all heads and rows of a piece, rows innermost."""
         size, queries = ELEMENT_BYTES[element], self.kind.share * self.rows
         strides = (0, queries * size, self.rows * size, size)
         alloc = isa.AllocOp(memory, aligned(channels * queries * size), count)
-        return Held(alloc, View(element, ZERO, strides))
+        return CoreBuffer(alloc, View(element, ZERO, strides))
 
     def key_piece(self, k: int) -> PieceLoad:
         """A block of keys or values, in WRAM as it lies in SRAM."""
@@ -199,7 +199,7 @@ class AttentionLowering:
 
     def piece(self, block: Block, stage: int) -> None:
         """The innermost body of the nest: what a piece needs, its blocks of keys, the division by the sums."""
-        steps = Steps(self)
+        steps = PieceSteps(self)
         is_looped, here = self.depth > 0, [load for load in self.loads() if load.depth == self.depth]
         first = stage + (1 if is_looped and here else 0)
         if not self.is_in_blocks:
@@ -226,7 +226,7 @@ class AttentionLowering:
         """One pass before it is added: on the way out of the scores, or after their cap."""
         return max(0, (weights if self.kind.softcap > 0 else scores) - (1 if self.depth or self.is_in_blocks else 0))
 
-    def block_body(self, block: Block, steps: Steps) -> None:
+    def block_body(self, block: Block, steps: PieceSteps) -> None:
         """One block of keys: its scores, weights, and values one pass after the other."""
         block.add_ops(steps.block_buffers)
         put(block, self.key_block.ops, 0)
@@ -238,7 +238,7 @@ class AttentionLowering:
         put(block, steps.weights(), 2)
         put(block, steps.values(), 3)
 
-    def finish(self, block: Block, steps: Steps, stage: int) -> None:
+    def finish(self, block: Block, steps: PieceSteps, stage: int) -> None:
         """Values by sums, to SRAM and on."""
         block.add_op(allocate(self.result, "nram", copies(self.depth)))
         put(block, steps.divided(), stage)
@@ -253,7 +253,7 @@ def put(block: Block, ops: Sequence[Operation], stage: int) -> None:
     block.add_ops(ops)
 
 
-class Steps:
+class PieceSteps:
     """The instructions of a piece, on buffers of its own: `buffers` are those of the piece, `block_buffers` those of a
     block of keys, where there are several."""
 

@@ -41,8 +41,8 @@ from frustum.passes.lower.unit.attention import (
     QUERIES,
     SCORE_COPIES,
     AttentionLowering,
-    Held,
-    Steps,
+    CoreBuffer,
+    PieceSteps,
     put,
 )
 from frustum.passes.lower.unit.layer_pieces import LayerNest, PieceLoad, Site, copies, filled, map_piece
@@ -54,15 +54,15 @@ ORDER = (0, 2, 3, 1)
 """Of keys and values on chip: channels of a row follow each other."""
 
 
-class Rule(Enum):
+class SeenBefore(Enum):
     """Whether blocks are the first that rows see: all of them, the first of a loop, none."""
 
     FIRST, MIXED, LATER = range(3)
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Blocks of keys that one loop goes through: the first key, how many blocks; where they stay in SRAM (keys, then
+class KeyBlocks:
+    """KeyBlocks of keys that one loop goes through: the first key, how many blocks; where they stay in SRAM (keys, then
     values), None where they come from DRAM."""
 
     first: int
@@ -71,7 +71,7 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class State:
+class RowState:
     """What is kept of every row between blocks: its highest score and its sum, in SRAM."""
 
     highest: mm.Placed
@@ -104,15 +104,15 @@ class StreamedAttention:
     def emit(self, block: Block) -> None:
         """Append the layer to the body of the tile loops."""
         state = self.state(block)
-        found = [Blocks(0, self.held, self.stay())] if self.held else []
+        found = [KeyBlocks(0, self.held, self.stay())] if self.held else []
         if self.blocks > self.held:
-            found.append(Blocks(self.held * self.keys, self.blocks - self.held, None))
+            found.append(KeyBlocks(self.held * self.keys, self.blocks - self.held, None))
         for number, own in enumerate(found):
             self.phase(block, own, state, is_first=number == 0)
 
     # ---------------------------------------------------------------- in SRAM
 
-    def state(self, block: Block) -> State:
+    def state(self, block: Block) -> RowState:
         """The maxima and sums of all rows of a tile."""
         out, rows, share = self.out, self.out.extent[POSITION], self.kind.share
         head = mm.exactly(out.start[1], self.kind.value_size)
@@ -125,7 +125,7 @@ class StreamedAttention:
             block.add_op(mm.allocate(placed, "sram", 1))
             return placed
 
-        return State(of_rows(self.out.element), of_rows("f32"))
+        return RowState(of_rows(self.out.element), of_rows("f32"))
 
     def part(self, k: int, key: Affine, keys: int) -> mm.Placed:
         """So many keys of the tile's heads (k 0), or values (k 1), without gaps; it has no buffer yet."""
@@ -163,10 +163,10 @@ class StreamedAttention:
 
     # ---------------------------------------------------------------- loops
 
-    def phase(self, block: Block, own: Blocks, state: State, *, is_first: bool) -> None:
+    def phase(self, block: Block, own: KeyBlocks, state: RowState, *, is_first: bool) -> None:
         """A loop over blocks, in each of which a loop over pieces of rows."""
         is_looped = own.count > 1
-        rule = Rule.LATER if not is_first else Rule.MIXED if is_looped else Rule.FIRST
+        rule = SeenBefore.LATER if not is_first else SeenBefore.MIXED if is_looped else SeenBefore.FIRST
         level = self.site.level
         key = Affine(own.first) + (Affine.index(level, self.keys) if is_looped else ZERO)
         nest = LayerNest(self.op, self.tiles, self.out, replace(self.site, level=level + is_looped))
@@ -199,7 +199,7 @@ class RowsOfBlock(AttentionLowering):
     """The loop over pieces of rows, with one block of keys from `key` on, which the loop at `level` moves, if one does.
     """
 
-    def __init__(self, nest: LayerNest, key: Affine, level: int | None, rule: Rule, state: State):
+    def __init__(self, nest: LayerNest, key: Affine, level: int | None, rule: SeenBefore, state: RowState):
         super().__init__(nest)
         self.first_key, self.rule, self.state = key, rule, state
         self.is_in_blocks, self.level = False, level if level is not None else 0
@@ -250,10 +250,10 @@ class RowsOfBlock(AttentionLowering):
 
     def later_box(self, channels: int) -> Box:
         """Of so many channels, empty where the block is the first."""
-        return self.made_box(channels, is_later=self.rule is Rule.MIXED)
+        return self.made_box(channels, is_later=self.rule is SeenBefore.MIXED)
 
 
-class RowSteps(Steps):
+class RowSteps(PieceSteps):
     """The instructions of a piece of rows with one block: what there was of the rows comes in and goes out again."""
 
     low: RowsOfBlock
@@ -278,7 +278,7 @@ class RowSteps(Steps):
 
     @property
     def is_first(self) -> bool:
-        return self.low.rule is Rule.FIRST
+        return self.low.rule is SeenBefore.FIRST
 
     # ---------------------------------------------------------------- to and from SRAM
 
@@ -287,7 +287,7 @@ class RowSteps(Steps):
         box = self.low.own.result_box
         return replace(box, limit=self.low.limits_if_seen(box))
 
-    def kept(self, *, is_taken: bool) -> list[tuple[mm.Placed, Held, Box]]:
+    def kept(self, *, is_taken: bool) -> list[tuple[mm.Placed, CoreBuffer, Box]]:
         """Maxima and sums of the piece's rows: where they lie, here, and their box."""
         low = self.low
         box = low.later_box(1) if is_taken else low.made_box(1)
@@ -303,7 +303,7 @@ class RowSteps(Steps):
             copy = isa.Copy(engine="mvdma", src_view=state.view(box.start), dst_view=held.view, box=box)
             ops.append(self.do(copy, state.buffer, held.alloc.buffer))
         box = self.result_box
-        if low.rule is Rule.MIXED:
+        if low.rule is SeenBefore.MIXED:
             box = replace(box, limit=replaced(box.limit, 2, Affine.index(low.level)))
         return [*ops, mm.copied("mvdma", low.own.out, self.old, box, low.own.site.tags)]
 
@@ -371,18 +371,18 @@ class RowSteps(Steps):
             in_view=self.made.view,
             weight_view=View(low.element, ZERO, (values.strides[1], values.strides[POSITION], 0, 0)),
             out_view=sums.view,
-            acc_view=sums.view if rule is Rule.MIXED else None,
-            residual_view=sums.view if rule is Rule.LATER else None,
+            acc_view=sums.view if rule is SeenBefore.MIXED else None,
+            residual_view=sums.view if rule is SeenBefore.LATER else None,
             channels=low.key_span,
             box=low.made_box(size),
             rows=replace(low.heads, limit=None),
             cols=low.columns,
-            accumulate=low.level if rule is Rule.MIXED else None,
+            accumulate=low.level if rule is SeenBefore.MIXED else None,
             **IDENTITY_KERNEL,
         )
         here = sums.alloc.buffer
-        acc: SSAValue | None = here if rule is Rule.MIXED else None
-        residual: SSAValue | None = here if rule is Rule.LATER else None
+        acc: SSAValue | None = here if rule is SeenBefore.MIXED else None
+        residual: SSAValue | None = here if rule is SeenBefore.LATER else None
         return [self.do(added, self.made.alloc.buffer, values.buffer, None, acc, here, None, None, residual)]
 
     def divided(self) -> list[Operation]:

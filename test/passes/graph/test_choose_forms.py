@@ -45,6 +45,16 @@ def test_scores_have_images_for_heads():
     assert layer_of(ops[0]).maps[1].dims == (1, 5, 1, 6)
 
 
+def test_products_around_attention_have_its_images():
+    net = Net()
+    x = net.input(2, 6, 8)
+    q, k, v = (net.layer(g.MatmulOp(x, net.weight(8, 8))) for _ in range(3))
+    y = net.layer(g.AttentionOp(q, k, v, heads=(2, 2), sizes=(4, 4), scale=0.5, is_merged=True))
+    (added,) = with_forms(net, net.binary("add", net.layer(g.MatmulOp(y, net.weight(8, 8))), x))
+    assert chosen_form(added) == (0, 3, 1)
+    assert layer_of(q.owner).out_dims == layer_of(y.owner).maps[0].dims == (2, 8, 1, 6)
+
+
 def test_a_norm_over_the_last_axis_of_a_map_keeps_rows_and_columns():
     net = Net()
     x = net.input(1, 5, 6, 8)
