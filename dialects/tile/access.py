@@ -147,7 +147,7 @@ OUTER: tuple[Outer, ...] = get_args(Outer)
 INPUTS = DIMENSIONS
 """What is dealt to the cores where it is no dimension of the result: input channels, whose sums the cores then add."""
 RESIDENCY: tuple[Residency, ...] = get_args(Residency)
-FLAGS = ("compact", "on_vector", "held")
+FLAGS = ("compact", "on_vector", "held", "in_rounds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,8 @@ class SubMap:
     """What one core computes at a time: `extent` of the piece; dimension `cores` (or `INPUTS`) is dealt to the cores in
     turn; `channels` input channels at a time; which loops are outside; where weights wait; `compact`: the copy into the
     core leaves out what a strided kernel of one tap does not read; `on_vector`: the vector unit computes it (depthwise
-    convolutions)."""
+    convolutions); `in_rounds`: the loop over input channels is around all others, operand 0 comes from DRAM so many
+    channels at a time, and sums wait in the result's tile, in its element type."""
 
     extent: Extents
     cores: int
@@ -166,6 +167,7 @@ class SubMap:
     on_vector: bool = False
     held: int = 0
     """Of attention whose keys and values are streamed: how many blocks of them stay in SRAM from tile to tile."""
+    in_rounds: bool = False
 
 
 def shared_along(extent: Extents, cores: int) -> int:
@@ -193,14 +195,15 @@ class MapAttr(Data[SubMap]):
             while parser.parse_optional_punctuation(",") is not None:
                 flags.add(word := one_of(parser, FLAGS))
                 held = parser.parse_integer() if word == "held" else held
-            return SubMap(extent, cores, channels, outer, weights, "compact" in flags, "on_vector" in flags, held)
+            plain = "compact" in flags, "on_vector" in flags
+            return SubMap(extent, cores, channels, outer, weights, *plain, held, "in_rounds" in flags)
 
     def print_parameter(self, printer: Printer) -> None:
         m = self.data
         printer.print_string(
             f"<extent {ints(m.extent)}, cores {m.cores}, channels {m.channels}, "
             f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}{', on_vector' * m.on_vector}"
-            f"{f', held {m.held}' if m.held else ''}>"
+            f"{f', held {m.held}' if m.held else ''}{', in_rounds' * m.in_rounds}>"
         )
 
     def verify(self) -> None:

@@ -204,6 +204,14 @@ def is_in_core(value: SSAValue) -> bool:
     return isinstance(value.type, TileType) and value.type.data.core
 
 
+def is_in_rounds(value: SSAValue) -> bool:
+    """Whether a value is a tile of which the layer that reads it has some channels in SRAM at a time."""
+    users = (use.operation for use in value.uses)
+    return isinstance(value.owner, LoadOp) and any(
+        isinstance(user, ComputeOp) and user.map.data.in_rounds and user.tiles[0] is value for user in users
+    )
+
+
 def check_in_core(made: ComputeOp | ConcatOp) -> None:
     """Raises `VerifyException` for a tile in the core that anything but one computation or concatenation reads."""
     readers = [use.operation for use in made.result.uses]

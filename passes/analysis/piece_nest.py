@@ -117,6 +117,8 @@ def _order(submap: SubMap, layer: LayerKind) -> list[LoopName]:
         return [*(d for d in range(4) if d not in layer.reduced), *layer.reduced]
     channels: list[LoopName] = [GROUP, 1]
     space: list[LoopName] = [0, 2, 3]
+    if submap.in_rounds:
+        return [CHANNELS_IN, *channels, *space]
     outer = [*space, *channels] if submap.outer == "space" else [*channels, *space]
     return [*outer, CHANNELS_IN]
 

@@ -100,6 +100,8 @@ class CutUnit:
     target: Target
     kept: Collection[int] = ()
     in_core: Collection[int] = ()
+    in_rounds: bool = False
+    """The first input of its only layer comes some channels at a time, again in each pass."""
 
     @staticmethod
     def of(unit: UnitLayers, partition: Partition, target: Target, kept: Collection[int] = ()) -> CutUnit:
@@ -164,6 +166,7 @@ class CutUnit:
                 (loaded and unit.inputs[loaded[0] - count].resident)
                 or root in self.kept
                 or root in self.in_core
+                or (self.in_rounds and loaded and loaded[0] == count)
             ):
                 continue
             place, stored = places[root], [m for m in members if m in unit.stored]
@@ -219,10 +222,18 @@ class CutUnit:
         rolls = self.partition.borders == "exchange" and self.partition.along == ROWS
         order = ROLLING_LOOPS if rolls else CHANNEL_LOOPS if self.partition.inside else TILE_LOOPS
         counts, clusters = self.projection.counts, self.target.chip.clusters
-        pairs = zip(self.unit.inputs, self.projection.inputs, strict=True)
-        return [
+        pairs = list(zip(self.unit.inputs, self.projection.inputs, strict=True))
+        sizes = [
             loaded_elements(region, x.dims, counts, clusters, order) * x.element_bytes for x, region in pairs
         ]
+        if self.in_rounds:
+            own, region = pairs[0]
+            still = [not any(len(s.loops) > d and s.loops[d] for s in region.start) for d in range(4)]
+            moving = tuple(1 if is_still else c for is_still, c in zip(still, counts, strict=True))
+            again = math.prod(c for is_still, c in zip(still, counts, strict=True) if is_still)
+            once = loaded_elements(region, own.dims, moving, clusters, order)
+            sizes[0] = once * again * own.element_bytes
+        return sizes
 
     # ------------------------------------------------------------ cycles
 

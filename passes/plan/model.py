@@ -102,6 +102,14 @@ WIDEST = 2
 LARGEST_HEIGHTS = 3
 LOOKED_AT = 8
 
+# --- products in rounds of input channels (rounds.py)
+
+# Rounds of a product at most: its sums are rounded to the element type after each.
+MOST_ROUNDS = 128
+# Bytes of a map's channels in one round at least, where they lie one behind the other: shorter runs keep the DRAM port
+# busy for longer than they take.
+ROUND_RUN_BYTES = 32
+
 # --- shapes and weights in the search over a whole network (network/)
 
 # Column strips that are tried, and the fewest columns of one: narrower strips read more than they save.

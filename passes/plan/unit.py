@@ -26,6 +26,7 @@ from frustum.passes.plan.layer_work import LayerPlan
 from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OWNED, PASS_CYCLES, WIDEST
 from frustum.passes.plan.piece_extents import halves
 from frustum.passes.plan.pieces import plan_layer
+from frustum.passes.plan.rounds import cost_of, cuts_in_rounds, may_round, plan_rounds
 from frustum.passes.plan.streamed_attention import plan_streamed
 from frustum.passes.plan.tile_search import SEARCHES, Search, find_tile
 
@@ -68,8 +69,30 @@ def plan_unit(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | No
     if key not in _PLANS:
         if len(_PLANS) > MOST_PLANS:
             _PLANS.clear()
-        _PLANS[key] = cheapest(unit, target, budget)
+        found = cheapest(unit, target, budget)
+        _PLANS[key] = found if budget.inside or budget.search != "all" else in_rounds(unit, target, budget, found)
     return _PLANS[key]
+
+
+def in_rounds(unit: UnitLayers, target: Target, budget: Budget, plan: UnitPlan | None) -> UnitPlan | None:
+    """The plan, or that of a product in rounds of input channels where this moves fewer bytes."""
+    if not may_round(unit):
+        return plan
+    least = CutUnit.of(unit, Partition(unit.out.out_dims, 3, 1), target).traffic(("unit",), is_alone=True)
+    if plan is not None and plan.dram_bytes <= least:
+        return plan
+    most = 1 << 62 if plan is None else plan.dram_bytes
+    best = plan
+    for cut, moved in cuts_in_rounds(
+        unit, candidates(unit, target.chip.clusters), target, budget.sram_bytes, most
+    ):
+        pieces = plan_rounds(cut, target, budget.sram_bytes, with_chunks)
+        if pieces is None:
+            continue
+        rival = UnitPlan(cut.partition, (pieces.map,), cost_of(cut, pieces, moved))
+        if best is None or (rival.dram_bytes, rival.cycles) < (best.dram_bytes, best.cycles):
+            best = rival
+    return best
 
 
 def signature(unit: UnitLayers) -> Hashable:

@@ -45,7 +45,7 @@ def way_out(instruction: Conv, work: Call, result: Array) -> None:
     """Add the products `[units..., n, co, h, w]` to the accumulators, and write what they are now."""
     if not work.is_first:
         assert instruction.acc_view is not None
-        result += work.view(ACC, instruction.acc_view, work.extent)
+        result += widen(work.view(ACC, instruction.acc_view, work.extent))
     if not work.is_last:
         assert instruction.acc_view is not None
         store(work.view(ACC, instruction.acc_view, work.extent), result)

@@ -140,13 +140,12 @@ def _facts(conv: Conv, addresses: Addresses | None) -> list[int]:
         row[column : column + 2] = pair
     for column, type_column, view in (
         (c.IN_STRIDES, c.IN_TYPE, conv.in_view), (c.WEIGHT_STRIDES, c.WEIGHT_TYPE, conv.weight_view),
-        (c.OUT_STRIDES, c.OUT_TYPE, conv.out_view), (c.ACC_STRIDES, None, conv.acc_view),
+        (c.OUT_STRIDES, c.OUT_TYPE, conv.out_view), (c.ACC_STRIDES, c.ACC_TYPE, conv.acc_view),
         (c.RESIDUAL_STRIDES, c.RESIDUAL_TYPE, conv.residual_view),
     ):  # fmt: skip
         if view is not None:
             row[column : column + 4] = [stride // ELEMENT_BYTES[view.element] for stride in view.strides]
-            if type_column is not None:
-                row[type_column] = TYPES[view.element]
+            row[type_column] = TYPES[view.element]
     row[c.GROUP_STRIDE] = conv.channels.extent * row[c.IN_STRIDES + 1]
     if addresses is not None:
         assert addresses.strides is not None, "addresses that are no strides are gathered"

@@ -31,7 +31,9 @@ ACT = 43
 """What happens last; numbers of `ACTS`."""
 PER_GROUP = 44
 """Outputs of a group."""
-CALLS = 45
+ACC_TYPE = 45
+"""f32, or the element type, where sums wait outside of the core."""
+CALLS = 46
 
 # Columns of a row of `cells`: one for each unit of a group.
 IN_AT, WEIGHT_AT, BIAS_AT, ACC_AT, OUT_AT, RESIDUAL_AT = range(6)
@@ -245,7 +247,7 @@ def finish(memory, halves, call, cells, result, alpha, beta, first_row, rows, ad
     """
     count = rows * call[COLUMNS]
     last = call[IS_LAST]
-    strides, at, kind = (OUT_STRIDES, OUT_AT, call[OUT_TYPE]) if last else (ACC_STRIDES, ACC_AT, F32)
+    strides, at, kind = (OUT_STRIDES, OUT_AT, call[OUT_TYPE]) if last else (ACC_STRIDES, ACC_AT, call[ACC_TYPE])
     has_bias, has_residual = last and call[HAS_BIAS], last and call[HAS_RESIDUAL]
     to = 0
     for cell in cells:
@@ -256,7 +258,7 @@ def finish(memory, halves, call, cells, result, alpha, beta, first_row, rows, ad
             for image in range(call[IMAGES]):
                 if add and not call[IS_FIRST]:
                     start = place(cell[ACC_AT], call, ACC_STRIDES, image, output, first_row)
-                    add_box(memory, halves, F32, start, call, ACC_STRIDES, result, to, rows)
+                    add_box(memory, halves, call[ACC_TYPE], start, call, ACC_STRIDES, result, to, rows)
                 if add and has_bias:
                     add_number(result, to, count, bias)
                 if add and has_residual:

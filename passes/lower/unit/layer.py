@@ -38,7 +38,7 @@ class LayerLowering:
     def takes(self, leaving: Leaving) -> bool:
         """Whether what is stored or sent of the result can go piece by piece, as part of this layer, and then does."""
         own = self.pieces
-        if own.reduced or not own.out_depth:
+        if own.reduced or not own.out_depth or own.waits_in_tile:
             return False
         part = part_of_pieces(leaving, own.share, own.out, own.site.cores)
         if part is not None:

@@ -28,7 +28,7 @@ from frustum.dialects.isa.program import (
     Starts,
     View,
 )
-from frustum.dialects.tile import INPUTS, ComputeOp, ConvLayer, SendOp, ShuffleLayer, SubMap
+from frustum.dialects.tile import INPUTS, ComputeOp, ConvLayer, SendOp, ShuffleLayer, SubMap, TensorView
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
@@ -39,6 +39,7 @@ from frustum.passes.lower.unit.memory_map import (
     allocate,
     at_levels,
     copied,
+    dram_view,
     exactly,
     packed,
     sampled,
@@ -78,6 +79,16 @@ class WeightSource:
     tensor: Placed
     held: Placed | None
     is_batched: bool
+
+
+@dataclass(frozen=True)
+class MapSource:
+    """A map in DRAM of which a layer takes some channels at a time: its buffer, how it lies, whether all clusters want
+    the same of it."""
+
+    buffer: SSAValue
+    view: TensorView
+    is_shared: bool
 
 
 @dataclass(frozen=True)
@@ -217,25 +228,30 @@ class LayerPieces(LayerNest):
         site: Site,
         in_core: Mapping[int, Placed] = MappingProxyType({}),
         cut: tuple[SubMap, Nest] | None = None,
+        source: MapSource | None = None,
     ):
         super().__init__(op, tiles, out, site, cut)
+        self.streams = [] if source is None else [channels_of_map(self, source)]
         loaded = {k: self.load(k) for k in range(len(self.tiles)) if k not in in_core}
         self.loads = list(loaded.values())
         self.pieces = [in_core[k] if k in in_core else loaded[k].placed for k in range(len(self.tiles))]
+        if self.streams and self.loads[0].depth > self.streams[0].depth:  # read in a body further inside
+            self.loads.insert(0, self.streams.pop())
         is_kept = self.map.weights == "core"
-        self.streams = [stream(self, weights)] if weights and not weights.held and not is_kept else []
+        of_weights = [stream(self, weights)] if weights and not weights.held and not is_kept else []
+        self.streams += of_weights
         self.kept: list[Operation] = []
         """Buffers that stay, and what fills them: they are made outside of the loops over tiles."""
         self.weight_piece: Placed | None = None
         if weights is not None and is_kept:
             self.weight_piece, self.kept = kept_pieces(self, weights)
         elif weights is not None:
-            self.loads.append(weight_piece(self, weights, weights.held or self.streams[0].placed))
+            self.loads.append(weight_piece(self, weights, weights.held or of_weights[0].placed))
             self.weight_piece = self.loads[-1].placed
             if site.keeps_weights and not self.loads[-1].depth:
                 alloc, *filling = self.loads[-1].ops
                 self.kept, self.loads[-1] = [alloc], replace(self.loads[-1], ops=filling)
-        is_apart = self.is_summed or (bool(self.streams) and [*vectors] == ["bias"])
+        is_apart = self.is_summed or (bool(of_weights) and [*vectors] == ["bias"])
         named = {name: vector_piece(self, held, "nram" if is_apart else "wram") for name, held in vectors.items()}
         self.loads += named.values()
         self.vector_pieces = {name: each.placed for name, each in named.items()}
@@ -244,6 +260,10 @@ class LayerPieces(LayerNest):
         self.results: list[Operation] = []
         if self.is_copied:
             self.result.allocated = self.pieces[0].buffer
+            return
+        if self.waits_in_tile:
+            self.acc = self.result
+            self.loads.append(earlier_sums(self, self.result))
             return
         self.results.append(allocate(self.result, "nram", copies(self.out_depth)))
         if self.is_summed:
@@ -255,6 +275,11 @@ class LayerPieces(LayerNest):
         elif self.is_accumulated and (self.conv or out.element != "f32"):
             self.acc = self.result_in(self.wide)
             self.results.append(allocate(self.acc, "nram", 1))
+
+    @property
+    def waits_in_tile(self) -> bool:
+        """Sums of a piece wait in the result's tile until the next round comes to it."""
+        return self.map.in_rounds and self.is_accumulated and self.out_depth > 0
 
     @property
     def is_copied(self) -> bool:
@@ -323,6 +348,31 @@ def channel_piece(
         first = low.access[0][CHANNELS].start(low.out.start[CHANNELS] + low.nest.group)
         held, names = 1, [n for n in names if n != CHANNELS]
     return replaced(start, CHANNELS, first), replaced(extent, CHANNELS, held * per_group), names
+
+
+def channels_of_map(low: LayerNest, source: MapSource) -> PieceLoad:
+    """The input channels of one round of operand 0's tile, from DRAM to SRAM, which then take the tile's place."""
+    whole, depth = low.tiles[0], low.nest.depth([CHANNELS_IN])
+    start, extent = replaced(whole.start, CHANNELS, low.nest.chunk), replaced(whole.extent, CHANNELS, low.map.channels)
+    part = packed(whole, start, extent)
+    alloc = allocate(part, "sram", copies(depth))
+    seen = dram_view(part.element, source.view, start, ELEMENT_BYTES[part.element])
+    box = Box(start, extent, whole.bound)
+    copy = isa.Copy(engine="gdma", src_view=seen, dst_view=part.view(start), box=box, multicast=source.is_shared)
+    low.tiles[0] = part
+    return PieceLoad(depth, part, [alloc, isa.emit(copy, source.buffer, part.buffer, **low.site.tags)])
+
+
+def earlier_sums(low: LayerNest, piece: Placed) -> PieceLoad:
+    """A buffer for a piece of the result, and what earlier rounds have added up of it, from the tile; the first round
+    finds nothing: there the box is empty."""
+    box, level = low.result_box, low.nest.level(CHANNELS_IN)
+    free = next((d for d, limit in enumerate(box.limit) if limit is None), None)
+    if level is None or free is None:
+        raise PassFailedException(f"{low.op.kind.data} in rounds: its pieces have limits in all dimensions")
+    limit = Affine.index(level, box.bound[free] + box.extent[free])
+    box = replace(box, limit=replaced(box.limit, free, limit))
+    return filled(low, low.out_depth, "nram", piece, "mvdma", parts_of(low.out, box))
 
 
 def shuffled_piece(low: LayerNest, shuffle: ShuffleLayer, k: int) -> PieceLoad:

@@ -14,13 +14,14 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
 from frustum.dialects.graph import WeightOp
+from frustum.dialects.isa.program import Box
 from frustum.dialects.module import MACS, OWN_ELEMENTS
 from frustum.passes.lower.unit import prefetch
 from frustum.passes.lower.unit.attention import AttentionLowering
 from frustum.passes.lower.unit.kept_weights import staying, wram_need
 from frustum.passes.lower.unit.layer import LayerLowering
-from frustum.passes.lower.unit.layer_pieces import LayerNest, LayerPieces, Site, WeightSource
-from frustum.passes.lower.unit.memory_map import Placed, Tags, box_at_levels, byte_strides
+from frustum.passes.lower.unit.layer_pieces import LayerNest, LayerPieces, MapSource, Site, WeightSource
+from frustum.passes.lower.unit.memory_map import Placed, Tags, box_at_levels, byte_strides, is_shared
 from frustum.passes.lower.unit.piece_stores import Leaving
 from frustum.passes.lower.unit.program import ProgramBody, Window
 from frustum.passes.lower.unit.run import Inside, pieces_of_run
@@ -128,7 +129,7 @@ class UnitLowering:
         """Write all loads; of those that may stand among the layers: where, and what they are."""
         found, body = [], self.loops.innermost
         for op in ops:
-            if isinstance(op, t.LoadOp) and op.result not in self.tiles.fixed:
+            if isinstance(op, t.LoadOp) and op.result not in self.tiles.fixed and not t.is_in_rounds(op.result):
                 before = body.last_op
                 self.load(op, layers)
                 if gaps := prefetch.gaps_of_load(op, self.program.homes[op.result], layers, self.loops):
@@ -216,7 +217,8 @@ class UnitLowering:
             layer = AttentionLowering(LayerNest(op, operands, out, site(op)))
         else:
             made, before = pieces_of_run(op, operands, out, inside)
-            layer = LayerLowering(LayerPieces(op, operands, out, *holds[op], site(op), made), before)
+            pieces = LayerPieces(op, operands, out, *holds[op], site(op), made, source=self.source(op))
+            layer = LayerLowering(pieces, before)
             self.loops.bodies[0].add_ops(layer.pieces.kept)
             if op.map.data.weights == "core" and layer.pieces.weight_piece is not None:
                 self.in_core[op] = layer.pieces.weight_piece.buffer
@@ -232,14 +234,28 @@ class UnitLowering:
 
     def place(self, value: SSAValue) -> Placed:
         """The place of a tile in SRAM; of one in the core, which has none, what each pass needs of the map."""
+        if t.is_in_rounds(value):
+            assert isinstance(value.owner, t.LoadOp)
+            return self.unplaced(value, value.owner.region.data)
         if not t.is_in_core(value):
             return self.tiles[value]
         if isinstance(value.owner, t.ConcatOp):
             return joined([self.place(part) for part in value.owner.tiles])
         assert isinstance(value.owner, t.ComputeOp)
-        region, tile = value.owner.region.data, t.tile_of(value)
-        start = box_at_levels(region, self.loops.levels)
+        return self.unplaced(value, value.owner.region.data)
+
+    def unplaced(self, value: SSAValue, region: Box) -> Placed:
+        """What each pass needs of a map, which has no buffer in SRAM."""
+        start, tile = box_at_levels(region, self.loops.levels), t.tile_of(value)
         return Placed(tile.element, start, region.extent, region.bound, byte_strides(tile))
+
+    def source(self, op: t.ComputeOp) -> MapSource | None:
+        """Where a layer in rounds finds operand 0."""
+        load = op.tiles[0].owner if op.map.data.in_rounds else None
+        if not isinstance(load, t.LoadOp):
+            return None
+        window, start = self.tensors[load.source], box_at_levels(load.region.data, self.loops.levels)
+        return MapSource(window.buffer, window.view(load.view.data), is_shared(start, self.loops.clusters))
 
     def leavers(self, op: t.ComputeOp) -> list[t.StoreOp | t.SendOp]:
         """What stores or sends a layer's result, in order."""

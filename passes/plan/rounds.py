@@ -1,0 +1,126 @@
+# Tests: test/passes/plan/test_rounds.py
+"""A product whose operand does not fit SRAM beside the result: input channels in rounds, sums in the result's tile.
+
+Each round takes some input channels of the map and of the weights from DRAM, and adds their products to all of the
+tile: so a tile may be as large as SRAM, and map and weights are read once for each tile.  Sums wait between rounds in
+the element type.
+
+Source: Smith, Lowery, Langou, van de Geijn (arXiv 1702.02017): a product moves fewest bytes where the result stays and
+both factors stream; sums "rounded to the element type go back in" as the machine has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from frustum.dialects.extents import aligned, ceil_div
+from frustum.dialects.target import Target
+from frustum.dialects.tile import ConvLayer
+from frustum.dialects.unit import Partition
+from frustum.passes.analysis.layer import SAME4
+from frustum.passes.analysis.project import UnitLayers, Unprojectable
+from frustum.passes.plan.core_weights import loops_of, work_in
+from frustum.passes.plan.cost import CutUnit, UnitCost, stream_bytes
+from frustum.passes.plan.layer_work import LayerPlan, LayerWork, may_add_sums
+from frustum.passes.plan.model import LOOKED_AT, MOST_ROUNDS, ROUND_RUN_BYTES
+from frustum.passes.plan.piece_extents import halves
+from frustum.passes.plan.pieces import plan_layer
+
+Chunks = Callable[[Target, int], Target]
+"""The target as pieces must see it to stream weights in chunks of at most so many bytes."""
+
+
+def may_round(unit: UnitLayers) -> bool:
+    """Whether a unit is one product of floats of one image, of which nothing is in SRAM and the map is read once."""
+    if len(unit.layers) != 1 or not isinstance(unit.out.kind, ConvLayer):
+        return False
+    layer, first = unit.out, unit.sources[0][0]
+    alone = first.input is not None and all(s.value is not first.value for s in unit.sources[0][1:])
+    plain = layer.maps[0].view.block == 1 and layer.out_view.block == 1
+    return alone and plain and may_add_sums(layer, unit.out.kind) and not any(x.resident for x in unit.inputs)
+
+
+def cuts_in_rounds(
+    unit: UnitLayers, partitions: Iterable[Partition], target: Target, sram_bytes: int, most_bytes: int
+) -> list[tuple[CutUnit, int]]:
+    """The unit cut in these ways with one copy of each tile, where tiles fit and fewer than `most_bytes` move; with
+    these bytes, those with the fewest first."""
+    found: dict[Partition, tuple[CutUnit, int]] = {}
+    for partition in partitions:
+        one = replace(partition, depth=1)
+        try:
+            cut = replace(CutUnit.of(unit, one, target), in_rounds=True)
+        except Unprojectable:
+            continue
+        moved = cut.traffic(("stream",), is_alone=True)
+        if moved < most_bytes and one not in found and cut.footprint().total_bytes < sram_bytes:
+            found[one] = cut, moved
+    return sorted(found.values(), key=lambda each: each[1])[:LOOKED_AT]
+
+
+def plan_rounds(cut: CutUnit, target: Target, sram_bytes: int, chunks: Chunks) -> LayerPlan | None:
+    """The pieces of a round and how many channels it takes, the most that fit; None where none do."""
+    layer, size = cut.unit.out, cut.unit.inputs[0].element_bytes
+    work, left = work_in(cut, 0), sram_bytes - cut.footprint().total_bytes
+    region = cut.projection.inputs[0]
+    positions = region.elements // region.extent[1]
+    least = min(work.channels, ceil_div(ROUND_RUN_BYTES, size))
+    for inputs in halves(work.channels, least=least)[1:]:
+        rounds = ceil_div(work.channels, inputs)
+        of_map = 2 * aligned(positions * inputs * size)
+        if of_map >= left or rounds > MOST_ROUNDS:
+            continue
+        room = 1 << ((left - of_map) // 2).bit_length() - 1
+        whole = layer.out_dims[1] * inputs * math.prod(work.kernel) * work.weight_bytes
+        plan = pieces_of_round(work, inputs, chunks(target, min(room, max(aligned(whole), 1))), loops_of(cut) - 1)
+        if plan is not None and plan.stream_bytes + of_map <= left:
+            submap = replace(plan.map, in_rounds=True)
+            cycles = rounds * plan.cycles
+            return LayerPlan(submap, cycles, plan.stream_bytes + of_map, 0, rounds * plan.own_cycles)
+    return None
+
+
+def pieces_of_round(work: LayerWork, inputs: int, target: Target, loops: int) -> LayerPlan | None:
+    """The fastest pieces of a round of `inputs` channels, with the sums that come and go; None where the channels of a
+    piece are fewer, a core has one piece only, or its buffers do not fit it with two copies of each."""
+    sums = replace(
+        work,
+        channels=inputs,
+        accesses=(*work.accesses, SAME4),
+        map_bytes=(*work.map_bytes, work.out_bytes),
+        may_add_sums=False,
+        may_compact=False,
+        steps=(),
+    )
+    plan = plan_layer(sums, target, "stream", loops)
+    if plan is None or plan.map.channels < inputs:
+        return None
+    extent, core = plan.map.extent, target.core
+    counts = [ceil_div(size, piece) for size, piece in zip(work.extent, extent, strict=True)]
+    counts[plan.map.cores] = ceil_div(counts[plan.map.cores], target.cluster.cores)
+    read = [axis.extent(size) for axis, size in zip(work.accesses[0], extent, strict=True)]
+    in_bytes = aligned(math.prod(read) // read[1] * inputs * work.map_bytes[0])
+    made = sum(aligned(math.prod(extent) * each) for each in (work.out_bytes, *work.map_bytes[1:]))
+    vectors = sum(aligned(extent[1] * each) for each in work.channel_bytes)
+    weights = aligned(extent[1] * inputs * math.prod(work.kernel) * work.weight_bytes)
+    fits = 2 * (in_bytes + made + vectors) <= core.nram.capacity_bytes
+    fits &= 2 * (weights + vectors) <= core.wram.capacity_bytes
+    return plan if fits and math.prod(counts) > 1 else None
+
+
+def cost_of(cut: CutUnit, plan: LayerPlan, moved: int) -> UnitCost:
+    """What the unit costs with these pieces."""
+    cycles = cut.in_turn_cycles([plan], moved + short_chunks(cut, plan))
+    sram = cut.footprint(("stream",), stream_bytes([plan]))
+    return UnitCost(sram, moved, cycles, cut.parts([plan]))
+
+
+def short_chunks(cut: CutUnit, plan: LayerPlan) -> int:
+    """Bytes for which the port is busy beside those that move: channels of a round lie apart in each position."""
+    operand, least = cut.unit.out.maps[0], cut.target.chip.dram.minimum_run_bytes
+    run = plan.map.channels * operand.element_bytes
+    if operand.view.strides[1] != 1 or run >= least:
+        return 0
+    return cut.loaded_bytes()[0] * (least - run) // run
