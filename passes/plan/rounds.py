@@ -22,7 +22,7 @@ from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.project import UnitLayers, Unprojectable
 from frustum.passes.plan.core_weights import loops_of, work_in
-from frustum.passes.plan.cost import CutUnit, UnitCost, stream_bytes
+from frustum.passes.plan.cost import CutUnit, UnitCost, stored_bytes, stream_bytes
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, may_add_sums
 from frustum.passes.plan.model import LOOKED_AT, MOST_ROUNDS, ROUND_RUN_BYTES
 from frustum.passes.plan.piece_extents import halves
@@ -111,8 +111,9 @@ def pieces_of_round(work: LayerWork, inputs: int, target: Target, loops: int) ->
 
 
 def cost_of(cut: CutUnit, plan: LayerPlan, moved: int) -> UnitCost:
-    """What the unit costs with these pieces."""
-    cycles = cut.in_turn_cycles([plan], moved + short_chunks(cut, plan))
+    """What the unit costs with these pieces.  The result goes when the last round is over: nothing is computed then."""
+    left = stored_bytes(cut.unit.out) / cut.port_bytes_per_cycle
+    cycles = cut.in_turn_cycles([plan], moved + short_chunks(cut, plan)) + left
     sram = cut.footprint(("stream",), stream_bytes([plan]))
     return UnitCost(sram, moved, cycles, cut.parts([plan]))
 
