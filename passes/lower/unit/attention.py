@@ -34,7 +34,8 @@ from frustum.dialects.isa.program import (
     View,
 )
 from frustum.passes.analysis import piece_nest as nests
-from frustum.passes.lower.unit.layer_pieces import LayerNest, PieceLoad, copies, filled, map_piece, spread
+from frustum.passes.lower.unit.layer_nest import LayerNest, PieceLoad, copies, filled, spread
+from frustum.passes.lower.unit.layer_pieces import map_piece
 from frustum.passes.lower.unit.memory_map import CHANNELS, Placed, allocate, copied, exactly, packed
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
 from frustum.passes.lower.unit.prefetch import set_stage

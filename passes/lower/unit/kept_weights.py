@@ -16,7 +16,8 @@ from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.tile import INPUTS, ComputeOp, ConvLayer
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, build
-from frustum.passes.lower.unit.layer_pieces import OUTPUTS, WeightSource
+from frustum.passes.lower.unit.layer_nest import WeightSource
+from frustum.passes.lower.unit.layer_pieces import OUTPUTS
 from frustum.passes.lower.unit.memory_map import Placed
 
 

@@ -20,7 +20,8 @@ from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Instruction, Scale, Span, View
 from frustum.passes.analysis.piece_nest import CHANNELS_IN
 from frustum.passes.lower.unit import phases
-from frustum.passes.lower.unit.layer_pieces import Before, LayerPieces, set_copies
+from frustum.passes.lower.unit.layer_nest import Before, set_copies
+from frustum.passes.lower.unit.layer_pieces import LayerPieces
 from frustum.passes.lower.unit.memory_map import StagedTags, copied
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
 from frustum.passes.lower.unit.prefetch import set_stage

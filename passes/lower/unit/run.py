@@ -29,14 +29,8 @@ from frustum.dialects.tile import Access, ComputeOp, ConvLayer, SubMap, Whole
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.piece_nest import Piece
 from frustum.passes.lower.unit.layer import computed
-from frustum.passes.lower.unit.layer_pieces import (
-    Before,
-    LayerNest,
-    LayerPieces,
-    Site,
-    WeightSource,
-    set_copies,
-)
+from frustum.passes.lower.unit.layer_nest import Before, LayerNest, Site, WeightSource, set_copies
+from frustum.passes.lower.unit.layer_pieces import LayerPieces
 from frustum.passes.lower.unit.memory_map import CHANNELS, Placed, StagedTags, allocate, packed
 
 

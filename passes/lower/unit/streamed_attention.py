@@ -45,7 +45,8 @@ from frustum.passes.lower.unit.attention import (
     PieceSteps,
     put,
 )
-from frustum.passes.lower.unit.layer_pieces import LayerNest, PieceLoad, Site, copies, filled, map_piece
+from frustum.passes.lower.unit.layer_nest import LayerNest, PieceLoad, Site, copies, filled
+from frustum.passes.lower.unit.layer_pieces import map_piece
 from frustum.passes.lower.unit.piece_stores import Leaving
 from frustum.passes.lower.unit.program import Window
 from frustum.passes.lower.unit.tile_loops import TileLoops

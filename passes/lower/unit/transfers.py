@@ -18,7 +18,7 @@ from frustum.passes.analysis.module import element_in
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, build
 from frustum.passes.analysis.project import memory_order
 from frustum.passes.lower.unit import memory_map as mm
-from frustum.passes.lower.unit.layer_pieces import Site, WeightSource
+from frustum.passes.lower.unit.layer_nest import Site, WeightSource
 from frustum.passes.lower.unit.piece_stores import Leaving, Part
 from frustum.passes.lower.unit.program import Window
 from frustum.passes.lower.unit.raster import parts_of

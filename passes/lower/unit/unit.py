@@ -20,7 +20,8 @@ from frustum.passes.lower.unit import prefetch
 from frustum.passes.lower.unit.attention import AttentionLowering
 from frustum.passes.lower.unit.kept_weights import staying, wram_need
 from frustum.passes.lower.unit.layer import LayerLowering
-from frustum.passes.lower.unit.layer_pieces import LayerNest, LayerPieces, MapSource, Site, WeightSource
+from frustum.passes.lower.unit.layer_nest import LayerNest, MapSource, Site, WeightSource
+from frustum.passes.lower.unit.layer_pieces import LayerPieces
 from frustum.passes.lower.unit.memory_map import Placed, Tags, box_at_levels, byte_strides, is_shared
 from frustum.passes.lower.unit.piece_stores import Leaving
 from frustum.passes.lower.unit.program import ProgramBody, Window
