@@ -53,6 +53,7 @@ from frustum.passes.graph.fuse_residual import FuseResidual
 from frustum.passes.graph.layer_moves import LayerMoves
 from frustum.passes.graph.measure_weights import MeasureWeights
 from frustum.passes.graph.own_outputs import OwnOutputs
+from frustum.passes.graph.part_products import PartProducts
 from frustum.passes.graph.pool_parts import PoolParts
 from frustum.passes.graph.quantise import QuantiseNetwork
 from frustum.passes.graph.split_reductions import SplitReductions
@@ -131,9 +132,8 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     return {
         "imported": (),
         "typed": (
-            *simpler, *types, PoolParts(), FuseResidual(), ConvertAtHost(), FindShuffles(), FindPhases(), LayerMoves(),
-            TurnWeights(),
-            ChooseForms(), OwnOutputs(),
+            *simpler, *types, PoolParts(), FuseResidual(), PartProducts(), ConvertAtHost(), FindShuffles(),
+            FindPhases(), LayerMoves(), TurnWeights(), ChooseForms(), OwnOutputs(),
         ),
         "fused": (
             *measuring_passes(choices),

@@ -28,6 +28,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-canonicalize", "frustum.passes.graph.canonicalize:Canonicalize"),
     ("frustum-graph-convert-type", "frustum.passes.graph.convert_type:ConvertType"),
     ("frustum-graph-split-reductions", "frustum.passes.graph.split_reductions:SplitReductions"),
+    ("frustum-graph-part-products", "frustum.passes.graph.part_products:PartProducts"),
     ("frustum-graph-pool-parts", "frustum.passes.graph.pool_parts:PoolParts"),
     ("frustum-graph-fuse-residual", "frustum.passes.graph.fuse_residual:FuseResidual"),
     ("frustum-graph-convert-at-host", "frustum.passes.graph.convert_at_host:ConvertAtHost"),

@@ -20,9 +20,9 @@ from frustum.passes.analysis.module import node_name
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.graph.patterns.attention_masks import ScoreAxes, causal_from, mask_of
 from frustum.passes.graph.patterns.attention_parts import (
-    Form,
     AttentionOperand,
     AttentionSource,
+    Form,
     part_sources,
     parts_of,
 )
