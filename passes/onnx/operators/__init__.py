@@ -2,6 +2,7 @@
 
 from frustum.passes.onnx.node import Converter
 from frustum.passes.onnx.operators import (
+    attention,
     choices,
     conversions,
     elementwise,
@@ -17,12 +18,13 @@ __all__ = ["CONVERTERS", "MICROSOFT"]
 
 MICROSOFT: dict[str, Converter] = {
     **integers.MICROSOFT,
+    **attention.MICROSOFT,
     "QuantizeLinear": conversions.CONVERTERS["QuantizeLinear"],
     "DequantizeLinear": conversions.CONVERTERS["DequantizeLinear"],
 }
 """Of the domain com.microsoft."""
 
-KINDS = (products, integers, conversions, windows, reductions, elementwise, choices, moves, resizing)
+KINDS = (products, integers, conversions, windows, reductions, elementwise, choices, moves, resizing, attention)
 CONVERTERS: dict[str, Converter] = {
     operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()
 }

@@ -1,0 +1,19 @@
+"""Attention of random shapes and options, on the device alone, against ONNX's reference.
+
+    python -m pytest -n 0 test/soak/soak_attention.py --hypothesis-profile=soak
+"""
+
+import numpy as np
+from attention_models import attention
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+
+SEEDS = st.integers(0, 2**31)
+
+
+@settings(max_examples=300)
+@given(SEEDS)
+def test_attention_of_onnx(seed):
+    case = attention(np.random.default_rng(seed))
+    case.check(ReferenceEvaluator(case.model()).run(None, case.inputs))
