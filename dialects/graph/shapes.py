@@ -112,6 +112,15 @@ def pad_shape(x: Ints, low: Ints, high: Ints) -> Ints:
     return shape
 
 
+def border_shape(x: Ints, low: Ints, high: Ints, *, mirrored: bool) -> Ints:
+    is_map = len(x) == SPATIAL_RANK and len(low) == len(high) == 2
+    check(is_map, f"expected a map and two pads, found {x}, {low}, {high}")
+    for extent, before, after in zip(x[2:], low, high, strict=True):
+        most = extent - 1 if mirrored else max(before, after)
+        check(min(before, after) >= 0 and max(before, after) <= most, f"{x} has no borders of {before} and {after}")
+    return (*x[:2], *(a + b + c for a, b, c in zip(low, x[2:], high, strict=True)))
+
+
 def transpose_shape(x: Ints, perm: Ints) -> Ints:
     check(sorted(perm) == list(range(len(x))), f"{perm} is not a permutation of {len(x)} axes")
     return tuple(x[axis] for axis in perm)

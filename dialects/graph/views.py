@@ -93,6 +93,24 @@ class PadOp(d.LayerOp):
 
 
 @d.operation
+class BorderOp(d.LayerOp):
+    """A map [N, C, H, W] with `low` rows and columns before it and `high` behind it: its own, mirrored at its first and
+    last one, or the first and last one repeated."""
+
+    name = "fgraph.border"
+    x: SSAValue = d.operand()
+    low: Ints = d.prop(d.INTS)
+    high: Ints = d.prop(d.INTS)
+    mirrored: bool = d.prop(d.FLAG, default=False)
+    assembly_format = (
+        "$x `low` $low `high` $high (`mirrored` $mirrored^)? attr-dict `:` functional-type(operands, results)"
+    )
+
+    def inferred(self) -> Ints:
+        return shapes.border_shape(shape_of(self.x), self.low, self.high, mirrored=self.mirrored)
+
+
+@d.operation
 class ReshapeOp(d.LayerOp):
     """The same elements in the same order under another shape."""
 

@@ -288,6 +288,19 @@ class SpaceToDepthLayer(PhasesLayer, name="space_to_depth"):
 
 
 @dataclass(frozen=True)
+class BorderLayer(LayerKind, name="border"):
+    """Rows and columns before and behind a map: its own mirrored, or the first and last repeated."""
+
+    mirrored: bool
+    low: Extents
+    high: Extents
+    knows_position = True
+
+    def vector_steps(self, conversions: int = 0) -> Steps:
+        return (("identity", 1),)
+
+
+@dataclass(frozen=True)
 class ConcatLayer(LayerKind, name="concat"):
     """Maps side by side in a unit (`ftile.concat`)."""
 

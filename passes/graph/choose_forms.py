@@ -23,7 +23,7 @@ from frustum.passes.analysis.module import target_of, value_bytes
 IMAGES, CHANNELS, ROWS, COLUMNS = range(RANK)
 Elementwise: TypeAlias = g.UnaryOp | g.BinaryOp | g.QuantizeOp | g.DequantizeOp
 Flexible: TypeAlias = Elementwise | g.SoftmaxOp | g.ReduceOp | g.MatmulOp
-FIXED = g.ConvOp | g.PoolOp | g.ResizeOp | g.LrnOp | g.ShuffleOp | g.PickOp | g.InterleaveOp | g.PhasesOp
+FIXED = g.ConvOp | g.PoolOp | g.ResizeOp | g.LrnOp | g.ShuffleOp | g.PickOp | g.InterleaveOp | g.PhasesOp | g.BorderOp
 
 
 @dataclass(frozen=True)

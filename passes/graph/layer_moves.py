@@ -16,6 +16,7 @@ from xdsl.rewriter import Rewriter
 
 from frustum.dialects.graph import ConcatOp, PickOp, ReshapeOp, SliceOp, TransposeOp, TurnOp, shape_of
 from frustum.dialects.graph.views import CHANNELS_FIRST, CHANNELS_LAST
+from frustum.passes.graph.patterns.borders import find_borders
 from frustum.passes.graph.patterns.moves import fold_moves
 
 RANK = 4  # of a map: n, c, h, w
@@ -42,6 +43,7 @@ class LayerMoves(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         fold_moves(op)
+        find_borders(op)
         for each in [o for o in op.walk() if isinstance(o, TransposeOp)]:
             if isinstance(each.x.owner, ConcatOp):
                 transpose_parts(each, each.x.owner)

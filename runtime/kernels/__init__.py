@@ -13,6 +13,8 @@ from frustum.runtime.kernels.maps import (
     Array,
     ResizedAxis,
     average_pool,
+    border,
+    border_places,
     depth_to_space,
     interleave,
     lrn,
@@ -32,7 +34,8 @@ from frustum.runtime.kernels.maps import (
 )
 
 __all__ = [
-    "BFLOAT16", "BINARY", "UNARY", "Array", "ResizedAxis", "attention", "average_pool", "binary", "conv",
+    "BFLOAT16", "BINARY", "UNARY", "Array", "ResizedAxis", "attention", "average_pool", "binary", "border",
+    "border_places", "conv",
     "depth_to_space", "erf", "integer", "interleave", "lrn", "matmul", "max_pool", "narrow", "output_size", "pad",
     "padded", "reduce", "resize", "shuffle", "slice_elements", "softmax", "space_to_depth",
     "unary", "widen", "windows",

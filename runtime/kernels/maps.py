@@ -142,6 +142,20 @@ def pad(x: Array, low: Extents, high: Extents, value: float) -> Array:
     return result
 
 
+def border_places(extent: int, low: int, high: int, *, mirrored: bool) -> Array:
+    """Which position of an axis is at each of the axis with borders."""
+    return np.pad(np.arange(extent), (low, high), mode="reflect" if mirrored else "edge")
+
+
+def border(x: Array, low: Extents, high: Extents, *, mirrored: bool) -> Array:
+    """Maps with rows and columns of their own before and behind them."""
+    rows, columns = (
+        border_places(extent, *ends, mirrored=mirrored)
+        for extent, *ends in zip(x.shape[-2:], low, high, strict=True)
+    )
+    return x[..., rows, :][..., columns]
+
+
 def depth_to_space(x: Array, factor: Extents, *, near: bool) -> Array:
     """The map whose phases are channels: those of a channel beside each other (`near`), or all channels of a phase."""
     n, channels, h, w = x.shape

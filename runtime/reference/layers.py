@@ -295,32 +295,6 @@ def _binary(p: t.BinaryLayer, work: TileWork) -> Array:
     return kernels.binary(p.kind, a, b)
 
 
-@made.register(t.ShuffleLayer)
-def _shuffle(p: t.ShuffleLayer, work: TileWork) -> Array:
-    start, stop = work.ranges[1]
-    return kernels.shuffle(work.tiles[0].read(work.needed()), p.groups)[:, start:stop]
-
-
-@made.register(t.DepthToSpaceLayer)
-def _depth_to_space(p: t.DepthToSpaceLayer, work: TileWork) -> Array:
-    channels, *plane = work.ranges[1:]
-    whole = kernels.depth_to_space(work.tiles[0].read(work.needed()), p.factor, near=p.apart == 1)
-    rows, columns = (slice(start % by, start % by + end - start) for (start, end), by in zip(plane, p.factor, strict=True))
-    return whole[:, slice(None) if p.apart == 1 else slice(*channels), rows, columns]
-
-
-@made.register(t.SpaceToDepthLayer)
-def _space_to_depth(p: t.SpaceToDepthLayer, work: TileWork) -> Array:
-    whole = kernels.space_to_depth(work.tiles[0].read(work.needed()), p.factor, near=p.apart == 1)
-    return whole[:, slice(*work.ranges[1])]
-
-
-@made.register(t.PickLayer)
-def _pick(p: t.PickLayer, work: TileWork) -> Array:
-    steps = tuple(slice(None, None, step) for step in p.steps)
-    return work.tiles[0].read(work.needed())[steps]
-
-
 # --- an operation of the graph -------------------------------------------------------------------------------
 
 
@@ -487,6 +461,7 @@ OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.ReshapeOp: lambda op, x: x.reshape(_result_shape(op)),
     graph.TransposeOp: lambda op, x: x.transpose(op.perm),
     graph.ShuffleOp: lambda op, x: kernels.shuffle(x, op.groups),
+    graph.BorderOp: lambda op, x: kernels.border(x, op.low, op.high, mirrored=op.mirrored),
     graph.DepthToSpaceOp: lambda op, x: kernels.depth_to_space(x, op.factor, near=op.apart == 1)[
         ..., : op.shape[2], : op.shape[3]
     ],

@@ -22,6 +22,7 @@ from frustum.dialects.module import TARGET
 from frustum.dialects.target import from_attribute
 from frustum.runtime.device.memory import DTYPES
 from frustum.runtime.kernels import Array, narrow
+from frustum.runtime.reference import moving  # noqa: F401  (its layers)
 from frustum.runtime.reference.buffers import TileBuffer, empty_buffer
 from frustum.runtime.reference.layers import Held, Ranges, TileWork, compute
 

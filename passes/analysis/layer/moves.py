@@ -13,6 +13,7 @@ from frustum.dialects.graph.views import CHANNELS_LAST
 from frustum.dialects.tile import (
     SAME,
     Axis,
+    BorderLayer,
     ConcatLayer,
     DepthToSpaceLayer,
     PickLayer,
@@ -82,6 +83,19 @@ def turn(op: g.TurnOp) -> Layer:
     first, last = contiguous(dims), TensorView(0, (h * w * c, 1, w * c, c))
     source, target = (first, last) if is_outward else (last, first)
     return Layer(PickLayer((1,) * RANK), dims, target, (MapOperand(0, dims, source, SAME4),))
+
+
+@builds(g.BorderOp, shares=True)
+def border(op: g.BorderOp) -> Layer:
+    """What is mirrored lies as far on the other side of the map's end."""
+    dims, out = loops(g.shape_of(op.x)), loops(g.shape_of(op.result))
+    times = 2 if op.mirrored else 1
+    plane = (
+        Axis(1, 1, -low - times * high, times * (low + high))
+        for low, high in zip(op.low, op.high, strict=True)
+    )
+    kind = BorderLayer(bool(op.mirrored), tuple(op.low), tuple(op.high))
+    return Layer(kind, out, contiguous(out), (MapOperand(0, dims, contiguous(dims), (SAME, SAME, *plane)),))
 
 
 @builds(g.DepthToSpaceOp, shares=True)

@@ -19,7 +19,7 @@ from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Instruction, Scale, Span, View
 from frustum.passes.analysis.piece_nest import CHANNELS_IN
-from frustum.passes.lower.unit import phases
+from frustum.passes.lower.unit import borders, phases
 from frustum.passes.lower.unit.layer_nest import Before, set_copies
 from frustum.passes.lower.unit.layer_pieces import LayerPieces
 from frustum.passes.lower.unit.memory_map import StagedTags, copied
@@ -105,10 +105,14 @@ FLOATS = ("f32", "f16", "bf16")
 
 def computed(low: LayerPieces, common: StagedTags) -> list[Operation]:
     """The instructions of a piece on its buffers."""
-    if not isinstance(low.kind, t.PhasesLayer):
-        return [compute(low, common)]
-    buffers = low.pieces[0].buffer, low.result.buffer
-    return [isa.emit(made, *buffers, **common) for made in phases.instructions(low.kind, low)]
+    match low.kind:
+        case t.PhasesLayer():
+            several = phases.instructions(low.kind, low)
+        case t.BorderLayer():
+            several = borders.instructions(low.kind, low)
+        case _:
+            return [compute(low, common)]
+    return [isa.emit(made, low.pieces[0].buffer, low.result.buffer, **common) for made in several]
 
 
 def compute(low: LayerPieces, common: StagedTags) -> Operation:

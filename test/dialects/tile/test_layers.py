@@ -10,6 +10,7 @@ from frustum.dialects.isa.program import Act, Scale
 from frustum.dialects.tile.layers import KINDS, from_attributes, to_attributes
 from frustum.passes.analysis.layer.nest import FORMS
 from frustum.passes.lower.unit.layer import instruction
+from frustum.runtime.reference import moving  # noqa: F401  (its layers)
 from frustum.runtime.reference.layers import OPERATIONS, made
 
 SCALES = (Scale(0.5, 3), Scale(0.25))
@@ -27,6 +28,7 @@ LAYERS = (
     tile.AttentionLayer(128, 1, 64, 64, 0.125),
     tile.ShuffleLayer(4),
     tile.PickLayer((1, 1, 2, 2)),
+    tile.BorderLayer(True, (1, 0), (2, 3)),
     tile.DepthToSpaceLayer((2, 3), 1),
     tile.SpaceToDepthLayer((2, 2), 8),
     tile.ConcatLayer(),
@@ -42,7 +44,7 @@ def test_every_kind_is_known_at_every_level():
     assert {type(layer) for layer in LAYERS} == set(KINDS.values())
     computed = [kind for name, kind in KINDS.items() if name != "concat"]
     assert all(made.dispatch(kind) is not made.dispatch(object) for kind in computed)
-    of_several = tile.ShuffleLayer, tile.AttentionLayer, tile.DepthToSpaceLayer, tile.SpaceToDepthLayer
-    lowered = [kind for kind in computed if kind not in of_several and not issubclass(kind, tile.VectorLayer)]
+    of_several = tile.ShuffleLayer, tile.AttentionLayer, tile.PhasesLayer, tile.BorderLayer
+    lowered = [kind for kind in computed if not issubclass(kind, (*of_several, tile.VectorLayer))]
     assert all(instruction.dispatch(kind) is not instruction.dispatch(object) for kind in lowered)
     assert set(FORMS) <= set(OPERATIONS)
