@@ -54,6 +54,7 @@ from frustum.passes.graph.layer_moves import LayerMoves
 from frustum.passes.graph.measure_weights import MeasureWeights
 from frustum.passes.graph.own_outputs import OwnOutputs
 from frustum.passes.graph.part_products import PartProducts
+from frustum.passes.graph.pool_in_steps import PoolInSteps
 from frustum.passes.graph.pool_parts import PoolParts
 from frustum.passes.graph.quantise import QuantiseNetwork
 from frustum.passes.graph.split_reductions import SplitReductions
@@ -132,7 +133,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     return {
         "imported": (),
         "typed": (
-            *simpler, *types, PoolParts(), FuseResidual(), PartProducts(), ConvertAtHost(), FindShuffles(),
+            *simpler, *types, PoolParts(), PoolInSteps(), FuseResidual(), PartProducts(), ConvertAtHost(), FindShuffles(),
             FindPhases(), LayerMoves(), TurnWeights(), ChooseForms(), OwnOutputs(),
         ),
         "fused": (

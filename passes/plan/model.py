@@ -125,6 +125,13 @@ RASTER_ROWS, RASTER_COLUMNS, RASTER_SHARE = (1, 2, 4, 8), (16, 32, 64, 128), 64
 RASTER_SHOWS = 0.1
 # Times the multiply-accumulates of a group with overlapping borders (docs/techniques/tfu.md, rule 11: 100 % more).
 MOST_RECOMPUTED = 2.0
+# Times the bytes of writing and reading a map that is needed again behind a sum over all of it, that to make it again
+# takes at most (squeeze_excite with 128 channels of 160 x 160 in f16 on `edge`: 0.13, and 16.5 MB become 4.96).
+AGAIN_AT_MOST = 0.8
+# Such maps of batches for time are made again where that moves at most `FAR_FEWER` times the bytes in `AGAIN_SLOWER` of
+# the modelled cycles, which do not know yet what runs in the cores save: `mbconv_se_112_b4` in f16 on `edge` is 1.45
+# times by model and moves 7.4 instead of 36.3 MB in 6.1 instead of 7.7 million cycles.
+FAR_FEWER, AGAIN_SLOWER = 0.5, 1.5
 # A chunk of streamed weights is at most this part of SRAM, or so many bytes: the pieces decide how large it is.
 # In less than 12 KiB of SRAM that is too much (docs/optimal.md, "Known limits").
 CHUNK_SHARE = 128

@@ -15,10 +15,10 @@ import numpy as np
 
 from frustum.dialects.extents import Extents, aligned, ceil_div
 from frustum.dialects.target import Target
-from frustum.dialects.tile import AnyAxis, Whole
+from frustum.dialects.tile import AnyAxis, Axis, Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import grid_of
-from frustum.passes.plan.model import RASTER_SHARE
+from frustum.passes.plan.model import FEWEST_COLUMNS, RASTER_SHARE
 from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
 from frustum.passes.plan.network.raster_columns import RasterColumns
 from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Ints, Mask, Mode, shapes_of
@@ -131,7 +131,8 @@ class GroupNeeds:
         layer = order.layer(self.last)
         self.dims = layer.out_dims
         whole = tuple(d for d in layer.axes_all if d != 1)
-        self.shapes = shapes_of(self.dims, whole, borders, clusters, order.grains, raster=raster)
+        fewest = fewest_columns(layer)
+        self.shapes = shapes_of(self.dims, whole, borders, clusters, order.grains, raster=raster, fewest=fewest)
         self.raster = RasterColumns(order, stop, self.shapes)
         self.size = len(self.shapes.mode)
         self.of_map: dict[int, MapNeed] = {}
@@ -256,6 +257,12 @@ def raster_from(order: LayerOrder, stop: int, target: Target) -> int:
     rows += [r.bytes // max(1, r.dims[0] * r.dims[2]) for r in node.reads if not order.maps[r.map].is_constant]
     is_wide = max(rows) * RASTER_SHARE > target.cluster.sram.capacity_bytes
     return target.cluster.cores * target.core.matrix.lines if is_wide else 0
+
+
+def fewest_columns(last: Layer) -> int:
+    """Of a strip of a last layer: one is enough of what has a window of many columns."""
+    axis = last.maps[0].access[3] if last.maps else None
+    return 1 if isinstance(axis, Axis) and axis.num >= FEWEST_COLUMNS * axis.den else FEWEST_COLUMNS
 
 
 class Parts:

@@ -103,17 +103,19 @@ def shapes_of(
     grains: Extents = (1,),
     *,
     raster: int = 0,
+    fewest: int = FEWEST_COLUMNS,
 ) -> TileShapes:
     """The whole map, or each cluster's share of it; rows at a time, in column strips, rolling or overlapping; image by
     image, or some images at a time; dimensions in `whole` are not cut.  Shares and strips are also multiples of
-    `grains`.  With `raster`, of one image and one cluster also rows and columns that are both kept, in steps
-    of at least so many positions."""
+    `grains`; a strip has so many columns at least (`fewest`).  With `raster`, of one image and one cluster also rows
+    and columns that are both kept, in steps of at least so many positions."""
     images, _, height, width = dims
     found: list[TileShape] = []
     for share, its_grains in shares_of(dims, whole, clusters, grains):
         rolls = borders in ("auto", "exchange") and (clusters == 1 or share.dealt != BY_ROWS)
         overlaps = borders in ("auto", "overlap")
-        found += cuts_of(share, whole, its_grains, rolls_below=height if rolls else 0, overlaps=overlaps)
+        rolls_below = height if rolls else 0
+        found += cuts_of(share, whole, its_grains, rolls_below=rolls_below, overlaps=overlaps, fewest=fewest)
     every = found + [shape._replace(depth=1) for shape in found if shape.mode != Mode.SINGLE]
     if raster and borders == "auto" and clusters == 1 and images == 1:
         every += rasters_of(dims, whole, raster)  # what is loaded is a small part of them: two copies of it always
@@ -154,7 +156,7 @@ def shares_of(
 
 
 def cuts_of(
-    share: TileShape, whole: Extents, grains: Extents, *, rolls_below: int, overlaps: bool
+    share: TileShape, whole: Extents, grains: Extents, *, rolls_below: int, overlaps: bool, fewest: int
 ) -> Iterator[TileShape]:
     """A share as one tile, some of its images at a time, or rows of one image at a time in column strips: rolling where
     they are fewer than `rolls_below`, and overlapping."""
@@ -162,7 +164,7 @@ def cuts_of(
     yield share
     yield from (share._replace(mode=Mode.OVERLAP, images=some) for some in halves(share.images)[1:])
     heights = [tall] if BY_ROWS in whole else sorted({*halves(tall), *(r for r in SMALL_HEIGHTS if r < tall)})
-    strips = [s for s in STRIPS if s == 1 or wide >= s * FEWEST_COLUMNS]
+    strips = [s for s in STRIPS if s == 1 or wide >= s * fewest]
     widths = {aligned(ceil_div(wide, s), grain) for s in strips for grain in grains}
     for rows in heights:
         for columns in [wide] if BY_COLUMNS in whole else sorted(c for c in widths if c <= wide):

@@ -24,6 +24,7 @@ from frustum.passes.plan.network.layer_order import (
     ops_of_section,
     orders,
 )
+from frustum.passes.plan.network.made_again import make_again
 from frustum.passes.plan.network.optimal import (
     DEFAULTS,
     NetworkPlan,
@@ -65,6 +66,7 @@ def fuse_section(
     plan = plan_network(network, target, options, section)
     if plan is not None:
         plan = with_places(network, target, options, plan, section)
+        plan = with_maps_again(network, target, options, plan, section)
         write(network, plan, section, number)
         return len(plan.units), plan
     layers = orders(network, section)[0]
@@ -111,10 +113,35 @@ def with_places(
     return plan
 
 
+def with_maps_again(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: NetworkPlan, section: Operation | None
+) -> NetworkPlan:
+    """The plan, or a better one in which maps that go through DRAM are made again where they are needed again."""
+    if plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes:
+        return plan
+    again = make_again(plan.order, plan.units)
+    better = plan_network(network, target, options, section) if again else None
+    if better is not None and (
+        is_better(better, plan, options.optimise) or is_worth_time(better, plan, options.optimise)
+    ):
+        return better
+    for remade in reversed(again):
+        remade.undo()
+    return plan
+
+
+def is_worth_time(better: NetworkPlan, plan: NetworkPlan, optimise: Optimise) -> bool:
+    """Whether a plan for time moves so many bytes fewer than another that the modelled cycles do not decide."""
+    few = better.dram_bytes <= model.FAR_FEWER * plan.dram_bytes
+    return few and optimise == "time" and better.cycles <= model.AGAIN_SLOWER * plan.cycles
+
+
 def is_better(better: NetworkPlan, plan: NetworkPlan, optimise: Optimise) -> bool:
     """Whether a plan has less of what is asked for than another."""
     if optimise == "energy":
         return better.energy_pj < plan.energy_pj
+    if optimise == "time" and not all("bytes" in each.alternatives for each in (better, plan)):
+        return (better.cycles, better.dram_bytes) < (plan.cycles, plan.dram_bytes)
     if optimise == "time":
         budget = model.BUDGET * min(each.alternatives["bytes"]["dram_bytes"] for each in (better, plan))
         over, under = (max(each.dram_bytes - budget, 0) for each in (plan, better))

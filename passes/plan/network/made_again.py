@@ -1,0 +1,133 @@
+# Tests: test/passes/plan/network/test_made_again.py
+"""Maps that are read again behind something that needs all of them, and are made again there instead of stored.
+
+Squeeze and excite is such a case: a map is pooled, and multiplied with what comes of that.  Where it does not fit SRAM
+until then, to make it twice from a smaller map moves fewer bytes than to write and read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import Operation, SSAValue
+
+from frustum.dialects.tile import Whole
+from frustum.passes.analysis.layer import can_join
+from frustum.passes.plan.model import AGAIN_AT_MOST, MOST_RECOMPUTED
+from frustum.passes.plan.network.candidates import UnitChoice
+from frustum.passes.plan.network.layer_order import COLUMNS, ROWS, LayerNode, LayerOrder
+
+
+@dataclass(frozen=True)
+class Remade:
+    """Copies of layers, in order, and the map that the last of them makes again, with the map itself."""
+
+    copies: tuple[Operation, ...]
+    original: SSAValue
+
+    def undo(self) -> None:
+        """The network as it was."""
+        self.copies[-1].results[0].replace_all_uses_with(self.original)
+        for op in reversed(self.copies):
+            op.detach()
+            op.erase()
+
+
+def make_again(order: LayerOrder, units: Sequence[UnitChoice]) -> list[Remade]:
+    """Let readers behind a sum over all of a map that goes through DRAM read a copy of it that is made from a smaller
+    one; what was done, in order."""
+    found = []
+    most_macs = (MOST_RECOMPUTED - 1) * sum(node.layer.macs for node in order.nodes if node.layer is not None)
+    for unit in units:
+        in_sram = {each.map for each in unit.kept}
+        for k in range(unit.first, unit.stop):
+            map_ = order.maps[k]
+            later = [user for user in map_.users if user >= unit.stop]
+            if map_.is_output or map_.needs_dram or k in in_sram or not later:
+                continue
+            readers = [user for user in behind_sums(order, k) if user >= unit.stop]
+            if not readers:
+                continue
+            layers = chain(order, k, 2 * AGAIN_AT_MOST * map_.bytes, unit.first)
+            macs = sum(order.layer(each).macs for each in layers)
+            if layers and macs <= most_macs:
+                most_macs -= macs
+                found.append(remade(order, layers, readers))
+    return found
+
+
+def behind_sums(order: LayerOrder, k: int) -> list[int]:
+    """The readers of a map that also need something for which all of its rows or columns must be there."""
+    plain, summed = {k}, set[int]()
+    for number in range(k + 1, len(order.nodes)):
+        node = order.nodes[number]
+        read = {each.map for each in node.reads}
+        if read & summed or (read & plain and needs_all(node, plain)):
+            summed.add(number)
+        elif read & plain:
+            plain.add(number)
+    return [user for user in order.maps[k].users if user in summed and not needs_all(order.nodes[user], {k})]
+
+
+def needs_all(node: LayerNode, maps: Container[int]) -> bool:
+    """Whether it reads all rows or columns of one of these maps at once."""
+    reads = [read for read in node.reads if read.map in maps]
+    axes = [(read.rows, read.dims[ROWS]) for read in reads] + [
+        (read.columns, read.dims[COLUMNS]) for read in reads
+    ]
+    return node.layer is None or any(isinstance(axis, Whole) and size > 1 for axis, size in axes)
+
+
+def chain(order: LayerOrder, k: int, most_bytes: float, first: int) -> list[int]:
+    """The layers that make a map from one smaller map, reading the fewest bytes, in order; none where that is more
+    than `most_bytes`.  Maps of layers from `first` on are not in DRAM by themselves: they would be written, too."""
+    best: list[int] = []
+    taken: list[int] = []
+    needed, weights = {k}, 0
+    while True:
+        last = max(needed)
+        node = order.nodes[last] if last < len(order.nodes) else None
+        if (
+            node is None
+            or node.layer is None
+            or node.is_concat
+            or node.batched_weights
+            or not can_join(node.op)
+        ):
+            return best
+        if any(not read.joins and order.maps[read.map].producer is not None for read in node.reads):
+            return best
+        taken.append(last)
+        weights += node.weight_bytes + node.vector_bytes
+        needed.remove(last)
+        needed |= {read.map for read in node.reads if not order.maps[read.map].is_constant}
+        if len(needed) > len(order.nodes) or not needed:
+            return best
+        if len(needed) == 1:
+            source = order.maps[next(iter(needed))]
+            is_made_here = source.producer is not None and source.producer >= first
+            cost = weights + source.bytes * (2 if is_made_here else 1)
+            if cost <= most_bytes:
+                best, most_bytes = sorted(taken), cost
+    return best
+
+
+def remade(order: LayerOrder, layers: Sequence[int], readers: Sequence[int]) -> Remade:
+    """Copy layers in front of the first of these readers of what the last makes, and let all of them read the copy."""
+    ops = [order.nodes[k].op for k in layers]
+    original = ops[-1].results[0]
+    own = {order.nodes[k].op for k in readers}
+    block = original.owner.parent
+    assert block is not None
+    before = next(op for op in block.ops if op in own)
+    mapping: dict[SSAValue, SSAValue] = {}
+    copies = []
+    for op in ops:
+        copy = op.clone(mapping)
+        copy.location = op.location
+        mapping[op.results[0]] = copy.results[0]
+        block.insert_op_before(copy, before)
+        copies.append(copy)
+    original.replace_uses_with_if(copies[-1].results[0], lambda use: use.operation in own)
+    return Remade(tuple(copies), original)

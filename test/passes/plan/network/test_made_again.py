@@ -1,0 +1,110 @@
+"""Maps that are needed again behind a sum over all of them are made again where they do not fit; brought back as it
+was where that is no better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from networks import Net
+from xdsl.context import Context
+
+from frustum.backend import targets
+from frustum.dialects import graph as g
+from frustum.dialects.module import TARGET
+from frustum.dialects.target import to_attribute
+from frustum.dialects.unit import UnitOp
+from frustum.passes.graph.pool_in_steps import PoolInSteps
+from frustum.passes.plan.network.layer_order import ops_of_section, order_of, outputs_of_section
+from frustum.passes.plan.network.made_again import behind_sums, chain, make_again
+from frustum.passes.plan.network.optimal import plan_network
+from frustum.passes.plan.network.units import fuse_optimal
+from frustum.runtime.reference.graph import network_of
+
+EDGE = targets.load("edge")
+
+
+def machine(kib):
+    cluster = EDGE.chip.cluster
+    sram = replace(cluster.sram, capacity_bytes=kib * 1024)
+    return replace(EDGE, chip=replace(EDGE.chip, cluster=replace(cluster, sram=sram)))
+
+
+def squeezed(target, outer=False):
+    """A map of 32 channels made from 4, pooled, and multiplied with what comes of that; `outer`: read directly, too."""
+    net = Net()
+    x = net.input(1, 4, 64, 64)
+    made = net.conv(x, 32)
+    pooled = net.layer(g.ReduceOp("mean", made, (2, 3), True))
+    gate = net.unary("sigmoid", net.conv(pooled, 32, kernel=1))
+    y = net.conv(net.binary("mul", made, gate), 4, kernel=1)
+    module = net.module(*([y, made] if outer else [y]))[0]
+    module.attributes[TARGET] = to_attribute(target)
+    PoolInSteps().apply(Context(), module)
+    return network_of(module)
+
+
+def planned(network, target):
+    plan = plan_network(network, target)
+    assert plan is not None
+    return plan
+
+
+def convolutions(network):
+    return sum(isinstance(op, g.ConvOp) for op in network.walk())
+
+
+def test_a_large_map_is_made_again_instead_of_stored():
+    target = machine(128)
+    network = squeezed(target)
+    before = planned(network, target).dram_bytes
+    fuse_optimal(network, target)
+    assert convolutions(network) == 4
+    assert sum(isinstance(op, UnitOp) for op in network.walk()) >= 2
+    made = planned(squeezed(machine(4096)), machine(4096)).dram_bytes
+    x = 4 * 64 * 64 * 4
+    assert before > 2 * made
+    network.verify()
+    again = squeezed(target)
+    plan = planned(again, target)
+    make_again(plan.order, plan.units)
+    assert planned(again, target).dram_bytes < made + 1.5 * x
+
+
+def test_a_map_that_stays_is_made_once():
+    target = machine(4096)
+    network = squeezed(target)
+    fuse_optimal(network, target)
+    assert convolutions(network) == 3
+
+
+def test_an_output_is_made_once():
+    target = machine(128)
+    network = squeezed(target, outer=True)
+    fuse_optimal(network, target)
+    assert convolutions(network) == 3
+
+
+def test_what_is_undone_is_as_it_was():
+    target = machine(128)
+    network = squeezed(target)
+    before = str(network)
+    plan = planned(network, target)
+    again = make_again(plan.order, plan.units)
+    assert [len(each.copies) for each in again] == [1]
+    assert str(network) != before
+    for each in reversed(again):
+        each.undo()
+    assert str(network) == before
+
+
+def test_readers_behind_sums_and_what_they_are_made_from():
+    network = squeezed(machine(128))
+    order = order_of(ops_of_section(network), outputs_of_section(network, None))
+    names = [node.op.name for node in order.nodes]
+    assert names == [
+        f"fgraph.{each}" for each in ("conv", "pool", "reduce", "conv", "unary", "binary", "conv")
+    ]
+    assert behind_sums(order, 0) == [5]
+    assert behind_sums(order, 3) == []
+    assert chain(order, 0, 1e9, 0) == [0]
+    assert chain(order, 0, 1000, 0) == []
