@@ -20,7 +20,7 @@ from frustum.passes.plan.cost import CutUnit, chunk_bytes
 from frustum.passes.plan.model import MOST_RECOMPUTED
 from frustum.passes.plan.network.kept import WHOLE, KeptMap, in_place, shares_of
 from frustum.passes.plan.network.layer_order import order_of, orders
-from frustum.passes.plan.network.needs import raster_from
+from frustum.passes.plan.network.needs import fewest_columns, raster_from
 from frustum.passes.plan.network.tile_shapes import (
     BY_CHANNELS,
     BY_COLUMNS,
@@ -95,7 +95,8 @@ class Interval:
         dims, borders = layer.out_dims, self.brute.borders
         grains = self.brute.order.grains
         raster = raster_from(self.brute.order, self.stop, self.brute.target)
-        shapes = shapes_of(dims, whole, borders, clusters, grains, raster=raster)
+        fewest = fewest_columns(layer)
+        shapes = shapes_of(dims, whole, borders, clusters, grains, raster=raster, fewest=fewest)
         for k in range(len(shapes.mode)):
             if shapes.mode[k] != Mode.SINGLE and any(not x.kind.is_spatial for x in self.layers):
                 continue
@@ -107,7 +108,7 @@ class Interval:
             shared = bool(shapes.shared[k])
             yield Partition(tile, int(shapes.dealt[k]), int(shapes.depth[k]), kind, shared=shared), is_whole
         if len(self.layers) == 1 and clusters > 1 and self.may_share_channels(layer, clusters):
-            shapes = shapes_of(dims, whole, borders, 1, grains)
+            shapes = shapes_of(dims, whole, borders, 1, grains, fewest=fewest)
             for k in range(len(shapes.mode)):
                 tile = (shapes.images[k], -(-dims[1] // clusters), shapes.rows[k], shapes.columns[k])
                 kind = "exchange" if shapes.mode[k] == Mode.ROLL else "overlap"
