@@ -297,12 +297,11 @@ class PieceSteps:
         """Queries by keys; what is added to them is, if nothing comes between."""
         low, kind = self.low, self.kind
         queries, keys = self.scaled_queries or low.queries.placed, low.key_block.placed
-        size = ELEMENT_BYTES[low.element]
         _, channel, _, row = queries.strides
         act = None if low.is_scaled_before else Act("affine", self.scale)
         residual = low.mask_block.placed if low.mask_block is not None and kind.softcap == 0 else None
         made = isa.Conv(
-            in_view=View(low.element, ZERO, (0, channel, kind.size * size, row)),
+            in_view=View(low.element, ZERO, (0, channel, kind.size * channel, row)),
             weight_view=View(low.element, ZERO, (keys.strides[POSITION], keys.strides[1], 0, 0)),
             out_view=self.made.view,
             channels=Span(ZERO, kind.size, kind.size),
@@ -395,11 +394,11 @@ class PieceSteps:
     def divided(self) -> list[Operation]:
         """Values by sums, in the element type, as they lie in the result."""
         low, total, result = self.low, self.total, self.low.result
-        summed, size = total.along(d1=0), ELEMENT_BYTES[result.element]
+        summed = total.along(d1=0)
         least = isa.Unary(kind="clip", alpha=LEAST_SUM, beta=-LOWEST["f32"], in_view=summed, out_view=summed,
                           box=low.made_box(1))
         _, channel, _, row = result.strides
-        out = View(result.element, ZERO, (0, channel, self.kind.value_size * size, row))
+        out = View(result.element, ZERO, (0, channel, self.kind.value_size * channel, row))
         box = low.made_box(self.kind.value_size)
         divide = isa.Binary(kind="div", a_view=self.sums.view, b_view=summed, out_view=out, box=box)
         buffer = total.alloc.buffer

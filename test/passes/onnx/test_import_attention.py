@@ -70,3 +70,12 @@ def test_what_has_no_meaning_is_refused(attributes, operands, reason):
     case = Case("Attention", [normal(rng, *shape) for shape in operands], attributes, outputs)
     with pytest.raises(Unsupported, match=reason):
         case.found([np.zeros((1, 2, 4, 6)), np.zeros((1, 2, 4, 5))][: sum(outputs)])
+
+
+@pytest.mark.parametrize(("size", "value_size"), [(1, 3), (4, 1)])
+def test_heads_of_one_element(size, value_size):
+    """Heads of a group one after the other, whichever of channels and rows lie beside each other."""
+    rng = np.random.default_rng(1)
+    shapes = (2, 4, 3, size), (2, 2, 5, size), (2, 2, 5, value_size)
+    case = Case("Attention", [normal(rng, *shape) for shape in shapes])
+    case.check(reference(case))
