@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import ceil_div
+from frustum.dialects.graph.attention import rows_of
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.dialects.target.durations import vector_passes
 from frustum.dialects.tile import ConvLayer
@@ -22,7 +23,7 @@ from frustum.passes.analysis.layer.nest import Layer
 from frustum.passes.analysis.module import element_bytes, layer_name
 from frustum.passes.errors import Unsupported
 
-COMPUTING = g.ConvOp, g.MatmulOp, g.PoolOp, g.LrnOp, g.SoftmaxOp, g.ReduceOp
+COMPUTING = g.ConvOp, g.MatmulOp, g.PoolOp, g.LrnOp, g.SoftmaxOp, g.ReduceOp, g.AttentionOp
 """Products, and what only the vector unit can do.  Its other work may go along with the way out of a product."""
 SAME, BESIDE, PART = "same", "beside", "part"
 ALL, GROUPS = "all", "groups"
@@ -68,6 +69,9 @@ def _facts(op: Operation, number: dict[SSAValue, int], target: Target) -> Facts:
         layer = None
     if layer is None:
         return facts | ({"weights": weights} if weights else {})
+    if isinstance(op, g.AttentionOp):
+        facts |= {"vector": _rounded(_weights(op, target))}
+        return facts | {"attention": _attention(op)} if is_apart(op) else facts
     if not isinstance(layer.kind, ConvLayer):
         return facts | {"vector": _rounded(_vector(op, layer, target))}
     facts |= {"weights": weights, "macs": layer.macs, "mix": ALL if layer.kind.groups == 1 else GROUPS}
@@ -110,6 +114,32 @@ def _product(op: g.MatmulOp) -> list[int]:
     k, element = a[-2] if op.trans_a else a[-1], element_bytes(op.a)
     own = element * (prod(a) + prod(b)) + element_bytes(op.result) * prod(out)
     return [prod(out[:-2]), out[-2], out[-1], k, element, own]
+
+
+def _pairs(op: g.AttentionOp) -> int:
+    """Queries and keys that see each other, of all heads and images."""
+    batch, rows = rows_of(g.shape_of(op.q), op.heads[0], op.sizes[0], op.firsts[0])
+    _, keys = rows_of(g.shape_of(op.k), op.heads[1], op.sizes[0], op.firsts[1])
+    ahead = op.causal_from
+    seen = rows * keys if ahead is None else sum(min(keys, max(0, row + ahead + 1)) for row in range(rows))
+    return batch * op.heads[0] * seen
+
+
+def _attention(op: g.AttentionOp) -> list[int]:
+    """Pairs of a query and a key, sizes of a head; bytes of an element, and of what is read and made."""
+    (queries, groups), (size, value_size), element = op.heads, op.sizes, element_bytes(op.q)
+    batch, rows = rows_of(g.shape_of(op.q), queries, size, op.firsts[0])
+    _, keys = rows_of(g.shape_of(op.k), groups, size, op.firsts[1])
+    own = batch * (queries * rows + groups * keys) * (size + value_size) * element
+    return [_pairs(op), size, value_size, element, own]
+
+
+def _weights(op: g.AttentionOp, target: Target) -> Fraction:
+    """Every score becomes a power of e, and is summed up."""
+    vector = target.core.vector
+    cycles = vector.cycles_per_element.of(element_bytes(op.q))
+    passes = sum(vector_passes(vector, each) for each in ("exp", "reduce"))
+    return Fraction(_pairs(op) * passes * cycles, vector.lanes)
 
 
 def _rounded(cycles: Fraction) -> int:
