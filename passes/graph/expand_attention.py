@@ -111,6 +111,9 @@ class _Expansion:
                 scores = self.add(g.BinaryOp("add", scores, mask))
         weights = self.shaped(self.add(g.SoftmaxOp(scores, 3)), (batch, groups, share * rows, keys))
         result = self.shaped(self.add(g.MatmulOp(weights, v)), (batch, heads, rows, value_size))
+        if op.causal_from is not None and op.causal_from < 0:
+            sees = np.arange(rows)[:, np.newaxis] + op.causal_from >= 0
+            result = self.add(g.BinaryOp("mul", result, self.constant("sees", sees.astype(np.float32))))
         if op.is_merged:
             result = self.add(g.TransposeOp(result, (0, 2, 1, 3)))
             result = self.shaped(result, (batch, rows, heads * value_size))

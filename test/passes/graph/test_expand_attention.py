@@ -13,7 +13,7 @@ from frustum.passes.graph.expand_attention import ExpandAttention
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
-@pytest.mark.parametrize("causal_from", [None, 2])
+@pytest.mark.parametrize("causal_from", [None, 2, -2])
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2), (4, 1)])
 def test_plain_layers_compute_the_same(heads, causal_from, is_merged):
     net = Net()
