@@ -215,7 +215,7 @@ class DryRun(ImportWalk):
         for output, value in zip(proto.output, results, strict=False):
             if isinstance(value, SSAValue) and self.exact and _element(types.get(output)) == DOUBLE:
                 raise Refused(f"'{output}' {ROUNDED}")
-            if isinstance(value, SSAValue) and not _fits(shape_of(value)):
+            if isinstance(value, SSAValue) and not all(shape_of(value)):
                 raise Refused(f"'{output}' is {_text(shape_of(value))}, which is no tensor of the device")
         return results
 

@@ -186,7 +186,7 @@ def _weights_first(
         whole = reduce(or_, [0 if read is None else all_[read] for read in layer.reads], 0)
         common = reduce(and_ if layer.mix == "beside" else or_, anys)
         if layer.matrix:
-            behind.setdefault(reduce(or_, anys[: layer.operands]), Work()).add(layer)
+            behind.setdefault(reduce(or_, anys[: layer.operands], 0), Work()).add(layer)
         if layer.mix == "all":
             first = [0 if read is None else all_[read] for read in layer.reads[: layer.operands]]
             any_.append(reduce(or_, [*first, *anys[layer.operands :]], 0))

@@ -5,10 +5,12 @@ from frustum.passes.onnx.operators import (
     attention,
     choices,
     conversions,
+    einsum,
     elementwise,
     integers,
     moves,
     products,
+    recurrent,
     reductions,
     resizing,
     windows,
@@ -24,7 +26,10 @@ MICROSOFT: dict[str, Converter] = {
 }
 """Of the domain com.microsoft."""
 
-KINDS = (products, integers, conversions, windows, reductions, elementwise, choices, moves, resizing, attention)
+KINDS = (
+    products, integers, conversions, windows, reductions, elementwise, choices, moves, resizing, recurrent, einsum,
+    attention,
+)  # fmt: skip
 CONVERTERS: dict[str, Converter] = {
     operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()
 }

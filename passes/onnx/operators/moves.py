@@ -31,13 +31,44 @@ def pad(node: Node) -> Result:
         number = float(value.reshape(())) if value is not None else float(node.get("value", 0.0))
         if x in node.network.unsigned:
             number += bounds(tensor_of(x).element_type)[0]
-        return node.emit(PadOp(x, low, high, number))
+        return bordered(node, x, low, high, number)
     if mode not in POSITIONS:
         raise Refused(f"mode is '{mode}'")
     for axis, (before, after) in enumerate(zip(low, high, strict=True)):
         if before or after:
             x = _extended(node, x, axis, before, after, mode)
     return x
+
+
+def bordered(node: Node, x: SSAValue, low: Ints, high: Ints, number: float) -> SSAValue:
+    """A border of one number.  Where a tensor has more dimensions than the machine counts, its axes without a border
+    are joined, and as many of the others as that leaves room for have theirs at a time."""
+    if len(shape_of(x)) <= COUNTED:
+        return node.emit(PadOp(x, low, high, number))
+    left = [axis for axis, ends in enumerate(zip(low, high, strict=True)) if any(ends)]
+    while left:
+        own = shape_of(x)
+        now = left[:1]
+        while now != left and len(joined_axes(own, left[: len(now) + 1])) <= COUNTED:
+            now = left[: len(now) + 1]
+        shape = [extent + (axis in now) * (low[axis] + high[axis]) for axis, extent in enumerate(own)]
+        joint = joined_axes(own, now)
+        x = node.reshape(x, tuple(math.prod(own[axis] for axis in axes) for axes in joint))
+        before, after = ([ends[axes[0]] if axes[0] in now else 0 for axes in joint] for ends in (low, high))
+        x = node.reshape(node.emit(PadOp(x, tuple(before), tuple(after), number)), tuple(shape))
+        left = left[len(now) :]
+    return x
+
+
+def joined_axes(shape: Ints, apart: Sequence[int]) -> list[list[int]]:
+    """All axes in order, neighbours together but for those that stay apart."""
+    found: list[list[int]] = []
+    for axis in range(len(shape)):
+        if axis in apart or not found or found[-1][0] in apart:
+            found.append([axis])
+        else:
+            found[-1].append(axis)
+    return found
 
 
 def _both_ends(node: Node, rank: int) -> tuple[Ints, Ints]:
@@ -83,6 +114,8 @@ POSITIONS = {
 
 
 
+COUNTED = 4
+"""Dimensions of a border that the machine counts at a time."""
 MOST_PIECES = 256  # a gather of more runs of indices, or a tile of more copies, is refused
 
 

@@ -1,0 +1,308 @@
+# Tests: test/passes/onnx/test_import_recurrent.py
+"""RNN, GRU and LSTM: their steps one after the other, unrolled; all steps read the same weights.
+
+The part of the gates that the inputs make is one product for all steps; what a step has to wait for is the product of
+the state before with the recurrent weights, gate by gate, to which its own rows of the other are added.
+Source: the equations of the operators' pages in ONNX, https://onnx.ai/onnx/operators/onnx__LSTM.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from frustum.dialects.graph import ConcatOp, MatmulOp, SliceOp, shape_of
+from frustum.passes.errors import Refused
+from frustum.passes.onnx.node import Converter, Ints, Node, Result
+from frustum.passes.onnx.operators.choices import chosen
+from frustum.passes.onnx.operators.moves import turned
+from frustum.passes.weights import Array
+
+MOST_STEPS = 64
+"""Of both directions of a loop that is unrolled: each is about ten layers, which are planned one by one."""
+Activation = Callable[[Node, SSAValue], SSAValue]
+State: TypeAlias = "tuple[SSAValue | None, ...]"
+"""What a step hands on: what it gives (h), and the cell of an LSTM (c); None is 0, before the first step."""
+New: TypeAlias = "tuple[SSAValue, ...]"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Of one direction: gate by gate those of the inputs [I, H], of the state [H, H], their biases [H], and the
+    peepholes [H]; a bias of None is 0."""
+
+    inputs: Sequence[Array]
+    state: Sequence[Array]
+    bias: Sequence[Array | None]
+    state_bias: Sequence[Array | None]
+    peepholes: Sequence[Array] = ()
+
+
+@dataclass
+class Loop:
+    """One direction of a node: the functions in the order of its attribute, the weights as values of the network."""
+
+    node: Node
+    functions: Sequence[Activation]
+    weights: Weights
+    clip: float
+
+    def __post_init__(self) -> None:
+        self.state = [self.node.weight(np.ascontiguousarray(each), "R") for each in self.weights.state]
+
+    def gate(self, number: int, x: SSAValue, h: SSAValue | None) -> SSAValue:
+        """What the inputs say of a gate, and what the state before does."""
+        state = self.of_state(number, h)
+        return x if state is None else self.node.binary("add", state, x)
+
+    def of_state(self, number: int, h: SSAValue | None) -> SSAValue | None:
+        found = self.weights.state_bias[number]
+        bias = None if found is None else self.node.weight(found, "Rb")
+        return bias if h is None else self.node.emit(MatmulOp(h, self.state[number], bias))
+
+    def applied(self, number: int, x: SSAValue) -> SSAValue:
+        """A function of the operator, of what is clipped."""
+        if self.clip:
+            x = self.node.unary("clip", x, -self.clip, self.clip)
+        return self.functions[number](self.node, x)
+
+    def peephole(self, number: int, x: SSAValue, c: SSAValue | None) -> SSAValue:
+        if not self.weights.peepholes or c is None:
+            return x
+        own = self.node.weight(self.weights.peepholes[number], "P")
+        return self.node.binary("add", x, self.node.binary("mul", c, own))
+
+    def times(self, a: SSAValue, b: SSAValue | None) -> SSAValue | None:
+        return None if b is None else self.node.binary("mul", a, b)
+
+    def plus(self, a: SSAValue, b: SSAValue | None) -> SSAValue:
+        return a if b is None else self.node.binary("add", a, b)
+
+
+def rnn_step(loop: Loop, x: Sequence[SSAValue], before: State) -> New:
+    return (loop.applied(0, loop.gate(0, x[0], before[0])),)
+
+
+def gru_step(loop: Loop, x: Sequence[SSAValue], before: State) -> New:
+    """Gates: update, reset, hidden."""
+    node, (h,) = loop.node, before
+    update = loop.applied(0, loop.gate(0, x[0], h))
+    reset = loop.applied(0, loop.gate(1, x[1], h))
+    if node.get("linear_before_reset", 0):
+        hidden = loop.plus(x[2], loop.times(reset, loop.of_state(2, h)))
+    else:
+        hidden = loop.gate(2, x[2], loop.times(reset, h))
+    new = loop.applied(1, hidden)
+    kept = node.binary("mul", node.unary("affine", update, -1.0, 1.0), new)  # (1 - update) * new
+    return (loop.plus(kept, loop.times(update, h)),)
+
+
+def lstm_step(loop: Loop, x: Sequence[SSAValue], before: State) -> New:
+    """Gates: input, output, forget, cell; peepholes: input, output, forget."""
+    node, (h, c) = loop.node, before
+    taken = loop.applied(0, loop.peephole(0, loop.gate(0, x[0], h), c))
+    if node.get("input_forget", 0):
+        forget = node.unary("affine", taken, -1.0, 1.0)
+    else:
+        forget = loop.applied(0, loop.peephole(2, loop.gate(2, x[2], h), c))
+    new = loop.applied(1, loop.gate(3, x[3], h))
+    cell = loop.plus(node.binary("mul", taken, new), loop.times(forget, c))
+    given = loop.applied(0, loop.peephole(1, loop.gate(1, x[1], h), cell))
+    return node.binary("mul", given, loop.functions[2](node, cell)), cell
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An operator: its number of gates, its functions, what its states are, where its states come in, its step."""
+
+    gates: int
+    functions: tuple[str, ...]
+    states: int
+    step: Callable[[Loop, Sequence[SSAValue], State], New]
+
+
+KINDS = {
+    "RNN": Kind(1, ("tanh",), 1, rnn_step),
+    "GRU": Kind(3, ("sigmoid", "tanh"), 1, gru_step),
+    "LSTM": Kind(4, ("sigmoid", "tanh", "tanh"), 2, lstm_step),
+}
+X, W, R, BIAS, LENGTHS, STATE, PEEPHOLES = 0, 1, 2, 3, 4, 5, 7
+DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+
+def recurrent(node: Node) -> Result:
+    """Y [T, directions, B, H], Y_h [directions, B, H] and Y_c; with layout 1 the batch is in front."""
+    kind, is_batch_first = KINDS[node.op_type], bool(node.get("layout", 0))
+    x = node.value(X)
+    x = turned(node, x, (1, 0, 2)) if is_batch_first else x
+    steps, batch, _ = shape_of(x)
+    directions = DIRECTIONS.get(str(node.get("direction", "forward")))
+    if directions is None:
+        raise Refused(f"direction is '{node.get('direction')}'")
+    if steps * len(directions) > MOST_STEPS:
+        raise Refused(f"{steps * len(directions)} steps are not supported: at most {MOST_STEPS}")
+    masks = _masks(node, steps, batch)
+    functions = list(_functions(node, kind, len(directions)))
+    given: list[SSAValue] = []
+    last: list[New] = []
+    for number, is_reverse in enumerate(directions):
+        loop = Loop(
+            node, functions[number * len(kind.functions) :], _weights(node, kind, number), float(node.get("clip", 0.0))
+        )
+        rows, state = _run(loop, kind, x, _first_state(node, kind, number, batch, is_batch_first), masks, is_reverse)
+        given.append(rows)
+        last.append(state)
+    results = [_together(node, given, (steps, len(directions), batch, -1), 1, (2, 0, 1, 3) if is_batch_first else None)]
+    for place in range(kind.states):
+        parts = [state[place] for state in last]
+        results.append(_together(node, parts, (len(directions), batch, -1), 0, (1, 0, 2) if is_batch_first else None))
+    return results
+
+
+def _together(node: Node, parts: Sequence[SSAValue], shape: Ints, axis: int, perm: Ints | None) -> SSAValue:
+    """The directions beside each other along an axis of their own."""
+    hidden = shape_of(parts[0])[-1]
+    one = (*shape[:axis], 1, *shape[axis + 1 : -1], hidden)
+    parts = [node.reshape(part, one) for part in parts]
+    found = parts[0] if len(parts) == 1 else node.emit(ConcatOp(parts, axis))
+    return turned(node, found, perm) if perm else found
+
+
+def _run(
+    loop: Loop, kind: Kind, x: SSAValue, state: State, masks: Sequence[SSAValue | None], is_reverse: bool
+) -> tuple[SSAValue, New]:
+    """What all steps give, one after the other [T * B, H], and the last state."""
+    node = loop.node
+    steps, batch, width = shape_of(x)
+    rows = node.reshape(x, (steps * batch, width))
+    gates = []
+    for weight, bias in zip(loop.weights.inputs, loop.weights.bias, strict=True):
+        addend = None if bias is None else node.weight(bias, "Wb")
+        gates.append(node.emit(MatmulOp(rows, node.weight(np.ascontiguousarray(weight), "W"), addend)))
+    given: list[SSAValue] = [rows] * steps
+    for step in reversed(range(steps)) if is_reverse else range(steps):
+        own = [gate if steps == 1 else _rows(node, gate, step * batch, batch) for gate in gates]
+        new = kind.step(loop, own, state)
+        mask = masks[step]
+        given[step] = new[0] if mask is None else node.binary("mask", new[0], mask)
+        if mask is not None:
+            new = tuple(_going_on(node, mask, *each) for each in zip(new, state, strict=True))
+        state = new
+    return given[0] if steps == 1 else node.emit(ConcatOp(given, 0)), new
+
+
+def _rows(node: Node, x: SSAValue, start: int, count: int) -> SSAValue:
+    """`count` rows of a matrix."""
+    columns = shape_of(x)[1]
+    return node.emit(SliceOp(x, (start, 0), (count, columns), (1, 1)))
+
+
+def _going_on(node: Node, mask: SSAValue, after: SSAValue, before: SSAValue | None) -> SSAValue:
+    """The state of sequences that have ended is what it was."""
+    return node.binary("mask", after, mask) if before is None else chosen(node, mask, after, before)
+
+
+def _first_state(node: Node, kind: Kind, number: int, batch: int, is_batch_first: bool) -> State:
+    """The states given for a direction, [B, H] each."""
+    hidden = node.shape(R)[2]
+    found: list[SSAValue | None] = []
+    for place in range(STATE, STATE + kind.states):
+        if not node.has(place):
+            found.append(None)
+            continue
+        shape = node.shape(place)
+        start, size = ((0, number, 0), (batch, 1, hidden)) if is_batch_first else ((number, 0, 0), (1, batch, hidden))
+        x = node.value(place)
+        x = x if size == shape else node.emit(SliceOp(x, start, size, (1, 1, 1)))
+        found.append(node.reshape(x, (batch, hidden)))
+    return tuple(found)
+
+
+def _masks(node: Node, steps: int, batch: int) -> list[SSAValue | None]:
+    """Which sequences still go on at a step, [B, 1]; None where all do."""
+    lengths = node.constant(LENGTHS, "the lengths of the sequences")
+    if lengths is None:
+        return [None] * steps
+    if lengths.shape != (batch,):
+        raise Refused(f"{lengths.shape} lengths for {batch} sequences")
+    masks: list[SSAValue | None] = []
+    for step in range(steps):
+        goes_on = step < lengths.reshape(-1, 1)
+        masks.append(None if goes_on.all() else node.weight(goes_on.astype(np.float32), "goes_on"))
+    return masks
+
+
+def _weights(node: Node, kind: Kind, number: int) -> Weights:
+    """Of direction `number`; all of them are constants."""
+    arrays = [node.constant(place, what) for place, what in ((W, "W"), (R, "R"), (BIAS, "B"))]
+    peepholes = node.constant(PEEPHOLES, "P") if kind.states > 1 else None
+    w, r, b = arrays
+    if w is None or r is None:
+        raise Refused("W and R are missing" if w is None else "R is missing")
+
+    def split(array: Array, count: int) -> list[Array]:
+        return [np.asarray(each) for each in np.split(array[number], count, axis=0)]
+
+    inputs, state = ([each.T for each in split(array, kind.gates)] for array in (w, r))
+    biases: Sequence[Array | None] = [None] * kind.gates * 2
+    if b is not None:
+        biases = split(b, 2 * kind.gates)
+    of_inputs, of_state = biases[: kind.gates], biases[kind.gates :]
+    if kind.gates != 3 or not node.get("linear_before_reset", 0):  # one bias is enough
+        of_inputs = [None if x is None or y is None else x + y for x, y in zip(of_inputs, of_state, strict=True)]
+        of_state = [None] * kind.gates
+    return Weights(inputs, state, of_inputs, of_state, () if peepholes is None else split(peepholes, kind.gates - 1))
+
+
+# --- functions --------------------------------------------------------------------------------------------
+
+
+def _functions(node: Node, kind: Kind, directions: int) -> Iterator[Activation]:
+    """Those of the node with their parameters, which are listed for the functions that take them."""
+    given = node.get("activations") or []
+    names = [each.decode() if isinstance(each, bytes) else str(each) for each in given]
+    names = names or [*kind.functions] * directions
+    if len(names) != len(kind.functions) * directions:
+        raise Refused(f"{len(names)} activations for {directions} directions")
+    lists = [iter(node.get(name) or ()) for name in ("activation_alpha", "activation_beta")]
+    for name in names:
+        word = name.lower()
+        if word not in ACTIVATIONS:
+            raise Refused(f"the activation '{name}' is not supported")
+        function, *defaults = ACTIVATIONS[word]
+        assert callable(function)
+        parameters = [next(each, default) for each, default in zip(lists, defaults, strict=False)]
+        yield partial(function, parameters=parameters)
+
+
+def simple(kind: str) -> Callable[..., SSAValue]:
+    return lambda node, x, parameters: node.unary(kind, x, *parameters)
+
+
+def scaled_tanh(node: Node, x: SSAValue, parameters: Sequence[float]) -> SSAValue:
+    inner = node.binary("mul", x, node.scalar(parameters[1], "beta"))
+    return node.binary("mul", node.unary("tanh", inner), node.scalar(parameters[0], "alpha"))
+
+
+def thresholded(node: Node, x: SSAValue, parameters: Sequence[float]) -> SSAValue:
+    return node.binary("mask", x, node.binary("less", node.scalar(parameters[0], "alpha"), x))
+
+
+def softsign(node: Node, x: SSAValue, parameters: Sequence[float]) -> SSAValue:
+    return node.binary("div", x, node.unary("affine", node.unary("abs", x), 1.0, 1.0))
+
+
+ACTIVATIONS: dict[str, tuple[Callable[..., SSAValue] | float, ...]] = {
+    "tanh": (simple("tanh"),), "sigmoid": (simple("sigmoid"),), "relu": (simple("relu"),),
+    "softplus": (simple("softplus"),), "softsign": (softsign,), "leakyrelu": (simple("leaky_relu"), 0.01),
+    "elu": (simple("elu"), 1.0), "thresholdedrelu": (thresholded, 1.0), "affine": (simple("affine"), 1.0, 0.0),
+    "hardsigmoid": (simple("hard_sigmoid"), 0.2, 0.5), "scaledtanh": (scaled_tanh, 1.0, 1.0),
+}  # fmt: skip
+"""By ONNX's word in lower case: the function, and what its alpha and beta are where nobody says."""
+
+CONVERTERS: dict[str, Converter] = dict.fromkeys(KINDS, recurrent)

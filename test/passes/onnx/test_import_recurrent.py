@@ -1,0 +1,135 @@
+"""RNN, GRU and LSTM unrolled: what onnxruntime computes, with all their attributes."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from xdsl.context import Context
+
+from frustum import onnx_backend
+from frustum.passes.errors import Unsupported
+from frustum.passes.graph.canonicalize import Canonicalize
+from frustum.passes.onnx.import_onnx import import_onnx
+from frustum.passes.weights import store_of
+from frustum.runtime.reference.graph import ReferenceExecutor
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+OPSET = 14
+
+
+def model_of(op, *, steps=3, batch=2, width=3, hidden=4, seed=0, given=(), lengths=None, **attributes):
+    """A model of one node and its input; `given`: which of bias, states and peepholes it has."""
+    rng = np.random.default_rng(seed)
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    layout = attributes.get("layout", 0)
+    state = (batch, directions, hidden) if layout else (directions, batch, hidden)
+    gates = GATES[op]
+    shapes = {"W": (directions, gates * hidden, width), "R": (directions, gates * hidden, hidden)}
+    shapes |= {"B": (directions, 2 * gates * hidden), "h": state, "c": state, "P": (directions, 3 * hidden)}
+    names = ["W", "R", *(name if name in given else "" for name in ("B", "lengths", "h", "c", "P"))]
+    constants = {name: rng.standard_normal(shapes[name]).astype(np.float32) for name in names if name in shapes}
+    if lengths is not None:
+        names[3] = "lengths"
+        constants["lengths"] = np.int32(lengths)
+    while not names[-1]:
+        names.pop()
+    outputs = ["y", "last", "cell"][: 3 if op == "LSTM" else 2]
+    node = helper.make_node(op, ["x", *names], outputs, hidden_size=hidden, **attributes)
+    x = rng.standard_normal((batch, steps, width) if layout else (steps, batch, width)).astype(np.float32)
+    ends = [(batch, steps, directions, hidden) if layout else (steps, directions, batch, hidden), state, state]
+    values = zip(("x", *outputs), (x.shape, *ends), strict=False)
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values]
+    graph = helper.make_graph(
+        [node],
+        "case",
+        infos[:1],
+        infos[1:],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8), x
+
+
+def imported(model, x):
+    """What the graph computes, simplified."""
+    module = import_onnx(model)
+    Canonicalize().apply(Context(), module)
+    return list(ReferenceExecutor(store_of(module)).run_graph(module, {"x": x}).values())
+
+
+def agrees(model, x, run=imported):
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    for own, wanted in zip(run(model, x), expected, strict=True):
+        np.testing.assert_allclose(own, wanted, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize(("op", "target"), [("GRU", "default"), ("LSTM", "edge")])
+def test_on_the_machine(op, target):
+    def machine(model, x):
+        return onnx_backend.prepare(model, target=target, host="never", checked=True).run([x])
+
+    agrees(*model_of(op, steps=2, given=["B", "h"]), machine)
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_directions_with_biases_and_first_states(op, direction):
+    given = ["B", "h", "c"] if op == "LSTM" else ["B", "h"]
+    agrees(*model_of(op, direction=direction, given=given))
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_without_anything_that_may_be_left_out(op):
+    agrees(*model_of(op, steps=1, batch=1))
+    agrees(*model_of(op, steps=3, batch=1))
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_sequences_that_end_before_others(op):
+    agrees(*model_of(op, direction="bidirectional", batch=3, lengths=[3, 1, 2], given=["B"]))
+
+
+def test_what_only_some_have():
+    agrees(*model_of("LSTM", given=["B", "h", "c", "P"]))
+    agrees(*model_of("LSTM", given=["B", "P"], input_forget=1, clip=0.6))
+    agrees(*model_of("GRU", given=["B", "h"], linear_before_reset=1, clip=0.5))
+
+
+@pytest.mark.parametrize(
+    ("names", "settings"),
+    [
+        (["Relu", "LeakyRelu"], {"activation_alpha": [0.3]}),
+        (["HardSigmoid", "ScaledTanh"], {"activation_alpha": [0.3, 1.5], "activation_beta": [0.4, 0.5]}),
+        (["Affine", "Elu"], {"activation_alpha": [0.5, 0.7], "activation_beta": [0.1]}),
+        (["Softsign", "ThresholdedRelu"], {"activation_alpha": [0.2]}),
+        (["Sigmoid", "Softplus"], {}),
+    ],
+)
+def test_activations_and_their_parameters(names, settings):
+    agrees(*model_of("GRU", steps=3, activations=names, **settings))
+
+
+def test_the_batch_in_front():
+    """onnxruntime has no layout 1: the same numbers as with the steps in front."""
+    model, x = model_of("LSTM", layout=1, given=["B", "h", "c"])
+    found = imported(model, x)
+    other, _ = model_of("LSTM", given=["B", "h", "c"])
+    for tensor in other.graph.initializer:
+        if tensor.name in "hc":
+            same = next(each for each in model.graph.initializer if each.name == tensor.name)
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(same).swapaxes(0, 1), tensor.name))
+    wanted = imported(other, np.ascontiguousarray(x.swapaxes(0, 1)))
+    np.testing.assert_allclose(found[0], wanted[0].transpose(2, 0, 1, 3), rtol=1e-5)
+    for own, its in zip(found[1:], wanted[1:], strict=True):
+        np.testing.assert_allclose(own, its.swapaxes(0, 1), rtol=1e-5)
+
+
+def test_what_is_refused():
+    for settings, message in (
+        ({"steps": 65}, "65 steps are not supported: at most 64"),
+        ({"steps": 33, "direction": "bidirectional"}, "66 steps are not supported"),
+        ({"activations": ["Tanh", "Cos"]}, "the activation 'Cos' is not supported"),
+        ({"activations": ["Tanh"]}, "1 activations for 1 directions"),
+    ):
+        model, x = model_of("GRU", **settings)
+        with pytest.raises(Unsupported, match=message):
+            imported(model, x)
