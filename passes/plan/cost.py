@@ -213,6 +213,8 @@ class CutUnit:
             if where is not None:
                 turns = counts[0] * counts[2] * counts[3]
                 times = turns if where == "stream" or self.partition.inside else 1
+                if layer.kind.is_batched:
+                    times = layer.out_dims[0] * counts[2] * counts[3]
                 total += times * held_bytes(layer, layer.out_dims[1])
                 total += (turns if self.partition.inside else 1) * vector_bytes(layer, layer.out_dims[1])
         return total

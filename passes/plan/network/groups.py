@@ -129,6 +129,9 @@ class GroupsBefore:
         self.buffers.place(joining)
         self.work.add(joining)
         node = joining.node
+        if node.has_factors:  # in every tile of an image again
+            self.needs.valid &= (self.shapes.counts[1] == 1) & (self.shapes.counts[2] == 1)
+            self.needs.valid &= ~self.shapes.is_roll
         self.vector_bytes += node.vector_bytes
         if node.weight_bytes:
             insort(self.weights, node.weight_bytes)
@@ -364,6 +367,7 @@ def may_deal_channels(order: LayerOrder, node: LayerNode, clusters: int) -> bool
         layer is None
         or node.is_concat
         or node.batched_weights
+        or node.has_factors
         or layer.out_dims[1] < clusters
         or 1 in layer.axes_all
     ):

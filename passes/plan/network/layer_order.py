@@ -66,7 +66,12 @@ class LayerNode:
     weight_bytes: int
     vector_bytes: int
     batched_weights: bool = False
-    """Weights that another layer made: they are streamed, and come from DRAM."""
+    """What is streamed beside its operands is another layer's: it is planned by itself."""
+
+    @property
+    def has_factors(self) -> bool:
+        """Each image has weights of its own, which are streamed."""
+        return self.layer is not None and self.layer.is_matrix and self.layer.kind.is_batched
 
     @property
     def is_concat(self) -> bool:
@@ -246,9 +251,11 @@ class _Reading:
             if k in taken:
                 continue
             if layer is None or not isinstance(value.owner, g.WeightOp):
-                dims = dims_of(value)
+                is_factor = layer is not None and k == layer.weight and layer.kind.is_batched
+                dims = dims_of(value, layer.out_dims[0] if is_factor and layer is not None else None)
                 whole = (Whole(dims[ROWS]), Whole(dims[COLUMNS]))
-                reads.append(Read(self.map_of(value), False, dims, element_bytes(value), *whole))
+                read = Read(self.map_of(value), False, dims, element_bytes(value), *whole, by_image=is_factor)
+                reads.append(read)
             elif k == layer.weight:
                 held, of_raw = layer.held
                 weights += ceil_div(value_bytes(value) * held, of_raw)
@@ -259,7 +266,7 @@ class _Reading:
             if not users or users[-1] != i:
                 users.append(i)
             self.maps[read.map].needs_dram |= not read.joins
-        is_batched = layer is not None and layer.kind.is_batched
+        is_batched = layer is not None and layer.kind.is_batched and not layer.is_matrix
         return LayerNode(op, layer, tuple(reads), weights, vectors, is_batched)
 
     def read(self, i: int, value: SSAValue, operand: MapOperand) -> Read:
@@ -288,9 +295,11 @@ def channels_of(operand: MapOperand, layer: Layer | None) -> tuple[int, int]:
     return first, max(first + 1, min(axis.low + axis.extent(layer.out_dims[1]), count))
 
 
-def dims_of(value: SSAValue) -> Extents:
-    """Four dimensions of any tensor, for reads of the whole."""
+def dims_of(value: SSAValue, images: int | None = None) -> Extents:
+    """Four dimensions of any tensor, for reads of the whole; of one with a part for each of so many images these."""
     shape = g.shape_of(value)
+    if images is not None:
+        return images, math.prod(shape) // images, 1, 1
     return (*[1] * (4 - len(shape)), *shape) if len(shape) <= 4 else (1, 1, 1, math.prod(shape))
 
 
