@@ -68,13 +68,27 @@ def _unchanged(op: Operation) -> SSAValue | None:
 
 def fold_moves(module: ModuleOp) -> None:
     """1. An average over a map with a border of zeros along rows and columns has the border as pads that count.
-    2. A softmax between a transposition and the one back is the softmax along the axis that was there."""
+    2. A softmax between a transposition and the one back is the softmax along the axis that was there.
+    3. A product reads its second factor by strides: rows and columns in either order are no move."""
     for pool in [o for o in module.walk() if isinstance(o, g.PoolOp)]:
         if isinstance(pool.x.owner, g.PadOp):
             pad_inside(pool, pool.x.owner)
     for back in [o for o in module.walk() if isinstance(o, g.TransposeOp)]:
         if isinstance(back.x.owner, g.SoftmaxOp):
             softmax_in_place(back, back.x.owner)
+    for product in [o for o in module.walk() if isinstance(o, g.MatmulOp)]:
+        if isinstance(product.b.owner, g.TransposeOp):
+            read_by_strides(product, product.b.owner)
+
+
+def read_by_strides(product: g.MatmulOp, turned: g.TransposeOp) -> None:
+    """The second factor as it is before its last two axes are exchanged."""
+    rank = len(turned.perm)
+    if tuple(turned.perm) != (*range(rank - 2), rank - 1, rank - 2):
+        return
+    product.operands[1], product.trans_b = turned.x, not product.trans_b
+    if not turned.result.uses:
+        Rewriter.erase_op(turned)
 
 
 def pad_inside(pool: g.PoolOp, pad: g.PadOp) -> None:

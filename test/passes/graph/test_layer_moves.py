@@ -119,6 +119,22 @@ def test_a_softmax_is_where_its_axis_is():
     assert checked(net, net.unary("relu", y)) == []
 
 
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 5, 4)])
+def test_a_second_factor_is_read_by_strides(shape, is_turned):
+    """Turned by a move, or twice: by the product too."""
+    rank, net = len(shape), Net()
+    turned = graph.TransposeOp(net.input(*shape), (*range(rank - 2), rank - 1, rank - 2))
+    x = net.input(*shape[:-2], 6, shape[-2 if is_turned else -1])
+    assert checked(net, net.layer(graph.MatmulOp(x, net.layer(turned), trans_b=is_turned))) == []
+
+
+def test_a_second_factor_whose_batch_moves_is_turned():
+    net = Net()
+    turned = graph.TransposeOp(net.input(3, 2, 5, 4), (1, 0, 3, 2))
+    assert names(checked(net, net.layer(graph.MatmulOp(net.input(2, 3, 6, 4), net.layer(turned))))) == ["transpose"]
+
+
 def test_steps_of_a_pick_are_above_zero():
     net = Net()
     op = graph.PickOp(net.input(1, 4, 2, 2), (0, 3, 0, 0), (1, 4, 2, 2), (1, -1, 1, 1))
