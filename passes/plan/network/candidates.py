@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import and_
@@ -20,6 +20,7 @@ from frustum.passes.plan.model import MOST_KEPT
 from frustum.passes.plan.network.groups import Boundary, Group, GroupsBefore, by_channels
 from frustum.passes.plan.network.kept import (
     NOTHING,
+    WHOLE,
     HeldShare,
     KeptMap,
     Resident,
@@ -27,11 +28,12 @@ from frustum.passes.plan.network.kept import (
     has_reader,
     is_made_so,
     is_read_so,
+    is_read_whole,
     send_cycles,
     shares_of,
 )
 from frustum.passes.plan.network.layer_order import LayerOrder
-from frustum.passes.plan.network.tile_shapes import Ints, Mask
+from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints, Mask
 from frustum.passes.plan.unit import UnitPlan
 
 HUGE = 1 << 62
@@ -200,7 +202,18 @@ class Candidates:
                 for some in few
                 if reduce(and_, (fits.get(m, 0) for m in some), self.every)
             ]
-        return found
+        return found + [some for some in self.mixed(few) if self.allowed(some, are_made=True)]
+
+    def mixed(self, few: Sequence[tuple[int, ...]]) -> Iterator[Resident]:
+        """Of these sets of maps those of which some readers want all (keys and values, a product's second factor) and
+        others their share: each stays as it is read."""
+        order, shapes, clusters = self.setting.order, self.group.shapes, self.setting.target.chip.clusters
+        forms = set(forms_behind(shapes, clusters)) & {BY_ROWS, BY_COLUMNS} if clusters > 1 else ()
+        for form, some in itertools.product(sorted(forms), few):
+            whole = [is_read_whole(order, m, form, self.group.stop) for m in some]
+            if len(set(whole)) > 1:
+                made = zip(some, whole, strict=True)
+                yield frozenset(KeptMap(m, WHOLE if is_whole else form) for m, is_whole in made)
 
     def can_stay(self, output: Boundary) -> bool:
         """Somebody behind the group reads it as it was made."""

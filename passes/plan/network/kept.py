@@ -145,6 +145,13 @@ def has_reader(order: LayerOrder, kept: KeptMap, stop: int) -> bool:
     return any(read.map == kept.map and read.by_channel for k in readers for read in order.nodes[k].reads)
 
 
+def is_read_whole(order: LayerOrder, number: int, d: int, stop: int) -> bool:
+    """Some layer from `stop` on needs all positions of a map along a dimension for any of its result."""
+    readers = (k for k in order.maps[number].users if k >= stop)
+    reads = (read for k in readers for read in order.nodes[k].reads if read.map == number and read.joins)
+    return any(isinstance(r.rows if d == BY_ROWS else r.columns, Whole) and r.dims[d] > 1 for r in reads)
+
+
 def is_made_so(b: Boundary, kept: KeptMap, held: HeldShare | None, shapes: TileShapes) -> Mask:
     """In which shapes a cluster makes no more of a map than it holds, and once, so that it can send the others theirs;
     `held`: None where it cannot stay so."""
