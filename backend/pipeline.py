@@ -33,7 +33,7 @@ from frustum.backend.memory.allocation import Allocate
 from frustum.backend.waits.schedule import Schedule
 from frustum.backend.weights_ahead import WeightsAhead
 from frustum.dialects import tile, unit
-from frustum.dialects.choices import AskedBorders, Optimise
+from frustum.dialects.choices import AskedBorders, Carry, Optimise
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.module import TILED
@@ -101,6 +101,7 @@ class Choices:
     raw_sizes: bool = False
     """Partitions are sized with weights as they are, though they are to be compressed."""
     optimise: Optimise = "time"
+    carry: Carry = "auto"
     order: str | None = None
     """Order of traversal, as `parse_order` reads it; None: as the planner left it."""
     borders: AskedBorders | None = None
@@ -128,13 +129,13 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     """The passes between the stop before and this one."""
     element = FLOATS.get(choices.dtype or "")
     types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
-    attention = FindAttention(), ExpandAttention(element)
+    attention = FindAttention(), ExpandAttention(element, choices.carry)
     simpler = (*attention, QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
         "typed": (
-            *simpler, *types, PoolParts(), PoolInSteps(), FuseResidual(), PartProducts(), ConvertAtHost(), FindShuffles(),
-            FindPhases(), LayerMoves(), TurnWeights(), ChooseForms(), OwnOutputs(),
+            *simpler, *types, PoolParts(), PoolInSteps(), FuseResidual(), PartProducts(), ConvertAtHost(),
+            FindShuffles(), FindPhases(), LayerMoves(), TurnWeights(), ChooseForms(), OwnOutputs(),
         ),
         "fused": (
             *measuring_passes(choices),

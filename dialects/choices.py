@@ -23,6 +23,9 @@ HostMode: TypeAlias = Literal["never", "auto", "only"]
 """What may run on the host: nothing, what the device lacks or is not worth moving, everything."""
 Optimise: TypeAlias = Literal["time", "bytes", "energy"]
 """What plans of policy `optimal` have the least of."""
+Carry: TypeAlias = Literal["auto", "f32", "element"]
+"""The type of sums that lie in SRAM between parts of a reduction; `auto`: f32, unless the element type moves fewer
+bytes or takes fewer cycles."""
 When: TypeAlias = Literal["auto", "never", "outputs"]
 """Where networks are cut: where they do not fit or it is better, nowhere, at output branches."""
 Method: TypeAlias = Literal["minmax", "percentile"]

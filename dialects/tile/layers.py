@@ -227,7 +227,8 @@ class AttentionLayer(LayerKind, name="attention"):
     Row i sees the keys up to i + `causal_from` only.
 
     With views of keys and values (offset, strides of images, channels and rows, channels of a block) these are no tiles
-    but tensors, which come in blocks while the layer computes; a tile is then one group of heads."""
+    but tensors, which come in blocks while the layer computes; a tile is then one group of heads.  Between blocks
+    results lie in SRAM in f32 (`is_wide`), or in the element type."""
 
     keys: int
     share: int
@@ -238,6 +239,7 @@ class AttentionLayer(LayerKind, name="attention"):
     causal_from: int | None = None
     key_view: Extents | None = None
     value_view: Extents | None = None
+    is_wide: bool = False
     is_spatial = False
 
     @property

@@ -9,19 +9,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
+from frustum.dialects.choices import Carry
 from frustum.dialects.graph.attention import rows_of
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element
 from frustum.dialects.module import STREAMED, TARGET
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import element_of, node_name, target_of
 from frustum.passes.analysis.unit_layers import layers_of
-from frustum.passes.plan.unit import Budget, plan_unit
+from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 from frustum.passes.weights import WeightStore, numpy_of, store_of
 
 HIDDEN = -1e4
@@ -29,6 +30,8 @@ HIDDEN = -1e4
 
 
 FLOATS = ("f32", "f16", "bf16")
+WIDE = 4
+"""Bytes of f32."""
 SHARE = 0.95
 """Of SRAM, which what is beside the layer leaves it in any case."""
 
@@ -38,7 +41,8 @@ class ExpandAttention(ModulePass):
     """Write `fgraph.attention` that the device does not run as one layer as slices, transpositions, products, and a
     softmax.
 
-    Before: any attention; `element` is the type it is to have on the device.  After: where the module has a target,
+    Before: any attention; `element` is the type it is to have on the device, `carry` that of results between blocks of
+    keys.  After: where the module has a target,
     only such of floats as has pieces that fit it.  Heads of keys and values that several heads of queries share are
     repeated by a product's batch (queries of a group are rows of it).
     Source: Vaswani et al., 2017, section 3.2.1.
@@ -47,40 +51,48 @@ class ExpandAttention(ModulePass):
     name = "frustum-graph-expand-attention"
 
     element: Literal["f32", "f16", "bf16"] | None = None
+    carry: Carry = "auto"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op) if TARGET in op.attributes else None
         for each in [o for o in op.walk() if isinstance(o, g.AttentionOp)]:
-            if target is not None and is_whole(each, target, self.element):
+            if target is not None and is_whole(each, target, self.element, self.carry):
                 continue
             _Expansion(each, store_of(op)).run()
 
 
-def is_whole(op: g.AttentionOp, target: Target, element: Element | None) -> bool:
+def is_whole(op: g.AttentionOp, target: Target, element: Element | None, carry: Carry) -> bool:
     """Whether the device runs it as one layer: of floats, with pieces and tiles that fit.  Where keys and values of a
-    head do not fit SRAM it is noted on the operation that they come while it computes."""
+    head do not fit SRAM it is noted on the operation that they come while it computes, and the type of what lies in
+    SRAM between their blocks."""
     own = element_of(g.tensor_of(op.q).element_type)
     if own not in FLOATS:
         return False
     size = ELEMENT_BYTES[element or own]
-    for is_streamed in (False, True):
-        if is_streamed:
-            op.attributes[STREAMED] = UnitAttr()
-        if has_plan(op, target, size):
-            return True
-    del op.attributes[STREAMED]
-    return False
+    if plan_of(op, target, size) is not None:
+        return True
+    plans: dict[str, UnitPlan] = {}
+    words = {"auto": ("f32", "element"), "f32": ("f32",), "element": ("element",)}[carry]
+    for kept in words if size < WIDE else ("element",):
+        op.attributes[STREAMED] = StringAttr(kept)
+        if (plan := plan_of(op, target, size)) is not None:
+            plans[kept] = plan
+    if not plans:
+        op.attributes.pop(STREAMED, None)
+        return False
+    best = min(plans, key=lambda kept: (plans[kept].dram_bytes, plans[kept].cycles))
+    op.attributes[STREAMED] = StringAttr(best)
+    return True
 
 
-def has_plan(op: g.AttentionOp, target: Target, size: int) -> bool:
-    """Whether it has pieces and tiles, with elements of so many bytes."""
+def plan_of(op: g.AttentionOp, target: Target, size: int) -> UnitPlan | None:
+    """Its pieces and tiles, with elements of so many bytes."""
     unit = layers_of([op])
     (layer,) = unit.layers
     maps = tuple(replace(each, element_bytes=size) for each in layer.maps)
     inputs = tuple(replace(each, element_bytes=size) for each in unit.inputs)
     sized = replace(unit, layers=(replace(layer, maps=maps, out_bytes=size),), inputs=inputs)
-    room = int(SHARE * target.cluster.sram.capacity_bytes)
-    return plan_unit(sized, target, Budget(room)) is not None
+    return plan_unit(sized, target, Budget(int(SHARE * target.cluster.sram.capacity_bytes)))
 
 
 @dataclass

@@ -95,12 +95,19 @@ def partitions_of(layer: Layer, kind: AttentionLayer, target: Target, sram_bytes
 def tile_bytes(layer: Layer, kind: AttentionLayer) -> tuple[int, int]:
     """SRAM of one row of a tile: of its operands, its result, its maxima and sums; and what is so for any rows."""
     size = layer.out_bytes
-    row, fixed = kind.share * (kind.value_size * size + size + WIDE), 0
+    row, fixed = kind.share * (kind.value_size * (size + WIDE * kind.is_wide) + size + WIDE), 0
     for operand in layer.maps:
         extents = [axis.extent(own) for axis, own in zip(operand.access, (1, kind.group_channels, 1, 1), strict=True)]
         own = math.prod(extents) * operand.element_bytes
         row, fixed = (row, fixed + own) if isinstance(operand.access[ROWS], Whole) else (row + own, fixed)
     return row, fixed + ROUNDING
+
+
+def state_bytes(layer: Layer, kind: AttentionLayer, rows: int) -> int:
+    """SRAM of what lies there of a tile's rows between blocks: maxima, sums, and results that are wider than the
+    result's tile."""
+    sums = aligned(rows * kind.share * layer.out_bytes) + aligned(rows * kind.share * WIDE)
+    return int(sums + kind.is_wide * aligned(rows * kind.group_channels * WIDE))
 
 
 def block_bytes(layer: Layer, kind: AttentionLayer, keys: int) -> int:
@@ -115,8 +122,7 @@ def plans_of(
     cores, core = cut.target.cluster.cores, cut.target.core
     rows = cut.partition.tile[ROWS]
     work = work_of(layer, cut.projection.outputs[0].extent)
-    fixed = cut.footprint().total_bytes + aligned(rows * kind.share * layer.out_bytes)
-    fixed += aligned(rows * kind.share * WIDE)
+    fixed = cut.footprint().total_bytes + state_bytes(layer, kind, rows)
     for keys in halves(kind.keys, LEAST_KEYS):
         block, blocks = block_bytes(layer, kind, keys), ceil_div(kind.keys, keys)
         left = sram_bytes - fixed - 2 * block
@@ -143,6 +149,7 @@ def nram_bytes(work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, i
     total += blocks * aligned(keys * queries * size)
     total += 2 * copies * aligned(queries * kind.value_size * size) + copies * aligned(queries * kind.value_size * WIDE)
     total += 2 * copies * aligned(queries * size) + (2 * copies + 3) * aligned(queries * WIDE)
+    total += kind.is_wide * 2 * copies * aligned(queries * kind.value_size * WIDE)
     if len(work.accesses) > 1:
         total += copies * aligned(keys * queries * size)
     return int(total)
@@ -160,9 +167,9 @@ def costed(
     target, keys, rows = cut.target, submap.channels, submap.extent[ROWS]
     tile_rows = cut.partition.tile[ROWS]
     blocks, block = ceil_div(kind.keys, keys), block_bytes(layer, kind, keys)
-    state = aligned(tile_rows * kind.share * layer.out_bytes) + aligned(tile_rows * kind.share * WIDE)
+    state = state_bytes(layer, kind, tile_rows)
     plain = cut.footprint()
-    footprint = replace(plain, kept_bytes=plain.kept_bytes + int(state), weight_bytes=submap.held * block,
+    footprint = replace(plain, kept_bytes=plain.kept_bytes + state, weight_bytes=submap.held * block,
                         stream_bytes=2 * block)  # fmt: skip
     counts: Extents = tile_counts(layer.out_dims, cut.partition, target.chip.clusters)
     read = kind.keys + (counts[ROWS] - 1) * (kind.keys - submap.held * keys)
@@ -174,7 +181,8 @@ def costed(
     vector = vector_cycles(work, kind, target, rows, keys, 2)
     cores = target.cluster.cores
     size = layer.out_bytes
-    moved = copied(target, kind.share * rows * ((kind.size + 2 * kind.value_size) * size + 2 * (size + WIDE)), cores)
+    results = kind.value_size * (2 * size + 2 * WIDE * kind.is_wide)
+    moved = copied(target, kind.share * rows * (kind.size * size + results + 2 * (size + WIDE)), cores)
     block_load = copied(target, block, 1)
     busiest = max(matrix, vector, moved)
     of_block = pieces * (busiest + PIECE_CYCLES) + matrix + vector if pieces > 1 else matrix + vector + moved

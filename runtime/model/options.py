@@ -15,7 +15,17 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, get_args
 
-from frustum.dialects.choices import DTYPES, POLICIES, AskedBorders, HostMode, Method, Mode, Optimise, When
+from frustum.dialects.choices import (
+    DTYPES,
+    POLICIES,
+    AskedBorders,
+    Carry,
+    HostMode,
+    Method,
+    Mode,
+    Optimise,
+    When,
+)
 from frustum.runtime.failures import UsageError
 
 if TYPE_CHECKING:
@@ -138,6 +148,11 @@ class Keywords:
         "what plans of policy optimal have least of: cycles, with hardly more bytes than the fewest (`time`, the"
         " default), DRAM bytes, or energy (docs/optimal.md)",
         choices=get_args(Optimise), until="fused", beside_pipeline=IN_PASS,
+    )  # fmt: skip
+    carry: Carry | None = option(
+        "type of sums that wait in SRAM between parts of a reduction: f32, the element type, or f32 unless the element"
+        " type moves fewer bytes or takes fewer cycles (`auto`, the default)",
+        choices=get_args(Carry), until="typed", beside_pipeline=IN_PASS,
     )  # fmt: skip
     order: str | None = option(
         "of tiles: row-major, column-major, bands{bands=2,direction=top-down}, serpentine, z-order, quadrants,"

@@ -24,10 +24,10 @@ def attention(heads, sizes, rows, keys, *, batch=1, is_apart=False, is_merged=Tr
     return net.module(net.layer(g.AttentionOp(q, k, v, added, **numbers, **rest)))
 
 
-def check(module, inputs, target_name, dtype="f32"):
+def check(module, inputs, target_name, dtype="f32", **choices):
     """Every stop agrees with the graph; what was made of attention."""
     (wanted,) = run_module(module, inputs).values()
-    found = modules_at_stops(module, target_name, Choices(dtype=dtype))
+    found = modules_at_stops(module, target_name, Choices(dtype=dtype, **choices))
     for stop in ("placed", "fixed"):
         (got,) = run_module(found[stop], inputs, checked=stop == "fixed").values()
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))

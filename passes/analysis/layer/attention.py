@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
@@ -39,7 +40,8 @@ def attention(op: g.AttentionOp) -> Layer:
     streamed: tuple[int, ...] = ()
     if STREAMED in op.attributes:
         views = ((v.offset, v.strides[0], v.strides[1], v.strides[3], v.block) for v in (m.view for m in maps[1:]))
-        kind = replace(kind, key_view=next(views), value_view=next(views))
+        is_wide = op.attributes[STREAMED] == StringAttr("f32")
+        kind = replace(kind, key_view=next(views), value_view=next(views), is_wide=is_wide)
         maps, streamed = maps[:1], (1, 2)
     if op.mask is not None:
         maps.append(mask(op.mask, (batch, heads, rows, keys), value_size))

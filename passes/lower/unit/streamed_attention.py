@@ -73,10 +73,11 @@ class KeyBlocks:
 
 @dataclass(frozen=True)
 class RowState:
-    """What is kept of every row between blocks: its highest score and its sum, in SRAM."""
+    """What is kept of every row between blocks, in SRAM: its highest score, its sum, its result so far."""
 
     highest: mm.Placed
     total: mm.Placed
+    result: mm.Placed
 
 
 class StreamedAttention:
@@ -114,7 +115,7 @@ class StreamedAttention:
     # ---------------------------------------------------------------- in SRAM
 
     def state(self, block: Block) -> RowState:
-        """The maxima and sums of all rows of a tile."""
+        """The maxima, sums and results of all rows of a tile; these are in the result's tile, unless they are wider."""
         out, rows, share = self.out, self.out.extent[POSITION], self.kind.share
         head = mm.exactly(out.start[1], self.kind.value_size)
 
@@ -126,7 +127,11 @@ class StreamedAttention:
             block.add_op(mm.allocate(placed, "sram", 1))
             return placed
 
-        return RowState(of_rows(self.out.element), of_rows("f32"))
+        results = out
+        if self.kind.is_wide:
+            results = mm.packed(out, out.start, out.extent, "f32")
+            block.add_op(mm.allocate(results, "sram", 1))
+        return RowState(of_rows(out.element), of_rows("f32"), results)
 
     def part(self, k: int, key: Affine, keys: int) -> mm.Placed:
         """So many keys of the tile's heads (k 0), or values (k 1), without gaps; it has no buffer yet."""
@@ -269,11 +274,13 @@ class RowSteps(PieceSteps):
         self.shrink = low.held(1, "f32", 1)
         result = low.result
         self.result = mm.packed(low.own.out, result.start, result.extent, result.element)
-        self.old = mm.packed(low.own.out, result.start, result.extent, result.element)
+        self.wide = mm.packed(low.own.out, result.start, result.extent, low.state.result.element)
+        self.old = replace(self.wide)
         held = (self.made, self.highest, self.total, self.sums, self.before, self.inverse, self.shrink)
         self.buffers = [each.alloc for each in held]
         self.buffers += [self.old_highest.alloc, self.old_total.alloc]
-        self.buffers += [mm.allocate(placed, "nram", count) for placed in (self.result, self.old)]
+        placed = [self.result, self.old, *([self.wide] if self.kind.is_wide else [])]
+        self.buffers += [mm.allocate(each, "nram", count) for each in placed]
         if self.scaled_queries is not None:
             self.buffers.append(mm.allocate(self.scaled_queries, "nram", count))
 
@@ -306,13 +313,15 @@ class RowSteps(PieceSteps):
         box = self.result_box
         if low.rule is SeenBefore.MIXED:
             box = replace(box, limit=replaced(box.limit, 2, Affine.index(low.level)))
-        return [*ops, mm.copied("mvdma", low.own.out, self.old, box, low.own.site.tags)]
+        return [*ops, mm.copied("mvdma", low.state.result, self.old, box, low.own.site.tags)]
 
     def given_back(self) -> list[Operation]:
         low, ops = self.low, list[Operation]()
         for state, held, box in self.kept(is_taken=False):
             copy = isa.Copy(engine="mvdma", src_view=held.view, dst_view=state.view(box.start), box=box)
             ops.append(self.do(copy, held.alloc.buffer, state.buffer))
+        if self.kind.is_wide:
+            ops.append(mm.copied("mvdma", self.wide, low.state.result, self.result_box, low.own.site.tags))
         return [*ops, mm.copied("mvdma", self.result, low.own.out, self.result_box, low.own.site.tags)]
 
     # ---------------------------------------------------------------- computing
@@ -393,8 +402,9 @@ class RowSteps(PieceSteps):
         least = isa.Unary(kind="clip", alpha=LEAST_SUM, beta=-LOWEST["f32"], in_view=self.total.view,
                           out_view=inverse.view, box=one)
         turned = isa.Unary(kind="reciprocal", in_view=inverse.view, out_view=inverse.view, box=one)
-        divide = isa.Binary(kind="mul", a_view=self.sums.view, b_view=inverse.along(d1=0),
-                            out_view=self.of_result(result), box=low.made_box(self.kind.value_size))
-        buffer = inverse.alloc.buffer
-        return [self.do(least, self.total.alloc.buffer, buffer), self.do(turned, buffer, buffer),
-                self.do(divide, self.sums.alloc.buffer, buffer, result.buffer)]
+        buffer, ops = inverse.alloc.buffer, list[Operation]()
+        for placed in (result, *([self.wide] if self.kind.is_wide else [])):
+            divide = isa.Binary(kind="mul", a_view=self.sums.view, b_view=inverse.along(d1=0),
+                                out_view=self.of_result(placed), box=low.made_box(self.kind.value_size))
+            ops.append(self.do(divide, self.sums.alloc.buffer, buffer, placed.buffer))
+        return [self.do(least, self.total.alloc.buffer, buffer), self.do(turned, buffer, buffer), *ops]

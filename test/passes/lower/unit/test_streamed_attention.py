@@ -31,6 +31,13 @@ def test_blocks_of_keys_come_while_the_layer_computes(name, dtype):
     assert layer.layer.is_batched and layer.map.data.weights == "stream"
 
 
+@pytest.mark.parametrize("carry", ["f32", "element", "auto"])
+def test_results_between_blocks_are_wide_if_asked(carry):
+    module, inputs = attention((1, 1), (16, 16), 60, 400)
+    (layer,) = check(module, inputs, small("df", 16384), "f16", carry=carry)
+    assert layer.layer.is_wide == (carry == "f32")  # in f16 fewer bytes move
+
+
 @pytest.mark.parametrize("rows", [1, 37])
 @pytest.mark.parametrize("is_apart", [False, True])
 def test_groups_share_what_comes(rows, is_apart):
