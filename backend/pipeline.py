@@ -45,6 +45,7 @@ from frustum.passes.graph.choose_layout import ChooseLayout
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.expand_attention import ExpandAttention
+from frustum.passes.graph.expand_normalise import ExpandNormalise
 from frustum.passes.graph.find_attention import FindAttention
 from frustum.passes.graph.find_phases import FindPhases
 from frustum.passes.graph.find_shuffles import FindShuffles
@@ -130,7 +131,8 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     element = FLOATS.get(choices.dtype or "")
     types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
     attention = FindAttention(), ExpandAttention(element, choices.carry)
-    simpler = (*attention, QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
+    whole = *attention, ExpandNormalise(element)
+    simpler = (*whole, QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
         "typed": (

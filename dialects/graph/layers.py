@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType, f32, i8
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import VarConstraint, base, result_def
+from xdsl.irdl import AttrSizedOperandSegments, VarConstraint, base, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.functions import Function, Interpolation, Pooling
@@ -33,6 +33,7 @@ from frustum.dialects.graph.scales import (
     check_no_scales,
     check_scales,
     check_zero,
+    is_integer,
 )
 
 
@@ -172,6 +173,54 @@ class SoftmaxOp(d.LayerOp):
     def verify_(self) -> None:
         shapes.check_axis(self.axis, len(shape_of(self.x)))
         check_scales(self.scales, self.x, self.result)
+
+
+@d.operation
+class NormaliseOp(d.LayerOp):
+    """(x - mean) / sqrt(variance + epsilon) over `axes`, times `scale`, plus `shift`, which broadcast to x; mean and
+    variance are f32.  `rms`: the mean counts as 0.  With `groups` above 1 axis 1, the first of `axes`, is so many
+    groups of channels, each by itself.
+
+    Source: Ba et al., Layer normalization, 2016; Wu and He, Group normalization, 2018; Zhang and Sennrich, Root mean
+    square layer normalization, 2019.
+    """
+
+    name = "fgraph.normalise"
+    T: ClassVar = VarConstraint("T", base(TensorType))
+    x: SSAValue = d.operand(T)
+    scale: SSAValue | None = d.operand(default=None)
+    shift: SSAValue | None = d.operand(default=None)
+    axes: Ints = d.prop(d.INTS, kw_only=True)
+    epsilon: float = d.prop(d.FLOAT, kw_only=True)
+    groups: int = d.prop(d.INT, default=1, kw_only=True)
+    rms: bool = d.prop(d.FLAG, default=False, kw_only=True)
+    result = result_def(T)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    custom_directives = (Number,)
+    assembly_format = (
+        "$x (`scale` $scale^ `:` type($scale))? (`shift` $shift^ `:` type($shift))? `axes` $axes "
+        "`epsilon` custom<Number>($epsilon) `groups` $groups (`rms` $rms^)? attr-dict `:` type($result)"
+    )
+
+    def inferred(self) -> Ints:
+        return shape_of(self.x)
+
+    def verify_(self) -> None:
+        shape, axes = shape_of(self.x), self.axes
+        for axis in axes:
+            shapes.check_axis(axis, len(shape))
+        if not axes or tuple(sorted(set(axes))) != axes:
+            raise VerifyException(f"expected axes in order, found {axes}")
+        if self.groups < 1 or (self.groups > 1 and (axes[0] != 1 or shape[1] % self.groups)):
+            raise VerifyException(f"{self.groups} groups of axis 1, axes {axes} of {shape}")
+        if self.epsilon < 0 or is_integer(self.x):
+            raise VerifyException("expected floats, and an epsilon of at least 0")
+        if self.shift is not None and self.scale is None:
+            raise VerifyException("a shift comes with a scale")
+        for value in (self.scale, self.shift):
+            if value is not None and shapes.broadcast_shape(shape, shape_of(value)) != shape:
+                raise VerifyException(f"{shape_of(value)} does not broadcast to {shape}")
+        super().verify_()
 
 
 @d.operation

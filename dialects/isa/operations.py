@@ -374,6 +374,33 @@ class HideOp(Mapping):
             raise VerifyException(f"'{self.name}': integers have no infinity, found {', '.join(elements)}")
 
 
+@operation(p.Normalise)
+class NormaliseOp(Instruction):
+    """Elements less their mean, divided by their deviation, over axes of the box and groups of channels."""
+
+    in_ = operand_def(eq(NRAM))
+    scale = opt_operand_def(eq(NRAM))
+    shift = opt_operand_def(eq(NRAM))
+    out = operand_def(eq(NRAM))
+
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format = (
+        "`in` $in_ $in_view (`scale` $scale^ $scale_view)? (`shift` $shift^ $shift_view)? `out` $out $out_view "
+        "`box` $box `axes` $axes (`group` $group^)? (`rms` $rms^)? `epsilon` custom<Real>($epsilon)" + COMMON
+    )
+
+    def check(self) -> None:
+        group = 0 if self.group is None else self.group.value.data
+        if not group or value_of(self.axes):
+            check_axes(self.name, value_of(self.axes))
+        views = (self.in_view, self.scale_view, self.shift_view, self.out_view)
+        elements = [view.data.element for view in views if view is not None]
+        if any(element in INTEGER_BITS for element in elements):
+            raise VerifyException(f"'{self.name}': only floats are normalised, found {', '.join(elements)}")
+        if group and (1 in value_of(self.axes) or self.box.data.extent[1] % group):
+            raise VerifyException(f"'{self.name}': the box has whole groups of {group} channels")
+
+
 @operation(p.Reduce)
 class ReduceOp(Mapping):
     """Mean, sum, maximum or minimum over axes of the box, which is over the input."""

@@ -211,6 +211,22 @@ class Hide(Vector, opcode=27, name="hide"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Normalise(Vector, opcode=29, name="normalise"):
+    """(x - mean) / sqrt(variance + epsilon) of the elements along `axes` and of `group` channels beside each other
+    (0: along no others), times a scale, plus a shift; `rms`: the mean counts as 0.  Sums are f32."""
+
+    in_view: View
+    scale_view: View | None = None
+    shift_view: View | None = None
+    out_view: View
+    axes: Annotated[tuple[int, ...], Mask(4)]
+    group: U32 = 0
+    rms: bool = False
+    epsilon: float
+    box: Box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce(Vector, opcode=14, name="reduce"):
     """`box` is over the input; `out_view` has stride 0 on the reduced axes."""
 
@@ -300,6 +316,7 @@ Instruction: TypeAlias = (
     | Unary
     | Binary
     | Softmax
+    | Normalise
     | Hide
     | Reduce
     | Lrn

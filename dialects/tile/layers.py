@@ -206,6 +206,17 @@ class SoftmaxLayer(VectorLayer, instruction=p.Softmax):
 
 
 @dataclass(frozen=True)
+class NormaliseLayer(VectorLayer, instruction=p.Normalise):
+    """Over `axes`, and, where `group` is not 0, so many channels beside each other."""
+
+    axes: tuple[int, ...]
+    epsilon: float
+    group: int = 0
+    rms: bool = False
+    is_spatial = False
+
+
+@dataclass(frozen=True)
 class ReduceLayer(VectorLayer, instruction=p.Reduce):
     kind: Reduction
     axes: tuple[int, ...]

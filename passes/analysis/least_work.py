@@ -23,7 +23,7 @@ from frustum.passes.analysis.layer.nest import Layer
 from frustum.passes.analysis.module import element_bytes, layer_name
 from frustum.passes.errors import Unsupported
 
-COMPUTING = g.ConvOp, g.MatmulOp, g.PoolOp, g.LrnOp, g.SoftmaxOp, g.ReduceOp, g.AttentionOp
+COMPUTING = g.ConvOp, g.MatmulOp, g.PoolOp, g.LrnOp, g.SoftmaxOp, g.NormaliseOp, g.ReduceOp, g.AttentionOp
 """Products, and what only the vector unit can do.  Its other work may go along with the way out of a product."""
 SAME, BESIDE, PART = "same", "beside", "part"
 ALL, GROUPS = "all", "groups"

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
@@ -22,7 +22,7 @@ from frustum.passes.analysis.module import target_of, value_bytes
 
 IMAGES, CHANNELS, ROWS, COLUMNS = range(RANK)
 Elementwise: TypeAlias = g.UnaryOp | g.BinaryOp | g.QuantizeOp | g.DequantizeOp
-Flexible: TypeAlias = Elementwise | g.SoftmaxOp | g.ReduceOp | g.MatmulOp
+Flexible: TypeAlias = Elementwise | g.SoftmaxOp | g.NormaliseOp | g.ReduceOp | g.MatmulOp
 FIXED = g.ConvOp | g.PoolOp | g.ResizeOp | g.LrnOp | g.ShuffleOp | g.PickOp | g.InterleaveOp | g.PhasesOp | g.BorderOp
 
 
@@ -103,7 +103,12 @@ def is_flexible(op: Flexible) -> bool:
             and len(g.shape_of(op.a)) >= 2
             and len(g.shape_of(op.a)) == len(g.shape_of(op.result))
         )
-    return max(len(g.shape_of(value)) for value in op.operands) >= 2
+    return max(len(g.shape_of(value)) for value in op.operands) >= 2 and not is_grouped(op)
+
+
+def is_grouped(op: Operation) -> bool:
+    """Normalised by groups of channels: of the second axis."""
+    return isinstance(op, g.NormaliseOp) and op.groups > 1
 
 
 def is_batched(op: g.MatmulOp) -> bool:
@@ -128,7 +133,7 @@ def form_for(group: Sequence[Flexible], target: Target | None) -> Extents | None
                     plain + (not is_last) * value_bytes(value),
                 )
                 is_turned |= is_last
-            elif isinstance(op, FIXED) or (isinstance(op, g.ConcatOp) and is_side_by_side(op)):
+            elif isinstance(op, FIXED) or is_grouped(op) or (isinstance(op, g.ConcatOp) and is_side_by_side(op)):
                 plain += value_bytes(value)
     if last == plain == 0 and any(sums_last(op) for op in group):
         last = 1
@@ -156,7 +161,7 @@ def sums_last(op: Flexible) -> bool:
     match op:
         case g.SoftmaxOp():
             return op.axis == len(g.shape_of(op.x)) - 1
-        case g.ReduceOp():
+        case g.ReduceOp() | g.NormaliseOp():
             return op.axes == (len(g.shape_of(op.x)) - 1,)
         case _:
             return False
@@ -180,7 +185,7 @@ def fits(op: Flexible, form: Extents) -> bool:
     is along all of them or none."""
     rank = len(form)
     shapes = [(1,) * (rank - len(s)) + s for s in map(g.shape_of, (op.results[0], *read_by(op)))]
-    whole = tuple(map(max, zip(*shapes, strict=True))) if isinstance(op, g.BinaryOp) else shapes[-1]
+    whole = tuple(map(max, zip(*shapes, strict=True))) if isinstance(op, g.BinaryOp | g.NormaliseOp) else shapes[-1]
     for loop in range(RANK):
         axes = [axis for axis in range(rank) if form[axis] == loop and whole[axis] > 1]
         match op:
@@ -191,7 +196,9 @@ def fits(op: Flexible, form: Extents) -> bool:
                 is_both = rank - 1 in op.axes and len(op.axes) > 1
                 if is_both or {axis in op.axes for axis in axes} == {True, False}:
                     return False
-            case g.BinaryOp():
+            case g.NormaliseOp() if {axis in op.axes for axis in axes} == {True, False}:
+                return False
+            case g.BinaryOp() | g.NormaliseOp():
                 if any({shape[axis] == 1 for axis in axes} == {True, False} for shape in shapes):
                     return False
             case _:

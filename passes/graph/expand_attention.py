@@ -85,7 +85,7 @@ def is_whole(op: g.AttentionOp, target: Target, element: Element | None, carry: 
     return True
 
 
-def plan_of(op: g.AttentionOp, target: Target, size: int) -> UnitPlan | None:
+def plan_of(op: g.AttentionOp | g.NormaliseOp, target: Target, size: int) -> UnitPlan | None:
     """Its pieces and tiles, with elements of so many bytes."""
     unit = layers_of([op])
     (layer,) = unit.layers

@@ -349,6 +349,7 @@ def _matmul(images: Images, op: Any) -> int:
 RULES: dict[type[Operation], Callable[[Images, Any], int]] = {
     g.UnaryOp: _same, g.QuantizeOp: _same, g.DequantizeOp: _same, g.WeightOp: _same,
     g.PoolOp: _along(lambda op: PLANE), g.ResizeOp: _along(_resized), g.LrnOp: _along(lambda op: (CHANNELS,)),
+    g.NormaliseOp: _along(lambda op: op.axes),
     g.SoftmaxOp: _along(lambda op: (op.axis,)), g.SliceOp: _along(_cut), g.PadOp: _along(_padded),
     g.BinaryOp: _elementwise, g.ConvOp: _conv, g.MatmulOp: _matmul, g.ReduceOp: _reduce, g.ConcatOp: _concat,
     g.InterleaveOp: _interleave, g.TransposeOp: _transpose, g.ReshapeOp: _reshape,

@@ -14,6 +14,7 @@ from frustum.dialects.tile import (
     Access,
     AttentionLayer,
     ConvLayer,
+    NormaliseLayer,
     PhasesLayer,
     ShuffleLayer,
     SubMap,
@@ -156,7 +157,8 @@ def can_run(layer: Layer) -> bool:
     needs a dimension whole (a softmax) is by itself: pieces of a run may be cut along any."""
     kind = layer.kind
     is_of_others = kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced
-    return not (is_of_others or layer.axes_all or isinstance(kind, ShuffleLayer | AttentionLayer | PhasesLayer))
+    is_grouped = isinstance(kind, ShuffleLayer | AttentionLayer | NormaliseLayer | PhasesLayer)
+    return not (is_of_others or layer.axes_all or is_grouped)
 
 
 def group_outputs(layer: Layer) -> int:

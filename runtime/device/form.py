@@ -208,6 +208,13 @@ def _(instruction: p.Pool) -> AccessForm:
 
 
 @form.register
+def _(instruction: p.Normalise) -> AccessForm:
+    of_box = (None if view is None else _source(view) for view in (instruction.scale_view, instruction.shift_view))
+    operands = (_source(instruction.in_view), *of_box, _result(instruction.out_view))
+    return AccessForm(instruction.box.spans, SAME, operands)
+
+
+@form.register
 def _(instruction: p.Reduce) -> AccessForm:
     spans = instruction.box.spans
     out = instruction.out_view

@@ -14,6 +14,7 @@ from frustum.runtime.kernels import Array, integer, unary, widen
 
 IN, OUT = 0, 1
 A, B, BINARY_OUT = 0, 1, 2
+SCALE, SHIFT, NORMALISED = 1, 2, 3
 RANK = 4
 Written = p.Pool | p.Unary | p.Binary | p.Softmax | p.Lrn | p.Resize
 """What writes its whole box at once."""
@@ -65,6 +66,20 @@ def hide_later(instruction: p.Hide, work: Call) -> None:
     (_, later, _, own), (_, count, _, rows) = work.lower, work.extent
     ahead = (later + np.arange(count))[:, np.newaxis, np.newaxis] - (own + np.arange(rows))
     store(work.view(OUT, instruction.out_view, work.extent), np.where(ahead > instruction.ahead, -np.inf, source))
+
+
+@effect.register
+def by_deviation(instruction: p.Normalise, work: Call) -> None:
+    """Operands are in, scale, shift, out; the box is clipped by whole groups."""
+    source = work.view(IN, instruction.in_view, work.extent)
+    result = kernels.normalise(
+        source, instruction.axes, instruction.epsilon, group=instruction.group, rms=instruction.rms
+    )
+    for slot, view in ((SCALE, instruction.scale_view), (SHIFT, instruction.shift_view)):
+        if view is not None:
+            operand = widen(work.view(slot, view, work.extent))
+            result = result * operand if slot == SCALE else result + operand
+    store(work.view(NORMALISED, instruction.out_view, work.extent), result)
 
 
 @effect.register

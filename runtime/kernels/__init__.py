@@ -20,6 +20,7 @@ from frustum.runtime.kernels.maps import (
     lrn,
     max_pool,
     narrow,
+    normalise,
     output_size,
     pad,
     padded,
@@ -36,7 +37,7 @@ from frustum.runtime.kernels.maps import (
 __all__ = [
     "BFLOAT16", "BINARY", "UNARY", "Array", "ResizedAxis", "attention", "average_pool", "binary", "border",
     "border_places", "conv",
-    "depth_to_space", "erf", "integer", "interleave", "lrn", "matmul", "max_pool", "narrow", "output_size", "pad",
-    "padded", "reduce", "resize", "shuffle", "slice_elements", "softmax", "space_to_depth",
+    "depth_to_space", "erf", "integer", "interleave", "lrn", "matmul", "max_pool", "narrow", "normalise", "output_size",
+    "pad", "padded", "reduce", "resize", "shuffle", "slice_elements", "softmax", "space_to_depth",
     "unary", "widen", "windows",
 ]

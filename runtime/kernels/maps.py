@@ -303,6 +303,27 @@ def reduce(kind: str, x: Array, axes: tuple[int, ...], *, keepdims: bool = True)
         return np.asarray(REDUCTIONS[kind](widen(x), axis=axes, keepdims=keepdims))
 
 
+def normalise(x: Array, axes: tuple[int, ...], epsilon: float, *, group: int = 0, rms: bool = False) -> Array:
+    """(x - mean) / sqrt(variance + epsilon) over `axes` of the last four, counted from the front of these, and over
+    groups of so many positions of the second; the mean counts as 0 with `rms`."""
+    x = widen(x)
+    shape, lead = x.shape, x.ndim - 4
+    summed = [lead + axis for axis in axes]
+    if group:
+        x = x.reshape(*shape[: lead + 1], shape[lead + 1] // group, group, *shape[lead + 2 :])
+        summed = [lead + 2, *(axis + (axis > lead + 1) for axis in summed)]
+    kept = [axis for axis in range(x.ndim) if axis not in summed]
+    order = [*kept, *summed]
+    rows = np.transpose(x, order)
+    flat = np.ascontiguousarray(rows).reshape(*(x.shape[axis] for axis in kept), -1)  # sums of pairs, not one by one
+    with np.errstate(all="ignore"):
+        if not rms:
+            flat = flat - flat.mean(axis=-1, keepdims=True, dtype=np.float32)
+        variance = np.square(flat).mean(axis=-1, keepdims=True, dtype=np.float32)
+        flat = flat / np.sqrt(variance + np.float32(epsilon))
+    return np.transpose(flat.reshape(rows.shape), np.argsort(order)).reshape(shape)
+
+
 def softmax(x: Array, axis: int) -> Array:
     """Exponentials divided by their sum along `axis`, the largest taken out first."""
     x = widen(x)

@@ -8,6 +8,7 @@ that was neither loaded nor computed stops the run with an assertion.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, singledispatch
@@ -22,7 +23,7 @@ from frustum.dialects import graph
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Affine, Four
 from frustum.runtime import kernels
-from frustum.runtime.kernels import Array, narrow
+from frustum.runtime.kernels import Array, narrow, widen
 
 Range: TypeAlias = tuple[int, int]
 """Positions `[start, stop)` along one dimension."""
@@ -248,6 +249,23 @@ def _softmax(p: t.SoftmaxLayer, work: TileWork) -> Array:
     return kernels.softmax(work.tiles[0].read(work.needed()), axis)
 
 
+@made.register(t.NormaliseLayer)
+def _normalise(p: t.NormaliseLayer, work: TileWork) -> Array:
+    """By whole groups; scale and shift are of the ranges."""
+    whole = all(work.ranges[axis] == (0, work.bound[axis]) for axis in p.axes)
+    assert whole and not (p.group and any(end % p.group for end in work.ranges[1])), "what is normalised is held whole"
+    x, *others = (widen(work.tiles[k].read(work.needed(k))) for k in range(len(work.tiles)))
+    result = kernels.normalise(x, p.axes, p.epsilon, group=p.group, rms=p.rms)
+    return _scaled(result, others)
+
+
+def _scaled(x: Array, others: Sequence[Array]) -> Array:
+    """Times a scale, plus a shift, where there are any."""
+    for other, combine in zip(others, (np.multiply, np.add), strict=False):
+        x = combine(x, other)
+    return x
+
+
 @made.register(t.AttentionLayer)
 def _attention(p: t.AttentionLayer, work: TileWork) -> Array:
     """Heads of the ranges apart, with all keys; what hides later keys counts from the first row of the ranges."""
@@ -442,6 +460,20 @@ def resize(op: graph.ResizeOp, x: Array) -> Array:
     return kernels.resize(x, size, (rows, columns), mode=op.mode, rounding=op.rounding)
 
 
+def normalise(op: graph.NormaliseOp, x: Array, *others: Array) -> Array:
+    """Of any rank: what is normalised as the last of four axes, the rest as the first."""
+    shape = x.shape
+    split = (shape[0], op.groups, shape[1] // op.groups, *shape[2:]) if op.groups > 1 else shape
+    summed = [axis + (op.groups > 1) for axis in op.axes]
+    kept = [axis for axis in range(len(split)) if axis not in summed]
+    order = [*kept, *summed]
+    rows = x.reshape(split).transpose(order)
+    flat = rows.reshape(math.prod(split[axis] for axis in kept), 1, 1, -1)
+    flat = kernels.normalise(flat, (3,), op.epsilon, rms=op.rms)
+    result = flat.reshape(rows.shape).transpose(np.argsort(order)).reshape(shape)
+    return _scaled(result, [widen(other) for other in others])
+
+
 OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.QuantizeOp: lambda op, x: quantized(x, op.to, op.result),
     graph.DequantizeOp: lambda op, q: kernels.integer.dequantize(q, *op.from_.data),
@@ -451,6 +483,7 @@ OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.ReduceOp: lambda op, x: kernels.reduce(op.kind, x, op.axes, keepdims=op.keepdims),
     graph.SoftmaxOp: lambda op, x: kernels.softmax(x, op.axis),
     graph.AttentionOp: attention,
+    graph.NormaliseOp: normalise,
     graph.LrnOp: lrn,
     graph.ResizeOp: resize,
     graph.UnaryOp: lambda op, x: kernels.unary(op.kind, x, op.act.alpha, op.act.beta),

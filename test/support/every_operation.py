@@ -86,6 +86,17 @@ def reductions(net):
     return [*outputs, net.layer(graph.ReduceOp("mean", net.input(2, 3, 2, 3, 4), (2, 3, 4)))]
 
 
+def normalisations(net):
+    x, y = net.input(2, 12, 6, 7), net.input(2, 3, 2, 5, 4)
+    scale, shift = net.weight(12, 1, 1), net.weight(12, 1, 1)
+    wide = net.layer(graph.NormaliseOp(y, net.weight(5, 4), axes=(3, 4), epsilon=1e-5))
+    rms = net.layer(graph.NormaliseOp(y, axes=(1,), epsilon=1e-3, rms=True))
+    cases = [((1, 2, 3), 4), ((1, 2, 3), 1), ((1,), 3), ((2, 3), 1), ((3,), 1), ((1,), 1), ((1, 3), 2)]
+    return [wide, rms] + [
+        net.layer(graph.NormaliseOp(x, scale, shift, axes=axes, epsilon=1e-5, groups=groups)) for axes, groups in cases
+    ]
+
+
 def softmaxes(net):
     x = net.input(2, 5, 6, 7)
     return [net.layer(graph.SoftmaxOp(x, axis)) for axis in range(4)] + [
@@ -254,6 +265,7 @@ NETWORKS = {
         average_pools,
         reductions,
         softmaxes,
+        normalisations,
         across_channels,
         nearest,
         linear,

@@ -244,6 +244,27 @@ def _softmax(op, unit):
     _scatter(unit, op.out_view, values)
 
 
+def _normalise(op, unit):
+    """Positions of which the axes' places, or all but the group's, are left out belong together."""
+    rows = {}
+    for position in unit.positions():
+        key = tuple(0 if axis in op.axes else at for axis, at in enumerate(position))
+        key = (key[0], key[1] // op.group, *key[2:]) if op.group else key
+        rows.setdefault(key, []).append(position)
+    results = []
+    for positions in rows.values():
+        row = [float(unit.element(op.in_view, position)[0]) for position in positions]
+        mean = 0.0 if op.rms else math.fsum(row) / len(row)
+        deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in row) / len(row) + op.epsilon)
+        results += zip(positions, ((x - mean) / deviation for x in row), strict=True)
+    for position, result in results:
+        if op.scale_view is not None:
+            result *= float(unit.element(op.scale_view, position)[0])
+        if op.shift_view is not None:
+            result += float(unit.element(op.shift_view, position)[0])
+        unit.element(op.out_view, position)[0] = result
+
+
 def _hide(op, unit):
     for position in unit.positions():
         value = unit.element(op.in_view, position)[0]

@@ -162,6 +162,13 @@ def softmax(draw, net, x, maps):
     return net.layer(graph.SoftmaxOp(x, draw(st.integers(0, 3))))
 
 
+def normalise(draw, net, x, maps):
+    groups = draw(st.sampled_from([each for each in (1, 1, 2, 3, 4) if graph.shape_of(x)[1] % each == 0]))
+    axes = draw(st.sampled_from([(1,), (1, 2, 3)])) if groups > 1 else draw(st.sampled_from([(1,), (2, 3), (3,)]))
+    rms = draw(st.booleans())
+    return net.layer(graph.NormaliseOp(x, axes=axes, epsilon=1e-2, groups=groups, rms=rms))
+
+
 def product(draw, net, x, maps):
     """The map as matrices, times a constant or times itself turned."""
     if draw(st.booleans()):
@@ -186,5 +193,6 @@ LAYERS = (
     transpose,
     reduce,
     softmax,
+    normalise,
     product,
 )

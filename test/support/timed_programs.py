@@ -139,7 +139,8 @@ class TimedPrograms:
         scales = (p.Scale(),) * 3 if "i8" in (element, out) or random.random() < 0.2 else None
         common = {**common, "scales": scales}
         plane = {"rows": self.span(depth, 30, -2), "cols": self.span(depth, 30, -2)}
-        match random.choice(("pool", "depthwise", "unary", "binary", "softmax", "hide", "reduce", "lrn", "resize")):
+        kinds = "pool", "depthwise", "unary", "binary", "softmax", "normalise", "hide", "reduce", "lrn", "resize"
+        match random.choice(kinds):
             case "pool":
                 return p.Pool(kind=random.choice(p.POOL_KINDS), in_view=source, kernel=kernel, strides=strides,
                               dilations=dilations, act=act, **plane, **views, **common)  # fmt: skip
@@ -162,6 +163,10 @@ class TimedPrograms:
                 return p.Binary(kind=kind, a_view=source, b_view=other, act=act, **views, **common)
             case "softmax":
                 return p.Softmax(in_view=source, axis=random.randrange(4), **views, **common)
+            case "normalise":
+                del common["scales"]
+                beside = {f"{name}_view": source for name in ("scale", "shift") if random.random() < 0.5}
+                return p.Normalise(in_view=source, axes=(1, 3), epsilon=1e-5, **beside, **views, **common)
             case "hide":
                 del common["scales"]
                 return p.Hide(in_view=source, ahead=random.randint(-3, 9), **views, **common)

@@ -519,6 +519,8 @@ class _Unit:
                 simple, hard = (a + b for a, b in zip((simple, hard), composite(op.kind), strict=True))
             case p.Softmax():  # maximum, subtract, exponential, sum, divide
                 own, simple, hard = 2 * price.reduction, simple + 1, hard + 2
+            case p.Normalise():  # mean and variance, root, scale and shift twice
+                own, simple, hard = 2 * price.reduction, simple + 2, hard + 1
             case p.Reduce():
                 own = price.reduction
             case p.Lrn():  # squares of the window, power, divide

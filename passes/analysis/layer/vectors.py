@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from xdsl.ir import Operation, SSAValue
@@ -20,6 +21,7 @@ from frustum.dialects.tile import (
     BinaryLayer,
     LayerKind,
     LrnLayer,
+    NormaliseLayer,
     PoolLayer,
     ReduceLayer,
     ResizeLayer,
@@ -48,6 +50,7 @@ from frustum.passes.analysis.layer.nest import (
 )
 
 MAX_DENOMINATOR = 64
+CHANNELS, ROWS = 1, 2
 
 # --- element by element, with broadcasting -------------------------------------------------------------------
 
@@ -210,6 +213,50 @@ def softmax(op: g.SoftmaxOp) -> Layer:
     view = contiguous(dims)
     maps = (MapOperand(0, dims, view, replaced(SAME4, axis, Whole(dims[axis]))),)
     return Layer(SoftmaxLayer(axis, scales_of(op)), dims, view, maps, axes_all=(axis,))
+
+
+@builds(g.NormaliseOp)
+def normalise(op: g.NormaliseOp) -> Layer:
+    """Loops are those of the chosen form; of groups the second axis as channels, those behind it as rows and columns;
+    else neighbouring axes of which all or none are normalised are one loop."""
+    shape = g.shape_of(op.x)
+    operands = [value for value in (op.x, op.scale, op.shift) if value is not None]
+    shapes, form = [(1,) * (len(shape) - len(own)) + own for own in map(g.shape_of, operands)], chosen_form(op)
+    if form is None:
+        form = plane_form(op) if op.groups > 1 else merged_form(op, shapes)
+    loop_axes = tuple(sorted({form[axis] for axis in op.axes if shape[axis] > 1 or op.groups > 1}))
+    axes, group = loop_axes or (form[op.axes[0]],), 0
+    if op.groups > 1:
+        axes, group = tuple(d for d in loop_axes if d != CHANNELS), shape[1] // op.groups
+    layer = elementwise_in(form, op, NormaliseLayer(axes, op.epsilon, group, op.rms), operands)
+    maps = tuple(replace(each, access=held_whole(each.access, each.dims, axes)) for each in layer.maps)
+    align = (1, group or 1, 1, 1)
+    return replace(layer, maps=maps, axes_all=axes, align=align)
+
+
+def held_whole(access: Access, dims: Extents, axes: Extents) -> Access:
+    return tuple(Whole(dims[d]) if d in axes else axis for d, axis in enumerate(access))
+
+
+def plane_form(op: g.NormaliseOp) -> Extents:
+    """[N, C, ...]: the last axis is the columns, those between it and the channels are the rows."""
+    rank = len(g.shape_of(op.x))
+    return (0, CHANNELS, *(ROWS,) * (rank - 3), *(RANK - 1,) * (rank > 2))
+
+
+def merged_form(op: g.NormaliseOp, shapes: Sequence[Extents]) -> Extents:
+    """Axes of whom the same operands have more than one position, and that are normalised alike, are one loop."""
+    kinds = [(axis in op.axes, *(own[axis] > 1 for own in shapes[1:])) for axis in range(len(shapes[0]))]
+    form: list[int] = []
+    last: tuple[bool, ...] | None = None
+    loop = RANK
+    for axis in reversed(range(len(kinds))):
+        if shapes[0][axis] > 1 and kinds[axis] != last:
+            last, loop = kinds[axis], loop - 1
+        form.append(min(loop, RANK - 1))
+    if loop < 0:
+        raise refused(op, f"axes {op.axes} of shape {shapes[0]} do not make four dimensions")
+    return tuple(reversed(form))
 
 
 @builds(g.ReduceOp)

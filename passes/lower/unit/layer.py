@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import singledispatch
 from typing import Any
 
-from xdsl.ir import Block, Operation, Region
+from xdsl.ir import Block, Operation, Region, SSAValue
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
@@ -117,8 +117,11 @@ def computed(low: LayerPieces, common: StagedTags) -> list[Operation]:
 
 def compute(low: LayerPieces, common: StagedTags) -> Operation:
     """The instruction on its buffers; partial sums go where they are kept."""
-    made, operands = instruction(low.kind, low), [piece.buffer for piece in low.pieces]
+    made = instruction(low.kind, low)
+    operands: list[SSAValue | None] = [piece.buffer for piece in low.pieces]
     if not isinstance(made, isa.Conv | isa.Depthwise):
+        if isinstance(made, isa.Normalise):
+            operands += [None] * (NORMALISED_BY - len(operands))
         return isa.emit(made, *operands, (low.acc or low.result).buffer, **common)
     assert low.weight_piece is not None
     extra = {name: placed.buffer for name, placed in low.vector_pieces.items() if low.sums is None}
@@ -146,6 +149,18 @@ def instruction(layer: t.LayerKind, low: LayerPieces) -> Instruction:
     found |= {"out_view": low.result.own_view, "box": low.piece.box}
     found |= {name: low.span(d) for d, name in enumerate(SPANS, start=1) if name in names}
     return wanted(**found, **layer.numbers)
+
+
+NORMALISED_BY = 3
+"""The map, the scale and the shift."""
+
+
+@instruction.register(t.NormaliseLayer)
+def normalise(p: t.NormaliseLayer, low: LayerPieces) -> Instruction:
+    """There may be a scale, and with it a shift."""
+    names = ("in_view", "scale_view", "shift_view")[: len(low.pieces)]
+    views: dict[str, Any] = {name: operand_view(low, k) for k, name in enumerate(names)}
+    return isa.Normalise(**views, out_view=low.result.own_view, box=low.piece.box, **p.numbers)
 
 
 SPANS = ("channels", "rows", "cols")

@@ -7,9 +7,9 @@ import numpy as np
 from xdsl.dialects.builtin import f16
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import LrnOp, ReduceOp, SoftmaxOp, shape_of
+from frustum.dialects.graph import LrnOp, NormaliseOp, ReduceOp, SoftmaxOp, shape_of
 from frustum.passes.errors import Refused
-from frustum.passes.onnx.node import Converter, Ints, Node, Result
+from frustum.passes.onnx.node import Converter, Ints, Node, Result, Value
 from frustum.passes.weights import Array
 
 
@@ -48,47 +48,78 @@ def centred(node: Node, x: SSAValue, axes: Ints) -> tuple[SSAValue, SSAValue, SS
     return difference, mean, node.unary("sqrt", node.binary("add", variance, epsilon))
 
 
-def instance_normalization(node: Node) -> Result:
+def normalised(
+    node: Node, axes: Ints, names: Ints, shape: Ints = (), *, groups: int = 1, rms: bool = False
+) -> SSAValue:
+    """x by its deviation over axes, times operand `names[0]`, plus operand `names[1]`; these are seen in a shape, if
+    one is given.  What is not known yet multiplies and adds afterwards."""
     x = node.value(0)
-    rank = len(shape_of(x))
-    difference, _, deviation = centred(node, x, tuple(range(2, rank)))
-    shape = (1, -1, *(1,) * (rank - 2))
-    result = node.binary("div", difference, deviation)
-    result = node.binary("mul", result, _channel_operand(node, 1, shape))
-    return node.binary("add", result, _channel_operand(node, 2, shape))
+    given = [node.operands[k] for k in names if node.has(k)]
+    are_known = all(isinstance(each, np.ndarray) for each in given)
+    operands = [_operand(node, k, shape) for k in names if node.has(k)]
+    epsilon = float(node.get("epsilon", 1e-5))
+    own = operands if are_known else []
+    result = node.emit(NormaliseOp(x, *own, axes=axes, epsilon=epsilon, groups=groups, rms=rms))
+    for operand, kind in zip(() if are_known else operands, ("mul", "add"), strict=False):
+        result = node.binary(kind, result, operand)
+    return result
 
 
-def _channel_operand(node: Node, index: int, shape: Ints) -> SSAValue:
+def _operand(node: Node, index: int, shape: Ints) -> SSAValue:
     array = node.operands[index]
-    if isinstance(array, np.ndarray):
+    if isinstance(array, np.ndarray) and shape:
         return node.weight(array.reshape(shape), ("scale", "shift")[index - 1])
+    if not shape:
+        return node.value(index)
     channels = node.shape(index)[0]
     return node.reshape(node.value(index), tuple(channels if extent == -1 else extent for extent in shape))
 
 
+def instance_normalization(node: Node) -> Result:
+    rank = len(node.shape(0))
+    return normalised(node, tuple(range(2, rank)), (1, 2), (1, -1, *(1,) * (rank - 2)))
+
+
+def group_normalization(node: Node) -> Result:
+    """Scale and shift are of channels, before opset 21 of groups."""
+    shape, groups = node.shape(0), int(node.get("num_groups"))
+    if groups < 1 or shape[1] % groups:
+        raise Refused(f"{shape[1]} channels are no {groups} groups")
+    of_channels = (1, -1, *(1,) * (len(shape) - 2))
+    if node.shape(1)[0] == shape[1]:
+        return grouped(node, groups, (1, 2), of_channels)
+    each = [node.constant(k, "scale") for k in (1, 2)]
+    result = grouped(node, groups, (), ())
+    for values, kind in zip(each, ("mul", "add"), strict=True):
+        assert values is not None
+        whole = np.repeat(values, shape[1] // groups).reshape(of_channels)
+        result = node.binary(kind, result, node.weight(whole, kind))
+    return result
+
+
+def grouped(node: Node, groups: int, names: Ints, of_channels: Ints) -> SSAValue:
+    """One channel in a group is what it is without groups."""
+    shape = node.shape(0)
+    axes = tuple(range(1 if groups < shape[1] else 2, len(shape)))
+    return normalised(node, axes, names, of_channels, groups=groups if groups < shape[1] else 1)
+
+
 def layer_normalization(node: Node) -> Result:
+    """The mean and what it was divided by are made only where somebody reads them."""
     x = node.value(0)
     rank = len(shape_of(x))
     axes = tuple(range(node.axis(node.get("axis", -1), rank), rank))
-    difference, mean, deviation = centred(node, x, axes)
-    result = node.binary("div", difference, deviation)
-    result = node.binary("mul", result, node.value(1))
-    if node.has(2):
-        result = node.binary("add", result, node.value(2))
-    results = [result, mean]
-    if node.wants(2):
-        results.append(node.unary("reciprocal", deviation))
+    results: list[Value] = [normalised(node, axes, (1, 2))]
+    if node.wants(1) or node.wants(2):
+        _, mean, deviation = centred(node, x, axes)
+        results += [mean, node.unary("reciprocal", deviation)]
     return results
 
 
 def rms_normalization(node: Node) -> Result:
-    x = node.value(0)
-    rank = len(shape_of(x))
+    rank = len(node.shape(0))
     axes = tuple(range(node.axis(node.get("axis", -1), rank), rank))
-    mean = node.emit(ReduceOp("mean", node.binary("mul", x, x), axes))
-    epsilon = node.scalar(node.get("epsilon", 1e-5), "epsilon")
-    deviation = node.unary("sqrt", node.binary("add", mean, epsilon))
-    return node.binary("mul", node.binary("div", x, deviation), node.value(1))
+    return normalised(node, axes, (1,), rms=True)
 
 
 def softmax(node: Node) -> Result:
@@ -158,6 +189,7 @@ LARGEST, LARGEST_F16 = 3.3e38, 65504.0
 
 CONVERTERS: dict[str, Converter] = {
     "BatchNormalization": batch_normalization,
+    "GroupNormalization": group_normalization,
     "InstanceNormalization": instance_normalization,
     "LayerNormalization": layer_normalization,
     "RMSNormalization": rms_normalization,

@@ -23,6 +23,8 @@ LAYERS = (
     tile.UnaryLayer(Function.LEAKY_RELU, 0.1),
     tile.BinaryLayer(Arithmetic.ADD, Act("relu"), (*SCALES, Scale())),
     tile.SoftmaxLayer(2),
+    tile.NormaliseLayer((2, 3), 1e-5, 4),
+    tile.NormaliseLayer((1,), 1e-6, rms=True),
     tile.ReduceLayer(Reduction.MEAN, (2, 3), 0.0625, SCALES),
     tile.AttentionLayer(128, 2, 64, 32, 0.125, 30.0, 5),
     tile.AttentionLayer(128, 1, 64, 64, 0.125),

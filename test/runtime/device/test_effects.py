@@ -200,6 +200,21 @@ def test_softmax(axis):
     agree(twice(softmax), 2, 2, int(rng.integers(9)), exact=False)
 
 
+@pytest.mark.parametrize("case", [((3,), 0, False), ((1, 2), 0, True), ((2, 3), 2, False), ((2,), 3, True)])
+@pytest.mark.parametrize("operands", [(), ("scale_view",), ("scale_view", "shift_view")])
+def test_normalise(case, operands):
+    """Over whole axes and whole groups of channels, the last of which the map's end cuts off."""
+    layout, (axes, group, rms) = Layout(), case
+    channels = span(A(0, (2 * group,)), 2 * group, 3 * group) if group else span(0, 4, 4)
+    box = p.Box.of(span(A(0, core=1), 1, 2), channels, span(0, 3, 3), span(0, 5, 5))
+    views = {name: layout.view("nram", (0, box.extent[1], 0, box.extent[3])) for name in operands}
+    normalise = p.Normalise(
+        in_view=layout.view("nram", box.extent), out_view=layout.view("nram", box.extent), box=box, axes=axes,
+        group=group, rms=rms, epsilon=1e-3, **views,
+    )  # fmt: skip
+    agree(twice(normalise), 2, 2, exact=False)
+
+
 @pytest.mark.parametrize("ahead", [-2, 0, 3])
 def test_hide(ahead):
     layout = Layout()

@@ -1,0 +1,41 @@
+"""Normalisation written as plain layers computes the same, and is written so only where it does not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from networks import Net
+from stops import aimed, run_module
+from xdsl.context import Context
+
+from frustum.dialects import graph as g
+from frustum.passes.graph.expand_normalise import ExpandNormalise, _Expansion
+from frustum.passes.weights import store_of
+
+
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("case", [((1, 2, 3), 3), ((1, 2, 3), 1), ((2, 3), 1), ((3,), 1), ((1,), 1), ((1,), 2)])
+def test_plain_layers_compute_the_same(case, rms):
+    net, (axes, groups) = Net(), case
+    x = net.input(2, 6, 5, 7)
+    op = g.NormaliseOp(
+        x, net.weight(6, 1, 1), net.weight(6, 1, 1), axes=axes, epsilon=1e-3, groups=groups, rms=rms
+    )
+    module, inputs = net.module(net.layer(op))
+    plain = module.clone()
+    (found,) = [each for each in plain.walk() if isinstance(each, g.NormaliseOp)]
+    _Expansion(found, store_of(plain), 10).run()
+    plain.verify()
+    for wanted, got in zip(run_module(module, inputs).values(), run_module(plain, inputs).values(), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("columns", "is_left"), [(100, True), (100_000, False)])
+def test_what_fits_is_left(columns, is_left):
+    net = Net()
+    module, _ = net.module(
+        net.layer(g.NormaliseOp(net.input(1, 4, 4, columns), axes=(1, 2, 3), epsilon=1e-3, groups=2))
+    )
+    module = aimed(module, "edge")
+    ExpandNormalise().apply(Context(), module)
+    assert any(isinstance(each, g.NormaliseOp) for each in module.walk()) == is_left
