@@ -1,10 +1,12 @@
-"""Attention of random shapes and options, on the device alone, against ONNX's reference.
+"""Attention of random shapes and options, on the device alone, against ONNX's reference and
+onnxruntime.
 
     python -m pytest -n 0 test/soak/soak_attention.py --hypothesis-profile=soak
 """
 
 import numpy as np
-from attention_models import attention
+import pytest
+from attention_models import TRANSFORMER, attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
@@ -17,3 +19,10 @@ SEEDS = st.integers(0, 2**31)
 def test_attention_of_onnx(seed):
     case = attention(np.random.default_rng(seed))
     case.check(ReferenceEvaluator(case.model()).run(None, case.inputs))
+
+
+@settings(max_examples=300)
+@pytest.mark.parametrize("operator", TRANSFORMER)
+@given(seed=SEEDS, target=st.sampled_from(["edge", "default"]))
+def test_operators_of_onnxruntime(operator, seed, target):
+    TRANSFORMER[operator](np.random.default_rng(seed)).check(target=target)

@@ -13,6 +13,7 @@ from frustum.passes.onnx.operators import (
     recurrent,
     reductions,
     resizing,
+    transformer,
     windows,
 )
 
@@ -20,7 +21,7 @@ __all__ = ["CONVERTERS", "MICROSOFT"]
 
 MICROSOFT: dict[str, Converter] = {
     **integers.MICROSOFT,
-    **attention.MICROSOFT,
+    **transformer.MICROSOFT,
     "QuantizeLinear": conversions.CONVERTERS["QuantizeLinear"],
     "DequantizeLinear": conversions.CONVERTERS["DequantizeLinear"],
 }

@@ -269,4 +269,3 @@ def _of_lengths(node: Node, masks: Masks, window: tuple[bool, int, int]) -> None
 
 
 CONVERTERS: dict[str, Converter] = {"Attention": attention}
-MICROSOFT: dict[str, Converter] = {}
