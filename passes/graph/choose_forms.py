@@ -42,7 +42,7 @@ class ChooseForms(ModulePass):
     3. The other axes are all columns, or images and columns, or images, rows and columns: the first that every layer
        can be written in.
 
-    Source: docs/ir-graph.md, "Forms"; docs/techniques/machine.md, "Matrix unit": positions and channels.
+    Source: docs/ir-graph.md, "Forms"; docs/techniques/machine.md, "Matrix unit".
     """
 
     name = "frustum-graph-choose-forms"

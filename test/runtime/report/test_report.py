@@ -78,6 +78,7 @@ def test_the_report_has_every_key_of_schema_1():
         "read_bytes": 4640, "write_bytes": 4000, "total_bytes": 8640, "weight_bytes": 0, "input_bytes": 4000,
         "output_bytes": 4000, "intermediate_bytes": 0, "other_bytes": 640, "compulsory_bytes": 8000, "ratio": 1.0,
         "compressed_compulsory_bytes": 8000, "ratio_to_compressed": 1.0,
+        "bound_bytes": None, "bound_by": None,
     }  # fmt: skip
     fetch, load, store = 7 + 200, 40 + 200, 40 + 200
     assert data["cycles"] == {
