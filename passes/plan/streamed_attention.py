@@ -37,9 +37,9 @@ from frustum.passes.plan.piece_extents import halves
 
 LEAST_KEYS = 8
 """Of a block."""
-MORE_BYTES = 1.004
-"""Times the fewest bytes that a plan may move which takes fewer cycles: the last blocks that stay cost less than that
-of the bytes, and halve the blocks."""
+MORE_BYTES = 1.006
+"""Times the fewest bytes that a plan may move which takes fewer cycles: one head of 2048 x 64 in f16 on `edge` moves
+1.333 MB in 2.3 M cycles with blocks of 16 keys, 1.327 MB in 4.5 M with blocks of 8."""
 ROUNDING = 128
 """Bytes that buffers of a tile lose to alignment."""
 FURTHER = 2
