@@ -23,6 +23,7 @@ from frustum.dialects.diagnostic import one_line
 from frustum.dialects.graph import ConvOp, MatmulOp, shape_of, tensor_type
 from frustum.passes.errors import MixesImages, ModelError, NotConstant, Problem, Refused
 from frustum.passes.onnx.binding import MOST_DIMENSIONS
+from frustum.passes.onnx.doubles import DOUBLE, Doubles
 from frustum.passes.onnx.folding import FAILURES
 from frustum.passes.onnx.host_images import HostOperand, axis_on_host
 from frustum.passes.onnx.images import Images
@@ -48,7 +49,6 @@ from frustum.passes.onnx.walk import (
 from frustum.passes.weights import Array
 
 Kind = Literal["constant", "shared", "device", "host"]
-DOUBLE = onnx.TensorProto.DOUBLE
 ROUNDED = "has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)"
 SILENT = 4
 """onnxruntime's log level of fatal errors."""
@@ -101,6 +101,7 @@ class DryRun(ImportWalk):
     exact: bool = True
     """Refuse elements that the device would only approximate: those of DOUBLE."""
     opsets: Sequence[onnx.OperatorSetIdProto] = ()
+    doubles: Doubles = field(default_factory=lambda: Doubles({}, frozenset()))
     steps: list[ImportStep] = field(default_factory=list)
     fixed: set[str] = field(default_factory=set)
     """Names of values that depend on constants only."""
@@ -209,15 +210,29 @@ class DryRun(ImportWalk):
             if isinstance(value, HostValue):
                 is_ours = is_known(proto, opset)
                 raise Refused(f"'{operand}' {value.why}" if is_ours else "this operator is not supported")
-            if self.exact and _element(self.types.get(operand)) == DOUBLE and not isinstance(value, np.ndarray):
-                raise Refused(f"'{operand}' {ROUNDED}")
+        rounded = self._rounded(proto, types) if self.exact else ""
+        if rounded and not isinstance(self.values.get(rounded, UNAVAILABLE), np.ndarray | Unavailable):
+            raise Refused(f"'{rounded}' {ROUNDED}")
         results = self._results(proto, name, opset)
         for output, value in zip(proto.output, results, strict=False):
-            if isinstance(value, SSAValue) and self.exact and _element(types.get(output)) == DOUBLE:
-                raise Refused(f"'{output}' {ROUNDED}")
+            if isinstance(value, SSAValue) and rounded:
+                raise Refused(f"'{rounded}' {ROUNDED}")
             if isinstance(value, SSAValue) and not all(shape_of(value)):
                 raise Refused(f"'{output}' is {_text(shape_of(value))}, which is no tensor of the device")
         return results
+
+    def _rounded(self, proto: onnx.NodeProto, types: Mapping[str, onnx.TypeProto]) -> str:
+        """What of DOUBLE a node reads or makes, where the device would compute it otherwise."""
+        elements = {name: _element(self.types.get(name)) for name in free_names(proto)}
+        elements |= {name: _element(types.get(name)) for name in proto.output if name}
+        doubles = [name for name, element in elements.items() if element == DOUBLE]
+        for name in doubles:
+            value = self.values.get(name)
+            if isinstance(value, np.ndarray):
+                self.doubles.constant(name, value)
+        if not doubles or self.doubles.take(proto, elements):
+            return ""
+        return next((name for name in doubles if not isinstance(self.values.get(name), np.ndarray)), doubles[0])
 
     def _shape_of_host_value(self, proto: onnx.NodeProto) -> np.ndarray | None:
         """Shape and Size of a value of the host whose shape is known."""

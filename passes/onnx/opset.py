@@ -8,7 +8,7 @@ an attribute or as an input, and the converters of operators read both.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -124,48 +124,85 @@ def _inline(light: onnx.ModelProto, model: LoadedModel) -> onnx.ModelProto:
 
 
 def _convert(light: onnx.ModelProto, model: LoadedModel) -> tuple[onnx.ModelProto, Kept | None]:
-    """The model at OPSET, but for nodes that the converter refuses each by itself."""
+    """The model at OPSET, but for nodes that the converter refuses each by itself; node by node where it does not take
+    the others together, or gives a model of other inputs (Scan had a batch axis once)."""
     kept = None
     try:
         converted = version_converter.convert_version(light, OPSET)
-    except FAILURES as error:
-        kept = Kept(model.opset, _refused(light, model.opset))
+    except FAILURES:
+        kept = Kept(model.opset, {})
+    if kept is not None or _interface(converted.graph) != _interface(light.graph):
+        each = _each_alone(light, model.opset)
+        reasons = {name: why for node, why in each if isinstance(why, str) for name in node.output if name}
+        kept = Kept(model.opset, reasons)
         try:
             converted = _convert_others(light, kept)
+            is_same = _interface(converted.graph) == _interface(light.graph)
         except FAILURES:
-            message = f"cannot be converted from opset {model.opset} to {OPSET}: {_reason(error)}"
-            raise Unsupported([Problem(model.file, message)]) from error
-    if _interface(converted.graph) != _interface(light.graph):  # Scan had a batch axis once
-        message = f"cannot be converted from opset {model.opset} to {OPSET}: its inputs would change"
-        raise Unsupported([Problem(model.file, message)])
+            is_same = False
+        if not is_same:
+            converted = _put_together(light, each)
     if model.opset < RESIZE_CHANGED:
         _keep_old_resize(converted.graph)
     return converted, kept
 
 
-def _refused(light: onnx.ModelProto, opset: int) -> dict[str, str]:
-    """The results of the nodes that the converter does not take alone, and its reason."""
+def _each_alone(light: onnx.ModelProto, opset: int) -> list[tuple[onnx.NodeProto, onnx.GraphProto | str]]:
+    """Every node, and what the converter makes of it alone, or why it does not."""
     types = _known_types(light)
-    found: dict[str, str] = {}
+    tensors = {tensor.name: tensor for tensor in light.graph.initializer}
+    found: list[tuple[onnx.NodeProto, onnx.GraphProto | str]] = []
     for node in light.graph.node:
         if node.domain not in DEFAULT_DOMAINS:
+            found.append((node, onnx.helper.make_graph([node], "node", [], [])))
             continue
+        read = dict.fromkeys(filter(None, node.input))
         graph = onnx.helper.make_graph(
             [node],
             "node",
-            [onnx.helper.make_value_info(name, types.get(name, onnx.TypeProto())) for name in set(node.input) if name],
-            [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name],
+            [onnx.helper.make_value_info(name, types.get(name, onnx.TypeProto())) for name in read],
+            [onnx.helper.make_value_info(name, types.get(name, onnx.TypeProto())) for name in node.output if name],
+            [tensors[name] for name in read if name in tensors],
         )
         own = [onnx.helper.make_opsetid("", opset)]
         alone = onnx.helper.make_model(graph, opset_imports=own, ir_version=light.ir_version)
         try:
-            version_converter.convert_version(alone, OPSET)
+            converted = version_converter.convert_version(alone, OPSET).graph
         except FAILURES as error:
             why = f"cannot be converted from opset {opset} to {OPSET}: {_reason(error)}"
             if not onnx.defs.has(node.op_type):
                 why = f"is of opset {opset}, and no operator of ONNX any more"
-            found.update((name, why) for name in node.output if name)
+            found.append((node, why))
+        else:
+            changed = f"cannot be converted from opset {opset} to {OPSET}: its inputs would change"
+            found.append((node, converted if _interface(converted) == _interface(graph) else changed))
     return found
+
+
+def _put_together(
+    light: onnx.ModelProto, each: Sequence[tuple[onnx.NodeProto, onnx.GraphProto | str]]
+) -> onnx.ModelProto:
+    """The model of what became of its nodes; values that the converter added get names of their own."""
+    result = onnx.ModelProto()
+    result.CopyFrom(light)
+    del result.graph.node[:]
+    known = {tensor.name for tensor in light.graph.initializer}
+    for number, (node, graph) in enumerate(each):
+        if isinstance(graph, str):
+            result.graph.node.append(node)
+            continue
+        own = {*node.input, *node.output, ""}
+        for tensor in graph.initializer:
+            if tensor.name not in known:
+                added = result.graph.initializer.add()
+                added.CopyFrom(tensor)
+                added.name = tensor.name if tensor.name in own else f"{tensor.name}/{number}"
+        for inner in graph.node:
+            copy = result.graph.node.add()
+            copy.CopyFrom(inner)
+            for names in (copy.input, copy.output):
+                names[:] = [name if name in own else f"{name}/{number}" for name in names]
+    return result
 
 
 def _known_types(light: onnx.ModelProto) -> dict[str, onnx.TypeProto]:

@@ -30,6 +30,7 @@ from frustum.dialects.choices import HostMode
 from frustum.dialects.target import Target
 from frustum.passes.errors import ModelError, Problem, Unsupported
 from frustum.passes.onnx.binding import BoundInputs, bind_inputs, with_constants
+from frustum.passes.onnx.doubles import Doubles
 from frustum.passes.onnx.dry_run import DryRun, HostValue, ImportStep, device_tensor, no_tensor, static_shape
 from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.import_onnx import import_onnx, output_problems
@@ -240,6 +241,7 @@ def _dry_run(
     }
     opsets = [onnx.helper.make_opsetid("", unified.opset), *(o for o in model.proto.opset_import if o.domain)]
     run = DryRun(model.file, network, constants, kept=unified.kept, refused=refused, exact=exact, opsets=opsets)
+    run.doubles = Doubles.of(nodes, (output.name for output in graph.output))
     if bound.rebatched == 1:
         run.types.update((value.name, value.type) for value in (*graph.value_info, *graph.output))
     for name, array in constants.items():

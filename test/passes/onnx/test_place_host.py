@@ -7,6 +7,7 @@ from mixed_models import controlled, model, node, sandwich
 from onnx import TensorProto, helper, numpy_helper
 
 import frustum
+import frustum.onnx_backend
 from frustum.backend import targets
 from frustum.passes.errors import ModelError, Unsupported
 from frustum.passes.onnx.loading import load_model
@@ -154,6 +155,57 @@ def test_doubles_stay_exact() -> None:
     assert reasons(found) == {"y": why}
     assert not isinstance(import_or_place(proto, DEFAULT, "auto", exact=False), Placement)
     assert not isinstance(import_or_place(proto, DEFAULT, "never"), Placement)
+
+
+@pytest.mark.parametrize(
+    ("op", "constant", "is_exact"),
+    [("Mul", 0.25, True), ("Mul", 0.1, False), ("Div", 3.0, True), ("Pow", 2.0, False), ("Max", 0.5, True)],
+)
+def test_doubles_that_f32_has_are_computed_on_the_device(op, constant, is_exact) -> None:
+    """As exporters write it: to DOUBLE, a constant, and back."""
+    nodes = [
+        node("Cast", ["x"], ["wide"], to=TensorProto.DOUBLE),
+        node("Transpose", ["wide"], ["turned"], perm=[1, 0]),
+        node(op, ["turned", "c"], ["z"]),
+        node("Cast", ["z"], ["y"], to=TensorProto.FLOAT),
+    ]
+    proto = model(nodes, {"x": (64, 64)}, ["y"], {"c": np.float64(constant)})
+    assert ("z" in reasons(placed(proto))) != is_exact
+    if is_exact:
+        proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, (64, 64)))
+        x = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
+        wide = x.T.astype(np.float64)
+        wanted = {"Mul": wide * constant, "Div": wide / constant, "Max": np.maximum(wide, constant)}[op]
+        (y,) = frustum.onnx_backend.prepare(proto).run([x])
+        np.testing.assert_array_equal(y, wanted.astype(np.float32))
+
+
+def test_a_double_that_is_rounded_twice_stays_exact() -> None:
+    nodes = [
+        node("Cast", ["x"], ["wide"], to=TensorProto.DOUBLE),
+        node("Mul", ["wide", "wide"], ["square"]),
+        node("Add", ["square", "wide"], ["z"]),
+        node("Cast", ["z"], ["y"], to=TensorProto.FLOAT),
+    ]
+    found = reasons(placed(model(nodes, {"x": (64, 64)}, ["y"])))
+    assert "has elements of DOUBLE, which the device would round to f32" in found["square"]
+
+
+def test_a_node_that_cannot_be_converted_costs_no_other_its_place() -> None:
+    """Scan had another first input and an axis of batches in opset 8."""
+    shapes = {"i": (1, 2), "n": (1, 3, 2)}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    state = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (2,)) for name in "seoz"]
+    body = helper.make_graph(
+        [node("Add", ["s", "e"], ["o"]), node("Identity", ["o"], ["z"])], "body", state[:2], state[2:]
+    )
+    proto = convs(("x", "c"), ("c", "d"), outputs=["d", "f", "q"])
+    proto.graph.input.extend(inputs)
+    proto.graph.node.append(node("Scan", ["", "i", "n"], ["f", "q"], body=body, num_scan_inputs=1))
+    proto.opset_import[0].version = 8
+    found = placed(proto)
+    assert operators(found) == [("device", ["Conv", "Conv"]), ("host", ["Scan"])]
+    assert reasons(found) == {"f": "it cannot be converted from opset 8 to 13: its inputs would change"}
 
 
 def test_what_depends_on_constants_only_comes_along() -> None:
