@@ -71,13 +71,13 @@ def test_the_page_counts() -> None:
     good = Outcome("test_relu", "node", "passed", "", ["Relu"], ["Relu"], {}, ["float32"], 0.1)
     empty = {"Slice": "its result would be empty"}
     host = Outcome("test_slice", "node", "passed", "", ["Slice"], [], empty, ["float32"])
-    bad = Outcome("test_topk", "node", "failed", "numbers", ["TopK"], [], {"TopK": "not supported"}, ["float32"])
+    bad = Outcome("test_unique", "node", "failed", "numbers", ["Unique"], [], {"Unique": "not supported"}, ["float32"])
     page = conformance_table.table([good, host, bad], "edge")
     assert "**2 of 3 cases pass (66.67%)**" in page
     assert "of 2 cases of one such node on f32 inputs, **1 (50.0%) pass" in page
     assert "| test_slice | Slice | passed | its result would be empty |" in page
-    assert "| test_topk | failed | numbers |" in page
-    assert "| TopK | 1 | 0 | 1 | 1 | not supported (1) |" in page
+    assert "| test_unique | failed | numbers |" in page
+    assert "| Unique | 1 | 0 | 1 | 1 | not supported (1) |" in page
 
 
 def test_a_case_that_hangs_or_dies_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
