@@ -128,6 +128,8 @@ MOST_RECOMPUTED = 2.0
 # Times the bytes of writing and reading a map that is needed again behind a sum over all of it, that to make it again
 # takes at most (squeeze_excite with 128 channels of 160 x 160 in f16 on `edge`: 0.13, and 16.5 MB become 4.96).
 AGAIN_AT_MOST = 0.8
+# Share of a plan's bytes that an input of the network must save by staying in SRAM, to be copied there.
+HELD_AT_LEAST = 0.05
 # Such maps of batches for time are made again where that moves at most `FAR_FEWER` times the bytes in `AGAIN_SLOWER` of
 # the modelled cycles, which do not know yet what runs in the cores save: `mbconv_se_112_b4` in f16 on `edge` is 1.45
 # times by model and moves 7.4 instead of 36.3 MB in 6.1 instead of 7.7 million cycles.

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
+from frustum.dialects import graph as g
 from frustum.dialects.tile import Whole
-from frustum.passes.analysis.layer import can_join
+from frustum.passes.analysis.layer import RANK, can_join
+from frustum.passes.analysis.module import value_bytes
 from frustum.passes.plan.model import AGAIN_AT_MOST, MOST_RECOMPUTED
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.layer_order import COLUMNS, ROWS, LayerNode, LayerOrder
@@ -131,3 +133,53 @@ def remade(order: LayerOrder, layers: Sequence[int], readers: Sequence[int]) -> 
         copies.append(copy)
     original.replace_uses_with_if(copies[-1].results[0], lambda use: use.operation in own)
     return Remade(tuple(copies), original)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A copy of an input of the network, which can stay in SRAM, and the input."""
+
+    copy: g.UnaryOp
+    original: SSAValue
+
+    def undo(self) -> None:
+        """The network as it was."""
+        self.copy.result.replace_all_uses_with(self.original)
+        self.copy.detach()
+        self.copy.erase()
+
+
+def hold_inputs(
+    order: LayerOrder, units: Sequence[UnitChoice], sram_bytes: int, least_bytes: float
+) -> list[Held]:
+    """Let all readers of an input of the network that several units load read a copy of it, which may stay in SRAM,
+    where it takes fewer than `sram_bytes` and saves `least_bytes` at least; what was done."""
+    unit_of = {order.nodes[k].op: unit for unit in units for k in range(unit.first, unit.stop)}
+    layers = {node.op for node in order.nodes if node.layer is not None}
+    inputs = [
+        x
+        for op in unit_of
+        for x in op.operands
+        if not isinstance(x.owner, Operation) and len(g.shape_of(x)) == RANK
+    ]
+    found = []
+    for x in dict.fromkeys(inputs):
+        users = {use.operation for use in x.uses}
+        if not users <= layers or value_bytes(x) >= sram_bytes:
+            continue
+        if (len({unit_of[user] for user in users}) - 1) * value_bytes(x) >= least_bytes:
+            found.append(held(x))
+    return found
+
+
+def held(original: SSAValue) -> Held:
+    """Put a copy behind an input of the network."""
+    copy = g.UnaryOp(g.ActAttr.of("identity"), original)
+    block = original.owner
+    assert isinstance(block, Block)
+    first = block.first_op
+    assert first is not None
+    copy.location = first.location
+    block.insert_op_before(copy, first)
+    original.replace_uses_with_if(copy.result, lambda use: use.operation is not copy)
+    return Held(copy, original)

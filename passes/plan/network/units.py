@@ -24,7 +24,7 @@ from frustum.passes.plan.network.layer_order import (
     ops_of_section,
     orders,
 )
-from frustum.passes.plan.network.made_again import make_again
+from frustum.passes.plan.network.made_again import hold_inputs, make_again
 from frustum.passes.plan.network.optimal import (
     DEFAULTS,
     NetworkPlan,
@@ -116,18 +116,28 @@ def with_places(
 def with_maps_again(
     network: g.NetworkOp, target: Target, options: OptimalOptions, plan: NetworkPlan, section: Operation | None
 ) -> NetworkPlan:
-    """The plan, or a better one in which maps that go through DRAM are made again where they are needed again."""
+    """The plan, or a better one in which maps that go through DRAM are made again where they are needed again, and
+    what they are made from stays in SRAM."""
     if plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes:
         return plan
     again = make_again(plan.order, plan.units)
-    better = plan_network(network, target, options, section) if again else None
-    if better is not None and (
+    if not again:
+        return plan
+    better = plan_network(network, target, options, section)
+    if better is None or not (
         is_better(better, plan, options.optimise) or is_worth_time(better, plan, options.optimise)
     ):
-        return better
-    for remade in reversed(again):
-        remade.undo()
-    return plan
+        for remade in reversed(again):
+            remade.undo()
+        return plan
+    sram_bytes = target.chip.clusters * target.cluster.sram.capacity_bytes
+    held = hold_inputs(better.order, better.units, sram_bytes, model.HELD_AT_LEAST * better.dram_bytes)
+    best = plan_network(network, target, options, section) if held else None
+    if best is not None and is_better(best, better, options.optimise):
+        return best
+    for each in reversed(held):
+        each.undo()
+    return better
 
 
 def is_worth_time(better: NetworkPlan, plan: NetworkPlan, optimise: Optimise) -> bool:

@@ -15,7 +15,7 @@ from frustum.dialects.target import to_attribute
 from frustum.dialects.unit import UnitOp
 from frustum.passes.graph.pool_in_steps import PoolInSteps
 from frustum.passes.plan.network.layer_order import ops_of_section, order_of, outputs_of_section
-from frustum.passes.plan.network.made_again import behind_sums, chain, make_again
+from frustum.passes.plan.network.made_again import behind_sums, chain, hold_inputs, make_again
 from frustum.passes.plan.network.optimal import plan_network
 from frustum.passes.plan.network.units import fuse_optimal
 from frustum.runtime.reference.graph import network_of
@@ -108,3 +108,20 @@ def test_readers_behind_sums_and_what_they_are_made_from():
     assert behind_sums(order, 3) == []
     assert chain(order, 0, 1e9, 0) == [0]
     assert chain(order, 0, 1000, 0) == []
+
+
+def test_an_input_that_several_units_load_is_copied_where_that_saves_enough():
+    target = machine(128)
+    network = squeezed(target)
+    plan = planned(network, target)
+    make_again(plan.order, plan.units)
+    plan = planned(network, target)
+    before, x = str(network), 4 * 64 * 64 * 4
+    assert hold_inputs(plan.order, plan.units, x, 1) == []
+    assert hold_inputs(plan.order, plan.units, 2 * x, 1.5 * x) == []
+    held = hold_inputs(plan.order, plan.units, 2 * x, x)
+    assert len(held) == 1
+    assert {use.operation for use in network.body.block.args[0].uses} == {held[0].copy}
+    network.verify()
+    held[0].undo()
+    assert str(network) == before
