@@ -12,7 +12,6 @@ from frustum.backend import targets
 from frustum.dialects import graph as g
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import to_attribute
-from frustum.dialects.unit import UnitOp
 from frustum.passes.graph.pool_in_steps import PoolInSteps
 from frustum.passes.plan.network.layer_order import ops_of_section, order_of, outputs_of_section
 from frustum.passes.plan.network.made_again import behind_sums, chain, hold_inputs, make_again
@@ -32,7 +31,7 @@ def machine(kib):
 def squeezed(target, outer=False):
     """A map of 32 channels made from 4, pooled, and multiplied with what comes of that; `outer`: read directly, too."""
     net = Net()
-    x = net.input(1, 4, 64, 64)
+    x = net.input(1, 4, 48, 48)
     made = net.conv(x, 32)
     pooled = net.layer(g.ReduceOp("mean", made, (2, 3), True))
     gate = net.unary("sigmoid", net.conv(pooled, 32, kernel=1))
@@ -54,20 +53,19 @@ def convolutions(network):
 
 
 def test_a_large_map_is_made_again_instead_of_stored():
-    target = machine(128)
+    target = machine(80)
+    network, x = squeezed(target), 4 * 48 * 48 * 4
+    plan = planned(network, target)
+    make_again(plan.order, plan.units)
+    assert planned(network, target).dram_bytes < min(plan.dram_bytes / 2, 3.6 * x)
+
+
+def test_the_network_has_the_layers_twice_where_that_is_better():
+    target = machine(80)
     network = squeezed(target)
-    before = planned(network, target).dram_bytes
     fuse_optimal(network, target)
     assert convolutions(network) == 4
-    assert sum(isinstance(op, UnitOp) for op in network.walk()) >= 2
-    made = planned(squeezed(machine(4096)), machine(4096)).dram_bytes
-    x = 4 * 64 * 64 * 4
-    assert before > 2 * made
     network.verify()
-    again = squeezed(target)
-    plan = planned(again, target)
-    make_again(plan.order, plan.units)
-    assert planned(again, target).dram_bytes < made + 1.5 * x
 
 
 def test_a_map_that_stays_is_made_once():
@@ -78,14 +76,14 @@ def test_a_map_that_stays_is_made_once():
 
 
 def test_an_output_is_made_once():
-    target = machine(128)
+    target = machine(80)
     network = squeezed(target, outer=True)
     fuse_optimal(network, target)
     assert convolutions(network) == 3
 
 
 def test_what_is_undone_is_as_it_was():
-    target = machine(128)
+    target = machine(80)
     network = squeezed(target)
     before = str(network)
     plan = planned(network, target)
@@ -98,7 +96,7 @@ def test_what_is_undone_is_as_it_was():
 
 
 def test_readers_behind_sums_and_what_they_are_made_from():
-    network = squeezed(machine(128))
+    network = squeezed(machine(80))
     order = order_of(ops_of_section(network), outputs_of_section(network, None))
     names = [node.op.name for node in order.nodes]
     assert names == [
@@ -111,12 +109,12 @@ def test_readers_behind_sums_and_what_they_are_made_from():
 
 
 def test_an_input_that_several_units_load_is_copied_where_that_saves_enough():
-    target = machine(128)
+    target = machine(80)
     network = squeezed(target)
     plan = planned(network, target)
     make_again(plan.order, plan.units)
     plan = planned(network, target)
-    before, x = str(network), 4 * 64 * 64 * 4
+    before, x = str(network), 4 * 48 * 48 * 4
     assert hold_inputs(plan.order, plan.units, x, 1) == []
     assert hold_inputs(plan.order, plan.units, 2 * x, 1.5 * x) == []
     held = hold_inputs(plan.order, plan.units, 2 * x, x)
