@@ -18,6 +18,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
 from frustum.passes.analysis.module import target_of
+from frustum.passes.graph.patterns.phase_slices import find_phase_slices
 from frustum.passes.weights import Array, WeightStore, store_of
 
 CHANNELS = 1  # the axis of channels
@@ -29,8 +30,8 @@ JOINED = "~phases"
 class FindPhases(ModulePass):
     """Write what deals phases of a map to channels, or back, as one layer.
 
-    Before: `reshape`, `transpose`, `reshape` between [N, C, H, W] and the phases of its rows and columns; `interleave`
-    of the results of convolutions.  After: `depth_to_space`, `space_to_depth`.
+    Before: `reshape`, `transpose`, `reshape` between [N, C, H, W] and the phases of its rows and columns, or their
+    slices side by side; `interleave` of the results of convolutions.  After: `depth_to_space`, `space_to_depth`.
 
     Convolutions of the same map that make neighbouring phases from the same positions are one with all their outputs;
     those of a transposed convolution whose sub-kernels differ are, where that takes the matrix unit no longer than one
@@ -43,6 +44,7 @@ class FindPhases(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for last in [each for each in op.walk() if isinstance(each, g.ReshapeOp)]:
             find(last)
+        find_phase_slices(op)
         woven = [each for each in op.walk() if isinstance(each, g.InterleaveOp)]
         if woven:
             store, width = store_of(op), target_of(op).core.matrix.channels
