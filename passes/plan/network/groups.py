@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.target import Target
+from frustum.dialects.tile import ConvLayer
+from frustum.passes.analysis.layer import Layer
 from frustum.passes.plan.network.group_work import GroupWork, product_of
 from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
 from frustum.passes.plan.network.needs import FAR, GroupLayer, GroupNeeds, Intervals, MapNeed, raster_from
@@ -344,7 +346,11 @@ def by_channels(order: LayerOrder, target: Target, stop: int, borders: str = "au
         replace(r, dims=replaced(r.dims, 1, share), channels=(0, share)) if r.by_channel else r
         for r in node.reads
     )
-    part = replace(node, layer=replace(layer, out_dims=(images, share, height, width)), reads=tuple(reads))
+    own_layer = replace(layer, out_dims=(images, share, height, width))
+    if is_depthwise(layer):
+        assert isinstance(layer.kind, ConvLayer)
+        own_layer = replace(own_layer, kind=replace(layer.kind, groups=share))
+    part = replace(node, layer=own_layer, reads=tuple(reads))
     alone = copy(order)
     alone.nodes = [*order.nodes[: stop - 1], part]
     group = next(GroupsBefore(alone, target, stop, borders, clusters=1).within(FAR), None)
@@ -358,6 +364,11 @@ def by_channels(order: LayerOrder, target: Target, stop: int, borders: str = "au
     shapes = replace(group.shapes, dealt=np.full_like(group.shapes.dealt, BY_CHANNELS))
     weights = (aligned(ceil_div(node.weight_bytes, clusters)),) if node.weight_bytes else ()
     return replace(group, shapes=shapes, inputs=inputs, weights=weights, shares=clusters)
+
+
+def is_depthwise(layer: Layer) -> bool:
+    """A convolution of each channel by itself, into as many channels."""
+    return isinstance(layer.kind, ConvLayer) and layer.kind.groups == layer.out_dims[1] == layer.maps[0].dims[1]
 
 
 def may_deal_channels(order: LayerOrder, node: LayerNode, clusters: int) -> bool:
@@ -374,6 +385,6 @@ def may_deal_channels(order: LayerOrder, node: LayerNode, clusters: int) -> bool
         return False
     if len(set(numbers)) < len(numbers) or any(order.maps[m].is_constant for m in numbers):
         return False
-    if layer.is_matrix:
+    if layer.is_matrix and not is_depthwise(layer):
         return product_of(layer)[0] == 1 and all(r.by_channel for r in node.reads[1:])
     return bool(node.reads) and all(r.by_channel for r in node.reads)

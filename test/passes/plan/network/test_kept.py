@@ -81,3 +81,16 @@ def test_an_average_reads_the_channels_that_its_cluster_has():
     choices = CutSearch(setting).solve().choices
     assert [set(choice.kept) for choice in choices] == [{KeptMap(0, BY_CHANNELS)}, set()]
     assert all(choice.by_channels for choice in choices)
+
+
+def test_channels_of_a_depthwise_convolution_are_dealt():
+    """Rows dealt to clusters would be read again at every border: each cluster reads its own channels instead."""
+    net = Net()
+    order = listed(net.module(net.conv(net.input(1, 32, 40, 40), 32, 7, pads=(3, 3, 3, 3), groups=32))[0])
+    setting = Setting(order, DEFAULT, DEFAULT.cluster.sram.capacity_bytes)
+    group = setting.by_channels(1)
+    assert group is not None
+    assert group.shares == CLUSTERS
+    (choice,) = CutSearch(setting).solve().choices
+    assert choice.by_channels
+    assert choice.bytes == order.compulsory_bytes
