@@ -147,7 +147,7 @@ OUTER: tuple[Outer, ...] = get_args(Outer)
 INPUTS = DIMENSIONS
 """What is dealt to the cores where it is no dimension of the result: input channels, whose sums the cores then add."""
 RESIDENCY: tuple[Residency, ...] = get_args(Residency)
-FLAGS = ("compact", "on_vector", "held", "in_rounds")
+FLAGS = ("compact", "on_vector", "held", "in_rounds", "chunk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +166,10 @@ class SubMap:
     compact: bool = False
     on_vector: bool = False
     held: int = 0
-    """Of attention whose keys and values are streamed: how many blocks of them stay in SRAM from tile to tile."""
+    """Of attention whose keys and values are streamed: how many chunks of them stay in SRAM from tile to tile."""
     in_rounds: bool = False
+    chunk: int = 0
+    """Keys of a chunk, of which a block has several."""
 
 
 def shared_along(extent: Extents, cores: int) -> int:
@@ -191,19 +193,22 @@ class MapAttr(Data[SubMap]):
             channels = parse_named(parser, "channels", parser.parse_integer)
             outer = parse_named(parser, "outer", lambda: one_of(parser, OUTER))
             weights = parse_named(parser, "weights", lambda: one_of(parser, RESIDENCY))
-            flags, held = set(), 0
+            flags, counts = set(), {"held": 0, "chunk": 0}
             while parser.parse_optional_punctuation(",") is not None:
                 flags.add(word := one_of(parser, FLAGS))
-                held = parser.parse_integer() if word == "held" else held
+                if word in counts:
+                    counts[word] = parser.parse_integer()
             plain = "compact" in flags, "on_vector" in flags
-            return SubMap(extent, cores, channels, outer, weights, *plain, held, "in_rounds" in flags)
+            numbers = counts["held"], "in_rounds" in flags, counts["chunk"]
+            return SubMap(extent, cores, channels, outer, weights, *plain, *numbers)
 
     def print_parameter(self, printer: Printer) -> None:
         m = self.data
         printer.print_string(
             f"<extent {ints(m.extent)}, cores {m.cores}, channels {m.channels}, "
             f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}{', on_vector' * m.on_vector}"
-            f"{f', held {m.held}' if m.held else ''}{', in_rounds' * m.in_rounds}>"
+            f"{f', held {m.held}' if m.held else ''}{', in_rounds' * m.in_rounds}"
+            f"{f', chunk {m.chunk}' if m.chunk else ''}>"
         )
 
     def verify(self) -> None:

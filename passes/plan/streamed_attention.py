@@ -123,17 +123,27 @@ def plans_of(
     rows = cut.partition.tile[ROWS]
     work = work_of(layer, cut.projection.outputs[0].extent)
     fixed = cut.footprint().total_bytes + state_bytes(layer, kind, rows)
-    for keys in halves(kind.keys, LEAST_KEYS):
-        block, blocks = block_bytes(layer, kind, keys), ceil_div(kind.keys, keys)
-        left = sram_bytes - fixed - 2 * block
-        if left < 0 or block * (2 if blocks > 1 else 1) > core.wram.capacity_bytes or blocks == 1:
+    for keys, chunk in chunks_of(layer, kind, core.wram.capacity_bytes):
+        size = block_bytes(layer, kind, chunk)
+        left = sram_bytes - fixed - 2 * size
+        if left < 0:
             continue
-        held = min(left // block, blocks - 1) if row_passes(cut) > 1 else 0
+        held = min(left // size, ceil_div(kind.keys, chunk) - 1) if row_passes(cut) > 1 else 0
         for piece in row_counts(ceil_div(rows, cores), core.matrix.lines, kind.share):
             is_looped = ceil_div(rows, piece * cores) > 1
             if nram_bytes(work, kind, piece, keys, is_looped=is_looped) <= core.nram.capacity_bytes:
-                submap = SubMap((1, kind.group_channels, 1, piece), ROWS, keys, weights="stream", held=held)
+                extent = (1, kind.group_channels, 1, piece)
+                submap = SubMap(extent, ROWS, keys, weights="stream", held=held, chunk=chunk)
                 yield costed(cut, layer, kind, work, submap)
+
+
+def chunks_of(layer: Layer, kind: AttentionLayer, wram_bytes: int) -> Iterator[tuple[int, int]]:
+    """Keys of a block, of which two fit WRAM, and of a chunk, in which they come there."""
+    for chunk in halves(kind.keys, LEAST_KEYS):
+        for times in (1, 2, 4, 8, 16):
+            keys = chunk * times
+            if keys < kind.keys and 2 * block_bytes(layer, kind, keys) <= wram_bytes:
+                yield keys, chunk
 
 
 def row_passes(cut: CutUnit) -> int:
@@ -166,13 +176,14 @@ def costed(
     """What a sub-map costs: SRAM, DRAM bytes, cycles."""
     target, keys, rows = cut.target, submap.channels, submap.extent[ROWS]
     tile_rows = cut.partition.tile[ROWS]
-    blocks, block = ceil_div(kind.keys, keys), block_bytes(layer, kind, keys)
+    blocks, block, chunk = ceil_div(kind.keys, keys), block_bytes(layer, kind, keys), submap.chunk
+    size = block_bytes(layer, kind, chunk)
     state = state_bytes(layer, kind, tile_rows)
     plain = cut.footprint()
-    footprint = replace(plain, kept_bytes=plain.kept_bytes + state, weight_bytes=submap.held * block,
-                        stream_bytes=2 * block)  # fmt: skip
+    footprint = replace(plain, kept_bytes=plain.kept_bytes + state, weight_bytes=submap.held * size,
+                        stream_bytes=2 * size)  # fmt: skip
     counts: Extents = tile_counts(layer.out_dims, cut.partition, target.chip.clusters)
-    read = kind.keys + (counts[ROWS] - 1) * (kind.keys - submap.held * keys)
+    read = kind.keys + (counts[ROWS] - 1) * (kind.keys - submap.held * chunk)
     groups = layer.out_dims[0] * layer.out_dims[1] // kind.group_channels
     streamed = groups * read * (kind.size + kind.value_size) * layer.out_bytes
     maps = cut.traffic(is_alone=True)

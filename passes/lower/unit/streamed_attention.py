@@ -63,11 +63,11 @@ class SeenBefore(Enum):
 
 @dataclass(frozen=True)
 class KeyBlocks:
-    """KeyBlocks of keys that one loop goes through: the first key, how many blocks; where they stay in SRAM (keys, then
+    """Blocks of keys that one loop goes through: the first key, where they end; where they stay in SRAM (keys, then
     values), None where they come from DRAM."""
 
     first: int
-    count: int
+    end: int
     held: tuple[mm.Placed, mm.Placed] | None
 
 
@@ -96,8 +96,8 @@ class StreamedAttention:
         assert isinstance(kind, t.AttentionLayer)
         self.op, self.tiles, self.out, self.site = op, tiles, out, site
         self.kind, self.windows, self.loops = kind, windows, loops
-        self.keys, self.held = op.map.data.channels, op.map.data.held
-        self.blocks = ceil_div(kind.keys, self.keys)
+        self.keys, self.chunk = op.map.data.channels, op.map.data.chunk
+        self.held = op.map.data.held * self.chunk
 
     def takes(self, leaving: Leaving) -> bool:
         """The result is done with the last block."""
@@ -107,8 +107,7 @@ class StreamedAttention:
         """Append the layer to the body of the tile loops."""
         state = self.state(block)
         found = [KeyBlocks(0, self.held, self.stay())] if self.held else []
-        if self.blocks > self.held:
-            found.append(KeyBlocks(self.held * self.keys, self.blocks - self.held, None))
+        found.append(KeyBlocks(self.held, self.kind.keys, None))
         for number, own in enumerate(found):
             self.phase(block, own, state, is_first=number == 0)
 
@@ -160,7 +159,7 @@ class StreamedAttention:
 
     def stay(self) -> tuple[mm.Placed, mm.Placed]:
         """The blocks that stay, in the body of the loop that moves to other heads."""
-        found = [self.part(k, ZERO, self.held * self.keys) for k in range(2)]
+        found = [self.part(k, ZERO, self.held) for k in range(2)]
         depth = self.loops.depth_of(found[0].start)
         for k, placed in enumerate(found):
             alloc = mm.allocate(placed, "sram", self.loops.copies(depth))
@@ -171,48 +170,66 @@ class StreamedAttention:
 
     def phase(self, block: Block, own: KeyBlocks, state: RowState, *, is_first: bool) -> None:
         """A loop over blocks, in each of which a loop over pieces of rows."""
-        is_looped = own.count > 1
+        count = ceil_div(own.end - own.first, self.keys)
+        is_looped = count > 1
         rule = SeenBefore.LATER if not is_first else SeenBefore.MIXED if is_looped else SeenBefore.FIRST
         level = self.site.level
         key = Affine(own.first) + (Affine.index(level, self.keys) if is_looped else ZERO)
         nest = LayerNest(self.op, self.tiles, self.out, replace(self.site, level=level + is_looped))
         body, stage = (Block(), 0) if is_looped else (block, self.site.stage)
-        sources = own.held
-        if sources is None:
-            parts = [self.part(k, key, self.keys) for k in range(2)]
-            allocs = [mm.allocate(placed, "sram", copies(is_looped)) for placed in parts]
-            body.add_ops(allocs)
-            put(body, [self.loaded(k, placed) for k, placed in enumerate(parts)], stage)
-            sources, stage = (parts[0], parts[1]), stage + is_looped
-        rows = RowsOfBlock(nest, key, level if is_looped else None, rule, state)
-        loads = [self.to_cores(nest, k, key, sources[k]) for k in range(2)]
-        for load in loads:
-            put(body, load.ops, stage)
-        rows.key_block, rows.value_block = loads
+        pieces = [self.part(k, key, self.keys) for k in range(2)]
+        body.add_ops([mm.allocate(piece, "wram", copies(is_looped)) for piece in pieces])
+        if own.held is not None:
+            moved = zip(own.held, pieces, strict=True)
+            put(body, [self.to_cores(held, piece, own.end) for held, piece in moved], stage)
+        else:
+            self.chunks(body, key, pieces, level + is_looped, stage)
+        rows = RowsOfBlock(nest, (key, own.end), level if is_looped else None, rule, state)
+        rows.key_block, rows.value_block = (PieceLoad(0, piece, ()) for piece in pieces)
         rows.emit_at(body, stage + is_looped)
         if is_looped:
-            block.add_op(isa.RepeatOp(own.count, Region(body), stage=self.site.stage))
+            block.add_op(isa.RepeatOp(count, Region(body), stage=self.site.stage))
 
-    def to_cores(self, nest: LayerNest, k: int, key: Affine, source: mm.Placed) -> PieceLoad:
-        """A block of keys or values from SRAM to WRAM of all cores."""
-        piece = self.part(k, key, self.keys)
-        box = Box(piece.start, piece.extent, piece.bound)
+    def chunks(self, block: Block, key: Affine, pieces: Sequence[mm.Placed], level: int, stage: int) -> None:
+        """A block from DRAM to the cores, in a loop over chunks of it, which need little of SRAM."""
+        count = self.keys // self.chunk
+        is_looped = count > 1
+        body, first = (Block(), 0) if is_looped else (block, stage)
+        start = key + Affine.index(level, self.chunk) if is_looped else key
+        parts = [self.part(k, start, self.chunk) for k in range(2)]
+        body.add_ops([mm.allocate(part, "sram", 2) for part in parts])
+        put(body, [self.loaded(k, part) for k, part in enumerate(parts)], first)
+        moved = [self.to_cores(part, piece, self.kind.keys) for part, piece in zip(parts, pieces, strict=True)]
+        put(body, moved, first + (1 if is_looped else 0))
+        if is_looped:
+            block.add_op(isa.RepeatOp(count, Region(body), stage=stage))
+
+    def to_cores(self, source: mm.Placed, piece: mm.Placed, end: int) -> Operation:
+        """What SRAM has of a block of keys or values, up to key `end`, to WRAM of all cores."""
+        box = min((source, piece), key=lambda placed: placed.extent[POSITION])
+        bound = replaced(box.bound, POSITION, end)
         engine: CopyEngine = "bus" if self.site.cores > 1 else "mvdma"
-        return filled(nest, nest.site.level > self.site.level, "wram", piece, engine, [(source, box)])
+        return mm.copied(engine, source, piece, Box(box.start, box.extent, bound), self.site.tags)
 
 
 class RowsOfBlock(AttentionLowering):
-    """The loop over pieces of rows, with one block of keys from `key` on, which the loop at `level` moves, if one does.
-    """
+    """The loop over pieces of rows, with one block of the keys `keys` (first, end), which the loop at `level` moves, if
+    one does."""
 
-    def __init__(self, nest: LayerNest, key: Affine, level: int | None, rule: SeenBefore, state: RowState):
+    def __init__(
+        self, nest: LayerNest, keys: tuple[Affine, int], level: int | None, rule: SeenBefore, state: RowState
+    ):
         super().__init__(nest)
-        self.first_key, self.rule, self.state = key, rule, state
+        (self.first_key, self.end), self.rule, self.state = keys, rule, state
         self.is_in_blocks, self.level = False, level if level is not None else 0
 
     @property
     def key(self) -> Affine:
         return self.first_key
+
+    @property
+    def key_span(self) -> Span:
+        return replace(super().key_span, bound=self.end)
 
     def box(self, channels: Span) -> Box:
         found = super().box(channels)
