@@ -47,6 +47,7 @@ from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.expand_attention import ExpandAttention
 from frustum.passes.graph.expand_normalise import ExpandNormalise
 from frustum.passes.graph.find_attention import FindAttention
+from frustum.passes.graph.find_normalise import FindNormalise
 from frustum.passes.graph.find_phases import FindPhases
 from frustum.passes.graph.find_shuffles import FindShuffles
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
@@ -131,7 +132,7 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     element = FLOATS.get(choices.dtype or "")
     types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
     attention = FindAttention(), ExpandAttention(element, choices.carry)
-    whole = *attention, ExpandNormalise(element)
+    whole = *attention, FindNormalise(), ExpandNormalise(element)
     simpler = (*whole, QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),

@@ -23,6 +23,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-outline", "frustum.passes.graph.outline:OutlineNetworks"),
     ("frustum-graph-find-attention", "frustum.passes.graph.find_attention:FindAttention"),
     ("frustum-graph-expand-attention", "frustum.passes.graph.expand_attention:ExpandAttention"),
+    ("frustum-graph-find-normalise", "frustum.passes.graph.find_normalise:FindNormalise"),
     ("frustum-graph-expand-normalise", "frustum.passes.graph.expand_normalise:ExpandNormalise"),
     ("frustum-graph-quantise", "frustum.passes.graph.quantise:QuantiseNetwork"),
     ("frustum-graph-fold-quantisation", "frustum.passes.graph.fold_quantisation:FoldQuantisation"),

@@ -381,9 +381,10 @@ def may_deal_channels(order: LayerOrder, node: LayerNode, clusters: int) -> bool
         or node.has_factors
         or layer.out_dims[1] < clusters
         or 1 in layer.axes_all
+        or ceil_div(layer.out_dims[1], clusters) % layer.align[1]
     ):
         return False
-    if len(set(numbers)) < len(numbers) or any(order.maps[m].is_constant for m in numbers):
+    if len(set(numbers)) < len(numbers):
         return False
     if layer.is_matrix and not is_depthwise(layer):
         return product_of(layer)[0] == 1 and all(r.by_channel for r in node.reads[1:])
