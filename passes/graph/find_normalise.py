@@ -104,10 +104,15 @@ def variance_of(value: SSAValue, x: SSAValue, store: WeightStore) -> tuple[g.Red
     if not isinstance(total, g.BinaryOp) or total.kind != "add" or total.act is not None:
         return None
     for mean, epsilon in ((total.a.owner, number(total.b, store)), (total.b.owner, number(total.a, store))):
-        if isinstance(mean, g.ReduceOp) and mean.kind == "mean" and mean.keepdims and epsilon is not None:
-            if mean.scales is None and epsilon >= 0 and is_square(mean.x, x, store):
-                return mean, epsilon
+        if not isinstance(mean, g.ReduceOp) or not is_mean(mean) or epsilon is None or epsilon < 0:
+            continue
+        if is_square(mean.x, x, store):
+            return mean, epsilon
     return None
+
+
+def is_mean(op: g.ReduceOp) -> bool:
+    return bool(op.kind == "mean" and op.keepdims and op.scales is None)
 
 
 def is_square(value: SSAValue, x: SSAValue, store: WeightStore) -> bool:
@@ -122,8 +127,7 @@ def centred(x: SSAValue, mean: g.ReduceOp) -> tuple[SSAValue, bool]:
     owner = x.owner
     if isinstance(owner, g.BinaryOp) and owner.kind == "sub" and owner.act is None and owner.scales is None:
         own = owner.b.owner
-        is_mean = isinstance(own, g.ReduceOp) and own.kind == "mean" and own.keepdims and own.scales is None
-        if is_mean and own.x is owner.a and own.axes == mean.axes:
+        if isinstance(own, g.ReduceOp) and is_mean(own) and own.x is owner.a and own.axes == mean.axes:
             return owner.a, False
     return x, True
 
