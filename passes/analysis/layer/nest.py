@@ -191,7 +191,7 @@ def window(kernel: int, stride: int, pad: int, dilation: int) -> Axis:
 def chosen_form(op: Operation) -> Extents | None:
     """The loop that each axis of its largest tensor is part of, where `frustum-graph-choose-forms` has said so."""
     noted = op.attributes.get(FORM)
-    return tuple(noted.get_values()) if isinstance(noted, DenseArrayBase) else None  # type: ignore[arg-type]
+    return tuple(noted.get_values()) if isinstance(noted, DenseArrayBase) else None
 
 
 def formed(shape: Sequence[int], form: Extents) -> tuple[Extents, Extents]:

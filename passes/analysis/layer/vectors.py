@@ -265,7 +265,7 @@ def reduce(op: g.ReduceOp) -> Layer:
     form = chosen_form(op)
     if form is not None:
         dims, strides = formed(shape, form)
-        left = [1 if i in op.axes else extent for i, extent in enumerate(shape)]
+        left = tuple(1 if i in op.axes else extent for i, extent in enumerate(shape))
         return reduction(op, dims, strides, tuple(sorted({form[i] for i in op.axes})), formed(left, form)[1])
     reduced = [i in op.axes for i in range(len(shape))]
     is_plane = reduced == [False, False, True, True]  # a global pool reads maps as other layers make them
