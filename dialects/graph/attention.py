@@ -18,7 +18,8 @@ class AttentionOp(d.LayerOp):
     h // (queries' heads / keys' heads).  `sizes`: of a head of queries and keys, of a head of values.  mask: added to
     the scores, of a shape that broadcasts to [B, heads, T, L].  `softcap` c > 0: scores s are c * tanh(s / c).
     `causal_from` n: query i sees the keys up to i + n only.
-    Result: [B, T, heads * size] if `is_merged`, else [B, heads, T, size].
+    Result: [B, T, heads * size] if `is_merged`, else [B, heads, T, size].  `is_channels_first`: q, k and v are each
+    [B, channels, rows], the result is [B, heads * size, T].
     Source: Vaswani et al., Attention is all you need, 2017, section 3.2.1; ONNX Attention 23.
     """
 
@@ -34,11 +35,13 @@ class AttentionOp(d.LayerOp):
     softcap: float = d.prop(d.FLOAT, default=0.0, kw_only=True)
     causal_from: int | None = d.prop(d.INT, default=None, kw_only=True)
     is_merged: bool = d.prop(d.FLAG, default=False, kw_only=True)
+    is_channels_first: bool = d.prop(d.FLAG, default=False, kw_only=True)
     custom_directives = (Number,)
     assembly_format = (
         "$q `,` $k `,` $v (`mask` $mask^)? `heads` $heads `sizes` $sizes `firsts` $firsts "
         "`scale` custom<Number>($scale) `softcap` custom<Number>($softcap) "
-        "(`causal_from` $causal_from^)? (`is_merged` $is_merged^)? attr-dict `:` functional-type(operands, results)"
+        "(`causal_from` $causal_from^)? (`is_merged` $is_merged^)? "
+        "(`is_channels_first` $is_channels_first^)? attr-dict `:` functional-type(operands, results)"
     )
 
     def inferred(self) -> Ints:
@@ -56,7 +59,8 @@ class AttentionOp(d.LayerOp):
             self.firsts,
             strict=True,
         )
-        found = [rows_of(shape_of(value), *own) for value, *own in parts]
+        check(not (self.is_merged and self.is_channels_first), "a result has its channels first or last")
+        found = [rows_of(shape_of(x), n, size, first, self.is_channels_first) for x, n, size, first in parts]
         (batch, rows), *others = found
         check(others[0] == others[1] and others[0][0] == batch, f"batches and rows of q, k, v are {found}")
         if self.mask is not None:
@@ -64,18 +68,31 @@ class AttentionOp(d.LayerOp):
             padded = (1,) * (4 - len(mask)) + mask
             fits = len(mask) <= 4 and all(a in (1, b) for a, b in zip(padded, whole, strict=True))
             check(fits, f"a mask of {mask} does not broadcast to {whole}")
+        if self.is_channels_first:
+            return batch, queries * value_size, rows
         return (batch, rows, queries * value_size) if self.is_merged else (batch, queries, rows, value_size)
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """Batch, rows of queries, keys."""
+        parts = (self.q, self.heads[0], self.firsts[0]), (self.k, self.heads[1], self.firsts[1])
+        (batch, rows), (_, keys) = (
+            rows_of(shape_of(x), heads, self.sizes[0], first, self.is_channels_first) for x, heads, first in parts
+        )
+        return batch, rows, keys
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates, of pairs that are masked too."""
-        batch, rows = rows_of(shape_of(self.q), self.heads[0], self.sizes[0], self.firsts[0])
-        _, keys = rows_of(shape_of(self.k), self.heads[1], self.sizes[0], self.firsts[1])
+        batch, rows, keys = self.extents
         return batch * self.heads[0] * rows * keys * sum(self.sizes)
 
 
-def rows_of(shape: Ints, heads: int, size: int, first: int) -> tuple[int, int]:
+def rows_of(shape: Ints, heads: int, size: int, first: int, is_channels_first: bool = False) -> tuple[int, int]:
     """Batch and rows of q, k or v; raises VerifyException for a shape that has no such heads."""
+    if is_channels_first:
+        check(len(shape) == 3, f"{shape} has no channels before rows")
+        shape = shape[0], shape[2], shape[1]
     if len(shape) == 3:
         check(first + heads * size <= shape[2], f"{heads} heads of {size} from {first} on are not in {shape}")
         return shape[0], shape[1]

@@ -14,7 +14,6 @@ from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.graph.attention import rows_of
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.dialects.target.durations import vector_passes
 from frustum.dialects.tile import ConvLayer
@@ -118,8 +117,7 @@ def _product(op: g.MatmulOp) -> list[int]:
 
 def _pairs(op: g.AttentionOp) -> int:
     """Queries and keys that see each other, of all heads and images."""
-    batch, rows = rows_of(g.shape_of(op.q), op.heads[0], op.sizes[0], op.firsts[0])
-    _, keys = rows_of(g.shape_of(op.k), op.heads[1], op.sizes[0], op.firsts[1])
+    batch, rows, keys = op.extents
     ahead = op.causal_from
     seen = rows * keys if ahead is None else sum(min(keys, max(0, row + ahead + 1)) for row in range(rows))
     return batch * op.heads[0] * seen
@@ -128,8 +126,7 @@ def _pairs(op: g.AttentionOp) -> int:
 def _attention(op: g.AttentionOp) -> list[int]:
     """Pairs of a query and a key, sizes of a head; bytes of an element, and of what is read and made."""
     (queries, groups), (size, value_size), element = op.heads, op.sizes, element_bytes(op.q)
-    batch, rows = rows_of(g.shape_of(op.q), queries, size, op.firsts[0])
-    _, keys = rows_of(g.shape_of(op.k), groups, size, op.firsts[1])
+    batch, rows, keys = op.extents
     own = batch * (queries * rows + groups * keys) * (size + value_size) * element
     return [_pairs(op), size, value_size, element, own]
 

@@ -124,7 +124,7 @@ def form_for(group: Sequence[Flexible], target: Target | None) -> Extents | None
         for op in (value.owner, *users):
             if isinstance(op, g.MatmulOp):
                 last += value_bytes(value)
-            elif isinstance(op, g.AttentionOp):
+            elif isinstance(op, g.AttentionOp) and not op.is_channels_first:
                 last, is_attended = last + value_bytes(value), True
             elif isinstance(op, g.TurnOp):
                 is_last = (op.perm == CHANNELS_LAST) == (value.owner is op)

@@ -16,7 +16,6 @@ from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.choices import Carry
-from frustum.dialects.graph.attention import rows_of
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element
 from frustum.dialects.module import STREAMED, TARGET
 from frustum.dialects.target import Target
@@ -106,13 +105,12 @@ class _Expansion:
     def run(self) -> None:
         op = self.op
         (heads, groups), (size, value_size) = op.heads, op.sizes
-        batch, rows = rows_of(g.shape_of(op.q), heads, size, op.firsts[0])
+        batch, rows, keys = op.extents
         share = heads // groups
         q = self.of_heads(op.q, heads, size, op.firsts[0])
         q = self.shaped(self.scaled(q, op.scale), (batch, groups, share * rows, size))
         k = self.of_heads(op.k, groups, size, op.firsts[1])
         v = self.of_heads(op.v, groups, value_size, op.firsts[2])
-        keys = g.shape_of(k)[2]
         scores = self.add(g.MatmulOp(q, k, trans_b=True))
         scores = self.shaped(scores, (batch, heads, rows, keys))
         if op.softcap > 0:
@@ -129,6 +127,9 @@ class _Expansion:
         if op.is_merged:
             result = self.add(g.TransposeOp(result, (0, 2, 1, 3)))
             result = self.shaped(result, (batch, rows, heads * value_size))
+        if op.is_channels_first:
+            result = self.add(g.TransposeOp(result, (0, 1, 3, 2)))
+            result = self.shaped(result, (batch, heads * value_size, rows))
         Rewriter.replace_op(op, self.made, [result])
 
     def add(self, made: Operation) -> SSAValue:
@@ -161,6 +162,11 @@ class _Expansion:
         shape = g.shape_of(x)
         if len(shape) == 4:
             return x
+        if self.op.is_channels_first:
+            batch, channels, rows = shape
+            if heads * size != channels:
+                x = self.add(g.SliceOp(x, (0, first, 0), (batch, heads * size, rows)))
+            return self.add(g.TransposeOp(self.shaped(x, (batch, heads, size, rows)), (0, 1, 3, 2)))
         batch, rows, channels = shape
         if heads * size != channels:
             x = self.add(g.SliceOp(x, (0, 0, first), (batch, rows, heads * size)))

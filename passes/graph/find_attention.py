@@ -179,7 +179,6 @@ def choice_of(
     masks = [mask_of(mask, shape, grid, store) for mask, shape in found.scores.masks]
     shapes = zip(sources, (rows, keys, keys), (size, size, value_size), strict=True)
     ways = [parts_of(own, batch, heads, *rest) for own, *rest in shapes]
-    ways = [[part for part in own if part.form is not Form.CHANNELS] for own in ways]
     parts = best_parts(ways, heads)
     if parts is None or any(mask is None for mask in masks):
         return None
@@ -259,16 +258,20 @@ class _Writer:
         (rows, keys), sizes = found.rows_and_keys, found.sizes
         q, k, v = choice.parts
         x = self.part(q, rows, sizes[0]), self.part(k, keys, sizes[0]), self.part(v, keys, sizes[1])
+        is_first = q.form is Form.CHANNELS
         mask, causal = self.mask((choice.batch, choice.heads, rows, keys))
         result = self.add(
             g.AttentionOp(
                 *x, mask, heads=(choice.heads, k.heads), sizes=sizes, firsts=(q.first, k.first, v.first),
                 scale=found.scores.scale * q.source.factor * k.source.factor, softcap=found.scores.softcap,
-                causal_from=causal, is_merged=choice.is_merged,
+                causal_from=causal, is_merged=choice.is_merged and not is_first, is_channels_first=is_first,
             )
         )  # fmt: skip
         end = choice.end
-        if not choice.is_merged and end is found.weighted.result and not found.has_weights_left:
+        if is_first and not choice.is_merged:
+            result = self.shaped(result, (choice.batch, choice.heads, sizes[1], rows))
+            result = self.add(g.TransposeOp(result, (0, 1, 3, 2)))
+        elif not choice.is_merged and end is found.weighted.result and not found.has_weights_left:
             result = self.add(g.TransposeOp(result, (0, 1, 3, 2)))
         result = self.shaped(result, g.shape_of(end))
         last = end.owner

@@ -50,7 +50,7 @@ def can_be_parted(product: g.MatmulOp) -> bool:
         return False
     width = g.shape_of(product.result)[-1]
     users = [use.operation for use in product.result.uses]
-    if not users or not all(isinstance(user, g.AttentionOp) for user in users):
+    if not users or not all(isinstance(user, g.AttentionOp) and not user.is_channels_first for user in users):
         return False
     return all(part != (0, width) for user in set(users) for _, part in parts_of(user, product.result))
 

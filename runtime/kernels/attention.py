@@ -23,8 +23,11 @@ def attention(
     softcap: float = 0.0,
     causal_from: int | None = None,
     is_merged: bool = False,
+    is_channels_first: bool = False,
 ) -> Array:
     """What `fgraph.attention` says, in f32; of a row that sees no key zeros."""
+    if is_channels_first:
+        q, k, v = (each.swapaxes(1, 2) for each in (q, k, v))
     parts = zip((q, k, v), (heads[0], heads[1], heads[1]), (sizes[0], *sizes), firsts, strict=True)
     queries, keys, values = (of_heads(*own) for own in parts)
     group = heads[0] // heads[1]
@@ -42,10 +45,11 @@ def attention(
     weights = np.exp(scores - np.where(np.isneginf(highest), np.float32(0), highest))
     total = weights.sum(axis=3, keepdims=True)
     result = (weights @ values) / np.where(total == 0, np.float32(1), total)
-    if not is_merged:
+    if not is_merged and not is_channels_first:
         return result
     batch, _, rows, _ = result.shape
-    return result.swapaxes(1, 2).reshape(batch, rows, -1)
+    merged = result.swapaxes(1, 2).reshape(batch, rows, -1)
+    return merged.swapaxes(1, 2) if is_channels_first else merged
 
 
 def of_heads(x: Array, heads: int, size: int, first: int) -> Array:

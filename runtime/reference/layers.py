@@ -381,7 +381,7 @@ def conv(op: graph.ConvOp, x: Array, w: Array, *rest: Array) -> Array:
 def attention(op: graph.AttentionOp, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
     return kernels.attention(
         q, k, v, mask, heads=op.heads, sizes=op.sizes, firsts=op.firsts, scale=op.scale, softcap=op.softcap,
-        causal_from=op.causal_from, is_merged=op.is_merged,
+        causal_from=op.causal_from, is_merged=op.is_merged, is_channels_first=op.is_channels_first,
     )  # fmt: skip
 
 

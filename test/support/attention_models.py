@@ -166,7 +166,7 @@ def projected_attention(rng):
     attributes |= {"qkv_hidden_sizes": sizes} if value_size != size else {}
     attributes |= {"unidirectional": 1} if maybe(rng, 0.4) else {}
     attributes |= {"scale": float(rng.uniform(0.1, 1))} if maybe(rng, 0.3) else {}
-    mask = key_mask(rng, batch, rows, rows + past, starts=True)
+    mask = key_mask(rng, batch, rows, rows + past, starts="unidirectional" not in attributes)
     bias = normal(rng, batch if maybe(rng) else 1, heads if maybe(rng) else 1, rows, rows + past)
     operands = [
         normal(rng, batch, rows, channels), normal(rng, channels, sum(sizes)), normal(rng, sum(sizes)), mask,

@@ -13,15 +13,35 @@ from frustum.dialects import tile as t
 TOLERANCE = {"f32": 2e-6, "f16": 4e-3, "bf16": 3e-2}
 
 
-def attention(heads, sizes, rows, keys, *, batch=1, is_apart=False, is_merged=True, mask=None, **rest):
+def attention(
+    heads,
+    sizes,
+    rows,
+    keys,
+    *,
+    batch=1,
+    is_apart=False,
+    is_merged=True,
+    mask=None,
+    is_channels_first=False,
+    **rest,
+):
     """A network of one attention layer."""
     net, ((queries, groups), (size, value_size)) = Net(), (heads, sizes)
     shapes = (queries, rows, size), (groups, keys, size), (groups, keys, value_size)
     order = [(h, n, s) if is_apart else (n, h * s) for h, n, s in shapes]
+    order = [shape[::-1] for shape in order] if is_channels_first else order
     q, k, v = (net.input(batch, *shape) for shape in order)
     added = None if mask is None else net.input(*mask)
-    numbers = {"heads": heads, "sizes": sizes, "scale": size**-0.5, "is_merged": is_merged}
-    return net.module(net.layer(g.AttentionOp(q, k, v, added, **numbers, **rest)))
+    numbers = {
+        "heads": heads,
+        "sizes": sizes,
+        "scale": size**-0.5,
+        "is_merged": is_merged and not is_channels_first,
+    }
+    return net.module(
+        net.layer(g.AttentionOp(q, k, v, added, is_channels_first=is_channels_first, **numbers, **rest))
+    )
 
 
 def check(module, inputs, target_name, dtype="f32", **choices):

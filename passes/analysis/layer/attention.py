@@ -11,7 +11,6 @@ from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
-from frustum.dialects.graph.attention import rows_of
 from frustum.dialects.module import STREAMED
 from frustum.dialects.tile import SAME, Access, AnyAxis, AttentionLayer, Axis, TensorView, Whole
 from frustum.passes.analysis.layer.nest import Layer, MapOperand, builds, dense
@@ -25,17 +24,17 @@ def attention(op: g.AttentionOp) -> Layer:
     """d1 are the heads of the result, one after the other, d3 the rows of queries; a piece has whole groups of heads
     that share keys and values."""
     (heads, groups), (size, value_size) = op.heads, op.sizes
-    batch, rows = rows_of(g.shape_of(op.q), heads, size, op.firsts[0])
-    keys, share = rows_of(g.shape_of(op.k), groups, size, op.firsts[1])[1], heads // groups
+    (batch, rows, keys), share, is_first = op.extents, heads // groups, op.is_channels_first
     kind = AttentionLayer(
         keys, share, size, value_size, float(op.scale), float(op.softcap), op.causal_from
     )
-    out_dims, out_view = seen(g.shape_of(op.result), heads, value_size, 0)
+    out_dims, out_view = seen(g.shape_of(op.result), heads, value_size, 0, is_first)
     whole = Whole(keys)
+    of_keys = part(size, kind.group_channels)
     maps = [
-        operand(0, op.q, heads, size, op.firsts[0], (SAME, part(size, value_size), Whole(1), SAME)),
-        operand(1, op.k, groups, size, op.firsts[1], (SAME, part(size, kind.group_channels), Whole(1), whole)),
-        operand(2, op.v, groups, value_size, op.firsts[2], (SAME, part(1, share), Whole(1), whole)),
+        operand(0, op.q, heads, size, op.firsts[0], is_first, (SAME, part(size, value_size), Whole(1), SAME)),
+        operand(1, op.k, groups, size, op.firsts[1], is_first, (SAME, of_keys, Whole(1), whole)),
+        operand(2, op.v, groups, value_size, op.firsts[2], is_first, (SAME, part(1, share), Whole(1), whole)),
     ]
     streamed: tuple[int, ...] = ()
     if STREAMED in op.attributes:
@@ -49,13 +48,18 @@ def attention(op: g.AttentionOp) -> Layer:
     return Layer(kind, out_dims, out_view, tuple(maps), macs=op.macs, align=align, streamed=streamed)
 
 
-def operand(index: int, value: SSAValue, heads: int, size: int, first: int, access: Access) -> MapOperand:
-    return MapOperand(index, *seen(g.shape_of(value), heads, size, first), access)
+def operand(
+    index: int, value: SSAValue, heads: int, size: int, first: int, is_channels_first: bool, access: Access
+) -> MapOperand:
+    return MapOperand(index, *seen(g.shape_of(value), heads, size, first, is_channels_first), access)
 
 
-def seen(shape: Extents, heads: int, size: int, first: int) -> Map:
-    """Heads as channels, rows as columns: of [B, rows, channels], from channel `first` on, and [B, heads, rows, size].
-    """
+def seen(shape: Extents, heads: int, size: int, first: int, is_channels_first: bool) -> Map:
+    """Heads as channels, rows as columns: of [B, rows, channels] or, with channels first, [B, channels, rows], from
+    channel `first` on, and of [B, heads, rows, size]."""
+    if is_channels_first:
+        batch, channels, rows = shape
+        return (batch, heads * size, 1, rows), TensorView(first * rows, (channels * rows, rows, 0, 1))
     if len(shape) == 3:
         batch, rows, channels = shape
         return (batch, heads * size, 1, rows), TensorView(first, (rows * channels, 1, 0, channels))

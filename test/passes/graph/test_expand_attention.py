@@ -12,6 +12,19 @@ from frustum.dialects import graph as g
 from frustum.passes.graph.expand_attention import ExpandAttention
 
 
+def test_channels_come_first():
+    net = Net()
+    q, k, v = net.input(2, 24, 5), net.input(2, 15, 7), net.input(2, 9, 7)
+    op = g.AttentionOp(q, k, v, heads=(4, 2), sizes=(6, 4), firsts=(0, 3, 1), scale=0.4, is_channels_first=True)
+    module, inputs = net.module(net.layer(op))
+    plain = module.clone()
+    ExpandAttention().apply(Context(), plain)
+    plain.verify()
+    assert not any(isinstance(each, g.AttentionOp) for each in plain.walk())
+    for wanted, got in zip(run_module(module, inputs).values(), run_module(plain, inputs).values(), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("is_merged", [False, True])
 @pytest.mark.parametrize("causal_from", [None, 2, -2])
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2), (4, 1)])

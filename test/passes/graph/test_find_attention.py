@@ -198,6 +198,23 @@ def test_weights_on_the_right(axis):
     assert g.shape_of(op.result) == (B, H, T, D)
 
 
+@pytest.mark.parametrize("is_left", [False, True])
+def test_channels_of_a_convolution(is_left):
+    """q, k and v are channels of a map, as networks of images have them."""
+    net = Layers()
+    x = net.reshape(net.conv(net.input(B, 4, 3, 5), 3 * H * D), B, 3, H, D, 15)
+    q, k, v = (net.reshape(net.cut(x, 1, i, 1), B, H, D, 15) for i in range(3))
+    weights = net.softmax(net.binary("mul", net.matmul(net.transpose(q, 0, 1, 3, 2), k), net.constant(0.5)))
+    if is_left:
+        y = net.transpose(net.matmul(weights, net.transpose(v, 0, 1, 3, 2)), 0, 1, 3, 2)
+    else:
+        y = net.matmul(v, net.transpose(weights, 0, 1, 3, 2))
+    (op,) = found(net, net.conv(net.reshape(y, B, H * D, 3, 5), 4))
+    assert op.is_channels_first
+    assert op.firsts == (0, H * D, 2 * H * D)
+    assert not moves(op)
+
+
 def test_without_heads():
     net = Layers()
     q, k, v = net.input(T, D), net.input(L, D), net.input(L, D)

@@ -30,6 +30,11 @@ def test_groups_of_heads_share_keys_and_values(heads, is_apart):
     check(*attention(heads, (16, 8), 20, 33, is_apart=is_apart, is_merged=not is_apart), "edge")
 
 
+@pytest.mark.parametrize("target_name", ["edge", "default"])
+def test_channels_come_first(target_name):
+    check(*attention((6, 3), (16, 8), 20, 33, batch=2, mask=(20, 33), is_channels_first=True), target_name)
+
+
 @pytest.mark.parametrize("softcap", [0.0, 1.5])
 @pytest.mark.parametrize("mask", [(20, 33), (2, 1, 20, 33), (1, 6, 1, 33), (6, 20, 1)])
 def test_what_is_added_to_scores_is_broadcast(mask, softcap):
