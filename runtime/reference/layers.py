@@ -24,6 +24,7 @@ from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Affine, Four
 from frustum.runtime import kernels
 from frustum.runtime.kernels import Array, narrow, widen
+from frustum.runtime.reference.attention import attention_on_tile
 
 Range: TypeAlias = tuple[int, int]
 """Positions `[start, stop)` along one dimension."""
@@ -268,38 +269,8 @@ def _scaled(x: Array, others: Sequence[Array]) -> Array:
 
 @made.register(t.AttentionLayer)
 def _attention(p: t.AttentionLayer, work: TileWork) -> Array:
-    """Heads of the ranges apart, with all keys; what hides later keys counts from the first row of the ranges."""
-    heads = (work.ranges[1][1] - work.ranges[1][0]) // p.value_size
-    own = (heads, p.size), (heads // p.share, p.size), (heads // p.share, p.value_size)
-    parts = [_of_heads(work.tiles[0].read(work.needed()), *own[0])]
-    group = work.ranges[1][0] // p.group_channels
-    for number, (view, sizes) in enumerate(zip((p.key_view, p.value_view), own[1:], strict=True), start=1):
-        if view is None:
-            parts.append(_of_heads(work.tiles[number].read(work.needed(number)), *sizes))
-        else:
-            parts.append(_streamed(work.tensors[number - 1], view, work.ranges[0], group, (*sizes, p.keys)))
-    added = 1 if p.is_batched else 3
-    mask = work.tiles[added].read(work.needed(added)).swapaxes(2, 3) if len(work.tiles) > added else None
-    q, k, v = parts
-    result: Array = kernels.attention(
-        q, k, v, mask, heads=(heads, heads // p.share), sizes=(p.size, p.value_size), firsts=(0, 0, 0), scale=p.scale,
-        softcap=p.softcap, causal_from=None if p.causal_from is None else p.causal_from + work.ranges[3][0],
-    )  # fmt: skip
-    return result.swapaxes(2, 3).reshape(len(result), -1, 1, result.shape[2])
-
-
-def _streamed(tensor: Array, view: Sequence[int], images: Range, group: int, sizes: tuple[int, int, int]) -> Array:
-    """[B, heads, rows, size] of a tensor, from one group of heads on."""
-    offset, image, channel, row, block = view
-    heads, size, rows = sizes
-    head = channel if block > 1 else channel * size
-    grid = np.ix_(np.arange(*images) * image, (group + np.arange(heads)) * head, np.arange(rows) * row, np.arange(size))
-    return tensor.reshape(-1)[offset + sum(grid)]
-
-
-def _of_heads(x: Array, heads: int, size: int) -> Array:
-    """[B, heads, rows, size] of a tile whose channels are heads."""
-    return x.reshape(len(x), heads, size, x.shape[3]).swapaxes(2, 3)
+    tiles = [tile.read(work.needed(k)) for k, tile in enumerate(work.tiles)]
+    return attention_on_tile(p, work.ranges, tiles, work.tensors)
 
 
 @made.register(t.UnaryLayer)

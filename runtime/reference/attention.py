@@ -1,0 +1,53 @@
+# Tests: test/passes/lower/unit/test_attention.py
+"""Attention on one tile, with keys and values of tiles, or of tensors as they lie in DRAM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from frustum.dialects.tile import AttentionLayer
+from frustum.runtime import kernels
+from frustum.runtime.kernels import Array
+
+Range = tuple[int, int]
+"""Positions `[start, stop)` along one dimension."""
+
+
+def attention_on_tile(
+    p: AttentionLayer, ranges: Sequence[Range], tiles: Sequence[Array], tensors: Sequence[Array]
+) -> Array:
+    """The result on `ranges`: heads apart, with all keys; what hides later keys counts from the first row.  `tiles` are
+    queries, keys and values, unless these are `tensors`, and what is added to scores, if anything."""
+    heads = (ranges[1][1] - ranges[1][0]) // p.value_size
+    own = (heads // p.share, p.size), (heads // p.share, p.value_size)
+    q, *others = tiles
+    queries, group = of_heads(q, heads, p.size), ranges[1][0] // p.group_channels
+    parts: list[Array] = []
+    for number, (view, sizes) in enumerate(zip((p.key_view, p.value_view), own, strict=True)):
+        if view is None:
+            parts.append(of_heads(others.pop(0), *sizes))
+        else:
+            parts.append(in_tensor(tensors[number], view, ranges[0], group, (*sizes, p.keys)))
+    keys, values = parts
+    mask = others[0].swapaxes(2, 3) if others else None
+    result: Array = kernels.attention(
+        queries, keys, values, mask, heads=(heads, heads // p.share), sizes=(p.size, p.value_size), firsts=(0, 0, 0),
+        scale=p.scale, softcap=p.softcap, causal_from=None if p.causal_from is None else p.causal_from + ranges[3][0],
+    )  # fmt: skip
+    return result.swapaxes(2, 3).reshape(len(result), -1, 1, result.shape[2])
+
+
+def in_tensor(tensor: Array, view: Sequence[int], images: Range, group: int, sizes: tuple[int, int, int]) -> Array:
+    """[B, heads, rows, size] of a tensor, from one group of heads on; `sizes`: heads, size, rows."""
+    offset, image, channel, row, block = view
+    heads, size, rows = sizes
+    head = channel if block > 1 else channel * size
+    grid = np.ix_(np.arange(*images) * image, (group + np.arange(heads)) * head, np.arange(rows) * row, np.arange(size))
+    return tensor.reshape(-1)[offset + sum(grid)]
+
+
+def of_heads(x: Array, heads: int, size: int) -> Array:
+    """[B, heads, rows, size] of a tile whose channels are heads."""
+    return x.reshape(len(x), heads, size, x.shape[3]).swapaxes(2, 3)
