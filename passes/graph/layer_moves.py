@@ -18,6 +18,7 @@ from frustum.dialects.graph import ConcatOp, PickOp, ReshapeOp, SliceOp, Transpo
 from frustum.dialects.graph.views import CHANNELS_FIRST, CHANNELS_LAST
 from frustum.passes.graph.patterns.borders import find_borders
 from frustum.passes.graph.patterns.moves import fold_moves
+from frustum.passes.graph.patterns.transpositions import cancel_transpositions
 
 RANK = 4  # of a map: n, c, h, w
 MOST_PLACES = 1 << 25
@@ -42,6 +43,7 @@ class LayerMoves(ModulePass):
     name = "frustum-graph-layer-moves"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        cancel_transpositions(op)
         fold_moves(op)
         find_borders(op)
         for each in [o for o in op.walk() if isinstance(o, TransposeOp)]:

@@ -151,3 +151,35 @@ def test_a_turn_puts_channels_last_or_first():
         VerifyException, match=r"fgraph.turn: perm \(0, 1, 3, 2\); allowed: \(0, 2, 3, 1\), \(0, 3, 1, 2\)"
     ):
         op.verify()
+
+
+def rotated(end=(0, 2, 1, 3), read_again=False, weight=(12, 1, 4)):
+    """Halves of the channels of [N, heads, tokens, channels], multiplied and turned, as [N, tokens, heads, channels]:
+    what is left of the moves."""
+    net = Net()
+    turned = net.layer(graph.TransposeOp(net.input(2, 3, 12, 8), (0, 2, 1, 3)))
+    a, b = (net.layer(graph.SliceOp(turned, (0, 0, 0, k), (2, 12, 3, 4))) for k in (0, 4))
+    c = net.weight(*weight)
+    halves = [net.binary("mul", a, c), net.unary("neg", net.binary("mul", b, c))]
+    joined = net.layer(graph.ConcatOp(halves, 3))
+    y = net.layer(graph.TransposeOp(joined, end))
+    return checked(net, *([y, joined] if read_again else [y]))
+
+
+def test_transpositions_that_undo_each_other_go():
+    ops = rotated()
+    assert names(ops) == ["pick", "pick", "reshape", "concat"]  # the constant is seen otherwise once for both readers
+    assert graph.shape_of(ops[-1].result) == (2, 3, 12, 8)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"end": (0, 3, 1, 2)},  # another order than before
+        {"read_again": True},  # somebody reads the turned tensor
+        {"weight": (12, 3, 4)},  # a constant would have to be turned
+    ],
+)
+def test_transpositions_stay_where_one_is_needed(case):
+    found = names(rotated(**case))
+    assert found.count("transpose") + found.count("turn") >= 2
