@@ -32,7 +32,7 @@ class LayerMoves(ModulePass):
     """Slices of maps become `fgraph.pick`, transpositions of channels `fgraph.turn`.
 
     Before: slices and transpositions, with reshapes around them.  After, where that gives the same elements (and the
-    moves that `fold_moves` knows are left out):
+    moves that `cancel_transpositions` and `fold_moves` know are left out):
     1. a transposition of a concatenation is a concatenation of transpositions, if each of these is of a map;
     2. a transposition that puts a map's channels last (behind its rows and columns, together or apart), or those of
        [N, H, W, C] first, is a turn;
