@@ -11,11 +11,9 @@ from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
+from frustum.passes.graph.patterns.attention_scores import HIDES
 from frustum.passes.graph.patterns.strided import Strided, constant_of, joined, moved, regrouped
 from frustum.passes.weights import Array, WeightStore
-
-HIDES = -9999.0
-"""What is added to a score that does not count is at most this: exponentials of it are 0 in f32."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
@@ -14,6 +15,8 @@ from frustum.passes.weights import WeightStore
 
 MOST_LAYERS = 16
 """Between the product and the softmax."""
+HIDES = -9999.0
+"""What is added to a score that does not count is at most this: exponentials of it are 0 in f32."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,22 @@ def _scores(value: SSAValue, store: WeightStore, left: int) -> Scores | None:
     return None
 
 
+def kept(x: SSAValue, other: SSAValue, store: WeightStore) -> SSAValue | None:
+    """Of a choice between scores and numbers that hide them, `keep(scores, c) + other`, the scores: where they are not
+    taken, adding the others to them hides them as well."""
+    op = x.owner
+    if not isinstance(op, g.BinaryOp) or op.kind != "keep" or op.act is not None or not x.has_one_use():
+        return None
+    if isinstance(other.owner, g.BinaryOp) and other.owner.kind == "drop" and other.owner.b is op.b:
+        hidden = constant_of(other.owner.a, store)
+        return op.a if hidden is not None and np.all(hidden <= HIDES) else None
+    taken, numbers = constant_of(op.b, store), constant_of(other, store)
+    if taken is None or numbers is None:
+        return None
+    taken, numbers = np.broadcast_arrays(taken != 0, numbers)
+    return op.a if np.all(numbers[~taken] <= HIDES) and not np.any(numbers[taken]) else None
+
+
 def _times(found: Scores | None, factor: float) -> Scores | None:
     """c tanh(s x) is the cap of c s x at c; what is masked cannot be scaled."""
     if found is None or found.masks or (factor <= 0 and found.softcap):
@@ -87,6 +106,9 @@ def _times(found: Scores | None, factor: float) -> Scores | None:
 
 def _masked(op: g.BinaryOp, store: WeightStore, left: int) -> Scores | None:
     for x, mask in ((op.a, op.b), (op.b, op.a)):
+        chosen = kept(x, mask, store)
+        if chosen is not None:
+            x = chosen
         found = _scores(x, store, left) if g.shape_of(x) == g.shape_of(op.result) else None
         if found is not None:
             return replace(found, masks=(*found.masks, (mask, g.shape_of(op.result))))

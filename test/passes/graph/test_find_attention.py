@@ -157,6 +157,34 @@ def test_a_constant_mask_of_later_keys_is_causal(hides):
     assert op.mask is None
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_choice_of_scores_is_a_mask(is_known):
+    """Where(seen, scores, -1e9), with a mask that is known and one that is an input."""
+    net = Layers()
+    q, k, v = separate(net)
+    scores = net.matmul(net.heads(q, H), net.heads(k, H), trans_b=True)
+    seen = np.tri(T, L, L - T)
+    if is_known:
+        taken, other = net.constant(seen), net.constant(np.where(seen, -0.0, -1e9))
+    else:
+        taken = net.input(B, 1, 1, L)
+        net.inputs["x3"][:] = net.inputs["x3"] > -0.5
+        other = net.binary("drop", net.constant(-1e9), taken)
+    chosen = net.binary("add", net.binary("keep", scores, taken), other)
+    (op,) = found(net, net.matmul(net.softmax(chosen), net.heads(v, H)))
+    assert op.causal_from == (L - T if is_known else None)
+    assert (op.mask is None) == is_known
+
+
+def test_a_choice_that_hides_nothing_is_left():
+    net = Layers()
+    q, k, v = separate(net)
+    scores = net.matmul(net.heads(q, H), net.heads(k, H), trans_b=True)
+    taken = net.input(B, 1, 1, L)
+    chosen = net.binary("add", net.binary("keep", scores, taken), net.binary("drop", net.constant(-2.0), taken))
+    assert found(net, net.matmul(net.softmax(chosen), net.heads(v, H))) == []
+
+
 def test_another_constant_mask_stays_one():
     net = Layers()
     q, k, v = separate(net)
