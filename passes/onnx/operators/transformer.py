@@ -3,7 +3,7 @@
 padding, rotary positions, sums with a normalisation behind them, and GELU with a bias.
 
 A padded key is not hidden: `mask_filter_value` is added to its scores.  Later keys are hidden.
-Source: onnxruntime, docs/ContribOperators.md.
+Source: onnxruntime, the page of contributed operators.
 """
 
 from __future__ import annotations
