@@ -43,8 +43,9 @@ def in_tensor(tensor: Array, view: Sequence[int], images: Range, group: int, siz
     """[B, heads, rows, size] of a tensor, from one group of heads on; `sizes`: heads, size, rows."""
     offset, image, channel, row, block = view
     heads, size, rows = sizes
-    head = channel if block > 1 else channel * size
-    grid = np.ix_(np.arange(*images) * image, (group + np.arange(heads)) * head, np.arange(rows) * row, np.arange(size))
+    head, near = (channel, 1) if block > 1 else (channel * size, channel)
+    starts = np.arange(*images) * image, (group + np.arange(heads)) * head
+    grid = np.ix_(*starts, np.arange(rows) * row, np.arange(size) * near)
     return tensor.reshape(-1)[offset + sum(grid)]
 
 

@@ -42,6 +42,7 @@ def layers(draw):
     rest["softcap"] = draw(st.sampled_from([0.0, 0.0, 1.5]))
     rest["causal_from"] = draw(st.sampled_from([None, None, 0, keys - rows, 3]))
     rest["is_apart"], rest["is_merged"] = draw(st.booleans()), draw(st.booleans())
+    rest["is_channels_first"] = not rest["is_apart"] and draw(st.booleans())
     return attention((groups * share, groups), sizes, rows, keys, batch=batch, **rest)
 
 

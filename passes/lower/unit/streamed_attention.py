@@ -53,6 +53,8 @@ from frustum.passes.lower.unit.tile_loops import TileLoops
 
 ORDER = (0, 2, 3, 1)
 """Of keys and values on chip: channels of a row follow each other."""
+CHANNELS_FIRST = (0, 2, 1, 3)
+"""The same where they lie so in DRAM: rows of a channel do."""
 
 
 class SeenBefore(Enum):
@@ -140,7 +142,11 @@ class StreamedAttention:
         start: Starts = (out.start[0], group * size, ZERO, key)
         bound = (out.bound[0], out.bound[1] // kind.group_channels * size, 1, kind.keys)
         extent = (1, size, 1, keys)
-        strides = mm.byte_strides(t.Tile(out.element, extent, ORDER))
+        seen = (kind.key_view, kind.value_view)[k]
+        assert seen is not None
+        _, _, channel, row, block = seen
+        is_channels_first = block == 1 and channel > row
+        strides = mm.byte_strides(t.Tile(out.element, extent, CHANNELS_FIRST if is_channels_first else ORDER))
         return mm.Placed(out.element, start, extent, bound, strides)
 
     def loaded(self, k: int, placed: mm.Placed) -> Operation:
@@ -346,7 +352,7 @@ class RowSteps(PieceSteps):
     def of_result(self, placed: mm.Placed) -> View:
         """The piece of the result as channels of one head, heads and rows."""
         _, channel, _, row = placed.strides
-        return View(placed.element, ZERO, (0, channel, self.kind.value_size * ELEMENT_BYTES[placed.element], row))
+        return View(placed.element, ZERO, (0, channel, self.kind.value_size * channel, row))
 
     def weights(self) -> list[Operation]:
         """Weights of the block's keys; what there was of the rows, as much smaller as the highest score has grown."""

@@ -46,6 +46,12 @@ def test_groups_share_what_comes(rows, is_apart):
     assert layer.layer.is_batched
 
 
+def test_channels_may_come_first():
+    module, inputs = attention((4, 2), (16, 8), 30, 220, batch=2, is_channels_first=True)
+    (layer,) = check(module, inputs, small("edge", 10240))
+    assert layer.layer.is_batched
+
+
 @pytest.mark.parametrize("settings", [{"causal_from": 0}, {"causal_from": 80}, {"softcap": 1.5, "mask": (1, 200)}])
 def test_scores_are_adjusted(settings):
     (layer,) = check(*attention((2, 1), (16, 16), 120, 200, **settings), small("edge", 12288))
