@@ -17,7 +17,8 @@ DEVICE_OPERATORS = (
     "Elu", "Gelu", "Softmax", "LRN", "BatchNormalization", "Add", "Sub", "Mul", "Div", "Sum", "Max", "Min",
     "Concat", "Split", "Slice", "Pad", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Upsample",
     "Resize", "ReduceMean", "DepthToSpace", "Sign", "Where", "Equal", "Greater", "GreaterOrEqual", "Less",
-    "LessOrEqual", "And", "Or", "Xor", "Not", "Gather", "Einsum", "ArgMax", "ArgMin", "TopK", "LSTM", "GRU", "RNN", "Attention",
+    "LessOrEqual",
+    "And", "Or", "Xor", "Not", "Gather", "Einsum", "ArgMax", "ArgMin", "TopK", "LSTM", "GRU", "RNN", "Attention",
 )  # fmt: skip
 """Operators that run on the device; of Resize and Upsample the nearest and linear modes."""
 MOST_REASONS = 4
