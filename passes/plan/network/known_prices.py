@@ -14,9 +14,9 @@ from functools import cached_property
 
 from frustum.passes.analysis.unit_layers import UnitLayers, layers_of
 from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoice
-from frustum.passes.plan.network.kept import KeptMap, Resident
+from frustum.passes.plan.network.kept import KeptMap, Resident, is_read_whole
 from frustum.passes.plan.network.prices import Answers, Priced, Prices, Question, Rows, Slower
-from frustum.passes.plan.network.tile_shapes import Ints
+from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints
 
 
 @dataclass
@@ -200,6 +200,7 @@ class GroupKeys:
         order, last = self.order, stop - 1
         readers = list(order.reads_of(k, stop, len(order.nodes))) if order.maps[k].last_use >= stop else []
         left = bool(readers), any(r.joins for r in readers), any(r.by_channel for r in readers)
+        left = *left, *(is_read_whole(order, k, d, stop) for d in (BY_ROWS, BY_COLUMNS) if readers)
         reads = [read.map for read in order.nodes[k].reads]
         rates = tuple((self.rate(m, last, 2), self.apart[m] < stop) for m in reads)
         return left, rates, self.rate(k, last, 2), self.rate(k, last, 3)

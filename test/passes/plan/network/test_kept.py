@@ -7,9 +7,10 @@ from networks import Net
 
 from frustum.backend import targets
 from frustum.dialects import graph
-from frustum.passes.plan.network.candidates import Setting
+from frustum.passes.plan.network.candidates import Candidates, Setting
 from frustum.passes.plan.network.cuts import CutSearch
-from frustum.passes.plan.network.kept import WHOLE, KeptMap, in_place, send_cycles, shares_of
+from frustum.passes.plan.network.groups import FAR
+from frustum.passes.plan.network.kept import WHOLE, KeptMap, in_place, is_read_whole, send_cycles, shares_of
 from frustum.passes.plan.network.layer_order import ops_of_section, order_of
 from frustum.passes.plan.network.tile_shapes import BY_CHANNELS, BY_COLUMNS, BY_ROWS
 from frustum.runtime.reference.graph import network_of
@@ -94,3 +95,16 @@ def test_channels_of_a_depthwise_convolution_are_dealt():
     (choice,) = CutSearch(setting).solve().choices
     assert choice.by_channels
     assert choice.bytes == order.compulsory_bytes
+
+
+def test_queries_stay_in_shares_beside_keys_and_values_that_stay_whole():
+    net, rows, channels = Net(), 64, 32
+    x = net.input(1, rows, channels)
+    made = [net.layer(graph.MatmulOp(x, net.weight(channels, channels))) for _ in range(3)]
+    numbers = {"heads": (2, 2), "sizes": (16, 16), "scale": 0.25, "is_merged": True}
+    order = listed(net.module(net.layer(graph.AttentionOp(*made, None, **numbers)))[0])
+    assert [is_read_whole(order, m, BY_COLUMNS, 3) for m in range(3)] == [False, True, True]
+    setting = Setting(order, DEFAULT, DEFAULT.cluster.sram.capacity_bytes)
+    group = next(group for group in setting.groups_before(3).within(FAR) if group.first == 0)
+    forms = frozenset({KeptMap(0, BY_COLUMNS), KeptMap(1, WHOLE), KeptMap(2, WHOLE)})
+    assert forms in Candidates(group, setting).stays

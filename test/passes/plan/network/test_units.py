@@ -1,6 +1,7 @@
 """Units that store only the parts of a concatenation that they make: fewer bytes, the same numbers."""
 
 import numpy as np
+import pytest
 from networks import Net
 from stops import aimed, executable, modules_at_stops, run_module
 from xdsl.dialects.builtin import ModuleOp
@@ -54,3 +55,18 @@ def test_the_numbers_stay_and_the_machine_counts_as_many_bytes():
     plan = with_places(network, target, OptimalOptions(), plan_network(network, target))
     moved = counters.dram_read_bytes + counters.dram_write_bytes
     assert moved - counters.dram_bytes_by_class["other"] == plan.dram_bytes
+
+
+@pytest.mark.parametrize("name", ["edge", "default"])
+def test_products_of_two_maps_join_with_whole_planes(name):
+    """What is between them stays on chip, and each image's second factor is read once."""
+    net = Net()
+    a, b, e = (net.input(4, 24, 24) for _ in range(3))
+    between = net.unary("relu", net.layer(graph.MatmulOp(a, b)))
+    module, inputs = net.module(net.layer(graph.MatmulOp(between, e)))
+    stops = modules_at_stops(module, name, Choices(policy="optimal"))
+    plan = plan_network(network_of(stops["typed"]), target_of(stops["typed"]))
+    assert plan.dram_bytes == 4 * (4 * 24 * 24) * 4
+    (wanted,) = run_module(module, inputs).values()
+    (got,) = run_module(stops["fixed"], inputs, checked=True).values()
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
