@@ -17,7 +17,7 @@ from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.target import Target
 from frustum.dialects.tile import Access, Whole
 from frustum.passes.plan.layer_work import LayerWork
-from frustum.passes.plan.piece_cycles import Ints, filling_heights
+from frustum.passes.plan.piece_cycles import Ints, Kernel, filling_heights
 
 ACCUMULATOR_BYTES = 4
 IN_TURN = (1, 2, 3, 0)
@@ -104,6 +104,14 @@ def vector_extents(work: LayerWork, cores_dim: int, cores: int, split: int | Non
         else:
             dims.append([1] if d == 0 else halves(extent, work.align[d]))
     return dims
+
+
+def kernel_of(work: LayerWork) -> Kernel:
+    """What the matrix unit must know of the windows; the reach of the columns says how far apart its taps are."""
+    axis = work.accesses[0][3]
+    reach = 0 if isinstance(axis, Whole) else axis.reach
+    dilation = reach // (work.kernel[1] - 1) if work.kernel[1] > 1 else 1
+    return Kernel(work.kernel, work.strides, (1, dilation), work.map_bytes[0])
 
 
 # ---------------------------------------------------------------- pieces of these extents

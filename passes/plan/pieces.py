@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import INPUTS, Outer, Residency, SubMap, Whole
+from frustum.dialects.tile import INPUTS, Outer, Residency, SubMap
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.plan.attention_pieces import plan_attention
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
@@ -37,7 +37,6 @@ from frustum.passes.plan.model import (
 )
 from frustum.passes.plan.piece_cycles import (
     Ints,
-    Kernel,
     Moves,
     Nest,
     bus_cycles,
@@ -58,6 +57,7 @@ from frustum.passes.plan.piece_extents import (
     grid,
     halves,
     is_bias,
+    kernel_of,
     leaves_cores_idle,
     needs,
     nested,
@@ -474,11 +474,3 @@ def last_chunk(pieces: ProductPieces, from_dram: Ints) -> Ints:
     computing = pieces.of_outputs * pieces.all_computing
     shows = (pieces.in_space * pieces.of_outputs == 1) & (computing > COMPUTED_SHARE * from_dram)
     return (pieces.filled + computing // np.maximum(pieces.chunks, 1)) * shows
-
-
-def kernel_of(work: LayerWork) -> Kernel:
-    """What the matrix unit must know of the windows; the reach of the columns says how far apart its taps are."""
-    axis = work.accesses[0][3]
-    reach = 0 if isinstance(axis, Whole) else axis.reach
-    dilation = reach // (work.kernel[1] - 1) if work.kernel[1] > 1 else 1
-    return Kernel(work.kernel, work.strides, (1, dilation), work.map_bytes[0])

@@ -38,8 +38,7 @@ from frustum.passes.plan.piece_cycles import (
     nest_cycles,
     predicted_cycles,
 )
-from frustum.passes.plan.piece_extents import grid, halves, needs, nested, piece_extents, product
-from frustum.passes.plan.pieces import kernel_of
+from frustum.passes.plan.piece_extents import grid, halves, kernel_of, needs, nested, piece_extents, product
 
 CHANNELS = 1
 

@@ -200,10 +200,10 @@ class GroupKeys:
         order, last = self.order, stop - 1
         readers = list(order.reads_of(k, stop, len(order.nodes))) if order.maps[k].last_use >= stop else []
         left = bool(readers), any(r.joins for r in readers), any(r.by_channel for r in readers)
-        left = *left, *(is_read_whole(order, k, d, stop) for d in (BY_ROWS, BY_COLUMNS) if readers)
+        whole = [is_read_whole(order, k, d, stop) for d in (BY_ROWS, BY_COLUMNS) if readers]
         reads = [read.map for read in order.nodes[k].reads]
         rates = tuple((self.rate(m, last, 2), self.apart[m] < stop) for m in reads)
-        return left, rates, self.rate(k, last, 2), self.rate(k, last, 3)
+        return left, *whole, rates, self.rate(k, last, 2), self.rate(k, last, 3)
 
     def rate(self, number: int, last: int, dimension: int) -> Hashable:
         """As two numbers, which are compared faster than a fraction is made."""
