@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -75,35 +76,71 @@ class _Expansion:
 
     def run(self) -> None:
         op, shape = self.op, g.shape_of(self.op.x)
-        split = (shape[0], op.groups, shape[1] // op.groups, *shape[2:]) if op.groups > 1 else shape
-        axes = tuple(axis + (op.groups > 1) for axis in op.axes)
-        if axes == tuple(range(axes[0], len(split))):
-            total = math.prod(split[axes[0] :])
-            part = next(n for n in range(min(self.most, total), 0, -1) if total % n == 0)
-            split, axes = (math.prod(split[: axes[0]]), total // part, part), (1, 2)
-            x = self.shaped(op.x, split)
-            mean, variance = (None, self.mean(self.mean(self.square(x), 2), 1)) if op.rms else self.moments(x)
+        operands = [value for value in (op.scale, op.shift) if value is not None]
+        if op.axes == tuple(range(op.axes[0], len(shape))):
+            x, seen = self.of_parts(operands)
         else:
-            x, mean = self.shaped(op.x, split), None
-            if not op.rms:
-                mean = self.mean(x, *axes)
-                x, mean = self.binary("sub", x, mean), None
-            variance = self.mean(self.square(x), *axes)
-        deviation = self.binary("add", variance, self.constant("epsilon", op.epsilon))
-        deviation = self.add(g.UnaryOp(g.ActAttr.of("sqrt"), deviation))
+            x, seen = self.of_axes(), None
+        if seen is None:
+            x, seen = self.shaped(x, shape), operands
+        for operand, kind in zip(seen, ("mul", "add"), strict=False):
+            x = self.binary(kind, x, operand)
+        Rewriter.replace_op(op, self.made, [self.shaped(x, shape)])
+
+    def of_axes(self) -> SSAValue:
+        """Along any axes: x is read for the mean, for the variance, and for the result."""
+        op, (images, *rest) = self.op, g.shape_of(self.op.x)
+        x, axes = op.x, op.axes
+        if op.groups > 1:
+            x = self.shaped(x, (images, op.groups, rest[0] // op.groups, *rest[1:]))
+            axes = tuple(axis + 1 for axis in axes)
+        if not self.op.rms:
+            x = self.binary("sub", x, self.mean(x, *axes))
+        return self.binary("div", x, self.root(self.mean(self.square(x), *axes)))
+
+    def of_parts(self, operands: Sequence[SSAValue]) -> tuple[SSAValue, Sequence[SSAValue] | None]:
+        """What is normalised together follows each other: as [rows or groups, channels of a group, parts, elements];
+        and how scale and shift are seen so, None where they are not."""
+        op, shape = self.op, g.shape_of(self.op.x)
+        first, channels = op.axes[0], shape[1] // op.groups if op.groups > 1 else 1
+        rows = shape[0] * op.groups if op.groups > 1 else math.prod(shape[:first])
+        total = math.prod(shape) // (rows * channels)
+        part = next(n for n in range(min(self.most, total), 0, -1) if total % n == 0)
+        split = rows, channels, total // part, part
+        x, mean = self.shaped(op.x, split), None
+        if op.rms:
+            variance = self.mean(self.mean(self.square(x), 3), 1, 2)
+        else:
+            mean, variance = self.moments(x)
         x = x if mean is None else self.binary("sub", x, mean)
-        x = self.shaped(self.binary("div", x, deviation), shape)
-        for operand, kind in ((op.scale, "mul"), (op.shift, "add")):
-            x = x if operand is None else self.binary(kind, x, operand)
-        Rewriter.replace_op(op, self.made, [x])
+        seen = [self.of_channels(value, split) for value in operands]
+        found = [value for value in seen if value is not None]
+        return self.binary("div", x, self.root(variance)), found if len(found) == len(seen) else None
+
+    def of_channels(self, value: SSAValue, split: Extents) -> SSAValue | None:
+        """A scale or shift as the parts are seen: constants of channels, or one for each element of a row."""
+        op, shape, own = self.op, g.shape_of(self.op.x), g.shape_of(value)
+        if op.groups == 1 and own == shape[op.axes[0] :]:
+            return self.shaped(value, (1, *split[1:]))
+        is_of_channels = (1,) * (len(shape) - len(own)) + own == (1, shape[1], *(1,) * (len(shape) - 2))
+        per_image = split[0] * split[1] == shape[0] * shape[1]
+        if not is_of_channels or not per_image or not isinstance(value.owner, g.WeightOp):
+            return None
+        array = np.tile(self.store[value.owner.key.data].ravel(), shape[0]).reshape(*split[:2], 1, 1)
+        key = self.store.add(value.owner.key.data, array)
+        return self.add(g.WeightOp(key, g.tensor_type(g.tensor_of(value).element_type, array.shape)))
+
+    def root(self, variance: SSAValue) -> SSAValue:
+        total = self.binary("add", variance, self.constant("epsilon", self.op.epsilon))
+        return self.add(g.UnaryOp(g.ActAttr.of("sqrt"), total))
 
     def moments(self, x: SSAValue) -> tuple[SSAValue, SSAValue]:
-        """Mean and variance of [B, parts, elements], as [B, 1, 1]."""
-        means = self.mean(x, 2)
-        inside = self.mean(self.square(self.binary("sub", x, means)), 2)
-        mean = self.mean(means, 1)
-        between = self.mean(self.square(self.binary("sub", means, mean)), 1)
-        return mean, self.binary("add", self.mean(inside, 1), between)
+        """Mean and variance of [B, channels, parts, elements], as [B, 1, 1, 1]."""
+        means = self.mean(x, 3)
+        inside = self.mean(self.square(self.binary("sub", x, means)), 3)
+        mean = self.mean(means, 1, 2)
+        between = self.mean(self.square(self.binary("sub", means, mean)), 1, 2)
+        return mean, self.binary("add", self.mean(inside, 1, 2), between)
 
     def add(self, made: Operation) -> SSAValue:
         made.location = self.op.location

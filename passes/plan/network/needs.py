@@ -23,7 +23,8 @@ from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
 from frustum.passes.plan.network.raster_columns import RasterColumns
 from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Ints, Mask, Mode, shapes_of
 
-CHANNELS = 1
+SUMMED = (1,), (3,)
+"""Dimensions that a layer may sum up, and yet be cut along rows."""
 
 FAR = 1 << 40
 """Before any consumer of a map that rolls, a lead is -FAR and the oldest row is FAR."""
@@ -171,7 +172,8 @@ class GroupNeeds:
         made, is_whole = self.made(k)
         align = layer.align[2]
         self.valid &= ~shapes.is_roll | (is_whole & (made % align == 0))
-        if not layer.kind.is_spatial and layer.axes_all != (CHANNELS,):
+        is_cut = layer.axes_all == (1,) or layer.kind.reduced in SUMMED
+        if not layer.kind.is_spatial and not is_cut:
             self.valid &= shapes.mode == Mode.SINGLE
         has_images = 0 not in layer.axes_all and layer.out_dims[0] == self.dims[0]
         if not has_images or not all(read.by_image for read in node.reads):
