@@ -218,8 +218,12 @@ class Trees:
         return not is_whole and all(axis.den == 1 for axis in cut) and (self.wanted.overlap or not overlaps)
 
     def may_stay(self, i: int) -> bool:
-        """Whether a layer's map may stay in the core: its weights wait in SRAM meanwhile."""
+        """Whether a layer's map may stay in the core: its weights wait in SRAM meanwhile.  One that is copied takes its
+        channels from all over its operand: tiles must have all of them."""
         layer, plan = self.unit.layers[i], self.plans[i]
+        partition, channels = self.cut.partition, self.unit.out.out_dims[1]
+        if is_copied(layer) and (partition.clusters == 1 or partition.tile[1] < channels):
+            return False
         is_held = plan is not None and plan.map.weights == "unit"
         return is_held and (can_run(layer) or is_copied(layer)) and not layer.kind.knows_position
 

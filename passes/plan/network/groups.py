@@ -386,6 +386,8 @@ def may_deal_channels(order: LayerOrder, node: LayerNode, clusters: int) -> bool
         return False
     if len(set(numbers)) < len(numbers):
         return False
-    if layer.is_matrix and not is_depthwise(layer):
+    if is_depthwise(layer):  # behind other layers it shares rows with them, and runs in a core
+        return all(r.by_channel and order.maps[r.map].producer is None for r in node.reads)
+    if layer.is_matrix:
         return product_of(layer)[0] == 1 and all(r.by_channel for r in node.reads[1:])
     return bool(node.reads) and all(r.by_channel for r in node.reads)

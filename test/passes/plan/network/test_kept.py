@@ -108,3 +108,12 @@ def test_queries_stay_in_shares_beside_keys_and_values_that_stay_whole():
     group = next(group for group in setting.groups_before(3).within(FAR) if group.first == 0)
     forms = frozenset({KeptMap(0, BY_COLUMNS), KeptMap(1, WHOLE), KeptMap(2, WHOLE)})
     assert forms in Candidates(group, setting).stays
+
+
+def test_a_depthwise_convolution_behind_another_layer_shares_its_rows():
+    """Dealt by channels it could not follow a shuffle in a core."""
+    net = Net()
+    x = net.layer(graph.ShuffleOp(net.conv(net.input(1, 16, 20, 20), 32, 1), 4))
+    order = listed(net.module(net.conv(x, 32, groups=32))[0])
+    setting = Setting(order, DEFAULT, DEFAULT.cluster.sram.capacity_bytes)
+    assert setting.by_channels(len(order.nodes)) is None
