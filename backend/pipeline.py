@@ -42,12 +42,13 @@ from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.choose_forms import ChooseForms
 from frustum.passes.graph.choose_layout import ChooseLayout
+from frustum.passes.graph.composites.expand_attention import ExpandAttention
+from frustum.passes.graph.composites.expand_normalise import ExpandNormalise
+from frustum.passes.graph.composites.find_attention import FindAttention
+from frustum.passes.graph.composites.find_normalise import FindNormalise
+from frustum.passes.graph.composites.part_products import PartProducts
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
-from frustum.passes.graph.expand_attention import ExpandAttention
-from frustum.passes.graph.expand_normalise import ExpandNormalise
-from frustum.passes.graph.find_attention import FindAttention
-from frustum.passes.graph.find_normalise import FindNormalise
 from frustum.passes.graph.find_phases import FindPhases
 from frustum.passes.graph.find_shuffles import FindShuffles
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
@@ -55,7 +56,6 @@ from frustum.passes.graph.fuse_residual import FuseResidual
 from frustum.passes.graph.layer_moves import LayerMoves
 from frustum.passes.graph.measure_weights import MeasureWeights
 from frustum.passes.graph.own_outputs import OwnOutputs
-from frustum.passes.graph.part_products import PartProducts
 from frustum.passes.graph.pool_in_steps import PoolInSteps
 from frustum.passes.graph.pool_parts import PoolParts
 from frustum.passes.graph.quantise import QuantiseNetwork

@@ -1,4 +1,4 @@
-# Tests: test/passes/graph/test_find_attention.py
+# Tests: test/passes/graph/composites/test_find_attention.py
 """What is added to the scores of an attention, as the masks that it takes."""
 
 from __future__ import annotations

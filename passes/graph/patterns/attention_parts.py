@@ -1,4 +1,4 @@
-# Tests: test/passes/graph/test_find_attention.py
+# Tests: test/passes/graph/composites/test_find_attention.py
 """Queries, keys and values of an attention, looked for behind the moves that bring them to their product."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Tests: test/passes/graph/test_find_attention.py
+# Tests: test/passes/graph/composites/test_find_attention.py
 """What stands between a product of queries and keys and the softmax of it: scales, a cap, masks."""
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import f32
 
 from frustum.dialects import graph as g
-from frustum.passes.graph.find_normalise import FindNormalise
+from frustum.passes.graph.composites.find_normalise import FindNormalise
 
 
 def constant(net, values):

@@ -9,7 +9,7 @@ from stops import run_module
 from xdsl.context import Context
 
 from frustum.dialects import graph as g
-from frustum.passes.graph.expand_attention import ExpandAttention
+from frustum.passes.graph.composites.expand_attention import ExpandAttention
 
 
 def test_channels_come_first():

@@ -9,7 +9,7 @@ from stops import aimed, run_module
 from xdsl.context import Context
 
 from frustum.dialects import graph as g
-from frustum.passes.graph.expand_normalise import ExpandNormalise, _Expansion
+from frustum.passes.graph.composites.expand_normalise import ExpandNormalise, _Expansion
 from frustum.passes.weights import store_of
 
 

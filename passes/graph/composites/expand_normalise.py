@@ -21,7 +21,7 @@ from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import element_of, node_name, target_of
 from frustum.passes.errors import Unsupported
-from frustum.passes.graph.expand_attention import plan_of
+from frustum.passes.graph.composites.expand_attention import plan_of
 from frustum.passes.weights import WeightStore, numpy_of, store_of
 
 WORK_COPIES = 16

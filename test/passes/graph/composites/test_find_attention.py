@@ -9,7 +9,7 @@ from stops import run_module
 from xdsl.context import Context
 
 from frustum.dialects import graph as g
-from frustum.passes.graph.find_attention import FindAttention
+from frustum.passes.graph.composites.find_attention import FindAttention
 
 B, T, L, H, D = 2, 5, 7, 4, 6
 

@@ -9,7 +9,7 @@ from stops import aimed, run_module
 from xdsl.context import Context
 
 from frustum.dialects import graph as g
-from frustum.passes.graph.part_products import PartProducts
+from frustum.passes.graph.composites.part_products import PartProducts
 
 
 def network(*, rows=5, width=24, **rest):
