@@ -8,8 +8,8 @@ import house
 import pytest
 
 LIMITS = {
-    "lines of code": 42_400,  # 35,944 before what keeps the machine busy, raster steps in the search
-    "files": 313,
+    "lines of code": 47_900,  # 35,944 before what keeps the machine busy; 42,310 before every layer fused
+    "files": 352,
     "longest file": 480,
     "longest class": 250,
     "longest function": 75,

@@ -140,7 +140,7 @@ class CutUnit:
         return CostParts(
             math.ceil(self.own_cycles(plans) + self.filling_cycles(plans)),
             self.traffic(residency) - maps,
-            maps - stored + (self.short_runs() if maps > stored else 0),
+            maps - stored + (short_runs(self) if maps > stored else 0),
             stored,
             self.passes,
             sram.total_bytes,
@@ -278,27 +278,12 @@ class CutUnit:
 
     def one_image_cycles(self, plans: Sequence[LayerPlan | None], moved: int) -> float:
         """Of a unit of one image, by the passes in which each layer has something to do."""
-        rate, passes, padding = self.port_bytes_per_cycle, self.passes, self.short_runs()
+        rate, passes, padding = self.port_bytes_per_cycle, self.passes, short_runs(self)
         residency = zip(self.unit.layers, residency_of(plans), strict=True)
         held = sum(weight_bytes(layer, layer.out_dims[1]) for layer, where in residency if where == "unit")
         waited, is_in_turn = held / rate if passes > 1 else 0.0, self.partition.depth == 1
         transfer, maps = (moved + padding) / rate, (self.traffic() + padding) / rate
         return float(overlapped(self.compute_cycles(plans), transfer, maps, waited, passes, is_in_turn))
-
-    def short_runs(self) -> int:
-        """Bytes for which the DRAM port is busy beside those that move: narrow boxes have short rows."""
-        unit, least, total = self.unit, self.target.chip.dram.minimum_run_bytes, 0
-        inputs = zip(self.projection.inputs, unit.inputs, strict=True)
-        stored = (
-            (r, j) for r, j in zip(self.projection.stores, unit.stored, strict=False) if j not in self.kept
-        )
-        boxes = [(r, x.dims, x.element_bytes) for r, x in inputs if not x.resident]
-        boxes += [(r, unit.layers[j].out_dims, unit.layers[j].out_bytes) for r, j in stored]
-        for region, dims, element_bytes in boxes:
-            run = region.extent[3] * element_bytes
-            if region.extent[3] < dims[3] and run < least:
-                total += math.prod(dims) * element_bytes * (least - run) // run
-        return total
 
     def compute_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
         """Cycles in which the cluster with the most work computes all passes."""
@@ -350,6 +335,22 @@ class CutUnit:
                 whole = clipped(0, 1, 1, extent, extent, grain)
                 total *= count * clipped(first, 1, 1, extent, size, grain) / whole
         return total
+
+
+def short_runs(cut: CutUnit) -> int:
+    """Bytes for which the DRAM port is busy beside those that move: narrow boxes have short rows."""
+    unit, least, total = cut.unit, cut.target.chip.dram.minimum_run_bytes, 0
+    inputs = zip(cut.projection.inputs, unit.inputs, strict=True)
+    stored = (
+        (r, j) for r, j in zip(cut.projection.stores, unit.stored, strict=False) if j not in cut.kept
+    )
+    boxes = [(r, x.dims, x.element_bytes) for r, x in inputs if not x.resident]
+    boxes += [(r, unit.layers[j].out_dims, unit.layers[j].out_bytes) for r, j in stored]
+    for region, dims, element_bytes in boxes:
+        run = region.extent[3] * element_bytes
+        if region.extent[3] < dims[3] and run < least:
+            total += math.prod(dims) * element_bytes * (least - run) // run
+    return total
 
 
 def residency_of(plans: Sequence[LayerPlan | None]) -> list[Residency | None]:

@@ -52,8 +52,8 @@ SILENT = 4
 """onnxruntime's log level of fatal errors."""
 NOT_IN_NUMPY = ("float8", "float4", "bfloat16", "int4", "int2")
 """Types that onnxruntime does not exchange as what they are."""
-NOT_IMPLEMENTED = "NOT_IMPLEMENTED"
-"""In messages of onnxruntime about what it has no kernel for."""
+LACKING = ("NOT_IMPLEMENTED", "must have the shape set", "is not defined for")
+"""In messages of onnxruntime about what it has no kernel for, or none without more than ONNX asks for."""
 WORDS_BEFORE = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Non-zero status code returned while running .*?Status Message: )?"
 )
@@ -227,7 +227,8 @@ class HostModel:
         try:
             found = dict(zip(wanted, session.run(wanted, fed(given)), strict=True))
         except Exception as error:
-            raise _Unable(_first_line(error), is_final=NOT_IMPLEMENTED not in str(error)) from error
+            is_lacking = any(words in str(error) for words in LACKING)
+            raise _Unable(_first_line(error), is_final=not is_lacking) from error
         return [found.get(name) for name in node.output]
 
     def _by_reference(self, node: NodeProto, given: Mapping[str, HostArray]) -> Sequence[HostArray]:

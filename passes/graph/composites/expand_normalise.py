@@ -54,7 +54,7 @@ class ExpandNormalise(ModulePass):
         for each in found:
             size = ELEMENT_BYTES[self.element or element_of(g.tensor_of(each.x).element_type)]
             if target is not None and not fits(each, target, size):
-                _Expansion(each, store_of(op), target.core.nram.capacity_bytes // (WORK_COPIES * size)).run()
+                _NormExpansion(each, store_of(op), target.core.nram.capacity_bytes // (WORK_COPIES * size)).run()
 
 
 def fits(op: g.NormaliseOp, target: Target, size: int) -> bool:
@@ -66,7 +66,7 @@ def fits(op: g.NormaliseOp, target: Target, size: int) -> bool:
 
 
 @dataclass
-class _Expansion:
+class _NormExpansion:
     """The layers of one normalisation as they are made; `most`: elements of a part."""
 
     op: g.NormaliseOp

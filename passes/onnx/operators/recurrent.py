@@ -32,7 +32,7 @@ New: TypeAlias = "tuple[SSAValue, ...]"
 
 
 @dataclass(frozen=True)
-class Weights:
+class GateWeights:
     """Of one direction: gate by gate those of the inputs [I, H], of the state [H, H], their biases [H], and the
     peepholes [H]; a bias of None is 0."""
 
@@ -49,7 +49,7 @@ class Loop:
 
     node: Node
     functions: Sequence[Activation]
-    weights: Weights
+    weights: GateWeights
     clip: float
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ def lstm_step(loop: Loop, x: Sequence[SSAValue], before: State) -> New:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Recurrence:
     """An operator: its number of gates, its functions, what its states are, where its states come in, its step."""
 
     gates: int
@@ -127,9 +127,9 @@ class Kind:
 
 
 KINDS = {
-    "RNN": Kind(1, ("tanh",), 1, rnn_step),
-    "GRU": Kind(3, ("sigmoid", "tanh"), 1, gru_step),
-    "LSTM": Kind(4, ("sigmoid", "tanh", "tanh"), 2, lstm_step),
+    "RNN": Recurrence(1, ("tanh",), 1, rnn_step),
+    "GRU": Recurrence(3, ("sigmoid", "tanh"), 1, gru_step),
+    "LSTM": Recurrence(4, ("sigmoid", "tanh", "tanh"), 2, lstm_step),
 }
 X, W, R, BIAS, LENGTHS, STATE, PEEPHOLES = 0, 1, 2, 3, 4, 5, 7
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -174,7 +174,7 @@ def _together(node: Node, parts: Sequence[SSAValue], shape: Ints, axis: int, per
 
 
 def _run(
-    loop: Loop, kind: Kind, x: SSAValue, state: State, masks: Sequence[SSAValue | None], is_reverse: bool
+    loop: Loop, kind: Recurrence, x: SSAValue, state: State, masks: Sequence[SSAValue | None], is_reverse: bool
 ) -> tuple[SSAValue, New]:
     """What all steps give, one after the other [T * B, H], and the last state."""
     node = loop.node
@@ -207,7 +207,7 @@ def _going_on(node: Node, mask: SSAValue, after: SSAValue, before: SSAValue | No
     return node.binary("mask", after, mask) if before is None else chosen(node, mask, after, before)
 
 
-def _first_state(node: Node, kind: Kind, number: int, batch: int, is_batch_first: bool) -> State:
+def _first_state(node: Node, kind: Recurrence, number: int, batch: int, is_batch_first: bool) -> State:
     """The states given for a direction, [B, H] each."""
     hidden = node.shape(R)[2]
     found: list[SSAValue | None] = []
@@ -237,7 +237,7 @@ def _masks(node: Node, steps: int, batch: int) -> list[SSAValue | None]:
     return masks
 
 
-def _weights(node: Node, kind: Kind, number: int) -> Weights:
+def _weights(node: Node, kind: Recurrence, number: int) -> GateWeights:
     """Of direction `number`; all of them are constants."""
     arrays = [node.constant(place, what) for place, what in ((W, "W"), (R, "R"), (BIAS, "B"))]
     peepholes = node.constant(PEEPHOLES, "P") if kind.states > 1 else None
@@ -256,13 +256,14 @@ def _weights(node: Node, kind: Kind, number: int) -> Weights:
     if kind.gates != 3 or not node.get("linear_before_reset", 0):  # one bias is enough
         of_inputs = [None if x is None or y is None else x + y for x, y in zip(of_inputs, of_state, strict=True)]
         of_state = [None] * kind.gates
-    return Weights(inputs, state, of_inputs, of_state, () if peepholes is None else split(peepholes, kind.gates - 1))
+    of_peepholes = () if peepholes is None else split(peepholes, kind.gates - 1)
+    return GateWeights(inputs, state, of_inputs, of_state, of_peepholes)
 
 
 # --- functions --------------------------------------------------------------------------------------------
 
 
-def _functions(node: Node, kind: Kind, directions: int) -> Iterator[Activation]:
+def _functions(node: Node, kind: Recurrence, directions: int) -> Iterator[Activation]:
     """Those of the node with their parameters, which are listed for the functions that take them."""
     given = node.get("activations") or []
     names = [each.decode() if isinstance(each, bytes) else str(each) for each in given]

@@ -136,7 +136,7 @@ def remade(order: LayerOrder, layers: Sequence[int], readers: Sequence[int]) -> 
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldInput:
     """A copy of an input of the network, which can stay in SRAM, and the input."""
 
     copy: g.UnaryOp
@@ -151,7 +151,7 @@ class Held:
 
 def hold_inputs(
     order: LayerOrder, units: Sequence[UnitChoice], sram_bytes: int, least_bytes: float
-) -> list[Held]:
+) -> list[HeldInput]:
     """Let all readers of an input of the network that several units load read a copy of it, which may stay in SRAM,
     where it takes fewer than `sram_bytes` and saves `least_bytes` at least; what was done."""
     unit_of = {order.nodes[k].op: unit for unit in units for k in range(unit.first, unit.stop)}
@@ -172,7 +172,7 @@ def hold_inputs(
     return found
 
 
-def held(original: SSAValue) -> Held:
+def held(original: SSAValue) -> HeldInput:
     """Put a copy behind an input of the network."""
     copy = g.UnaryOp(g.ActAttr.of("identity"), original)
     block = original.owner
@@ -182,4 +182,4 @@ def held(original: SSAValue) -> Held:
     copy.location = first.location
     block.insert_op_before(copy, first)
     original.replace_uses_with_if(copy.result, lambda use: use.operation is not copy)
-    return Held(copy, original)
+    return HeldInput(copy, original)

@@ -99,6 +99,16 @@ def test_what_onnxruntime_refuses_when_it_runs_is_not_asked_of_the_other() -> No
         run(proto, x=np.ones((1, 1, 2, 2), np.float32))
 
 
+def test_what_onnxruntime_lacks_when_it_runs_is_asked_of_the_other() -> None:
+    """The greatest of no truth values is false, as ONNX says; onnxruntime has no such thing."""
+    given = helper.make_tensor_value_info("x", TensorProto.BOOL, [2, 0])
+    made = helper.make_tensor_value_info("y", TensorProto.BOOL, [2, 1])
+    axes = helper.make_tensor("axes", TensorProto.INT64, [1], [1])
+    graph = helper.make_graph([helper.make_node("ReduceMax", ["x", "axes"], ["y"])], "g", [given], [made], [axes])
+    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    np.testing.assert_array_equal(run(whole, x=np.zeros((2, 0), bool))["y"], [[False], [False]])
+
+
 def test_what_the_operator_does_not_allow_is_said_in_onnx_words() -> None:
     proto = model([node("Conv", ["x"], ["y"])], {"x": (1, 1, 2, 2)}, ["y"])
     message = r"node 'y' \(Conv\): error: Node\(y\) with schema\(::Conv:\d+\) has input size 1 not in range"
