@@ -199,8 +199,10 @@ class MapAttr(Data[SubMap]):
                 if word in counts:
                     counts[word] = parser.parse_integer()
             plain = "compact" in flags, "on_vector" in flags
-            numbers = counts["held"], "in_rounds" in flags, counts["chunk"]
-            return SubMap(extent, cores, channels, outer, weights, *plain, *numbers)
+            return SubMap(
+                extent, cores, channels, outer, weights, *plain,
+                held=counts["held"], in_rounds="in_rounds" in flags, chunk=counts["chunk"],
+            )  # fmt: skip
 
     def print_parameter(self, printer: Printer) -> None:
         m = self.data
