@@ -505,7 +505,7 @@ class _Unit:
     def passes(self, price, views):
         """An activation and each conversion between integers and numbers come on top."""
         op = self.instruction
-        conversions = 0 if op.scales is None else sum(view.element in INTEGERS for view in views)
+        conversions = 0 if getattr(op, "scales", None) is None else sum(v.element in INTEGERS for v in views)
         if conversions and isinstance(op, p.Unary) and op.kind == "identity":
             return conversions * price.elementary
         act = getattr(op, "act", None)

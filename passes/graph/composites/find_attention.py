@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
@@ -260,13 +261,17 @@ class _Writer:
         x = self.part(q, rows, sizes[0]), self.part(k, keys, sizes[0]), self.part(v, keys, sizes[1])
         is_first = q.form is Form.CHANNELS
         mask, causal = self.mask((choice.batch, choice.heads, rows, keys))
-        result = self.add(
-            g.AttentionOp(
+        try:
+            whole = g.AttentionOp(
                 *x, mask, heads=(choice.heads, k.heads), sizes=sizes, firsts=(q.first, k.first, v.first),
                 scale=found.scores.scale * q.source.factor * k.source.factor, softcap=found.scores.softcap,
                 causal_from=causal, is_merged=choice.is_merged and not is_first, is_channels_first=is_first,
-            )
-        )  # fmt: skip
+            )  # fmt: skip
+        except VerifyException:  # views of its operands that no attention has: the plain layers stay
+            for op in reversed(self.made):
+                op.drop_all_references()
+            return
+        result = self.add(whole)
         end = choice.end
         if is_first and not choice.is_merged:
             result = self.shaped(result, (choice.batch, choice.heads, sizes[1], rows))
