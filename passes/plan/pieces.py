@@ -301,7 +301,8 @@ class ProductPieces:
         in_wram = 0 if self.is_summed or (residency == "stream" and is_bias(work)) else vectors
         if self.on_vector and is_bias(work):  # in NRAM where weights of a unit of one pass come piece by piece
             nram = nram + vectors
-        held = self.of_weights if residency == "core" else np.where(self.of_weights > 1, 2, 1)
+        turns = (self.of_weights > 1) | work.has_images  # those of the next image arrive meanwhile
+        held = self.of_weights if residency == "core" else np.where(turns, 2, 1)
         nram, wram = nram + vectors - in_wram, self.weight_bytes * held + in_wram
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= nested((*self.counts, self.groups, self.chunks)) <= loops

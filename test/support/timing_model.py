@@ -521,6 +521,8 @@ class _Unit:
                 own, simple, hard = 2 * price.reduction, simple + 1, hard + 2
             case p.Normalise():  # mean and variance, root, scale and shift twice
                 own, simple, hard = 2 * price.reduction, simple + 2, hard + 1
+            case p.Hide():  # compare and select
+                simple += 1
             case p.Reduce():
                 own = price.reduction
             case p.Lrn():  # squares of the window, power, divide
