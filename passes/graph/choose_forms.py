@@ -186,8 +186,9 @@ def fits(op: Flexible, form: Extents) -> bool:
     rank = len(form)
     shapes = [(1,) * (rank - len(s)) + s for s in map(g.shape_of, (op.results[0], *read_by(op)))]
     whole = tuple(map(max, zip(*shapes, strict=True))) if isinstance(op, g.BinaryOp | g.NormaliseOp) else shapes[-1]
+    summed = (op.axis,) if isinstance(op, g.SoftmaxOp) else getattr(op, "axes", ())
     for loop in range(RANK):
-        axes = [axis for axis in range(rank) if form[axis] == loop and whole[axis] > 1]
+        axes = [axis for axis in range(rank) if form[axis] == loop and (whole[axis] > 1 or axis in summed)]
         match op:
             case g.SoftmaxOp() if op.axis in axes:
                 if axes != [op.axis]:

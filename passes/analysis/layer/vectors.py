@@ -224,14 +224,22 @@ def normalise(op: g.NormaliseOp) -> Layer:
     shapes, form = [(1,) * (len(shape) - len(own)) + own for own in map(g.shape_of, operands)], chosen_form(op)
     if form is None:
         form = plane_form(op) if op.groups > 1 else merged_form(op, shapes)
-    loop_axes = tuple(sorted({form[axis] for axis in op.axes if shape[axis] > 1 or op.groups > 1}))
-    axes, group = loop_axes or (form[op.axes[0]],), 0
+    axes, group = tuple(sorted({form[axis] for axis in op.axes if shape[axis] > 1 or op.groups > 1})), 0
     if op.groups > 1:
-        axes, group = tuple(d for d in loop_axes if d != CHANNELS), shape[1] // op.groups
+        axes, group = tuple(d for d in axes if d != CHANNELS), shape[1] // op.groups
+    if not axes and not group:
+        axes = loop_of_one(op, formed(shape, form)[0])
     layer = elementwise_in(form, op, NormaliseLayer(axes, op.epsilon, group, op.rms), operands)
     maps = tuple(replace(each, access=held_whole(each.access, each.dims, axes)) for each in layer.maps)
     align = (1, group or 1, 1, 1)
     return replace(layer, maps=maps, axes_all=axes, align=align)
+
+
+def loop_of_one(op: g.NormaliseOp, dims: Extents) -> Extents:
+    """Where each element is normalised by itself: a loop of one position, which no other axis is part of."""
+    if 1 not in dims:
+        raise refused(op, f"each element is normalised by itself in four loops of {dims}: none is left for that")
+    return (dims.index(1),)
 
 
 def held_whole(access: Access, dims: Extents, axes: Extents) -> Access:

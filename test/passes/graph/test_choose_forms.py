@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from agreement import check_agreement
 from networks import Net
+from stops import modules_at_stops, run_module
 from xdsl.context import Context
 
+from frustum.backend.pipeline import Choices
 from frustum.dialects import graph as g
 from frustum.dialects.graph import shape_of
 from frustum.passes.analysis.layer import layer_of
 from frustum.passes.analysis.layer.nest import chosen_form
+from frustum.passes.errors import Unsupported
 from frustum.passes.graph.choose_forms import ChooseForms
 
 
@@ -95,3 +99,35 @@ def test_loops_reach_every_element_once(rank, data):
             for d, (extent, stride) in enumerate(zip(layer.out_dims, layer.out_view.strides, strict=True))
         )
         assert sorted(np.ravel(places)) == list(range(math.prod(shape_of(op.results[0]))))
+
+
+ONE_POSITION = {
+    "softmax": lambda x: g.SoftmaxOp(x, 1),
+    "sum": lambda x: g.ReduceOp("sum", x, axes=(1,)),
+    "largest": lambda x: g.ReduceOp("max", x, axes=(1,)),
+    "norm": lambda x: g.NormaliseOp(x, axes=(1,), epsilon=1e-2),
+    "rms": lambda x: g.NormaliseOp(x, axes=(1,), epsilon=1e-2, rms=True),
+}
+
+
+@pytest.mark.parametrize("layer", ONE_POSITION)
+@pytest.mark.parametrize("is_product", [True, False])
+def test_an_axis_of_one_position_is_summed_by_itself(layer, is_product):
+    """No other axis is part of its loop, whether the form is that of a product or of its own."""
+    net = Net()
+    x = net.input(2, 1, 3, 8)
+    if is_product:
+        x = net.layer(g.MatmulOp(x, net.weight(8, 4)))
+    module, inputs = net.module(net.layer(ONE_POSITION[layer](x)))
+    modules = modules_at_stops(module, "tiny", Choices(policy="none"))
+    check_agreement({stop: run_module(modules[stop], inputs) for stop in ("typed", "placed", "fixed")}, "f32")
+
+
+def test_elements_normalised_one_by_one_need_a_loop_that_is_free():
+    net = Net()
+    x = net.input(2, 3, 1, 4, 5)
+    y = net.layer(g.NormaliseOp(x, net.weight(3, 1, 4, 5), axes=(2,), epsilon=1e-2))
+    assert (layer_of(y.owner).out_dims, layer_of(y.owner).kind.axes) == ((1, 1, 2, 60), (0,))
+    z = net.layer(g.NormaliseOp(x, net.weight(2, 1, 1, 4, 1), net.weight(2, 1, 1, 1, 5), axes=(2,), epsilon=1e-2))
+    with pytest.raises(Unsupported, match="each element is normalised by itself in four loops of"):
+        layer_of(z.owner)
