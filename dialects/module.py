@@ -17,6 +17,7 @@
 | `scale` | graph operation | scale | `frustum-graph-fold-quantisation` | calibration |
 | `integers` | weight | dictionary | importer | passes that fold quantisation |
 | `form` | layer | integers: the loop of each axis of its tensors | `frustum-graph-choose-forms` | layers |
+| `streamed` | attention | string: type of what waits between blocks | `frustum-graph-expand-attention` | layers |
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |

@@ -143,7 +143,8 @@ def nram_operand_share(runs: Sequence[SubgraphRun]) -> float | None:
 
 
 def _followers(run: SubgraphRun) -> set[tuple[int, str]]:
-    """Unit and name of the layers that read what another layer of their unit makes, or moves on its way."""
+    """Unit and name of the layers that read what another layer of their unit makes, or moves on its way; steps of one
+    layer have one name."""
     assert run.least_work is not None
     facts = run.least_work["layers"]
     units: dict[str, set[int]] = {}
@@ -155,7 +156,7 @@ def _followers(run: SubgraphRun) -> set[tuple[int, str]]:
     for number, fact in enumerate(facts):
         sources = {each for read in fact["reads"] if read >= 0 for each in makers[read]}
         for unit in units.get(fact["name"], ()):
-            if any(unit in units[facts[each]["name"]] for each in sources if each != number):
+            if any(unit in units[facts[each]["name"]] for each in sources if facts[each]["name"] != fact["name"]):
                 found.add((unit, fact["name"]))
         makers.append({number} if fact["name"] in units else sources)
     return found

@@ -466,7 +466,8 @@ class _Unit:
         cost = unit.cycles_per_element
         elements = math.prod(extent) * {1: cost.int8, 2: cost.sixteen_bit, 4: cost.f32}[wide]
         done.cycles = up(elements, unit.lanes) * self.passes(unit.passes, [*ins, op.out_view])
-        for view in ins:
+        beside = [view for view in (getattr(op, name, None) for name in ("scale_view", "shift_view")) if view]
+        for view in ins + beside:
             self.moved(view, self.looked_at(box, extent))
         if isinstance(op, p.Reduce) and op.accumulate is not None and not self.ends()[0]:
             self.moved(op.out_view, extent)

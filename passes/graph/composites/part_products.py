@@ -46,7 +46,9 @@ def can_be_parted(product: g.MatmulOp) -> bool:
     constants = [value for value in (product.b, product.bias) if value is not None]
     if not all(isinstance(value.owner, g.WeightOp) for value in constants) or len(g.shape_of(product.b)) != 2:
         return False
-    if len(g.shape_of(product.result)) != 3 or product.residual is not None or not is_float(g.tensor_of(product.a).element_type):
+    if len(g.shape_of(product.result)) != 3 or product.residual is not None:
+        return False
+    if not is_float(g.tensor_of(product.a).element_type):
         return False
     width = g.shape_of(product.result)[-1]
     users = [use.operation for use in product.result.uses]

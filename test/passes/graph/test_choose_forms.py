@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from agreement import check_agreement
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from agreement import check_agreement
 from networks import Net
 from stops import modules_at_stops, run_module
 from xdsl.context import Context
