@@ -28,6 +28,10 @@ SUMS_GAIN = 0.75
 # Nor are there such pieces where weights come from DRAM for more than this part of the time: ResNet-50 took 650,737
 # cycles with them, 605,262 without.
 MOSTLY_WEIGHTS = 0.5
+# Cycles behind the last chunk of streamed weights count where computing takes at least this part of the time that the
+# weights do.  Two products of 512 x 768 x 3072 on `default` went from 119.1 to 116.1 k cycles, ResNet-50 from 524.9 to
+# 519.5 k, SqueezeNet from 43.0 to 42.7 k; counted everywhere AlexNet would take 2 % longer.
+COMPUTED_SHARE = 0.5
 # Share of weights in one piece that is not loaded while the layer before is computed.  With it mobilenetv1 went from
 # 1.9 to 1.35 M cycles at 1 MiB, as did `PIECE_CYCLES`, `HIDDEN`, `WAITED`, `LAYER_CYCLES`, `PIECE_SHARE` together.
 LATE = 0.3
