@@ -109,6 +109,12 @@ def text_of(op: Operation, name: str) -> str | None:
     return noted.data if isinstance(noted, StringAttr) else None
 
 
+def keep_range(old: Operation, new: Operation) -> None:
+    """An operation that computes the same values as another takes the range that a calibration noted of them."""
+    if RANGE in old.attributes:
+        new.attributes[RANGE] = old.attributes[RANGE]
+
+
 def texts_of(op: Operation, name: str) -> tuple[str, ...]:
     """The list of texts; empty where there is none."""
     return tuple(each.data for each in _list(op, name) if isinstance(each, StringAttr))

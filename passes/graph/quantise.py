@@ -22,7 +22,8 @@ LARGEST = 127
 MARGIN = 1 << 29
 """A bias is at most so many steps of its accumulator."""
 LAYERS = (
-    g.ConvOp, g.MatmulOp, g.ReduceOp, g.BinaryOp, g.UnaryOp, g.LrnOp, g.SoftmaxOp, g.ConcatOp, g.InterleaveOp
+    g.ConvOp, g.MatmulOp, g.ReduceOp, g.BinaryOp, g.UnaryOp, g.LrnOp, g.SoftmaxOp, g.ConcatOp, g.InterleaveOp,
+    g.AttentionOp, g.NormaliseOp,
 )  # fmt: skip
 CHOOSE = (g.ReshapeOp, g.TransposeOp, g.SliceOp, g.PadOp, g.PoolOp, g.ResizeOp)
 CLIPS = (g.Function.RELU, g.Function.CLIP)
