@@ -18,6 +18,7 @@ from frustum.passes.errors import MixesImages, ModelError, Problem, Refused
 from frustum.passes.onnx.folding import fold
 from frustum.passes.onnx.images import TARGETS, Images
 from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, node_name, operator_of
+from frustum.passes.onnx.loops import unrolled
 from frustum.passes.onnx.node import Converter, Network, Node, Value
 from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT
 from frustum.passes.onnx.opset import Kept
@@ -84,8 +85,9 @@ class ImportWalk:
             return folded
         if self.network.images is not None and proto.op_type not in OF_DEPENDENT_CONSTANTS:
             self._refuse_dependent(node, self.network.images)
-        if proto.op_type == "If" and node.is_constant(0):
-            return self._branch(node)
+        controlled = self._controlled(node) if proto.domain in DEFAULT_DOMAINS else None
+        if controlled is not None:
+            return controlled
         if not is_known(proto, opset):
             raise Refused("this operator is not supported")
         converter = _converter(proto)
@@ -160,6 +162,14 @@ class ImportWalk:
             raise Refused(f"it uses '{name}', which nothing before it produces")
         return self.values[name]
 
+    def _controlled(self, node: Node) -> Sequence[Value | None] | None:
+        """The outputs of control flow that is known; None for other operators."""
+        if node.op_type == "If" and node.is_constant(0):
+            return self._branch(node)
+        if node.op_type in ("Loop", "Scan"):
+            return unrolled(node, lambda graph, inputs: self._body(node, graph, inputs))
+        return None
+
     def _branch(self, node: Node) -> Sequence[Value | None]:
         """The outputs of an If whose condition is known: its nodes stand in its place."""
         condition = node.constant(0, "the condition")
@@ -170,6 +180,18 @@ class ImportWalk:
         inner.values.update(tensors)
         inner.run(graph.node, node.opset)
         return [inner._available(output.name) for output in graph.output]
+
+    def _body(self, node: Node, graph: onnx.GraphProto, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """The outputs of a graph inside a node, whose nodes see what is around them."""
+        inner = ImportWalk(self.file, self.network, dict(self.values), kept=self.kept)
+        inner.values.update((tensor.name, onnx.numpy_helper.to_array(tensor)) for tensor in graph.initializer)
+        inner.values.update(zip((value.name for value in graph.input), inputs, strict=True))
+        inner.run(graph.node, node.opset, node.name)
+        if inner.problems:
+            operators = ", ".join(sorted({problem.operator for problem in inner.problems}))
+            raise Refused(f"this operator is not supported (it would need {operators})")
+        found = [inner._available(output.name) for output in graph.output]
+        return [value for value in found if value is not None]
 
     def _expanded(self, node: Node, body: FunctionBody) -> Sequence[Value | None]:
         """The outputs of an operator that ONNX defines by a function."""
