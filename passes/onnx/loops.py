@@ -22,8 +22,8 @@ from frustum.passes.onnx.operators.recurrent import MOST_STEPS
 
 Body: TypeAlias = Callable[[onnx.GraphProto, Sequence["Value | None"]], "Sequence[Value]"]
 """The outputs of a graph for its inputs."""
-MOST_NODES = 4096
-"""Of all steps."""
+MOST_NODES = 640
+"""Of all steps: as many layers as the longest LSTM has, which are planned one by one (8 s of a Scan of 64 x 4)."""
 
 
 def unrolled(node: Node, body: Body) -> Sequence[Value]:
