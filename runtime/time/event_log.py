@@ -10,7 +10,6 @@ Source: docs/techniques/machine.md, "Time"; what holds up an operation is `criti
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -85,32 +84,31 @@ class EventLog:
         part = path.with_name(path.name + ".part")
         try:
             with part.open("wb") as file:
-                np.savez_compressed(file, about=np.array(json.dumps(self._about())), **self._columns())
+                np.savez_compressed(file, **self._columns())
             part.replace(path)
         except OSError:
             part.unlink(missing_ok=True)
             raise
 
-    def _about(self) -> dict[str, Any]:
+    def _columns(self) -> dict[str, Any]:
+        """What a file has: the columns, and all else as JSON in one more."""
         own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in COLUMNS}
-        return {"schema": SCHEMA, **own}
-
-    def _columns(self) -> Mapping[str, NDArray[Any]]:
-        return {name: _narrow(getattr(self, name)) for name in COLUMNS}
+        about = np.array(json.dumps({"schema": SCHEMA, **own}))
+        return {"about": about, **{name: _narrow(getattr(self, name)) for name in COLUMNS}}
 
 
 def load(path: Path | str) -> EventLog:
     """A saved log; `LogError` if the file is none, `OSError` if it cannot be read."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            about = json.loads(str(file["about"]))
+            about: dict[str, Any] = json.loads(str(file["about"]))
             if about.pop("schema") != SCHEMA:
                 raise LogError(f"{path}: an event log of another version, expected {SCHEMA}")
-            columns = {name: file[name].astype(np.int64) for name in COLUMNS}
+            columns: dict[str, Any] = {name: file[name].astype(np.int64) for name in COLUMNS}
     except (ValueError, KeyError, EOFError, BadZipFile) as error:
         raise error if isinstance(error, LogError) else LogError(f"{path}: not an event log") from None
     names = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
-    return EventLog(**names, **columns)
+    return EventLog(**(names | columns))
 
 
 def event_log(timeline: Timeline) -> EventLog:
