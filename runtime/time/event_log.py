@@ -100,15 +100,15 @@ class EventLog:
 def load(path: Path | str) -> EventLog:
     """A saved log; `LogError` if the file is none, `OSError` if it cannot be read."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             about: dict[str, Any] = json.loads(str(file["about"]))
             if about.pop("schema") != SCHEMA:
                 raise LogError(f"{path}: an event log of another version, expected {SCHEMA}")
-            columns: dict[str, Any] = {name: file[name].astype(np.int64) for name in COLUMNS}
+            columns = {name: file[name].astype(np.int64) for name in COLUMNS}
     except (ValueError, KeyError, EOFError, BadZipFile) as error:
         raise error if isinstance(error, LogError) else LogError(f"{path}: not an event log") from None
-    names = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
-    return EventLog(**(names | columns))
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()} | columns
+    return EventLog(**values)
 
 
 def event_log(timeline: Timeline) -> EventLog:
