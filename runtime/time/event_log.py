@@ -107,7 +107,8 @@ def load(path: Path | str) -> EventLog:
             columns = {name: file[name].astype(np.int64) for name in COLUMNS}
     except (ValueError, KeyError, EOFError, BadZipFile) as error:
         raise error if isinstance(error, LogError) else LogError(f"{path}: not an event log") from None
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()} | columns
+    names = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
+    values: dict[str, Any] = names | columns
     return EventLog(**values)
 
 
