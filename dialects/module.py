@@ -12,6 +12,7 @@
 | `accuracy`, `compression` | module | string of JSON | calibration; weight passes | report |
 | `chain_inputs`, `chain_outputs` | module | strings | `frustum-graph-split-outputs` | the driver of pieces |
 | `model_dtypes` | network | strings, one per input and output | importer | host conversions |
+| `counts` | network | string of JSON: operator and largest integer, by node | importer | `frustum-graph-convert-type` |
 | `input_ranges` | network | arrays of two floats | calibration | `frustum-graph-quantise` |
 | `range` | graph operation | two floats | calibration | `frustum-graph-quantise` |
 | `scale` | graph operation | scale | `frustum-graph-fold-quantisation` | calibration |
@@ -55,6 +56,7 @@ COMPRESSION = "frustum.compression"
 CHAIN_INPUTS = "frustum.chain_inputs"
 CHAIN_OUTPUTS = "frustum.chain_outputs"
 MODEL_DTYPES = "frustum.model_dtypes"
+COUNTS = "frustum.counts"
 INPUT_RANGES = "frustum.input_ranges"
 RANGE = "frustum.range"
 SCALE = "frustum.scale"

@@ -14,6 +14,7 @@ All problems are collected and raised at once.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from frustum.dialects.graph import NetworkOp, OutputOp, is_integer, tensor_of, tensor_type
 from frustum.dialects.host_type import MODEL_DTYPE
-from frustum.dialects.module import DTYPE, MODEL, MODEL_DTYPES
+from frustum.dialects.module import COUNTS, DTYPE, MODEL, MODEL_DTYPES
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.weights import WeightStore, attach, numpy_of
 
@@ -98,6 +99,8 @@ def _import(
     operation.body.block.add_op(OutputOp(outputs))
     ends = [*operation.body.block.args, *outputs]
     operation.attributes[MODEL_DTYPES] = _host_types(model.file, [*inputs, *graph.output], ends, network)
+    if network.counts:
+        operation.attributes[COUNTS] = StringAttr(json.dumps(network.counts, sort_keys=True))
     dtype = INT8 if has_integers(operation) else str(element)
     attributes = {MODEL: StringAttr(model.file), DTYPE: StringAttr(dtype)}
     module = ModuleOp([operation], dict(attributes))
