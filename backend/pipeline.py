@@ -132,13 +132,13 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     element = FLOATS.get(choices.dtype or "")
     types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
     attention = FindAttention(), ExpandAttention(element, choices.carry)
-    whole = *attention, FindNormalise(), ExpandNormalise(element)
-    simpler = (*whole, QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
+    simpler = (*attention, FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
         "typed": (
-            *simpler, *types, PoolParts(), PoolInSteps(), FuseResidual(), PartProducts(), ConvertAtHost(),
-            FindShuffles(), FindPhases(), LayerMoves(), TurnWeights(), ChooseForms(), OwnOutputs(),
+            *simpler, *types, ExpandNormalise(), SplitReductions(), PoolParts(), PoolInSteps(), FuseResidual(),
+            PartProducts(), ConvertAtHost(), FindShuffles(), FindPhases(), LayerMoves(), TurnWeights(),
+            ChooseForms(), OwnOutputs(),
         ),
         "fused": (
             *measuring_passes(choices),

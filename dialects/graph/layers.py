@@ -137,8 +137,8 @@ class ResizeOp(d.LayerOp):
 
 
 @d.operation
-class ReduceOp(d.LayerOp):
-    """Reduction over axes; a global pool is one over h and w."""
+class ReduceOp(d.MixedOp):
+    """Reduction over axes; a global pool is one over h and w.  Of floats the result may be of another type."""
 
     name = "fgraph.reduce"
     kind: str = d.prop(d.word(ReductionAttr))
@@ -146,6 +146,7 @@ class ReduceOp(d.LayerOp):
     axes: Ints = d.prop(d.INTS)
     keepdims: bool = d.prop(d.FLAG, default=True)
     scales: Scales | None = d.prop(d.SCALES, default=None)
+    element: Attribute = d.element_of_result(default=None, kw_only=True)
     assembly_format = (
         "$kind $x `axes` $axes (`keepdims` $keepdims^)? attr-dict `:` functional-type(operands, results)"
     )
@@ -248,8 +249,8 @@ class UnaryOp(d.LayerOp):
 
 
 @d.operation
-class BinaryOp(d.LayerOp):
-    """A function of the elements of two tensors, with numpy's broadcasting."""
+class BinaryOp(d.MixedOp):
+    """A function of the elements of two tensors, with numpy's broadcasting.  Floats may be of different types."""
 
     name = "fgraph.binary"
     kind: str = d.prop(d.word(ArithmeticAttr))
@@ -257,6 +258,7 @@ class BinaryOp(d.LayerOp):
     b: SSAValue = d.operand()
     act: ActAttr | None = d.prop(d.ACT, default=None)
     scales: Scales | None = d.prop(d.SCALES, default=None)
+    element: Attribute = d.element_of_result(default=None, kw_only=True)
     assembly_format = "$kind $a `,` $b attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
