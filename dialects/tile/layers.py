@@ -160,6 +160,17 @@ class PoolLayer(VectorLayer, instruction=p.Pool):
     pad_high: Extents
     act: Act | None = None
     scales: Scaling = None
+    slices: bool | None = None
+    """Windows are over images (slices of a volume), not over rows."""
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        return {name: value for name, value in super().numbers.items() if name != "slices"}
+
+    @property
+    def axes(self) -> Extents:
+        """The dimensions of its windows."""
+        return (0, 3) if self.slices else (2, 3)
 
 
 @dataclass(frozen=True)
@@ -268,6 +279,16 @@ class ShuffleLayer(LayerKind, name="shuffle"):
     """Channel `i * groups + j` of the result is channel i of group j."""
 
     groups: int
+
+
+@dataclass(frozen=True)
+class StackLayer(LayerKind, name="stack"):
+    """Channel `c * kernel + k` of image i is channel c of image `i * stride + k * dilation - pad`, or 0."""
+
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from frustum.passes.graph.patterns.layers import FuseActivation, FusePad, PoolBe
 from frustum.passes.graph.patterns.moves import MergeMoves, RemoveIdentity
 from frustum.passes.graph.patterns.reshapes import SinkReshape, share_reshapes
 from frustum.passes.graph.patterns.scales import Constants, FoldScaleAfter, FoldScaleBefore, MergeScales
+from frustum.passes.graph.patterns.volumes import LayersOnSlices, PadBehindStack
 from frustum.passes.weights import store_of
 
 
@@ -30,7 +31,8 @@ class Canonicalize(ModulePass):
     3. means over windows before pointwise convolutions, poolings before concatenations (`layers`)
     4. borders of zeros and activations into the layer beside them (`layers`)
     5. reshapes behind layers that do not care (`reshapes`)
-    6. operations whose results nobody uses
+    6. layers of volumes to the slices that these are made of (`volumes`)
+    7. operations whose results nobody uses
 
     Before: operators as the file has them.  After: none of the above is left to do.
     """
@@ -50,6 +52,8 @@ class Canonicalize(ModulePass):
                 FoldScaleAfter(constants),
                 FoldScaleBefore(constants),
                 MergeScales(constants),
+                LayersOnSlices(constants),
+                PadBehindStack(),
                 SinkReshape(),
                 PoolBeforeConv(),
                 FusePad(),

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from frustum.dialects import graph as g
-from frustum.dialects.extents import replaced
-from frustum.dialects.graph.views import CHANNELS_LAST
+from frustum.dialects.extents import Extents, replaced
+from frustum.dialects.graph.views import CHANNELS_LAST, SLICES_FIRST
 from frustum.dialects.tile import (
     SAME,
     Axis,
@@ -19,6 +19,7 @@ from frustum.dialects.tile import (
     PickLayer,
     ShuffleLayer,
     SpaceToDepthLayer,
+    StackLayer,
     TensorView,
     Whole,
 )
@@ -34,6 +35,7 @@ from frustum.passes.analysis.layer.nest import (
     dense,
     loops,
     refused,
+    window,
 )
 
 CHANNELS = 1
@@ -73,10 +75,30 @@ def pick(op: g.PickOp) -> Layer:
     return Layer(PickLayer(tuple(op.steps)), out, contiguous(out), maps)
 
 
+@builds(g.StackOp, shares=True)
+def stack(op: g.StackOp) -> Layer:
+    """Of a volume the operand's images and channels change places."""
+    dims, out = op.slices, g.shape_of(op.result)
+    view = swapped(dims) if op.volume else contiguous(dims)
+    slices = window(op.kernel, op.stride, op.pads[0], op.dilation)
+    kind = StackLayer(op.kernel, op.stride, op.dilation, op.pads[0])
+    operand = MapOperand(0, dims, view, (slices, Axis(1, op.kernel), SAME, SAME))
+    return Layer(kind, out, contiguous(out), (operand,), align=(1, op.kernel, 1, 1))
+
+
+def swapped(dims: Extents) -> TensorView:
+    """How slices [D, C, H, W] lie in their volume [C, D, H, W]."""
+    _, depth, row, column = dense((dims[1], dims[0], *dims[2:]))
+    return TensorView(0, (depth, depth * dims[0], row, column))
+
+
 @builds(g.TurnOp)
 def turn(op: g.TurnOp) -> Layer:
-    """A copy, of which one tensor lies with the channels last."""
+    """A copy, of which one tensor lies with the channels last, or as a volume."""
     shape = g.shape_of(op.x)
+    if op.perm == SLICES_FIRST:
+        dims = tuple(shape)
+        return Layer(PickLayer((1,) * RANK), dims, swapped(dims), (MapOperand(0, dims, contiguous(dims), SAME4),))
     is_outward = op.perm == CHANNELS_LAST
     dims = tuple(shape) if is_outward else tuple(shape[i] for i in op.perm)
     _, c, h, w = dims

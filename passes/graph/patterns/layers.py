@@ -46,7 +46,7 @@ class FusePad(RewritePattern):
     """Into the convolution that follows (zeros), or the max-pool (minus infinity: what its own padding is)."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, g.ConvOp | g.PoolOp):
+        if not isinstance(op, g.ConvOp | g.PoolOp) or (isinstance(op, g.PoolOp) and op.is_of_slices):
             return
         pad = op.x.owner
         if not isinstance(pad, g.PadOp) or not op.x.has_one_use():
@@ -94,7 +94,7 @@ class PoolBeforeConv(RewritePattern):
 def is_plain_mean(op: g.PoolOp) -> bool:
     """A mean of as many elements everywhere, in floating point."""
     is_float = not g.is_integer(op.x) and op.scales is None
-    return op.kind is g.Pooling.AVG and is_float and not any((*op.pads, *op.ceil_pads))
+    return op.kind is g.Pooling.AVG and is_float and not op.is_of_slices and not any((*op.pads, *op.ceil_pads))
 
 
 def is_pointwise(conv: g.ConvOp) -> bool:

@@ -23,7 +23,7 @@ from frustum.dialects.isa.program import (
     Starts,
     View,
 )
-from frustum.dialects.tile import ComputeOp, ConvLayer, ShuffleLayer, SubMap
+from frustum.dialects.tile import ComputeOp, ConvLayer, ShuffleLayer, StackLayer, SubMap
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
@@ -50,6 +50,7 @@ from frustum.passes.lower.unit.memory_map import (
 )
 from frustum.passes.lower.unit.partial_sums import PartialSums
 from frustum.passes.lower.unit.raster import parts_of
+from frustum.passes.lower.unit.stacks import stacked_piece
 
 OUTPUTS, INPUT = 0, 1
 """The dimensions of output and of input channels of weights."""
@@ -128,9 +129,11 @@ class LayerPieces(LayerNest):
     @property
     def is_copied(self) -> bool:
         """Pieces are loaded as they are to be: nothing is computed."""
-        return isinstance(self.kind, ShuffleLayer)
+        return isinstance(self.kind, ShuffleLayer | StackLayer)
 
     def load(self, k: int) -> PieceLoad:
+        if isinstance(self.kind, StackLayer):
+            return stacked_piece(self, self.kind, k)
         return shuffled_piece(self, self.kind, k) if isinstance(self.kind, ShuffleLayer) else map_piece(self, k)
 
     def result_in(self, element: Element) -> Placed:

@@ -51,12 +51,13 @@ class GroupWork:
             self.behind_reader.setdefault(read.map, self.cycles)
         rolls = shapes.is_roll & (need.lead > -FAR)
         rows = np.where(rolls, made.made, need.rows.extent)
-        plane = shapes.images * rows * made.columns
+        images = self.needs.images(max(layer.out_dims[0], layer.work_dims[0]))
+        plane = images * rows * made.columns
         if self.overlaps is not None or layer.is_matrix:
             self.count_again(made, rolls)
         passes = 1 if layer.is_matrix else passes_of(layer.steps, self.core.vector)
         if layer.is_matrix:
-            busy = self.matrix_cycles(layer, rows, made.columns, plane)
+            busy = self.matrix_cycles(layer, images, rows, made.columns)
         else:
             busy = self.vector_cycles(layer, plane, passes)
         self.cycles = self.cycles + busy + LAYER_CYCLES * (passes > 0)
@@ -88,15 +89,16 @@ class GroupWork:
             )
             self.useful_macs += layer.macs
 
-    def matrix_cycles(self, layer: Layer, rows: Ints, columns: Ints, plane: Ints) -> Ints:
-        """Cycles of products on a tile of so many rows and columns, or of the copies to and from the cores."""
+    def matrix_cycles(self, layer: Layer, images: Ints, rows: Ints, columns: Ints) -> Ints:
+        """Cycles of products on a tile of so many images, rows and columns, or of the copies to and from the cores."""
         groups, per_group, taps = product_of(layer)
         operand_bytes = layer.maps[0].element_bytes
-        steps = self.line_fills(rows, columns, layer.out_dims[1] // groups) * (groups * per_group * taps)
+        steps = self.line_fills(images, rows, columns, layer.out_dims[1] // groups) * (groups * per_group * taps)
         moved = layer.out_dims[1] * (layer.out_bytes + sum(m.element_bytes for m in layer.maps[1:]))
         moved += groups * per_group * operand_bytes  # about as many positions as the output has
         rate = self.cores * self.core.mvdma.bytes_per_cycle
-        return np.maximum(steps * self.core.matrix.cycles_per_step.of(operand_bytes), plane * moved // rate)
+        copied = images * rows * columns * moved // rate
+        return np.maximum(steps * self.core.matrix.cycles_per_step.of(operand_bytes), copied)
 
     def vector_cycles(self, layer: Layer, plane: Ints, passes: int) -> Ints:
         """Cycles of so many passes over the elements of a tile."""
@@ -132,10 +134,10 @@ class GroupWork:
         rate, latency = self.core.mvdma.bytes_per_cycle, 2 * self.target.cluster.sram.latency_cycles
         return passes * (np.maximum(busy, moved // rate) + ends // rate + latency)
 
-    def line_fills(self, rows: Ints, columns: Ints, channels: int) -> Ints:
+    def line_fills(self, images: Ints, rows: Ints, columns: Ints, channels: int) -> Ints:
         """Fills of the lines for all output channels of a group, on the core that has the most: rows, columns, images
         or channels dealt to the cores, whichever takes fewest."""
-        unit, cores, images = self.core.matrix, self.cores, self.shapes.images
+        unit, cores = self.core.matrix, self.cores
         slices, share = ceil_div(channels, unit.channels), ceil_div(ceil_div(channels, cores), unit.channels)
         fewest = ceil_div(images * rows * columns, unit.lines) * share
         own_rows = np.where(self.shapes.is_raster, rows, ceil_div(rows, cores))  # pieces have all rows of a step

@@ -201,7 +201,7 @@ class GroupsBefore:
         if number in self.buffers.place_of:
             size = np.zeros_like(made)
         else:
-            plane = np.minimum(shapes.images, images) * (end - first) * read.element_bytes
+            plane = self.needs.images(images) * (end - first) * read.element_bytes
             copies = np.where(is_fixed & ~rolls, 1, self.buffers.copies)
             size, _ = self.buffers.sized(number, need, made, plane, copies, height)
         rolled = np.minimum(
@@ -311,7 +311,7 @@ class Buffers:
     def buffer(self, k: int, need: MapNeed, *, crosses: bool) -> tuple[Ints, Mask]:
         """Bytes of the buffer of a layer's map, and where it is a ring; with copies if it is loaded or stored."""
         layer, (made, _) = self.order.layer(k), self.needs.made(k)
-        plane = self.shapes.images * layer.out_dims[1] * layer.out_bytes
+        plane = self.needs.images(layer.out_dims[0]) * layer.out_dims[1] * layer.out_bytes
         return self.sized(
             k, need, made, plane, self.copies if crosses else np.ones_like(made), layer.out_dims[2]
         )
