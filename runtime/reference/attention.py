@@ -36,7 +36,7 @@ def attention_on_tile(
         queries, keys, values, mask, heads=(heads, heads // p.share), sizes=(p.size, p.value_size), firsts=(0, 0, 0),
         scale=p.scale, softcap=p.softcap, causal_from=None if p.causal_from is None else p.causal_from + ranges[3][0],
     )  # fmt: skip
-    return result.swapaxes(2, 3).reshape(len(result), -1, 1, result.shape[2])
+    return result.swapaxes(2, 3).reshape(len(result), -1, *q.shape[2:])
 
 
 def in_tensor(tensor: Array, view: Sequence[int], images: Range, group: int, sizes: tuple[int, int, int]) -> Array:
@@ -51,4 +51,4 @@ def in_tensor(tensor: Array, view: Sequence[int], images: Range, group: int, siz
 
 def of_heads(x: Array, heads: int, size: int) -> Array:
     """[B, heads, rows, size] of a tile whose channels are heads."""
-    return x.reshape(len(x), heads, size, x.shape[3]).swapaxes(2, 3)
+    return x.reshape(len(x), heads, size, -1).swapaxes(2, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -31,6 +32,8 @@ HIDDEN = -1e4
 FLOATS = ("f32", "f16", "bf16")
 WIDE = 4
 """Bytes of f32."""
+OPERANDS = 3
+"""Queries, keys, values."""
 SHARE = 0.95
 """Of SRAM, which what is beside the layer leaves it in any case."""
 
@@ -41,9 +44,10 @@ class ExpandAttention(ModulePass):
     softmax.
 
     Before: any attention; `element` is the type it is to have on the device, `carry` that of results between blocks of
-    keys.  After: where the module has a target,
-    only such of floats as has pieces that fit it.  Heads of keys and values that several heads of queries share are
-    repeated by a product's batch (queries of a group are rows of it).
+    keys.  After: where the module has a target, only such of floats as has pieces that fit it; where channels are first
+    and what it reads are reshaped planes, it reads these planes as they are, and makes one, if it fits so.  Heads of
+    keys and values that several heads of queries share are repeated by a product's batch (queries of a group are rows
+    of it).
     Source: Vaswani et al., 2017, section 3.2.1.
     """
 
@@ -55,9 +59,34 @@ class ExpandAttention(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op) if TARGET in op.attributes else None
         for each in [o for o in op.walk() if isinstance(o, g.AttentionOp)]:
-            if target is not None and is_whole(each, target, self.element, self.carry):
-                continue
-            _Expansion(each, store_of(op)).run()
+            if target is None or not is_whole(each, target, self.element, self.carry):
+                _Expansion(each, store_of(op)).run()
+            elif STREAMED not in each.attributes and (own := on_planes(each)) is not None:
+                size = ELEMENT_BYTES[self.element or element_of(g.tensor_of(own.q).element_type)]
+                if plan_of(own, target, size) is not None:
+                    made = [own, g.ReshapeOp(own.result, g.shape_of(each.result))]
+                    for new in made:
+                        new.location = each.location
+                    Rewriter.replace_op(each, made)
+                else:
+                    own.erase()
+
+
+def on_planes(op: g.AttentionOp) -> g.AttentionOp | None:
+    """The same of planes, where it reads these as rows in their order, and no more; None of others."""
+    if not op.is_channels_first or op.is_of_planes or op.mask is not None or op.causal_from is not None:
+        return None
+    planes = [x.owner.x for x in (op.q, op.k, op.v) if isinstance(x.owner, g.ReshapeOp)]
+    shapes = [g.shape_of(x) for x in planes]
+    is_plane = [len(own) == g.RANK_OF_PLANES and own[:2] == g.shape_of(x)[:2]
+                for own, x in zip(shapes, (op.q, op.k, op.v), strict=False)]  # fmt: skip
+    if len(planes) < OPERANDS or not all(is_plane) or shapes[1][2:] != shapes[2][2:]:
+        return None
+    q, k, v = planes
+    return g.AttentionOp(
+        q, k, v, heads=op.heads, sizes=op.sizes, firsts=op.firsts, scale=op.scale, softcap=op.softcap,
+        is_channels_first=True,
+    )  # fmt: skip
 
 
 def is_whole(op: g.AttentionOp, target: Target, element: Element | None, carry: Carry) -> bool:
@@ -129,7 +158,7 @@ class _Expansion:
             result = self.shaped(result, (batch, rows, heads * value_size))
         if op.is_channels_first:
             result = self.add(g.TransposeOp(result, (0, 1, 3, 2)))
-            result = self.shaped(result, (batch, heads * value_size, rows))
+            result = self.shaped(result, g.shape_of(op.result))
         Rewriter.replace_op(op, self.made, [result])
 
     def add(self, made: Operation) -> SSAValue:
@@ -160,6 +189,9 @@ class _Expansion:
     def of_heads(self, x: SSAValue, heads: int, size: int, first: int) -> SSAValue:
         """[B, heads, rows, size]"""
         shape = g.shape_of(x)
+        if self.op.is_of_planes:
+            shape = (*shape[:2], math.prod(shape[2:]))
+            x = self.shaped(x, shape)
         if len(shape) == 4:
             return x
         if self.op.is_channels_first:
