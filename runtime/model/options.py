@@ -185,6 +185,10 @@ class Keywords:
         " by `zero` runs or `huffman` codes",
         "MODE", choices=("auto", "none", "zero", "huffman"), until="lowered", beside_pipeline=IN_PASS,
     )  # fmt: skip
+    cache: bool = field(
+        default=False,
+        metadata=said("take what was compiled before, and keep what is compiled now", is_typed=False),
+    )
     weights: str | None = option(
         "what all clusters need lies in each (`replicated`), or once on the chip",
         choices=("replicated", "shared"), until="lowered", beside_pipeline=IN_PASS,
@@ -202,6 +206,7 @@ class Request(Keywords):
         "write the module at every stop, numbered, with its weights", "DIR",
         read=lambda text: Path(text) if text else None, until=COMPILED,
     )  # fmt: skip
+    no_cache: bool = option("compile anew, and keep nothing for the next time", default=False)
     weights_seed: int | None = option(
         "of a zoo: network's weights (default 0)", "N", read=at_least(0), until=COMPILED
     )

@@ -114,6 +114,8 @@ class Seconds:
     """Of the compiling, what the calibration took."""
     loops: float | None = None
     """Making the machine code of loops, or loading it; in none of the others."""
+    cached: bool = False
+    """Whether it was compiled before, and `compile` is what reading that took."""
 
 
 @dataclass(frozen=True)
@@ -408,7 +410,7 @@ def _units_of_layers(runs: Sequence[SubgraphRun]) -> dict[str, str | None]:
 
 def _seconds(seconds: Seconds) -> dict[str, Any]:
     parts = {name: getattr(seconds, name) for name in ("compile", "emulate", "calibrate", "loops")}
-    return {"import": seconds.import_, **parts, "passes": dict(seconds.passes)}
+    return {"import": seconds.import_, **parts, "passes": dict(seconds.passes), "cached": seconds.cached}
 
 
 def weights_held(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

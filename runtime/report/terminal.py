@@ -253,14 +253,16 @@ def nan_text(check: Mapping[str, Any]) -> str:
 
 def _seconds(seconds: Mapping[str, Any]) -> list[str]:
     parts = [
-        f"{name} {seconds[name]:.2f} s" + (_calibration(seconds) if name == "compile" else "")
+        f"{name} {seconds[name]:.2f} s" + (_compiled(seconds) if name == "compile" else "")
         for name in ("import", "compile", "emulate", "loops")
         if seconds[name] is not None
     ]
     return ["Wall time", _INDENT + ", ".join(parts)] if parts else []
 
 
-def _calibration(seconds: Mapping[str, Any]) -> str:
+def _compiled(seconds: Mapping[str, Any]) -> str:
+    if seconds["cached"]:
+        return " (was compiled before; --no-cache compiles anew)"
     return f" (calibration {seconds['calibrate']:.2f} s of it)" if seconds["calibrate"] else ""
 
 

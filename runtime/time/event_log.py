@@ -4,7 +4,7 @@ It is the one source of whatever shows a run: the terminal's waits, the report's
 tables of the simulation, so it costs nothing where nobody asks for it; it holds columns of numbers, not objects, and
 stays as compact when it is saved.
 
-Source: docs/techniques/machine.md, "Time"; what holds up an operation is `critical_path.Causes`.
+Source: docs/report.md, "Waits"; what holds up an operation is `critical_path.Causes`.
 """
 
 from __future__ import annotations

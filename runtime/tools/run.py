@@ -20,6 +20,7 @@ from frustum.runtime.host.agreement import agreement, together
 from frustum.runtime.host.inputs import HostArray, read_inputs
 from frustum.runtime.kernels import BFLOAT16, Array
 from frustum.runtime.machine import InputError
+from frustum.runtime.model.cache import built
 from frustum.runtime.model.chain import (
     Interface,
     checked_values,
@@ -117,15 +118,14 @@ def _job(
         raise UsageError(
             f"{name}: error: a stage has no model to check against: --check needs the .onnx file or zoo:NAME"
         )
-    from frustum.runtime.model.build import build
-
-    request = replace(options, calibration_seed=options.input_seed or 0, streams=options.stream is not None)
+    first, streams = options.input_seed or 0, options.stream is not None
+    request = replace(options, calibration_seed=first, streams=streams, cache=not options.no_cache)
     if given and kind != "stage":
         each = _each(options, given)
         shapes = {name: tuple(np.shape(array)) for name, array in each[0].items()}
         request = replace(request, calibration=each, shapes={**shapes, **options.shapes})
     loops_before = TIMES.seconds
-    job = build(request, progress, see)
+    job = built(request, progress, see)
     return replace(job, seconds=replace(job.seconds, loops=TIMES.seconds - loops_before))
 
 

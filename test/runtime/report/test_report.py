@@ -121,7 +121,7 @@ def test_the_report_has_every_key_of_schema_1():
     }  # fmt: skip
     assert data["seconds"] == {
         "import": 0.1, "compile": 0.2, "emulate": 0.3, "calibrate": 0.15, "loops": None,
-        "passes": {"fuse": 0.05},
+        "passes": {"fuse": 0.05}, "cached": False,
     }  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def test_what_a_run_does_not_have_is_null():
     data = report([subgraph(timed=False)]).data
     assert data["cycles"] is data["engines"] is data["check"] is None
     assert data["seconds"] == {"import": None, "compile": None, "emulate": None, "calibrate": None, "loops": None,
-                               "passes": {}}  # fmt: skip
+                               "passes": {}, "cached": False}  # fmt: skip
     assert [layer["cycles"] for layer in data["layers"]] == [None, None]
     assert [layer["unit"] for layer in data["layers"]] == ["u0", "u1"]
     assert "Time" not in Report(data).text()
