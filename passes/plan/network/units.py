@@ -70,6 +70,7 @@ def fuse_section(
     if plan is not None:
         plan = with_places(network, target, options, plan, section)
         plan = with_maps_again(network, target, options, plan, section)
+        plan = with_copied_inputs(network, target, options, plan, section)
         write(network, plan, section, number)
         return len(plan.units), plan
     layers = orders(network, section)[0]
@@ -119,8 +120,7 @@ def with_places(
 def with_maps_again(
     network: g.NetworkOp, target: Target, options: OptimalOptions, plan: NetworkPlan, section: Operation | None
 ) -> NetworkPlan:
-    """The plan, or a better one in which maps that go through DRAM are made again where they are needed again, and
-    what they are made from stays in SRAM."""
+    """The plan, or a better one in which maps that go through DRAM are made again where they are needed again."""
     if plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes:
         return plan
     again = make_again(plan.order, plan.units)
@@ -133,14 +133,23 @@ def with_maps_again(
         for remade in reversed(again):
             remade.undo()
         return plan
+    return better
+
+
+def with_copied_inputs(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: NetworkPlan, section: Operation | None
+) -> NetworkPlan:
+    """The plan, or a better one in which inputs of the network that several units load stay in SRAM from the first."""
+    if plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes:
+        return plan
     sram_bytes = target.chip.clusters * target.cluster.sram.capacity_bytes
-    held = hold_inputs(better.order, better.units, sram_bytes, model.HELD_AT_LEAST * better.dram_bytes)
-    best = plan_network(network, target, options, section) if held else None
-    if best is not None and is_better(best, better, options.optimise):
-        return best
+    held = hold_inputs(plan.order, plan.units, sram_bytes, model.HELD_AT_LEAST * plan.dram_bytes)
+    better = plan_network(network, target, options, section) if held else None
+    if better is not None and is_better(better, plan, options.optimise):
+        return better
     for each in reversed(held):
         each.undo()
-    return better
+    return plan
 
 
 def with_inputs_held(

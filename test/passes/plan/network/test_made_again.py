@@ -179,3 +179,17 @@ def test_integers_are_not_copied(element):
     (x,) = network.body.block.args
     Rewriter.replace_value_with_new_type(x, g.tensor_type(element, g.shape_of(x)))
     assert bool(hold_far_inputs(order, 1e9, 0)) == (element == f32)
+
+
+def test_an_input_that_a_unit_behind_a_sum_over_it_needs_again_stays():
+    net = Net()
+    x = net.input(1, 16, 24, 24)
+    made = net.conv(net.layer(g.NormaliseOp(x, axes=(1, 2, 3), epsilon=1e-5, groups=4)), 16)
+    again = net.layer(g.NormaliseOp(made, axes=(1, 2, 3), epsilon=1e-5, groups=4))
+    module = net.module(net.conv(again, 16, residual=x))[0]
+    module.attributes[TARGET] = to_attribute(EDGE)
+    network = network_of(module)
+    fuse_optimal(network, EDGE)
+    network.verify()
+    read = [use.operation for use in network.body.block.args[0].uses]
+    assert len(read) == 1
