@@ -146,17 +146,14 @@ class TransposeOp(PermutedOp):
 
 @d.operation
 class TurnOp(PermutedOp):
-    """A map [N, C, H, W] with its channels last, or one of [N, H, W, C] with its channels first, or the volume
-    [C, D, H, W] of slices [D, C, H, W]: a transposition that is a layer among others, since it only says how one of its
-    two tensors lies."""
+    """A map [N, C, H, W] with its channels last, or one of [N, H, W, C] with its channels first: a transposition that
+    is a layer among others, since it only says how one of its two tensors lies."""
 
     name = "fgraph.turn"
 
     def verify_(self) -> None:
-        allowed = CHANNELS_LAST, CHANNELS_FIRST, SLICES_FIRST
-        shapes.check(
-            self.perm in allowed, f"fgraph.turn: perm {self.perm}; allowed: {', '.join(map(str, allowed))}"
-        )
+        is_turn = self.perm in (CHANNELS_LAST, CHANNELS_FIRST)
+        shapes.check(is_turn, f"fgraph.turn: perm {self.perm}; allowed: {CHANNELS_LAST}, {CHANNELS_FIRST}")
         super().verify_()
 
 
@@ -195,6 +192,19 @@ class StackOp(d.LayerOp):
         count = (depth + sum(self.pads) - span) // self.stride + 1
         shapes.check(count > 0, f"a window of {span} slices is longer than {depth} with pads {self.pads}")
         return (count, channels * self.kernel, *plane)
+
+
+@d.operation
+class VolumeOp(d.LayerOp):
+    """The volume [C, D, H, W] of slices [D, C, H, W]: a layer among others, which only says how its result lies."""
+
+    name = "fgraph.volume"
+    x: SSAValue = d.operand()
+    assembly_format = "$x attr-dict `:` functional-type(operands, results)"
+
+    def inferred(self) -> Ints:
+        shapes.check(len(shape_of(self.x)) == shapes.SPATIAL_RANK, f"expected slices, found {shape_of(self.x)}")
+        return shapes.transpose_shape(shape_of(self.x), SLICES_FIRST)
 
 
 @d.operation

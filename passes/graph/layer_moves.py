@@ -22,6 +22,7 @@ from frustum.dialects.graph import (
     StackOp,
     TransposeOp,
     TurnOp,
+    VolumeOp,
     root_of,
     shape_of,
 )
@@ -46,7 +47,7 @@ class LayerMoves(ModulePass):
     1. a transposition of a concatenation is a concatenation of transpositions, if each of these is of a map;
     2. a transposition that puts a map's channels last (behind its rows and columns, together or apart), or those of
        [N, H, W, C] first, is a turn;
-    3. one between a volume and its slices is a turn, or what the windows of slices behind it read;
+    3. one between a volume and its slices is a volume, or what the windows of slices behind it read;
     4. a slice with steps above 0 of a map, also behind reshapes and a transposition of its channels (a shuffle that is
        split), is a pick.
     """
@@ -104,7 +105,7 @@ def as_volume(op: TransposeOp) -> None:
     elif isinstance(root_of(op.x), BlockArgument):
         replace(op, StackOp(op.x, 1, volume=True))
     else:
-        replace(op, TurnOp(op.x, SLICES_FIRST))
+        replace(op, VolumeOp(op.x))
 
 
 def map_with_channels_last(x: SSAValue, perm: tuple[int, ...]) -> SSAValue | None:
@@ -193,7 +194,7 @@ def map_behind(value: SSAValue) -> SSAValue:
     return value
 
 
-def replace(op: TransposeOp | SliceOp, new: PickOp | TurnOp | StackOp) -> None:
+def replace(op: TransposeOp | SliceOp, new: PickOp | TurnOp | StackOp | VolumeOp) -> None:
     """Put the layer, with a reshape where it has another shape, in the place of a move."""
     new.location, before = op.location, op.x.owner
     if shape_of(new.result) == shape_of(op.result):

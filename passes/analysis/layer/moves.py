@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, replaced
-from frustum.dialects.graph.views import CHANNELS_LAST, SLICES_FIRST
+from frustum.dialects.graph.views import CHANNELS_LAST
 from frustum.dialects.tile import (
     SAME,
     Axis,
@@ -92,13 +92,17 @@ def swapped(dims: Extents) -> TensorView:
     return TensorView(0, (depth, depth * dims[0], row, column))
 
 
+@builds(g.VolumeOp, shares=True)
+def volume(op: g.VolumeOp) -> Layer:
+    """A copy of slices to where they lie in their volume."""
+    dims = g.shape_of(op.x)
+    return Layer(PickLayer((1,) * RANK), dims, swapped(dims), (MapOperand(0, dims, contiguous(dims), SAME4),))
+
+
 @builds(g.TurnOp)
 def turn(op: g.TurnOp) -> Layer:
-    """A copy, of which one tensor lies with the channels last, or as a volume."""
+    """A copy, of which one tensor lies with the channels last."""
     shape = g.shape_of(op.x)
-    if op.perm == SLICES_FIRST:
-        dims = tuple(shape)
-        return Layer(PickLayer((1,) * RANK), dims, swapped(dims), (MapOperand(0, dims, contiguous(dims), SAME4),))
     is_outward = op.perm == CHANNELS_LAST
     dims = tuple(shape) if is_outward else tuple(shape[i] for i in op.perm)
     _, c, h, w = dims
