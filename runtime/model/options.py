@@ -144,6 +144,16 @@ class Keywords:
             choices=POLICIES, until="fused", beside_pipeline=IN_PASS,
         ),
     )  # fmt: skip
+    rules: str | None = option(
+        "a start rule and the rules by which units grow, numbers or names (docs/fusion.md)",
+        "S1,1,4,8-12", until="fused", beside_pipeline=IN_PASS,
+    )  # fmt: skip
+    thresholds: str | None = option(
+        "other thresholds of rules than the usual ones", "11=75,19=6", until="fused", beside_pipeline=IN_PASS
+    )
+    cuts: str | None = option(
+        "units end behind these layers and nowhere else", "LAYER,LAYER", until="fused", beside_pipeline=IN_PASS
+    )
     optimise: Optimise | None = option(
         "what plans of policy optimal have least of: cycles, with hardly more bytes than the fewest (`time`, the"
         " default), DRAM bytes, or energy (docs/optimal.md)",
@@ -200,7 +210,9 @@ class Request(Keywords):
     """The same with what the command line alone can ask."""
 
     pipeline: str | None = option(
-        "these passes instead of the default pipeline", '"pass{option=...},..."', until=COMPILED
+        "these passes instead of the default pipeline, or edits of it: +before:PASS:NEW{...}, +after:PASS:NEW{...},"
+        " -PASS, =PASS{option=...}",
+        '"pass{option=...},..."', until=COMPILED,
     )
     dump_ir: Path | None = option(
         "write the module at every stop, numbered, with its weights", "DIR",

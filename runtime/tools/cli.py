@@ -43,6 +43,7 @@ from frustum.runtime.model.options import (
 )  # fmt: skip
 from frustum.runtime.report.terminal import show
 
+PIPELINE = "--pipeline"
 COMMANDS: dict[str, tuple[type[Any], str]] = {
     "run": (RunOptions, "compile (or load), emulate, report"),
     "compile": (CompileOptions, "write the executable and manifest.json to a folder"),
@@ -87,10 +88,21 @@ def _typed(words: Sequence[str]) -> dict[str, Any]:
     SystemExit with code 2 and one line on stderr where the words are wrong.
     """
     try:
-        return vars(_parser().parse_args(words))
+        return vars(_parser().parse_args(_joined(words)))
     except SystemExit:
         show("")
         raise
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words with `--pipeline` and what is behind it as one: edits may begin with a minus, as options do."""
+    found: list[str] = []
+    for word in words:
+        if found and found[-1] == PIPELINE:
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def _parser() -> _Parser:
