@@ -30,7 +30,7 @@ FORMS = "an edit is +before:PASS:NEW{...}, +after:PASS:NEW{...}, -PASS or =PASS{
 def is_edit(text: str) -> bool:
     """Whether a pipeline is edits; UsageError where it mixes edits and passes."""
     entries = [entry for _, entry in _entries(text)]
-    edits = [entry for entry in entries if entry[:1] in SIGNS]
+    edits = [entry for entry in entries if entry and entry[0] in SIGNS]
     if edits and len(edits) < len(entries):
         plain = next(entry for entry in entries if entry not in edits)
         raise UsageError(
