@@ -270,6 +270,7 @@ class TargetsOptions:
     """List the shipped targets, print one as YAML with its comments, or check a target file."""
 
     name: str | None = option("the target to print, the file to check", "NAME|FILE.yaml", flag="")
+    schema: bool = option("print the JSON Schema of target files, for editors", default=False)
 
 
 @dataclass(frozen=True)
