@@ -8,7 +8,7 @@
 | `fused` | layers in units | fuse-layers |
 | `tiled` | units with partitions, layers with maps | partition, (split-breadth-first,) choose-layout |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units, (assign-order) |
-| `lowered` | instructions with symbolic buffers | lower-tiles, ..., join-sections, ...: see `passes_to` |
+| `lowered` | instructions with symbolic buffers | lower-tiles, keep-tensors, ..., join-sections, ...: see `passes_to` |
 | `fixed` | addresses, events | weights-ahead, fills-ahead, allocate, hoist-loads, schedule |
 
 A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
@@ -64,6 +64,7 @@ from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.graph.turn_weights import TurnWeights
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
 from frustum.passes.lower.compress_weights import CompressWeights
+from frustum.passes.lower.keep_tensors import KeepTensors
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.lower.share_weights import ShareWeights
@@ -139,6 +140,8 @@ class Choices:
     """Which layers follow each other in the cores."""
     ahead: bool = True
     """Whether weights may wait in WRAM for their layer."""
+    keep: bool = True
+    """Whether tensors between units may stay in SRAM as they lie in DRAM."""
     edits: tuple[Edit, ...] = ()
     """Of the default pipeline, one after the other."""
 
@@ -246,7 +249,8 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
-    return choices.edited((LowerTiles(hold=choices.weights == "shared"), ChooseLineBuffer()))
+    keep = (KeepTensors(),) if choices.keep and choices.order is None else ()
+    return choices.edited((LowerTiles(hold=choices.weights == "shared"), *keep, ChooseLineBuffer()))
 
 
 def section_passes(choices: Choices) -> Sequence[ModulePass]:

@@ -33,6 +33,7 @@
 | `useful_macs`, `own_elements` | program's module | integers, one per layer | lowering of tiles | report |
 | `units`, `unit_modes`, ... (`UNIT_*`) | program's module | one entry per unit | lowering of tiles | report |
 | `peak` | program's module | integers by memory and section | `frustum-allocate` | report |
+| `tensor` | buffer in SRAM | string: its name | `frustum-lower-keep-tensors` | compiling (what does not fit) |
 | `turns` | copy to a core | unit | `frustum-weights-ahead` | `frustum-schedule` |
 """
 
@@ -92,6 +93,8 @@ UNIT_PREDICTED_CYCLES = "frustum.unit_predicted_cycles"
 UNIT_OWN_CYCLES = "frustum.unit_own_cycles"
 """Negative where nobody predicted."""
 PEAK = "frustum.peak"
+TENSOR = "frustum.tensor"
+"""Of a buffer in SRAM: the tensor between units that lies there as it would in DRAM."""
 TURNS = "frustum.turns"
 
 

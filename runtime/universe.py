@@ -53,6 +53,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-tile-lower-units", "frustum.passes.tile.lower_units:LowerUnits"),
     ("frustum-tile-assign-order", "frustum.passes.tile.assign_order:AssignOrder"),
     ("frustum-lower-tiles", "frustum.passes.lower.lower_tiles:LowerTiles"),
+    ("frustum-lower-keep-tensors", "frustum.passes.lower.keep_tensors:KeepTensors"),
     ("frustum-lower-choose-line-buffer", "frustum.passes.lower.choose_line_buffer:ChooseLineBuffer"),
     ("frustum-join-sections", "frustum.backend.join_sections:JoinSections"),
     ("frustum-lower-make-address-tables", "frustum.passes.lower.make_address_tables:MakeAddressTables"),

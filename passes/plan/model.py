@@ -212,3 +212,10 @@ NEAR, NEARLY = 1.0005, 1.001
 # before they are no group any more: YOLOX in 19 s instead of minutes.
 TRIES = 24
 MOST_BANNED = 4
+
+# --- tensors that stay in SRAM in the order of DRAM (passes/lower/keep_tensors.py)
+
+# Share of SRAM that they and all buffers of a unit may take together: buffers leave holes between each other.
+KEPT_SRAM_SHARE = 0.9
+# Bytes of NRAM, in two buffers, through which a core moves what goes from SRAM to SRAM: at least, and at most.
+LEAST_STAGED_BYTES, MOST_STAGED_BYTES = 1024, 16384
