@@ -37,6 +37,9 @@ OF_DEPENDENT_CONSTANTS = frozenset(
 """Operators that compute with constants whatever they depend on: where they enter the network is looked at there."""
 
 
+LOOPS = ("Loop", "Scan")
+
+
 class Unavailable:
     """Stands for a value that a refused node would have given."""
 
@@ -166,7 +169,7 @@ class ImportWalk:
         """The outputs of control flow that is known; None for other operators."""
         if node.op_type == "If" and node.is_constant(0):
             return self._branch(node)
-        if node.op_type in ("Loop", "Scan"):
+        if node.op_type in LOOPS:
             return unrolled(node, lambda graph, inputs: self._body(node, graph, inputs))
         return None
 
@@ -211,8 +214,9 @@ class ImportWalk:
 
 
 def is_known(proto: onnx.NodeProto, opset: int) -> bool:
-    """Whether there is a converter for the operator, or a function of others."""
-    return _converter(proto) is not None or (proto.domain in DEFAULT_DOMAINS and has_body(proto.op_type, opset))
+    """Whether there is a converter for the operator, or a function of others, or it is a loop that can be written out."""
+    is_ours = proto.domain in DEFAULT_DOMAINS and (proto.op_type in LOOPS or has_body(proto.op_type, opset))
+    return _converter(proto) is not None or is_ours
 
 
 def _converter(proto: onnx.NodeProto) -> Converter | None:

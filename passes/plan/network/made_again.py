@@ -187,7 +187,7 @@ def form_of(x: SSAValue, users: Collection[Operation]) -> Extents | None:
     last = (COLUMNS,) * (len(shape) - 1) + (1,)
     reads = [m for user in users for m in layer_of(user).maps if user.operands[m.index] is x]
     for form in dict.fromkeys([*(chosen_form(user) for user in users), last, tuple(range(len(shape)))]):
-        if form is None or len(form) != len(shape) or max(form) >= RANK:
+        if not form or len(form) != len(shape) or max(form) >= RANK:
             continue
         dims, strides = formed(shape, form)
         if reads and all(same_form(m.dims, m.view, dims, TensorView(0, strides)) for m in reads):

@@ -5,6 +5,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from frustum import onnx_backend
 from frustum.passes.errors import Unsupported
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.weights import store_of
@@ -90,3 +91,19 @@ def test_what_is_refused():
     model.graph.node[0].attribute[0].g.node[2].op_type = "Hardmax"
     with pytest.raises(Unsupported, match="it would need Hardmax"):
         import_onnx(model)
+
+
+def test_steps_that_a_run_gives_are_bound():
+    """By the backend, which has the values; where nobody has, the node on the host says what it would need."""
+    model, x = loop(3)
+    steps = model.graph.initializer[0]
+    assert steps.name == "steps"
+    model.graph.input.append(info("steps", element=TensorProto.INT64))
+    del model.graph.initializer[0]
+    prepared = onnx_backend.prepare(model, target="edge")
+    given = np.asarray(3, np.int64)
+    found = prepared.run([x, given])
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x, "steps": given})
+    for own, its in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(own, its, rtol=1e-5, atol=1e-6)
+    assert "host" not in prepared.report or not prepared.report["host"]["layers"]

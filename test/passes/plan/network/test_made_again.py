@@ -21,6 +21,7 @@ from frustum.passes.plan.network.layer_order import ops_of_section, order_of, ou
 from frustum.passes.plan.network.made_again import (
     behind_sums,
     chain,
+    form_of,
     hold_far_inputs,
     hold_inputs,
     make_again,
@@ -193,3 +194,10 @@ def test_an_input_that_a_unit_behind_a_sum_over_it_needs_again_stays():
     network.verify()
     read = [use.operation for use in network.body.block.args[0].uses]
     assert len(read) == 1
+
+
+def test_a_single_number_is_in_no_loop():
+    net = Net()
+    x = net.input()
+    net.module(net.binary("add", net.unary("relu", x), net.unary("tanh", x)))
+    assert form_of(x, [use.operation for use in x.uses]) is None
