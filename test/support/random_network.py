@@ -23,14 +23,13 @@ class Drawn:
 
 
 @st.composite
-def networks(draw, layers=5, kinds=None):
+def networks(draw, layers=5, kinds=None, size=1):
     """A chain with branches of so many layers, or small groups of layers, of some kinds (`LAYERS`); what nobody reads
-    is an output."""
+    is an output.  Inputs have `size` times the channels, rows and columns."""
     net = Net(draw(st.integers(0, 99)))
     small = st.integers(1, 3)
-    maps = [
-        net.input(draw(small), 2 * draw(small), 3 * draw(small) + draw(small), 3 * draw(small) + draw(small))
-    ]
+    plane = (size * (3 * draw(small) + draw(small)) for _ in range(2))
+    maps = [net.input(draw(small), 2 * size * draw(small), *plane)]
     for _ in range(draw(st.integers(1, layers))):
         x = maps[-1] if draw(st.integers(0, 3)) else draw(st.sampled_from(maps))
         maps.append(draw(st.sampled_from(kinds or LAYERS))(draw, net, x, maps))

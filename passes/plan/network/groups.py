@@ -103,6 +103,8 @@ class GroupsBefore:
         self.work = GroupWork(self.needs, target, parts, counts_overlaps=borders in ("exchange", "sent"))
         self.read_apart: set[int] = set()
         """Maps that are read in another form than they are made: their makers are in no such group."""
+        self.factors: dict[int, Read] = {}
+        """Maps that a product of two maps reads as both of its factors: how it reads the second one."""
         self.vector_bytes = self.constant_bytes = 0
         self.weights: list[int] = []
         self.known_inputs: dict[int, tuple[tuple[object, ...], Boundary]] = {}
@@ -147,6 +149,10 @@ class GroupsBefore:
             return True
         if not read.joins:
             self.read_apart.add(read.map)
+            others = [each for each in reader.node.reads if each.map == read.map]
+            if reader.node.has_factors and len(others) > 1 and read is others[-1]:
+                self.factors[read.map] = read
+                return True
         if reader.node.is_concat and not self.buffers.lies_in(read.map, reader.number):
             return False
         self.needs.pull(reader, read)
@@ -198,11 +204,11 @@ class GroupsBefore:
         moves_right = (columns.step != 0) & (shapes.counts[2] > 1)
         is_fixed = ~moves_down & ~moves_right & (shapes.counts[0] == 1)
         rolls = shapes.is_roll & (need.lead > -FAR)
+        copies = np.where(is_fixed & ~rolls, 1, self.buffers.copies)
         if number in self.buffers.place_of:
             size = np.zeros_like(made)
         else:
             plane = self.needs.images(images) * (end - first) * read.element_bytes
-            copies = np.where(is_fixed & ~rolls, 1, self.buffers.copies)
             size, _ = self.buffers.sized(number, need, made, plane, copies, height)
         rolled = np.minimum(
             height, need.lead + self.needs.behind * made
@@ -216,6 +222,11 @@ class GroupsBefore:
         joins = all(r.joins for r in self.order.reads_of(number, 0, self.stop))
         inside = self.needs.raster.inside(number, columns.extent)
         short = self.buffers.short(moved, inside, width, read.element_bytes)
+        if number in self.factors:  # loaded by itself, all of some images
+            factor = self.factors[number]
+            of_image = factor.bytes // factor.dims[0]
+            size = size + aligned(self.needs.images(factor.dims[0]) * of_image) * copies
+            moved = moved + factor.bytes
         copied = np.zeros_like(moved)
         if number in self.buffers.place_of:
             copied = self.work.copied(moved)
