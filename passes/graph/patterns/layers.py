@@ -1,5 +1,6 @@
-"""An activation that directly follows a layer goes into it, as does a border of zeros before a convolution; a mean over
-windows goes before a pointwise convolution instead of behind it: fewer products, smaller maps.
+"""An activation that directly follows a layer goes into it (a value times its sigmoid is one), as does a border of
+zeros before a convolution; a mean over windows goes before a pointwise convolution instead of behind it: fewer
+products, smaller maps.
 
     avg_pool(conv1x1(x, w) + b)  ->  conv1x1(avg_pool(x), w) + b
 
@@ -40,6 +41,29 @@ class FuseActivation(RewritePattern):
             producer.act = op.act
             rewriter.notify_op_modified(producer)
         rewriter.replace(op, (), [op.x])
+
+
+class FindSilu(RewritePattern):
+    """A value times its sigmoid is one function, which then goes into the layer that makes the value:
+
+        x * sigmoid(x)  ->  silu(x)
+    """
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if not isinstance(op, g.BinaryOp) or op.kind != g.Arithmetic.MUL or op.scales is not None or op.act is not None:
+            return
+        for x, gate in ((op.a, op.b), (op.b, op.a)):
+            sigmoid = gate.owner
+            if (
+                isinstance(sigmoid, g.UnaryOp)
+                and sigmoid.kind == g.Function.SIGMOID
+                and sigmoid.scales is None
+                and sigmoid.x is x
+                and gate.has_one_use()
+            ):
+                rewriter.replace(op, g.UnaryOp(g.ActAttr.of("silu"), x))
+                rewriter.erase(sigmoid)
+                return
 
 
 class FusePad(RewritePattern):
