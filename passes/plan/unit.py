@@ -26,7 +26,7 @@ from frustum.passes.plan.layer_work import LayerPlan
 from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OWNED, PASS_CYCLES, WIDEST
 from frustum.passes.plan.piece_extents import halves
 from frustum.passes.plan.pieces import plan_layer
-from frustum.passes.plan.rounds import cost_of, cuts_in_rounds, may_round, plan_rounds
+from frustum.passes.plan.rounds import cost_of, cuts_in_rounds, kept_in_rounds, may_round, plan_rounds
 from frustum.passes.plan.streamed_attention import plan_streamed
 from frustum.passes.plan.tile_search import SEARCHES, Search, find_tile
 
@@ -65,7 +65,7 @@ MOST_PLANS = 20_000
 
 def plan_unit(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
     """The cheapest partition of a unit that fits; None where none does.  Equal units are planned once."""
-    key = (signature(unit), target, budget)
+    key = (signature(unit), tuple(each.resident for each in unit.inputs), target, budget)
     if key not in _PLANS:
         if len(_PLANS) > MOST_PLANS:
             _PLANS.clear()
@@ -93,6 +93,22 @@ def in_rounds(unit: UnitLayers, target: Target, budget: Budget, plan: UnitPlan |
         if best is None or (rival.dram_bytes, rival.cycles) < (best.dram_bytes, best.cycles):
             best = rival
     return best
+
+
+def plan_kept(unit: UnitLayers, target: Target, sram_bytes: int) -> UnitPlan | None:
+    """A product in rounds whose result stays in SRAM (`kept_in_rounds`)."""
+    found = kept_in_rounds(unit, target, sram_bytes, with_chunks)
+    return None if found is None else UnitPlan(found[0], (found[1],), found[2])
+
+
+def plan_beside(unit: UnitLayers, target: Target, sram_bytes: int, chunk_bytes: int) -> UnitPlan | None:
+    """The cheapest partition of a unit that finds inputs in SRAM, beside which it has so many bytes, with exact
+    numbers."""
+    plan = plan_unit(unit, target, Budget(sram_bytes))
+    if plan is None:
+        return None
+    streamed = sum(m is not None and m.weights == "stream" for m in plan.maps)
+    return evaluate(unit, plan.partition, streamed, (), target, sram_bytes, chunk_bytes)
 
 
 def signature(unit: UnitLayers) -> Hashable:

@@ -21,7 +21,7 @@ from frustum.passes.analysis.layer import RANK, can_join, layer_of
 from frustum.passes.analysis.layer.nest import chosen_form, formed
 from frustum.passes.analysis.module import value_bytes
 from frustum.passes.analysis.unit_layers import same_form
-from frustum.passes.plan.model import AGAIN_AT_MOST, MOST_RECOMPUTED
+from frustum.passes.plan.model import AGAIN_AT_MOST, HELD_FAR_AT_LEAST, MOST_RECOMPUTED
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.layer_order import COLUMNS, NEARBY, ROWS, LayerNode, LayerOrder
 
@@ -195,9 +195,11 @@ def form_of(x: SSAValue, users: Collection[Operation]) -> Extents | None:
     return None
 
 
-def hold_far_inputs(order: LayerOrder, most_bytes: float, least_bytes: float) -> list[HeldInput]:
-    """Let all readers of an input of the network read a copy of it where it takes at most `most_bytes`, the last of
-    them is far behind the first, and layers between have weights of more than `least_bytes`; what was done."""
+def hold_far_inputs(order: LayerOrder, most_bytes: float, between_bytes: float) -> list[HeldInput]:
+    """Let all readers of an input of the network read a copy of it where it takes at most `most_bytes`, layers between
+    the first and the last of them have weights of more than `between_bytes`, and it is a good part of what must be
+    moved; what was done."""
+    least = HELD_FAR_AT_LEAST * order.compulsory_bytes
     readers: dict[SSAValue, list[int]] = {}
     for k, node in enumerate(order.nodes):
         for x in node.op.operands:
@@ -206,7 +208,8 @@ def hold_far_inputs(order: LayerOrder, most_bytes: float, least_bytes: float) ->
     found = []
     for x, users in readers.items():
         between = sum(node.weight_bytes for node in order.nodes[users[0] : users[-1]])
-        if users[-1] - users[0] <= NEARBY or between <= least_bytes:
+        is_far = users[-1] - users[0] > NEARBY and between > between_bytes
+        if not is_far or (len(users) - 1) * value_bytes(x) < least:
             continue
         ops = dict.fromkeys(use.operation for use in x.uses)
         own = {order.nodes[k].op for k in users if order.nodes[k].layer is not None}
