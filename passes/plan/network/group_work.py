@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
-from frustum.dialects.tile import ConvLayer
+from frustum.dialects.tile import ConvLayer, StackLayer
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.plan.layer_work import passes_of
 from frustum.passes.plan.model import LAYER_CYCLES, MOST_RECOMPUTED, PIECE_SHARE
@@ -61,9 +61,18 @@ class GroupWork:
         else:
             busy = self.vector_cycles(layer, plane, passes)
         self.cycles = self.cycles + busy + LAYER_CYCLES * (passes > 0)
-        if not layer.kind.is_place:
+        if not (layer.kind.is_place or self.is_loaded_so(made)):
             self.spent = self.spent + self.all_passes(made, rolls, plane, busy)
         self.before_maker[made.number] = self.cycles
+
+    def is_loaded_so(self, made: GroupLayer) -> bool:
+        """Slices that are stacked for one product behind, whose pieces are loaded as they are to be (`plan/runs.py`).
+        """
+        kind = made.layer.kind
+        if not isinstance(kind, StackLayer) or kind.kernel == 1 or made.is_stored:
+            return False
+        users = [self.needs.order.layer(k).kind for k in self.needs.order.maps[made.number].users]
+        return len(users) == 1 and isinstance(users[0], ConvLayer) and users[0].groups == 1
 
     def copied(self, moved: Ints) -> Ints:
         """Cycles of all passes in which the cores copy so many bytes of all clusters from one place to another."""
