@@ -193,6 +193,11 @@ class StackOp(d.LayerOp):
         shapes.check(count > 0, f"a window of {span} slices is longer than {depth} with pads {self.pads}")
         return (count, channels * self.kernel, *plane)
 
+    def verify_(self) -> None:
+        super().verify_()
+        is_plain = not is_integer(self.x) or not any(self.pads)
+        shapes.check(is_plain, f"fgraph.stack: integers have no slices of 0 around them, found pads {self.pads}")
+
 
 @d.operation
 class VolumeOp(d.LayerOp):

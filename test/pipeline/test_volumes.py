@@ -9,10 +9,14 @@ from agreement import check_agreement
 from networks import Net
 from onnx import TensorProto, helper, numpy_helper
 from stops import modules_at_stops, run_module
+from xdsl.dialects.builtin import i8
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.test_value import create_ssa_value
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
 from frustum.dialects import tile as t
+from frustum.dialects.graph import tensor_type
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.runtime import kernels
 from frustum.runtime.host.oracle import oracle_outputs
@@ -60,6 +64,11 @@ def test_a_stack_is_what_its_definition_says():
     assert kernels.stack(x, 3, 2, (1, 1), 1)[..., 0, 0].tolist() == [[0, 1, 2], [2, 3, 4]]
     found = kernels.stack(np.tile(x, (1, 2, 1, 1)), 2, 1, (0, 1), 2)[..., 0, 0].tolist()
     assert found == [[1, 3] * 2, [2, 4] * 2, [3, 0] * 2]
+
+
+def test_integers_have_no_slices_of_zeros():
+    with pytest.raises(VerifyException, match="integers have no slices of 0 around them, found pads"):
+        graph.StackOp(create_ssa_value(tensor_type(i8, (4, 1, 2, 2))), 3, 1, (1, 1)).verify()
 
 
 def model(images=1):
