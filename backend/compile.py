@@ -397,4 +397,7 @@ def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
         for fact, cycles in zip(found, m.numbers_of(module, attribute), strict=False):
             if cycles >= 0:
                 fact[key] = cycles
+    for fact, element in zip(found, m.texts_of(module, m.UNIT_CARRY), strict=False):
+        if element:
+            fact["carry"] = element
     return found

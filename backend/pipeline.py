@@ -56,6 +56,7 @@ from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
 from frustum.passes.graph.layer_moves import LayerMoves
 from frustum.passes.graph.measure_weights import MeasureWeights
+from frustum.passes.graph.note_carry import NoteCarry
 from frustum.passes.graph.own_outputs import OwnOutputs
 from frustum.passes.graph.pool_in_steps import PoolInSteps
 from frustum.passes.graph.pool_parts import PoolParts
@@ -180,7 +181,7 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "typed": (
             *simpler, *types, ExpandNormalise(), SplitReductions(), PoolParts(), PoolInSteps(), FuseResidual(),
             PartProducts(), ConvertAtHost(), FindShuffles(), FindPhases(), LayerMoves(), TurnWeights(),
-            ChooseForms(), OwnOutputs(),
+            ChooseForms(), OwnOutputs(), NoteCarry(choices.carry),
         ),
         "fused": (
             *measuring_passes(choices),

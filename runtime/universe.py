@@ -40,6 +40,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-layer-moves", "frustum.passes.graph.layer_moves:LayerMoves"),
     ("frustum-graph-turn-weights", "frustum.passes.graph.turn_weights:TurnWeights"),
     ("frustum-graph-choose-forms", "frustum.passes.graph.choose_forms:ChooseForms"),
+    ("frustum-graph-note-carry", "frustum.passes.graph.note_carry:NoteCarry"),
     ("frustum-graph-own-outputs", "frustum.passes.graph.own_outputs:OwnOutputs"),
     ("frustum-graph-split-outputs", "frustum.passes.graph.split_outputs:SplitOutputs"),
     ("frustum-graph-measure-weights", "frustum.passes.graph.measure_weights:MeasureWeights"),

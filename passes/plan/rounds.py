@@ -3,7 +3,7 @@
 
 Each round takes some input channels of the map and of the weights from DRAM, and adds their products to all of the
 tile: so a tile may be as large as SRAM, and map and weights are read once for each tile.  Sums wait between rounds in
-the element type.
+the element type: where they are to wait in f32 (`--carry f32`) a product of f16 or bf16 is cut otherwise.
 
 Source: Smith, Lowery, Langou, van de Geijn (arXiv 1702.02017): a product moves fewest bytes where the result stays and
 both factors stream; sums "rounded to the element type go back in" as the machine has it.
@@ -28,6 +28,8 @@ from frustum.passes.plan.model import LOOKED_AT, MOST_ROUNDS, ROUND_RUN_BYTES
 from frustum.passes.plan.piece_extents import halves
 from frustum.passes.plan.pieces import plan_layer
 
+WIDE = 4
+"""Bytes of f32."""
 Chunks = Callable[[Target, int], Target]
 """The target as pieces must see it to stream weights in chunks of at most so many bytes."""
 
@@ -38,6 +40,8 @@ def may_round(unit: UnitLayers) -> bool:
         return False
     layer, first = unit.out, unit.sources[0][0]
     alone = first.input is not None and all(s.value is not first.value for s in unit.sources[0][1:])
+    if layer.keeps_sums_wide and layer.out_bytes < WIDE:
+        return False
     plain = layer.maps[0].view.block == 1 and layer.out_view.block == 1
     return alone and plain and may_add_sums(layer, unit.out.kind) and not unit.inputs[0].resident
 

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from frustum.dialects.extents import Extents, ceil_div, replaced
 from frustum.dialects.target import Target
-from frustum.dialects.tile import AttentionLayer, ConvLayer, Residency, SubMap
+from frustum.dialects.tile import AttentionLayer, ConvLayer, Residency, SubMap, Whole
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, tile_counts
 from frustum.passes.plan.core_weights import beside_kept, kept_in_cores, loops_of, work_in
@@ -119,6 +119,7 @@ def signature(unit: UnitLayers) -> Hashable:
             layer.out_dims,
             layer.maps,
             layer.out_bytes,
+            layer.keeps_sums_wide,
             layer.channel_bytes,
             tuple(s.layer for s in sources),
         )
@@ -154,6 +155,8 @@ def cheapest(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | Non
     if budget.search not in ("all", "halvings"):
         return found_by_search(unit, target, budget)
     plan = best_halving(unit, target, budget) or best_halving(unit, target, budget, is_thorough=True)
+    if has_values_in_parts(unit):
+        return with_one_copy(unit, target, budget, plan)
     if plan is None or budget.search == "halvings" or budget.inside or is_one_pass(unit, plan, target):
         return plan
     return with_fewest_bytes(unit, target, budget, plan)
@@ -170,6 +173,27 @@ def plan_with_keys(
     """How such attention is cut, or the partition with its sub-map."""
     plan = plan_streamed(unit, target, sram_bytes, partition)
     return None if plan is None else UnitPlan(plan.partition, (plan.map,), plan.cost)
+
+
+def has_values_in_parts(unit: UnitLayers) -> bool:
+    """Attention alone of which each tile has some channels of the values, and all of queries and keys."""
+    kind = unit.out.kind
+    is_attention = isinstance(kind, AttentionLayer) and not kind.is_batched and len(unit.layers) == 1
+    return is_attention and isinstance(unit.out.maps[0].access[1], Whole)
+
+
+def with_one_copy(unit: UnitLayers, target: Target, budget: Budget, plan: UnitPlan | None) -> UnitPlan | None:
+    """The plan, or one with one copy of each tile where this moves fewer bytes: keys and a part of the values stay for
+    all queries, so that a second copy of them would wait long for its turn."""
+    cuts = (
+        cut_within(unit, replace(each, depth=1), target, budget, plan.dram_bytes - 1 if plan else None)
+        for each in candidates(unit, target.chip.clusters, budget.maps)
+    )
+    found = sorted((cut for cut in cuts if cut is not None), key=lambda cut: cut.rank)
+    if not found:
+        return plan
+    least = [cut for cut in found if cut.dram_bytes <= found[0].dram_bytes]
+    return fastest(least, budget) or plan
 
 
 def is_one_pass(unit: UnitLayers, plan: UnitPlan, target: Target) -> bool:

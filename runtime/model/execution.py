@@ -281,7 +281,7 @@ def units_of(manifest: Mapping[str, Any], prefix: str = "") -> list[UnitInfo]:
     return [
         UnitInfo(
             prefix + name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"],
-            fact["kept_bytes"], fact["owners"], fact.get("predicted_cycles"), fact.get("own_cycles"),
+            fact["kept_bytes"], fact["owners"], fact.get("predicted_cycles"), fact.get("own_cycles"), fact.get("carry"),
         )
         for number, (name, fact) in enumerate(facts)
     ]

@@ -23,6 +23,8 @@ def attention_on_tile(
     heads = (ranges[1][1] - ranges[1][0]) // p.value_size
     own = (heads // p.share, p.size), (heads // p.share, p.value_size)
     q, *others = tiles
+    if q.shape[1] == p.size < heads * p.size:  # values in parts, each of which all queries and keys are for
+        q, others[0] = (np.tile(each, (1, heads, 1, 1)) for each in (q, others[0]))
     queries, group = of_heads(q, heads, p.size), ranges[1][0] // p.group_channels
     parts: list[Array] = []
     for number, (view, sizes) in enumerate(zip((p.key_view, p.value_view), own, strict=True)):

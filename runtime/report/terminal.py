@@ -60,7 +60,9 @@ def _title(data: Mapping[str, Any]) -> list[str]:
     units, layers = len(data["units"]), len(data["layers"])
     host = sum(layer["where"] == "host" for layer in data["layers"])
     counts = [f"{layers} layers", f"{units} units" if units else "", f"{host} on the host" if host else ""]
-    return [title, "=" * min(len(title), WIDTH), ", ".join(filter(None, counts))]
+    waiting = Counter(unit["carry"] for unit in data["units"] if unit.get("carry"))
+    carried = [f"sums wait in {element} in {number} of the units" for element, number in sorted(waiting.items())]
+    return [title, "=" * min(len(title), WIDTH), ", ".join(filter(None, [*counts, *carried]))]
 
 
 def _dram(dram: Mapping[str, Any]) -> list[str]:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import IntegerAttr, StringAttr
 from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
-from frustum.dialects.module import STREAMED
+from frustum.dialects.module import STREAMED, VALUE_PARTS
 from frustum.dialects.tile import SAME, Access, AnyAxis, AttentionLayer, Axis, TensorView, Whole
 from frustum.passes.analysis.layer.nest import Layer, MapOperand, builds, contiguous, dense
 
@@ -39,6 +39,10 @@ def attention(op: g.AttentionOp) -> Layer:
         operand(2, op.v, groups, value_size, op.firsts[2], is_first, (SAME, part(1, share), Whole(1), whole)),
     ]
     streamed: tuple[int, ...] = ()
+    parts = op.attributes.get(VALUE_PARTS)
+    if isinstance(parts, IntegerAttr):  # one head, some channels of the values at a time
+        kind = replace(kind, value_size=value_size // parts.value.data)
+        maps[:2] = (replace(each, access=(SAME, Whole(size), *each.access[2:])) for each in maps[:2])
     if STREAMED in op.attributes:
         views = ((v.offset, v.strides[0], v.strides[1], v.strides[3], v.block) for v in (m.view for m in maps[1:]))
         is_wide = op.attributes[STREAMED] == StringAttr("f32")

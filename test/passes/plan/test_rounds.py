@@ -9,6 +9,7 @@ import pytest
 from networks import Net
 from stops import modules_at_stops, run_module, target
 
+from frustum.backend.compile import unit_facts
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph as g
 from frustum.dialects import tile as t
@@ -119,3 +120,12 @@ def test_a_result_of_rounds_stays_for_a_product_that_is_cut_by_channels(kib, dty
     for stop in ("placed", "fixed"):
         (got,) = run_module(found[stop], given, checked=stop == "fixed").values()
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
+
+
+CARRIES = [("auto", "f16", "f16"), ("f32", "f16", ""), ("f32", "f32", "f32")]
+
+
+@pytest.mark.parametrize(("carry", "dtype", "waits"), CARRIES)
+def test_sums_wait_in_no_narrower_type_than_asked(carry, dtype, waits):
+    found = modules_at_stops(product(160, 640, 96)[0], with_sram("edge", 48 << 10), Choices(dtype=dtype, carry=carry))
+    assert "".join(fact.get("carry", "") for fact in unit_facts(found["fixed"])) == waits
