@@ -49,7 +49,8 @@ def attention(op: g.AttentionOp) -> Layer:
         kind = replace(kind, key_view=next(views), value_view=next(views), is_wide=is_wide)
         maps, streamed = maps[:1], (1, 2)
     if op.mask is not None:
-        maps.append(mask(op.mask, (batch, heads, rows, keys), value_size))
+        added = mask(op.mask, (batch, heads, rows, keys), value_size)
+        maps.append(added if parts is None else replace(added, access=(added.access[0], Whole(1), *added.access[2:])))
     align = (1, kind.group_channels, 1, 1)
     return Layer(kind, out_dims, out_view, tuple(maps), macs=op.macs, align=align, streamed=streamed)
 

@@ -68,13 +68,13 @@ class ExpandAttention(ModulePass):
             found = each if target is None else of_one_head(each, target, self.element)
             if target is None or not is_whole(found, target, self.element, self.carry):
                 _Expansion(found, store_of(op)).run()
-            elif found is each and not {STREAMED, VALUE_PARTS} & set(each.attributes) and (own := on_planes(each)) is not None:
+            elif not {STREAMED, VALUE_PARTS} & set(found.attributes) and (own := on_planes(found)) is not None:
                 size = ELEMENT_BYTES[self.element or element_of(g.tensor_of(own.q).element_type)]
                 if plan_of(own, target, size) is not None:
-                    made = [own, g.ReshapeOp(own.result, g.shape_of(each.result))]
+                    made = [own, g.ReshapeOp(own.result, g.shape_of(found.result))]
                     for new in made:
-                        new.location = each.location
-                    Rewriter.replace_op(each, made)
+                        new.location = found.location
+                    Rewriter.replace_op(found, made)
                 else:
                     own.erase()
 

@@ -99,10 +99,12 @@ def test_nothing_waits_where_values_come_in_parts(rows, size, kib, megabytes):
     assert parts.weight_bytes + parts.loaded_bytes + parts.stored_bytes <= 1e6 * megabytes
 
 
-@pytest.mark.parametrize(("name", "heads", "causal_from"), [("df", 1, None), ("df", 1, 0), ("edge", 1, None)])
-def test_values_come_in_parts(name, heads, causal_from):
-    of_heads = (heads, heads), (16, 16)
-    module, inputs = attention(*of_heads, 200, 300, is_apart=True, is_merged=False, causal_from=causal_from)
+PARTED = [("df", {}), ("df", {"causal_from": 0}), ("edge", {"softcap": 1.5, "mask": (1, 300)})]
+
+
+@pytest.mark.parametrize(("name", "settings"), PARTED)
+def test_values_come_in_parts(name, settings):
+    module, inputs = attention((1, 1), (16, 16), 200, 300, is_apart=True, is_merged=False, **settings)
     (layer,) = check(module, inputs, small(name, 19 << 10), "f16", carry="f32")
     assert not layer.layer.is_batched and layer.layer.value_size < 16
 
