@@ -182,7 +182,8 @@ class GroupsBefore:
     def loaded(self, number: int, needed: MapNeed) -> Boundary:
         """An input: its buffer, and the bytes of its boxes over all tiles."""
         behind, across = self.needs.behind, self.needs.raster
-        known = needed, behind, self.needs.channels[number], number in self.buffers.place_of, across.behind
+        is_apart, has_place = number in self.read_apart, number in self.buffers.place_of
+        known = needed, behind, self.needs.channels[number], has_place, across.behind, is_apart
         before, found = self.known_inputs.get(number, ((), None))
         if found is None or any(x is not y for x, y in zip(before, known, strict=True)):
             found = self.newly_loaded(number, needed)
@@ -219,7 +220,7 @@ class GroupsBefore:
         right = self.needs.raster.loaded(number, width, columns.covered(shapes.tiles[1], width))
         moved = right * down * (end - first) * images * read.element_bytes
         late = np.where(need.lead > -FAR, ceil_div(need.lead, made), 0)
-        joins = all(r.joins for r in self.order.reads_of(number, 0, self.stop))
+        joins = number not in self.read_apart  # by layers of this group; what others read of it is their affair
         inside = self.needs.raster.inside(number, columns.extent)
         short = self.buffers.short(moved, inside, width, read.element_bytes)
         if number in self.factors:  # loaded by itself, all of some images
