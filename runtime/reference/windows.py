@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -15,13 +15,13 @@ from frustum.dialects import tile as t
 from frustum.runtime import kernels
 from frustum.runtime.kernels import Array
 
-if TYPE_CHECKING:
-    from frustum.runtime.reference.layers import Ranges, TileWork
-
+Work = TypeVar("Work", bound=Any)
+"""A `TileWork`."""
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
 IMAGES_AS_ROWS = (2, 1, 0, 3)
 
 
-def divisor(p: t.PoolLayer, work: TileWork, ranges: Ranges) -> Array:
+def divisor(p: t.PoolLayer, work: Any, ranges: Ranges) -> Array:
     """How many positions of each window count, at least 1."""
     counts = []
     for d in (0, 1):
@@ -39,7 +39,7 @@ def rows_for_images(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(values[d] for d in IMAGES_AS_ROWS)
 
 
-def images_as_rows(work: TileWork) -> TileWork:
+def images_as_rows(work: Work) -> Work:
     """A computation of maps whose images and rows have changed places."""
     tiles = [
         replace(
