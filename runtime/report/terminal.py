@@ -31,6 +31,11 @@ def show(text: str) -> None:
         raise UsageError(f"error: stdout cannot be written: {error.strerror}") from error
 
 
+def has_colours() -> bool:
+    """Whether stdout is a terminal, and nobody minds colours (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def render(data: Mapping[str, Any]) -> str:
     """The text of a report of schema 1."""
     sections = [_title(data), _dram(data["dram"])]

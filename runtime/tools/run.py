@@ -36,7 +36,7 @@ from frustum.runtime.model.sources import Job, kind_of
 from frustum.runtime.model.stream import check_streams, execute_stream, split_inputs, times_of
 from frustum.runtime.progress import Progress, TerminalProgress
 from frustum.runtime.report.report import Seconds
-from frustum.runtime.report.terminal import nan_text, show
+from frustum.runtime.report.terminal import has_colours, nan_text, show
 
 if TYPE_CHECKING:
     from frustum.runtime.host.oracle import Agreement
@@ -53,7 +53,7 @@ def main(options: RunOptions) -> int:
         if path is not None and path != STDOUT:
             check_writable_file(Path(path))
     name, given = str(options.model), read_inputs(Path(options.input)) if options.input else None
-    with TerminalProgress() as progress:
+    with TerminalProgress(quiet=options.quiet) as progress:
         job = _job(options, given, lambda inputs: _check_before(options, inputs, given), progress)
         model = job.model_for_check(name) if options.check else None
         inputs = _inputs(options, job, given)
@@ -63,7 +63,7 @@ def main(options: RunOptions) -> int:
             progress("compare", 0.0)
             pairs = zip(inputs, outputs, strict=True)
             check, found = together([agreement(model, *pair, job.chain.dtype) for pair in pairs])
-    for line in job.log:
+    for line in () if options.quiet else job.log:
         say(line)
     if options.output:
         write_file(Path(options.output), lambda path: _write_arrays(path, made))
@@ -74,7 +74,10 @@ def main(options: RunOptions) -> int:
         write_file(Path(options.report), lambda path: path.write_text(report.json(), encoding="utf-8"))
     if check and check.nan_in_both:
         say(f"{name}: warning: {nan_text(report.data['check'])}")
-    show(report.json() if options.report == STDOUT else report.text())
+    if options.json or options.report == STDOUT:
+        show(report.json())
+    elif not options.quiet:
+        show(report.text(options.verbose, has_colours()))
     if check and found and not found.good:
         raise Differs(_difference(name, job, check, found))
     return GOOD
@@ -96,6 +99,10 @@ def _refuse_contradictions(options: RunOptions) -> None:
         raise UsageError(f"error: --output {STDOUT}: arrays are written to a file, not to stdout")
     if options.input and options.input_seed is not None:
         raise UsageError("error: --input and --input-seed: one of them gives the inputs")
+    if options.quiet and (options.json or options.verbose):
+        raise UsageError(f"error: --quiet and {'--json' if options.json else '-v'}: one of them")
+    if options.json and options.verbose:
+        raise UsageError("error: --json and -v: the JSON has all figures")
     for name in ("check", "output", "input"):
         if options.mode == "timing" and getattr(options, name):
             raise UsageError(f"error: --{name} needs --mode full or functional: mode timing computes no numbers")
