@@ -1,7 +1,7 @@
 # Tests: test/passes/lower/test_keep_tensors.py
 """Copies from SRAM to SRAM: within a cluster through the NRAM of its cores, to another cluster by CDMA.
 
-Source: docs/techniques/machine.md, "Copies".
+Source: docs/techniques/machine.md, "Transfers".
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from frustum.runtime.report.terminal import WIDTH, bytes_text, nan_text, seconds_text, share
+from frustum.runtime.report.terminal import WIDTH, bytes_text, nan_text, seconds_parts, seconds_text, share
 
 MOST_UNITS = 6
 MOST_WAITS = 3
@@ -162,8 +162,5 @@ def _rest(data: Data, paint: Any) -> list[str]:
         if check["nan_in_both"]:
             lines.append(f"  {nan_text(check)}")
     seconds = data["seconds"]
-    known = [(name, seconds[name]) for name in ("import", "compile", "emulate", "loops") if seconds[name]]
-    if known:
-        before = " (compiled before)" if seconds.get("cached") else ""
-        lines.append(f"Took {', '.join(f'{name} {value:.2f} s' for name, value in known)}{before}")
-    return lines
+    parts = seconds_parts(seconds)
+    return [*lines, f"Took {', '.join(parts)}"] if parts else lines

@@ -258,12 +258,17 @@ def nan_text(check: Mapping[str, Any]) -> str:
     return f"{check['nan_in_both']:,} of {check['numbers']:,} outputs are NaN in both"
 
 
-def _seconds(seconds: Mapping[str, Any]) -> list[str]:
-    parts = [
+def seconds_parts(seconds: Mapping[str, Any]) -> list[str]:
+    """The wall time of each part of the job, in words."""
+    return [
         f"{name} {seconds[name]:.2f} s" + (_compiled(seconds) if name == "compile" else "")
         for name in ("import", "compile", "emulate", "loops")
         if seconds[name] is not None
     ]
+
+
+def _seconds(seconds: Mapping[str, Any]) -> list[str]:
+    parts = seconds_parts(seconds)
     return ["Wall time", _INDENT + ", ".join(parts)] if parts else []
 
 
