@@ -44,7 +44,7 @@ class KeepTensors(ModulePass):
     constants, and those that other dialects read, stay in DRAM; so do all of networks that are not fused by policy
     optimal: what presets move is what others' rules move.
 
-    Source: docs/techniques/machine.md, "Copies": MVDMA goes between SRAM and NRAM, CDMA to another cluster's SRAM.
+    Source: docs/techniques/machine.md, "Transfers": MVDMA goes between SRAM and NRAM, CDMA to another cluster's SRAM.
     """
 
     name = "frustum-lower-keep-tensors"
