@@ -1,3 +1,4 @@
+# Tests: test/runtime/study/test_difference.py
 """What can be typed behind the commands that compare runs; as `runtime/model/options.py`, with nothing but the standard
 library loaded."""
 
