@@ -214,7 +214,7 @@ class ImportWalk:
 
 
 def is_known(proto: onnx.NodeProto, opset: int) -> bool:
-    """Whether there is a converter for the operator, or a function of others, or it is a loop that can be written out."""
+    """Whether there is a converter for the operator, or a function of others, or it is a loop to be written out."""
     is_ours = proto.domain in DEFAULT_DOMAINS and (proto.op_type in LOOPS or has_body(proto.op_type, opset))
     return _converter(proto) is not None or is_ours
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from frustum.dialects.extents import Extents, ceil_div, replaced
+from frustum.dialects.extents import Extents
 from frustum.dialects.target import Target
-from frustum.dialects.tile import AttentionLayer, ConvLayer, Residency, SubMap, Whole
+from frustum.dialects.tile import AttentionLayer, Residency, SubMap, Whole
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, tile_counts
 from frustum.passes.plan.core_weights import beside_kept, kept_in_cores, loops_of, work_in
 from frustum.passes.plan.cost import CutUnit, UnitCost, held_bytes, residency_of, stream_bytes
 from frustum.passes.plan.layer_work import LayerPlan
 from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OWNED, PASS_CYCLES, WIDEST
-from frustum.passes.plan.piece_extents import halves
+from frustum.passes.plan.partitions import candidates, columns, partition_of
 from frustum.passes.plan.pieces import plan_layer
 from frustum.passes.plan.rounds import cost_of, cuts_in_rounds, kept_in_rounds, may_round, plan_rounds
 from frustum.passes.plan.streamed_attention import plan_streamed
@@ -250,7 +250,7 @@ def best_halving(
     of them, or of all (`is_thorough`)."""
     found: list[FittingCut] = []
     widths: Counter[tuple[int, ...]] = Counter()
-    for column in columns(unit, target.chip.clusters, budget):
+    for column in columns(unit, target.chip.clusters, budget.maps, inside=budget.inside):
         group = (column[0].clusters, column[0].depth * column[0].inside, *column[0].tile[:2])
         if widths[group] < WIDEST or is_thorough:
             cuts = (cut_within(unit, partition, target, budget, most_bytes) for partition in column)
@@ -319,80 +319,6 @@ def fit(cut: CutUnit, budget: Budget) -> tuple[Residency, ...] | None:
             residency[j] = "stream"
             held -= weights[j]
     return tuple(residency) if 0 <= held <= free else None
-
-
-# ---------------------------------------------------------------- which partitions there are
-
-
-def splits_channels(unit: UnitLayers) -> bool:
-    """A unit of one layer may be cut along channels; of a grouped convolution at group borders (`align`)."""
-    return len(unit.layers) == 1 and 1 not in unit.out.axes_all
-
-
-def alignment(unit: UnitLayers) -> Extents:
-    """Multiples that tile extents must have, so that every projected start is exact."""
-    align = tuple(math.lcm(*(layer.align[d] for layer in unit.layers)) for d in range(4))
-    out = unit.out
-    if isinstance(out.kind, ConvLayer) and out.kind.groups != 1:
-        return replaced(align, 1, out.out_dims[1] // out.kind.groups)
-    return align
-
-
-def columns(unit: UnitLayers, clusters: int, budget: Budget) -> Iterator[list[Partition]]:
-    """Candidates that differ in height only, the highest first: lower ones never move fewer bytes."""
-    found: dict[tuple[int, ...], list[Partition]] = {}
-    for partition in candidates(unit, clusters, budget.maps, inside=budget.inside):
-        n, c, _, w = partition.tile
-        found.setdefault((partition.clusters, n, c, w, partition.depth * partition.inside), []).append(
-            partition
-        )
-    for column in found.values():
-        yield sorted(column, key=lambda p: -p.tile[ROWS])
-
-
-def candidates(
-    unit: UnitLayers, clusters: int, maps: int = 1, *, inside: bool = False
-) -> Iterator[Partition]:
-    """Every halving of every dimension that may be cut, for every dimension that may be dealt to the clusters; or
-    (`inside`) those of channels and something else, the channels as the innermost loop, with two copies and one."""
-    dims, align = unit.out.out_dims, alignment(unit)
-    whole = {d for d in range(4) if dims[d] == 1 or d in unit.out.axes_all}
-    if not splits_channels(unit):
-        whole.add(1)
-    across = (
-        (3, 1, 2, 0) if dims[3] > dims[2] else (2, 1, 3, 0)
-    )  # of equal ones the first: along most positions
-    dealt_over = [d for d in across if d not in whole] or [2]
-    for cluster_dim in dealt_over if clusters > 1 else dealt_over[:1]:
-        choices = []
-        for d in range(4):
-            share = ceil_div(dims[d], clusters) if d == cluster_dim else dims[d]
-            if d in whole:
-                choices.append([dims[d]])
-            elif d == 0:
-                choices.append(halves(min(maps, share)))
-            else:
-                choices.append(halves(share, min(align[d], dims[d])))
-        for tile in itertools.product(*choices):
-            partition = partition_of(unit, tile, cluster_dim, clusters)
-            if not inside:
-                yield partition
-            elif is_nest_of_channels(unit, partition, clusters):
-                yield replace(partition, inside=True)
-                yield replace(partition, inside=True, depth=1)
-
-
-def is_nest_of_channels(unit: UnitLayers, partition: Partition, clusters: int) -> bool:
-    """Whether there are several tiles both of channels and of what is not."""
-    counts = tile_counts(unit.out.out_dims, partition, clusters)
-    return 1 < counts[1] < math.prod(counts)
-
-
-def partition_of(unit: UnitLayers, tile: Extents, cluster_dim: int, clusters: int) -> Partition:
-    """With two copies of what is loaded and stored, where there are several tiles."""
-    one = Partition(tile, cluster_dim, 1)
-    several = math.prod(tile_counts(unit.out.out_dims, one, clusters)) > 1
-    return replace(one, depth=2) if several else one
 
 
 # ---------------------------------------------------------------- a partition with exact numbers
