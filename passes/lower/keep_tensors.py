@@ -18,13 +18,15 @@ from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.through_cores import (
     Flow,
+    brought,
     distances,
+    loaded_bytes,
     may_be_sent,
     may_be_staged,
     send,
     through_cores,
 )
-from frustum.passes.plan.model import KEPT_SRAM_SHARE, LEAST_STAGED_BYTES, MOST_STAGED_BYTES
+from frustum.passes.plan.model import KEPT_SRAM_SHARE, LEAST_READS, LEAST_STAGED_BYTES, MOST_STAGED_BYTES
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class KeepTensors(ModulePass):
     1. what a cluster stored goes through its cores' NRAM into its own buffer, and by CDMA to those clusters that read
        some of it;
     2. what it loaded comes through its cores from its own buffer, each core taking a part;
-    3. a move between two such tensors, or from DRAM or to DRAM, is the same.
+    3. a move between two such tensors, or from DRAM or to DRAM, is the same;
+    4. an input of the network that is loaded more often than once comes into all clusters at once, and from there.
 
     Those that save most bytes of DRAM for the room that they take are first.  Tensors that are loaded with a border of
     constants, and those that other dialects read, stay in DRAM; so do all of networks that are not fused by policy
@@ -82,7 +85,8 @@ class _Keeping:
 
     def flow(self, external: ExternalOp) -> Flow | None:
         """How a tensor is written and read, if it may stay in SRAM."""
-        if external.class_.data != "intermediate":
+        kind, size = external.class_.data, external.bytes.value.data
+        if kind not in ("intermediate", "input"):
             return None
         users = [use.operation for use in external.buffer.uses]
         copies = [op for op in users if isinstance(op, CopyOp) and may_be_staged(op)]
@@ -92,9 +96,14 @@ class _Keeping:
             return None
         stores = [op for op in copies if op.dst is external.buffer]
         loads = [op for op in copies if op.src is external.buffer]
-        flow = Flow(external, stores, loads)
-        clusters = self.target.chip.clusters
-        flow.to = distances(flow, clusters) if stores and loads else None
+        flow, clusters = Flow(external, stores, loads), self.target.chip.clusters
+        first, last = self.life(flow)
+        if min(self.room[first : last + 1]) < size:
+            return None
+        if kind == "input":
+            flow.to = [] if loaded_bytes(flow, clusters) >= LEAST_READS * size else None
+        else:
+            flow.to = distances(flow, clusters) if stores and loads else None
         if flow.to is None or (flow.to and self.target.cluster.cdma is None):
             return None
         return flow if not flow.to or all(map(may_be_sent, stores)) else None
@@ -110,6 +119,9 @@ class _Keeping:
         kept.attributes[TENSOR] = flow.external.external_name
         self.program.body.block.insert_op_before(kept, self.children[first])
         flow.external.buffer.replace_all_uses_with(kept.buffer)
+        if not flow.stores:
+            whole = brought(flow, kept, self.target.chip.clusters)
+            self.program.body.block.insert_op_before(whole, self.children[first])
         for op in (*flow.stores, *flow.loads):
             number = self.number[op]
             to = (flow.to or ()) if op in flow.stores else ()
@@ -122,8 +134,9 @@ class _Keeping:
                 self.children[number] = new[0]
             op.detach()
             op.erase()
-        flow.external.detach()
-        flow.external.erase()
+        if flow.stores:
+            flow.external.detach()
+            flow.external.erase()
 
 
 def staged_bytes(children: Sequence[Operation], capacity: int) -> list[int]:

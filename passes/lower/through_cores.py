@@ -145,6 +145,33 @@ def shifted(view: View, box: Box, own: Box) -> View:
     return replace(view, offset=offset)
 
 
+# -------------------------------------------------------------------- inputs
+
+
+def loaded_bytes(flow: Flow, clusters: int) -> int:
+    """Bytes of DRAM that the loads of a tensor read; what is multicast counts once."""
+    elements = sum(
+        len(places)
+        for op in flow.loads
+        for cluster in range(1 if op.multicast is not None else clusters)
+        for places in places_of(op, op.src_view.data, cluster)
+    )
+    return elements * ELEMENT_BYTES[flow.loads[0].src_view.data.element]
+
+
+def brought(flow: Flow, kept: AllocOp, clusters: int) -> Operation:
+    """The load of a whole tensor into a buffer of each cluster."""
+    first = flow.loads[0]
+    element = first.src_view.data.element
+    size = ELEMENT_BYTES[element]
+    count = flow.external.bytes.value.data // size
+    view, one = View(element, Affine(), (0, 0, 0, size)), Span(Affine(), 1, 1)
+    box = Box.of(one, one, one, Span(Affine(), count, count))
+    load = Copy(engine="gdma", src_view=view, dst_view=view, box=box, multicast=clusters > 1)
+    tags = {name: int(str(value_of(first.properties[name]))) for name in ("layer", "unit")}
+    return isa.emit(load, flow.external.buffer, kept.buffer, **tags)
+
+
 # -------------------------------------------------------------------- to other clusters
 
 

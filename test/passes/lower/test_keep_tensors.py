@@ -72,6 +72,24 @@ def test_every_level_agrees_without_dram(build, way):
     assert "intermediate" not in classes
 
 
+@pytest.mark.parametrize("target", ["default", "edge"])
+def test_input_in_two_forms_is_loaded_once(target):
+    """A softmax of an input's rows in another order, and the input itself behind it: it comes in one copy, whole."""
+    net = Net()
+    x = net.input(1, 12, 8, 6)
+    rows = net.layer(graph.SoftmaxOp(net.layer(graph.ReshapeOp(x, (3, 4, 48))), 2))
+    back = net.layer(graph.ReshapeOp(net.layer(graph.TransposeOp(rows, (1, 0, 2))), (1, 12, 8, 6)))
+    module, inputs = net.module(net.conv(net.binary("add", back, x), 3))
+    modules = modules_at_stops(module, target, Choices(dtype="f32", policy="optimal"))
+    found = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in ("typed", "fixed")}
+    check_agreement(found, "f32")
+    inputs_of = [
+        op for op in modules["fixed"].walk() if isinstance(op, ExternalOp) and op.class_.data == "input"
+    ]
+    loads = [use.operation for op in inputs_of for use in op.buffer.uses]
+    assert [load.box.data.extent for load in loads] == [(1, 1, 1, 12 * 8 * 6)]
+
+
 def test_other_policies_and_orders_leave_tensors_in_dram():
     net = Net()
     module, _ = net.module(windows(net))
