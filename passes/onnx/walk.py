@@ -17,7 +17,7 @@ from frustum.dialects.graph import shape_of, tensor_of
 from frustum.passes.errors import MixesImages, ModelError, Problem, Refused
 from frustum.passes.onnx.folding import fold
 from frustum.passes.onnx.images import TARGETS, Images
-from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, node_name, operator_of
+from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, element_name, node_name, operator_of
 from frustum.passes.onnx.loops import unrolled
 from frustum.passes.onnx.node import Converter, Network, Node, Value
 from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT
@@ -38,6 +38,7 @@ OF_DEPENDENT_CONSTANTS = frozenset(
 
 
 LOOPS = ("Loop", "Scan")
+FLOAT = onnx.TensorProto.FLOAT
 
 
 class Unavailable:
@@ -185,7 +186,12 @@ class ImportWalk:
         return [inner._available(output.name) for output in graph.output]
 
     def _body(self, node: Node, graph: onnx.GraphProto, inputs: Sequence[Value | None]) -> Sequence[Value]:
-        """The outputs of a graph inside a node, whose nodes see what is around them."""
+        """The outputs of a graph inside a node, whose nodes see what is around them; Refused where it computes in a
+        type that the network does not have."""
+        casts = {a.i for each in graph.node if each.op_type == "Cast" for a in each.attribute if a.name == "to"}
+        own = model_type(self.network)
+        if own != FLOAT and FLOAT in casts:
+            raise Refused(f"its steps compute in FLOAT, the network in {element_name(own)}")
         inner = ImportWalk(self.file, self.network, dict(self.values), kept=self.kept)
         inner.values.update((tensor.name, onnx.numpy_helper.to_array(tensor)) for tensor in graph.initializer)
         inner.values.update(zip((value.name for value in graph.input), inputs, strict=True))
@@ -211,6 +217,11 @@ class ImportWalk:
         if isinstance(value, Unavailable):
             raise Refused(f"'{name}' is not available")
         return value
+
+
+def model_type(network: Network) -> int:
+    """The type of ONNX that the network's floating point is."""
+    return int(onnx.helper.np_dtype_to_tensor_dtype(numpy_of(network.element)))
 
 
 def is_known(proto: onnx.NodeProto, opset: int) -> bool:

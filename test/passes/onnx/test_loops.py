@@ -107,3 +107,20 @@ def test_steps_that_a_run_gives_are_bound():
     for own, its in zip(found, wanted, strict=True):
         np.testing.assert_allclose(own, its, rtol=1e-5, atol=1e-6)
     assert "host" not in prepared.report or not prepared.report["host"]["layers"]
+
+
+def test_steps_in_a_wider_type_are_refused():
+    """As a state of f32 that a network of f16 carries on."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["wide"], ["new"], to=TensorProto.FLOAT16),
+        helper.make_node("Identity", ["on"], ["again"]),
+    ]
+    half = TensorProto.FLOAT16
+    truth = {"element": TensorProto.BOOL}
+    body = helper.make_graph(nodes, "body", [info("step", element=TensorProto.INT64), info("on", **truth)],
+                             [info("again", **truth), info("new", 3, element=half)])  # fmt: skip
+    node = helper.make_node("Loop", ["steps", ""], ["y"], body=body)
+    model = model_of([node], [info("x", 3, element=half)], [info("y", 2, 3, element=half)], {"steps": np.int64(2)})
+    with pytest.raises(Unsupported, match="its steps compute in FLOAT, the network in FLOAT16"):
+        import_onnx(model)
