@@ -52,7 +52,7 @@ def may_be_staged(op: CopyOp) -> bool:
     """A copy between DRAM and SRAM of elements as they are, which may go through cores instead."""
     is_plain = op.engine.data == "gdma" and op.fill is None and op.expand is None
     box = op.box.data
-    return is_plain and len(enclosing_counts(op)) + sum(e > 1 for e in box.extent) <= MAX_LOOPS
+    return is_plain and None in box.limit and len(enclosing_counts(op)) + sum(e > 1 for e in box.extent) <= MAX_LOOPS
 
 
 def through_cores(op: CopyOp, room: int, cores: int) -> list[Operation]:
@@ -115,7 +115,8 @@ def pieces_of(box: Box, view: View, room: int, cores: int, level: int) -> tuple[
 
 
 def best_dealt(box: Box, view: View, cores: int) -> int | None:
-    """The dimension along which each core's share is the smallest part of all."""
+    """The dimension along which each core's share is the smallest part of all; where none can be shared, one along
+    which the first core has all.  None for one core."""
     if cores == 1:
         return None
     size = ELEMENT_BYTES[view.element]
@@ -124,7 +125,7 @@ def best_dealt(box: Box, view: View, cores: int) -> int | None:
         if extent > 1 and (box.limit[d] is None or extent % cores == 0):
             share = ceil_div(extent, cores) / extent
             found.append((share + INNERMOST * (stride == size), -stride, d))
-    return min(found)[-1] if found else None
+    return min(found)[-1] if found else box.limit.index(None)
 
 
 def dense(extent: Extents, like: View) -> Extents:

@@ -98,14 +98,18 @@ def test_other_policies_and_orders_leave_tensors_in_dram():
         assert any(isinstance(op, ExternalOp) and op.class_.data == "intermediate" for op in ops)
 
 
-BOXES = [((1, 7, 5, 6), 4, 64), ((3, 1, 2, 9), 1, 16), ((2, 8, 4, 4), 4, 4096)]
+BOXES = [
+    ((1, 7, 5, 6), 4, 64), ((3, 1, 2, 9), 1, 16), ((2, 8, 4, 4), 4, 4096), ((2, 1, 1, 1), 4, 64), ((2, 3, 5, 3), 4, 512),
+]  # fmt: skip
+"""Extents, cores, bytes; the first dimension is never limited (`may_be_staged`)."""
 
 
 @pytest.mark.parametrize(("extent", "cores", "room"), BOXES)
 @pytest.mark.parametrize("is_limited", [False, True])
 def test_pieces_cover_the_box_once(extent, cores, room, is_limited):
     """Of all cores and passes together, each position once, and no piece takes more than the room."""
-    spans = [Span(Affine(-1), e, 9, Affine(min(e - 1, 8)) if is_limited else None) for e in extent]
+    limits = [Affine(min(e - 1, 8)) if is_limited and d else None for d, e in enumerate(extent)]
+    spans = [Span(Affine(-1), e, 9, limit) for e, limit in zip(extent, limits, strict=True)]
     box, view = Box.of(*spans), View("f16", Affine(), dense(extent, View("f16", Affine(), (400, 2, 80, 16))))
     piece, counts = pieces_of(box, view, room, cores, 0)
     seen = []
