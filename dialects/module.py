@@ -19,6 +19,8 @@
 | `integers` | weight | dictionary | importer | passes that fold quantisation |
 | `form` | layer | integers: the loop of each axis of its tensors | `frustum-graph-choose-forms` | layers |
 | `streamed` | attention | string: type of what waits between blocks | `frustum-graph-expand-attention` | layers |
+| `value_parts` | attention | integer: in how many parts its values come | `frustum-graph-expand-attention` | layers |
+| `carry` | product | string: the type in which its sums may wait | `frustum-graph-note-carry` | layers |
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |

@@ -19,6 +19,7 @@ from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import element_bytes, node_name, target_of
 from frustum.passes.errors import Unsupported
+from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.composites.expand_attention import WIDE, plan_of
 from frustum.passes.weights import WeightStore, store_of
 
@@ -40,7 +41,8 @@ class ExpandNormalise(ModulePass):
     All between the operand and the result is f32, as it is inside a core that holds a whole row: squares of f16 are
     infinite from 256 on, and means of large numbers that lie close together need more digits than their deviation.
 
-    Before: any normalisation, in the types of the device.  After: where the module has a target, only such as fits it.
+    Before: any normalisation, in the types of the device.  After: where the module has a target, only such as fits it;
+    what is new is simplified with all around it.
     Source: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
     """
 
@@ -49,10 +51,12 @@ class ExpandNormalise(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         found = [o for o in op.walk() if isinstance(o, g.NormaliseOp)]
         target = target_of(op) if found and TARGET in op.attributes else None
-        for each in found:
-            size = element_bytes(each.x)
-            if target is not None and not fits(each, target, size):
-                _NormExpansion(each, store_of(op), target.core.nram.capacity_bytes // (WORK_COPIES * WIDE)).run()
+        written = [each for each in found if target is not None and not fits(each, target, element_bytes(each.x))]
+        for each in written:
+            assert target is not None
+            _NormExpansion(each, store_of(op), target.core.nram.capacity_bytes // (WORK_COPIES * WIDE)).run()
+        if written:
+            Canonicalize().apply(ctx, op)
 
 
 def fits(op: g.NormaliseOp, target: Target, size: int) -> bool:

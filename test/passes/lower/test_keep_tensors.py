@@ -99,7 +99,8 @@ def test_other_policies_and_orders_leave_tensors_in_dram():
 
 
 BOXES = [
-    ((1, 7, 5, 6), 4, 64), ((3, 1, 2, 9), 1, 16), ((2, 8, 4, 4), 4, 4096), ((2, 1, 1, 1), 4, 64), ((2, 3, 5, 3), 4, 512),
+    ((1, 7, 5, 6), 4, 64), ((3, 1, 2, 9), 1, 16), ((2, 8, 4, 4), 4, 4096), ((2, 1, 1, 1), 4, 64),
+    ((2, 3, 5, 3), 4, 512),
 ]  # fmt: skip
 """Extents, cores, bytes; the first dimension is never limited (`may_be_staged`)."""
 
