@@ -40,7 +40,7 @@ from frustum.runtime.report.terminal import has_colours, nan_text, show
 
 if TYPE_CHECKING:
     from frustum.runtime.host.oracle import Agreement
-    from frustum.runtime.report.report import Check
+    from frustum.runtime.report.report import Check, Report
 
 STDOUT = "-"
 """In place of a file's name."""
@@ -74,13 +74,17 @@ def main(options: RunOptions) -> int:
         write_file(Path(options.report), lambda path: path.write_text(report.json(), encoding="utf-8"))
     if check and check.nan_in_both:
         say(f"{name}: warning: {nan_text(report.data['check'])}")
+    _print(options, report)
+    if check and found and not found.good:
+        raise Differs(_difference(name, job, check, found))
+    return GOOD
+
+
+def _print(options: RunOptions, report: Report) -> None:
     if options.json or options.report == STDOUT:
         show(report.json())
     elif not options.quiet:
         show(report.text(options.verbose, has_colours()))
-    if check and found and not found.good:
-        raise Differs(_difference(name, job, check, found))
-    return GOOD
 
 
 def _run(
