@@ -68,6 +68,7 @@ from frustum.passes.lower.compress_weights import CompressWeights
 from frustum.passes.lower.keep_tensors import KeepTensors
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
+from frustum.passes.lower.share_loads import ShareLoads
 from frustum.passes.lower.share_weights import ShareWeights
 from frustum.passes.plan.unit_runs import Runs
 from frustum.passes.tile.assign_order import AssignOrder
@@ -250,7 +251,7 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
-    keep = (KeepTensors(),) if choices.keep and choices.order is None else ()
+    keep = (KeepTensors(), ShareLoads()) if choices.keep and choices.order is None else ()
     return choices.edited((LowerTiles(hold=choices.weights == "shared"), *keep, ChooseLineBuffer()))
 
 

@@ -55,6 +55,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-tile-assign-order", "frustum.passes.tile.assign_order:AssignOrder"),
     ("frustum-lower-tiles", "frustum.passes.lower.lower_tiles:LowerTiles"),
     ("frustum-lower-keep-tensors", "frustum.passes.lower.keep_tensors:KeepTensors"),
+    ("frustum-lower-share-loads", "frustum.passes.lower.share_loads:ShareLoads"),
     ("frustum-lower-choose-line-buffer", "frustum.passes.lower.choose_line_buffer:ChooseLineBuffer"),
     ("frustum-join-sections", "frustum.backend.join_sections:JoinSections"),
     ("frustum-lower-make-address-tables", "frustum.passes.lower.make_address_tables:MakeAddressTables"),
