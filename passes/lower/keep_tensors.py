@@ -11,7 +11,9 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from frustum.dialects.extents import aligned
+from frustum.dialects.isa.instruction import attribute_of, value_of
 from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.program import View
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp
 from frustum.dialects.module import POLICY, TENSOR, text_of
 from frustum.dialects.target import Target
@@ -20,9 +22,11 @@ from frustum.passes.lower.through_cores import (
     Flow,
     brought,
     distances,
+    in_own_part,
     loaded_bytes,
     may_be_sent,
     may_be_staged,
+    own_part,
     send,
     through_cores,
 )
@@ -41,7 +45,8 @@ class KeepTensors(ModulePass):
        some of it;
     2. what it loaded comes through its cores from its own buffer, each core taking a part;
     3. a move between two such tensors, or from DRAM or to DRAM, is the same;
-    4. an input of the network that is loaded more often than once comes into all clusters at once, and from there.
+    4. an input of the network that is loaded more often than once comes into all clusters at once, and from there;
+    5. an output that is read again is also stored.
 
     Those that save most bytes of DRAM for the room that they take are first.  Tensors that are loaded with a border of
     constants, and those that other dialects read, stay in DRAM; so do all of networks that are not fused by policy
@@ -78,7 +83,7 @@ class _Keeping:
         flows = [flow for flow in found if flow is not None]
         for flow in sorted(flows, key=lambda flow: -flow.saved_bytes / flow.external.bytes.value.data):
             first, last = self.life(flow)
-            size = aligned(flow.external.bytes.value.data)
+            size = flow.kept_bytes
             if min(self.room[first : last + 1]) >= size:
                 self.keep(flow, first)
                 self.room[first : last + 1] = [room - size for room in self.room[first : last + 1]]
@@ -86,7 +91,7 @@ class _Keeping:
     def flow(self, external: ExternalOp) -> Flow | None:
         """How a tensor is written and read, if it may stay in SRAM."""
         kind, size = external.class_.data, external.bytes.value.data
-        if kind not in ("intermediate", "input"):
+        if kind not in ("intermediate", "input", "output"):
             return None
         users = [use.operation for use in external.buffer.uses]
         copies = [op for op in users if isinstance(op, CopyOp) and may_be_staged(op)]
@@ -98,9 +103,12 @@ class _Keeping:
         loads = [op for op in copies if op.src is external.buffer]
         flow, clusters = Flow(external, stores, loads), self.target.chip.clusters
         first, last = self.life(flow)
-        if min(self.room[first : last + 1]) < size:
+        flow.part = own_part(flow, clusters) if stores and loads else None
+        if min(self.room[first : last + 1]) < flow.kept_bytes:
             return None
-        if kind == "input":
+        if flow.part is not None:
+            flow.to = []
+        elif kind == "input":
             flow.to = [] if loaded_bytes(flow, clusters) >= LEAST_READS * size else None
         else:
             flow.to = distances(flow, clusters) if stores and loads else None
@@ -115,26 +123,36 @@ class _Keeping:
 
     def keep(self, flow: Flow, first: int) -> None:
         """Let the tensor lie in SRAM, and its copies go there."""
-        kept = AllocOp("sram", aligned(flow.external.bytes.value.data), 1)
+        kept = AllocOp("sram", flow.kept_bytes, 1)
         kept.attributes[TENSOR] = flow.external.external_name
         self.program.body.block.insert_op_before(kept, self.children[first])
+        is_output = flow.external.class_.data == "output"
         flow.external.buffer.replace_all_uses_with(kept.buffer)
         if not flow.stores:
             whole = brought(flow, kept, self.target.chip.clusters)
             self.program.body.block.insert_op_before(whole, self.children[first])
         for op in (*flow.stores, *flow.loads):
             number = self.number[op]
+            stay = op.clone() if is_output and op in flow.stores else None
+            if flow.part is not None:
+                side = "dst_view" if op in flow.stores else "src_view"
+                view = value_of(op.properties[side])
+                assert isinstance(view, View)
+                op.properties[side] = attribute_of(in_own_part(view))
             to = (flow.to or ()) if op in flow.stores else ()
             new = through_cores(op, self.staged[number], self.target.cluster.cores)
             new += [send(op, by, self.target.chip.clusters) for by in to]
             parent = op.parent
             assert parent is not None
+            if stay is not None:  # what the network gives goes to DRAM too
+                stay.operands[stay.operands.index(kept.buffer)] = flow.external.buffer
+                new.append(stay)
             parent.insert_ops_before(new, op)
             if op is self.children[number]:
                 self.children[number] = new[0]
             op.detach()
             op.erase()
-        if flow.stores:
+        if flow.stores and not is_output:
             flow.external.detach()
             flow.external.erase()
 

@@ -38,7 +38,8 @@ class ShareLoads(ModulePass):
     Before and after, in a loop of two passes:
 
         fisa.repeat 2 { %b = fisa.alloc bytes 4096 depth 2; fisa.copy gdma %w -> %b; fisa.copy mvdma %b -> ... }
-        %b = fisa.alloc bytes 8192; fisa.repeat 2 { fisa.copy gdma %w -> %b + 4096*i0; fisa.copy mvdma %b + 4096*i0 -> ... }
+        %b = fisa.alloc bytes 8192
+        fisa.repeat 2 { fisa.copy gdma %w -> %b + 4096*i0; fisa.copy mvdma %b + 4096*i0 -> ... }
 
     Weights that share is saved most for the room that they take are first.  Networks that are not fused by policy
     optimal are left as they are: what presets move is what others' rules move.

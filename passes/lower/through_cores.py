@@ -35,6 +35,13 @@ class Flow:
     stores: Sequence[CopyOp]
     loads: Sequence[CopyOp]
     to: Sequence[int] | None = None
+    part: int | None = None
+    """Bytes of each cluster's own part, where the clusters' parts lie one behind the other and each needs no other."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of the buffer of each cluster."""
+        return aligned(self.part or self.external.bytes.value.data)
 
     @property
     def saved_bytes(self) -> int:
@@ -174,6 +181,27 @@ def brought(flow: Flow, kept: AllocOp, clusters: int) -> Operation:
 
 
 # -------------------------------------------------------------------- to other clusters
+
+
+def own_part(flow: Flow, clusters: int) -> int | None:
+    """Bytes of the part of a tensor that each cluster stores and loads, if these lie one behind the other."""
+    size = flow.external.bytes.value.data
+    views = [op.dst_view.data for op in flow.stores] + [op.src_view.data for op in flow.loads]
+    steps = {view.offset.cluster for view in views}
+    if clusters == 1 or len(steps) != 1 or (part := steps.pop()) * clusters != size:
+        return None
+    for op, view in zip((*flow.stores, *flow.loads), views, strict=True):
+        offset, box = view.offset, op.box.data
+        moves = [*zip(offset.loops, enclosing_counts(op), strict=False), *zip(view.strides, box.extent, strict=True)]
+        last = offset.base + sum(step * (count - 1) for step, count in moves)
+        if offset.base < 0 or offset.core or min(step for step, _ in moves) < 0 or last >= part:
+            return None
+    return part
+
+
+def in_own_part(view: View) -> View:
+    """The same place, from the start of the cluster's part."""
+    return replace(view, offset=replace(view.offset, cluster=0))
 
 
 def may_be_sent(op: CopyOp) -> bool:

@@ -131,3 +131,19 @@ def all_of(counts):
     for count in counts:
         found = [(*index, i) for index in found for i in range(count)]
     return found
+
+
+@pytest.mark.parametrize("target", ["default", "edge", "df"])
+@pytest.mark.parametrize("heads", [4, 3])
+def test_an_output_that_is_read_again_is_stored_and_stays(target, heads):
+    """Keys of before and now go out, and to a product: each cluster keeps its own heads, where these can be shared."""
+    net = Net()
+    past, new, queries = net.input(1, heads, 15, 8), net.input(1, heads, 1, 8), net.input(1, heads, 1, 8)
+    keys = net.layer(graph.ConcatOp([past, new], axis=2))
+    module, inputs = net.module(net.layer(graph.MatmulOp(queries, keys, trans_b=True)), keys)
+    modules = modules_at_stops(module, target, Choices(dtype="f32", policy="optimal"))
+    found = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in ("typed", "fixed")}
+    check_agreement(found, "f32")
+    outputs = [op for op in modules["fixed"].walk() if isinstance(op, ExternalOp) and op.class_.data == "output"]
+    uses = [use.operation for op in outputs for use in op.buffer.uses]
+    assert all(use.dst.owner in outputs for use in uses), "outputs are written, and not read again"
