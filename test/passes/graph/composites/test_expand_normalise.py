@@ -9,7 +9,7 @@ from stops import aimed, run_module
 from xdsl.context import Context
 
 from frustum.dialects import graph as g
-from frustum.passes.graph.composites.expand_normalise import ExpandNormalise, _Expansion
+from frustum.passes.graph.composites.expand_normalise import ExpandNormalise, _NormExpansion
 from frustum.passes.weights import store_of
 
 
@@ -24,7 +24,7 @@ def test_plain_layers_compute_the_same(case, rms):
     module, inputs = net.module(net.layer(op))
     plain = module.clone()
     (found,) = [each for each in plain.walk() if isinstance(each, g.NormaliseOp)]
-    _Expansion(found, store_of(plain), 10).run()
+    _NormExpansion(found, store_of(plain), 10).run()
     plain.verify()
     for wanted, got in zip(run_module(module, inputs).values(), run_module(plain, inputs).values(), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
