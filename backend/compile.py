@@ -165,10 +165,8 @@ def _hold(module: ModuleOp, choices: Choices, run: Run) -> bool:
     """Go on to `fixed`; false, and no further, where weights were to be compressed and none gets smaller."""
     run.apply_all(module, weight_passes(choices))
     noted = m.text_of(module, m.COMPRESSION)
-    if choices.compression != "none":
-        assert noted is not None
-        if not json.loads(noted)["compressed_tensors"]:
-            return False
+    if choices.compression != "none" and (noted is None or not json.loads(noted)["compressed_tensors"]):
+        return False  # none gets smaller, or the user has taken the pass out
     run.apply_all(module, section_passes(choices))
     run.reached(LOWERED, module)
     run.advance(module, stops_after(LOWERED), choices)
@@ -222,9 +220,10 @@ def fixed(
     keep: Callable[[Choices, ModuleOp], None] = lambda choices, module: None,
 ) -> ModuleOp:
     """The module at stop `fixed`; partitions are made smaller until the allocator finds room for all buffers, and
-    sections shorter until the address tables of each have room; weights wait in WRAM only where all fits.  `stop`:
-    where it is, if it does not show.  `keep` is shown each attempt, with its choices, while its weights lie as they
-    are; the last is the one that fits."""
+    sections shorter until the address tables of each have room; weights wait in WRAM, and tensors between units of
+    policy optimal stay in SRAM as they lie in DRAM, only where all fits.  `stop`: where it is, if it does not show.
+    `keep` is shown each attempt, with its choices, while its weights lie as they are; the last is the one that
+    fits."""
     stop = stop or stop_of(module)
     early = ("typed",) if is_cut_by_fusion(module, choices) else ("typed", "fused")
     before = [s for s in stops_after(stop) if s in early]
@@ -238,14 +237,17 @@ def fixed(
         joined[:1] = JOINED_AT_FIRST
     joined = joined if "lowered" in after else [choices.joined]
     ahead = [True, False] if "fixed" in after and choices.ahead else [choices.ahead]
+    keeps = [True, False] if "lowered" in after and choices.keep else [choices.keep]
     first: DoesNotFit | None = None
     cut = stops_to(after, "tiled") if "tiled" in after else []
     planned: dict[tuple[float, bool], ModuleOp] = {}  # in tiles, by the share: what follows plans nothing again
     while True:
+        attempt = module
         try:
             share, raw_sizes = shares[0]
-            own = replace(choices, sram=share, raw_sizes=raw_sizes, joined=joined[0], ahead=ahead[0])
-            is_last = len(shares) == len(joined) == len(ahead) == 1
+            own = replace(choices, sram=share, raw_sizes=raw_sizes, joined=joined[0])
+            own = replace(own, ahead=ahead[0], keep=keeps[0])
+            is_last = len(shares) == len(joined) == len(ahead) == len(keeps) == 1
             if shares[0] not in planned:
                 fresh = module if is_last else module.clone()
                 run.advance(fresh, cut, own)
@@ -258,8 +260,7 @@ def fixed(
         except OrderDoesNotFit as error:
             raise error.under(traversal(choices)) from None
         except DoesNotFit as error:
-            if len(ahead) > 1 and (error.resource in ("wram", "events") or (error.resource == CODE and joined[0] <= 1)):
-                ahead.pop(0)
+            if is_easier(error, ahead, keeps if has_kept(attempt) else [], joined[0]):
                 continue
             first = first or error
             tried = shares if error.resource == "sram" else joined if error.resource == CODE else [None]
@@ -268,6 +269,24 @@ def fixed(
             tried.pop(0)
             continue
         return attempt
+
+
+def is_easier(error: DoesNotFit, ahead: list[bool], keeps: list[bool], joined: float) -> bool:
+    """Whether the next attempt does without something that only spares bytes or time: weights that wait in WRAM, then
+    tensors that stay in SRAM.  Where code does not fit, shorter sections come first."""
+    is_late = error.resource != CODE or joined <= 1
+    if len(ahead) > 1 and is_late and error.resource in ("wram", "events", CODE):
+        ahead.pop(0)
+        return True
+    if len(keeps) > 1 and is_late:
+        keeps.pop(0)
+        return True
+    return False
+
+
+def has_kept(module: ModuleOp) -> bool:
+    """Whether tensors between units lie in SRAM as they would in DRAM."""
+    return any(m.TENSOR in op.attributes for op in module.walk())
 
 
 def _check_homes(module: ModuleOp, planned: Sequence[ModuleOp], first: DoesNotFit | None) -> None:
@@ -378,4 +397,7 @@ def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
         for fact, cycles in zip(found, m.numbers_of(module, attribute), strict=False):
             if cycles >= 0:
                 fact[key] = cycles
+    for fact, element in zip(found, m.texts_of(module, m.UNIT_CARRY), strict=False):
+        if element:
+            fact["carry"] = element
     return found

@@ -8,7 +8,7 @@
 | `fused` | layers in units | fuse-layers |
 | `tiled` | units with partitions, layers with maps | partition, (split-breadth-first,) choose-layout |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units, (assign-order) |
-| `lowered` | instructions with symbolic buffers | lower-tiles, ..., join-sections, ...: see `passes_to` |
+| `lowered` | instructions with symbolic buffers | lower-tiles, keep-tensors, ..., join-sections, ...: see `passes_to` |
 | `fixed` | addresses, events | weights-ahead, fills-ahead, allocate, hoist-loads, schedule |
 
 A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -38,6 +38,7 @@ from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.module import TILED
 from frustum.dialects.weights.codec import CODECS
+from frustum.passes.errors import ModelError
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.choose_forms import ChooseForms
@@ -55,6 +56,7 @@ from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
 from frustum.passes.graph.layer_moves import LayerMoves
 from frustum.passes.graph.measure_weights import MeasureWeights
+from frustum.passes.graph.note_carry import NoteCarry
 from frustum.passes.graph.own_outputs import OwnOutputs
 from frustum.passes.graph.pool_in_steps import PoolInSteps
 from frustum.passes.graph.pool_parts import PoolParts
@@ -63,6 +65,7 @@ from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.graph.turn_weights import TurnWeights
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
 from frustum.passes.lower.compress_weights import CompressWeights
+from frustum.passes.lower.keep_tensors import KeepTensors
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.lower.share_weights import ShareWeights
@@ -78,7 +81,28 @@ from frustum.passes.tile.split_breadth_first import ROLLING, SplitBreadthFirst
 FLOATS: dict[str, Literal["f32", "f16", "bf16"]] = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
 """Element types a network can be converted to."""
 LOWERED = "lowered"
+UNSEEN = {"typed": "imported"}
+"""Stops that a module does not tell from the one before."""
 STOPS = ("imported", "typed", "fused", "tiled", "placed", LOWERED, "fixed")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of the default pipeline, wherever the pass called `anchor` stands in it: a `new` one `before` or `after`
+    it, its own with other `options` (`changed`), or none (`without`)."""
+
+    kind: Literal["before", "after", "changed", "without"]
+    anchor: str
+    new: ModulePass | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def applied(self, step: ModulePass) -> tuple[ModulePass, ...]:
+        """What stands where the anchor did."""
+        if self.kind == "changed":
+            given = dict(self.options)
+            return (step.changed(given) if isinstance(step, FuseLayers) else replace(cast(Any, step), **given),)
+        added = () if self.new is None else (self.new,)
+        return {"before": (*added, step), "after": (step, *added), "without": ()}[self.kind]
 
 
 @dataclass(frozen=True)
@@ -94,6 +118,8 @@ class Choices:
     policy: str | None = None
     rules: str | None = None
     thresholds: str | None = None
+    cuts: str | None = None
+    """The layers behind which units end, of policy `cuts`."""
     sram: float = 1.0
     joined: float = 1.0
     """Share of code and events for joined sections."""
@@ -115,6 +141,16 @@ class Choices:
     """Which layers follow each other in the cores."""
     ahead: bool = True
     """Whether weights may wait in WRAM for their layer."""
+    keep: bool = True
+    """Whether tensors between units may stay in SRAM as they lie in DRAM."""
+    edits: tuple[Edit, ...] = ()
+    """Of the default pipeline, one after the other."""
+
+    def edited(self, passes: Sequence[ModulePass]) -> Sequence[ModulePass]:
+        """A part of the default pipeline with the edits."""
+        for edit in self.edits:
+            passes = [each for step in passes for each in (edit.applied(step) if step.name == edit.anchor else (step,))]
+        return passes
 
     @property
     def asked_compression(self) -> str:
@@ -129,21 +165,28 @@ class Choices:
 
 def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
     """The passes between the stop before and this one."""
+    if stop == LOWERED:
+        return (*raw_passes(choices), *weight_passes(choices), *section_passes(choices))
+    return choices.edited(default_passes(stop, choices))
+
+
+def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
+    """The same without the user's edits, but for stop `lowered`."""
     element = FLOATS.get(choices.dtype or "")
     types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
     attention = FindAttention(), ExpandAttention(element, choices.carry)
-    whole = *attention, FindNormalise(), ExpandNormalise(element)
-    simpler = (*whole, QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
+    simpler = (*attention, FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
         "typed": (
-            *simpler, *types, PoolParts(), PoolInSteps(), FuseResidual(), PartProducts(), ConvertAtHost(),
-            FindShuffles(), FindPhases(), LayerMoves(), TurnWeights(), ChooseForms(), OwnOutputs(),
+            *simpler, *types, ExpandNormalise(), SplitReductions(), PoolParts(), PoolInSteps(), FuseResidual(),
+            PartProducts(), ConvertAtHost(), FindShuffles(), FindPhases(), LayerMoves(), TurnWeights(),
+            ChooseForms(), OwnOutputs(), NoteCarry(choices.carry),
         ),
         "fused": (
             *measuring_passes(choices),
             FuseLayers(
-                choices.policy, choices.rules, choices.thresholds, borders=borders_to_fuse(choices),
+                choices.policy, choices.rules, choices.thresholds, choices.cuts, borders=borders_to_fuse(choices),
                 sram=choices.sram, optimise=choices.optimise,
             ),
         ),
@@ -152,7 +195,6 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
             ChooseRuns(choices.runs, overlap=choices.borders != "exchange", sram=choices.sram), ChooseLayout(),
         ),
         "placed": (LowerUnits(), *order_passes(choices)),
-        "lowered": (*raw_passes(choices), *weight_passes(choices), *section_passes(choices)),
         "fixed": (*((WeightsAhead(), FillsAhead()) if choices.ahead else ()), Allocate(), HoistLoads(), Schedule()),
     }[stop]
 
@@ -208,11 +250,12 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
-    return LowerTiles(hold=choices.weights == "shared"), ChooseLineBuffer()
+    keep = (KeepTensors(),) if choices.keep and choices.order is None else ()
+    return choices.edited((LowerTiles(hold=choices.weights == "shared"), *keep, ChooseLineBuffer()))
 
 
 def section_passes(choices: Choices) -> Sequence[ModulePass]:
-    return JoinSections(share=choices.joined), MakeAddressTables()
+    return choices.edited((JoinSections(share=choices.joined), MakeAddressTables()))
 
 
 def weight_passes(choices: Choices) -> Sequence[ModulePass]:
@@ -223,7 +266,7 @@ def weight_passes(choices: Choices) -> Sequence[ModulePass]:
         found.append(CompressWeights(codec=choices.compression))
     if choices.weights == "shared":
         found.append(ShareWeights())
-    return found
+    return choices.edited(found)
 
 
 def stop_of(module: ModuleOp) -> str:
@@ -269,6 +312,8 @@ class Run:
                 self.apply_all(module, (*weight_passes(choices), *section_passes(choices)))
             else:
                 self.apply_all(module, passes_to(stop, choices))
+            if choices.edits and (found := stop_of(module)) not in (stop, UNSEEN.get(stop)):
+                raise ModelError(f"--pipeline: with these edits the module is at stop '{found}', not '{stop}'")
             self.reached(stop, module)
 
     def apply(self, step: ModulePass, context: Context, module: ModuleOp) -> None:

@@ -106,6 +106,7 @@ def run(job: Job, target: str, seed: int) -> tuple[int, dict[str, Any], float]:
             "--input-seed",
             str(seed),
             "--check",
+            "--no-cache",
             "--report",
             str(report),
         ]

@@ -62,7 +62,8 @@ Figure = dict[str, Any]
 def main_job() -> str:
     """The terminal's text of the main job."""
     script = "import sys; from frustum.runtime.tools.cli import main; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", script, *MAIN_JOB], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", script, *MAIN_JOB, "--no-cache"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.strip("\n")
 
 

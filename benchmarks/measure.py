@@ -64,7 +64,7 @@ def run(network: str, target: str) -> Run:
         report = Path(folder) / "report.json"
         start = time.perf_counter()
         options = ["--check", "--target", target, "--report", str(report)]
-        command = [Path(sys.executable).parent / "frustum", "run", f"zoo:{network}", *options]
+        command = [Path(sys.executable).parent / "frustum", "run", f"zoo:{network}", "--no-cache", *options]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
         wall_seconds = time.perf_counter() - start

@@ -33,7 +33,8 @@ def compiled_sum(network: str, target: str) -> str:
     """The sum of a network's executable folder."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "executable"
-        command = [*FRUSTUM, "compile", f"zoo:{network}", "--target", target, "--dtype", "f16", "-o", folder]
+        command = [*FRUSTUM, "compile", f"zoo:{network}", "--no-cache", "--target", target]
+        command += ["--dtype", "f16", "-o", folder]
         subprocess.run(command, check=True, capture_output=True)
         return folder_sum(folder)
 

@@ -56,6 +56,7 @@ class Function(Elementwise):
     SOFTPLUS = "softplus", 1, 2  # exponential, add, logarithm
     AFFINE = "affine", 1, 0, 2  # scale and shift
     SIGN = "sign", 1  # select
+    SILU = "silu", 1, 1  # sigmoid, multiply
 
 
 class Arithmetic(Elementwise):

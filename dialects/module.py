@@ -12,12 +12,15 @@
 | `accuracy`, `compression` | module | string of JSON | calibration; weight passes | report |
 | `chain_inputs`, `chain_outputs` | module | strings | `frustum-graph-split-outputs` | the driver of pieces |
 | `model_dtypes` | network | strings, one per input and output | importer | host conversions |
+| `counts` | network | string of JSON: operator and largest integer, by node | importer | `frustum-graph-convert-type` |
 | `input_ranges` | network | arrays of two floats | calibration | `frustum-graph-quantise` |
 | `range` | graph operation | two floats | calibration | `frustum-graph-quantise` |
 | `scale` | graph operation | scale | `frustum-graph-fold-quantisation` | calibration |
 | `integers` | weight | dictionary | importer | passes that fold quantisation |
 | `form` | layer | integers: the loop of each axis of its tensors | `frustum-graph-choose-forms` | layers |
 | `streamed` | attention | string: type of what waits between blocks | `frustum-graph-expand-attention` | layers |
+| `value_parts` | attention | integer: in how many parts its values come | `frustum-graph-expand-attention` | layers |
+| `carry` | product | string: the type in which its sums may wait | `frustum-graph-note-carry` | layers |
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |
@@ -32,6 +35,7 @@
 | `useful_macs`, `own_elements` | program's module | integers, one per layer | lowering of tiles | report |
 | `units`, `unit_modes`, ... (`UNIT_*`) | program's module | one entry per unit | lowering of tiles | report |
 | `peak` | program's module | integers by memory and section | `frustum-allocate` | report |
+| `tensor` | buffer in SRAM | string: its name | `frustum-lower-keep-tensors` | compiling (what does not fit) |
 | `turns` | copy to a core | unit | `frustum-weights-ahead` | `frustum-schedule` |
 """
 
@@ -55,12 +59,15 @@ COMPRESSION = "frustum.compression"
 CHAIN_INPUTS = "frustum.chain_inputs"
 CHAIN_OUTPUTS = "frustum.chain_outputs"
 MODEL_DTYPES = "frustum.model_dtypes"
+COUNTS = "frustum.counts"
 INPUT_RANGES = "frustum.input_ranges"
 RANGE = "frustum.range"
 SCALE = "frustum.scale"
 INTEGERS = "frustum.integers"
 HELD_BYTES = "frustum.held_bytes"
 STREAMED = "frustum.streamed"
+CARRY = "frustum.carry"
+VALUE_PARTS = "frustum.value_parts"
 FORM = "frustum.form"
 PLACE = "frustum.place"
 COST_PARTS = "frustum.cost_parts"
@@ -85,11 +92,15 @@ UNIT_STOPPED_BY = "frustum.unit_stopped_by"
 UNIT_TILES = "frustum.unit_tiles"
 UNIT_KEPT_BYTES = "frustum.unit_kept_bytes"
 UNIT_OWNERS = "frustum.unit_owners"
+UNIT_CARRY = "frustum.unit_carry"
+"""Empty where no sums wait."""
 UNIT_PREDICTED_CYCLES = "frustum.unit_predicted_cycles"
 """Negative where nobody predicted."""
 UNIT_OWN_CYCLES = "frustum.unit_own_cycles"
 """Negative where nobody predicted."""
 PEAK = "frustum.peak"
+TENSOR = "frustum.tensor"
+"""Of a buffer in SRAM: the tensor between units that lies there as it would in DRAM."""
 TURNS = "frustum.turns"
 
 
@@ -107,6 +118,12 @@ def text_of(op: Operation, name: str) -> str | None:
     """The text that stands on an operation; None where there is none."""
     noted = op.attributes.get(name)
     return noted.data if isinstance(noted, StringAttr) else None
+
+
+def keep_range(old: Operation, new: Operation) -> None:
+    """An operation that computes the same values as another takes the range that a calibration noted of them."""
+    if RANGE in old.attributes:
+        new.attributes[RANGE] = old.attributes[RANGE]
 
 
 def texts_of(op: Operation, name: str) -> tuple[str, ...]:

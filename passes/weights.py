@@ -62,6 +62,11 @@ def numpy_of(element: Attribute) -> np.dtype[Any]:
     return NUMPY[element] if element in NUMPY else NUMPY_INTEGERS[element]
 
 
+def most_whole(element: Attribute) -> int:
+    """A type of floating point has all integers up to here."""
+    return int(1 << (ml_dtypes.finfo(numpy_of(element)).nmant + 1))
+
+
 def is_float(element: Attribute) -> bool:
     """Whether `element` is a floating-point type the device has."""
     return element in NUMPY

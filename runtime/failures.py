@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
     from frustum.backend.pipeline import Choices
 
-GOOD, INTERNAL_ERROR, BAD_INPUT, NUMBERS_DIFFER, DOES_NOT_FIT = range(5)
+GOOD, INTERNAL_ERROR, BAD_INPUT, NUMBERS_DIFFER, DOES_NOT_FIT, WORSE = range(6)
 INTERRUPTED = 130
 """What shells give a program that SIGINT ended."""
 
 CODES = {
     "frustum.runtime.failures:UsageError": BAD_INPUT,
     "frustum.runtime.failures:Differs": NUMBERS_DIFFER,
+    "frustum.runtime.failures:WorseThanAllowed": WORSE,
     "frustum.passes.errors:ModelError": BAD_INPUT,
     "frustum.dialects.target:TargetError": BAD_INPUT,
     "frustum.passes.fuse.policy:PolicyError": BAD_INPUT,
@@ -42,6 +43,10 @@ class UsageError(Exception):
 
 class Differs(Exception):
     """Outputs are further from the reference than they may be; the message is ready to print."""
+
+
+class WorseThanAllowed(Exception):
+    """A condition of `frustum diff --fail-on` is met; the message is ready to print."""
 
 
 class CompilerFault(Exception):

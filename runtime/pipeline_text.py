@@ -18,14 +18,17 @@ class PipelineError(Exception):
     """The text of a pipeline is wrong; ready to print."""
 
 
-def parse_passes(available: Passes, text: str) -> tuple[ModulePass, ...]:
-    """The passes, in order, with their options.  Raises `PipelineError` with every wrong one pointed at."""
+def parse_passes(available: Passes, text: str, before: str = "") -> tuple[ModulePass, ...]:
+    """The passes, in order, with their options.  Raises `PipelineError` with every wrong one pointed at.
+
+    `before`: what stands before them in the text that people see.
+    """
     passes, problems = [], []
-    for spec in _specs(text):
+    for spec in _specs(text, before):
         try:
             passes.append(_pass_of(available, spec))
         except _Problem as problem:
-            problems.append(_point_at(text, problem.word, str(problem)))
+            problems.append(_point_at(before + text, problem.word, str(problem), len(before)))
     if problems:
         raise PipelineError("\n".join(problems))
     return tuple(passes)
@@ -39,14 +42,17 @@ class _Problem(Exception):
         self.word = word
 
 
-def _specs(text: str) -> list[ArgSpec]:
+def _specs(text: str, before: str) -> list[ArgSpec]:
     try:
         return list(parse_pipeline(text))
     except ArgSpecParseError as error:
         # The error keeps no token, only text: "...:\npipeline:LINE:COL\nsource\n  ^^^\n  message".
         _, place, _, carets, message, *_ = str(error).splitlines()
         line, col = map(int, re.findall(r":(\d+)", place))
-        raise PipelineError(render(FILE, text, line, col, message.strip(), carets.count("^"))) from None
+        if line == 1:
+            col += len(before) - (before.rfind("\n") + 1)
+        line += before.count("\n")
+        raise PipelineError(render(FILE, before + text, line, col, message.strip(), carets.count("^"))) from None
 
 
 def _pass_of(available: Passes, spec: ArgSpec) -> ModulePass:
@@ -93,8 +99,9 @@ def _as_typed(value: str | int | bool | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _point_at(text: str, word: str, message: str) -> str:
-    found = re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text)
+def _point_at(text: str, word: str, message: str, first: int) -> str:
+    """`first`: where to look for the word from."""
+    found = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])").search(text, first)
     start = found.start() if found else 0
     line = text.count("\n", 0, start) + 1
     return render(FILE, text, line, start - (text.rfind("\n", 0, start) + 1) + 1, message, len(word))

@@ -29,10 +29,12 @@ class TerminalProgress:
     Use as a context manager; call it with the stage and the share done.
     """
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, quiet: bool = False
+    ) -> None:
         self.stream = sys.stderr if stream is None else stream
         self.clock = clock
-        self.is_shown = self.stream.isatty()
+        self.is_shown = not quiet and self.stream.isatty()
         self.stage: str | None = None
         self.started = self.drawn = 0.0
         self.seen: list[tuple[float, float]] = []

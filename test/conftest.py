@@ -1,5 +1,7 @@
 """Makes every .mlir file with RUN lines a test of pytest too, so that one command runs and counts everything."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,17 @@ def no_announcement() -> None:
     from frustum.dialects import loops
 
     loops.LONG_SECONDS = float("inf")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_cache() -> Iterator[None]:
+    """Whatever is tested is compiled here, also by commands in processes of their own."""
+    before = os.environ.get("FRUSTUM_CACHE")
+    os.environ["FRUSTUM_CACHE"] = ""
+    yield
+    del os.environ["FRUSTUM_CACHE"]
+    if before is not None:
+        os.environ["FRUSTUM_CACHE"] = before
 
 
 SLOW = (

@@ -8,8 +8,9 @@ import house
 import pytest
 
 LIMITS = {
-    "lines of code": 47_900,  # 35,944 before what keeps the machine busy; 42,310 before every layer fused
-    "files": 352,
+    # 35,944 before what keeps the machine busy; 42,310 before every layer fused; 51,000 before pages of runs
+    "lines of code": 57_000,
+    "files": 420,
     "longest file": 480,
     "longest class": 250,
     "longest function": 75,

@@ -41,10 +41,25 @@ def load(
     name_or_path: str | Path, check_options: Callable[[Mapping[str, Any]], list[FieldProblem]] = lambda options: []
 ) -> Target:
     """A shipped target by name, or any by its file; `TargetError` says what is wrong, also to `check_options`."""
-    file = Path(name_or_path)
-    if not is_file(str(name_or_path)):
-        file = path(str(name_or_path))
-    return read_target(_text(file), str(file), check_options)
+    return _load(name_or_path, check_options, ())
+
+
+def _load(
+    name_or_path: str | Path,
+    check_options: Callable[[Mapping[str, Any]], list[FieldProblem]],
+    around: tuple[Path, ...],
+) -> Target:
+    """`around`: the files that extend it."""
+    file = Path(name_or_path) if is_file(str(name_or_path)) else path(str(name_or_path))
+    place = file.resolve()
+    if place in around:
+        raise TargetError(f"error: {file} extends itself")
+
+    def base(name: str) -> Target:
+        """What the file extends; another file is named from the folder of this one."""
+        return _load(file.parent / name if is_file(name) else name, check_options, (*around, place))
+
+    return read_target(_text(file), str(file), check_options, base)
 
 
 def _text(file: Path) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import declaration as d
 from frustum.dialects.graph.attributes import Ints, Number, shape_of
 from frustum.dialects.graph.shapes import check
+
+RANK_OF_PLANES = 4
+"""Axes of a map with channels first whose positions have rows and columns."""
 
 
 @d.operation
@@ -19,7 +24,8 @@ class AttentionOp(d.LayerOp):
     the scores, of a shape that broadcasts to [B, heads, T, L].  `softcap` c > 0: scores s are c * tanh(s / c).
     `causal_from` n: query i sees the keys up to i + n only.
     Result: [B, T, heads * size] if `is_merged`, else [B, heads, T, size].  `is_channels_first`: q, k and v are each
-    [B, channels, rows], the result is [B, heads * size, T].
+    [B, channels, rows], the result is [B, heads * size, T]; or they are planes, [B, channels, height, width], whose
+    positions are the rows, and the result is [B, heads * size, height, width] of q's plane.
     Source: Vaswani et al., Attention is all you need, 2017, section 3.2.1; ONNX Attention 23.
     """
 
@@ -69,7 +75,10 @@ class AttentionOp(d.LayerOp):
             fits = len(mask) <= 4 and all(a in (1, b) for a, b in zip(padded, whole, strict=True))
             check(fits, f"a mask of {mask} does not broadcast to {whole}")
         if self.is_channels_first:
-            return batch, queries * value_size, rows
+            ranks = {len(shape_of(x)) for x in (self.q, self.k, self.v)}
+            check(len(ranks) == 1, "q, k and v are all planes, or none")
+            check(not self.is_of_planes or shape_of(self.k)[2:] == shape_of(self.v)[2:], "k and v are of one plane")
+            return batch, queries * value_size, *shape_of(self.q)[2:]
         return (batch, rows, queries * value_size) if self.is_merged else (batch, queries, rows, value_size)
 
     @property
@@ -82,6 +91,11 @@ class AttentionOp(d.LayerOp):
         return batch, rows, keys
 
     @property
+    def is_of_planes(self) -> bool:
+        """Rows of q, k and v are positions of planes."""
+        return self.is_channels_first and len(shape_of(self.q)) == RANK_OF_PLANES
+
+    @property
     def macs(self) -> int:
         """Multiply-accumulates, of pairs that are masked too."""
         batch, rows, keys = self.extents
@@ -91,8 +105,8 @@ class AttentionOp(d.LayerOp):
 def rows_of(shape: Ints, heads: int, size: int, first: int, is_channels_first: bool = False) -> tuple[int, int]:
     """Batch and rows of q, k or v; raises VerifyException for a shape that has no such heads."""
     if is_channels_first:
-        check(len(shape) == 3, f"{shape} has no channels before rows")
-        shape = shape[0], shape[2], shape[1]
+        check(len(shape) in (3, RANK_OF_PLANES), f"{shape} has no channels before rows")
+        shape = shape[0], math.prod(shape[2:]), shape[1]
     if len(shape) == 3:
         check(first + heads * size <= shape[2], f"{heads} heads of {size} from {first} on are not in {shape}")
         return shape[0], shape[1]

@@ -29,6 +29,9 @@ from xdsl.dialects.builtin import (
     NoneAttr,
     TensorType,
     UnitAttr,
+    bf16,
+    f16,
+    f32,
     f64,
     i64,
 )
@@ -83,6 +86,8 @@ INT = Kind(IntegerAttr.constr(type=eq(i64)), lambda value: IntegerAttr(value, i6
 FLOAT = Kind(FloatAttr.constr(eq(f64)), float_attr, INT.read)
 FLAG = Kind(UnitAttr, lambda holds: UnitAttr() if holds else None, lambda found: True, absent=False)
 ACT = Kind(ActAttr)
+FLOAT_TYPES = (f32, f16, bf16)
+"""Of the elements that the machine computes with as numbers."""
 SCALES = Kind(ArrayAttr[ScaleAttr], lambda scales: ArrayAttr(scales) if scales else None, lambda found: found.data)
 
 
@@ -123,6 +128,21 @@ def given(type_of: Callable[[Any, Any], Attribute], value_of: Callable[[Any], An
     return Field(property(value_of), default, type_of=type_of)
 
 
+def element_of_result(*, default: Attribute | None, kw_only: bool) -> Any:
+    """The type of the result's elements; None: the widest of the operands'."""
+    return Field(
+        property(lambda op: tensor_of(op.result).element_type), default, kw_only,
+        type_of=lambda op, element: tensor_type(element or widest(*op.operands), op.inferred()),
+    )  # fmt: skip
+
+
+def widest(*values: SSAValue) -> Attribute:
+    """f32 where one of several types of floats is, and where f16 and bf16 meet; the type of all else."""
+    first, *others = (tensor_of(value).element_type for value in values)
+    same = all(other == first for other in others)
+    return first if same or first not in FLOAT_TYPES else f32
+
+
 def result_shape() -> Any:
     """The shape of the result, whose elements are those of the first operand."""
     return given(lambda op, shape: like(op.operands[0], shape), lambda op: shape_of(op.result))
@@ -131,7 +151,9 @@ def result_shape() -> Any:
 def _of_xdsl(*, init: bool) -> Any: ...
 
 
-@dataclass_transform(eq_default=False, field_specifiers=(operand, operands, prop, given, result_shape, _of_xdsl))
+@dataclass_transform(
+    eq_default=False, field_specifiers=(operand, operands, prop, given, element_of_result, result_shape, _of_xdsl)
+)
 class _Declared(IRDLOperation):
     """Whose lines are, to type checkers, what a dataclass's are."""
 
@@ -195,6 +217,16 @@ class LayerOp(_Declared):
     def verify_(self) -> None:
         check_result(self, self.inferred())
         check_elements(*self.operands, self.result)
+
+
+class MixedOp(LayerOp):
+    """A layer of floats of any types, whose result is of a type of its own: what is computed is rounded to it once."""
+
+    def verify_(self) -> None:
+        check_result(self, self.inferred())
+        values = (*self.operands, self.result)
+        if any(tensor_of(value).element_type not in FLOAT_TYPES for value in values):
+            check_elements(*values)
 
 
 def operation(cls: type[Layer]) -> type[Layer]:

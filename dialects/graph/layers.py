@@ -39,7 +39,9 @@ from frustum.dialects.graph.scales import (
 
 @d.operation
 class PoolOp(d.LayerOp):
-    """Pooling. `ceil_pads` [bottom, right] is what ceil_mode adds to `pads`: it never counts in a divisor."""
+    """Pooling. `ceil_pads` [bottom, right] is what ceil_mode adds to `pads`: it never counts in a divisor.
+
+    A `kernel` of one number is a window over the slices [D, C, H, W] of a volume: then pads are [before, behind]."""
 
     name = "fgraph.pool"
     kind: str = d.prop(d.word(PoolingAttr))
@@ -58,9 +60,21 @@ class PoolOp(d.LayerOp):
         "attr-dict `:` functional-type(operands, results)"
     )
 
+    @property
+    def is_of_slices(self) -> bool:
+        """Its windows are over slices."""
+        return len(self.kernel) == 1
+
     def inferred(self) -> Ints:
-        windows = self.kernel, self.strides, self.pads, self.dilations
-        return shapes.pool_shape(shape_of(self.x), *windows, self.ceil_pads)
+        windows = self.kernel, self.strides, self.pads, self.dilations, self.ceil_pads
+        if not self.is_of_slices:
+            return shapes.pool_shape(shape_of(self.x), *windows)
+        kernel, strides, pads, dilations, ceil_pads = windows
+        shapes.check(len(pads) == 2 and len(strides) == len(dilations) == len(ceil_pads) == 1, f"of slices: {pads}")
+        depth, channels, *plane = shape_of(self.x)
+        low, high = pads
+        as_rows = (1, 1, depth, 1), (*kernel, 1), (*strides, 1), (low, 0, high, 0), (*dilations, 1), (*ceil_pads, 0)
+        return (shapes.pool_shape(*as_rows)[2], channels, *plane)
 
     def verify_(self) -> None:
         super().verify_()
@@ -137,8 +151,8 @@ class ResizeOp(d.LayerOp):
 
 
 @d.operation
-class ReduceOp(d.LayerOp):
-    """Reduction over axes; a global pool is one over h and w."""
+class ReduceOp(d.MixedOp):
+    """Reduction over axes; a global pool is one over h and w.  Of floats the result may be of another type."""
 
     name = "fgraph.reduce"
     kind: str = d.prop(d.word(ReductionAttr))
@@ -146,6 +160,7 @@ class ReduceOp(d.LayerOp):
     axes: Ints = d.prop(d.INTS)
     keepdims: bool = d.prop(d.FLAG, default=True)
     scales: Scales | None = d.prop(d.SCALES, default=None)
+    element: Attribute = d.element_of_result(default=None, kw_only=True)
     assembly_format = (
         "$kind $x `axes` $axes (`keepdims` $keepdims^)? attr-dict `:` functional-type(operands, results)"
     )
@@ -248,8 +263,8 @@ class UnaryOp(d.LayerOp):
 
 
 @d.operation
-class BinaryOp(d.LayerOp):
-    """A function of the elements of two tensors, with numpy's broadcasting."""
+class BinaryOp(d.MixedOp):
+    """A function of the elements of two tensors, with numpy's broadcasting.  Floats may be of different types."""
 
     name = "fgraph.binary"
     kind: str = d.prop(d.word(ArithmeticAttr))
@@ -257,6 +272,7 @@ class BinaryOp(d.LayerOp):
     b: SSAValue = d.operand()
     act: ActAttr | None = d.prop(d.ACT, default=None)
     scales: Scales | None = d.prop(d.SCALES, default=None)
+    element: Attribute = d.element_of_result(default=None, kw_only=True)
     assembly_format = "$kind $a `,` $b attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:

@@ -14,6 +14,8 @@ from frustum.dialects.graph.scales import check_integer, is_integer
 
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 """Transpositions of [N, C, H, W] to [N, H, W, C], and back."""
+SLICES_FIRST = (1, 0, 2, 3)
+"""Of a volume [C, D, H, W] to its slices [D, C, H, W], and back."""
 
 
 @d.operation
@@ -153,6 +155,61 @@ class TurnOp(PermutedOp):
         is_turn = self.perm in (CHANNELS_LAST, CHANNELS_FIRST)
         shapes.check(is_turn, f"fgraph.turn: perm {self.perm}; allowed: {CHANNELS_LAST}, {CHANNELS_FIRST}")
         super().verify_()
+
+
+@d.operation
+class StackOp(d.LayerOp):
+    """Slices [D, C, H, W] of a volume, and beside each channel of a slice that of its neighbours: channel
+    `c * kernel + k` of slice i of the result is channel c of slice `i * stride + k * dilation - pads[0]`, or 0 where
+    there is none.  So a convolution with three spatial axes is one of two axes of the result.
+
+    Of a `volume` the operand is [C, D, H, W]."""
+
+    name = "fgraph.stack"
+    x: SSAValue = d.operand()
+    kernel: int = d.prop(d.INT)
+    stride: int = d.prop(d.INT, default=1)
+    pads: Ints = d.prop(d.INTS, default=(0, 0))
+    dilation: int = d.prop(d.INT, default=1)
+    volume: bool = d.prop(d.FLAG, default=False)
+    assembly_format = (
+        "$x `kernel` $kernel `stride` $stride `pads` $pads `dilation` $dilation (`volume` $volume^)? "
+        "attr-dict `:` functional-type(operands, results)"
+    )
+
+    @property
+    def slices(self) -> Ints:
+        """The operand's extents as [D, C, H, W]."""
+        shape = shape_of(self.x)
+        return shapes.transpose_shape(shape, SLICES_FIRST) if self.volume else shape
+
+    def inferred(self) -> Ints:
+        shape = shape_of(self.x)
+        is_map = len(shape) == shapes.SPATIAL_RANK and len(self.pads) == 2 and self.kernel > 0 and self.stride > 0
+        shapes.check(is_map and min(self.pads) >= 0 and self.dilation > 0, f"no windows of slices of {shape}")
+        depth, channels, *plane = self.slices
+        span = self.dilation * (self.kernel - 1) + 1
+        count = (depth + sum(self.pads) - span) // self.stride + 1
+        shapes.check(count > 0, f"a window of {span} slices is longer than {depth} with pads {self.pads}")
+        return (count, channels * self.kernel, *plane)
+
+    def verify_(self) -> None:
+        super().verify_()
+        is_plain = not is_integer(self.x) or not any(self.pads)
+        shapes.check(is_plain, f"fgraph.stack: integers have no slices of 0 around them, found pads {self.pads}")
+
+
+@d.operation
+class VolumeOp(d.LayerOp):
+    """The volume [C, D, H, W] of slices [D, C, H, W]: a layer among others, which only says how its result lies."""
+
+    name = "fgraph.volume"
+    x: SSAValue = d.operand()
+    assembly_format = "$x attr-dict `:` functional-type(operands, results)"
+
+    def inferred(self) -> Ints:
+        shapes.check(len(shape_of(self.x)) == shapes.SPATIAL_RANK, f"expected slices, found {shape_of(self.x)}")
+        return shapes.transpose_shape(shape_of(self.x), SLICES_FIRST)
 
 
 @d.operation

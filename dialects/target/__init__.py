@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from frustum.dialects.choices import DTYPES, POLICIES
-from frustum.dialects.target.declared import FieldProblem, Parameter, build, declared, plain
+from frustum.dialects.target.declared import (
+    MULTIPLES,
+    Declared,
+    FieldProblem,
+    Parameter,
+    build,
+    declared,
+    plain,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import DictionaryAttr
@@ -254,26 +262,130 @@ class Target:
         return memories[name]
 
 
+EXTENDS = "extends"
+"""The key of the target that a file says only the differences to."""
+OWN = ("name",)
+"""What every file says of itself."""
+
+
 def read_target(
-    text: str, file: str, check_options: Callable[[Mapping[str, Any]], list[FieldProblem]] = lambda options: []
+    text: str,
+    file: str,
+    check_options: Callable[[Mapping[str, Any]], list[FieldProblem]] = lambda options: [],
+    base: Callable[[str], Target] | None = None,
 ) -> Target:
     """The target that a YAML text describes; `TargetError` names every problem with its line and column.
 
-    `check_options` finds what only those know who heed the options: what it says is reported with all else.
+    `check_options` finds what only those know who heed the options: what it says is reported with all else.  `base` is
+    the target that `extends` names: keys that the text does not have are that one's, section by section.
     """
     from frustum.dialects.target import strict_yaml
 
     document = strict_yaml.read(text, file)
     target, problems = (None, document.problems)
     if not problems:
-        target, problems = build(Target, document.data)
-        options = document.data.get("options") if isinstance(document.data, dict) else None
+        data, problems = _extended(document.data, base)
+        if not problems:
+            target, problems = build(Target, data)
+        options = data.get("options") if isinstance(data, dict) else None
         if isinstance(options, dict):
             problems = [*problems, *check_options(options)]
-            target = None if problems else target
+        if target is not None:
+            problems = [*problems, *cross_checks(target)]
+        target = None if problems else target
     if target is None or document.second_keys:
         raise TargetError(document.report(problems))
     return target
+
+
+def _extended(data: Any, base: Callable[[str], Target] | None) -> tuple[Any, list[FieldProblem]]:
+    """What a text says with what the target says that it extends."""
+    if not isinstance(data, dict) or EXTENDS not in data or base is None:
+        return data, []
+    name = data[EXTENDS]
+    if not isinstance(name, str):
+        return data, [FieldProblem((EXTENDS,), f"{EXTENDS}: found {name!r}, allowed a shipped target or a file")]
+    try:
+        whole = to_json(base(name))
+    except TargetError as error:
+        return data, [FieldProblem((EXTENDS,), f"{EXTENDS}: {str(error).removeprefix('error: ')}")]
+    inherited = {key: value for key, value in whole.items() if key not in OWN}
+    return _merged(inherited, {key: value for key, value in data.items() if key != EXTENDS}), []
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Sections key by key; all else as it is above."""
+    found = dict(below)
+    for key, value in above.items():
+        old = below.get(key)
+        found[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return found
+
+
+def cross_checks(target: Target) -> list[FieldProblem]:
+    """What is wrong between keys, each of which is right by itself."""
+    problems = []
+    alignment, core = target.alignment_bytes, target.core
+    if alignment & (alignment - 1):
+        message = f"alignment_bytes: found {alignment}, allowed a power of two: blocks and vectors are"
+        problems.append(FieldProblem(("alignment_bytes",), message))
+    if target.chips > 1 and target.chip_link_bytes_per_cycle is None:
+        message = f"chip_link_bytes_per_cycle: found nothing, and there are {target.chips} chips that need a link"
+        problems.append(FieldProblem(("chip_link_bytes_per_cycle",), message))
+    parts: list[tuple[tuple[str, ...], Memory]] = [
+        (("chip", "cluster", "sram"), target.cluster.sram),
+        (("chip", "cluster", "core", "nram"), core.nram),
+        (("chip", "cluster", "core", "wram"), core.wram),
+    ]
+    for path, memory in parts:
+        if memory.capacity_bytes < memory.minimum_run_bytes:
+            message = (
+                f"{'.'.join(path)}.capacity_bytes: found {memory.capacity_bytes} B, less than the"
+                f" {memory.minimum_run_bytes} B of minimum_run_bytes"
+            )
+            problems.append(FieldProblem((*path, "capacity_bytes"), message))
+    return problems
+
+
+def json_schema() -> dict[str, Any]:
+    """The declarations as a JSON Schema (draft 2020-12), with which editors complete and check keys."""
+    schema = _section_schema(Target)
+    schema["properties"][EXTENDS] = {
+        "type": "string", "description": "a shipped target or a file: keys that are not said are those of that one",
+    }  # fmt: skip
+    schema["anyOf"] = [{"required": [EXTENDS, *OWN]}, {"required": schema.pop("required")}]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Frustum target", **schema,
+    }  # fmt: skip
+
+
+def _section_schema(owner: type, is_part: bool = False) -> dict[str, Any]:
+    properties = {name: _field_schema(each) for name, each in declared(owner).items()}
+    needed = [name for name, each in declared(owner).items() if each.required]
+    # a section of a target that extends another says some of its keys
+    return {"type": "object", "properties": properties, "additionalProperties": False} | (
+        {} if is_part else {"required": needed}
+    )
+
+
+def _field_schema(each: Declared) -> dict[str, Any]:
+    parameter = each.parameter
+    if each.is_section:
+        found = _section_schema(each.kind, is_part=True)
+    elif parameter.choices:
+        found = {"enum": list(parameter.choices)}
+    elif each.kind is str:
+        found = {"type": "string", "minLength": 1}
+    else:
+        number = "integer" if each.kind is int else "number"
+        found = {"type": number, "minimum": parameter.low, "maximum": parameter.high}
+        if parameter.unit in MULTIPLES:
+            multiples = "|".join(MULTIPLES[parameter.unit])
+            found = {"anyOf": [found, {"type": "string", "pattern": f"^[0-9]+ ({multiples})$"}]}
+    if each.optional:
+        found = {"anyOf": [found, {"type": "null"}]}
+    unit = f" ({parameter.unit})" if parameter.unit else ""
+    return found | {"description": f"{each.doc}{unit}"}
 
 
 def to_json(target: Target) -> dict[str, Any]:

@@ -160,6 +160,17 @@ class PoolLayer(VectorLayer, instruction=p.Pool):
     pad_high: Extents
     act: Act | None = None
     scales: Scaling = None
+    slices: bool | None = None
+    """Windows are over images (slices of a volume), not over rows."""
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        return {name: value for name, value in super().numbers.items() if name != "slices"}
+
+    @property
+    def axes(self) -> Extents:
+        """The dimensions of its windows."""
+        return (0, 3) if self.slices else (2, 3)
 
 
 @dataclass(frozen=True)
@@ -237,6 +248,9 @@ class AttentionLayer(LayerKind, name="attention"):
     read the same head of keys and values.  Operands: queries, keys, values, and perhaps what is added to scores.
     Row i sees the keys up to i + `causal_from` only.
 
+    With `widths` the rows of queries, and the keys, are positions of planes that are so wide: pieces, and blocks of
+    keys, have whole rows of these.
+
     With views of keys and values (offset, strides of images, channels and rows, channels of a block) these are no tiles
     but tensors, which come in blocks while the layer computes; a tile is then one group of heads.  Between blocks
     results lie in SRAM in f32 (`is_wide`), or in the element type."""
@@ -251,11 +265,27 @@ class AttentionLayer(LayerKind, name="attention"):
     key_view: Extents | None = None
     value_view: Extents | None = None
     is_wide: bool = False
+    widths: Extents | None = None
     is_spatial = False
 
     @property
     def is_batched(self) -> bool:
         return self.key_view is not None
+
+    @property
+    def position(self) -> int:
+        """The dimension of the result along which pieces have rows of queries."""
+        return 3 if self.widths is None else 2
+
+    @property
+    def width(self) -> int:
+        """Rows of queries at one position of that dimension."""
+        return 1 if self.widths is None else self.widths[0]
+
+    @property
+    def key_width(self) -> int:
+        """Keys of which a block has all or none."""
+        return 1 if self.widths is None else self.widths[1]
 
     @property
     def group_channels(self) -> int:
@@ -268,6 +298,16 @@ class ShuffleLayer(LayerKind, name="shuffle"):
     """Channel `i * groups + j` of the result is channel i of group j."""
 
     groups: int
+
+
+@dataclass(frozen=True)
+class StackLayer(LayerKind, name="stack"):
+    """Channel `c * kernel + k` of image i is channel c of image `i * stride + k * dilation - pad`, or 0."""
+
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from frustum.dialects.target.durations import vector_passes
 from frustum.dialects.tile import ConvLayer
 from frustum.passes.analysis.layer import is_work, layer_of
 from frustum.passes.analysis.layer.nest import Layer
-from frustum.passes.analysis.module import element_bytes, layer_name
+from frustum.passes.analysis.module import element_bytes, layer_name, value_bytes
 from frustum.passes.errors import Unsupported
 
 COMPUTING = g.ConvOp, g.MatmulOp, g.PoolOp, g.LrnOp, g.SoftmaxOp, g.NormaliseOp, g.ReduceOp, g.AttentionOp
@@ -40,7 +40,7 @@ def least_work(network: g.NetworkOp, target: Target) -> Facts:
     """`inputs`: names; `layers`: in order, each with its `name`, what it `reads` (numbers of layers, or -1 - number of
     an input), the `weights` that it multiplies or adds, `mix` of channels; of a product how many of what it reads are
     its `operands` (those come first) and its `macs`; the least cycles of all `matrix` or `vector` units together (both:
-    either does it alone).  `outputs`: pairs of a name and what gives it."""
+    either does it alone); `bytes` of its result, where it is no move.  `outputs`: pairs of a name and what gives it."""
     block = network.body.block
     number: dict[SSAValue, int] = {value: -1 - k for k, value in enumerate(block.args)}
     layers: list[Facts] = []
@@ -62,6 +62,8 @@ def _facts(op: Operation, number: dict[SSAValue, int], target: Target) -> Facts:
     weights = [owner.key.data for owner in owners if isinstance(owner, g.WeightOp)]
     reads = list(dict.fromkeys(number[operand] for operand in op.operands if operand in number))
     facts: Facts = {"name": layer_name(op), "reads": reads, "mix": MIXES.get(type(op), SAME)}
+    if is_work(op):
+        facts["bytes"] = sum(value_bytes(result) for result in op.results)
     try:
         layer = layer_of(op) if is_work(op) and isinstance(op, COMPUTING) else None
     except Unsupported:

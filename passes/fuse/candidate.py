@@ -29,8 +29,9 @@ from frustum.passes.fuse.operators import Operator, operators_of
 from frustum.passes.plan.cost import CutUnit, stored_bytes, tile_bytes, vector_bytes, weight_bytes
 from frustum.passes.plan.network.given_units import plan_runs
 from frustum.passes.plan.network.optimal import NetworkPlan, OptimalOptions
+from frustum.passes.plan.partitions import alignment, candidates
 from frustum.passes.plan.tile_search import ORDER, exhaust
-from frustum.passes.plan.unit import Budget, UnitPlan, alignment, candidates, plan_unit
+from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 
 __all__ = ["Candidate", "GrowthLimits", "Operator"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
@@ -58,6 +58,12 @@ class FuseLayers(ModulePass):
     def __post_init__(self) -> None:
         if self.policy is not None or self.rules is not None or self.cuts is not None:
             self.words(Options())  # refuses a wrong policy before anything is done
+
+    def changed(self, given: Mapping[str, Any]) -> FuseLayers:
+        """The same pass with these options; rules and cuts that are given take the place of a policy that is not."""
+        if given.keys() & {"rules", "cuts", "policy"}:
+            given = {"policy": None, "rules": None, "cuts": None, "thresholds": None, **given}
+        return replace(self, **given)
 
     def words(self, stored: Options) -> tuple[str, str | None, str | None]:
         """Policy, rules and thresholds for a target with these options.  Raises `PolicyError`."""

@@ -13,10 +13,11 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import IsTerminator, Pure
 
 from frustum.passes.dequantised import fold_view
-from frustum.passes.graph.patterns.layers import FuseActivation, FusePad, PoolBeforeConv
+from frustum.passes.graph.patterns.layers import FindSilu, FuseActivation, FusePad, PoolBeforeConv
 from frustum.passes.graph.patterns.moves import MergeMoves, RemoveIdentity
 from frustum.passes.graph.patterns.reshapes import SinkReshape, share_reshapes
 from frustum.passes.graph.patterns.scales import Constants, FoldScaleAfter, FoldScaleBefore, MergeScales
+from frustum.passes.graph.patterns.volumes import LayersOnSlices, PadBehindStack
 from frustum.passes.weights import store_of
 
 
@@ -28,9 +29,11 @@ class Canonicalize(ModulePass):
     2. constant scales and shifts into the convolution or matrix product beside them: batch
        normalisation, biases; into one another where there is none (`scales`); the new weights get new keys
     3. means over windows before pointwise convolutions, poolings before concatenations (`layers`)
-    4. borders of zeros and activations into the layer beside them (`layers`)
+    4. a value times its sigmoid as one function; borders of zeros and activations into the layer beside them
+       (`layers`)
     5. reshapes behind layers that do not care (`reshapes`)
-    6. operations whose results nobody uses
+    6. layers of volumes to the slices that these are made of (`volumes`)
+    7. operations whose results nobody uses
 
     Before: operators as the file has them.  After: none of the above is left to do.
     """
@@ -50,9 +53,12 @@ class Canonicalize(ModulePass):
                 FoldScaleAfter(constants),
                 FoldScaleBefore(constants),
                 MergeScales(constants),
+                LayersOnSlices(constants),
+                PadBehindStack(),
                 SinkReshape(),
                 PoolBeforeConv(),
                 FusePad(),
+                FindSilu(),
                 FuseActivation(),
             ],
             dce_enabled=False,  # it would remove other dialects' operations too

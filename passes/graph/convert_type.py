@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,8 +16,9 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.graph import ConvOp, MatmulOp, NetworkOp, WeightOp, networks_of, tensor_of, tensor_type
-from frustum.dialects.module import DTYPE
-from frustum.passes.weights import BY_NAME, Array, WeightStore, is_float, numpy_of, store_of
+from frustum.dialects.module import COUNTS, DTYPE, MODEL
+from frustum.passes.errors import Problem, Unsupported
+from frustum.passes.weights import BY_NAME, Array, WeightStore, is_float, most_whole, numpy_of, store_of
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class ConvertType(ModulePass):
         for network in networks:
             if any(_is_converted(value, BY_NAME[self.to]) for value in _values(network)):
                 _refuse_foreign(network)
+            _refuse_counts(op, network, BY_NAME[self.to])
         for network in networks:
             _convert(network, store_of(op), BY_NAME[self.to])
         if networks:
@@ -46,6 +49,22 @@ def _refuse_foreign(network: NetworkOp) -> None:
     if foreign:
         reason = f"it contains {', '.join(foreign)}, whose types are not ours to change"
         raise PassFailedException(f"network @{network.sym_name.data} cannot be converted: {reason}")
+
+
+def _refuse_counts(module: ModuleOp, network: NetworkOp, element: Attribute) -> None:
+    """Unsupported, by node, where the type does not have all integers that a node counts with."""
+    counts = network.attributes.get(COUNTS)
+    if not isinstance(counts, StringAttr):
+        return
+    own, model = most_whole(element), module.attributes.get(MODEL)
+    problems = [
+        Problem(model.data if isinstance(model, StringAttr) else network.sym_name.data,
+                f"an axis of {most} elements is not supported in {element}: at most {own}", node, operator)
+        for node, (operator, most) in json.loads(counts.data).items()
+        if most > own
+    ]  # fmt: skip
+    if problems:
+        raise Unsupported(problems)
 
 
 def _convert(network: NetworkOp, store: WeightStore, element: Attribute) -> None:

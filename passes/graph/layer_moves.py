@@ -10,12 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from frustum.dialects.graph import ConcatOp, PickOp, ReshapeOp, SliceOp, TransposeOp, TurnOp, shape_of
-from frustum.dialects.graph.views import CHANNELS_FIRST, CHANNELS_LAST
+from frustum.dialects.graph import (
+    ConcatOp,
+    PickOp,
+    ReshapeOp,
+    SliceOp,
+    StackOp,
+    TransposeOp,
+    TurnOp,
+    VolumeOp,
+    root_of,
+    shape_of,
+)
+from frustum.dialects.graph.views import CHANNELS_FIRST, CHANNELS_LAST, SLICES_FIRST
 from frustum.passes.graph.patterns.borders import find_borders
 from frustum.passes.graph.patterns.moves import fold_moves
 from frustum.passes.graph.patterns.transpositions import cancel_transpositions
@@ -36,7 +47,8 @@ class LayerMoves(ModulePass):
     1. a transposition of a concatenation is a concatenation of transpositions, if each of these is of a map;
     2. a transposition that puts a map's channels last (behind its rows and columns, together or apart), or those of
        [N, H, W, C] first, is a turn;
-    3. a slice with steps above 0 of a map, also behind reshapes and a transposition of its channels (a shuffle that is
+    3. one between a volume and its slices is a volume, or what the windows of slices behind it read;
+    4. a slice with steps above 0 of a map, also behind reshapes and a transposition of its channels (a shuffle that is
        split), is a pick.
     """
 
@@ -69,11 +81,31 @@ def transpose_parts(op: TransposeOp, concat: ConcatOp) -> None:
 
 
 def turned(op: TransposeOp) -> None:
+    if op.perm == SLICES_FIRST:
+        as_volume(op)
+        return
     source = map_with_channels_last(op.x, op.perm)
     if source is not None:
         replace(op, TurnOp(source, CHANNELS_LAST))
     elif op.perm == CHANNELS_FIRST:
         replace(op, TurnOp(op.x, CHANNELS_FIRST))
+
+
+def as_volume(op: TransposeOp) -> None:
+    """Between a volume and its slices: windows of slices read a volume as it lies; of what a network is given the
+    result is made as slices, of other maps as a volume."""
+    for use in tuple(op.result.uses):
+        reader = use.operation
+        if isinstance(reader, StackOp) and not reader.volume:
+            stack = StackOp(op.x, reader.kernel, reader.stride, reader.pads, reader.dilation, True)
+            stack.location = reader.location
+            Rewriter.replace_op(reader, stack)
+    if not op.result.uses:
+        Rewriter.erase_op(op)
+    elif isinstance(root_of(op.x), BlockArgument):
+        replace(op, StackOp(op.x, 1, volume=True))
+    else:
+        replace(op, VolumeOp(op.x))
 
 
 def map_with_channels_last(x: SSAValue, perm: tuple[int, ...]) -> SSAValue | None:
@@ -162,7 +194,7 @@ def map_behind(value: SSAValue) -> SSAValue:
     return value
 
 
-def replace(op: TransposeOp | SliceOp, new: PickOp | TurnOp) -> None:
+def replace(op: TransposeOp | SliceOp, new: PickOp | TurnOp | StackOp | VolumeOp) -> None:
     """Put the layer, with a reshape where it has another shape, in the place of a move."""
     new.location, before = op.location, op.x.owner
     if shape_of(new.result) == shape_of(op.result):

@@ -57,6 +57,8 @@ def pooled_first(op: g.ReduceOp, target: Target) -> None:
     shape = g.shape_of(op.x)
     if op.kind not in KINDS or tuple(op.axes) != PLANE or len(shape) != 4 or op.scales:
         return
+    if op.element != g.tensor_of(op.x).element_type:
+        return  # a step would round sums that are to stay wide
     if not is_made(op.x) or value_bytes(op.x) * SHARE <= target.cluster.sram.capacity_bytes:
         return
     position_bytes = value_bytes(op.x) // (shape[0] * shape[2] * shape[3])

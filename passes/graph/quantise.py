@@ -22,9 +22,11 @@ LARGEST = 127
 MARGIN = 1 << 29
 """A bias is at most so many steps of its accumulator."""
 LAYERS = (
-    g.ConvOp, g.MatmulOp, g.ReduceOp, g.BinaryOp, g.UnaryOp, g.LrnOp, g.SoftmaxOp, g.ConcatOp, g.InterleaveOp
+    g.ConvOp, g.MatmulOp, g.ReduceOp, g.BinaryOp, g.UnaryOp, g.LrnOp, g.SoftmaxOp, g.ConcatOp, g.InterleaveOp,
+    g.AttentionOp, g.NormaliseOp,
 )  # fmt: skip
 CHOOSE = (g.ReshapeOp, g.TransposeOp, g.SliceOp, g.PadOp, g.PoolOp, g.ResizeOp)
+COMPARES = (g.Arithmetic.EQUAL, g.Arithmetic.LESS, g.Arithmetic.LESS_EQUAL)
 CLIPS = (g.Function.RELU, g.Function.CLIP)
 
 
@@ -69,13 +71,19 @@ def values_to_quantise(network: g.NetworkOp) -> list[SSAValue]:
             continue
         if isinstance(op, g.WeightOp):
             continue
-        needed.update(op.operands)
+        if not is_comparison(op):
+            needed.update(op.operands)
         layer = isinstance(op, LAYERS) or (isinstance(op, g.PoolOp) and op.kind == g.Pooling.AVG)
         layer = layer or (isinstance(op, g.ResizeOp) and op.mode == g.Interpolation.LINEAR)
         if layer and g.tensor_of(op.results[0]).element_type == f32:
             chosen.append(op.results[0])
     inputs = [value for value in network.body.block.args if value in needed and g.tensor_of(value).element_type == f32]
     return [*inputs, *reversed(chosen)]
+
+
+def is_comparison(op: Operation) -> bool:
+    """Whether the truth of its operands is asked, which steps of integers would change: an index is a row's number."""
+    return isinstance(op, g.BinaryOp) and op.kind in COMPARES
 
 
 def scale_of_range(low: float, high: float) -> g.ScaleAttr:
@@ -98,7 +106,7 @@ def _quantise(network: g.NetworkOp, store: WeightStore) -> None:
     for op in list(network.body.block.ops):
         if isinstance(op, g.ConvOp | g.MatmulOp):
             _quantise_weights(op, store)
-        elif isinstance(op, g.BinaryOp):
+        elif isinstance(op, g.BinaryOp) and not is_comparison(op):
             _quantise_constants(op, store)
 
 

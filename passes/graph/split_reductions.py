@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -56,8 +56,9 @@ def split(op: g.ReduceOp, limit: int) -> None:
     scales = op.scales  # of integers the parts are summed up in f32
     x = emit(g.DequantizeOp(op.x, scales[0])) if scales else op.x
     x = emit(g.ReshapeOp(x, (before, length // part, part, after)))
-    x = emit(g.ReduceOp(str(op.kind), x, (2,), True))
-    x = emit(g.ReduceOp(str(op.kind), x, (1,), True))
+    element = f32 if scales else op.element
+    x = emit(g.ReduceOp(str(op.kind), x, (2,), True, element=element))
+    x = emit(g.ReduceOp(str(op.kind), x, (1,), True, element=element))
     x = emit(g.ReshapeOp(x, g.shape_of(op.result)))
     x = emit(g.QuantizeOp(x, scales[1], g.tensor_of(op.result).element_type)) if scales else x
     block = op.parent

@@ -353,26 +353,30 @@ def types_by_onnxruntime(
     return found
 
 
-def device_tensor(network: Network, type_: onnx.TypeProto, axis: int | None = None) -> SSAValue:
+def device_tensor(
+    network: Network, type_: onnx.TypeProto, axis: int | None = None, *, is_index: bool = False
+) -> SSAValue:
     """A new input of the network for a tensor of this type, with the images of a changed batch along an axis."""
     element: int = type_.tensor_type.elem_type
-    own = INTEGERS.get(element, network.element)
+    own = network.element if is_index else INTEGERS.get(element, network.element)
     argument = network.block.insert_arg(tensor_type(own, static_shape(type_) or ()), len(network.block.args))
     if element in UNSIGNED:
         network.unsigned.add(argument)
     if element == BOOL:
         network.boolean.add(argument)
+    if is_index:
+        network.whole.add(argument)
     if axis is not None and network.images is not None:
         network.images.axes[argument] = axis
     return argument
 
 
-def no_tensor(type_: onnx.TypeProto | None) -> str:
+def no_tensor(type_: onnx.TypeProto | None, *, is_index: bool = False) -> str:
     """Why the device has no such tensors; nothing where it has."""
     if type_ is None or type_.WhichOneof("value") != "tensor_type":
         return f"is {type_name(type_)}, which the device lacks"
     element, shape = type_.tensor_type.elem_type, static_shape(type_)
-    if element not in DEVICE_TYPES and element not in INTEGERS and element not in (BOOL, DOUBLE):
+    if element not in DEVICE_TYPES and element not in INTEGERS and element not in (BOOL, DOUBLE) and not is_index:
         return f"has elements of {type_name(type_)}, which the device lacks"
     if shape is None:
         return "has a shape that is known at run time only"

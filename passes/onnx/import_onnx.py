@@ -14,6 +14,7 @@ All problems are collected and raised at once.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from frustum.dialects.graph import NetworkOp, OutputOp, is_integer, tensor_of, tensor_type
 from frustum.dialects.host_type import MODEL_DTYPE
-from frustum.dialects.module import DTYPE, MODEL, MODEL_DTYPES
+from frustum.dialects.module import COUNTS, DTYPE, MODEL, MODEL_DTYPES
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.weights import WeightStore, attach, numpy_of
 
@@ -67,6 +68,7 @@ def _import(
 ) -> ModuleOp:
     from frustum.passes.onnx.binding import bind_inputs
     from frustum.passes.onnx.images import Images
+    from frustum.passes.onnx.index_inputs import index_inputs
     from frustum.passes.onnx.loading import BOOL, UNSIGNED
     from frustum.passes.onnx.node import Network
     from frustum.passes.onnx.opset import unify
@@ -77,8 +79,12 @@ def _import(
     inputs = [value for value in graph.input if value.name not in unified.tensors]
     bound = bind_inputs(model.file, inputs, batch, shapes)
     nodes = needed_nodes(graph)
-    element = _element_type(model.file, inputs, unified.tensors.values(), nodes)
-    signature = [(value.name, tensor_type(_device_type(value, element), bound.shapes[value.name])) for value in inputs]
+    indices = index_inputs(inputs, graph.output, unified.tensors, nodes)
+    element = _element_type(model.file, inputs, unified.tensors.values(), nodes, indices)
+    types = [element if value.name in indices else _device_type(value, element) for value in inputs]
+    signature = [
+        (value.name, tensor_type(own, bound.shapes[value.name])) for value, own in zip(inputs, types, strict=True)
+    ]
     operation = NetworkOp(re.sub(r"\W", "_", name), signature, [value.name for value in graph.output])
     images = Images(bound.rebatched) if bound.rebatched > 1 else None
     network = Network(operation.body.block, WeightStore(), element, images)
@@ -91,6 +97,8 @@ def _import(
             network.unsigned.add(argument)
         if value.type.tensor_type.elem_type == BOOL:
             network.boolean.add(argument)
+        if value.name in indices:
+            network.whole.add(argument)
     walk.run(nodes, unified.opset)
     outputs = _outputs(walk, graph)
     if walk.problems:
@@ -98,6 +106,8 @@ def _import(
     operation.body.block.add_op(OutputOp(outputs))
     ends = [*operation.body.block.args, *outputs]
     operation.attributes[MODEL_DTYPES] = _host_types(model.file, [*inputs, *graph.output], ends, network)
+    if network.counts:
+        operation.attributes[COUNTS] = StringAttr(json.dumps(network.counts, sort_keys=True))
     dtype = INT8 if has_integers(operation) else str(element)
     attributes = {MODEL: StringAttr(model.file), DTYPE: StringAttr(dtype)}
     module = ModuleOp([operation], dict(attributes))
@@ -115,6 +125,7 @@ def _element_type(
     inputs: Sequence[onnx.ValueInfoProto],
     tensors: Iterable[onnx.TensorProto],
     nodes: Sequence[onnx.NodeProto],
+    indices: frozenset[str],
 ) -> Attribute:
     """The network's floating-point type, f32 where integers stand for it; Unsupported for inputs of other types."""
     from frustum.passes.onnx.loading import BOOL, FLOATS, INTEGERS, element_name, network_type
@@ -124,7 +135,7 @@ def _element_type(
         Problem(file, f"input '{name}' has elements of {element_name(found)}: FLOAT, FLOAT16, "
                       "BFLOAT16, DOUBLE, INT8, UINT8, INT16, UINT16, INT32 and BOOL are supported")
         for name, found in types.items()
-        if found not in FLOATS and found not in INTEGERS and found != BOOL
+        if found not in FLOATS and found not in INTEGERS and found != BOOL and name not in indices
     ]  # fmt: skip
     if problems:
         raise Unsupported(problems)

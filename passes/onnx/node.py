@@ -20,7 +20,7 @@ from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.dequantised import Dequantised, note
 from frustum.passes.errors import NotConstant, Refused
 from frustum.passes.onnx.images import Images
-from frustum.passes.weights import DEVICE_INTEGERS, Array, WeightStore, numpy_of
+from frustum.passes.weights import DEVICE_INTEGERS, Array, WeightStore, most_whole, numpy_of
 
 CHOOSE = ("reshape", "transpose", "slice", "concat", "pad", "interleave", "pool", "resize")
 MOST_ELEMENTS = 1 << 33
@@ -48,6 +48,8 @@ class Network:
     unsigned: set[SSAValue] = field(default_factory=set)  # integers that are more by half their range in the model
     whole: set[SSAValue] = field(default_factory=set)  # integers of the model kept in floating point
     boolean: set[SSAValue] = field(default_factory=set)  # truth values of the model: 1 or 0 in floating point
+    counts: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """By node that counts in floating point: its operator, and the largest integer that it needs exactly."""
 
     def emit(self, op: IRDLOperation, name: str) -> SSAValue:
         """Appends an operation that stands for the node `name`; returns its result."""
@@ -234,6 +236,13 @@ class Node:
             if is_whole:
                 self.network.whole.add(x)
         return x
+
+    def counts_to(self, most: int) -> None:
+        """All integers up to here are needed; Refused where the network's type does not have them."""
+        own = most_whole(self.network.element)
+        if most > own:
+            raise Refused(f"an axis of {most} elements is not supported in {self.network.element}: at most {own}")
+        self.network.counts[self.name] = self.op_type, max(most, self.network.counts.get(self.name, ("", 0))[1])
 
     def like(self, result: SSAValue, *sources: SSAValue) -> SSAValue:
         """The result, of the model's type of the sources."""

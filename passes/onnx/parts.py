@@ -176,21 +176,27 @@ def _outer(name: str) -> str:
 
 
 def _levels(steps: Sequence[ImportStep]) -> list[list[ImportStep]]:
-    """Even levels are the device's, odd ones the host's; every node as early as it can, but nodes of the host that no
-    later node of the device needs at the end.
+    """Nodes in groups that alternate between device and host; every node as early as it can, but nodes of the host that
+    no later node of the device needs at the end.  The device begins, or the host where that makes fewer groups.
 
     So a piece of the device ends only where later ones wait for the host.
     Source: docs/techniques/output-split.md, "The host".
     """
+    return min((_levels_from(first, steps) for first in ("device", "host")), key=len)
+
+
+def _levels_from(first: Literal["device", "host"], steps: Sequence[ImportStep]) -> list[list[ImportStep]]:
+    """Even levels are of the side that begins, odd ones of the other."""
+    sides = ["host", "device"] if first == "host" else ["device", "host"]
     level: dict[str, int] = {}
     own: list[int] = []
     for step in steps:
         least = max((level[name] for name in free_names(step.node) if name in level), default=0)
-        own.append(least + ((least % 2 == 1) != (step.kind == "host")))
+        own.append(least + (sides[least % 2] != ("host" if step.kind == "host" else "device")))
         if _is_placed(step):
             level.update(dict.fromkeys(filter(None, step.node.output), own[-1]))
     last = max((number for number, step in zip(own, steps, strict=True) if _is_placed(step)), default=0)
-    last += last % 2 == 0
+    last += sides[last % 2] != "host"
     needed: set[str] = set()
     """By nodes of the device, also through the host."""
     groups: dict[int, list[ImportStep]] = {}

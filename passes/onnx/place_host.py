@@ -34,6 +34,7 @@ from frustum.passes.onnx.doubles import Doubles
 from frustum.passes.onnx.dry_run import DryRun, HostValue, ImportStep, device_tensor, no_tensor, static_shape
 from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.import_onnx import import_onnx, output_problems
+from frustum.passes.onnx.index_inputs import index_inputs
 from frustum.passes.onnx.loading import LoadedModel, load_model, network_type, node_name, operator_of
 from frustum.passes.onnx.node import Network
 from frustum.passes.onnx.opset import Unified, unify
@@ -247,13 +248,15 @@ def _dry_run(
     for name, array in constants.items():
         assert isinstance(array, np.ndarray)
         run.types[name] = onnx.helper.make_tensor_type_proto(unified.tensors[name].data_type, array.shape)
+    indices = index_inputs(inputs, graph.output, unified.tensors, nodes)
     for value in inputs:
         value = _with_shape(value, bound.shapes.get(value.name))
         run.types[value.name] = value.type
-        why = no_tensor(value.type)
+        is_index = value.name in indices
+        why = no_tensor(value.type, is_index=is_index)
         axis = 0 if images is not None and value.name in bound.batched else None
-        known = HostValue(why, static_shape(value.type), axis) if why else device_tensor(network, value.type, axis)
-        run.values[value.name] = known
+        known = HostValue(why, static_shape(value.type), axis) if why else None
+        run.values[value.name] = known or device_tensor(network, value.type, axis, is_index=is_index)
     run.run(nodes, unified.opset)
     return run
 

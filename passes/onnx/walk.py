@@ -17,7 +17,8 @@ from frustum.dialects.graph import shape_of, tensor_of
 from frustum.passes.errors import MixesImages, ModelError, Problem, Refused
 from frustum.passes.onnx.folding import fold
 from frustum.passes.onnx.images import TARGETS, Images
-from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, node_name, operator_of
+from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, element_name, node_name, operator_of
+from frustum.passes.onnx.loops import unrolled
 from frustum.passes.onnx.node import Converter, Network, Node, Value
 from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT
 from frustum.passes.onnx.opset import Kept
@@ -34,6 +35,10 @@ OF_DEPENDENT_CONSTANTS = frozenset(
     {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Concat", "MatMul", "PRelu"}
 )
 """Operators that compute with constants whatever they depend on: where they enter the network is looked at there."""
+
+
+LOOPS = ("Loop", "Scan")
+FLOAT = onnx.TensorProto.FLOAT
 
 
 class Unavailable:
@@ -84,8 +89,9 @@ class ImportWalk:
             return folded
         if self.network.images is not None and proto.op_type not in OF_DEPENDENT_CONSTANTS:
             self._refuse_dependent(node, self.network.images)
-        if proto.op_type == "If" and node.is_constant(0):
-            return self._branch(node)
+        controlled = self._controlled(node) if proto.domain in DEFAULT_DOMAINS else None
+        if controlled is not None:
+            return controlled
         if not is_known(proto, opset):
             raise Refused("this operator is not supported")
         converter = _converter(proto)
@@ -160,6 +166,14 @@ class ImportWalk:
             raise Refused(f"it uses '{name}', which nothing before it produces")
         return self.values[name]
 
+    def _controlled(self, node: Node) -> Sequence[Value | None] | None:
+        """The outputs of control flow that is known; None for other operators."""
+        if node.op_type == "If" and node.is_constant(0):
+            return self._branch(node)
+        if node.op_type in LOOPS:
+            return unrolled(node, lambda graph, inputs: self._body(node, graph, inputs))
+        return None
+
     def _branch(self, node: Node) -> Sequence[Value | None]:
         """The outputs of an If whose condition is known: its nodes stand in its place."""
         condition = node.constant(0, "the condition")
@@ -170,6 +184,23 @@ class ImportWalk:
         inner.values.update(tensors)
         inner.run(graph.node, node.opset)
         return [inner._available(output.name) for output in graph.output]
+
+    def _body(self, node: Node, graph: onnx.GraphProto, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """The outputs of a graph inside a node, whose nodes see what is around them; Refused where it computes in a
+        type that the network does not have."""
+        casts = {a.i for each in graph.node if each.op_type == "Cast" for a in each.attribute if a.name == "to"}
+        own = model_type(self.network)
+        if own != FLOAT and FLOAT in casts:
+            raise Refused(f"its steps compute in FLOAT, the network in {element_name(own)}")
+        inner = ImportWalk(self.file, self.network, dict(self.values), kept=self.kept)
+        inner.values.update((tensor.name, onnx.numpy_helper.to_array(tensor)) for tensor in graph.initializer)
+        inner.values.update(zip((value.name for value in graph.input), inputs, strict=True))
+        inner.run(graph.node, node.opset, node.name)
+        if inner.problems:
+            operators = ", ".join(sorted({problem.operator for problem in inner.problems}))
+            raise Refused(f"this operator is not supported (it would need {operators})")
+        found = [inner._available(output.name) for output in graph.output]
+        return [value for value in found if value is not None]
 
     def _expanded(self, node: Node, body: FunctionBody) -> Sequence[Value | None]:
         """The outputs of an operator that ONNX defines by a function."""
@@ -188,9 +219,15 @@ class ImportWalk:
         return value
 
 
+def model_type(network: Network) -> int:
+    """The type of ONNX that the network's floating point is."""
+    return int(onnx.helper.np_dtype_to_tensor_dtype(numpy_of(network.element)))
+
+
 def is_known(proto: onnx.NodeProto, opset: int) -> bool:
-    """Whether there is a converter for the operator, or a function of others."""
-    return _converter(proto) is not None or (proto.domain in DEFAULT_DOMAINS and has_body(proto.op_type, opset))
+    """Whether there is a converter for the operator, or a function of others, or it is a loop to be written out."""
+    is_ours = proto.domain in DEFAULT_DOMAINS and (proto.op_type in LOOPS or has_body(proto.op_type, opset))
+    return _converter(proto) is not None or is_ours
 
 
 def _converter(proto: onnx.NodeProto) -> Converter | None:

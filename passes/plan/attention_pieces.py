@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from frustum.dialects.extents import aligned, ceil_div
+from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import address_cycles, vector_passes
 from frustum.dialects.tile import AttentionLayer, SubMap
@@ -22,7 +22,7 @@ from frustum.passes.plan.model import PIECE_CYCLES
 from frustum.passes.plan.piece_extents import halves
 
 IMAGES, CHANNELS, ROWS = 0, 1, 3
-"""The dimensions of the result that are cut: rows are those of queries."""
+"""The dimensions of the result that are cut: rows are those of queries, but of planes (`AttentionLayer.position`)."""
 WIDE = 4
 """Bytes of a sum."""
 SCORE_COPIES = 3
@@ -38,8 +38,8 @@ class Room:
 
 
 def room(work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, is_only: bool) -> Room:
-    """Bytes of a core for pieces of so many rows, with blocks of so many keys; `is_only`: the core has no other piece.
-    """
+    """Bytes of a core for pieces of so many rows of queries, with blocks of so many keys; `is_only`: the core
+    has no other piece."""
     copies = 1 if is_only else 2
     blocks = 1 if is_only and keys >= kind.keys else 2
     size, queries = work.map_bytes[0], kind.share * rows
@@ -75,17 +75,17 @@ def plan_attention(work: LayerWork, kind: AttentionLayer, target: Target, loops:
 
 def candidates(work: LayerWork, kind: AttentionLayer, target: Target, loops: int) -> Iterator[SubMap]:
     """Pieces that fit NRAM and WRAM in so many nested loops."""
-    core, cores = target.core, target.cluster.cores
-    for dealt in (CHANNELS, ROWS, IMAGES):
+    core, cores, along = target.core, target.cluster.cores, kind.position
+    for dealt in (CHANNELS, along, IMAGES):
         if cores > 1 and work.extent[dealt] <= (kind.group_channels if dealt == CHANNELS else 1) and dealt != CHANNELS:
             continue
-        share = ceil_div(work.extent[ROWS], cores) if dealt == ROWS else work.extent[ROWS]
-        for rows in row_counts(share, target.core.matrix.lines, kind.share):
-            for keys in halves(kind.keys, 16):
-                extent = (1, kind.group_channels, 1, rows)
+        share = ceil_div(work.extent[along], cores) if dealt == along else work.extent[along]
+        for rows in row_counts(share, target.core.matrix.lines, kind.share * kind.width):
+            for keys in halves(kind.keys, math.lcm(16, kind.key_width)):
+                extent = replaced((1, kind.group_channels, 1, kind.width if along == 2 else 1), along, rows)
                 counts = passes(work, extent, dealt, cores)
                 nested = sum(count > 1 for count in counts) + (keys < kind.keys)
-                held = room(work, kind, rows, min(keys, kind.keys), is_only=math.prod(counts) == 1)
+                held = room(work, kind, rows * kind.width, min(keys, kind.keys), is_only=math.prod(counts) == 1)
                 fits = held.nram_bytes <= core.nram.capacity_bytes and held.wram_bytes <= core.wram.capacity_bytes
                 if fits and nested <= loops:
                     yield SubMap(extent, dealt, min(keys, kind.keys))
@@ -107,14 +107,14 @@ def cycles_of(work: LayerWork, kind: AttentionLayer, target: Target, submap: Sub
     """Cycles of the core that has most to do."""
     counts = passes(work, submap.extent, submap.cores, target.cluster.cores)
     pieces, blocks = math.prod(counts), ceil_div(kind.keys, submap.channels)
-    rows = submap.extent[ROWS]
+    rows = submap.extent[kind.position] * kind.width
     keys = ceil_div(kind.keys, blocks)
     matrix = matrix_cycles(work, kind, target, rows, keys)
     vector = vector_cycles(work, kind, target, rows, keys, blocks)
     size = work.map_bytes[0]
     moved = keys * (kind.size + kind.value_size) * size
-    is_bus = submap.cores == ROWS and target.cluster.cores > 1
-    held = counts[ROWS] if blocks == 1 else 1  # keys and values of one block stay for all rows of a head
+    is_bus = submap.cores == kind.position and target.cluster.cores > 1
+    held = counts[kind.position] if blocks == 1 else 1  # keys and values of one block stay for all rows of a head
     load = copied(target, moved, 1 if is_bus else target.cluster.cores) / held
     if len(work.accesses) > MASK:
         load += copied(target, keys * kind.share * rows * size, target.cluster.cores)

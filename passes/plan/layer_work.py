@@ -17,6 +17,7 @@ from frustum.dialects.tile import (
     NormaliseLayer,
     PhasesLayer,
     ShuffleLayer,
+    StackLayer,
     SubMap,
     UnaryLayer,
     Whole,
@@ -148,7 +149,13 @@ def passes_of(steps: Steps, unit: VectorUnit) -> int:
 
 def is_copied(layer: Layer) -> bool:
     """Whether pieces of a layer are loaded as they are to be: nothing is computed."""
-    return isinstance(layer.kind, ShuffleLayer)
+    return isinstance(layer.kind, ShuffleLayer | StackLayer)
+
+
+def channels_beside(layer: Layer) -> int:
+    """Channels of a copied layer's result that come from as many places: its pieces have multiples of them."""
+    assert isinstance(layer.kind, ShuffleLayer | StackLayer)
+    return layer.kind.groups if isinstance(layer.kind, ShuffleLayer) else layer.kind.kernel
 
 
 def can_run(layer: Layer) -> bool:
@@ -157,7 +164,7 @@ def can_run(layer: Layer) -> bool:
     needs a dimension whole (a softmax) is by itself: pieces of a run may be cut along any."""
     kind = layer.kind
     is_of_others = kind.is_batched or kind.is_place or kind.cuts_operand or kind.reduced
-    is_grouped = isinstance(kind, ShuffleLayer | AttentionLayer | NormaliseLayer | PhasesLayer)
+    is_grouped = isinstance(kind, ShuffleLayer | StackLayer | AttentionLayer | NormaliseLayer | PhasesLayer)
     return not (is_of_others or layer.axes_all or is_grouped)
 
 

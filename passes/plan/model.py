@@ -28,6 +28,10 @@ SUMS_GAIN = 0.75
 # Nor are there such pieces where weights come from DRAM for more than this part of the time: ResNet-50 took 650,737
 # cycles with them, 605,262 without.
 MOSTLY_WEIGHTS = 0.5
+# Cycles behind the last chunk of streamed weights count where computing takes at least this part of the time that the
+# weights do.  Two products of 512 x 768 x 3072 on `default` went from 119.1 to 116.1 k cycles, ResNet-50 from 524.9 to
+# 519.5 k, SqueezeNet from 43.0 to 42.7 k; counted everywhere AlexNet would take 2 % longer.
+COMPUTED_SHARE = 0.5
 # Share of weights in one piece that is not loaded while the layer before is computed.  With it mobilenetv1 went from
 # 1.9 to 1.35 M cycles at 1 MiB, as did `PIECE_CYCLES`, `HIDDEN`, `WAITED`, `LAYER_CYCLES`, `PIECE_SHARE` together.
 LATE = 0.3
@@ -130,6 +134,13 @@ MOST_RECOMPUTED = 2.0
 AGAIN_AT_MOST = 0.8
 # Share of a plan's bytes that an input of the network must save by staying in SRAM, to be copied there.
 HELD_AT_LEAST = 0.05
+# Share of a cluster's SRAM that an input takes at most which far layers read again, to be copied there before anything
+# is planned.  Blocks of transformers in f16 on `default` (0.09 to 0.19): 1.01 to 1.03 times the compulsory bytes become
+# 1.000, in 0.9 to 1.17 times the cycles.
+HELD_SHARE = 0.25
+# Share of the compulsory bytes that such inputs save at least: of twelve blocks of GPT-2 the input is 0.2 %, and to
+# plan them twice would take 4 s more.
+HELD_FAR_AT_LEAST = 0.005
 # Such maps of batches for time are made again where that moves at most `FAR_FEWER` times the bytes in `AGAIN_SLOWER` of
 # the modelled cycles, which do not know yet what runs in the cores save: `mbconv_se_112_b4` in f16 on `edge` is 1.45
 # times by model and moves 7.4 instead of 36.3 MB in 6.1 instead of 7.7 million cycles.
@@ -204,3 +215,13 @@ NEAR, NEARLY = 1.0005, 1.001
 # before they are no group any more: YOLOX in 19 s instead of minutes.
 TRIES = 24
 MOST_BANNED = 4
+
+# --- tensors that stay in SRAM in the order of DRAM (passes/lower/keep_tensors.py)
+
+# Share of SRAM that they and all buffers of a unit may take together: buffers leave holes between each other.
+KEPT_SRAM_SHARE = 0.9
+# Bytes of NRAM, in two buffers, through which a core moves what goes from SRAM to SRAM: at least, and at most.
+LEAST_STAGED_BYTES, MOST_STAGED_BYTES = 1024, 16384
+# An input comes whole where loads read it so many times: borders that tiles share are no reason.  A block of Swin
+# reads its input twice, for the windows and for the sum behind them: 1.29 instead of 1.00 times what is compulsory.
+LEAST_READS = 1.5

@@ -28,6 +28,7 @@ from frustum.passes.plan.attention_pieces import plan_attention
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
 from frustum.passes.plan.model import (
     COMPACT_GAIN,
+    COMPUTED_SHARE,
     LATE,
     MOSTLY_WEIGHTS,
     PIECE_CYCLES,
@@ -465,4 +466,12 @@ def with_weights(pieces: ProductPieces, cycles: Ints, *, is_alone: bool) -> Ints
     if residency == "stream" and work.has_images and not is_alone:  # copies are free when chunks have gone on
         latency = target.chip.dram.latency_cycles + 2 * target.cluster.sram.latency_cycles
         from_dram = np.maximum(from_dram, fills.times * (load + pieces.filled + latency) // STREAM_COPIES)
-    return np.where(is_streamed, np.maximum(cycles, from_dram) + padding, cycles)
+    return np.where(is_streamed, np.maximum(cycles, from_dram + last_chunk(pieces, from_dram)) + padding, cycles)
+
+
+def last_chunk(pieces: ProductPieces, from_dram: Ints) -> Ints:
+    """Cycles behind the last of the weights, where the cores have one piece of the result, which leaves at the end, and
+    compute for a good part of the time: all others hide it, or have so little of it that longer runs are worth more."""
+    computing = pieces.of_outputs * pieces.all_computing
+    shows = (pieces.in_space * pieces.of_outputs == 1) & (computing > COMPUTED_SHARE * from_dram)
+    return (pieces.filled + computing // np.maximum(pieces.chunks, 1)) * shows

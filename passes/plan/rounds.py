@@ -3,7 +3,7 @@
 
 Each round takes some input channels of the map and of the weights from DRAM, and adds their products to all of the
 tile: so a tile may be as large as SRAM, and map and weights are read once for each tile.  Sums wait between rounds in
-the element type.
+the element type: where they are to wait in f32 (`--carry f32`) a product of f16 or bf16 is cut otherwise.
 
 Source: Smith, Lowery, Langou, van de Geijn (arXiv 1702.02017): a product moves fewest bytes where the result stays and
 both factors stream; sums "rounded to the element type go back in" as the machine has it.
@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.target import Target
-from frustum.dialects.tile import ConvLayer
+from frustum.dialects.tile import ConvLayer, SubMap
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.project import UnitLayers, Unprojectable
@@ -28,18 +28,22 @@ from frustum.passes.plan.model import LOOKED_AT, MOST_ROUNDS, ROUND_RUN_BYTES
 from frustum.passes.plan.piece_extents import halves
 from frustum.passes.plan.pieces import plan_layer
 
+WIDE = 4
+"""Bytes of f32."""
 Chunks = Callable[[Target, int], Target]
 """The target as pieces must see it to stream weights in chunks of at most so many bytes."""
 
 
 def may_round(unit: UnitLayers) -> bool:
-    """Whether a unit is one product of floats of one image, of which nothing is in SRAM and the map is read once."""
+    """Whether a unit is one product of floats of one image, whose map is not in SRAM and is read once."""
     if len(unit.layers) != 1 or not isinstance(unit.out.kind, ConvLayer):
         return False
     layer, first = unit.out, unit.sources[0][0]
     alone = first.input is not None and all(s.value is not first.value for s in unit.sources[0][1:])
+    if layer.keeps_sums_wide and layer.out_bytes < WIDE:
+        return False
     plain = layer.maps[0].view.block == 1 and layer.out_view.block == 1
-    return alone and plain and may_add_sums(layer, unit.out.kind) and not any(x.resident for x in unit.inputs)
+    return alone and plain and may_add_sums(layer, unit.out.kind) and not unit.inputs[0].resident
 
 
 def cuts_in_rounds(
@@ -110,9 +114,22 @@ def pieces_of_round(work: LayerWork, inputs: int, target: Target, loops: int) ->
     return plan if fits and math.prod(counts) > 1 else None
 
 
+def kept_in_rounds(
+    unit: UnitLayers, target: Target, sram_bytes: int, chunks: Chunks
+) -> tuple[Partition, SubMap, UnitCost] | None:
+    """A product on one cluster in rounds, whose result stays in SRAM beside `sram_bytes` for the rest; None where it is
+    none, or no pieces fit."""
+    if target.chip.clusters > 1 or not may_round(unit):
+        return None
+    partition = Partition(unit.out.out_dims, 3, 1)
+    cut = replace(CutUnit.of(unit, partition, target, {0}), in_rounds=True)
+    plan = plan_rounds(cut, target, sram_bytes, chunks)
+    return None if plan is None else (partition, plan.map, cost_of(cut, plan, cut.traffic(("stream",))))
+
+
 def cost_of(cut: CutUnit, plan: LayerPlan, moved: int) -> UnitCost:
     """What the unit costs with these pieces.  The result goes when the last round is over: nothing is computed then."""
-    left = stored_bytes(cut.unit.out) / cut.port_bytes_per_cycle
+    left = 0 if cut.kept else stored_bytes(cut.unit.out) / cut.port_bytes_per_cycle
     cycles = cut.in_turn_cycles([plan], moved + short_chunks(cut, plan)) + left
     sram = cut.footprint(("stream",), stream_bytes([plan]))
     return UnitCost(sram, moved, cycles, cut.parts([plan]))

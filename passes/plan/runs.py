@@ -20,9 +20,16 @@ from numpy.typing import NDArray
 from frustum.dialects.extents import Extents, aligned, ceil_div
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import ConvLayer, Residency, ShuffleLayer, SubMap, Whole
+from frustum.dialects.tile import ConvLayer, Residency, SubMap, Whole
 from frustum.passes.analysis.layer import Layer
-from frustum.passes.plan.layer_work import LayerWork, group_outputs, is_copied, passes_of, work_of
+from frustum.passes.plan.layer_work import (
+    LayerWork,
+    channels_beside,
+    group_outputs,
+    is_copied,
+    passes_of,
+    work_of,
+)
 from frustum.passes.plan.model import LATE, QUEUED
 from frustum.passes.plan.piece_cycles import (
     Ints,
@@ -267,10 +274,9 @@ class RunPieces:
         """What only moves elements is loaded as its reader needs it, all channels at once, or some of each group."""
         self.copied[member.number] = buffer
         self.loaded.append(Loaded(buffer, member.layer.out_dims[3], False))
-        assert isinstance(member.layer.kind, ShuffleLayer)
         is_all = buffer.extents[CHANNELS] == member.layer.out_dims[CHANNELS]
         is_all &= not buffer.by_channels or self.dealt[CHANNELS] == 1
-        self.is_whole &= is_all | (buffer.extents[CHANNELS] % member.layer.kind.groups == 0)
+        self.is_whole &= is_all | (buffer.extents[CHANNELS] % channels_beside(member.layer) == 0)
 
     def moved(self, buffer: Buffer) -> list[int]:
         """The loops of the nest that move a buffer."""
@@ -436,7 +442,7 @@ def extents_of(run: Member, work: LayerWork, target: Target, cores_dim: int) -> 
             powers = (1 << k for k in range(max(found[d]).bit_length()))
             found[d] = sorted({*found[d], *(size for size in powers if size < max(found[d]))}, reverse=True)
     if CHANNELS not in work.whole:
-        shuffles = (m.layer.kind.groups for m in run.members if isinstance(m.layer.kind, ShuffleLayer))
+        shuffles = (channels_beside(m.layer) for m in run.members if is_copied(m.layer))
         some = {ceil_div(size, each) * each for each in shuffles for size in found[CHANNELS]}
         fitting = {size for size in some if size < work.extent[CHANNELS] and size % group_outputs(run.layer) == 0}
         found[CHANNELS] = sorted({*found[CHANNELS], *fitting}, reverse=True)

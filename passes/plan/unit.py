@@ -15,18 +15,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from frustum.dialects.extents import Extents, ceil_div, replaced
+from frustum.dialects.extents import Extents
 from frustum.dialects.target import Target
-from frustum.dialects.tile import AttentionLayer, ConvLayer, Residency, SubMap
+from frustum.dialects.tile import AttentionLayer, Residency, SubMap, Whole
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, tile_counts
 from frustum.passes.plan.core_weights import beside_kept, kept_in_cores, loops_of, work_in
 from frustum.passes.plan.cost import CutUnit, UnitCost, held_bytes, residency_of, stream_bytes
 from frustum.passes.plan.layer_work import LayerPlan
 from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OWNED, PASS_CYCLES, WIDEST
-from frustum.passes.plan.piece_extents import halves
+from frustum.passes.plan.partitions import candidates, columns, partition_of
 from frustum.passes.plan.pieces import plan_layer
-from frustum.passes.plan.rounds import cost_of, cuts_in_rounds, may_round, plan_rounds
+from frustum.passes.plan.rounds import cost_of, cuts_in_rounds, kept_in_rounds, may_round, plan_rounds
 from frustum.passes.plan.streamed_attention import plan_streamed
 from frustum.passes.plan.tile_search import SEARCHES, Search, find_tile
 
@@ -65,7 +65,7 @@ MOST_PLANS = 20_000
 
 def plan_unit(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
     """The cheapest partition of a unit that fits; None where none does.  Equal units are planned once."""
-    key = (signature(unit), target, budget)
+    key = (signature(unit), tuple(each.resident for each in unit.inputs), target, budget)
     if key not in _PLANS:
         if len(_PLANS) > MOST_PLANS:
             _PLANS.clear()
@@ -95,6 +95,22 @@ def in_rounds(unit: UnitLayers, target: Target, budget: Budget, plan: UnitPlan |
     return best
 
 
+def plan_kept(unit: UnitLayers, target: Target, sram_bytes: int) -> UnitPlan | None:
+    """A product in rounds whose result stays in SRAM (`kept_in_rounds`)."""
+    found = kept_in_rounds(unit, target, sram_bytes, with_chunks)
+    return None if found is None else UnitPlan(found[0], (found[1],), found[2])
+
+
+def plan_beside(unit: UnitLayers, target: Target, sram_bytes: int, chunk_bytes: int) -> UnitPlan | None:
+    """The cheapest partition of a unit that finds inputs in SRAM, beside which it has so many bytes, with exact
+    numbers."""
+    plan = plan_unit(unit, target, Budget(sram_bytes))
+    if plan is None:
+        return None
+    streamed = sum(m is not None and m.weights == "stream" for m in plan.maps)
+    return evaluate(unit, plan.partition, streamed, (), target, sram_bytes, chunk_bytes)
+
+
 def signature(unit: UnitLayers) -> Hashable:
     """What a plan depends on of a unit's layers."""
     return tuple(
@@ -103,6 +119,7 @@ def signature(unit: UnitLayers) -> Hashable:
             layer.out_dims,
             layer.maps,
             layer.out_bytes,
+            layer.keeps_sums_wide,
             layer.channel_bytes,
             tuple(s.layer for s in sources),
         )
@@ -138,6 +155,8 @@ def cheapest(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | Non
     if budget.search not in ("all", "halvings"):
         return found_by_search(unit, target, budget)
     plan = best_halving(unit, target, budget) or best_halving(unit, target, budget, is_thorough=True)
+    if has_values_in_parts(unit):
+        return with_one_copy(unit, target, budget, plan)
     if plan is None or budget.search == "halvings" or budget.inside or is_one_pass(unit, plan, target):
         return plan
     return with_fewest_bytes(unit, target, budget, plan)
@@ -154,6 +173,27 @@ def plan_with_keys(
     """How such attention is cut, or the partition with its sub-map."""
     plan = plan_streamed(unit, target, sram_bytes, partition)
     return None if plan is None else UnitPlan(plan.partition, (plan.map,), plan.cost)
+
+
+def has_values_in_parts(unit: UnitLayers) -> bool:
+    """Attention alone of which each tile has some channels of the values, and all of queries and keys."""
+    kind = unit.out.kind
+    is_attention = isinstance(kind, AttentionLayer) and not kind.is_batched and len(unit.layers) == 1
+    return is_attention and isinstance(unit.out.maps[0].access[1], Whole)
+
+
+def with_one_copy(unit: UnitLayers, target: Target, budget: Budget, plan: UnitPlan | None) -> UnitPlan | None:
+    """The plan, or one with one copy of each tile where this moves fewer bytes: keys and a part of the values stay for
+    all queries, so that a second copy of them would wait long for its turn."""
+    cuts = (
+        cut_within(unit, replace(each, depth=1), target, budget, plan.dram_bytes - 1 if plan else None)
+        for each in candidates(unit, target.chip.clusters, budget.maps)
+    )
+    found = sorted((cut for cut in cuts if cut is not None), key=lambda cut: cut.rank)
+    if not found:
+        return plan
+    least = [cut for cut in found if cut.dram_bytes <= found[0].dram_bytes]
+    return fastest(least, budget) or plan
 
 
 def is_one_pass(unit: UnitLayers, plan: UnitPlan, target: Target) -> bool:
@@ -210,7 +250,7 @@ def best_halving(
     of them, or of all (`is_thorough`)."""
     found: list[FittingCut] = []
     widths: Counter[tuple[int, ...]] = Counter()
-    for column in columns(unit, target.chip.clusters, budget):
+    for column in columns(unit, target.chip.clusters, budget.maps, inside=budget.inside):
         group = (column[0].clusters, column[0].depth * column[0].inside, *column[0].tile[:2])
         if widths[group] < WIDEST or is_thorough:
             cuts = (cut_within(unit, partition, target, budget, most_bytes) for partition in column)
@@ -279,80 +319,6 @@ def fit(cut: CutUnit, budget: Budget) -> tuple[Residency, ...] | None:
             residency[j] = "stream"
             held -= weights[j]
     return tuple(residency) if 0 <= held <= free else None
-
-
-# ---------------------------------------------------------------- which partitions there are
-
-
-def splits_channels(unit: UnitLayers) -> bool:
-    """A unit of one layer may be cut along channels; of a grouped convolution at group borders (`align`)."""
-    return len(unit.layers) == 1 and 1 not in unit.out.axes_all
-
-
-def alignment(unit: UnitLayers) -> Extents:
-    """Multiples that tile extents must have, so that every projected start is exact."""
-    align = tuple(math.lcm(*(layer.align[d] for layer in unit.layers)) for d in range(4))
-    out = unit.out
-    if isinstance(out.kind, ConvLayer) and out.kind.groups != 1:
-        return replaced(align, 1, out.out_dims[1] // out.kind.groups)
-    return align
-
-
-def columns(unit: UnitLayers, clusters: int, budget: Budget) -> Iterator[list[Partition]]:
-    """Candidates that differ in height only, the highest first: lower ones never move fewer bytes."""
-    found: dict[tuple[int, ...], list[Partition]] = {}
-    for partition in candidates(unit, clusters, budget.maps, inside=budget.inside):
-        n, c, _, w = partition.tile
-        found.setdefault((partition.clusters, n, c, w, partition.depth * partition.inside), []).append(
-            partition
-        )
-    for column in found.values():
-        yield sorted(column, key=lambda p: -p.tile[ROWS])
-
-
-def candidates(
-    unit: UnitLayers, clusters: int, maps: int = 1, *, inside: bool = False
-) -> Iterator[Partition]:
-    """Every halving of every dimension that may be cut, for every dimension that may be dealt to the clusters; or
-    (`inside`) those of channels and something else, the channels as the innermost loop, with two copies and one."""
-    dims, align = unit.out.out_dims, alignment(unit)
-    whole = {d for d in range(4) if dims[d] == 1 or d in unit.out.axes_all}
-    if not splits_channels(unit):
-        whole.add(1)
-    across = (
-        (3, 1, 2, 0) if dims[3] > dims[2] else (2, 1, 3, 0)
-    )  # of equal ones the first: along most positions
-    dealt_over = [d for d in across if d not in whole] or [2]
-    for cluster_dim in dealt_over if clusters > 1 else dealt_over[:1]:
-        choices = []
-        for d in range(4):
-            share = ceil_div(dims[d], clusters) if d == cluster_dim else dims[d]
-            if d in whole:
-                choices.append([dims[d]])
-            elif d == 0:
-                choices.append(halves(min(maps, share)))
-            else:
-                choices.append(halves(share, min(align[d], dims[d])))
-        for tile in itertools.product(*choices):
-            partition = partition_of(unit, tile, cluster_dim, clusters)
-            if not inside:
-                yield partition
-            elif is_nest_of_channels(unit, partition, clusters):
-                yield replace(partition, inside=True)
-                yield replace(partition, inside=True, depth=1)
-
-
-def is_nest_of_channels(unit: UnitLayers, partition: Partition, clusters: int) -> bool:
-    """Whether there are several tiles both of channels and of what is not."""
-    counts = tile_counts(unit.out.out_dims, partition, clusters)
-    return 1 < counts[1] < math.prod(counts)
-
-
-def partition_of(unit: UnitLayers, tile: Extents, cluster_dim: int, clusters: int) -> Partition:
-    """With two copies of what is loaded and stored, where there are several tiles."""
-    one = Partition(tile, cluster_dim, 1)
-    several = math.prod(tile_counts(unit.out.out_dims, one, clusters)) > 1
-    return replace(one, depth=2) if several else one
 
 
 # ---------------------------------------------------------------- a partition with exact numbers

@@ -27,7 +27,8 @@ from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, pro
 from frustum.passes.analysis.strips import handed
 from frustum.passes.plan.cost import chunk_bytes, loaded_elements
 from frustum.passes.plan.model import PASS_CYCLES
-from frustum.passes.plan.unit import UnitPlan, alignment, evaluate
+from frustum.passes.plan.partitions import alignment
+from frustum.passes.plan.unit import UnitPlan, evaluate
 from frustum.passes.tile.choose_runs import kept_bytes
 from frustum.passes.tile.orders import Bands, Grid, are_strips, directions_of
 from frustum.passes.tile.partition import describe, write

@@ -22,8 +22,9 @@ from frustum.passes.analysis.module import node_name, target_of
 from frustum.passes.analysis.project import UnitLayers, unit_layers
 from frustum.passes.plan.cost import CutUnit
 from frustum.passes.plan.network.given_units import plan_given
+from frustum.passes.plan.partitions import alignment, splits_channels
 from frustum.passes.plan.tile_search import Search
-from frustum.passes.plan.unit import Budget, UnitPlan, alignment, plan_unit, splits_channels
+from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 from frustum.passes.plan.unit_ops import annotate, units_of
 
 

@@ -26,8 +26,9 @@ def attention(
     is_channels_first: bool = False,
 ) -> Array:
     """What `fgraph.attention` says, in f32; of a row that sees no key zeros."""
+    plane = q.shape[2:]
     if is_channels_first:
-        q, k, v = (each.swapaxes(1, 2) for each in (q, k, v))
+        q, k, v = (each.reshape(*each.shape[:2], -1).swapaxes(1, 2) for each in (q, k, v))
     parts = zip((q, k, v), (heads[0], heads[1], heads[1]), (sizes[0], *sizes), firsts, strict=True)
     queries, keys, values = (of_heads(*own) for own in parts)
     group = heads[0] // heads[1]
@@ -49,7 +50,7 @@ def attention(
         return result
     batch, _, rows, _ = result.shape
     merged = result.swapaxes(1, 2).reshape(batch, rows, -1)
-    return merged.swapaxes(1, 2) if is_channels_first else merged
+    return merged.swapaxes(1, 2).reshape(batch, -1, *plane) if is_channels_first else merged
 
 
 def of_heads(x: Array, heads: int, size: int, first: int) -> Array:

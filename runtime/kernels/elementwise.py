@@ -158,6 +158,7 @@ UNARY: dict[str, Callable[[Array, np.float32, np.float32], Array]] = {
     "softplus": lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
     "affine": lambda x, a, b: x * np.float32(a) + np.float32(b),
     "sign": lambda x, a, b: np.sign(x),
+    "silu": lambda x, a, b: x * sigmoid(x),
 }
 """kind -> function of (x, alpha, beta)"""
 

@@ -130,6 +130,16 @@ def shuffle(x: Array, groups: int) -> Array:
     return x.reshape(n, groups, channels // groups, *plane).swapaxes(1, 2).reshape(x.shape)
 
 
+def stack(x: Array, kernel: int, stride: int, pads: Extents, dilation: int) -> Array:
+    """Channel `c * kernel + k` of image i is channel c of image `i * stride + k * dilation - pads[0]`, or 0."""
+    images, channels, *plane = x.shape
+    count = (images + sum(pads) - dilation * (kernel - 1) - 1) // stride + 1
+    padded = np.zeros((images + sum(pads), *x.shape[1:]), x.dtype)
+    padded[pads[0] : pads[0] + images] = x
+    parts = [padded[k * dilation :: stride][:count] for k in range(kernel)]
+    return np.stack(parts, 2).reshape(count, channels * kernel, *plane)
+
+
 def pad(x: Array, low: Extents, high: Extents, value: float) -> Array:
     """`x` with `low` and `high` elements of `value` before and after each axis; negative ones crop."""
     shape = tuple(before + size + after for before, size, after in zip(low, x.shape, high, strict=True))

@@ -57,6 +57,7 @@ from frustum.runtime.model.chain import (
     check_placement,
     placed,
 )  # fmt: skip
+from frustum.runtime.model.identity import hashes_of
 from frustum.runtime.model.options import Request
 from frustum.runtime.model.sources import Job, read_stage
 from frustum.runtime.progress import Progress
@@ -101,7 +102,9 @@ def build(
         see(asked.interface_of(loaded))
         work = _Compiling(loaded, request, target, passes, splitting, progress)
         try:
-            chain = replace(placed(_chain(work), request.placement), target_file=asked.target_file(request))
+            chain = placed(_chain(work), request.placement)
+            hashes = hashes_of(request, chain.target)
+            chain = replace(chain, target_file=asked.target_file(request), hashes=hashes)
         except Unsupported as error:
             found = {problem.node: problem.message for problem in error.problems if problem.node}
             if not asked.may_fall_back(loaded, request) or not found.keys() - refused.keys():

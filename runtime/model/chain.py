@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -114,6 +114,8 @@ class Chain:
     """Of each memory on chip the peak of the network in one piece, where it is cut and would fit uncut."""
     log: tuple[str, ...] = ()
     """What was cut, fused again and refused, and why."""
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """Checksums of `model`, `target` and `pipeline` (`identity.py`); empty where nobody knows what it was made from."""
     target_file: str | None = None
     """Where the machine was read, as it was named; None for a shipped one, and where nobody knows."""
 

@@ -7,6 +7,7 @@
 | `model`, `dtype`, `policy`, `host` | as in the report |
 | `target`, `machine` | the machine's name, and all of it as executables have it |
 | `target_file`, `target_sha256` | where it was read (null: shipped), and the checksum of all that it says |
+| `hashes` | checksums of the model, the target and the pipeline that it was made from, as in the report |
 | `origin` | where the model is (a path or zoo: name, and the seed of its weights), or null: for `--check` |
 | `inputs`, `outputs` | name, type and shape of each; null where only a run knows |
 | `pieces` | in the order in which they run: `name`, `kind`, `file`, `bytes`, `inputs`, `outputs` |
@@ -76,6 +77,7 @@ def write_chain(folder: Path, chain: Chain, origin: Origin | None) -> None:
         "target": chain.target.name,
         "target_file": chain.target_file,
         "target_sha256": digest(chain.target),
+        "hashes": dict(chain.hashes),
         "machine": to_json(chain.target),
         "dtype": chain.dtype,
         "policy": chain.policy,
@@ -144,6 +146,7 @@ def open_chain(folder: Path, manifest: Json) -> Chain:
             str(manifest["model"]),
             _peaks(manifest["unsplit_peak_bytes"]),
             tuple(map(str, manifest["log"])),
+            {str(key): str(value) for key, value in manifest.get("hashes", {}).items()},
             None if (file := manifest.get("target_file")) is None else str(file),
         )
     except FAILURES as error:

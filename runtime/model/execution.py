@@ -173,6 +173,7 @@ def report_of_chain(
     manifests = [each.manifest for each in chain.executables]
     report.data["stream"] = None if stream is None else dict(stream)
     report.data.update(target_file=chain.target_file, target_sha256=digest(chain.target))
+    report.data["hashes"] = {name: chain.hashes.get(name) for name in ("target", "model", "pipeline")}
     report.data.update(accuracy_of(manifests) | weights_held(manifests))
     return report
 
@@ -280,7 +281,7 @@ def units_of(manifest: Mapping[str, Any], prefix: str = "") -> list[UnitInfo]:
     return [
         UnitInfo(
             prefix + name, tuple(members.get(number, [])), fact["mode"], fact["stopped_by"] or None, fact["tiles"],
-            fact["kept_bytes"], fact["owners"], fact.get("predicted_cycles"), fact.get("own_cycles"),
+            fact["kept_bytes"], fact["owners"], fact.get("predicted_cycles"), fact.get("own_cycles"), fact.get("carry"),
         )
         for number, (name, fact) in enumerate(facts)
     ]

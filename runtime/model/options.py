@@ -144,6 +144,16 @@ class Keywords:
             choices=POLICIES, until="fused", beside_pipeline=IN_PASS,
         ),
     )  # fmt: skip
+    rules: str | None = option(
+        "a start rule and the rules by which units grow, numbers or names (docs/fusion.md)",
+        "S1,1,4,8-12", until="fused", beside_pipeline=IN_PASS,
+    )  # fmt: skip
+    thresholds: str | None = option(
+        "other thresholds of rules than the usual ones", "11=75,19=6", until="fused", beside_pipeline=IN_PASS
+    )
+    cuts: str | None = option(
+        "units end behind these layers and nowhere else", "LAYER,LAYER", until="fused", beside_pipeline=IN_PASS
+    )
     optimise: Optimise | None = option(
         "what plans of policy optimal have least of: cycles, with hardly more bytes than the fewest (`time`, the"
         " default), DRAM bytes, or energy (docs/optimal.md)",
@@ -185,6 +195,10 @@ class Keywords:
         " by `zero` runs or `huffman` codes",
         "MODE", choices=("auto", "none", "zero", "huffman"), until="lowered", beside_pipeline=IN_PASS,
     )  # fmt: skip
+    cache: bool = field(
+        default=False,
+        metadata=said("take what was compiled before, and keep what is compiled now", is_typed=False),
+    )
     weights: str | None = option(
         "what all clusters need lies in each (`replicated`), or once on the chip",
         choices=("replicated", "shared"), until="lowered", beside_pipeline=IN_PASS,
@@ -196,12 +210,15 @@ class Request(Keywords):
     """The same with what the command line alone can ask."""
 
     pipeline: str | None = option(
-        "these passes instead of the default pipeline", '"pass{option=...},..."', until=COMPILED
+        "these passes instead of the default pipeline, or edits of it: +before:PASS:NEW{...}, +after:PASS:NEW{...},"
+        " -PASS, =PASS{option=...}",
+        '"pass{option=...},..."', until=COMPILED,
     )
     dump_ir: Path | None = option(
         "write the module at every stop, numbered, with its weights", "DIR",
         read=lambda text: Path(text) if text else None, until=COMPILED,
     )  # fmt: skip
+    no_cache: bool = option("compile anew, and keep nothing for the next time", default=False)
     weights_seed: int | None = option(
         "of a zoo: network's weights (default 0)", "N", read=at_least(0), until=COMPILED
     )
@@ -229,6 +246,9 @@ class RunOptions(Request):
     input_seed: int | None = option("random inputs from this seed (default 0)", "N", read=at_least(0))
     output: str | None = option("write the outputs, arrays by output name", "FILE.npz")
     report: str | None = option("write the report; `-`: to stdout, in place of the text", "FILE.json")
+    quiet: bool = option("print nothing but errors", default=False)
+    json: bool = option("print the report as JSON, in place of the text", default=False)
+    verbose: bool = option("print all figures behind the screen", default=False, flag="-v")
     stream: int | None = option(
         "so many inputs one after the other through the chips: throughput and latency; files of inputs and outputs have"
         " a leading axis for them", "N", read=at_least(1),
@@ -253,6 +273,7 @@ class TargetsOptions:
     """List the shipped targets, print one as YAML with its comments, or check a target file."""
 
     name: str | None = option("the target to print, the file to check", "NAME|FILE.yaml", flag="")
+    schema: bool = option("print the JSON Schema of target files, for editors", default=False)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from frustum.backend import targets
-from frustum.backend.pipeline import FLOATS, STOPS, Choices, stop_of
+from frustum.backend.pipeline import FLOATS, STOPS, Choices, Edit, stop_of
 from frustum.backend.refuse import parse_refusal
 from frustum.backend.split_compile import Splitting
 from frustum.dialects.foreign import is_foreign
@@ -39,6 +39,7 @@ from frustum.runtime.host.inputs import dtype_of, network_inputs
 from frustum.runtime.kernels import Array
 from frustum.runtime.model.chain import Interface
 from frustum.runtime.model.options import Request, refuse_beside_pipeline, refuse_imported, refuse_late
+from frustum.runtime.model.pipeline_edits import check_anchors, is_edit, parse_edits
 from frustum.runtime.model.sources import Origin, kind_of, read_stage, read_zoo
 from frustum.runtime.pipeline_text import parse_passes
 from frustum.runtime.universe import FRUSTUM
@@ -79,9 +80,17 @@ def with_stored_dtype(request: Request, target: Target) -> Request:
 
 
 def passes_of(request: Request) -> Sequence[ModulePass] | None:
-    """The passes of `--pipeline`; None for the default ones."""
+    """The passes of `--pipeline`; None for the default ones, edited or not."""
+    if request.pipeline is None or is_edit(request.pipeline):
+        return None
     refuse_beside_pipeline(request)
-    return None if request.pipeline is None else parse_passes(FRUSTUM.all_passes, request.pipeline)
+    return parse_passes(FRUSTUM.all_passes, request.pipeline)
+
+
+def edits_of(request: Request) -> tuple[Edit, ...]:
+    """What `--pipeline` changes in the default pipeline."""
+    text = request.pipeline
+    return () if text is None or not is_edit(text) else parse_edits(FRUSTUM.all_passes, text)
 
 
 def splitting_of(request: Request, target: Target | None) -> Splitting:
@@ -239,12 +248,12 @@ def choices_for(
         own = {"dtype": noted[DTYPE], "policy": noted.get(POLICY)}
         refuse_late(request, name, STOPS[: STOPS.index(stop) + 1], own)
     else:
-        policy = _set_policy(module, request.policy or noted.get(POLICY), passes)
+        policy = _set_policy(module, request, noted.get(POLICY), passes)
     compression = request.compress_weights or AUTO
     if compression == AUTO and policy[0] == "none":
         compression = "none"  # the reference to beat has everything as it is
     alike = {each.name: getattr(request, each.name, None) for each in fields(Choices)}
-    return replace(
+    choices = replace(
         Choices(**{name: value for name, value in alike.items() if value is not None}),
         dtype=noted[DTYPE] if request.dtype in (None, "model") else request.dtype,
         policy=policy[0],
@@ -253,6 +262,9 @@ def choices_for(
         compression=compression,
         if_better=compression == AUTO,
     )
+    if edits := edits_of(request):
+        check_anchors(edits, choices, stop)
+    return replace(choices, edits=edits)
 
 
 def _stop_of_network(
@@ -336,10 +348,16 @@ def _set_target(module: ModuleOp, target: Target | None, name: str, fused_at: st
 
 
 def _set_policy(
-    module: ModuleOp, name: str | None, passes: Sequence[ModulePass] | None
+    module: ModuleOp, request: Request, noted: str | None, passes: Sequence[ModulePass] | None
 ) -> tuple[str, str | None, str | None]:
     """The policy with its rules and thresholds: what is asked for, or else what the target's options say."""
-    own, rules, thresholds = target_of(module), None, None
+    own, rules, thresholds = target_of(module), request.rules, request.thresholds
+    asked = [flag for flag in ("cuts", "rules", "policy", "thresholds") if getattr(request, flag) is not None]
+    name = request.policy or (None if rules else noted)
+    if request.cuts is not None:
+        if len(asked) > 1:
+            raise UsageError(f"error: --cuts and --{asked[1]}: one of them says where units end")
+        name = CUTS
     fuse = next((each for each in passes or () if isinstance(each, FuseLayers)), None)
     if fuse is not None:
         name, rules, thresholds = CUTS if fuse.cuts else fuse.policy, fuse.rules, fuse.thresholds
@@ -350,6 +368,7 @@ def _set_policy(
     try:
         parse_policy(*policy)
     except PolicyError as error:
-        raise UsageError(f"target {own.name}: error: options: {error}") from error
+        where = f"error: --{asked[0]}" if asked else f"target {own.name}: error: options"
+        raise UsageError(f"{where}: {error}") from error
     module.attributes[POLICY] = StringAttr(policy[0])
     return policy

@@ -23,6 +23,8 @@ def attention_on_tile(
     heads = (ranges[1][1] - ranges[1][0]) // p.value_size
     own = (heads // p.share, p.size), (heads // p.share, p.value_size)
     q, *others = tiles
+    if q.shape[1] == p.size < heads * p.size:  # values in parts, each of which all queries and keys are for
+        q, others[0] = (np.tile(each, (1, heads, 1, 1)) for each in (q, others[0]))
     queries, group = of_heads(q, heads, p.size), ranges[1][0] // p.group_channels
     parts: list[Array] = []
     for number, (view, sizes) in enumerate(zip((p.key_view, p.value_view), own, strict=True)):
@@ -36,7 +38,7 @@ def attention_on_tile(
         queries, keys, values, mask, heads=(heads, heads // p.share), sizes=(p.size, p.value_size), firsts=(0, 0, 0),
         scale=p.scale, softcap=p.softcap, causal_from=None if p.causal_from is None else p.causal_from + ranges[3][0],
     )  # fmt: skip
-    return result.swapaxes(2, 3).reshape(len(result), -1, 1, result.shape[2])
+    return result.swapaxes(2, 3).reshape(len(result), -1, *q.shape[2:])
 
 
 def in_tensor(tensor: Array, view: Sequence[int], images: Range, group: int, sizes: tuple[int, int, int]) -> Array:
@@ -51,4 +53,4 @@ def in_tensor(tensor: Array, view: Sequence[int], images: Range, group: int, siz
 
 def of_heads(x: Array, heads: int, size: int) -> Array:
     """[B, heads, rows, size] of a tile whose channels are heads."""
-    return x.reshape(len(x), heads, size, x.shape[3]).swapaxes(2, 3)
+    return x.reshape(len(x), heads, size, -1).swapaxes(2, 3)

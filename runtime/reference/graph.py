@@ -147,7 +147,7 @@ def _checked(network: graph.NetworkOp, inputs: Mapping[str, Array]) -> list[Arra
             problems.append(f"input '{name}' is missing")
         elif inputs[name].shape != type_.get_shape():
             problems.append(f"input '{name}' has shape {inputs[name].shape}, expected {type_.get_shape()}")
-        elif _is_float(inputs[name].dtype) != is_float and not _is_truth(inputs[name], host):
+        elif _is_float(inputs[name].dtype) != is_float and not _is_kept(inputs[name], host):
             problems.append(
                 f"input '{name}' has {inputs[name].dtype} elements, expected {type_.element_type}"
             )
@@ -158,9 +158,9 @@ def _checked(network: graph.NetworkOp, inputs: Mapping[str, Array]) -> list[Arra
     return arrays
 
 
-def _is_truth(array: Array, host: HostType | None) -> bool:
-    """Whether these are truth values, which the device has as 1 and 0 in floating point."""
-    return host is not None and host.dtype == array.dtype.name == "bool"
+def _is_kept(array: Array, host: HostType | None) -> bool:
+    """Whether these are truth values or indices, which the device has as numbers in floating point."""
+    return host is not None and host.dtype == array.dtype.name and host.dtype in ("bool", "int32", "int64")
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:

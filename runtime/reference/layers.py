@@ -25,6 +25,7 @@ from frustum.dialects.isa.program import Affine, Four
 from frustum.runtime import kernels
 from frustum.runtime.kernels import Array, narrow, widen
 from frustum.runtime.reference.attention import attention_on_tile
+from frustum.runtime.reference.windows import IMAGES_AS_ROWS, divisor, images_as_rows, pooled_slices, stacked
 
 Range: TypeAlias = tuple[int, int]
 """Positions `[start, stop)` along one dimension."""
@@ -185,26 +186,15 @@ def _weights(p: t.ConvLayer, work: TileWork, batch: Range, outputs: Range) -> Ar
 
 @made.register(t.PoolLayer)
 def _pool(p: t.PoolLayer, work: TileWork) -> Array:
+    if p.slices:
+        return _pool(replace(p, slices=None), images_as_rows(work)).transpose(IMAGES_AS_ROWS)
     ranges = work.needed()
     if p.kind == "max":
         return kernels.max_pool(work.tiles[0].window(ranges, -np.inf), p.kernel, strides=p.strides,
                                 dilations=p.dilations)
     mean = kernels.average_pool(work.tiles[0].window(ranges), p.kernel, strides=p.strides,
                                 dilations=p.dilations)
-    return mean * np.float32(p.kernel[0] * p.kernel[1]) / _divisor(p, work, ranges)
-
-
-def _divisor(p: t.PoolLayer, work: TileWork, ranges: Ranges) -> Array:
-    """How many positions of each window count, at least 1."""
-    counts = []
-    for d in (0, 1):
-        outputs = np.arange(work.ranges[2 + d][1] - work.ranges[2 + d][0])[:, None]
-        taps = ranges[2 + d][0] + outputs * p.strides[d] + np.arange(p.kernel[d]) * p.dilations[d]
-        low, high = 0, work.tiles[0].bound[2 + d]
-        if p.include_pad:
-            low, high = -p.pad_low[d], high + p.pad_high[d]
-        counts.append(((taps >= low) & (taps < high)).sum(axis=1))
-    return np.maximum(counts[0][:, None] * counts[1], 1).astype(np.float32)
+    return mean * np.float32(p.kernel[0] * p.kernel[1]) / divisor(p, work, ranges)
 
 
 @made.register(t.ReduceLayer)
@@ -412,6 +402,8 @@ def pool(op: graph.PoolOp, x: Array) -> Array:
     pool = kernels.max_pool
     if op.kind == graph.Pooling.AVG:
         pool = partial(kernels.average_pool, count_include_pad=op.count_include_pad)
+    if op.is_of_slices:
+        return pooled_slices(pool, op, x)
     return pool(
         x, op.kernel, strides=op.strides, pads=op.pads, dilations=op.dilations, ceil_pads=op.ceil_pads
     )
@@ -465,12 +457,14 @@ OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.ReshapeOp: lambda op, x: x.reshape(_result_shape(op)),
     graph.TransposeOp: lambda op, x: x.transpose(op.perm),
     graph.ShuffleOp: lambda op, x: kernels.shuffle(x, op.groups),
+    graph.StackOp: stacked,
     graph.BorderOp: lambda op, x: kernels.border(x, op.low, op.high, mirrored=op.mirrored),
     graph.DepthToSpaceOp: lambda op, x: kernels.depth_to_space(x, op.factor, near=op.apart == 1)[
         ..., : op.shape[2], : op.shape[3]
     ],
     graph.SpaceToDepthOp: lambda op, x: kernels.space_to_depth(x, op.factor, near=op.apart == 1),
     graph.PickOp: lambda op, x: kernels.slice_elements(x, op.starts, op.steps, _result_shape(op)),
+    graph.VolumeOp: lambda op, x: x.swapaxes(0, 1),
     graph.TurnOp: lambda op, x: x.transpose(op.perm),
     graph.InterleaveOp: lambda op, *parts: kernels.interleave(parts, op.factor),
 }

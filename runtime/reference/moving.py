@@ -15,6 +15,11 @@ def _shuffle(p: t.ShuffleLayer, work: TileWork) -> Array:
     return kernels.shuffle(work.tiles[0].read(work.needed()), p.groups)[:, start:stop]
 
 
+@made.register(t.StackLayer)
+def _stack(p: t.StackLayer, work: TileWork) -> Array:
+    return kernels.stack(work.tiles[0].window(work.needed()), p.kernel, p.stride, (0, 0), p.dilation)
+
+
 @made.register(t.DepthToSpaceLayer)
 def _depth_to_space(p: t.DepthToSpaceLayer, work: TileWork) -> Array:
     channels, *plane = work.ranges[1:]

@@ -23,7 +23,9 @@ from frustum.runtime.report import bound as bound_of
 from frustum.runtime.report import counters
 from frustum.runtime.report.dram_bound import dram_bound
 from frustum.runtime.report.flows import added, listed, together
+from frustum.runtime.report.layer_by_layer import layer_by_layer
 from frustum.runtime.report.units import SubgraphRun, UnitInfo, nram_operand_share, unit_figures, weight_bytes
+from frustum.runtime.report.waiting import by_sentence, waiting
 
 SCHEMA = 1
 ON_CHIP = MEMORIES[1:]
@@ -114,6 +116,8 @@ class Seconds:
     """Of the compiling, what the calibration took."""
     loops: float | None = None
     """Making the machine code of loops, or loading it; in none of the others."""
+    cached: bool = False
+    """Whether it was compiled before, and `compile` is what reading that took."""
 
 
 @dataclass(frozen=True)
@@ -137,11 +141,13 @@ class Report:
             part.unlink(missing_ok=True)
             raise
 
-    def text(self) -> str:
-        """What the terminal shows."""
+    def text(self, verbose: bool = False, colours: bool = False) -> str:
+        """What the terminal shows: one screen, or (`verbose`) every figure behind it."""
+        from frustum.runtime.report.screen import screen
         from frustum.runtime.report.terminal import render
 
-        return render(self.data)
+        brief = screen(self.data, colours)
+        return f"{brief}\n{render(self.data)}" if verbose else brief
 
 
 def make_report(
@@ -174,6 +180,7 @@ def make_report(
         "sram": _sram(runs),
         "nram_operand_share": nram_operand_share(runs),
         "peak_bytes": {name: max((peak[name] for peak in peaks), default=0) for name in ON_CHIP},
+        "waiting": _waiting(runs, splitting.total_cycles),
         "energy_pj": _energy(runs, target, sum(passing)),
         "line_buffer": {name: _total(runs, counter) for name, counter in LINE_BUFFER.items()},
         "address_cache": {
@@ -259,7 +266,18 @@ def _dram(
         "compressed_compulsory_bytes": compressed,
         "ratio_to_compressed": moved / compressed if compressed else None,
         **_dram_bound(runs, target, compulsory, compressed),
+        **_layer_by_layer(runs, compressed),
     }
+
+
+def _layer_by_layer(runs: Sequence[SubgraphRun], compulsory: int) -> dict[str, int | None]:
+    """What moves where no map stays on chip, how many maps there are, and how many of them are in DRAM now."""
+    facts = [run.least_work for run in runs if run.least_work is not None]
+    if not runs or len(facts) < len(runs):
+        return {"layer_by_layer_bytes": None, "maps": None, "maps_in_dram": None}
+    found = layer_by_layer(compulsory, facts)
+    stored = sum(len(run.program.externals_of("intermediate")) for run in runs)
+    return {"layer_by_layer_bytes": found.bytes, "maps": found.maps, "maps_in_dram": min(stored, found.maps)}
 
 
 def _dram_bound(
@@ -338,6 +356,14 @@ def _engines(runs: Sequence[SubgraphRun], total_cycles: int) -> dict[str, dict[s
     return totals
 
 
+def _waiting(runs: Sequence[SubgraphRun], total_cycles: int) -> list[dict[str, Any]] | None:
+    """The critical path of all pieces in words; null where something was not timed."""
+    timelines = [run.timeline for run in runs if run.timeline is not None]
+    if not runs or len(timelines) < len(runs):
+        return None
+    return by_sentence((each for timeline in timelines for each in waiting(timeline)), total_cycles)
+
+
 def _host(host: HostRun | None, layers: Sequence[LayerInfo], target: Target) -> dict[str, Any] | None:
     """What fell back to the host, why, and what it cost; null where nobody asked."""
     if host is None:
@@ -408,7 +434,7 @@ def _units_of_layers(runs: Sequence[SubgraphRun]) -> dict[str, str | None]:
 
 def _seconds(seconds: Seconds) -> dict[str, Any]:
     parts = {name: getattr(seconds, name) for name in ("compile", "emulate", "calibrate", "loops")}
-    return {"import": seconds.import_, **parts, "passes": dict(seconds.passes)}
+    return {"import": seconds.import_, **parts, "passes": dict(seconds.passes), "cached": seconds.cached}
 
 
 def weights_held(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

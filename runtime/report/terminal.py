@@ -31,6 +31,11 @@ def show(text: str) -> None:
         raise UsageError(f"error: stdout cannot be written: {error.strerror}") from error
 
 
+def has_colours() -> bool:
+    """Whether stdout is a terminal, and nobody minds colours (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def render(data: Mapping[str, Any]) -> str:
     """The text of a report of schema 1."""
     sections = [_title(data), _dram(data["dram"])]
@@ -60,7 +65,9 @@ def _title(data: Mapping[str, Any]) -> list[str]:
     units, layers = len(data["units"]), len(data["layers"])
     host = sum(layer["where"] == "host" for layer in data["layers"])
     counts = [f"{layers} layers", f"{units} units" if units else "", f"{host} on the host" if host else ""]
-    return [title, "=" * min(len(title), WIDTH), ", ".join(filter(None, counts))]
+    waiting = Counter(unit["carry"] for unit in data["units"] if unit.get("carry"))
+    carried = [f"sums wait in {element} in {number} of the units" for element, number in sorted(waiting.items())]
+    return [title, "=" * min(len(title), WIDTH), ", ".join(filter(None, [*counts, *carried]))]
 
 
 def _dram(dram: Mapping[str, Any]) -> list[str]:
@@ -251,16 +258,23 @@ def nan_text(check: Mapping[str, Any]) -> str:
     return f"{check['nan_in_both']:,} of {check['numbers']:,} outputs are NaN in both"
 
 
-def _seconds(seconds: Mapping[str, Any]) -> list[str]:
-    parts = [
-        f"{name} {seconds[name]:.2f} s" + (_calibration(seconds) if name == "compile" else "")
+def seconds_parts(seconds: Mapping[str, Any]) -> list[str]:
+    """The wall time of each part of the job, in words."""
+    return [
+        f"{name} {seconds[name]:.2f} s" + (_compiled(seconds) if name == "compile" else "")
         for name in ("import", "compile", "emulate", "loops")
         if seconds[name] is not None
     ]
+
+
+def _seconds(seconds: Mapping[str, Any]) -> list[str]:
+    parts = seconds_parts(seconds)
     return ["Wall time", _INDENT + ", ".join(parts)] if parts else []
 
 
-def _calibration(seconds: Mapping[str, Any]) -> str:
+def _compiled(seconds: Mapping[str, Any]) -> str:
+    if seconds["cached"]:
+        return " (was compiled before; --no-cache compiles anew)"
     return f" (calibration {seconds['calibrate']:.2f} s of it)" if seconds["calibrate"] else ""
 
 

@@ -34,6 +34,8 @@ class UnitInfo:
     """What the planner's model says that it adds to the run; None where it does not say."""
     own_cycles: int | None = None
     """What the model says that it takes alone."""
+    carry: str | None = None
+    """The type of sums and results that wait in SRAM between parts of a reduction; None where none do."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def unit_figures(
     found = []
     for unit in infos:
         figures = asdict(unit) | {"layers": list(unit.layers)} | counted.get(unit.name, {})
-        for key in ("predicted_cycles", "own_cycles"):
+        for key in ("predicted_cycles", "own_cycles", "carry"):
             if figures[key] is None:
                 del figures[key]
         waits = None if spent is None else spent.get(places.get(unit.name, ("", -1)), [])

@@ -47,7 +47,7 @@ class Wait(NamedTuple):
 
 def waits(timeline: Timeline, path: CriticalPath | None = None) -> list[Wait]:
     """The cycles of a timed run by cause, the costliest first; -1: no unit or layer, where the run has none."""
-    path = path or critical_path(timeline.operations, timeline.times)
+    path = path or critical_path(timeline.operations, timeline.times, timeline.causes)
     names = [str(name) for name in timeline.engines]
     totals = Counter[tuple[int, int, str, str, str, str]]()
     static = timeline.queues.static[path.operation].tolist()

@@ -27,6 +27,7 @@ WORK, SOURCE_PORT, DESTINATION_PORT, LATENCY, SIGNAL = range(5)
 STATES = ("work", "port", "port", "latency", "latency")
 RESULT, TURN, ROOM, AT_BARRIER, END = range(5)
 REASONS = ("result", "turn", "room", "barrier", "end")
+NOBODY = -1
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,20 @@ class CriticalPath:
     cycles: Integers
 
 
+class Causes(NamedTuple):
+    """Of every operation what it waited for last: the operation that held it up (-1: nothing did) and why; `REASONS`
+    but `END`."""
+
+    operation: Integers
+    reason: Integers
+
+
 class _Arrivals(NamedTuple):
-    """When signals reach each counter, and whose; by counter and stretch between barriers, in order of time."""
+    """When signals reach each counter, and whose; by counter and stretch between barriers, in order of time.
+
+    Of all signals that reach a counter in one cycle `operation` is the one that finished first, which waited for none
+    of the others.
+    """
 
     at: Integers  # counters * stretches + 1
     time: Integers
@@ -48,23 +61,120 @@ class _Arrivals(NamedTuple):
     stretch: Integers  # operations: how many barriers their engine has passed before
     stretches: int
 
-    def of(self, counter: int, stretch: int, number: int) -> tuple[int, int]:
-        """When the counter reached `number`, and which operation's signal did that; of all that arrived in that cycle
-        the one that finished first, which waited for none of the others."""
-        first = self.at.item(counter * self.stretches + stretch)
-        place = first + number - 1
-        time = self.time.item(place)
-        while place > first and self.time[place - 1] == time:
-            place -= 1
-        return time, self.operation.item(place)
+
+def critical_path(ops: Operations, times: Times, found: Causes | None = None) -> CriticalPath:
+    """The critical path of a simulated run; of several equally long ones, the one through its engines' queues.
+
+    `found`: its `causes`, where they are known.
+    """
+    arrivals = _arrivals(ops, times)
+    found = found or _causes(ops, times, arrivals)
+    pieces: list[tuple[int, int, int, int]] = []
+    operation, reason, until = _last(times, arrivals), END, times.total
+    while operation >= 0:
+        is_barrier = ops.kind[operation] == BARRIER
+        start, end = times.start.item(operation), times.end.item(operation)
+        if reason != TURN:
+            completion = times.completion.item(operation)
+            pieces.append((operation, SIGNAL, reason, until - completion))
+            pieces.append((operation, LATENCY, reason, completion - end))
+        if not is_barrier:
+            source, destination = times.waited[operation].tolist()
+            pieces.append((operation, WORK, reason, end - start - source - destination))
+            pieces.append((operation, SOURCE_PORT, reason, source))
+            pieces.append((operation, DESTINATION_PORT, reason, destination))
+        until = end if is_barrier else start
+        operation, reason = found.operation.item(operation), found.reason.item(operation)
+    table = np.array(pieces, np.int64).reshape(-1, 4)
+    assert (table[:, 3] >= 0).all(), "the path goes back in time"
+    return CriticalPath(*table[table[:, 3] > 0].T)
 
 
-def critical_path(ops: Operations, times: Times) -> CriticalPath:
-    """The critical path of a simulated run; of several equally long ones, the one through its engines' queues."""
-    walk = _Walk(ops, times)
-    walk.back()
-    pieces = np.array(walk.pieces, np.int64).reshape(-1, 4)
-    return CriticalPath(*pieces[pieces[:, 3] > 0].T)
+def causes(ops: Operations, times: Times) -> Causes:
+    """What every operation of a simulated run waited for last."""
+    return _causes(ops, times, _arrivals(ops, times))
+
+
+def _causes(ops: Operations, times: Times, arrivals: _Arrivals) -> Causes:
+    operation, reason = np.full((2, len(ops.kind)), NOBODY)
+    first = np.repeat(ops.queue[:-1], np.diff(ops.queue))
+    numbers = np.arange(len(ops.kind))
+    is_barrier = ops.kind == BARRIER
+    follows = ~is_barrier & (numbers > first)
+    follows[1:] &= times.end[:-1] == times.start[1:]
+    operation[follows], reason[follows] = numbers[follows] - 1, TURN
+    left = ~is_barrier & ~follows & (times.start > 0)
+    _add_signals(ops, times, arrivals, left, operation, reason)
+    left &= operation == NOBODY
+    _add_room(ops, times, np.flatnonzero(left), first, operation, reason)
+    _add_barriers(ops, times, arrivals, np.flatnonzero(is_barrier), operation, reason)
+    return Causes(operation, reason)
+
+
+def _add_signals(
+    ops: Operations, times: Times, arrivals: _Arrivals, among: Integers, operation: Integers, reason: Integers
+) -> None:
+    """The operations whose signals let these ones start: those that arrived just then, of the first such counter."""
+    waiting, wait = _members(ops.events.waits.at, np.arange(len(ops.kind)))
+    group, wanted = ops.events.waits.pairs[wait].T
+    chosen = among[waiting] & (wanted > 0)
+    waiting, group, wanted = waiting[chosen], group[chosen], wanted[chosen]
+    which, member = _members(ops.events.groups.at, group)
+    waiting, wanted = waiting[which], wanted[which]
+    counter = ops.events.groups.pairs[member, 0]
+    place = arrivals.at[counter * arrivals.stretches + arrivals.stretch[waiting]] + wanted - 1
+    held = arrivals.time[place] == times.start[waiting]
+    waiting, held_at = np.unique(waiting[held], return_index=True)
+    operation[waiting], reason[waiting] = arrivals.operation[place[held][held_at]], RESULT
+
+
+def _members(at: Integers, lists: Integers) -> tuple[Integers, Integers]:
+    """For every entry of these lists the place of its list in `lists`, and its own number."""
+    many = at[lists + 1] - at[lists]
+    which = np.repeat(np.arange(len(lists)), many)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(many) - many, many) + np.repeat(at[lists], many)
+
+
+def _add_room(
+    ops: Operations, times: Times, left: Integers, first: Integers, operation: Integers, reason: Integers
+) -> None:
+    """The transfers of the same engines whose completion made room for these: the nearest in the queue."""
+    back = 1
+    while len(left):
+        before = left - back
+        assert (before >= first[left]).all(), f"operation {left[(before < first[left]).argmax()]} starts for no reason"
+        made = (times.completion[before] == times.start[left]) & (ops.kind[before] == TRANSFER)
+        operation[left[made]], reason[left[made]] = before[made], ROOM
+        left, back = left[~made], back + 1
+
+
+def _add_barriers(
+    ops: Operations, times: Times, arrivals: _Arrivals, barriers: Integers, operation: Integers, reason: Integers
+) -> None:
+    """For each barrier the operation with the last effect before it opened, or after which the last engine came."""
+    if not len(barriers):
+        return
+    stretch = arrivals.stretch
+    opens = np.zeros(stretch.max() + 1, np.int64)
+    opens[stretch[barriers]] = times.end[barriers]
+    found = np.full(len(opens), NOBODY)
+    late = barriers[times.start[barriers] == opens[stretch[barriers]]]
+    computing = np.flatnonzero(ops.kind != BARRIER)
+    completed = computing[times.completion[computing] == opens[stretch[computing]]]
+    arrived = arrivals.operation[arrivals.time == opens[stretch[arrivals.operation]]]
+    for candidates, who in ((late, late - 1), (arrived, arrived), (completed, completed)):
+        # the first of each stretch, and the later kinds of candidates before the earlier ones
+        found[stretch[candidates[::-1]]] = who[::-1]
+    operation[barriers] = np.where(opens[stretch[barriers]] > 0, found[stretch[barriers]], NOBODY)
+    reason[barriers] = AT_BARRIER
+
+
+def _last(times: Times, arrivals: _Arrivals) -> int:
+    """The operation with the last effect of the run; `NOBODY` where nothing takes time."""
+    completed = np.flatnonzero(times.completion == times.total)
+    found = completed if len(completed) else arrivals.operation[arrivals.time == times.total]
+    assert len(found) or times.total == 0, "something ends when the run does"
+    return int(found[0]) if len(found) and times.total else NOBODY
 
 
 def _arrivals(ops: Operations, times: Times) -> _Arrivals:
@@ -74,110 +184,14 @@ def _arrivals(ops: Operations, times: Times) -> _Arrivals:
     stretch = passed - (ops.kind == BARRIER) - before_queue
     stretches = int(stretch.max(initial=0)) + 1
     lists = ops.events.signals
-    many = np.diff(lists.at)[ops.events.signal]
-    operation = np.repeat(np.arange(len(ops.kind)), many)
-    start_of = np.cumsum(many) - many
-    which = np.arange(len(operation)) - np.repeat(start_of, many) + lists.at[ops.events.signal][operation]
+    operation, which = _members(lists.at, ops.events.signal)
     counter, delay = lists.pairs[which].T
     time = times.completion[operation] + delay
     key = counter * stretches + stretch[operation]
     order = np.lexsort((times.order[operation], time, key))
     counters = 1 + max(int(each.pairs[:, 0].max(initial=-1)) for each in (lists, ops.events.groups))
     at = np.concatenate([[0], np.cumsum(np.bincount(key, minlength=counters * stretches))])
-    return _Arrivals(at, time[order], operation[order], stretch, stretches)
-
-
-class _Walk:
-    """The path while it is found: `pieces` of (operation, state, reason, cycles)."""
-
-    def __init__(self, ops: Operations, times: Times) -> None:
-        self.ops, self.times = ops, times
-        self.arrivals = _arrivals(ops, times)
-        self.first = np.repeat(ops.queue[:-1], np.diff(ops.queue))
-        self.pieces: list[tuple[int, int, int, int]] = []
-
-    def back(self) -> None:
-        found = self._last_effect(self.times.total, np.arange(len(self.ops.kind)), END)
-        assert found is not None or self.times.total == 0, "something ends when the run does"
-        while found is not None:
-            operation, reason = found
-            self._own(operation, reason)
-            found = self._before(operation)
-
-    def _add(self, operation: int, state: int, reason: int, cycles: int) -> None:
-        assert cycles >= 0, f"operation {operation}: the path goes back in time"
-        if cycles:
-            self.pieces.append((operation, state, reason, cycles))
-
-    def _own(self, operation: int, reason: int) -> None:
-        """What the operation took from its start until its engine was free again."""
-        if self.ops.kind[operation] == BARRIER:
-            return
-        source, destination = self.times.waited[operation].tolist()
-        took = self.times.end.item(operation) - self.times.start.item(operation)
-        self._add(operation, WORK, reason, took - source - destination)
-        self._add(operation, SOURCE_PORT, reason, source)
-        self._add(operation, DESTINATION_PORT, reason, destination)
-
-    def _before(self, operation: int) -> tuple[int, int] | None:
-        """The operation that this one waited for last, and why; None at the start."""
-        if self.ops.kind[operation] == BARRIER:
-            return self._at_barrier(operation)
-        start = self.times.start.item(operation)
-        if operation > self.first[operation] and self.times.end[operation - 1] == start:
-            return operation - 1, TURN
-        if start == 0:
-            return None
-        return self._signalled(operation, start) or self._in_flight(operation, start)
-
-    def _signalled(self, operation: int, start: int) -> tuple[int, int] | None:
-        """The operation whose signal let this one start, if one arrived just then."""
-        events, arrivals = self.ops.events, self.arrivals
-        for wait in range(*events.waits.at[operation : operation + 2].tolist()):
-            group, wanted = events.waits.pairs[wait].tolist()
-            if wanted < 1:
-                continue
-            for member in range(*events.groups.at[group : group + 2].tolist()):
-                counter = events.groups.pairs.item(member, 0)
-                time, cause = arrivals.of(counter, arrivals.stretch.item(operation), wanted)
-                if time == start:
-                    self._arrived(cause, time, RESULT)
-                    return cause, RESULT
-        return None
-
-    def _arrived(self, operation: int, time: int, reason: int) -> None:
-        completion = self.times.completion.item(operation)
-        self._add(operation, SIGNAL, reason, time - completion)
-        self._add(operation, LATENCY, reason, completion - self.times.end.item(operation))
-
-    def _in_flight(self, operation: int, start: int) -> tuple[int, int]:
-        """The transfer of the same engine whose completion made room."""
-        before = np.arange(operation - 1, self.first[operation] - 1, -1)
-        is_it = (self.times.completion[before] == start) & (self.ops.kind[before] == TRANSFER)
-        found = int(before[is_it.argmax()])
-        assert is_it.any(), f"operation {operation} starts for no reason"
-        self._arrived(found, start, ROOM)
-        return found, ROOM
-
-    def _at_barrier(self, operation: int) -> tuple[int, int] | None:
-        """The last effect before the barrier opened, or the operation after which the last engine reached it."""
-        time, stretch = self.times.end.item(operation), self.arrivals.stretch
-        same = np.flatnonzero(stretch == stretch[operation])
-        found = self._last_effect(time, same[self.ops.kind[same] != BARRIER], AT_BARRIER)
-        if found is not None or time == 0:
-            return found
-        late = same[(self.ops.kind[same] == BARRIER) & (self.times.start[same] == time)]
-        return int(late[0]) - 1, AT_BARRIER
-
-    def _last_effect(self, time: int, among: Integers, reason: int) -> tuple[int, int] | None:
-        """The operation of these with an effect at this time: it is completed, or a signal of it arrives."""
-        completed = among[self.times.completion[among] == time]
-        if len(completed):
-            self._arrived(int(completed[0]), time, reason)
-            return int(completed[0]), reason
-        arrived = self.arrivals.operation[self.arrivals.time == time]
-        arrived = arrived[np.isin(arrived, among)]
-        if not len(arrived):
-            return None
-        self._arrived(int(arrived[0]), time, reason)
-        return int(arrived[0]), reason
+    key, time, operation = key[order], time[order], operation[order]
+    begins = np.append(True, (key[1:] != key[:-1]) | (time[1:] != time[:-1]))[: len(key)]
+    earliest = np.maximum.accumulate(np.where(begins, np.arange(len(key)), 0))
+    return _Arrivals(at, time, operation[earliest], stretch, stretches)

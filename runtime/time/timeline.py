@@ -28,6 +28,7 @@ from frustum.dialects.target.durations import chunks, larger, transfer_chunk_cyc
 from frustum.runtime.device.expand import DRAM, NRAM, SRAM, Expanded, Rows
 from frustum.runtime.device.form import Ints
 from frustum.runtime.time import engine
+from frustum.runtime.time.critical_path import Causes, causes
 from frustum.runtime.time.engine import Lists, OperationCost
 from frustum.runtime.time.events import CounterMap, Queues, are, events, make_queues
 from frustum.runtime.time.machine_map import EngineName, MachineMap
@@ -47,7 +48,18 @@ class Timeline:
     operations: engine.Operations
     times: engine.Times
     tables: Tables
-    engine_bytes: Ints  # of transfers; of compute units: operands and results
+    cell_bytes: Ints  # of every cell of `queues`: of transfers what they move; of compute units operands and results
+
+    @cached_property
+    def engine_bytes(self) -> Ints:
+        found = np.zeros(len(self.machine.engines), np.int64)
+        np.add.at(found, self.queues.engine, self.cell_bytes[self.queues.cell])
+        return found
+
+    @cached_property
+    def causes(self) -> Causes:
+        """What every operation waited for last."""
+        return causes(self.operations, self.times)
 
     @cached_property
     def engines(self) -> tuple[EngineName, ...]:
@@ -98,9 +110,7 @@ def simulate(
     moved = [done.moved_bytes for _, done in tables]
     moved[1] = moved[1] + fetched_bytes(expanded, page_bytes)[:, None]
     cells = np.concatenate([*map(np.ravel, moved), [at_start, 0]])
-    engine_bytes = np.zeros(len(machine.engines), np.int64)
-    np.add.at(engine_bytes, queues.engine, cells[queues.cell])
-    return Timeline(expanded, machine, queues, operations, times, tables, engine_bytes)
+    return Timeline(expanded, machine, queues, operations, times, tables, cells)
 
 
 # --- deadlock ----------------------------------------------------------------------------------------------

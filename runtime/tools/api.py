@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
 from frustum.backend.file.executable import Executable
 from frustum.dialects.choices import Mode
+from frustum.runtime.model.cache import built
 from frustum.runtime.model.chain import Chain, chain_of
 from frustum.runtime.model.compiled_folder import open_compiled
 from frustum.runtime.model.execution import execute_chain, report_of_chain
@@ -64,9 +65,7 @@ def compile(asked: Keywords) -> Executable | Chain:
     others say is told in docs/commands.md; None is what the model or the target's options say, or else the default.
     """
     check_choices(asked)
-    from frustum.runtime.model.build import build  # running needs nothing of the compiler
-
-    chain = build(Request(**vars(asked))).chain
+    chain = built(Request(**vars(asked))).chain
     return chain.single or chain
 
 

@@ -1,7 +1,8 @@
 """frustum: compile neural networks, run them on an emulated accelerator.
 
 Exit codes: 0 good, 1 internal error (a reproducer is written), 2 bad usage or bad input, 3 numbers differ,
-4 does not fit the target.  Every error is one line on stderr for each problem; FRUSTUM_DEBUG=1 shows tracebacks.
+4 does not fit the target, 5 `diff --fail-on` is met, 130 interrupted.  Every error is one line on stderr for each
+problem; FRUSTUM_DEBUG=1 shows tracebacks.
 
 What can be typed is declared in runtime/model/options.py; a command's module is loaded when it runs.
 """
@@ -42,11 +43,14 @@ from frustum.runtime.model.options import (
     options_from,
 )  # fmt: skip
 from frustum.runtime.report.terminal import show
+from frustum.runtime.study.options import DiffOptions
 
+PIPELINE = "--pipeline"
 COMMANDS: dict[str, tuple[type[Any], str]] = {
     "run": (RunOptions, "compile (or load), emulate, report"),
     "compile": (CompileOptions, "write the executable and manifest.json to a folder"),
     "inspect": (InspectOptions, "what is in an executable, a compiled folder, a model"),
+    "diff": (DiffOptions, "what changed between two reports, unit by unit"),
     "targets": (TargetsOptions, "list the shipped targets, print one, or check a file"),
     "warm-up": (WarmUpOptions, "compile the emulator's loops now"),
 }
@@ -87,10 +91,21 @@ def _typed(words: Sequence[str]) -> dict[str, Any]:
     SystemExit with code 2 and one line on stderr where the words are wrong.
     """
     try:
-        return vars(_parser().parse_args(words))
+        return vars(_parser().parse_args(_joined(words)))
     except SystemExit:
         show("")
         raise
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words with `--pipeline` and what is behind it as one: edits may begin with a minus, as options do."""
+    found: list[str] = []
+    for word in words:
+        if found and found[-1] == PIPELINE:
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def _parser() -> _Parser:

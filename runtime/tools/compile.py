@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from frustum.runtime.failures import GOOD, UsageError, say
 from frustum.runtime.files import check_writable_folder, write_folder
-from frustum.runtime.model.build import build
+from frustum.runtime.model.cache import built
 from frustum.runtime.model.compiled_folder import MANIFEST, read_manifest, write_chain
 from frustum.runtime.model.options import CompileOptions
 from frustum.runtime.model.sources import kind_of
@@ -22,7 +23,7 @@ def main(options: CompileOptions) -> int:
     if kind_of(str(options.model)) in ("folder", "executable"):
         raise UsageError(f"{options.model}: error: is compiled already")
     with TerminalProgress() as progress:
-        job = build(options, progress)
+        job = built(replace(options, cache=not options.no_cache), progress)
         write_folder(folder, lambda path: write_chain(path, job.chain, job.origin))
     for line in job.log:
         say(line)

@@ -20,6 +20,7 @@ from frustum.runtime.host.agreement import agreement, together
 from frustum.runtime.host.inputs import HostArray, read_inputs
 from frustum.runtime.kernels import BFLOAT16, Array
 from frustum.runtime.machine import InputError
+from frustum.runtime.model.cache import built
 from frustum.runtime.model.chain import (
     Interface,
     checked_values,
@@ -35,11 +36,11 @@ from frustum.runtime.model.sources import Job, kind_of
 from frustum.runtime.model.stream import check_streams, execute_stream, split_inputs, times_of
 from frustum.runtime.progress import Progress, TerminalProgress
 from frustum.runtime.report.report import Seconds
-from frustum.runtime.report.terminal import nan_text, show
+from frustum.runtime.report.terminal import has_colours, nan_text, show
 
 if TYPE_CHECKING:
     from frustum.runtime.host.oracle import Agreement
-    from frustum.runtime.report.report import Check
+    from frustum.runtime.report.report import Check, Report
 
 STDOUT = "-"
 """In place of a file's name."""
@@ -52,7 +53,7 @@ def main(options: RunOptions) -> int:
         if path is not None and path != STDOUT:
             check_writable_file(Path(path))
     name, given = str(options.model), read_inputs(Path(options.input)) if options.input else None
-    with TerminalProgress() as progress:
+    with TerminalProgress(quiet=options.quiet) as progress:
         job = _job(options, given, lambda inputs: _check_before(options, inputs, given), progress)
         model = job.model_for_check(name) if options.check else None
         inputs = _inputs(options, job, given)
@@ -62,7 +63,7 @@ def main(options: RunOptions) -> int:
             progress("compare", 0.0)
             pairs = zip(inputs, outputs, strict=True)
             check, found = together([agreement(model, *pair, job.chain.dtype) for pair in pairs])
-    for line in job.log:
+    for line in () if options.quiet else job.log:
         say(line)
     if options.output:
         write_file(Path(options.output), lambda path: _write_arrays(path, made))
@@ -73,10 +74,17 @@ def main(options: RunOptions) -> int:
         write_file(Path(options.report), lambda path: path.write_text(report.json(), encoding="utf-8"))
     if check and check.nan_in_both:
         say(f"{name}: warning: {nan_text(report.data['check'])}")
-    show(report.json() if options.report == STDOUT else report.text())
+    _print(options, report)
     if check and found and not found.good:
         raise Differs(_difference(name, job, check, found))
     return GOOD
+
+
+def _print(options: RunOptions, report: Report) -> None:
+    if options.json or options.report == STDOUT:
+        show(report.json())
+    elif not options.quiet:
+        show(report.text(options.verbose, has_colours()))
 
 
 def _run(
@@ -95,6 +103,10 @@ def _refuse_contradictions(options: RunOptions) -> None:
         raise UsageError(f"error: --output {STDOUT}: arrays are written to a file, not to stdout")
     if options.input and options.input_seed is not None:
         raise UsageError("error: --input and --input-seed: one of them gives the inputs")
+    if options.quiet and (options.json or options.verbose):
+        raise UsageError(f"error: --quiet and {'--json' if options.json else '-v'}: one of them")
+    if options.json and options.verbose:
+        raise UsageError("error: --json and -v: the JSON has all figures")
     for name in ("check", "output", "input"):
         if options.mode == "timing" and getattr(options, name):
             raise UsageError(f"error: --{name} needs --mode full or functional: mode timing computes no numbers")
@@ -117,15 +129,14 @@ def _job(
         raise UsageError(
             f"{name}: error: a stage has no model to check against: --check needs the .onnx file or zoo:NAME"
         )
-    from frustum.runtime.model.build import build
-
-    request = replace(options, calibration_seed=options.input_seed or 0, streams=options.stream is not None)
+    first, streams = options.input_seed or 0, options.stream is not None
+    request = replace(options, calibration_seed=first, streams=streams, cache=not options.no_cache)
     if given and kind != "stage":
         each = _each(options, given)
         shapes = {name: tuple(np.shape(array)) for name, array in each[0].items()}
         request = replace(request, calibration=each, shapes={**shapes, **options.shapes})
     loops_before = TIMES.seconds
-    job = build(request, progress, see)
+    job = built(request, progress, see)
     return replace(job, seconds=replace(job.seconds, loops=TIMES.seconds - loops_before))
 
 

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from frustum.backend import targets
-from frustum.dialects.target import Target, digest
+from frustum.dialects.target import Target, digest, json_schema
 from frustum.runtime.failures import GOOD
 from frustum.runtime.model.options import TargetsOptions
 from frustum.runtime.report.terminal import bytes_text, show, table
 
 
 def main(options: TargetsOptions) -> int:
-    if options.name and targets.is_file(options.name):
+    if options.schema:
+        show(json.dumps(json_schema(), indent=1) + "\n")
+    elif options.name and targets.is_file(options.name):
         from frustum.passes.fuse.policy import problems_of  # imports numpy
 
         show("\n".join(about(options.name, targets.load(options.name, problems_of))) + "\n")

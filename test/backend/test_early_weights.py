@@ -20,7 +20,7 @@ CHANNELS = (64, 128, 96)
 def lowered():
     """Three products in a unit each; the weights of all but the first, which come by the bus, are dealt to cores."""
     net = Net(seed=5)
-    x = net.input(1, 32, 8, 8)
+    x = net.input(1, 32, 16, 16)
     for channels in CHANNELS:
         x = net.conv(x, channels, 1, pads=(0, 0, 0, 0))
     return modules_at_stops(net.module(x)[0], MACHINE, Choices(policy="none", dtype="f16"))["lowered"]

@@ -44,6 +44,17 @@ def attention(
     )
 
 
+def of_planes(plane, key_plane, *, heads, sizes, batch=1, **rest):
+    """The same of maps whose positions are the rows."""
+    net, ((queries, groups), (size, value_size)) = Net(), (heads, sizes)
+    q = net.input(batch, queries * size, *plane)
+    k, v = net.input(batch, groups * size + 2, *key_plane), net.input(batch, groups * value_size, *key_plane)
+    op = g.AttentionOp(
+        q, k, v, heads=heads, sizes=sizes, firsts=(0, 2, 0), scale=size**-0.5, is_channels_first=True, **rest
+    )
+    return net.module(net.layer(op))
+
+
 def check(module, inputs, target_name, dtype="f32", **choices):
     """Every stop agrees with the graph; what was made of attention."""
     (wanted,) = run_module(module, inputs).values()

@@ -152,6 +152,7 @@ def functions(net):
         "erf",
         "softplus",
         "hard_swish",
+        "silu",
         "identity",
     ]
     outputs = [

@@ -152,7 +152,7 @@ def compiled_and_run(path: Path, target: str | Path = "edge") -> None:
     made = frustum.compile(path, target, policy="greedy")
     chain = made if isinstance(made, compiled_folder.Chain) else compiled_folder_chain(made)
     ran = execute_chain(chain, random_values(chain.inputs, 0))
-    report_of_chain(chain, ran).text()
+    report_of_chain(chain, ran).text(verbose=True)
 
 
 def compiled_folder_chain(executable: object) -> compiled_folder.Chain:
@@ -165,7 +165,7 @@ def opened_and_run(path: Path) -> None:
     chain = open_folder(path)[0] if path.is_dir() else compiled_folder_chain(open_file(path))
     for mode in ("timing", "full"):
         ran = execute_chain(chain, random_values(chain.inputs, 0), mode)  # type: ignore[arg-type]
-        report_of_chain(chain, ran).text()
+        report_of_chain(chain, ran).text(verbose=True)
 
 
 # --- mutations ---------------------------------------------------------------------------------------------

@@ -34,6 +34,11 @@ class Net:
         key = self.store.add("w", array.astype(np.float32))
         return self.builder.insert(graph.WeightOp(key, tensor_type(f32, shape))).result
 
+    def constant(self, number):
+        """A scalar."""
+        key = self.store.add("c", np.asarray(number, np.float32))
+        return self.builder.insert(graph.WeightOp(key, tensor_type(f32, ()))).result
+
     def layer(self, op):
         self.count += 1
         op.location = NameLoc(StringAttr(f"{op.name.removeprefix('fgraph.')}_{self.count}"), UnknownLoc())

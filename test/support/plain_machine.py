@@ -350,6 +350,7 @@ ACTIVATIONS = {
     "hard_sigmoid": lambda x, a, b: min(1.0, max(0.0, a * x + b)),
     "hard_swish": lambda x, a, b: x * min(1.0, max(0.0, x / 6 + 0.5)),
     "tanh": lambda x, a, b: math.tanh(x),
+    "silu": lambda x, a, b: x * logistic(x),
     "elu": lambda x, a, b: a * (math.exp(x) - 1) if x < 0 else x,
     "gelu": lambda x, a, b: x * (1 + math.erf(x / math.sqrt(2))) / 2,
     "gelu_tanh": lambda x, a, b: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,

@@ -550,7 +550,7 @@ def composite(kind):
         "prelu": (2, 0), "leaky_relu": (2, 0), "clip": (2, 0),  # multiply and select; two comparisons
         "hard_sigmoid": (3, 0), "hard_swish": (4, 0),  # scale and shift, clip; and a product
         "pow": (1, 2), "softplus": (1, 2),  # exponential, logarithm, and a product or sum
-        "elu": (2, 1), "gelu": (3, 1), "gelu_tanh": (5, 1),
+        "elu": (2, 1), "gelu": (3, 1), "gelu_tanh": (5, 1), "silu": (1, 1),
     }  # fmt: skip
     return (1, 0) if kind in elementary else (0, 1) if kind in hard else sums[kind]
 

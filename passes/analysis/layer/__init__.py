@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from xdsl.dialects.builtin import IntegerAttr
+from xdsl.dialects.builtin import IntegerAttr, StringAttr
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES
-from frustum.dialects.module import HELD_BYTES
+from frustum.dialects.module import CARRY, HELD_BYTES
 from frustum.passes.analysis.layer import attention, products, vectors  # noqa: F401  (their forms)
 from frustum.passes.analysis.layer.moves import is_side_by_side
 from frustum.passes.analysis.layer.nest import (
@@ -95,6 +95,7 @@ def layer_of(op: Operation) -> Layer:
         layer,
         maps=tuple(replace(m, element_bytes=element_bytes(op.operands[m.index])) for m in layer.maps),
         out_bytes=element_bytes(op.results[0]),
+        keeps_sums_wide=op.attributes.get(CARRY) == StringAttr("f32"),
         accumulator_bytes=ELEMENT_BYTES[accumulator],
         held=(1, 1) if layer.weight is None else held_of(op.operands[layer.weight]),
     )

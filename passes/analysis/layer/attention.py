@@ -6,14 +6,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import IntegerAttr, StringAttr
 from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
-from frustum.dialects.module import STREAMED
+from frustum.dialects.module import STREAMED, VALUE_PARTS
 from frustum.dialects.tile import SAME, Access, AnyAxis, AttentionLayer, Axis, TensorView, Whole
-from frustum.passes.analysis.layer.nest import Layer, MapOperand, builds, dense
+from frustum.passes.analysis.layer.nest import Layer, MapOperand, builds, contiguous, dense
 
 Map = tuple[Extents, TensorView]
 """Extents of the loops, and how a tensor lies in them."""
@@ -24,6 +24,8 @@ def attention(op: g.AttentionOp) -> Layer:
     """d1 are the heads of the result, one after the other, d3 the rows of queries; a piece has whole groups of heads
     that share keys and values."""
     (heads, groups), (size, value_size) = op.heads, op.sizes
+    if op.is_of_planes:
+        return attention_on_planes(op)
     (batch, rows, keys), share, is_first = op.extents, heads // groups, op.is_channels_first
     kind = AttentionLayer(
         keys, share, size, value_size, float(op.scale), float(op.softcap), op.causal_from
@@ -37,15 +39,40 @@ def attention(op: g.AttentionOp) -> Layer:
         operand(2, op.v, groups, value_size, op.firsts[2], is_first, (SAME, part(1, share), Whole(1), whole)),
     ]
     streamed: tuple[int, ...] = ()
+    parts = op.attributes.get(VALUE_PARTS)
+    if isinstance(parts, IntegerAttr):  # one head, some channels of the values at a time
+        kind = replace(kind, value_size=value_size // parts.value.data)
+        maps[:2] = (replace(each, access=(SAME, Whole(size), *each.access[2:])) for each in maps[:2])
     if STREAMED in op.attributes:
         views = ((v.offset, v.strides[0], v.strides[1], v.strides[3], v.block) for v in (m.view for m in maps[1:]))
         is_wide = op.attributes[STREAMED] == StringAttr("f32")
         kind = replace(kind, key_view=next(views), value_view=next(views), is_wide=is_wide)
         maps, streamed = maps[:1], (1, 2)
     if op.mask is not None:
-        maps.append(mask(op.mask, (batch, heads, rows, keys), value_size))
+        added = mask(op.mask, (batch, heads, rows, keys), value_size)
+        maps.append(added if parts is None else replace(added, access=(added.access[0], Whole(1), *added.access[2:])))
     align = (1, kind.group_channels, 1, 1)
     return Layer(kind, out_dims, out_view, tuple(maps), macs=op.macs, align=align, streamed=streamed)
+
+
+def attention_on_planes(op: g.AttentionOp) -> Layer:
+    """The same of maps as convolutions make them: d2 and d3 are rows and columns of the plane, of which a piece has
+    whole rows."""
+    (heads, groups), (size, value_size), (_, _, keys) = op.heads, op.sizes, op.extents
+    share, shapes = heads // groups, [g.shape_of(x) for x in (op.q, op.k, op.v, op.result)]
+    (*_, width), (*_, key_height, key_width), _, out_dims = shapes
+    kind = AttentionLayer(keys, share, size, value_size, float(op.scale), float(op.softcap), widths=(width, key_width))
+    plane: Access = (SAME, Whole(width))
+    of_keys: Access = (Whole(key_height), Whole(key_width))
+    channels = (size, value_size), (size, kind.group_channels), (1, share)
+    maps = [
+        MapOperand(k, shape, contiguous(shape), (SAME, replace(part(*of), low=first), *axes))
+        for k, (shape, of, first, axes) in enumerate(
+            zip(shapes[:3], channels, op.firsts, (plane, of_keys, of_keys), strict=True)
+        )
+    ]
+    align = (1, kind.group_channels, 1, 1)
+    return Layer(kind, out_dims, contiguous(out_dims), tuple(maps), axes_all=(3,), macs=op.macs, align=align)
 
 
 def operand(

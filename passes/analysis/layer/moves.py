@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from frustum.dialects import graph as g
-from frustum.dialects.extents import replaced
+from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.graph.views import CHANNELS_LAST
 from frustum.dialects.tile import (
     SAME,
@@ -19,6 +19,7 @@ from frustum.dialects.tile import (
     PickLayer,
     ShuffleLayer,
     SpaceToDepthLayer,
+    StackLayer,
     TensorView,
     Whole,
 )
@@ -34,6 +35,7 @@ from frustum.passes.analysis.layer.nest import (
     dense,
     loops,
     refused,
+    window,
 )
 
 CHANNELS = 1
@@ -71,6 +73,30 @@ def pick(op: g.PickOp) -> Layer:
     access = tuple(Axis(step, 1, start, 0) for start, step in zip(op.starts, op.steps, strict=True))
     maps = (MapOperand(0, dims, contiguous(dims), access),)
     return Layer(PickLayer(tuple(op.steps)), out, contiguous(out), maps)
+
+
+@builds(g.StackOp, shares=True)
+def stack(op: g.StackOp) -> Layer:
+    """Of a volume the operand's images and channels change places."""
+    dims, out = op.slices, g.shape_of(op.result)
+    view = swapped(dims) if op.volume else contiguous(dims)
+    slices = window(op.kernel, op.stride, op.pads[0], op.dilation)
+    kind = StackLayer(op.kernel, op.stride, op.dilation, op.pads[0])
+    operand = MapOperand(0, dims, view, (slices, Axis(1, op.kernel), SAME, SAME))
+    return Layer(kind, out, contiguous(out), (operand,), align=(1, op.kernel, 1, 1))
+
+
+def swapped(dims: Extents) -> TensorView:
+    """How slices [D, C, H, W] lie in their volume [C, D, H, W]."""
+    _, depth, row, column = dense((dims[1], dims[0], *dims[2:]))
+    return TensorView(0, (depth, depth * dims[0], row, column))
+
+
+@builds(g.VolumeOp, shares=True)
+def volume(op: g.VolumeOp) -> Layer:
+    """A copy of slices to where they lie in their volume."""
+    dims = g.shape_of(op.x)
+    return Layer(PickLayer((1,) * RANK), dims, swapped(dims), (MapOperand(0, dims, contiguous(dims), SAME4),))
 
 
 @builds(g.TurnOp)

@@ -55,6 +55,8 @@ class Layer:
     out_bytes: int = 4
     """Of an element; those of its operands are in `maps`."""
     accumulator_bytes: int = 4
+    keeps_sums_wide: bool = False
+    """Its sums may not wait in a narrower type than f32."""
     streamed: tuple[int, ...] = ()
     """Operands that are read as weights are, in blocks while it computes, though other layers may make them."""
     held: tuple[int, int] = (1, 1)

@@ -150,6 +150,8 @@ def windows(
 
 @builds(g.PoolOp, shares=True)
 def pool(op: g.PoolOp) -> Layer:
+    if op.is_of_slices:
+        return pool_of_slices(op)
     top, left, bottom, right = op.pads
     (kh, kw), (sh, sw), (dh, dw) = op.kernel, op.strides, op.dilations
     kind = PoolLayer(
@@ -165,6 +167,17 @@ def pool(op: g.PoolOp) -> Layer:
     )
     access = (SAME, SAME, window(kh, sh, top, dh), window(kw, sw, left, dw))
     return windows(op, op.x, kind, access, cropped=(0, 0, max(0, -bottom), max(0, -right)))
+
+
+def pool_of_slices(op: g.PoolOp) -> Layer:
+    """Windows over images; along the columns of one."""
+    (kernel,), (stride,), (dilation,), (low, high) = op.kernel, op.strides, op.dilations, op.pads
+    kind = PoolLayer(
+        Pooling(op.kind), (kernel, 1), (stride, 1), (dilation, 1), bool(op.count_include_pad), (max(0, low), 0),
+        (max(0, high), 0), act_of(op), scales_of(op), True,
+    )  # fmt: skip
+    access = (window(kernel, stride, low, dilation), SAME, SAME, SAME)
+    return windows(op, op.x, kind, access, cropped=(max(0, -high), 0, 0, 0))
 
 
 @builds(g.LrnOp, shares=True)
@@ -276,7 +289,8 @@ def reduce(op: g.ReduceOp) -> Layer:
         left = tuple(1 if i in op.axes else extent for i, extent in enumerate(shape))
         return reduction(op, dims, strides, tuple(sorted({form[i] for i in op.axes})), formed(left, form)[1])
     reduced = [i in op.axes for i in range(len(shape))]
-    is_plane = reduced == [False, False, True, True]  # a global pool reads maps as other layers make them
+    # a global pool reads maps as other layers make them
+    is_plane = len(shape) == RANK and reduced[CHANNELS:] == [False, True, True]
     groups: list[tuple[int, bool]] = []  # extent, is reduced: neighbours of a kind are one dimension
     for extent, flag in zip(shape, reduced, strict=True):
         if not is_plane and groups and groups[-1][1] == flag:

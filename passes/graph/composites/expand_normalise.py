@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
-from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target
-from frustum.passes.analysis.module import element_of, node_name, target_of
+from frustum.passes.analysis.module import element_bytes, node_name, target_of
 from frustum.passes.errors import Unsupported
-from frustum.passes.graph.composites.expand_attention import plan_of
-from frustum.passes.weights import WeightStore, numpy_of, store_of
+from frustum.passes.graph.canonicalize import Canonicalize
+from frustum.passes.graph.composites.expand_attention import WIDE, plan_of
+from frustum.passes.weights import WeightStore, store_of
 
 WORK_COPIES = 16
 """A part whose mean and variance are found by themselves is at most so small a share of a core's memory: a unit has it
@@ -39,22 +38,25 @@ class ExpandNormalise(ModulePass):
     2. The mean is the mean of the parts' means; the variance is the mean of their variances, plus that of their means.
     3. Then every element is scaled and shifted, which reads them again.
 
-    Before: any normalisation; `element` is the type it is to have on the device.  After: where the module has a target,
-    only such as fits it.
+    All between the operand and the result is f32, as it is inside a core that holds a whole row: squares of f16 are
+    infinite from 256 on, and means of large numbers that lie close together need more digits than their deviation.
+
+    Before: any normalisation, in the types of the device.  After: where the module has a target, only such as fits it;
+    what is new is simplified with all around it.
     Source: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
     """
 
     name = "frustum-graph-expand-normalise"
 
-    element: Literal["f32", "f16", "bf16"] | None = None
-
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         found = [o for o in op.walk() if isinstance(o, g.NormaliseOp)]
         target = target_of(op) if found and TARGET in op.attributes else None
-        for each in found:
-            size = ELEMENT_BYTES[self.element or element_of(g.tensor_of(each.x).element_type)]
-            if target is not None and not fits(each, target, size):
-                _NormExpansion(each, store_of(op), target.core.nram.capacity_bytes // (WORK_COPIES * size)).run()
+        written = [each for each in found if target is not None and not fits(each, target, element_bytes(each.x))]
+        for each in written:
+            assert target is not None
+            _NormExpansion(each, store_of(op), target.core.nram.capacity_bytes // (WORK_COPIES * WIDE)).run()
+        if written:
+            Canonicalize().apply(ctx, op)
 
 
 def fits(op: g.NormaliseOp, target: Target, size: int) -> bool:
@@ -85,6 +87,10 @@ class _NormExpansion:
             x, seen = self.shaped(x, shape), operands
         for operand, kind in zip(seen, ("mul", "add"), strict=False):
             x = self.binary(kind, x, operand)
+        last = x.owner
+        assert isinstance(last, g.BinaryOp)
+        Rewriter.replace_value_with_new_type(last.result, g.tensor_type(g.tensor_of(op.x).element_type, g.shape_of(x)))
+        x = last.result
         Rewriter.replace_op(op, self.made, [self.shaped(x, shape)])
 
     def of_axes(self) -> SSAValue:
@@ -151,17 +157,15 @@ class _NormExpansion:
         return x if g.shape_of(x) == shape else self.add(g.ReshapeOp(x, shape))
 
     def mean(self, x: SSAValue, *axes: int) -> SSAValue:
-        return self.add(g.ReduceOp("mean", x, axes))
+        return self.add(g.ReduceOp("mean", x, axes, element=f32))
 
     def binary(self, kind: str, a: SSAValue, b: SSAValue) -> SSAValue:
-        return self.add(g.BinaryOp(kind, a, b))
+        return self.add(g.BinaryOp(kind, a, b, element=f32))
 
     def square(self, x: SSAValue) -> SSAValue:
         return self.binary("mul", x, x)
 
     def constant(self, word: str, number: float) -> SSAValue:
-        """A constant in the operand's type, under a key of its own."""
-        element = g.tensor_of(self.op.x).element_type
-        array = np.full((), number, np.float32).astype(numpy_of(element))
-        key = self.store.add(f"{node_name(self.op) or self.op.name}/{word}", array)
-        return self.add(g.WeightOp(key, g.tensor_type(element, ())))
+        """A constant, under a key of its own."""
+        key = self.store.add(f"{node_name(self.op) or self.op.name}/{word}", np.full((), number, np.float32))
+        return self.add(g.WeightOp(key, g.tensor_type(f32, ())))

@@ -17,6 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
+from frustum.dialects.module import keep_range
 from frustum.passes.analysis.module import node_name
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.graph.patterns.attention_masks import ScoreAxes, causal_from, mask_of
@@ -271,6 +272,7 @@ class _Writer:
             for op in reversed(self.made):
                 op.drop_all_references()
             return
+        keep_range(found.weighted, whole)
         result = self.add(whole)
         end = choice.end
         if is_first and not choice.is_merged:

@@ -1,5 +1,6 @@
-"""An activation that directly follows a layer goes into it, as does a border of zeros before a convolution; a mean over
-windows goes before a pointwise convolution instead of behind it: fewer products, smaller maps.
+"""An activation that directly follows a layer goes into it (a value times its sigmoid is one), as does a border of
+zeros before a convolution; a mean over windows goes before a pointwise convolution instead of behind it: fewer
+products, smaller maps.
 
     avg_pool(conv1x1(x, w) + b)  ->  conv1x1(avg_pool(x), w) + b
 
@@ -42,11 +43,34 @@ class FuseActivation(RewritePattern):
         rewriter.replace(op, (), [op.x])
 
 
+class FindSilu(RewritePattern):
+    """A value times its sigmoid is one function, which then goes into the layer that makes the value:
+
+        x * sigmoid(x)  ->  silu(x)
+    """
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if not isinstance(op, g.BinaryOp) or op.kind != g.Arithmetic.MUL or op.scales is not None or op.act is not None:
+            return
+        for x, gate in ((op.a, op.b), (op.b, op.a)):
+            sigmoid = gate.owner
+            if (
+                isinstance(sigmoid, g.UnaryOp)
+                and sigmoid.kind == g.Function.SIGMOID
+                and sigmoid.scales is None
+                and sigmoid.x is x
+                and gate.has_one_use()
+            ):
+                rewriter.replace(op, g.UnaryOp(g.ActAttr.of("silu"), x))
+                rewriter.erase(sigmoid)
+                return
+
+
 class FusePad(RewritePattern):
     """Into the convolution that follows (zeros), or the max-pool (minus infinity: what its own padding is)."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, g.ConvOp | g.PoolOp):
+        if not isinstance(op, g.ConvOp | g.PoolOp) or (isinstance(op, g.PoolOp) and op.is_of_slices):
             return
         pad = op.x.owner
         if not isinstance(pad, g.PadOp) or not op.x.has_one_use():
@@ -94,7 +118,7 @@ class PoolBeforeConv(RewritePattern):
 def is_plain_mean(op: g.PoolOp) -> bool:
     """A mean of as many elements everywhere, in floating point."""
     is_float = not g.is_integer(op.x) and op.scales is None
-    return op.kind is g.Pooling.AVG and is_float and not any((*op.pads, *op.ceil_pads))
+    return op.kind is g.Pooling.AVG and is_float and not op.is_of_slices and not any((*op.pads, *op.ceil_pads))
 
 
 def is_pointwise(conv: g.ConvOp) -> bool:

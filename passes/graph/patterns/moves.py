@@ -95,6 +95,7 @@ def pad_inside(pool: g.PoolOp, pad: g.PadOp) -> None:
     low, high = pad.low, pad.high
     is_border = len(low) == 4 and not any((*low[:2], *high[:2])) and min(*low, *high) >= 0 and pad.value == 0
     is_plain = str(pool.kind) == "avg" and not any((*pool.pads, *pool.ceil_pads)) and pool.scales is None
+    is_plain = is_plain and not pool.is_of_slices
     if not (is_border and is_plain) or g.is_integer(pad.x):
         return
     pads = (low[2], low[3], high[2], high[3])

@@ -82,7 +82,8 @@ def moved(op: Operation, store: WeightStore) -> SSAValue | None:
         case g.BinaryOp() if op.kind == "mul" and op.act is None and op.scales is None:
             for one, x in ((op.b, op.a), (op.a, op.b)):
                 array = constant_of(one, store)
-                if array is not None and array.size and np.all(array == 1):
+                same = g.tensor_of(x).element_type == op.element
+                if same and array is not None and array.size and np.all(array == 1):
                     return x
     return None
 

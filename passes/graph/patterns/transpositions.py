@@ -90,7 +90,7 @@ class Between:
             case g.UnaryOp():
                 return g.UnaryOp(op.act, first)
             case g.BinaryOp():
-                return g.BinaryOp(op.kind, first, operands[1], act=op.act)
+                return g.BinaryOp(op.kind, first, operands[1], act=op.act, element=op.element)
             case g.SliceOp():
                 sizes = g.shape_of(op.result)
                 return g.SliceOp(first, self.back(op.starts), self.back(sizes), self.back(op.steps))

@@ -20,7 +20,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
-from frustum.dialects.extents import aligned, ceil_div, replaced
+from frustum.dialects.extents import Extents, aligned, ceil_div, replaced
 from frustum.dialects.isa.program import (
     ELEMENT_BYTES,
     ZERO,
@@ -31,12 +31,20 @@ from frustum.dialects.isa.program import (
     Instruction,
     Memory,
     Span,
+    Starts,
     View,
 )
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.lower.unit.layer_nest import LayerNest, PieceLoad, copies, filled, spread
-from frustum.passes.lower.unit.layer_pieces import map_piece
-from frustum.passes.lower.unit.memory_map import CHANNELS, Placed, allocate, copied, exactly, packed
+from frustum.passes.lower.unit.memory_map import (
+    CHANNELS,
+    Placed,
+    allocate,
+    byte_strides,
+    copied,
+    exactly,
+    packed,
+)
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
 from frustum.passes.lower.unit.prefetch import set_stage
 from frustum.passes.lower.unit.raster import parts_of
@@ -45,6 +53,7 @@ QUERIES, KEYS, VALUES, MASK = range(4)
 """The operands."""
 POSITION = 3
 """The dimension of rows: of queries, of keys and of values."""
+IN_ORDER = (0, 1, 2, 3)
 LOWEST: dict[Element, float] = {"f16": -65504.0, "bf16": -3e38, "f32": -3e38}
 """No maximum is less, so that a row that has seen no key yet is a number."""
 SCORE_COPIES = 3
@@ -78,14 +87,21 @@ class AttentionLowering:
         self.blocks = ceil_div(kind.keys, self.keys)
         self.depth = len(nest.nest.loops)
         self.level = nest.site.level + self.depth
-        self.rows = nest.map.extent[POSITION]
+        self.rows = nest.map.extent[kind.position] * kind.width
+        """Of queries."""
         self.element: Element = nest.tiles[QUERIES].element
         self.mask_at = 1 if kind.is_batched else MASK
         self.has_mask = len(nest.tiles) > self.mask_at
         self.is_scaled_before = self.has_mask or kind.softcap > 0
         self.is_in_blocks = self.blocks > 1
         self.leaving: list[tuple[Leaving, Part]] = []
-        self.result = packed(nest.out, nest.result_box.start, nest.share.extent, nest.out.element)
+        self.result = self.packed(nest.out, nest.result_box.start, nest.share.extent)
+
+    def packed(self, like: Placed, start: Starts, extent: Extents) -> Placed:
+        """A box of a map in a core; where its positions are those of a plane they follow each other."""
+        if self.kind.widths is None:
+            return packed(like, start, extent)
+        return Placed(like.element, start, extent, like.bound, byte_strides(t.Tile(like.element, extent, IN_ORDER)))
 
     def takes(self, leaving: Leaving) -> bool:
         """Whether what is stored or sent of the result can go piece by piece, as part of this layer, and then does."""
@@ -103,9 +119,14 @@ class AttentionLowering:
         return Affine.index(self.level, self.keys) if self.is_in_blocks else ZERO
 
     @property
+    def key_row(self) -> Affine:
+        """The first row of keys of the block."""
+        return exactly(self.key, self.kind.key_width)
+
+    @property
     def key_span(self) -> Span:
         """The keys of the block that rows of the piece see."""
-        return Span(self.key, self.keys, self.kind.keys, self.seen_keys(self.own.piece.start[POSITION], 1))
+        return Span(self.key, self.keys, self.kind.keys, self.seen_keys(self.query_span.start, 1))
 
     def seen_keys(self, first: Affine, cores: int) -> Affine | None:
         """Where the keys end that the pieces of so many cores see, of which the first begins at row `first`; None where
@@ -121,14 +142,20 @@ class AttentionLowering:
         return Span(exactly(channels.start, size), self.kind.share, channels.bound // size, limit)
 
     @property
+    def query_span(self) -> Span:
+        """Rows of queries of the piece."""
+        own, width = self.own.piece.box.spans[self.kind.position], self.kind.width
+        limit = None if own.limit is None else own.limit * width
+        return Span(own.start * width, own.extent * width, own.bound * width, limit)
+
+    @property
     def columns(self) -> Span:
         """Rows of queries that a product reads."""
-        return replace(self.own.piece.box.spans[POSITION], limit=None)
+        return replace(self.query_span, limit=None)
 
     def box(self, channels: Span) -> Box:
         """Of the piece's heads and rows."""
-        image, _, _, rows = self.own.piece.box.spans
-        return Box.of(image, channels, self.heads, rows)
+        return Box.of(self.own.piece.box.spans[0], channels, self.heads, self.query_span)
 
     @property
     def scores_box(self) -> Box:
@@ -152,14 +179,23 @@ class AttentionLowering:
         own = self.own
         tile = own.tiles[k]
         start, extent = nests.needs(own.access[k], own.piece)
-        start, extent = replaced(start, POSITION, self.key), replaced(extent, POSITION, self.keys)
-        engine, first, limit = spread(own, *start), own.piece.start[POSITION], None
+        along, width = self.kind.position, self.kind.key_width
+        start, extent = replaced(start, along, self.key_row), replaced(extent, along, ceil_div(self.keys, width))
+        engine, first, limit = spread(own, *start), self.query_span.start, None
         if self.is_in_blocks:
             together = (replace(first, core=0), own.site.cores) if engine == "bus" else (first, 1)
             limit = self.seen_keys(*together)
-        box = Box(start, extent, tile.bound, replaced(own.limits_of(k), POSITION, limit))
+        box = Box(start, extent, tile.bound, replaced(own.limits_of(k), along, limit))
         depth = self.depth + 1 if self.is_in_blocks else own.nest.depth(nests.depends(own.access[k]))
-        return filled(own, depth, "wram", packed(tile, start, extent), engine, parts_of(tile, box))
+        return filled(own, depth, "wram", self.packed(tile, start, extent), engine, parts_of(tile, box))
+
+    def query_piece(self) -> PieceLoad:
+        """The piece's queries, in NRAM."""
+        own, access = self.own, self.own.access[QUERIES]
+        tile, (start, extent) = own.tiles[QUERIES], nests.needs(access, own.piece)
+        box = Box(start, extent, tile.bound, own.limits_of(QUERIES))
+        depth = own.nest.depth(nests.depends(access))
+        return filled(own, depth, "nram", self.packed(tile, start, extent), "mvdma", parts_of(tile, box))
 
     def mask_piece(self) -> PieceLoad:
         """What is added to the scores of a block; d2 are its keys."""
@@ -176,7 +212,7 @@ class AttentionLowering:
 
     def emit(self, block: Block) -> None:
         """Append the whole layer to a block."""
-        self.queries = map_piece(self.own, QUERIES)
+        self.queries = self.query_piece()
         self.key_block, self.value_block = self.key_piece(KEYS), self.key_piece(VALUES)
         self.mask_block = self.mask_piece() if self.has_mask else None
         self.body(block, 0, self.own.site.stage)
@@ -274,7 +310,7 @@ class PieceSteps:
         self.scaled_queries: Placed | None = None
         if low.is_scaled_before:
             own = low.queries.placed
-            self.scaled_queries = packed(own, own.start, own.extent)
+            self.scaled_queries = low.packed(own, own.start, own.extent)
             self.buffers.append(allocate(self.scaled_queries, "nram", count))
         self.level = low.level if is_in_blocks else None
 

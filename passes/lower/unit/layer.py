@@ -17,7 +17,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
-from frustum.dialects.isa.program import Instruction, Scale, Span, View
+from frustum.dialects.isa.program import Box, Instruction, Scale, Span, View
 from frustum.passes.analysis.piece_nest import CHANNELS_IN
 from frustum.passes.lower.unit import borders, phases
 from frustum.passes.lower.unit.layer_nest import Before, set_copies
@@ -148,7 +148,21 @@ def instruction(layer: t.LayerKind, low: LayerPieces) -> Instruction:
     found: dict[str, Any] = {name: operand_view(low, k) for k, name in enumerate(views)}
     found |= {"out_view": low.result.own_view, "box": low.piece.box}
     found |= {name: low.span(d) for d, name in enumerate(SPANS, start=1) if name in names}
+    if isinstance(layer, t.PoolLayer) and layer.slices:
+        found = {name: images_as_rows(value) for name, value in found.items()} | {"rows": low.span(0)}
     return wanted(**found, **layer.numbers)
+
+
+def images_as_rows(value: View | Box | Span) -> View | Box | Span:
+    """A view or a box of which images and rows have changed places; what has no dimensions as it is."""
+    match value:
+        case View():
+            n, c, h, w = value.strides
+            return View(value.element, value.offset, (h, c, n, w))
+        case Box(spans=(images, channels, rows, columns)):
+            return Box.of(rows, channels, images, columns)
+        case _:
+            return value
 
 
 NORMALISED_BY = 3

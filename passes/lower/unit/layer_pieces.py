@@ -23,7 +23,7 @@ from frustum.dialects.isa.program import (
     Starts,
     View,
 )
-from frustum.dialects.tile import ComputeOp, ConvLayer, ShuffleLayer, SubMap
+from frustum.dialects.tile import ComputeOp, ConvLayer, ShuffleLayer, StackLayer, SubMap
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
@@ -51,6 +51,7 @@ from frustum.passes.lower.unit.memory_map import (
 from frustum.passes.lower.unit.partial_sums import PartialSums
 from frustum.passes.lower.unit.raster import parts_of
 
+IMAGES = 0
 OUTPUTS, INPUT = 0, 1
 """The dimensions of output and of input channels of weights."""
 EMPTY = 4
@@ -128,9 +129,11 @@ class LayerPieces(LayerNest):
     @property
     def is_copied(self) -> bool:
         """Pieces are loaded as they are to be: nothing is computed."""
-        return isinstance(self.kind, ShuffleLayer)
+        return isinstance(self.kind, ShuffleLayer | StackLayer)
 
     def load(self, k: int) -> PieceLoad:
+        if isinstance(self.kind, StackLayer):
+            return stacked_piece(self, self.kind, k)
         return shuffled_piece(self, self.kind, k) if isinstance(self.kind, ShuffleLayer) else map_piece(self, k)
 
     def result_in(self, element: Element) -> Placed:
@@ -222,6 +225,41 @@ def of_group(low: LayerNest, group: int, groups: int) -> tuple[Affine, Affine]:
         raise PassFailedException("the channels of a shuffle are not cut into tiles")
     end = Affine(min(per_group, end.base))
     return exactly(low.piece.start[CHANNELS], groups) + group * per_group, end + group * per_group
+
+
+def stacked_piece(low: LayerNest, stack: StackLayer, k: int) -> PieceLoad:
+    """Slices of a volume with their neighbours beside them as channels: the piece is loaded as it is to be, the slices
+    of each tap of the kernel by a strided copy of their own, which writes zeros for those that there are not."""
+    own, depth = low.piece, low.nest.depth(nests.depends(SAME4))
+    piece = packed(low.out, own.start, low.map.extent)
+    ops: list[Operation] = [allocate(piece, "nram", copies(depth))]
+    for tap in range(stack.kernel):
+        source, box = slices_of_tap(low, stack, low.tiles[k], tap)
+        stride = piece.strides[CHANNELS]
+        target = View(
+            piece.element, Affine(tap * stride), replaced(piece.strides, CHANNELS, stride * stack.kernel)
+        )
+        copy = isa.Copy(engine="mvdma", src_view=source, dst_view=target, box=box, fill=0.0)
+        ops.append(isa.emit(copy, low.tiles[k].buffer, piece.buffer, **low.site.tags))
+    return PieceLoad(depth, piece, ops)
+
+
+def slices_of_tap(low: LayerNest, stack: StackLayer, tile: Placed, tap: int) -> tuple[View, Box]:
+    """The slices that one tap reads, one for each slice of the piece: their view in the operand's tile, and their box
+    among every stride-th slice of the map."""
+    own, by = low.piece, stack.stride
+    before, first = divmod(tap * stack.dilation - stack.pad, by)
+    channels = exactly(own.start[CHANNELS], stack.kernel)
+    seen = tile.view((own.start[IMAGES] * by + (before * by + first), channels, *own.start[2:]))
+    seen = replace(seen, strides=replaced(seen.strides, IMAGES, seen.strides[IMAGES] * by))
+    start = (own.start[IMAGES] + before, channels, *own.start[2:])
+    extent = replaced(low.map.extent, CHANNELS, ceil_div(low.map.extent[CHANNELS], stack.kernel))
+    bound = replaced(tile.bound, IMAGES, ceil_div(tile.bound[IMAGES] - first, by))
+    limit = low.limits_of(0)
+    slices, last = own.limit[IMAGES], own.limit[CHANNELS]
+    limit = replaced(limit, IMAGES, None if slices is None else slices + before)
+    limit = replaced(limit, CHANNELS, None if last is None else exactly(last, stack.kernel))
+    return seen, Box(start, extent, bound, limit)
 
 
 # -------------------------------------------------------------------- weights

@@ -182,6 +182,20 @@ def check_written(concat: g.ConcatOp) -> None:
             )
 
 
+def carried_in(unit: t.UnitOp) -> str:
+    """The type in which sums or results of a unit's layers wait in SRAM between rounds of channels or blocks of keys;
+    empty where none do."""
+    found = set[str]()
+    for op in unit.body.walk():
+        if isinstance(op, t.ComputeOp):
+            element = op.result.type.data.element
+            if isinstance(op.layer, t.AttentionLayer) and op.layer.is_batched:
+                found.add("f32" if op.layer.is_wide else element)
+            elif op.map.data.in_rounds:
+                found.add(element)
+    return " ".join(sorted(found))
+
+
 @dataclass
 class Names:
     """Names for reports, by number: layers with their multiply-accumulates, units with what is said of them."""
@@ -196,6 +210,7 @@ class Names:
     tiles: list[int] = field(default_factory=list)
     kept_bytes: list[int] = field(default_factory=list)
     owners: list[str] = field(default_factory=list)
+    carried: list[str] = field(default_factory=list)
     predicted: list[int] = field(default_factory=list)
     own_cycles: list[int] = field(default_factory=list)
     unit_of: list[int] = field(default_factory=list)
@@ -216,6 +231,7 @@ class Names:
         self.tiles.append(tiles)
         self.kept_bytes.append(0)
         self.owners.append(unit.owners.data if unit.owners else "clusters")
+        self.carried.append(carried_in(unit))
         self.predicted.append(m.number_of(unit, m.PREDICTED_CYCLES, -1))
         self.own_cycles.append(m.number_of(unit, m.OWN_CYCLES, -1))
         return len(self.units) - 1
@@ -232,6 +248,7 @@ class Names:
             m.UNIT_TILES: m.numbers(self.tiles),
             m.UNIT_KEPT_BYTES: m.numbers(self.kept_bytes),
             m.UNIT_OWNERS: m.texts(self.owners),
+            **({m.UNIT_CARRY: m.texts(self.carried)} if any(self.carried) else {}),
             **({m.UNIT_PREDICTED_CYCLES: m.numbers(self.predicted)} if max(self.predicted, default=-1) >= 0 else {}),
             **({m.UNIT_OWN_CYCLES: m.numbers(self.own_cycles)} if max(self.own_cycles, default=-1) >= 0 else {}),
             **({m.OWN_ELEMENTS: m.numbers(self.own_elements)} if any(self.own_elements) else {}),

@@ -8,6 +8,7 @@ from frustum.passes.onnx.operators import (
     einsum,
     elementwise,
     integers,
+    lookups,
     moves,
     products,
     recurrent,
@@ -28,8 +29,8 @@ MICROSOFT: dict[str, Converter] = {
 """Of the domain com.microsoft."""
 
 KINDS = (
-    products, integers, conversions, windows, reductions, elementwise, choices, moves, resizing, recurrent, einsum,
-    attention,
+    products, integers, conversions, windows, reductions, elementwise, choices, moves, lookups, resizing, recurrent,
+    einsum, attention,
 )  # fmt: skip
 CONVERTERS: dict[str, Converter] = {
     operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()

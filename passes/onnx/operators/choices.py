@@ -11,23 +11,24 @@ place, the others 0, and the largest weight says the first of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
 from xdsl.dialects.builtin import i32
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import ReduceOp, is_integer, shape_of, tensor_of
+from frustum.dialects.graph import ConcatOp, ReduceOp, is_integer, shape_of, tensor_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result, is_exact
 from frustum.passes.onnx.operators.conversions import from_integers
 from frustum.passes.weights import Array
 
 NOTHING = np.float32(-0.0)
-MOST_PLACES = 256
-"""Of an axis whose places are numbers on the device: bf16 has the integers up to here."""
 MOST_PAIRS = 64
 """Of an axis whose elements are each compared with each other."""
+MOST_TAKEN = 16
+"""Of the largest elements of a longer axis, which are taken out one by one."""
 
 
 def comparison(kind: str, *, is_swapped: bool = False) -> Converter:
@@ -160,21 +161,21 @@ def place_of_most(kind: str) -> Converter:
     return convert
 
 
-def place_of(node: Node, x: SSAValue, axis: int, kind: str, *, is_last: bool = False) -> SSAValue:
-    """Where along an axis the most (`max` or `min`) is, the first or the last of equal ones; the axis stays as 1."""
-    count = _count(shape_of(x), axis)
+def place_of(
+    node: Node, x: SSAValue, axis: int, kind: str, *, is_last: bool = False, taken: SSAValue | None = None
+) -> SSAValue:
+    """Where along an axis the most (`max` or `min`) is, the first or the last of equal ones; the axis stays as 1.
+    Elements that are `taken` count as less than all others."""
+    count = shape_of(x)[axis]
+    node.counts_to(count)
     most = node.emit(ReduceOp(kind, x, (axis,), True))
     is_less = node.binary("less", x, most) if kind == "max" else node.binary("less", most, x)
     weights = np.arange(1, count + 1) if is_last else np.arange(count, 0, -1)
     weight = node.weight(_along(weights, axis, len(shape_of(x))), "places")
-    largest = node.emit(ReduceOp("max", node.binary("drop", weight, is_less), (axis,), True))
+    left = node.binary("drop", weight, is_less)
+    left = left if taken is None else node.binary("drop", left, taken)
+    largest = node.emit(ReduceOp("max", left, (axis,), True))
     return node.whole(node.unary("affine", largest, *((1.0, -1.0) if is_last else (-1.0, float(count)))), True)
-
-
-def _count(shape: Ints, axis: int) -> int:
-    if shape[axis] > MOST_PLACES:
-        raise Refused(f"an axis of {shape[axis]} elements is not supported: at most {MOST_PLACES}")
-    return shape[axis]
 
 
 def _along(values: Array, axis: int, rank: int) -> Array:
@@ -182,8 +183,8 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 
 
 def top_k(node: Node) -> Result:
-    """An element's rank is how many are before it: all greater ones, and equal ones of lower places.  The elements of
-    each rank are what is left where the ranks are equal."""
+    """The largest or smallest k along an axis, in order, and their places: by ranks where the axis is short, else one
+    after the other."""
     given = node.constant(1, "k")
     if given is None:
         raise Refused("k is missing")
@@ -192,17 +193,46 @@ def top_k(node: Node) -> Result:
     axis = node.axis(int(node.get("axis", -1)), len(shape))
     if not 0 < k <= shape[axis]:
         raise Refused(f"k is {k} of {shape[axis]} elements")
-    if shape[axis] > MOST_PAIRS:
-        raise Refused(f"an axis of {shape[axis]} elements is not supported: at most {MOST_PAIRS}")
-    ranks = _ranks(node, x, axis, bool(node.get("largest", 1)))
+    kind = "max" if node.get("largest", 1) else "min"
+    if shape[axis] <= MOST_PAIRS:
+        results = _by_ranks(node, x, axis, k, kind)
+    elif k <= MOST_TAKEN:
+        results = _one_by_one(node, x, axis, k, kind)
+    else:
+        raise Refused(f"{k} of an axis of {shape[axis]} elements are not supported: at most {MOST_TAKEN} of more than"
+                      f" {MOST_PAIRS}")  # fmt: skip
+    return [node.like(results[0], x), node.whole(results[1], True)]
+
+
+def _one_by_one(node: Node, x: SSAValue, axis: int, k: int, kind: str) -> Sequence[SSAValue]:
+    """Each time the first of the most, which is then less than all others."""
+    shape = shape_of(x)
+    numbers = node.weight(_along(np.arange(shape[axis]), axis, len(shape)), "numbers")
+    least = node.scalar(-math.inf if kind == "max" else math.inf, "least")
+    values, places = [], []
+    taken: SSAValue | None = None
+    rest = x
+    for _ in range(k):
+        values.append(node.emit(ReduceOp(kind, rest, (axis,), True)))
+        places.append(place_of(node, rest, axis, kind, taken=taken))
+        is_it = node.binary("equal", numbers, places[-1])
+        taken = is_it if taken is None else node.binary("max", taken, is_it)
+        rest = chosen(node, taken, least, x)
+    return [values[0], places[0]] if k == 1 else [node.emit(ConcatOp(parts, axis)) for parts in (values, places)]
+
+
+def _by_ranks(node: Node, x: SSAValue, axis: int, k: int, kind: str) -> Sequence[SSAValue]:
+    """An element's rank is how many are before it: all greater ones, and equal ones of lower places.  The elements of
+    each rank are what is left where the ranks are equal."""
+    shape = shape_of(x)
+    ranks = _ranks(node, x, axis, kind == "max")
     rank = len(shape) + 1
     # [.., place, k, ..]: whether the element at a place is the one of rank k
     wanted = node.weight(_along(np.arange(k), axis + 1, rank), "ranks")
     is_it = node.binary("equal", node.reshape(ranks, (*shape[: axis + 1], 1, *shape[axis + 1 :])), wanted)
     values = node.binary("keep", node.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :])), is_it)
     places = node.binary("mask", node.weight(_along(np.arange(shape[axis]), axis, rank), "places"), is_it)
-    results = [node.emit(ReduceOp("sum", part, (axis,), False)) for part in (values, places)]
-    return [node.like(results[0], x), node.whole(results[1], True)]
+    return [node.emit(ReduceOp("sum", part, (axis,), False)) for part in (values, places)]
 
 
 def _ranks(node: Node, x: SSAValue, axis: int, is_largest: bool) -> SSAValue:

@@ -325,7 +325,6 @@ CONVERTERS: dict[str, Converter] = {
     "Concat": concat,
     "Split": split,
     "Slice": slice_,
-    "Gather": gather,
     "Expand": expand,
     "Tile": tile,
     "Reshape": reshape,

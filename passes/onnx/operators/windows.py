@@ -12,10 +12,23 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.graph import ConcatOp, ConvOp, PadOp, PoolOp, ReduceOp, ScaleAttr, SliceOp, shape_of
+from frustum.dialects.graph import (
+    ConcatOp,
+    ConvOp,
+    PadOp,
+    PoolOp,
+    ReduceOp,
+    ScaleAttr,
+    SliceOp,
+    StackOp,
+    shape_of,
+)
+from frustum.dialects.graph.views import SLICES_FIRST
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
 from frustum.passes.onnx.operators.moves import turned
@@ -46,6 +59,11 @@ class NodeWindows:
             chosen(self.kernel, 1), chosen(self.strides, 1), (*chosen(low, 0), *chosen(high, 0)),
             chosen(self.dilations, 1), chosen(self.ceil_pads, 0),
         )  # fmt: skip
+
+    @property
+    def is_nothing(self) -> bool:
+        """Windows of one element, one at every position."""
+        return {*self.kernel, *self.strides} == {1} and not any((*self.pads, *self.ceil_pads))
 
     @property
     def spans(self) -> Ints:
@@ -82,8 +100,14 @@ class WindowPool:
         return self.on_map(self.on_map(x, windows.of_axes(0, None)), windows.of_axes(None, 1))
 
     def on_volume(self, x: SSAValue, windows: NodeWindows) -> SSAValue:
-        """x: n, c, d, h, w."""
+        """x: n, c, d, h, w; of one image by way of its slices."""
         n, c, d, h, w = shape_of(x)
+        if n == 1:
+            slices = as_slices(self.node, x)
+            for part in (windows.of_axes(1, 2), windows.of_axes(0)):
+                if not part.is_nothing:
+                    slices = self.on_map(slices, part)
+            return as_volume(self.node, slices)
         planes = self.on_map(self.node.reshape(x, (n, c * d, h, w)), windows.of_axes(1, 2))
         rows, columns = shape_of(planes)[2:]
         slices = self.node.reshape(planes, (n, c, d, rows * columns))
@@ -97,6 +121,8 @@ def conv_volume(node: Node, windows: NodeWindows, groups: int) -> SSAValue:
     if weights is None:
         raise Refused("the weights are missing")
     slices, planes = windows.of_axes(0), windows.of_axes(1, 2)
+    if shape_of(node.value(0))[0] == 1 and min(slices.pads) >= 0:
+        return conv_slices(node, weights, slices, planes, groups)
     x = turned(node, node.value(0), DEPTH_OUT)
     n, depth, channels, h, w = shape_of(x)
     x = node.reshape(x, (n, depth, channels, h * w))
@@ -124,6 +150,33 @@ def conv_volume(node: Node, windows: NodeWindows, groups: int) -> SSAValue:
     )  # fmt: skip
     _, maps, rows, columns = shape_of(result)
     return turned(node, node.reshape(result, (n, count, maps, rows, columns)), DEPTH_OUT)
+
+
+def conv_slices(
+    node: Node, weights: NDArray[np.generic], slices: NodeWindows, planes: NodeWindows, groups: int
+) -> SSAValue:
+    """The same of one image: on its slices, each with its neighbours' channels beside its own."""
+    x = as_slices(node, node.value(0))
+    if shape_of(x)[1] % groups:
+        raise Refused(f"{shape_of(x)[1]} channels do not make {groups} groups")
+    (size,), (stride,), (dilation,) = slices.kernel, slices.strides, slices.dilations
+    if not slices.is_nothing:
+        x = node.emit(StackOp(x, size, stride, slices.pads, dilation))
+    flat = weights.reshape(weights.shape[0], weights.shape[1] * size, *weights.shape[3:])
+    bias = node.value(2) if node.has(2) else None
+    settings = planes.strides, planes.pads, planes.dilations, groups
+    return as_volume(node, node.emit(ConvOp(x, node.weight(flat, "w"), bias, *settings)))
+
+
+def as_slices(node: Node, x: SSAValue) -> SSAValue:
+    """The slices [D, C, H, W] of a volume [1, C, D, H, W]."""
+    return turned(node, node.reshape(x, shape_of(x)[1:]), SLICES_FIRST)
+
+
+def as_volume(node: Node, slices: SSAValue) -> SSAValue:
+    """The volume [1, C, D, H, W] of slices [D, C, H, W]."""
+    x = turned(node, slices, SLICES_FIRST)
+    return node.reshape(x, (1, *shape_of(x)))
 
 
 def spatial_rank(node: Node, most: int = 2) -> int:

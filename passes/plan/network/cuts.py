@@ -26,7 +26,7 @@ from frustum.passes.analysis.project import tile_counts
 from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_STATES, OVERLAPPED
 from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.cut_states import Cut, CutState, Lengths
-from frustum.passes.plan.network.kept import NOTHING, Resident
+from frustum.passes.plan.network.kept import NOTHING, WHOLE, KeptMap, Resident
 from frustum.passes.plan.network.known_prices import KnownPrices
 from frustum.passes.plan.network.layer_order import LayerOrder, Read
 from frustum.passes.plan.network.prices import frontier_of, starts_of
@@ -153,6 +153,7 @@ class CutSearch:
         self.ways = ways_by(groups, cuts, limits, self.banned, self.known.answers, self.numbers)
         if not node.is_concat:
             self.alone(stop)
+            self.beside(stop)
 
     def arrive(self, stop: int, state: CutState, choice: UnitChoice) -> None:
         """Take note of a way to a cut by a layer alone."""
@@ -161,7 +162,7 @@ class CutSearch:
         bytes_, cycles = state.bytes + choice.bytes + beside, state.cycles + choice.cycles
         if bytes_ + self.rest[stop] > self.bound:
             return
-        left = frozenset(m for m in state.maps if self.order.maps[m.map].last_use >= stop)
+        left = choice.kept | {m for m in state.maps if self.order.maps[m.map].last_use >= stop}
         self.numbers.setdefault(left, len(self.numbers))
         self.single.append(CutState(bytes_, cycles, left, state, choice))
 
@@ -212,6 +213,32 @@ class CutSearch:
             ways = [choice, *channels_inside(choice, setting, self.capacity, self.known)]
             for state, way in itertools.product(states, ways):
                 self.arrive(stop, state, way)
+
+    def beside(self, stop: int) -> None:
+        """A product beside maps in SRAM, for all of which and its weights there is no room: cut by channels, so that
+        its operand stays for all of them; or with its result in SRAM, and its operand in rounds."""
+        node, setting, order = self.order.nodes[stop - 1], self.setting, self.order
+        is_read = any(read.joins for read in order.reads_of(stop - 1, stop, len(order.nodes)))
+        may_stay = is_read and not order.maps[stop - 1].needs_dram
+        if not setting.keep or setting.fastest or setting.target.chip.clusters > 1 or not node.weight_bytes:
+            return
+        at, kept = self.cuts[stop - 1], frozenset({KeptMap(stop - 1, WHOLE)})
+        energy = energy_alone(self.order.layer(stop - 1), node.weight_bytes, setting.target)
+        for maps in at.maps:
+            found = frozenset(m for m in maps if any(m.map == read.map for read in node.reads))
+            inside = {m.map for m in found}
+            if not all(read.joins for read in node.reads if read.map in inside):
+                continue
+            loaded = sum(read.bytes for read in node.reads if read.map not in inside)
+            is_there = node.reads[0].map in inside
+            for stays in [kept] * (may_stay and not is_there) + [NOTHING] * is_there:
+                free = self.capacity - setting.size(maps | stays)
+                if not 0 < free < loaded + node.weight_bytes:
+                    continue
+                choice = self.known.beside(setting, stop, found, stays, (free, self.capacity))
+                if choice is not None:
+                    for state in at.with_maps(maps):
+                        self.arrive(stop, state, replace(choice, energy_pj=energy))
 
     def least_alone(self, stop: int) -> int:
         """Bytes of a layer by itself, with all maps in DRAM."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
-from frustum.dialects.tile import ConvLayer
+from frustum.dialects.tile import ConvLayer, StackLayer
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.plan.layer_work import passes_of
 from frustum.passes.plan.model import LAYER_CYCLES, MOST_RECOMPUTED, PIECE_SHARE
@@ -51,18 +51,28 @@ class GroupWork:
             self.behind_reader.setdefault(read.map, self.cycles)
         rolls = shapes.is_roll & (need.lead > -FAR)
         rows = np.where(rolls, made.made, need.rows.extent)
-        plane = shapes.images * rows * made.columns
+        images = self.needs.images(max(layer.out_dims[0], layer.work_dims[0]))
+        plane = images * rows * made.columns
         if self.overlaps is not None or layer.is_matrix:
             self.count_again(made, rolls)
         passes = 1 if layer.is_matrix else passes_of(layer.steps, self.core.vector)
         if layer.is_matrix:
-            busy = self.matrix_cycles(layer, rows, made.columns, plane)
+            busy = self.matrix_cycles(layer, images, rows, made.columns)
         else:
             busy = self.vector_cycles(layer, plane, passes)
         self.cycles = self.cycles + busy + LAYER_CYCLES * (passes > 0)
-        if not layer.kind.is_place:
+        if not (layer.kind.is_place or self.is_loaded_so(made)):
             self.spent = self.spent + self.all_passes(made, rolls, plane, busy)
         self.before_maker[made.number] = self.cycles
+
+    def is_loaded_so(self, made: GroupLayer) -> bool:
+        """Slices that are stacked for one product behind, whose pieces are loaded as they are to be (`plan/runs.py`).
+        """
+        kind = made.layer.kind
+        if not isinstance(kind, StackLayer) or kind.kernel == 1 or made.is_stored:
+            return False
+        users = [self.needs.order.layer(k).kind for k in self.needs.order.maps[made.number].users]
+        return len(users) == 1 and isinstance(users[0], ConvLayer) and users[0].groups == 1
 
     def copied(self, moved: Ints) -> Ints:
         """Cycles of all passes in which the cores copy so many bytes of all clusters from one place to another."""
@@ -88,15 +98,16 @@ class GroupWork:
             )
             self.useful_macs += layer.macs
 
-    def matrix_cycles(self, layer: Layer, rows: Ints, columns: Ints, plane: Ints) -> Ints:
-        """Cycles of products on a tile of so many rows and columns, or of the copies to and from the cores."""
+    def matrix_cycles(self, layer: Layer, images: Ints, rows: Ints, columns: Ints) -> Ints:
+        """Cycles of products on a tile of so many images, rows and columns, or of the copies to and from the cores."""
         groups, per_group, taps = product_of(layer)
         operand_bytes = layer.maps[0].element_bytes
-        steps = self.line_fills(rows, columns, layer.out_dims[1] // groups) * (groups * per_group * taps)
+        steps = self.line_fills(images, rows, columns, layer.out_dims[1] // groups) * (groups * per_group * taps)
         moved = layer.out_dims[1] * (layer.out_bytes + sum(m.element_bytes for m in layer.maps[1:]))
         moved += groups * per_group * operand_bytes  # about as many positions as the output has
         rate = self.cores * self.core.mvdma.bytes_per_cycle
-        return np.maximum(steps * self.core.matrix.cycles_per_step.of(operand_bytes), plane * moved // rate)
+        copied = images * rows * columns * moved // rate
+        return np.maximum(steps * self.core.matrix.cycles_per_step.of(operand_bytes), copied)
 
     def vector_cycles(self, layer: Layer, plane: Ints, passes: int) -> Ints:
         """Cycles of so many passes over the elements of a tile."""
@@ -132,10 +143,10 @@ class GroupWork:
         rate, latency = self.core.mvdma.bytes_per_cycle, 2 * self.target.cluster.sram.latency_cycles
         return passes * (np.maximum(busy, moved // rate) + ends // rate + latency)
 
-    def line_fills(self, rows: Ints, columns: Ints, channels: int) -> Ints:
+    def line_fills(self, images: Ints, rows: Ints, columns: Ints, channels: int) -> Ints:
         """Fills of the lines for all output channels of a group, on the core that has the most: rows, columns, images
         or channels dealt to the cores, whichever takes fewest."""
-        unit, cores, images = self.core.matrix, self.cores, self.shapes.images
+        unit, cores = self.core.matrix, self.cores
         slices, share = ceil_div(channels, unit.channels), ceil_div(ceil_div(channels, cores), unit.channels)
         fewest = ceil_div(images * rows * columns, unit.lines) * share
         own_rows = np.where(self.shapes.is_raster, rows, ceil_div(rows, cores))  # pieces have all rows of a step

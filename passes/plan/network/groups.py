@@ -103,6 +103,8 @@ class GroupsBefore:
         self.work = GroupWork(self.needs, target, parts, counts_overlaps=borders in ("exchange", "sent"))
         self.read_apart: set[int] = set()
         """Maps that are read in another form than they are made: their makers are in no such group."""
+        self.factors: dict[int, Read] = {}
+        """Maps that a product of two maps reads as both of its factors: how it reads the second one."""
         self.vector_bytes = self.constant_bytes = 0
         self.weights: list[int] = []
         self.known_inputs: dict[int, tuple[tuple[object, ...], Boundary]] = {}
@@ -147,6 +149,10 @@ class GroupsBefore:
             return True
         if not read.joins:
             self.read_apart.add(read.map)
+            others = [each for each in reader.node.reads if each.map == read.map]
+            if reader.node.has_factors and len(others) > 1 and read is others[-1]:
+                self.factors[read.map] = read
+                return True
         if reader.node.is_concat and not self.buffers.lies_in(read.map, reader.number):
             return False
         self.needs.pull(reader, read)
@@ -176,7 +182,8 @@ class GroupsBefore:
     def loaded(self, number: int, needed: MapNeed) -> Boundary:
         """An input: its buffer, and the bytes of its boxes over all tiles."""
         behind, across = self.needs.behind, self.needs.raster
-        known = needed, behind, self.needs.channels[number], number in self.buffers.place_of, across.behind
+        is_apart, has_place = number in self.read_apart, number in self.buffers.place_of
+        known = needed, behind, self.needs.channels[number], has_place, across.behind, is_apart
         before, found = self.known_inputs.get(number, ((), None))
         if found is None or any(x is not y for x, y in zip(before, known, strict=True)):
             found = self.newly_loaded(number, needed)
@@ -198,11 +205,11 @@ class GroupsBefore:
         moves_right = (columns.step != 0) & (shapes.counts[2] > 1)
         is_fixed = ~moves_down & ~moves_right & (shapes.counts[0] == 1)
         rolls = shapes.is_roll & (need.lead > -FAR)
+        copies = np.where(is_fixed & ~rolls, 1, self.buffers.copies)
         if number in self.buffers.place_of:
             size = np.zeros_like(made)
         else:
-            plane = np.minimum(shapes.images, images) * (end - first) * read.element_bytes
-            copies = np.where(is_fixed & ~rolls, 1, self.buffers.copies)
+            plane = self.needs.images(images) * (end - first) * read.element_bytes
             size, _ = self.buffers.sized(number, need, made, plane, copies, height)
         rolled = np.minimum(
             height, need.lead + self.needs.behind * made
@@ -213,9 +220,14 @@ class GroupsBefore:
         right = self.needs.raster.loaded(number, width, columns.covered(shapes.tiles[1], width))
         moved = right * down * (end - first) * images * read.element_bytes
         late = np.where(need.lead > -FAR, ceil_div(need.lead, made), 0)
-        joins = all(r.joins for r in self.order.reads_of(number, 0, self.stop))
+        joins = number not in self.read_apart  # by layers of this group; what others read of it is their affair
         inside = self.needs.raster.inside(number, columns.extent)
         short = self.buffers.short(moved, inside, width, read.element_bytes)
+        if number in self.factors:  # loaded by itself, all of some images
+            factor = self.factors[number]
+            of_image = factor.bytes // factor.dims[0]
+            size = size + aligned(self.needs.images(factor.dims[0]) * of_image) * copies
+            moved = moved + factor.bytes
         copied = np.zeros_like(moved)
         if number in self.buffers.place_of:
             copied = self.work.copied(moved)
@@ -311,7 +323,7 @@ class Buffers:
     def buffer(self, k: int, need: MapNeed, *, crosses: bool) -> tuple[Ints, Mask]:
         """Bytes of the buffer of a layer's map, and where it is a ring; with copies if it is loaded or stored."""
         layer, (made, _) = self.order.layer(k), self.needs.made(k)
-        plane = self.shapes.images * layer.out_dims[1] * layer.out_bytes
+        plane = self.needs.images(layer.out_dims[0]) * layer.out_dims[1] * layer.out_bytes
         return self.sized(
             k, need, made, plane, self.copies if crosses else np.ones_like(made), layer.out_dims[2]
         )

@@ -17,6 +17,7 @@ from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoi
 from frustum.passes.plan.network.kept import KeptMap, Resident, is_read_whole
 from frustum.passes.plan.network.prices import Answers, Priced, Prices, Question, Rows, Slower
 from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints
+from frustum.passes.plan.unit import plan_beside, plan_kept
 
 
 @dataclass
@@ -46,6 +47,8 @@ class KnownPrices:
         """By the cut behind: no group begins before this layer."""
         self.alone: dict[int, UnitLayers] = {}
         """By the cut behind: layers that are units, which know the tiles into which they were cut before."""
+        self.products: dict[Hashable, UnitChoice | None] = {}
+        """Products alone, by what they find in SRAM and leave there, and the room beside it."""
         self.exact: dict[Hashable, UnitChoice | None] = {}
         """Choices with exact numbers, by all that these depend on."""
 
@@ -94,6 +97,16 @@ class KnownPrices:
         if stop not in self.alone:
             self.alone[stop] = layers_of([setting.order.nodes[stop - 1].op])
         return self.alone[stop]
+
+    def beside(
+        self, setting: Setting, stop: int, found: Resident, kept: Resident, room: tuple[int, int]
+    ) -> UnitChoice | None:
+        """The product before `stop` alone that finds these maps in SRAM, and perhaps leaves its result there (`kept`);
+        `room`: bytes of SRAM beside all maps, and in all."""
+        key = stop, found, kept, room
+        if key not in self.products:
+            self.products[key] = choice_beside(setting, stop, found, kept, room)
+        return self.products[key]
 
     def keys_of(self, setting: Setting) -> GroupKeys:
         if self.keys is None:
@@ -209,3 +222,21 @@ class GroupKeys:
         """As two numbers, which are compared faster than a fraction is made."""
         one, other = (self.order.rates[dimension - 2][m] for m in (number, last))
         return 1 if one == other else one / other
+
+
+def choice_beside(
+    setting: Setting, stop: int, found: Resident, kept: Resident, room: tuple[int, int]
+) -> UnitChoice | None:
+    """`KnownPrices.beside`, looked for."""
+    op, (free, capacity) = setting.order.nodes[stop - 1].op, room
+    unit = layers_of([op], resident={setting.order.nodes[m.map].op.results[0] for m in found})
+    if kept:
+        plan = plan_kept(unit, setting.target, free)
+    else:
+        plan = plan_beside(unit, setting.target, free, setting.chunk_bytes)
+    if plan is None or plan.cost.parts is None:
+        return None
+    parts = replace(plan.cost.parts, used_bytes=plan.cost.parts.used_bytes + capacity - free)
+    plan = replace(plan, cost=replace(plan.cost, parts=parts))
+    moved, cycles = plan.dram_bytes, int(plan.cycles)
+    return UnitChoice(stop - 1, stop, moved, cycles, free, resident=found, kept=kept, plan=plan)

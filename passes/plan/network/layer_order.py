@@ -48,6 +48,8 @@ class Read:
     """[first, stop) of those that are needed to make all of the result; (0, 0): all."""
     by_image: bool = False
     """Image i of the result needs image i of the map, or the map is one for all images."""
+    images_mix: bool = False
+    """An image of the result needs several of the map, or one of another number: slices of a volume."""
     by_channel: bool = False
     """Channel i of the result needs channel i of the map."""
 
@@ -121,6 +123,11 @@ class LayerOrder:
         steps = sorted({axis.den for axis in axes if isinstance(axis, Axis)} - {1})
         powers = (step**power for step in steps for power in (1, 2))
         return (1, *dict.fromkeys(power for power in powers if power <= COARSEST))
+
+    @cached_property
+    def has_slices(self) -> bool:
+        """Some layer reads several images for one of its result."""
+        return any(read.images_mix for node in self.nodes for read in node.reads)
 
     @cached_property
     def seams(self) -> frozenset[int]:
@@ -282,8 +289,10 @@ class _Reading:
         by_image = operand.access[0] == Axis() or dims[0] == 1
         channels = channels_of(operand, self.layers[i])
         own = self.layers[i]
+        images_mix = not by_image and isinstance(operand.access[0], Axis) and operand.access[0].den == 1
         by_channel = own is not None and operand.access[1] == Axis() and dims[1] == own.out_dims[1]
-        return Read(number, joins, dims, operand.element_bytes, rows, columns, channels, by_image, by_channel)
+        size = operand.element_bytes
+        return Read(number, joins, dims, size, rows, columns, channels, by_image, images_mix, by_channel)
 
 
 def channels_of(operand: MapOperand, layer: Layer | None) -> tuple[int, int]:

@@ -7,18 +7,23 @@ until then, to make it twice from a smaller map moves fewer bytes than to write 
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 
+from xdsl.dialects.builtin import DenseArrayBase, i64
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.tile import Whole
-from frustum.passes.analysis.layer import RANK, can_join
+from frustum.dialects.extents import Extents
+from frustum.dialects.module import FORM
+from frustum.dialects.tile import TensorView, Whole
+from frustum.passes.analysis.layer import RANK, can_join, layer_of
+from frustum.passes.analysis.layer.nest import chosen_form, formed
 from frustum.passes.analysis.module import value_bytes
-from frustum.passes.plan.model import AGAIN_AT_MOST, MOST_RECOMPUTED
+from frustum.passes.analysis.unit_layers import same_form
+from frustum.passes.plan.model import AGAIN_AT_MOST, HELD_FAR_AT_LEAST, MOST_RECOMPUTED
 from frustum.passes.plan.network.candidates import UnitChoice
-from frustum.passes.plan.network.layer_order import COLUMNS, ROWS, LayerNode, LayerOrder
+from frustum.passes.plan.network.layer_order import COLUMNS, NEARBY, ROWS, LayerNode, LayerOrder
 
 
 @dataclass(frozen=True)
@@ -160,26 +165,69 @@ def hold_inputs(
         x
         for op in unit_of
         for x in op.operands
-        if not isinstance(x.owner, Operation) and len(g.shape_of(x)) == RANK
+        if not isinstance(x.owner, Operation)
     ]
     found = []
     for x in dict.fromkeys(inputs):
-        users = {use.operation for use in x.uses}
-        if not users <= layers or value_bytes(x) >= sram_bytes:
+        users = dict.fromkeys(use.operation for use in x.uses)
+        form = form_of(x, users) if users.keys() <= layers else None
+        if form is None or value_bytes(x) >= sram_bytes:
             continue
         if (len({unit_of[user] for user in users}) - 1) * value_bytes(x) >= least_bytes:
-            found.append(held(x))
+            found.append(held(x, form))
     return found
 
 
-def held(original: SSAValue) -> HeldInput:
-    """Put a copy behind an input of the network."""
+def form_of(x: SSAValue, users: Collection[Operation]) -> Extents | None:
+    """The loop that each axis of an input is part of in all layers that read it; None where these differ, and of
+    integers, of which a copy would need their scale."""
+    if g.is_integer(x):
+        return None
+    shape = g.shape_of(x)
+    last = (COLUMNS,) * (len(shape) - 1) + (1,)
+    reads = [m for user in users for m in layer_of(user).maps if user.operands[m.index] is x]
+    for form in dict.fromkeys([*(chosen_form(user) for user in users), last, tuple(range(len(shape)))]):
+        if not form or len(form) != len(shape) or max(form) >= RANK:
+            continue
+        dims, strides = formed(shape, form)
+        if reads and all(same_form(m.dims, m.view, dims, TensorView(0, strides)) for m in reads):
+            return form
+    return None
+
+
+def hold_far_inputs(order: LayerOrder, most_bytes: float, between_bytes: float) -> list[HeldInput]:
+    """Let all readers of an input of the network read a copy of it where it takes at most `most_bytes`, layers between
+    the first and the last of them have weights of more than `between_bytes`, and it is a good part of what must be
+    moved; what was done."""
+    least = HELD_FAR_AT_LEAST * order.compulsory_bytes
+    readers: dict[SSAValue, list[int]] = {}
+    for k, node in enumerate(order.nodes):
+        for x in node.op.operands:
+            if not isinstance(x.owner, Operation) and value_bytes(x) <= most_bytes:
+                readers.setdefault(x, []).append(k)
+    found = []
+    for x, users in readers.items():
+        between = sum(node.weight_bytes for node in order.nodes[users[0] : users[-1]])
+        is_far = users[-1] - users[0] > NEARBY and between > between_bytes
+        if not is_far or (len(users) - 1) * value_bytes(x) < least:
+            continue
+        ops = dict.fromkeys(use.operation for use in x.uses)
+        own = {order.nodes[k].op for k in users if order.nodes[k].layer is not None}
+        form = form_of(x, ops) if ops.keys() <= own else None
+        if form is not None:
+            found.append(held(x, form))
+    return found
+
+
+def held(original: SSAValue, form: Extents) -> HeldInput:
+    """Put a copy behind an input of the network, whose axes are part of these loops."""
     copy = g.UnaryOp(g.ActAttr.of("identity"), original)
     block = original.owner
     assert isinstance(block, Block)
-    first = block.first_op
-    assert first is not None
+    first = next(op for op in block.ops if any(value is original for value in op.operands))
     copy.location = first.location
+    if form != tuple(range(RANK)):
+        copy.attributes[FORM] = DenseArrayBase.from_list(i64, form)
     block.insert_op_before(copy, first)
     original.replace_uses_with_if(copy.result, lambda use: use.operation is not copy)
     return HeldInput(copy, original)

@@ -135,7 +135,10 @@ class GroupNeeds:
         self.dims = layer.out_dims
         whole = tuple(d for d in layer.axes_all if d != 1)
         fewest = fewest_columns(layer)
-        self.shapes = shapes_of(self.dims, whole, borders, clusters, order.grains, raster=raster, fewest=fewest)
+        self.shapes = shapes_of(
+            self.dims, whole, borders, clusters, order.grains, raster=raster, fewest=fewest,
+            in_slices=order.has_slices,
+        )  # fmt: skip
         self.raster = RasterColumns(order, stop, self.shapes)
         self.size = len(self.shapes.mode)
         self.of_map: dict[int, MapNeed] = {}
@@ -147,6 +150,12 @@ class GroupNeeds:
         self.behind = np.zeros(self.size, np.int64)
         self.parts = Parts()
         self.steps: dict[int, tuple[Ints, Mask]] = {}
+
+    def images(self, extent: int) -> Ints:
+        """Images of a tile, of a map that has so many: all of it where a tile has all of the last layer's."""
+        if extent == self.dims[0]:
+            return self.shapes.images
+        return np.where(self.shapes.images == self.dims[0], extent, np.minimum(self.shapes.images, extent))
 
     def made(self, number: int) -> tuple[Ints, Mask]:
         """Rows of a map in one rolling step, and where they are whole rows."""
@@ -178,6 +187,8 @@ class GroupNeeds:
         has_images = 0 not in layer.axes_all and layer.out_dims[0] == self.dims[0]
         if not has_images or not all(read.by_image for read in node.reads):
             self.valid &= shapes.dealt != BY_IMAGES
+        if any(read.images_mix for read in node.reads):
+            self.valid &= shapes.images == self.dims[0]
         rows, columns = self.on_grid(layer, 2, need.rows), self.on_grid(layer, 3, need.columns)
         lead = aligned(need.lead, align)
         self.late = np.maximum(self.late, ceil_div(lead, made))

@@ -104,18 +104,23 @@ def shapes_of(
     *,
     raster: int = 0,
     fewest: int = FEWEST_COLUMNS,
+    in_slices: bool = False,
 ) -> TileShapes:
     """The whole map, or each cluster's share of it; rows at a time, in column strips, rolling or overlapping; image by
     image, or some images at a time; dimensions in `whole` are not cut.  Shares and strips are also multiples of
     `grains`; a strip has so many columns at least (`fewest`).  With `raster`, of one image and one cluster also rows
-    and columns that are both kept, in steps of at least so many positions."""
+    and columns that are both kept, in steps of at least so many positions.  `in_slices`: rows of all images at a time,
+    too, of which layers read several."""
     images, _, height, width = dims
     found: list[TileShape] = []
     for share, its_grains in shares_of(dims, whole, clusters, grains):
         rolls = borders in ("auto", "exchange") and (clusters == 1 or share.dealt != BY_ROWS)
         overlaps = borders in ("auto", "overlap")
         rolls_below = height if rolls else 0
-        found += cuts_of(share, whole, its_grains, rolls_below=rolls_below, overlaps=overlaps, fewest=fewest)
+        cuts = list(cuts_of(share, whole, its_grains, rolls_below=rolls_below, overlaps=overlaps, fewest=fewest))
+        found += cuts
+        if in_slices and images > 1 and share.images == images:
+            found += [each._replace(images=images) for each in cuts if each.images == 1 and each != share]
     every = found + [shape._replace(depth=1) for shape in found if shape.mode != Mode.SINGLE]
     if raster and borders == "auto" and clusters == 1 and images == 1:
         every += rasters_of(dims, whole, raster)  # what is loaded is a small part of them: two copies of it always

@@ -22,9 +22,11 @@ from frustum.passes.plan import model
 from frustum.passes.plan.network.layer_order import (
     LayerOrder,
     ops_of_section,
+    order_of,
     orders,
+    outputs_of_section,
 )
-from frustum.passes.plan.network.made_again import hold_inputs, make_again
+from frustum.passes.plan.network.made_again import hold_far_inputs, hold_inputs, make_again
 from frustum.passes.plan.network.optimal import (
     DEFAULTS,
     NetworkPlan,
@@ -63,10 +65,12 @@ def fuse_section(
 ) -> tuple[int, NetworkPlan | None]:
     """Put the layers of one section into units, from this number on; how many units they are, and their plan."""
     options = replace(options, borders=borders_of(network, target, options, section))
-    plan = plan_network(network, target, options, section)
+    plan = with_inputs_held(network, target, options, section)
+    plan = plan or plan_network(network, target, options, section)
     if plan is not None:
         plan = with_places(network, target, options, plan, section)
         plan = with_maps_again(network, target, options, plan, section)
+        plan = with_copied_inputs(network, target, options, plan, section)
         write(network, plan, section, number)
         return len(plan.units), plan
     layers = orders(network, section)[0]
@@ -116,8 +120,7 @@ def with_places(
 def with_maps_again(
     network: g.NetworkOp, target: Target, options: OptimalOptions, plan: NetworkPlan, section: Operation | None
 ) -> NetworkPlan:
-    """The plan, or a better one in which maps that go through DRAM are made again where they are needed again, and
-    what they are made from stays in SRAM."""
+    """The plan, or a better one in which maps that go through DRAM are made again where they are needed again."""
     if plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes:
         return plan
     again = make_again(plan.order, plan.units)
@@ -130,14 +133,39 @@ def with_maps_again(
         for remade in reversed(again):
             remade.undo()
         return plan
+    return better
+
+
+def with_copied_inputs(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: NetworkPlan, section: Operation | None
+) -> NetworkPlan:
+    """The plan, or a better one in which inputs of the network that several units load stay in SRAM from the first."""
+    if plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes:
+        return plan
     sram_bytes = target.chip.clusters * target.cluster.sram.capacity_bytes
-    held = hold_inputs(better.order, better.units, sram_bytes, model.HELD_AT_LEAST * better.dram_bytes)
-    best = plan_network(network, target, options, section) if held else None
-    if best is not None and is_better(best, better, options.optimise):
-        return best
+    held = hold_inputs(plan.order, plan.units, sram_bytes, model.HELD_AT_LEAST * plan.dram_bytes)
+    better = plan_network(network, target, options, section) if held else None
+    if better is not None and is_better(better, plan, options.optimise):
+        return better
     for each in reversed(held):
         each.undo()
-    return better
+    return plan
+
+
+def with_inputs_held(
+    network: g.NetworkOp, target: Target, options: OptimalOptions, section: Operation | None
+) -> NetworkPlan | None:
+    """The plan with small inputs of the network in SRAM from the first layer that reads them to the last, where more
+    weights are between than SRAM holds; None where there are none, or more moves than must."""
+    order = order_of(ops_of_section(network, section), outputs_of_section(network, section))
+    capacity = target.cluster.sram.capacity_bytes
+    held = hold_far_inputs(order, model.HELD_SHARE * capacity, capacity)
+    plan = plan_network(network, target, options, section) if held else None
+    if plan is not None and plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes:
+        return plan
+    for each in reversed(held):
+        each.undo()
+    return None
 
 
 def is_worth_time(better: NetworkPlan, plan: NetworkPlan, optimise: Optimise) -> bool:

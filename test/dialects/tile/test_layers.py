@@ -18,6 +18,7 @@ LAYERS = (
     tile.ConvLayer((3, 1), (1, 2), (1, 1), 2, 4, (12, 3, 1, 1), 0, Act("clip", -1.0, 6.0), SCALES, 1, -2, "bias"),
     tile.ConvLayer((1, 1), (1, 1), (1, 1), 1, 8, (8, 1, 0, 0), 64),
     tile.PoolLayer(Pooling.AVG, (2, 2), (2, 2), (1, 1), True, (0, 1), (1, 0), Act("relu"), SCALES),
+    tile.PoolLayer(Pooling.MAX, (3, 1), (2, 1), (1, 1), False, (1, 0), (1, 0), slices=True),
     tile.LrnLayer(5, 1e-4, 0.75, 1.0),
     tile.ResizeLayer(Interpolation.LINEAR, Rounding.FLOOR, (0.5, 0.5), (0.0, -0.25), SCALES),
     tile.UnaryLayer(Function.LEAKY_RELU, 0.1),
@@ -29,6 +30,7 @@ LAYERS = (
     tile.AttentionLayer(128, 2, 64, 32, 0.125, 30.0, 5),
     tile.AttentionLayer(128, 1, 64, 64, 0.125),
     tile.ShuffleLayer(4),
+    tile.StackLayer(3, 2, 1, 1),
     tile.PickLayer((1, 1, 2, 2)),
     tile.BorderLayer(True, (1, 0), (2, 3)),
     tile.DepthToSpaceLayer((2, 3), 1),
@@ -46,7 +48,7 @@ def test_every_kind_is_known_at_every_level():
     assert {type(layer) for layer in LAYERS} == set(KINDS.values())
     computed = [kind for name, kind in KINDS.items() if name != "concat"]
     assert all(made.dispatch(kind) is not made.dispatch(object) for kind in computed)
-    of_several = tile.ShuffleLayer, tile.AttentionLayer, tile.PhasesLayer, tile.BorderLayer
+    of_several = tile.ShuffleLayer, tile.StackLayer, tile.AttentionLayer, tile.PhasesLayer, tile.BorderLayer
     lowered = [kind for kind in computed if not issubclass(kind, (*of_several, tile.VectorLayer))]
     assert all(instruction.dispatch(kind) is not instruction.dispatch(object) for kind in lowered)
     assert set(FORMS) <= set(OPERATIONS)

@@ -130,12 +130,27 @@ def test_places_of_the_largest(seed):
     same(*run(("ArgMax", "ArgMin")[seed % 2], [x], target=("edge", "default")[seed // 3], **settings))
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
-def test_places_are_exact_in_all_types(dtype):
-    x = np.random.default_rng(5).permutation(256).astype(np.float32).reshape(1, 256)
+@pytest.mark.parametrize(("dtype", "most"), [("f32", 3000), ("f16", 2048), ("bf16", 256)])
+def test_places_are_exact_in_all_types(dtype, most):
+    """The last one too; of longer axes the node is refused by name."""
+    x = np.arange(2 * most, dtype=np.float32).reshape(2, most) % 200
+    x[0, 0] = x[1, -1] = 250
     same(*run("ArgMax", [x], axis=1, dtype=dtype))
-    with pytest.raises(Unsupported, match="an axis of 257 elements is not supported: at most 256"):
-        run("ArgMax", [np.zeros((2, 257), np.float32)], axis=1)
+    if dtype != "f32":
+        with pytest.raises(Unsupported, match=f"an axis of {most + 1} elements is not supported in {dtype}"):
+            run("ArgMax", [np.zeros((2, most + 1), np.float32)], axis=1, dtype=dtype)
+
+
+def test_places_that_a_type_does_not_have_are_found_on_the_host():
+    x = np.random.default_rng(0).permutation(600).astype(np.float32).reshape(2, 300) % 250
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("ArgMax", ["r"], ["y"], axis=1)]
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)
+    model = model_of(nodes, [info], [("y", TensorProto.INT64)])
+    model.graph.output[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.INT64, (2, 1)))
+    prepared = onnx_backend.prepare(model, dtype="bf16", target="edge")
+    (found,) = prepared.run([x])
+    np.testing.assert_array_equal(found, x.argmax(1)[:, None])
+    assert [(each["name"], each.get("where")) for each in prepared.report["layers"] if each.get("where") == "host"]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -152,6 +167,20 @@ def test_the_largest_in_order(seed):
     order = np.argsort(-x if is_largest else x, axis=axis, kind="stable")
     np.testing.assert_array_equal(places, np.take(order, range(int(k[0])), axis))
     np.testing.assert_array_equal(values, wanted)
+
+
+@pytest.mark.parametrize("is_largest", [0, 1])
+def test_the_largest_of_a_long_axis_in_order(is_largest):
+    """Equal elements and infinities, also those that stand for what is taken out."""
+    x = np.random.default_rng(is_largest).integers(-2, 3, (3, 70)).astype(np.float32)
+    x[0] = (np.inf, -np.inf)[is_largest]
+    x[1, 5:] = (np.inf, -np.inf)[is_largest]
+    (values, places), (wanted, _) = run("TopK", [x, np.int64([8])], constants=(1,), outputs=2, largest=is_largest)
+    order = np.argsort(-x if is_largest else x, axis=1, kind="stable")[:, :8]
+    np.testing.assert_array_equal(places, order)
+    np.testing.assert_array_equal(values, wanted)
+    with pytest.raises(Unsupported, match="17 of an axis of 70 elements are not supported: at most 16 of more than 64"):
+        run("TopK", [x, np.int64([17])], constants=(1,), outputs=2)
 
 
 def test_truth_values_are_numbers_after_a_cast():

@@ -9,10 +9,12 @@ import pytest
 from networks import Net
 from stops import modules_at_stops, run_module, target
 
+from frustum.backend.compile import unit_facts
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph as g
 from frustum.dialects import tile as t
 from frustum.dialects.tile import ConvLayer
+from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.project import layers_of
 from frustum.passes.plan.rounds import may_round
 from frustum.passes.plan.unit import Budget, cheapest, plan_unit
@@ -87,3 +89,43 @@ def test_numbers_agree(name, kib, dtype, how):
     for stop in ("placed", "fixed"):
         (got,) = run_module(found[stop], inputs, checked=stop == "fixed").values()
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
+
+
+def two_products(rows, inputs, hidden, outputs, *, residual=False):
+    """One behind the other; perhaps something is added to what the first makes."""
+    net = Net()
+    x, added = net.input(rows, inputs), net.input(rows, hidden) if residual else None
+    made = net.layer(g.MatmulOp(x, net.weight(inputs, hidden, scale=inputs**-0.5), residual=added))
+    return net.module(net.layer(g.MatmulOp(made, net.weight(hidden, outputs, scale=hidden**-0.5))))
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(("kib", "dtype"), [(36, "f32"), (20, "f16")])
+def test_a_result_of_rounds_stays_for_a_product_that_is_cut_by_channels(kib, dtype, residual):
+    """Neither product's maps fit SRAM together, and all of them, and all weights, cross the port once."""
+    sizes = rows, inputs, hidden, outputs = 96, 400, 64 if not residual else 40, 300
+    module, given = two_products(*sizes, residual=residual)
+    machine = with_sram("edge", kib * (3 if residual else 2) << 9, 4 << 10)
+    found = modules_at_stops(module, machine, Choices(dtype=dtype))
+    first, second = [op for op in found["fused"].walk() if isinstance(op, UnitOp)]
+    assert list(first.kept) == [0] and not list(second.kept)
+    made, read = [op.map.data for op in found["placed"].walk() if isinstance(op, t.ComputeOp)]
+    assert made.in_rounds and not read.in_rounds
+    assert second.partition.data.tile[1] < outputs and second.partition.data.tile[3] == rows
+    elements = rows * (inputs + outputs + hidden * residual) + hidden * (inputs + outputs)
+    size = 4 if dtype == "f32" else 2
+    said = [int(unit.stopped_by.data.split(" DRAM")[0].split()[-1]) for unit in (first, second)]
+    assert sum(said) == elements * size
+    (wanted,) = run_module(module, given).values()
+    for stop in ("placed", "fixed"):
+        (got,) = run_module(found[stop], given, checked=stop == "fixed").values()
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
+
+
+CARRIES = [("auto", "f16", "f16"), ("f32", "f16", ""), ("f32", "f32", "f32")]
+
+
+@pytest.mark.parametrize(("carry", "dtype", "waits"), CARRIES)
+def test_sums_wait_in_no_narrower_type_than_asked(carry, dtype, waits):
+    found = modules_at_stops(product(160, 640, 96)[0], with_sram("edge", 48 << 10), Choices(dtype=dtype, carry=carry))
+    assert "".join(fact.get("carry", "") for fact in unit_facts(found["fixed"])) == waits

@@ -185,6 +185,7 @@ SCALAR = {
     "hard_sigmoid": lambda x: min(max(0.2 * x + 0.6, 0), 1),
     "hard_swish": lambda x: x * min(max(x / 6 + 0.5, 0), 1),
     "tanh": math.tanh,
+    "silu": lambda x: x / (1 + math.exp(-x)),
     "elu": lambda x: x if x >= 0 else 0.2 * (math.exp(x) - 1),
     "gelu": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),

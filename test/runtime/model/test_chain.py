@@ -76,7 +76,7 @@ def test_timing_needs_no_values_to_know_what_crosses_the_link(chain: Chain, x: n
     for part in ("cycles", "dram", "energy_pj"):
         assert result.report[part] == full.report[part]
     assert {**result.report["host"], "seconds": 0} == {**full.report["host"], "seconds": 0}
-    assert "computing on the host takes 0 cycles" in Report(full.report).text()
+    assert "computing on the host takes 0 cycles" in Report(full.report).text(verbose=True)
 
 
 def test_without_time_only_bytes_are_known(chain: Chain, x: np.ndarray) -> None:
@@ -142,7 +142,7 @@ def test_a_transformer_runs_on_the_device_between_ids_and_words() -> None:
     found = frustum.compile(proto, target="edge")
     assert isinstance(found, Chain)
     assert [piece.kind for piece in found.pieces] == ["host", "device"]
-    assert {each.op for each in found.fallbacks} == {"Gather", "Cast"}
+    assert {each.op for each in found.fallbacks} == {"Cast"}, "embeddings are looked up on the device"
     mask = np.ones((1, 48), np.int64)
     mask[:, 40:] = 0
     inputs = {"ids": np.random.default_rng(1).integers(0, 100, (1, 48)), "mask": mask}

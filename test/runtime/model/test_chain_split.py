@@ -132,7 +132,7 @@ def test_the_schedule_says_when_an_output_is_there():
 
 def test_the_check_tells_of_every_output(file, tmp_path, capsys):
     report = tmp_path / "report.json"
-    assert cli.main(["run", str(file), *CUT, "--target", "edge", "--check", "--report", str(report)]) == 0
+    assert cli.main(["run", str(file), *CUT, "--target", "edge", "--check", "-v", "--report", str(report)]) == 0
     check = json.loads(report.read_text())["check"]
     assert list(check["outputs"]) == ["v1", "v3", "v5"]
     assert check["max_rel_error"] == max(each["max_rel_error"] for each in check["outputs"].values())

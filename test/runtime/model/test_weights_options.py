@@ -95,7 +95,7 @@ def test_several_executables_are_summed():
 def test_the_command_line_reaches_the_report(tmp_path, capsys):
     report = tmp_path / "report.json"
     command = ["run", "zoo:squeezenet", "--dtype", "bf16", "--mode", "timing", "--report", str(report)]
-    assert main([*command, "--compress-weights", "auto"]) == 0
+    assert main([*command, "-v", "--compress-weights", "auto"]) == 0
     assert json.loads(report.read_text())["weights"]["codec"] == "auto"
     assert "of weights take" in capsys.readouterr().out
 

@@ -337,6 +337,7 @@ def test_a_full_disk_leaves_nothing(
         (["run", "m", "--input-seed", "x"], "argument --input-seed: 'x' is not an integer of at least 0"),
         (["run", "m", "--dtype", "int4"], "argument --dtype: invalid choice: 'int4' (choose from "),
         (["run", "m", "--calibrate", "most"], "argument --calibrate: invalid choice: 'most' (choose from "),
+        (["run", "m", "--carry", "f16"], "argument --carry: invalid choice: 'f16' (choose from "),
         (["run", "m", "--policy", "best"], "argument --policy: invalid choice: 'best' (choose from "),
         (["run", "m", "--targe", "edge"], "unrecognized arguments: --targe edge"),
         (["run", "m", "--trace", "f"], "unrecognized arguments: --trace f"),

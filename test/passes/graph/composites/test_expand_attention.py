@@ -12,9 +12,10 @@ from frustum.dialects import graph as g
 from frustum.passes.graph.composites.expand_attention import ExpandAttention
 
 
-def test_channels_come_first():
+@pytest.mark.parametrize("rows, keys", [((5,), (7,)), ((5, 2), (3, 4))])
+def test_channels_come_first(rows, keys):
     net = Net()
-    q, k, v = net.input(2, 24, 5), net.input(2, 15, 7), net.input(2, 9, 7)
+    q, k, v = net.input(2, 24, *rows), net.input(2, 15, *keys), net.input(2, 9, *keys)
     op = g.AttentionOp(q, k, v, heads=(4, 2), sizes=(6, 4), firsts=(0, 3, 1), scale=0.4, is_channels_first=True)
     module, inputs = net.module(net.layer(op))
     plain = module.clone()

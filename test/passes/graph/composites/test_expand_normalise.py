@@ -10,6 +10,7 @@ from xdsl.context import Context
 
 from frustum.dialects import graph as g
 from frustum.passes.graph.composites.expand_normalise import ExpandNormalise, _NormExpansion
+from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.weights import store_of
 
 
@@ -39,3 +40,21 @@ def test_what_fits_is_left(columns, is_left):
     module = aimed(module, "edge")
     ExpandNormalise().apply(Context(), module)
     assert any(isinstance(each, g.NormaliseOp) for each in module.walk()) == is_left
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0, 5000), (1000, 1), (0, 1e-3)])
+@pytest.mark.parametrize("rms", [False, True])
+def test_between_operand_and_result_all_is_wide(mean, deviation, rms):
+    net = Net()
+    op = g.NormaliseOp(net.input(4, 600), axes=(1,), epsilon=1e-9, rms=rms)
+    module, _ = net.module(net.layer(op))
+    ConvertType(to="f16").apply(Context(), module)
+    (found,) = [each for each in module.walk() if isinstance(each, g.NormaliseOp)]
+    _NormExpansion(found, store_of(module), 10).run()
+    module.verify()
+    x = np.random.default_rng(0).normal(mean, deviation, (4, 600)).astype(np.float16)
+    exact = x.astype(np.float64) - (0 if rms else x.mean(1, keepdims=True, dtype=np.float64))
+    exact /= np.sqrt(np.square(exact).mean(1, keepdims=True) + 1e-9)
+    (got,) = run_module(module, {"x0": x}).values()
+    assert np.array_equal(got, got.astype(np.float16))
+    np.testing.assert_allclose(got, exact, rtol=2e-3, atol=2e-3)

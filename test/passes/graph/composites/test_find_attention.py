@@ -9,6 +9,8 @@ from stops import run_module
 from xdsl.context import Context
 
 from frustum.dialects import graph as g
+from frustum.dialects.graph.attributes import float_array
+from frustum.dialects.module import RANGE
 from frustum.passes.graph.composites.find_attention import FindAttention
 
 B, T, L, H, D = 2, 5, 7, 4, 6
@@ -84,6 +86,19 @@ def test_heads_of_separate_tensors():
     assert (op.heads, op.sizes, op.firsts, op.scale, op.is_merged) == ((H, H), (D, D), (0, 0, 0), 0.25, True)
     assert (op.q, op.k, op.v) == tuple(op.parent.args)
     assert not moves(op)
+
+
+def test_ranges_of_a_calibration_stay():
+    """Of the values, not of the scores: a product behind is one of integers."""
+    net = Layers()
+    q, k, v = separate(net)
+    scores = net.matmul(net.heads(q, H), net.heads(k, H, 0, 2, 3, 1))
+    values = net.matmul(net.softmax(scores), net.heads(v, H))
+    scores.owner.attributes[RANGE], values.owner.attributes[RANGE] = float_array((0, 9)), float_array((-1, 2))
+    module, _ = net.module(net.merged(values))
+    FindAttention().apply(Context(), module)
+    (op,) = (each for each in module.walk() if isinstance(each, g.AttentionOp))
+    assert op.attributes[RANGE] == float_array((-1, 2))
 
 
 def split(net, way):

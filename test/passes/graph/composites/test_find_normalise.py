@@ -10,6 +10,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import f32
 
 from frustum.dialects import graph as g
+from frustum.dialects.graph.attributes import float_array
+from frustum.dialects.module import RANGE
 from frustum.passes.graph.composites.find_normalise import FindNormalise
 
 
@@ -50,6 +52,20 @@ def test_plain_layers_are_one(rms, square, division):
     (op,) = found(net, result)
     assert (op.axes, op.rms, op.shift is None) == ((2,), rms, rms)
     assert op.scale is not None and op.epsilon == pytest.approx(1e-2)
+
+
+def test_ranges_of_a_calibration_are_those_of_the_last_layer():
+    """A factor and a term that are taken in bring theirs."""
+    net = Net()
+    result = net.binary("mul", plain(net, net.input(2, 5, 8), (2,)), net.weight(8))
+    result = net.binary("add", net.weight(8), result)
+    for number, op in enumerate(result.owner.parent.ops):
+        op.attributes[RANGE] = float_array((0, number))
+    ends = result.owner.attributes[RANGE]
+    module, _ = net.module(result)
+    FindNormalise().apply(Context(), module)
+    (op,) = (each for each in module.walk() if isinstance(each, g.NormaliseOp))
+    assert op.attributes[RANGE] == ends
 
 
 def test_sums_along_other_axes_are_none():

@@ -2,15 +2,19 @@
 
 import numpy as np
 import pytest
+from networks import Net
+from stops import run_module
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, f32
 
 from frustum.dialects.graph import (
     ActAttr,
+    BinaryOp,
     ConvOp,
     NetworkOp,
     OutputOp,
     PoolOp,
+    UnaryOp,
     WeightOp,
     tensor_type,
 )
@@ -58,3 +62,34 @@ def test_the_mean_is_taken_first(given):
 def test_the_order_stays(given):
     """Where it is no mean, or no mean of the same, or larger maps come of it."""
     assert order(**given) == ["ConvOp", "PoolOp"]
+
+
+@pytest.mark.parametrize(
+    ("again", "turned", "act", "found"),
+    [
+        (False, False, None, ["conv silu"]),
+        (False, True, None, ["conv silu"]),
+        (True, False, None, ["conv None", "sigmoid", "mul None"]),
+        (False, False, "relu", ["conv None", "sigmoid", "mul relu"]),
+    ],
+)
+def test_a_value_times_its_sigmoid_is_one_function(again, turned, act, found):
+    """`again`: the sigmoid is an output too; `turned`: it stands first."""
+    net = Net()
+    made = net.conv(net.input(1, 3, 6, 6), 5)
+    gate = net.unary("sigmoid", made)
+    pair = (gate, made) if turned else (made, gate)
+    product = net.layer(BinaryOp("mul", *pair, act=act and ActAttr.of(act)))
+    module, values = net.module(product, *([gate] if again else []))
+    before = run_module(module, values)
+    Canonicalize().apply(Context(), module)
+    module.verify()
+    for name, array in run_module(module, values).items():
+        np.testing.assert_allclose(array, before[name], rtol=1e-5, atol=1e-6)
+    assert [said(op) for op in module.walk() if isinstance(op, ConvOp | UnaryOp | BinaryOp)] == found
+
+
+def said(op):
+    if isinstance(op, UnaryOp):
+        return str(op.kind)
+    return f"{'conv' if isinstance(op, ConvOp) else op.kind} {op.act and op.act.data.kind}"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attention_nets import attention, check
+from attention_nets import attention, check, of_planes
+from networks import Net
 from stops import executable, modules_at_stops, target
 
 from frustum.backend.pipeline import Choices
+from frustum.dialects import graph as g
+from frustum.dialects import tile as t
 from frustum.runtime.machine import Machine
 from frustum.runtime.time.work import work
 
@@ -33,6 +36,39 @@ def test_groups_of_heads_share_keys_and_values(heads, is_apart):
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_channels_come_first(target_name):
     check(*attention((6, 3), (16, 8), 20, 33, batch=2, mask=(20, 33), is_channels_first=True), target_name)
+
+
+@pytest.mark.parametrize("plane, key_plane", [((6, 5), (6, 5)), ((5, 9), (8, 3)), ((1, 7), (6, 1))])
+@pytest.mark.parametrize("target_name", ["edge", "default"])
+def test_rows_are_positions_of_planes(target_name, plane, key_plane):
+    sizes = {"heads": (6, 3), "sizes": (16, 8), "softcap": 1.5, "batch": 2}
+    (layer,) = check(*of_planes(plane, key_plane, **sizes), target_name)
+    assert layer.layer.widths == (plane[1], key_plane[1])
+
+
+def test_keys_of_planes_are_cut_in_rows():
+    (layer,) = check(*of_planes((12, 20), (24, 20), heads=(2, 2), sizes=(32, 32)), "edge", "f16")
+    assert layer.map.data.channels % 20 == 0
+    assert layer.map.data.channels < 480
+
+
+@pytest.mark.parametrize("target_name", ["edge", "default"])
+def test_planes_are_read_as_convolutions_leave_them(target_name):
+    net, size = Net(), 8
+    x = net.input(1, 3 * size, 6, 6)
+    made = net.conv(x, 9 * size, 1)
+    flat = net.layer(g.ReshapeOp(made, (1, 9 * size, 36)))
+    attended = net.layer(
+        g.AttentionOp(flat, flat, flat, heads=(3, 3), sizes=(size, size), firsts=(0, 3 * size, 6 * size), scale=0.3,
+                      is_channels_first=True)
+    )  # fmt: skip
+    back = net.layer(g.ReshapeOp(attended, (1, 3 * size, 6, 6)))
+    module, inputs = net.module(net.conv(back, 3 * size, 1, residual=x))
+    layers = check(module, inputs, target_name)
+    assert [layer.kind.data for layer in layers].count("attention") == 1
+    found = modules_at_stops(module, target_name, Choices())["placed"]
+    moved = [op for op in found.walk() if isinstance(op, t.StoreOp)]
+    assert len(moved) == 1
 
 
 @pytest.mark.parametrize("softcap", [0.0, 1.5])

@@ -85,6 +85,30 @@ def test_as_few_bytes_as_the_plan_by_hand(rows, size, kib, megabytes):
     assert parts.weight_bytes + parts.loaded_bytes + parts.stored_bytes <= 1.015e6 * megabytes
 
 
+TWO_PASSES = [each for each in BY_HAND if each[3] < each[0] * each[1] * 11e-6]
+
+
+@pytest.mark.parametrize(("rows", "size", "kib", "megabytes"), TWO_PASSES)
+def test_nothing_waits_where_values_come_in_parts(rows, size, kib, megabytes):
+    module, _ = attention((1, 1), (size, size), rows, rows, is_apart=True)
+    module = aimed(module, small("df", kib << 10))
+    for stop in ("typed", "fused", "tiled"):
+        Run().advance(module, [stop], Choices(dtype="f16", carry="f32"))
+    (unit,) = units_of(module)
+    parts = CostParts(*numbers_of(unit, COST_PARTS))
+    assert parts.weight_bytes + parts.loaded_bytes + parts.stored_bytes <= 1e6 * megabytes
+
+
+PARTED = [("df", {}), ("df", {"causal_from": 0}), ("edge", {"softcap": 1.5, "mask": (1, 300)})]
+
+
+@pytest.mark.parametrize(("name", "settings"), PARTED)
+def test_values_come_in_parts(name, settings):
+    module, inputs = attention((1, 1), (16, 16), 200, 300, is_apart=True, is_merged=False, **settings)
+    (layer,) = check(module, inputs, small(name, 19 << 10), "f16", carry="f32")
+    assert not layer.layer.is_batched and layer.layer.value_size < 16
+
+
 def test_what_is_counted_is_what_was_planned():
     module, _ = attention((1, 1), (64, 64), 300, 500)
     found = modules_at_stops(module, small("df", 64 << 10), Choices(dtype="f16"))

@@ -20,7 +20,7 @@ from frustum.passes.plan.network.groups import GroupsBefore
 from frustum.passes.plan.network.layer_order import ops_of_section, order_of
 from frustum.passes.plan.network.needs import Intervals, below
 from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Mode, shapes_of
-from frustum.passes.plan.unit import candidates
+from frustum.passes.plan.partitions import candidates
 from frustum.runtime.reference.graph import network_of
 
 DEFAULT, EDGE, MANYCORE = (targets.load(name) for name in ("default", "edge", "manycore"))

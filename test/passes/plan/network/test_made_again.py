@@ -5,16 +5,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from networks import Net
 from xdsl.context import Context
+from xdsl.dialects.builtin import f32, i8
+from xdsl.rewriter import Rewriter
 
 from frustum.backend import targets
 from frustum.dialects import graph as g
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import to_attribute
+from frustum.passes.graph.choose_forms import ChooseForms
 from frustum.passes.graph.pool_in_steps import PoolInSteps
 from frustum.passes.plan.network.layer_order import ops_of_section, order_of, outputs_of_section
-from frustum.passes.plan.network.made_again import behind_sums, chain, hold_inputs, make_again
+from frustum.passes.plan.network.made_again import (
+    behind_sums,
+    chain,
+    form_of,
+    hold_far_inputs,
+    hold_inputs,
+    make_again,
+)
 from frustum.passes.plan.network.optimal import plan_network
 from frustum.passes.plan.network.units import fuse_optimal
 from frustum.runtime.reference.graph import network_of
@@ -123,3 +134,70 @@ def test_an_input_that_several_units_load_is_copied_where_that_saves_enough():
     network.verify()
     held[0].undo()
     assert str(network) == before
+
+
+def far():
+    """Products behind each other, of 192 KiB of weights; the last is added to what the first reads."""
+    net = Net()
+    x = made = net.input(1, 24, 128)
+    for _ in range(3):
+        made = net.unary("relu", net.layer(g.MatmulOp(made, net.weight(128, 128))))
+    module = net.module(net.binary("add", made, x))[0]
+    module.attributes[TARGET] = to_attribute(EDGE)
+    ChooseForms().apply(Context(), module)
+    return network_of(module)
+
+
+X, WEIGHTS = 24 * 128 * 4, 3 * 128 * 128 * 4
+
+
+def copies(network):
+    return [op for op in network.walk() if isinstance(op, g.UnaryOp) and op.kind == "identity"]
+
+
+@pytest.mark.parametrize(("kib", "count"), [(96, 1), (256, 0)])
+def test_a_small_input_stays_for_layers_behind_more_weights_than_sram_holds(kib, count):
+    network, target = far(), machine(kib)
+    fuse_optimal(network, target)
+    network.verify()
+    assert len(copies(network)) == count
+    for copy in copies(network):
+        assert len({use.operation for use in copy.result.uses} - {copy}) >= 1
+        assert tuple(copy.attributes["frustum.form"].get_values()) == (3, 3, 1)
+
+
+@pytest.mark.parametrize(("most", "least"), [(X - 1, 0), (X, WEIGHTS)])
+def test_an_input_that_is_large_or_read_nearby_is_not_copied(most, least):
+    network = far()
+    order = order_of(ops_of_section(network), outputs_of_section(network, None))
+    assert hold_far_inputs(order, most, least) == [] and not copies(network)
+
+
+@pytest.mark.parametrize("element", [f32, i8])
+def test_integers_are_not_copied(element):
+    network = far()
+    order = order_of(ops_of_section(network), outputs_of_section(network, None))
+    (x,) = network.body.block.args
+    Rewriter.replace_value_with_new_type(x, g.tensor_type(element, g.shape_of(x)))
+    assert bool(hold_far_inputs(order, 1e9, 0)) == (element == f32)
+
+
+def test_an_input_that_a_unit_behind_a_sum_over_it_needs_again_stays():
+    net = Net()
+    x = net.input(1, 16, 24, 24)
+    made = net.conv(net.layer(g.NormaliseOp(x, axes=(1, 2, 3), epsilon=1e-5, groups=4)), 16)
+    again = net.layer(g.NormaliseOp(made, axes=(1, 2, 3), epsilon=1e-5, groups=4))
+    module = net.module(net.conv(again, 16, residual=x))[0]
+    module.attributes[TARGET] = to_attribute(EDGE)
+    network = network_of(module)
+    fuse_optimal(network, EDGE)
+    network.verify()
+    read = [use.operation for use in network.body.block.args[0].uses]
+    assert len(read) == 1
+
+
+def test_a_single_number_is_in_no_loop():
+    net = Net()
+    x = net.input()
+    net.module(net.binary("add", net.unary("relu", x), net.unary("tanh", x)))
+    assert form_of(x, [use.operation for use in x.uses]) is None

@@ -70,6 +70,25 @@ def test_no_way_through_a_small_network_is_cheaper(case, target, kib):
     assert is_least(case.module, with_sram(targets.load(target), kib * 1024))
 
 
+@pytest.mark.parametrize("kib", [8, 24])
+def test_a_map_that_is_both_factors_of_a_product(kib):
+    """It is loaded twice, once in each form, whoever reads the product."""
+    net = Net()
+    x = net.input(2, 4, 10, 6)
+    y = net.layer(graph.MatmulOp(x, x, trans_b=True))
+    y = net.binary("add", y, net.unary("relu", y))
+    assert is_least(net.module(y)[0], with_sram(EDGE, kib * 1024))
+
+
+def test_a_map_that_one_reader_takes_in_another_form_stays_for_the_other():
+    """It is stored for the one, and read in SRAM by the other, whoever comes first."""
+    net = Net()
+    x = net.input(2, 4, 6, 6)
+    y = net.layer(graph.MatmulOp(x, net.weight(2, 4, 6, 5)))
+    module, _ = net.module(net.conv(y, 3), net.layer(graph.MatmulOp(y, net.weight(5, 7))))
+    assert is_least(module, with_sram(EDGE, 6 * 1024))
+
+
 def test_all_ways_through_fourteen_layers():
     """Residual blocks with a pool between; 2^13 ways to cut."""
     net = Net()

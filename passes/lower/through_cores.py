@@ -1,0 +1,231 @@
+# Tests: test/passes/lower/test_keep_tensors.py
+"""Copies from SRAM to SRAM: within a cluster through the NRAM of its cores, to another cluster by CDMA.
+
+Source: docs/techniques/machine.md, "Transfers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.ir import Block, Operation, Region
+
+from frustum.dialects import isa
+from frustum.dialects.extents import Extents, aligned, ceil_div, replaced
+from frustum.dialects.isa.instruction import value_of
+from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.program import ELEMENT_BYTES, MAX_LOOPS, Affine, Box, Copy, Span, View
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, RepeatOp
+from frustum.passes.lower.executions import enclosing_counts
+
+INNERMOST = 0.1
+"""A dimension whose elements are neighbours is dealt to cores only where another one gives each 10 % more of all."""
+
+
+@dataclass
+class Flow:
+    """The copies that write a tensor, and those that read it; `to`: how many clusters further each part is needed."""
+
+    external: ExternalOp
+    stores: Sequence[CopyOp]
+    loads: Sequence[CopyOp]
+    to: Sequence[int] | None = None
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of DRAM that the copies move, nothing clipped."""
+        return sum(
+            prod(op.box.data.extent) * ELEMENT_BYTES[op.src_view.data.element] * prod(enclosing_counts(op))
+            for op in (*self.stores, *self.loads)
+        )
+
+
+# -------------------------------------------------------------------- within a cluster
+
+
+def may_be_staged(op: CopyOp) -> bool:
+    """A copy between DRAM and SRAM of elements as they are, which may go through cores instead."""
+    is_plain = op.engine.data == "gdma" and op.fill is None and op.expand is None
+    box = op.box.data
+    return is_plain and None in box.limit and len(enclosing_counts(op)) + sum(e > 1 for e in box.extent) <= MAX_LOOPS
+
+
+def through_cores(op: CopyOp, room: int, cores: int) -> list[Operation]:
+    """The same copy between two buffers in SRAM: each core takes pieces of half the `room` bytes into its NRAM, and
+    puts them where they are to be."""
+    level, box = len(enclosing_counts(op)), op.box.data
+    source, target = op.src_view.data, op.dst_view.data
+    own, counts = pieces_of(box, source, room // 2, cores, level)
+    tags = {name: int(str(value_of(op.properties[name]))) for name in ("layer", "unit")}
+    stage = op.stage.value.data
+    alloc = AllocOp(
+        "nram", aligned(prod(own.extent) * ELEMENT_BYTES[source.element]), 2 if counts or level else 1
+    )
+    local = View(source.element, Affine(), dense(own.extent, source))
+    taken = Copy(engine="mvdma", src_view=shifted(source, box, own), dst_view=local, box=own)
+    put = Copy(engine="mvdma", src_view=local, dst_view=shifted(target, box, own), box=own)
+    first, second = (0, 1) if counts else (stage, stage)
+    ops: list[Operation] = [
+        alloc,
+        isa.emit(taken, op.src, alloc.buffer, stage=first, **tags),
+        isa.emit(put, alloc.buffer, op.dst, stage=second, **tags),
+    ]
+    for k, count in reversed(list(enumerate(counts))):
+        ops = [RepeatOp(count, Region(Block(ops)), stage=0 if k else stage)]
+    return ops
+
+
+def pieces_of(box: Box, view: View, room: int, cores: int, level: int) -> tuple[Box, list[int]]:
+    """The piece of a box that a core moves at a time, in at most `room` bytes, and the passes of loops over pieces,
+    which begin at a nesting of `level`.
+
+    Along one dimension pieces are dealt to the cores.  A dimension that is limited already is only cut into equal
+    pieces.
+    """
+    order = sorted(range(len(box.extent)), key=lambda d: -view.strides[d])
+    extent, dealt = list(box.extent), best_dealt(box, view, cores)
+    if dealt is not None:
+        extent[dealt] = ceil_div(extent[dealt], cores)
+    most = max(1, room // ELEMENT_BYTES[view.element])
+    for d in order:
+        if prod(extent) <= most:
+            break
+        fit = max(1, most * extent[d] // prod(extent))
+        equal = box.limit[d] is not None
+        extent[d] = max(n for n in range(1, fit + 1) if extent[d] % n == 0) if equal else fit
+    counts: list[int] = []
+    spans = list(box.spans)
+    for d in order:
+        sharing = cores if d == dealt else 1
+        count = ceil_div(box.extent[d], extent[d] * sharing)
+        start = box.start[d] + (Affine(core=extent[d]) if d == dealt else Affine())
+        if count > 1:
+            start = start + Affine.index(level + len(counts), extent[d] * sharing)
+            counts.append(count)
+        end = box.limit[d]
+        if end is None and count * sharing * extent[d] > box.extent[d]:
+            end = box.start[d] + box.extent[d]
+        spans[d] = Span(start, extent[d], box.bound[d], end)
+    return Box.of(*spans), counts
+
+
+def best_dealt(box: Box, view: View, cores: int) -> int | None:
+    """The dimension along which each core's share is the smallest part of all; where none can be shared, one along
+    which the first core has all.  None for one core."""
+    if cores == 1:
+        return None
+    size = ELEMENT_BYTES[view.element]
+    found = []
+    for d, (extent, stride) in enumerate(zip(box.extent, view.strides, strict=True)):
+        if extent > 1 and (box.limit[d] is None or extent % cores == 0):
+            share = ceil_div(extent, cores) / extent
+            found.append((share + INNERMOST * (stride == size), -stride, d))
+    return min(found)[-1] if found else box.limit.index(None)
+
+
+def dense(extent: Extents, like: View) -> Extents:
+    """Byte strides of a box without gaps, its dimensions in the order in which they lie elsewhere."""
+    found, stride = [0] * len(extent), ELEMENT_BYTES[like.element]
+    for d in sorted(range(len(extent)), key=lambda d: (like.strides[d], d)):
+        found[d] = stride
+        stride *= extent[d]
+    return tuple(found)
+
+
+def shifted(view: View, box: Box, own: Box) -> View:
+    """The view of part of a box."""
+    offset = view.offset
+    for d, stride in enumerate(view.strides):
+        if view.wrap is None or view.wrap.dim != d:
+            offset = offset + (own.start[d] - box.start[d]) * stride
+    return replace(view, offset=offset)
+
+
+# -------------------------------------------------------------------- inputs
+
+
+def loaded_bytes(flow: Flow, clusters: int) -> int:
+    """Bytes of DRAM that the loads of a tensor read; what is multicast counts once."""
+    elements = sum(
+        len(places)
+        for op in flow.loads
+        for cluster in range(1 if op.multicast is not None else clusters)
+        for places in places_of(op, op.src_view.data, cluster)
+    )
+    return elements * ELEMENT_BYTES[flow.loads[0].src_view.data.element]
+
+
+def brought(flow: Flow, kept: AllocOp, clusters: int) -> Operation:
+    """The load of a whole tensor into a buffer of each cluster."""
+    first = flow.loads[0]
+    element = first.src_view.data.element
+    size = ELEMENT_BYTES[element]
+    count = flow.external.bytes.value.data // size
+    view, one = View(element, Affine(), (0, 0, 0, size)), Span(Affine(), 1, 1)
+    box = Box.of(one, one, one, Span(Affine(), count, count))
+    load = Copy(engine="gdma", src_view=view, dst_view=view, box=box, multicast=clusters > 1)
+    tags = {name: int(str(value_of(first.properties[name]))) for name in ("layer", "unit")}
+    return isa.emit(load, flow.external.buffer, kept.buffer, **tags)
+
+
+# -------------------------------------------------------------------- to other clusters
+
+
+def may_be_sent(op: CopyOp) -> bool:
+    """Some dimension of the box can say that nobody is so many clusters further."""
+    return None in op.box.data.limit
+
+
+def send(op: CopyOp, by: int, clusters: int) -> Operation:
+    """What a cluster stores, to the same place in the SRAM of the one `by` further: the box is empty where none is."""
+    box = op.box.data
+    d = box.limit.index(None)
+    others = Affine(clusters - by, cluster=-1) if by > 0 else Affine(1 + by, cluster=1)
+    limits = replaced(box.limit, d, box.start[d] + others * box.extent[d])
+    peer, away = Affine(by, cluster=1), replace(box, limit=limits)
+    copy = Copy(engine="cdma", src_view=op.src_view.data, dst_view=op.dst_view.data, box=away, peer=peer)
+    tags = {name: int(str(value_of(op.properties[name]))) for name in ("stage", "layer", "unit")}
+    return isa.emit(copy, op.src, op.dst, **tags)
+
+
+def distances(flow: Flow, clusters: int) -> list[int] | None:
+    """How many clusters further something that a cluster stores is loaded; None where several clusters, but not all,
+    store an element, or a cluster loads what none stores."""
+    if clusters == 1:
+        return []
+    size = flow.external.bytes.value.data // ELEMENT_BYTES[flow.loads[0].src_view.data.element]
+    by = np.zeros((clusters, size), np.bool_)
+    for op in flow.stores:
+        for cluster in range(clusters):
+            for places in places_of(op, op.dst_view.data, cluster):
+                by[cluster, places] = True
+    times = by.sum(axis=0)
+    if ((times > 1) & (times < clusters)).any():
+        return None
+    owner = np.where(times > 0, by.argmax(axis=0), -1)
+    found: set[int] = set()
+    for op in flow.loads:
+        for cluster in range(clusters):
+            for places in places_of(op, op.src_view.data, cluster):
+                missing = places[~by[cluster, places]]
+                found |= set(np.unique(cluster - owner[missing]).tolist())
+                if (times[missing] == 0).any():
+                    return None
+    return sorted(found)
+
+
+def places_of(op: CopyOp, view: View, cluster: int) -> Iterator[NDArray[np.int64]]:
+    """Of each execution of a copy in a cluster the elements of the tensor that it moves."""
+    size, box = ELEMENT_BYTES[view.element], op.box.data
+    for index in product(*map(range, enclosing_counts(op))):
+        places = np.array([view.offset.at(index, cluster)])
+        for span, stride in zip(box.spans, view.strides, strict=True):
+            low, high = span.clip(index, cluster)
+            steps = np.arange(low, max(low, high)) - span.start.at(index, cluster)
+            places = (places[:, np.newaxis] + steps * stride).ravel()
+        yield places // size

@@ -1,0 +1,89 @@
+# Tests: test/passes/plan/test_tile_search.py
+"""Which partitions a unit may have: the halvings of every dimension that may be cut.
+
+Source: docs/techniques/tfu.md, "On-chip unit map".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from frustum.dialects.extents import Extents, ceil_div, replaced
+from frustum.dialects.tile import ConvLayer
+from frustum.dialects.unit import Partition
+from frustum.passes.analysis.project import ROWS, UnitLayers, tile_counts
+from frustum.passes.plan.piece_extents import halves
+
+
+def splits_channels(unit: UnitLayers) -> bool:
+    """A unit of one layer may be cut along channels; of a grouped convolution at group borders (`align`)."""
+    return len(unit.layers) == 1 and 1 not in unit.out.axes_all
+
+
+def alignment(unit: UnitLayers) -> Extents:
+    """Multiples that tile extents must have, so that every projected start is exact."""
+    align = tuple(math.lcm(*(layer.align[d] for layer in unit.layers)) for d in range(4))
+    out = unit.out
+    if isinstance(out.kind, ConvLayer) and out.kind.groups != 1:
+        return replaced(align, 1, out.out_dims[1] // out.kind.groups)
+    return align
+
+
+def columns(unit: UnitLayers, clusters: int, maps: int = 1, *, inside: bool = False) -> Iterator[list[Partition]]:
+    """Candidates that differ in height only, the highest first: lower ones never move fewer bytes."""
+    found: dict[tuple[int, ...], list[Partition]] = {}
+    for partition in candidates(unit, clusters, maps, inside=inside):
+        n, c, _, w = partition.tile
+        found.setdefault((partition.clusters, n, c, w, partition.depth * partition.inside), []).append(
+            partition
+        )
+    for column in found.values():
+        yield sorted(column, key=lambda p: -p.tile[ROWS])
+
+
+def candidates(
+    unit: UnitLayers, clusters: int, maps: int = 1, *, inside: bool = False
+) -> Iterator[Partition]:
+    """Every halving of every dimension that may be cut, for every dimension that may be dealt to the clusters; or
+    (`inside`) those of channels and something else, the channels as the innermost loop, with two copies and one."""
+    dims, align = unit.out.out_dims, alignment(unit)
+    whole = {d for d in range(4) if dims[d] == 1 or d in unit.out.axes_all}
+    if not splits_channels(unit):
+        whole.add(1)
+    across = (
+        (3, 1, 2, 0) if dims[3] > dims[2] else (2, 1, 3, 0)
+    )  # of equal ones the first: along most positions
+    dealt_over = [d for d in across if d not in whole] or [2]
+    for cluster_dim in dealt_over if clusters > 1 else dealt_over[:1]:
+        choices = []
+        for d in range(4):
+            share = ceil_div(dims[d], clusters) if d == cluster_dim else dims[d]
+            if d in whole:
+                choices.append([dims[d]])
+            elif d == 0:
+                choices.append(halves(min(maps, share)))
+            else:
+                choices.append(halves(share, min(align[d], dims[d])))
+        for tile in itertools.product(*choices):
+            partition = partition_of(unit, tile, cluster_dim, clusters)
+            if not inside:
+                yield partition
+            elif is_nest_of_channels(unit, partition, clusters):
+                yield replace(partition, inside=True)
+                yield replace(partition, inside=True, depth=1)
+
+
+def is_nest_of_channels(unit: UnitLayers, partition: Partition, clusters: int) -> bool:
+    """Whether there are several tiles both of channels and of what is not."""
+    counts = tile_counts(unit.out.out_dims, partition, clusters)
+    return 1 < counts[1] < math.prod(counts)
+
+
+def partition_of(unit: UnitLayers, tile: Extents, cluster_dim: int, clusters: int) -> Partition:
+    """With two copies of what is loaded and stored, where there are several tiles."""
+    one = Partition(tile, cluster_dim, 1)
+    several = math.prod(tile_counts(unit.out.out_dims, one, clusters)) > 1
+    return replace(one, depth=2) if several else one

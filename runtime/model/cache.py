@@ -1,0 +1,159 @@
+"""What was compiled before: compiled folders under the checksum of all that they were made from.
+
+The folder is `$XDG_CACHE_HOME/frustum` (`~/.cache/frustum`), or what FRUSTUM_CACHE says; an empty FRUSTUM_CACHE turns
+the cache off.  An entry is a compiled folder, whose files carry their checksums: what is damaged is made anew, never
+run.  Entries appear under their names when they are whole, so several processes may use the cache at once; when all
+are larger than `MOST_BYTES`, those that were not used for longest go.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from time import perf_counter as clock
+
+from frustum.backend import targets
+from frustum.dialects.target import Target, digest
+from frustum.runtime.failures import UsageError, say
+from frustum.runtime.files import write_folder
+from frustum.runtime.model.chain import Interface
+from frustum.runtime.model.compiled_folder import MANIFEST, open_folder, write_chain
+from frustum.runtime.model.identity import checksum, model_digest, pipeline_digest
+from frustum.runtime.model.options import Request
+from frustum.runtime.model.sources import Job, kind_of_name
+from frustum.runtime.progress import Progress
+from frustum.runtime.report.report import Seconds
+
+MOST_BYTES = 2 << 30
+DEFAULT = "default"
+"""The target where none is said."""
+FOLDER = "FRUSTUM_CACHE"
+"""The variable that says where the cache is."""
+PACKAGES = ("frustum", "xdsl", "numpy", "onnx", "onnxruntime", "ml_dtypes", "ruamel.yaml")
+"""Whose versions decide what is compiled."""
+ROOMS = ("dialects", "passes", "backend", "runtime/model")
+"""Of our own files, those that decide it."""
+PLUG_INS = "frustum."
+"""How the groups of entry points begin that change what is compiled."""
+
+
+def cache_folder() -> Path | None:
+    """Where the cache is; None where it is off."""
+    said = os.environ.get(FOLDER)
+    if said is not None:
+        return Path(said) if said else None
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "frustum"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A place in the cache."""
+
+    path: Path
+
+    def open(self) -> Job | None:
+        """What lies there; None where nothing does, or it is damaged: then it is removed."""
+        if not (self.path / MANIFEST).is_file():
+            return None
+        started = clock()
+        try:
+            chain, origin = open_folder(self.path)
+            os.utime(self.path)
+        except UsageError:
+            shutil.rmtree(self.path, ignore_errors=True)
+            return None
+        except OSError:  # another process has just taken it away, or the folder is not ours to touch
+            return None
+        seconds = Seconds(0.0, clock() - started, cached=True)
+        return Job(chain, origin, None, seconds, chain.log)
+
+    def keep(self, job: Job) -> None:
+        """Put a compiled model here; where that cannot be, one line says so and nothing is lost."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_folder(self.path, lambda folder: write_chain(folder, job.chain, job.origin))
+            _make_room(self.path.parent, self.path)
+        except (OSError, UsageError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error).rpartition(": ")[2]
+            say(f"{self.path.parent}: warning: nothing is kept for the next time: {reason}")
+
+
+def built(
+    request: Request,
+    progress: Progress = lambda stage, share: None,
+    see: Callable[[Sequence[Interface] | None], None] = lambda inputs: None,
+) -> Job:
+    """The model of the request as it was compiled before, or else compiled and kept: `build.build`, without loading the
+    compiler where nothing has to be compiled.
+
+    What is neither an ONNX file nor a network of the zoo, and what dumps its stops, is always compiled.
+    """
+
+    def make() -> Job:
+        from frustum.runtime.model.build import build
+
+        return build(request, progress, see)
+
+    folder = cache_folder()
+    is_file = isinstance(request.model, str | Path) and kind_of_name(str(request.model)) in ("zoo", "onnx")
+    if folder is None or not request.cache or not is_file or request.dump_ir is not None:
+        return make()
+    entry = Entry(folder / key_of(request))
+    job = entry.open()
+    if job is None:
+        job = make()
+        entry.keep(job)
+    else:
+        see(job.chain.inputs)
+    return job
+
+
+def key_of(request: Request) -> str:
+    """The checksum of all that decides what is compiled."""
+    name = request.target or DEFAULT
+    target = name if isinstance(name, Target) else targets.load(name)
+    parts = (
+        model_digest(request.model, request.weights_seed or 0), digest(target), str(request.target),
+        pipeline_digest(request), sys.version, *_versions(),
+    )  # fmt: skip
+    return checksum([f"{part}\n".encode() for part in parts])
+
+
+def _versions() -> list[str]:
+    """Of the packages, of plug-ins, and of our own files, which change without a new version while they are edited."""
+    import frustum
+
+    found = []
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    for group in sorted(name for name in metadata.entry_points().groups if name.startswith(PLUG_INS)):
+        for point in metadata.entry_points(group=group):
+            found.append(f"{group} {point.name} {point.value} {point.dist.version if point.dist else ''}")
+    for room in ROOMS:
+        for file in sorted(Path(frustum.__path__[0], room).rglob("*.py")):
+            status = file.stat()
+            found.append(f"{file} {status.st_size} {status.st_mtime_ns}")
+    return found
+
+
+def _make_room(folder: Path, newest: Path) -> None:
+    """Remove entries that were not used for longest until all are small enough; the newest stays."""
+    entries = []
+    for entry in folder.iterdir():
+        with suppress(OSError):  # another process removes it
+            size = sum(file.stat().st_size for file in entry.iterdir())
+            entries.append((entry.stat().st_mtime, size, entry))
+    left = sum(size for _, size, _ in entries)
+    for _, size, entry in sorted(entries):
+        if left <= MOST_BYTES:
+            return
+        if entry != newest:
+            shutil.rmtree(entry, ignore_errors=True)
+            left -= size

@@ -1,0 +1,1 @@
+"""Runs beside each other: what changed between two, published figures, sweeps over machines."""

@@ -1,0 +1,55 @@
+# Tests: test/runtime/study/test_difference.py
+"""`frustum diff`: what changed between two reports, or two compiled folders, which are run for it (mode timing)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from frustum.runtime.failures import GOOD, UsageError, WorseThanAllowed
+from frustum.runtime.files import cannot_read
+from frustum.runtime.report.report import SCHEMA
+from frustum.runtime.report.terminal import show
+from frustum.runtime.study.difference import ConditionError, difference, lines_of, parse_condition
+from frustum.runtime.study.options import DiffOptions
+
+KEYS = ("dram", "cycles", "layers", "units")
+"""What a report has at least."""
+
+
+def main(options: DiffOptions) -> int:
+    """WorseThanAllowed where a condition of --fail-on is met."""
+    try:
+        conditions = [parse_condition(text) for text in options.fail_on]
+    except ConditionError as error:
+        raise UsageError(f"error: --fail-on: {error}") from error
+    before, after = report_at(Path(options.before)), report_at(Path(options.after))
+    found = difference(before, after)
+    show("\n".join(lines_of(found, (options.before, options.after), options.markdown)) + "\n")
+    try:
+        met = [each.text for each in conditions if each.holds(before, after)]
+    except ConditionError as error:
+        raise UsageError(f"error: --fail-on: {error}") from error
+    if met:
+        raise WorseThanAllowed(f"{options.after}: error: {' and '.join(met)}")
+    return GOOD
+
+
+def report_at(path: Path) -> dict[str, Any]:
+    """The report in a file, or of a run of a compiled folder in mode timing."""
+    if path.is_dir():
+        from frustum.runtime.model.compiled_folder import open_folder
+        from frustum.runtime.model.execution import execute_chain, report_of_chain
+
+        chain, _ = open_folder(path)
+        return report_of_chain(chain, execute_chain(chain, {}, "timing", False)).data
+    with cannot_read(path):
+        text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{path}: error: not a report: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA or any(key not in data for key in KEYS):
+        raise UsageError(f"{path}: error: not a report of schema {SCHEMA}, nor a compiled folder")
+    return data

@@ -1,0 +1,186 @@
+"""What was compiled before is found again, checked, and never another model's."""
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from mixed_models import model, node
+
+from frustum.backend import targets
+from frustum.runtime.failures import UsageError
+from frustum.runtime.model import build, cache
+from frustum.runtime.model.cache import Entry, built, cache_folder, key_of
+from frustum.runtime.model.compiled_folder import MANIFEST
+from frustum.runtime.model.execution import execute_chain
+from frustum.runtime.model.options import Request
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRUSTUM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.onnx"
+    onnx.save(small_model(1.0), path)
+    return path
+
+
+def small_model(scale):
+    weights = scale * np.random.default_rng(0).standard_normal((4, 3, 1, 1)).astype(np.float32)
+    return model([node("Conv", ["x", "w"], ["y"])], {"x": (1, 3, 8, 8)}, ["y"], {"w": weights})
+
+
+def run(job):
+    return execute_chain(job.chain, {"x": np.ones((1, 3, 8, 8), np.float32)}, "functional", False).outputs["y"]
+
+
+def test_the_second_time_nothing_is_compiled(folder, small, monkeypatch):
+    request = Request(model=small, target="edge", cache=True)
+    first = built(request)
+    assert not first.seconds.cached and len(list(folder.iterdir())) == 1
+    monkeypatch.setattr(build, "build", None)
+    second = built(request)
+    assert second.seconds.cached and second.origin == first.origin
+    assert second.chain.hashes == first.chain.hashes and set(first.chain.hashes) == {"model", "target", "pipeline"}
+    assert (run(first) == run(second)).all()
+    assert [each.name for each in second.chain.inputs] == ["x"]
+
+
+def test_what_is_found_may_still_be_refused(folder, small):
+    request = Request(model=small, target="edge", cache=True)
+    built(request)
+
+    def refuse(inputs):
+        raise UsageError(f"error: takes {inputs[0].name}")
+
+    with pytest.raises(UsageError, match="takes x"):
+        built(request, see=refuse)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target": "default"}, {"dtype": "f16"}, {"policy": "none"}, {"batch": 2}, {"optimise": "bytes"},
+        {"compress_weights": "none"}, {"shapes": {"x": (1, 3, 9, 9)}}, {"carry": "f32"}, {"streams": True},
+        {"weights_seed": 3, "model": "zoo:squeezenet"}, {"model": "zoo:squeezenet"},
+    ],
+)  # fmt: skip
+def test_every_option_has_entries_of_its_own(small, change):
+    request = Request(model=small, target="edge", cache=True)
+    assert key_of(request) != key_of(replace(request, **change))
+    assert key_of(request) == key_of(replace(request, no_cache=True))
+
+
+def test_the_key_knows_the_bytes_of_model_target_and_weights(small, tmp_path, monkeypatch):
+    request = Request(model=small, target="edge", cache=True)
+    before = key_of(request)
+    onnx.save(small_model(2.0), small)
+    assert key_of(request) != before
+    onnx.save(small_model(1.0), small)
+    assert key_of(request) == before
+    own = tmp_path / "own.yaml"
+    text = targets.path("edge").read_text()
+    own.write_text(text)
+    one = key_of(replace(request, target=str(own)))
+    own.write_text(text.replace("512 KiB", "256 KiB", 1))
+    assert key_of(replace(request, target=str(own))) != one
+    monkeypatch.setattr(cache, "PACKAGES", ("numpy",))
+    assert key_of(request) != before
+
+
+def test_the_key_knows_weights_in_other_files(tmp_path):
+    path = tmp_path / "outside.onnx"
+    onnx.save(small_model(1.0), path, save_as_external_data=True, location="w.data", size_threshold=0)
+    request = Request(model=path, cache=True)
+    before = key_of(request)
+    data = bytearray((tmp_path / "w.data").read_bytes())
+    data[5] ^= 1
+    (tmp_path / "w.data").write_bytes(data)
+    assert key_of(request) != before
+
+
+def test_what_is_damaged_is_made_anew(folder, small):
+    request = Request(model=small, target="edge", cache=True)
+    wanted = run(built(request))
+    for file in list(next(folder.iterdir()).iterdir()):
+        place = next(folder.iterdir()) / file.name
+        content = bytearray(place.read_bytes())
+        content[len(content) // 2] ^= 1
+        place.write_bytes(content)
+        again = built(request)
+        assert not again.seconds.cached and (run(again) == wanted).all()
+        assert built(request).seconds.cached
+
+
+def test_a_cache_that_cannot_be_written_says_so_once_and_compiles(tmp_path, small, monkeypatch, capsys):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("FRUSTUM_CACHE", str(tmp_path / "file" / "cache"))
+    job = built(Request(model=small, target="edge", cache=True))
+    assert run(job).shape == (1, 4, 8, 8)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and "warning: nothing is kept for the next time: Not a directory" in said[0]
+
+
+def test_the_oldest_entries_go_first(folder, small, monkeypatch):
+    requests = [Request(model=small, target="edge", batch=batch, cache=True) for batch in (1, 2, 3)]
+    for age, request in enumerate(requests):
+        built(request)
+        os.utime(folder / key_of(request), (age, age))
+    size = sum(file.stat().st_size for file in (folder / key_of(requests[0])).iterdir())
+    assert built(requests[0]).seconds.cached  # which makes it the newest
+    monkeypatch.setattr(cache, "MOST_BYTES", 3 * size)
+    built(Request(model=small, target="edge", batch=4, cache=True))
+    left = {each.name for each in folder.iterdir()}
+    assert key_of(requests[0]) in left and key_of(requests[1]) not in left and len(left) <= 3
+
+
+def test_several_may_use_it_at_once(folder, small):
+    request = Request(model=small, target="edge", cache=True)
+    job = built(request)
+    entry = Entry(folder / key_of(request))
+
+    def use(number):
+        if number % 3 == 0:
+            entry.keep(job)
+        if number % 5 == 0:
+            shutil.rmtree(entry.path, ignore_errors=True)
+        found = entry.open()
+        return found is None or (run(found) == run(job)).all()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(use, range(24)))
+    assert [each.name for each in folder.iterdir()] in ([], [key_of(request)])
+
+
+def test_where_it_is(monkeypatch):
+    monkeypatch.setenv("FRUSTUM_CACHE", "")
+    assert cache_folder() is None
+    monkeypatch.delenv("FRUSTUM_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == Path("/somewhere/frustum")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "frustum"
+
+
+def test_off_means_that_nothing_is_read_or_written(folder, small, tmp_path):
+    for request in (
+        Request(model=small, target="edge"),
+        Request(model=small, target="edge", cache=True, dump_ir=tmp_path / "ir"),
+        Request(model=onnx.load(small), target="edge", cache=True),
+    ):
+        assert not built(request).seconds.cached
+    assert not folder.exists()
+
+
+def test_an_entry_without_a_manifest_is_none(tmp_path):
+    assert Entry(tmp_path).open() is None
+    (tmp_path / MANIFEST).write_text("{}")
+    assert Entry(tmp_path).open() is None and not tmp_path.exists()
