@@ -178,6 +178,12 @@ def report_of_chain(
     return report
 
 
+def timelines_of(chain: Chain, ran: RanChain) -> list[tuple[str, int, Timeline]]:
+    """The name, the first cycle and the timeline of each piece on the device that was timed."""
+    times = schedule_of(chain, ran)
+    return [(each.name, each.start_cycle, each.timeline) for each in _subgraphs(chain, ran, times) if each.timeline]
+
+
 def _subgraphs(chain: Chain, ran: RanChain, times: ChainSchedule) -> list[SubgraphRun]:
     """The runs of the pieces on the device."""
     return [

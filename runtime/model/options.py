@@ -249,6 +249,7 @@ class RunOptions(Request):
     quiet: bool = option("print nothing but errors", default=False)
     json: bool = option("print the report as JSON, in place of the text", default=False)
     verbose: bool = option("print all figures behind the screen", default=False, flag="-v")
+    trace: str | None = option("write a trace for Perfetto: engines, memories, arrows between them", "FILE.pftrace")
     stream: int | None = option(
         "so many inputs one after the other through the chips: throughput and latency; files of inputs and outputs have"
         " a leading axis for them", "N", read=at_least(1),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +31,14 @@ from frustum.runtime.model.chain import (
     random_values,
 )  # fmt: skip
 from frustum.runtime.model.compiled_folder import open_compiled
-from frustum.runtime.model.execution import RanChain, execute_chain, report_of_chain
+from frustum.runtime.model.execution import RanChain, execute_chain, report_of_chain, timelines_of
 from frustum.runtime.model.options import RunOptions, refuse_compiled
 from frustum.runtime.model.sources import Job, kind_of
 from frustum.runtime.model.stream import check_streams, execute_stream, split_inputs, times_of
 from frustum.runtime.progress import Progress, TerminalProgress
 from frustum.runtime.report.report import Seconds
 from frustum.runtime.report.terminal import has_colours, nan_text, show
+from frustum.runtime.show.trace import trace_bytes
 
 if TYPE_CHECKING:
     from frustum.runtime.host.oracle import Agreement
@@ -49,7 +51,7 @@ STDOUT = "-"
 def main(options: RunOptions) -> int:
     """What can be refused is refused before the long work starts."""
     _refuse_contradictions(options)
-    for path in (options.output, options.report):
+    for path in (options.output, options.report, options.trace):
         if path is not None and path != STDOUT:
             check_writable_file(Path(path))
     name, given = str(options.model), read_inputs(Path(options.input)) if options.input else None
@@ -72,6 +74,9 @@ def main(options: RunOptions) -> int:
     report = report_of_chain(job.chain, ran, check, job.seconds, stream)
     if options.report and options.report != STDOUT:
         write_file(Path(options.report), lambda path: path.write_text(report.json(), encoding="utf-8"))
+    if options.trace:
+        traced = trace_bytes(timelines_of(job.chain, ran))
+        write_file(Path(options.trace), lambda path: path.write_bytes(traced))
     if check and check.nan_in_both:
         say(f"{name}: warning: {nan_text(report.data['check'])}")
     _print(options, report)
@@ -103,6 +108,12 @@ def _refuse_contradictions(options: RunOptions) -> None:
         raise UsageError(f"error: --output {STDOUT}: arrays are written to a file, not to stdout")
     if options.input and options.input_seed is not None:
         raise UsageError("error: --input and --input-seed: one of them gives the inputs")
+    if options.trace and options.mode == "functional":
+        raise UsageError("error: --trace needs --mode full or timing: mode functional counts no time")
+    if options.trace and options.stream is not None:
+        raise UsageError("error: --trace and --stream: a trace is of one input")
+    if options.trace and find_spec("perfetto") is None:
+        raise UsageError("error: --trace needs the package perfetto: pip install 'frustum[trace]'")
     if options.quiet and (options.json or options.verbose):
         raise UsageError(f"error: --quiet and {'--json' if options.json else '-v'}: one of them")
     if options.json and options.verbose:
