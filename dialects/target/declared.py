@@ -105,6 +105,11 @@ def build(owner: type[D], data: object, path: Path = ()) -> tuple[D | None, list
     return (None if problems else owner(**values)), problems
 
 
+def read_value(field: Declared, data: object) -> tuple[Any, list[FieldProblem]]:
+    """The value that a file's text or number says for a field, or None and what is wrong with it."""
+    return _value(field, data, (field.name,))
+
+
 def plain(value: Any) -> Any:
     """A declared object as nested dictionaries of numbers and text: what `build` reads."""
     if not dataclasses.is_dataclass(value):

@@ -120,12 +120,12 @@ def key_of(request: Request) -> str:
     target = name if isinstance(name, Target) else targets.load(name)
     parts = (
         model_digest(request.model, request.weights_seed or 0), digest(target), str(request.target),
-        pipeline_digest(request), sys.version, *_versions(),
+        pipeline_digest(request), sys.version, *versions(),
     )  # fmt: skip
     return checksum([f"{part}\n".encode() for part in parts])
 
 
-def _versions() -> list[str]:
+def versions() -> list[str]:
     """Of the packages, of plug-ins, and of our own files, which change without a new version while they are edited."""
     import frustum
 

@@ -307,7 +307,8 @@ def add_options(parser: ArgumentParser, kind: type[Any]) -> None:
         if said.is_typed and flag_of(each):
             parser.add_argument(flag_of(each), dest=each.name, required=is_needed, **_present(facts))
         elif said.is_typed:
-            parser.add_argument(each.name, nargs=None if is_needed else "?", **_present(facts))
+            count = "+" if said.action == "extend" else None if is_needed else "?"
+            parser.add_argument(each.name, nargs=count, **_present(facts))
 
 
 def _present(facts: Mapping[str, Any]) -> dict[str, Any]:

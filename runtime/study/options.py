@@ -24,3 +24,20 @@ class DiffOptions:
         ),
     )  # fmt: skip
     markdown: bool = option("as Markdown", default=False)
+
+
+@dataclass(frozen=True)
+class ExploreOptions:
+    """Compile models for many machines and in many ways, run them in mode timing, and keep the Pareto front."""
+
+    models: Sequence[str] = field(
+        metadata=said("a path to .onnx, zoo:NAME, or a dumped stage NN-stop.mlir", "MODEL", flag="", action="extend")
+    )
+    space: str = field(metadata=said("the axes (docs/explore.md)", "FILE.yaml"))
+    database: str | None = option(
+        "where points are kept (default: FILE.sqlite here); those that are there do not run again",
+        "DB.sqlite", flag="-o",
+    )  # fmt: skip
+    scheduler: str | None = option("run points on the workers of this Dask scheduler", "ADDRESS")
+    html: str | None = option("write the points as a page", "FILE")
+    json: bool = option("print all points as JSON, in place of the front as text", default=False)

@@ -43,13 +43,14 @@ from frustum.runtime.model.options import (
     options_from,
 )  # fmt: skip
 from frustum.runtime.report.terminal import show
-from frustum.runtime.study.options import DiffOptions
+from frustum.runtime.study.options import DiffOptions, ExploreOptions
 
 PIPELINE = "--pipeline"
 COMMANDS: dict[str, tuple[type[Any], str]] = {
     "run": (RunOptions, "compile (or load), emulate, report"),
     "compile": (CompileOptions, "write the executable and manifest.json to a folder"),
     "inspect": (InspectOptions, "what is in an executable, a compiled folder, a model"),
+    "explore": (ExploreOptions, "sweep keys of the target and options, keep the Pareto front"),
     "diff": (DiffOptions, "what changed between two reports, unit by unit"),
     "targets": (TargetsOptions, "list the shipped targets, print one, or check a file"),
     "warm-up": (WarmUpOptions, "compile the emulator's loops now"),

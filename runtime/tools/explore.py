@@ -1,0 +1,123 @@
+# Tests: test/runtime/study/test_explore.py
+"""`frustum explore`: what a model costs on many machines, compiled in many ways; the points that no other beats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from frustum.backend import targets
+from frustum.backend.refuse import parse_refusal
+from frustum.passes.fuse.policy import CUSTOM, PolicyError, parse_policy
+from frustum.passes.tile.orders import parse_order
+from frustum.runtime.failures import GOOD, UsageError
+from frustum.runtime.files import cannot_read, check_writable_file, write_file
+from frustum.runtime.model.cache import versions
+from frustum.runtime.model.identity import checksum, model_digest, pipeline_digest
+from frustum.runtime.model.options import Request
+from frustum.runtime.model.sources import kind_of
+from frustum.runtime.progress import TerminalProgress
+from frustum.runtime.report.terminal import show
+from frustum.runtime.study.explore import Exploration
+from frustum.runtime.study.front import Explored, front, front_text, values_of
+from frustum.runtime.study.front_page import page
+from frustum.runtime.study.options import ExploreOptions
+from frustum.runtime.study.point import Point
+from frustum.runtime.study.search import Choice, search_of
+from frustum.runtime.study.space import Space, changed, read_space
+from frustum.runtime.study.store import opened
+from frustum.runtime.study.workers import workers
+
+
+def main(options: ExploreOptions) -> int:
+    """Everything that can be refused is refused before a worker starts."""
+    file = Path(options.space)
+    with cannot_read(file):
+        text = file.read_text(encoding="utf-8", errors="replace")
+    space = read_space(text, str(file), targets.load, _wrong_option)
+    for model in options.models:
+        if kind_of(model) not in ("zoo", "onnx", "stage"):
+            raise UsageError(
+                f"{model}: error: is compiled already: what is explored is compiled for every point"
+            )
+    searches = [search_of(space) for _ in options.models]
+    database = Path(options.database or f"{file.stem}.sqlite")
+    if options.html:
+        check_writable_file(Path(options.html))
+    found: list[Explored] = []
+    count = min(space.size, space.points or space.size) * len(options.models)
+    ran = 0
+    with (
+        opened(database) as store,
+        workers(options.scheduler) as (executor, size),
+        TerminalProgress() as progress,
+    ):
+        for model, search in zip(options.models, searches, strict=True):
+
+            def tell(done: int, before: int = len(found)) -> None:
+                progress("explore", min(1.0, (before + done) / count))
+
+            exploration = Exploration(
+                search, _points(model, space), space.objectives, store, executor, size, tell
+            )
+            found += exploration.run()
+            ran += exploration.ran
+    if options.html:
+        title = f"{', '.join(options.models)} over {file.name}"
+        write_file(
+            Path(options.html), lambda path: path.write_text(page(found, space.objectives, title), "utf-8")
+        )
+    if options.json:
+        show(json.dumps(_as_json(found, space), indent=1) + "\n")
+    else:
+        show(front_text(found, space.objectives))
+        show(f"{database}: {ran} points are new, {len(found) - ran} were there\n")
+    return GOOD
+
+
+def _points(model: str, space: Space) -> Callable[[Choice], Point]:
+    """From a choice to its point; what does not depend on the choice is worked out once."""
+    of_model, compiler = model_digest(model), checksum([f"{each}\n".encode() for each in versions()])
+
+    def point(choice: Choice) -> Point:
+        design = space.design(choice)
+        machine = changed(space.base, design.target)
+        asked: dict[str, Any] = dict(design.options)
+        pipeline = pipeline_digest(Request(model, **asked))
+        of_target = checksum([json.dumps(machine, sort_keys=True, separators=(",", ":")).encode()])
+        return Point(model, machine, design.options, (of_target, of_model, pipeline, compiler), design.words)
+
+    return point
+
+
+def _as_json(found: list[Explored], space: Space) -> list[dict[str, Any]]:
+    """Every point with what came of it."""
+    best = {id(each) for each in front(found, space.objectives)}
+    return [
+        {
+            "model": each[0].model, "point": dict(each[0].words), "status": each[1].status,
+            "figures": dict(each[1].figures), "message": each[1].message, "needed": each[1].needed,
+            "available": each[1].available, "on_front": id(each) in best,
+            "objectives": values_of(each, space.objectives),
+        }
+        for each in found
+    ]  # fmt: skip
+
+
+def _wrong_option(name: str, text: str) -> str | None:
+    """What is wrong with the text of an option that is no choice of a few words."""
+    try:
+        match name:
+            case "order":
+                parse_order(text)
+            case "refuse":
+                parse_refusal(text)
+            case "rules":
+                parse_policy(CUSTOM, text)
+            case "thresholds":
+                parse_policy("greedy", None, text)
+    except (ValueError, PolicyError) as error:
+        return f"found {text!r}: {error}"
+    return None
