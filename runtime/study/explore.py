@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from frustum.runtime.failures import UsageError
 from frustum.runtime.study.front import Explored, values_of
-from frustum.runtime.study.point import Point, Result, run_point
+from frustum.runtime.study.point import Outcome, Point, run_point
 from frustum.runtime.study.search import Choice, Search
 from frustum.runtime.study.store import Store
 
@@ -35,8 +35,8 @@ class Exploration:
     workers: int
     tell: Told = lambda done: None
     points: dict[tuple[str, ...], Point] = field(default_factory=dict)
-    results: dict[tuple[str, ...], Result] = field(default_factory=dict)
-    running: dict[Future[Result], Point] = field(default_factory=dict)
+    results: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
+    running: dict[Future[Outcome], Point] = field(default_factory=dict)
     asked: deque[Point] = field(default_factory=deque)
     """Those whose results the search does not know yet."""
     ran: int = 0
@@ -87,7 +87,7 @@ class Exploration:
             self.ran += 1
             self._keep(point, result)
 
-    def _keep(self, point: Point, result: Result) -> None:
+    def _keep(self, point: Point, result: Outcome) -> None:
         self.results[point.key] = result
         self.tell(len(self.results))
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from frustum.runtime.study.point import Point, Result
+from frustum.runtime.study.point import Outcome, Point
 from frustum.runtime.study.space import MULTIPLES_OF_KEYS, Value
 
-Explored = tuple[Point, Result]
+Explored = tuple[Point, Outcome]
 STATUSES = ("ran", "does not fit", "refused", "failed")
 MOST_REASONS = 5
 """Why points did not run, in the text."""

@@ -41,7 +41,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Result:
+class Outcome:
     """What came of a point: figures where it ran, or why it did not, with the inequality where it does not fit."""
 
     status: Status
@@ -53,20 +53,20 @@ class Result:
     """Of CPU."""
 
 
-def run_point(point: Point) -> Result:
+def run_point(point: Point) -> Outcome:
     """Compile and run; nothing that a point says makes it raise."""
     started = time.process_time()
     try:
         figures = _figures(point)
     except DoesNotFit as error:
         needed, available = str(error.needed), str(error.available)
-        return Result("does not fit", {}, str(error), needed, available, time.process_time() - started)
+        return Outcome("does not fit", {}, str(error), needed, available, time.process_time() - started)
     except Exception as error:
         if exit_code_of(error) is None:
             words = f"internal error: {type(error.__cause__ or error).__name__}: {error.__cause__ or error}"
-            return Result("failed", {}, words, seconds=time.process_time() - started)
-        return Result("refused", {}, message_of(error, point.model), seconds=time.process_time() - started)
-    return Result("ran", figures, seconds=time.process_time() - started)
+            return Outcome("failed", {}, words, seconds=time.process_time() - started)
+        return Outcome("refused", {}, message_of(error, point.model), seconds=time.process_time() - started)
+    return Outcome("ran", figures, seconds=time.process_time() - started)
 
 
 def _figures(point: Point) -> dict[str, float]:

@@ -53,7 +53,7 @@ CheckOption = Callable[[str, str], str | None]
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweptAxis:
     """Keys of a target, or one option, and the values that they take."""
 
     kind: str
@@ -81,7 +81,7 @@ class Space:
     """Axes, the machine that they change, and how points are chosen: figures or target keys in `objectives` are to be
     small."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[SweptAxis, ...]
     base: Target
     objectives: tuple[str, ...] = DEFAULT_OBJECTIVES
     strategy: str = "grid"
@@ -110,7 +110,7 @@ def read_space(text: str, file: str, base: Callable[[str], Target], check_option
     """The space of a YAML text; UsageError names every problem with its line and column.  `base` gives the target of a
     name, `check_option` what is wrong with an option's text."""
     document = strict_yaml.read(text, file)
-    reader = _Reader(document.data, list(document.problems), base, check_option)
+    reader = _SpaceReader(document.data, list(document.problems), base, check_option)
     space = None if document.problems else reader.read()
     if space is None or reader.problems or document.second_keys:
         raise UsageError(document.report(reader.problems))
@@ -130,7 +130,7 @@ def changed(base: Target, keys: Mapping[str, Value]) -> dict[str, Any]:
 
 
 @dataclass
-class _Reader:
+class _SpaceReader:
     """Collects what is wrong while it reads."""
 
     data: Any
@@ -200,7 +200,7 @@ class _Reader:
 
     # --- axes ------------------------------------------------------------------------------------------------
 
-    def _axes(self, kind: str, base: Target) -> Iterator[Axis]:
+    def _axes(self, kind: str, base: Target) -> Iterator[SweptAxis]:
         section = self.data.get(kind, {})
         if not isinstance(section, dict):
             self._wrong((kind,), f"{kind}: a section with an axis for each key")
@@ -220,7 +220,7 @@ class _Reader:
             if len(self.problems) == before:
                 values = self._values(data, path, [read for read in reads if read])
                 if len(self.problems) == before:
-                    yield Axis(kind, keys, values)
+                    yield SweptAxis(kind, keys, values)
 
     def _target_key(self, key: str, path: Path, base: Target) -> Callable[[Any], Value] | None:
         fields = {".".join(where): each for where, each in walk(Target) if where != ("name",)}

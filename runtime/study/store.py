@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from frustum.runtime.failures import UsageError
-from frustum.runtime.study.point import Point, Result
+from frustum.runtime.study.point import Outcome, Point
 
 TABLE = """create table if not exists points (
     target text, model text, pipeline text, compiler text,
@@ -33,13 +33,13 @@ class Store:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
 
-    def find(self, point: Point) -> Result | None:
+    def find(self, point: Point) -> Outcome | None:
         """What came of a point, if it is finished."""
         columns = "status, figures, message, needed, available, cpu_seconds"
         row = self.connection.execute(f"select {columns} from points where {OF_KEY}", point.key).fetchone()
-        return None if row is None else Result(row[0], json.loads(row[1]), *row[2:])
+        return None if row is None else Outcome(row[0], json.loads(row[1]), *row[2:])
 
-    def add(self, point: Point, result: Result) -> None:
+    def add(self, point: Point, result: Outcome) -> None:
         """A finished point; what another process has finished stays."""
         row = (
             *point.key, point.model, json.dumps(dict(point.words)), json.dumps(dict(point.target)),

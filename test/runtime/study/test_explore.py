@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -20,9 +21,9 @@ from frustum.dialects.target import digest, from_json
 from frustum.runtime.failures import UsageError
 from frustum.runtime.study.explore import Exploration
 from frustum.runtime.study.front import front, front_text, values_of
-from frustum.runtime.study.point import Point, Result, run_point
+from frustum.runtime.study.point import Outcome, Point, run_point
 from frustum.runtime.study.search import search_of
-from frustum.runtime.study.space import changed, read_space
+from frustum.runtime.study.space import FIGURES, KEYS, STRATEGIES, changed, read_space
 from frustum.runtime.study.store import opened
 from frustum.runtime.tools import cli, explore
 
@@ -119,6 +120,17 @@ def test_a_base_that_is_not_there_and_a_space_without_axes_are_refused(folder, c
     assert "^" in capsys.readouterr().err
 
 
+def test_the_example_of_the_page_runs_and_the_page_names_all_figures(folder, tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "explore.md").read_text()
+    text = page.partition("```yaml\n")[2].partition("```")[0]
+    with opened(tmp_path / "s.sqlite") as store:
+        space, points, _ = explored(folder, text, store)
+    assert (space.size, len(points)) == (12, 12)
+    assert {result.status for _, result in points} == {"ran"}
+    assert set(points[0][1].figures) == set(FIGURES)
+    assert [name for name in (*FIGURES, *KEYS, *STRATEGIES) if f"`{name}`" not in page] == []
+
+
 # --- points ------------------------------------------------------------------------------------------------
 
 
@@ -195,8 +207,8 @@ def test_a_fault_of_the_compiler_is_a_point_that_failed(monkeypatch):
 def test_the_front_has_what_nothing_beats():
     values = [(1, 9), (2, 5), (2, 5), (3, 6), (4, 4), (1, 10)]
     names = ("cycles.total", "dram.total_bytes")
-    points = [(Point("m", {}, {}), Result("ran", dict(zip(names, each, strict=True)))) for each in values]
-    points.append((Point("m", {}, {}), Result("refused")))
+    points = [(Point("m", {}, {}), Outcome("ran", dict(zip(names, each, strict=True)))) for each in values]
+    points.append((Point("m", {}, {}), Outcome("refused")))
     assert [values_of(each, names) for each in front(points, names)] == [(1, 9), (2, 5), (2, 5), (4, 4)]
 
 
