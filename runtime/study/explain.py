@@ -262,7 +262,7 @@ def _way_facts(plan: Data, way: Way) -> dict[str, Any]:
     cycles, size = figures(way.data)
     found = difference(plan, way.data)
     classes = [(each.name, int(each.change)) for each in found.classes if each.change]
-    causes = [
+    causes: list[dict[str, Any]] = [
         {"units": list(e.after), "cause": cause, "cycles": n} for e in found.changes for cause, n in e.causes
     ]
     causes.sort(key=lambda each: -abs(each["cycles"]))
