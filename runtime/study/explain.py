@@ -60,7 +60,8 @@ def units_of(data: Data) -> list[list[str]]:
 def explain_plan(plan: Data, count: Count, most: int) -> dict[str, Any]:
     """The units, and of each cut what the same cuts without it come to; at most so many ways are counted.
 
-    Plans with and without are compiled alike, from given cuts: `same` is the one with all of them.
+    Plans with and without are compiled alike, from given cuts: `same` is the one with all of them, and what differs is
+    said against it.
     """
     found: dict[str, Any] = {
         "what": "plan",
@@ -76,7 +77,7 @@ def explain_plan(plan: Data, count: Count, most: int) -> dict[str, Any]:
     cuts = []
     for end in (each for each in ends[:-1] if each in chosen):
         way = Way(f"not cut behind '{end}'", _cut_at([each for each in ends if each != end])).counted(count)
-        cuts.append({"behind": end, "without": _way_facts(plan, way)})
+        cuts.append({"behind": end, "without": _way_facts(same.data or plan, way)})
     left = [end for end in ends[:-1] if end not in chosen]
     return found | {"same": _way_facts(plan, same), "cuts": cuts, "left_out": left}
 

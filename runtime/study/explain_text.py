@@ -23,11 +23,9 @@ def _plan_lines(found: Data) -> list[str]:
     if found["same"] is not None:
         lines += ["", *_way_lines(found, found["same"])]
     if found["cuts"]:
-        lines += [
-            "",
-            "each of these cuts left out, the others kept (compare with the cuts each planned alone):",
-        ]
-        lines += [line for cut in found["cuts"] for line in _way_lines(found, cut["without"])]
+        base = found if "problem" in found["same"] else found["same"]
+        lines += ["", "each of these cuts left out, the others kept, against the cuts with each unit planned alone:"]
+        lines += [line for cut in found["cuts"] for line in _way_lines(base, cut["without"])]
     return [*lines, *_left_lines(found["left_out"], "cuts")]
 
 
