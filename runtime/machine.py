@@ -28,7 +28,7 @@ from frustum.runtime.kernels import Array, integer, narrow
 from frustum.runtime.progress import Progress
 
 if TYPE_CHECKING:
-    from frustum.runtime.device.functional import ExecutionPlan
+    from frustum.runtime.device.functional import ExecutionPlan, Watch
 
 
 class InputError(ValueError):
@@ -49,7 +49,8 @@ class _Decoded:
     """What is worked out once for all runs of an executable: where its instructions run and on what, and the memories
     into which the host has written the weights, which nothing on the device ever changes."""
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable, capacities: tuple[int, ...] | None = None) -> None:
+        self._capacities = capacities
         self.program, self._image = executable.program, executable.weights
         self.page_bytes = executable.code.page_bytes
         self.target: Target = from_json(json.loads(self.program.target))
@@ -70,6 +71,8 @@ class _Decoded:
     @cached_property
     def capacities(self) -> tuple[int, ...]:
         """Bytes of one memory of each kind; of the DRAM only what the program uses."""
+        if self._capacities is not None:
+            return self._capacities
         ends = [external.address + external.bytes for external in self.program.externals]
         dram = max(self.program.peak_bytes.get("dram", 0), *ends, 0)
         return (dram, *(self.target.memory(name).capacity_bytes for name in MEMORIES[1:]))
@@ -82,10 +85,11 @@ _DECODED: WeakKeyDictionary[Executable, _Decoded] = WeakKeyDictionary()
 class Machine:
     """One chip with an executable in its DRAM."""
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable, capacities: tuple[int, ...] | None = None) -> None:
+        """`capacities`: other memories than the target's, in the order of MEMORIES, for a program that needs them."""
         self.executable = executable
         self.program = executable.program
-        self._decoded = _DECODED.get(executable) or _Decoded(executable)
+        self._decoded = _DECODED.get(executable) or _Decoded(executable, capacities)
         _DECODED[executable] = self._decoded
         self.target = self._decoded.target
 
@@ -105,11 +109,13 @@ class Machine:
     def run(
         self, inputs: Mapping[str, Array], mode: Mode = "full", checked: bool = False,
         progress: Progress | None = None, detailed: bool = False, detailed_tables: bool = False,
+        watch: Watch | None = None,
     ) -> RunResult:  # fmt: skip
         """Run the program once; `InputError` if the inputs are not the network's.
 
         A `detailed` run takes convolutions through the line buffer, window by window; with `detailed_tables` it gathers
-        their operands address by address, wherever they name a table.  Both are slow, and exclude each other.
+        their operands address by address, wherever they name a table.  Both are slow, and exclude each other.  `watch`
+        as `ExecutionPlan.run` takes it.
         """
         assert not (detailed and detailed_tables), "one way through the matrix unit at a time"
         if checked or mode != "timing":
@@ -125,19 +131,19 @@ class Machine:
         plan = self.plan if line_buffers is None else self.plan.with_effect(Conv, line_buffers.convolve)
         if detailed_tables:
             plan = self.plan.with_effect(Conv, convolve_by_address)
-        outputs = self._compute(plan, inputs, checked, progress, beside)
+        outputs = self._compute(plan, inputs, checked, progress, beside, watch)
         timeline = timelines[0] if timelines else None
         return RunResult(outputs, timeline, None if line_buffers is None else line_buffers.counts)
 
     def _compute(
         self, plan: ExecutionPlan, inputs: Mapping[str, Array], poisoned: bool, progress: Progress | None,
-        beside: Callable[[], None] | None,
+        beside: Callable[[], None] | None, watch: Watch | None,
     ) -> dict[str, Array]:  # fmt: skip
         arrays = check_inputs(self.program.externals_of("input"), inputs)
         memories = self._loaded(poisoned)
         for external in self.program.externals_of("input"):
             _device(memories, external)[...] = _device_array(arrays[external.name], external)
-        plan.run(memories, progress, beside)
+        plan.run(memories, progress, beside, watch)
         outputs = self.program.externals_of("output")
         return {o.name: _model_array(_device(memories, o), o) for o in outputs}
 

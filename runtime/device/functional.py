@@ -27,6 +27,7 @@ from frustum.runtime.kernels.convolution import in_two, single_threaded
 from frustum.runtime.progress import REPORTS, Progress
 
 Effect = Callable[[Any, Call], None]
+Watch = Callable[[Memories, int], None]
 Step = tuple[int, int, int]
 """What it is, then numbers `[first, last)` of rows of copies, or the number of a group of units."""
 COPIES, PRODUCTS, WORK = range(3)
@@ -59,7 +60,7 @@ class ExecutionPlan:
         self._products = Products(product_table(expanded, capacities, starts, by_table))
         by_table |= np.array([is_plain(each) for each in expanded.instructions], bool)
         seq = self._set_work(~by_table)
-        self.steps = _steps((self._copies.seq, self._products.seq, seq), self._copies.unit_bytes)
+        self.steps, self._last = _steps((self._copies.seq, self._products.seq, seq), self._copies.unit_bytes)
 
     def _set_work(self, by_effect: Ints) -> Ints:
         """Group what runs by effects; gives the place of each group in the program order."""
@@ -89,10 +90,13 @@ class ExecutionPlan:
         return ExecutionPlan(self._expanded, self._capacities, {**self._own, kind: its_effect})
 
     def run(
-        self, memories: Memories, progress: Progress | None = None, beside: Callable[[], None] | None = None
-    ) -> None:
+        self, memories: Memories, progress: Progress | None = None, beside: Callable[[], None] | None = None,
+        watch: Watch | None = None,
+    ) -> None:  # fmt: skip
         """Execute everything; `progress` hears the stage and the share done.
 
+        `watch` is shown the memories, which it may change, each time all executions of a place in the program order
+        have been done (of copies, those that follow each other), and the place.
         `beside` runs on the second thread meanwhile, which takes halves of large calls once that is done.
         """
         every = max(1, len(self) // REPORTS)
@@ -105,6 +109,8 @@ class ExecutionPlan:
                     self._products.run(memories, first, other if beside_it.done() else None)
                 else:
                     self._work(memories, first, other if beside_it.done() else None)
+                if watch is not None and (number + 1 == len(self) or self._last[number + 1] != self._last[number]):
+                    watch(memories, int(self._last[number]))
                 if progress is not None and number % every == 0:
                     progress("emulate", number / len(self))
             beside_it.result()
@@ -124,11 +130,12 @@ class ExecutionPlan:
         self._effects[static](self._instructions[static], work)
 
 
-def _steps(seqs: Sequence[Ints], unit_bytes: Ints) -> list[Step]:
-    """Rows of all kinds in program order; copies of one size of elements that follow each other are one step."""
+def _steps(seqs: Sequence[Ints], unit_bytes: Ints) -> tuple[list[Step], Ints]:
+    """Rows of all kinds in program order; copies of one size of elements that follow each other are one step.  And of
+    each step the last place in the program order."""
     seq = np.concatenate(seqs)
     if not len(seq):
-        return []
+        return [], seq
     order = np.argsort(seq, kind="stable")
     kind = np.repeat(np.arange(len(seqs)), [len(each) for each in seqs])[order]
     number = np.concatenate([np.arange(len(each)) for each in seqs])[order]
@@ -137,7 +144,8 @@ def _steps(seqs: Sequence[Ints], unit_bytes: Ints) -> list[Step]:
     goes_on = (size[1:] == size[:-1]) & (kind[1:] == COPIES) & (kind[:-1] == COPIES)
     first = np.flatnonzero(np.append(True, ~goes_on))
     last = np.append(first[1:], len(seq)) - 1
-    return list(zip(kind[first].tolist(), number[first].tolist(), (number[last] + 1).tolist(), strict=True))
+    steps = zip(kind[first].tolist(), number[first].tolist(), (number[last] + 1).tolist(), strict=True)
+    return list(steps), seq[order][last]
 
 
 def _products(instruction: Instruction) -> int:

@@ -59,7 +59,7 @@ from frustum.runtime.model.chain import (
 )  # fmt: skip
 from frustum.runtime.model.identity import hashes_of
 from frustum.runtime.model.options import Request
-from frustum.runtime.model.sources import Job, read_stage
+from frustum.runtime.model.sources import Job, Uncompiled, read_stage
 from frustum.runtime.progress import Progress
 from frustum.runtime.report.counters import count, peak_bytes
 from frustum.runtime.report.report import Seconds
@@ -115,7 +115,7 @@ def build(
             compiling += clock() - imported
             calibrating += work.calibrate_seconds
         seconds = Seconds(importing, compiling, passes=work.run.seconds, calibrate=calibrating)
-        return Job(chain, loaded.origin, loaded.original, seconds, chain.log)
+        return Job(chain, loaded.origin, loaded.original, seconds, chain.log, work.sources)
 
 
 @dataclass
@@ -139,6 +139,7 @@ class _Compiling:
     wholes: list[Executable | None] = field(default_factory=list)
     """Every module in turn in one piece; None where that does not fit."""
     is_cut: bool = False
+    sources: list[Uncompiled] = field(default_factory=list)
 
     @contextmanager
     def calibrating(self) -> Iterator[None]:
@@ -251,7 +252,8 @@ def _pieces_of(
     if request.dtype == INT8:
         with work.calibrating():
             calibrate_network(module, request, progress)
-    kept = module.clone() if loaded.text is None else None  # a stage is a file already
+    needed = loaded.text is None or request.keeps_modules  # a stage is a file already
+    kept = module.clone() if needed else None
     with _faults_shown(loaded, kept, choices, work.passes):
         compiled = _compiled(module, request.dump_ir, choices, work, progress)
     for name, seconds in compiled.passes.items():
@@ -261,7 +263,11 @@ def _pieces_of(
     work.is_cut |= len(executables) > 1
     work.wholes.append(executables[0] if len(executables) == 1 else compiled.whole)
     only = piece if len(executables) == 1 else ""
-    return [DevicePiece(only or each.program.name, each) for each in executables], compiled
+    pieces = [DevicePiece(only or each.program.name, each) for each in executables]
+    if request.keeps_modules and kept is not None:
+        names = tuple(each.name for each in pieces)
+        work.sources.append(Uncompiled(kept, choices, names, work.passes is not None))
+    return pieces, compiled
 
 
 # --- one module --------------------------------------------------------------------------------------------

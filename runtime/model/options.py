@@ -57,6 +57,8 @@ class CommandOption:
     flag: str | None = None
     """None: `--` and the name of the field.  The empty one is of words without a flag."""
     action: str | None = None
+    bare: str | None = None
+    """What the flag alone says; with one, a value follows `=`."""
     until: str | None = None
     """The first stop at which it has no effect any more, or `IMPORTED` or `COMPILED`; None: it always has one."""
     beside_pipeline: str | None = None
@@ -96,6 +98,12 @@ def at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def what_to_check(text: str) -> str:
+    if text in ("outputs", "layers") or text.endswith(".onnx") or text.startswith("zoo:"):
+        return text
+    raise ArgumentTypeError(f"'{text}' is none of outputs, layers, FILE.onnx, zoo:NAME")
 
 
 # --- options -----------------------------------------------------------------------------------------------
@@ -226,6 +234,8 @@ class Request(Keywords):
     """Of the first random input for the calibration."""
     dtype_is_stored: bool = False
     """Whether `dtype` is what the target's options say: it gives way where a model has its types already."""
+    keeps_modules: bool = False
+    """Whether the job has the modules as they were before they were compiled."""
     streams: bool = False
     """Whether a stream of inputs goes through the pieces: one on each chip (`placement`) is to take about as long as
     the others."""
@@ -254,7 +264,15 @@ class RunOptions(Request):
         "so many inputs one after the other through the chips: throughput and latency; files of inputs and outputs have"
         " a leading axis for them", "N", read=at_least(1),
     )  # fmt: skip
-    check: bool = option("compare with onnxruntime; exit code 3 if it differs", default=False)
+    check: str | None = option(
+        "compare with onnxruntime, exit code 3 if it differs: the outputs, or every `layers`, and name who was wrong"
+        " (docs/check-layers.md); a file instead is as --check-against",
+        "outputs|layers|FILE.onnx", read=what_to_check, bare="outputs",
+    )  # fmt: skip
+    check_against: str | None = option(
+        "the model to compare with, where MODEL does not know it: a stage, a moved compiled folder",
+        "FILE.onnx|zoo:NAME",
+    )
     mode: Mode = option(
         "numbers and time, or one of them (default full)", choices=get_args(Mode), default="full"
     )
@@ -302,6 +320,8 @@ def add_options(parser: ArgumentParser, kind: type[Any]) -> None:
         facts: dict[str, Any] = {"help": said.help, "metavar": said.metavar, "action": said.action}
         facts |= {"choices": said.choices, "type": said.read}
         is_needed = each.default is MISSING and each.default_factory is MISSING
+        if said.bare is not None:
+            facts |= {"nargs": "?", "const": said.bare}
         if each.default is False:
             facts = {"help": said.help, "action": "store_true"}
         if said.is_typed and flag_of(each):
@@ -385,10 +405,15 @@ def option_table() -> str:
     rows = ["| option | of the API | what it says | has no effect |", "|---|---|---|---|"]
     for each, said in options_of(RunOptions):
         if flag := flag_of(each):
-            typed = f"`{flag} {said.metavar or '|'.join(said.choices or ())}".rstrip() + "`" if said.is_typed else "-"
+            typed = f"`{_typed(flag, said)}`" if said.is_typed else "-"
             keyword = f"`{each.name}`" if each.name in {known.name for known in fields(Keywords)} else "-"
             rows.append("| " + " | ".join(map(_cell, (typed, keyword, said.help, _no_effect(said)))) + " |")
     return "\n".join(rows) + "\n"
+
+
+def _typed(flag: str, said: CommandOption) -> str:
+    value = said.metavar or "|".join(said.choices or ())
+    return f"{flag}[={value}]" if said.bare else f"{flag} {value}".rstrip()
 
 
 def _cell(text: str) -> str:

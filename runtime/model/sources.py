@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from xdsl.dialects.builtin import ModuleOp
 
+    from frustum.backend.pipeline import Choices
     from frustum.runtime.diagnostics import SourceText
     from frustum.runtime.model.chain import Chain
     from frustum.runtime.report.report import Seconds
@@ -57,6 +58,17 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class Uncompiled:
+    """A module as it was before it was compiled with these choices, and the names of the pieces that came of it."""
+
+    module: ModuleOp
+    choices: Choices
+    pieces: tuple[str, ...]
+    is_edited: bool
+    """Whether --pipeline says the passes."""
+
+
+@dataclass(frozen=True)
 class Job:
     """MODEL as a chain of executables and host pieces, made now or before; where it is from, and how long it took."""
 
@@ -67,6 +79,8 @@ class Job:
     seconds: Seconds
     log: Sequence[str] = ()
     """What was said about cutting and fusing networks again, if that was now."""
+    sources: Sequence[Uncompiled] = ()
+    """Where the request asks for them."""
 
     def model_for_check(self, name: str) -> ModelProto | Path:
         """What the oracle runs; UsageError where nobody knows."""

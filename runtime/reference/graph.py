@@ -27,11 +27,11 @@ from frustum.runtime import kernels
 from frustum.runtime.diagnostics import node_name
 from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.reference.layers import evaluated, numpy_type
-from frustum.runtime.reference.tiles import run_tiles, side_by_side
+from frustum.runtime.reference.tiles import SeeTile, run_tiles, side_by_side
 
 Values = dict[SSAValue, Array]
-Watch = Callable[[Operation, Array], None]
-"""Called with each layer and its result, in order."""
+Watch = Callable[[Operation, Array], Array | None]
+"""Called with each layer and its result, in order; what it gives takes the place of the result."""
 
 
 class ArraysDoNotFit(ValueError):
@@ -43,6 +43,7 @@ class ReferenceExecutor:
     """Runs modules whose constants are in `weights`, by key."""
 
     weights: Mapping[str, Array]
+    see_tile: SeeTile | None = None
 
     def run_graph(
         self, module: ModuleOp, inputs: Mapping[str, Array], watch: Watch | None = None
@@ -69,10 +70,9 @@ class ReferenceExecutor:
             if isinstance(op, (graph.OutputOp, unit.YieldOp)):
                 return operands
             for result, array in zip(op.results, self.execute_op(op, operands, watch), strict=True):
-                if watch and not isinstance(op, unit.UnitOp):
-                    watch(op, array)
+                other = watch(op, array) if watch and not isinstance(op, unit.UnitOp) else None
                 if pending[result]:
-                    values[result] = array
+                    values[result] = array if other is None else other
         raise AssertionError("a network ends with fgraph.output")
 
     def layers(self, module: ModuleOp, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -97,7 +97,7 @@ class ReferenceExecutor:
             return self._run_block(op.body.block, operands, watch)
         if isinstance(op, tile.UnitOp):
             weights = [inner for inner in op.body.block.ops if isinstance(inner, graph.WeightOp)]
-            return run_tiles(op, operands, {weight.result: self._constant(weight) for weight in weights})
+            return run_tiles(op, operands, {weight.result: self._constant(weight) for weight in weights}, self.see_tile)
         if isinstance(op, tile.ConcatOp):
             return (side_by_side(op, operands),)  # type: ignore[return-value]  # buffers of each cluster
         return (evaluated(op, operands),)

@@ -7,10 +7,10 @@ exactly once.  Every cluster has an SRAM of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from xdsl.dialects.builtin import DictionaryAttr
@@ -25,6 +25,9 @@ from frustum.runtime.kernels import Array, narrow
 from frustum.runtime.reference import moving  # noqa: F401  (its layers)
 from frustum.runtime.reference.buffers import TileBuffer, empty_buffer
 from frustum.runtime.reference.layers import Held, Ranges, TileWork, compute
+
+SeeTile: TypeAlias = Callable[[tile.ComputeOp, Ranges, Array], Array | None]
+"""Called with what a layer makes of some positions of its map, before it is rounded; what it gives takes its place."""
 
 
 @dataclass
@@ -63,7 +66,9 @@ def elements(view: tile.TensorView, ranges: Ranges, size: int) -> Array:
     return index
 
 
-def run_tiles(unit: tile.UnitOp, operands: Sequence[Any], constants: Mapping[SSAValue, Array]) -> list[Any]:
+def run_tiles(
+    unit: tile.UnitOp, operands: Sequence[Any], constants: Mapping[SSAValue, Array], see: SeeTile | None = None
+) -> list[Any]:
     """The results of a unit: arrays, and of tiles that stay in SRAM a `TileBuffer` of each cluster.
 
     `operands` are such too, `constants` the values of the weights in its body.
@@ -79,7 +84,7 @@ def run_tiles(unit: tile.UnitOp, operands: Sequence[Any], constants: Mapping[SSA
         for cluster, buffer in enumerate(buffers[root]):
             buffer.move((0, 0, 0, 0), cluster)
     places |= {value: (value, 0) for value in buffers}
-    state = _Run({**arguments, **constants}, outputs, buffers, places)
+    state = _Run({**arguments, **constants}, outputs, buffers, places, see=see)
     ends = [op for op in block.ops if tile.is_at_end(op, unit)]
     ops = [op for op in block.ops if op not in ends]
     for passes in _passes(unit, clusters):
@@ -166,6 +171,7 @@ class _Run:
     buffers: dict[SSAValue, list[TileBuffer]]
     places: dict[SSAValue, tuple[SSAValue, int]]
     held: dict[tuple[SSAValue, int], Held] = field(default_factory=dict)
+    see: SeeTile | None = None
 
     def run(self, ops: Sequence[Operation], passes: Sequence[Sequence[int]]) -> None:
         """One tile of each cluster, operation by operation: what one sends others read in the same pass."""
@@ -238,7 +244,9 @@ class _Run:
         tensors = [self.tensors[value] for value in op.tensors]
         work = TileWork(ranges, op.region.data.bound, [], access, tensors, op.layer, element)
         tiles = [self.seen(value, work.needed(k), self.bound_of(value), cluster) for k, value in enumerate(op.tiles)]
-        return compute(replace(work, tiles=tiles))
+        made = compute(replace(work, tiles=tiles))
+        other = None if self.see is None else self.see(op, ranges, made)
+        return made if other is None else other
 
     def in_core(self, value: SSAValue, ranges: Ranges, bound: Four, cluster: int) -> Held:
         """What one core makes of a map, as far as some positions need it."""

@@ -40,18 +40,20 @@ from frustum.runtime.model.options import (
     TargetsOptions,
     WarmUpOptions,
     add_options,
+    flag_of,
     options_from,
+    options_of,
 )  # fmt: skip
 from frustum.runtime.report.terminal import show
-from frustum.runtime.study.options import DiffOptions, ExplainOptions, ExploreOptions
+from frustum.runtime.study.options import DiffOptions, ExploreOptions
 
 PIPELINE = "--pipeline"
+BARE = {flag_of(each): said.bare for each, said in options_of(RunOptions) if said.bare}
 COMMANDS: dict[str, tuple[type[Any], str]] = {
     "run": (RunOptions, "compile (or load), emulate, report"),
     "compile": (CompileOptions, "write the executable and manifest.json to a folder"),
     "inspect": (InspectOptions, "what is in an executable, a compiled folder, a model"),
     "explore": (ExploreOptions, "sweep keys of the target and options, keep the Pareto front"),
-    "explain": (ExplainOptions, "why the plan is as it is, with other ways counted beside it"),
     "diff": (DiffOptions, "what changed between two reports, unit by unit"),
     "targets": (TargetsOptions, "list the shipped targets, print one, or check a file"),
     "warm-up": (WarmUpOptions, "compile the emulator's loops now"),
@@ -100,13 +102,14 @@ def _typed(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """The words with `--pipeline` and what is behind it as one: edits may begin with a minus, as options do."""
+    """The words with `--pipeline` and what is behind it as one: edits may begin with a minus, as options do; and flags
+    that may stand alone with what they say then: the word behind them is not theirs."""
     found: list[str] = []
     for word in words:
         if found and found[-1] == PIPELINE:
             found[-1] += f"={word}"
         else:
-            found.append(word)
+            found.append(f"{word}={BARE[word]}" if word in BARE else word)
     return found
 
 

@@ -33,7 +33,7 @@ from frustum.runtime.model.chain import (
 from frustum.runtime.model.compiled_folder import open_compiled
 from frustum.runtime.model.execution import RanChain, execute_chain, report_of_chain, timelines_of
 from frustum.runtime.model.options import RunOptions, refuse_compiled
-from frustum.runtime.model.sources import Job, kind_of
+from frustum.runtime.model.sources import Job, Origin, kind_of
 from frustum.runtime.model.stream import check_streams, execute_stream, split_inputs, times_of
 from frustum.runtime.progress import Progress, TerminalProgress
 from frustum.runtime.report.report import Seconds
@@ -41,8 +41,11 @@ from frustum.runtime.report.terminal import has_colours, nan_text, show
 from frustum.runtime.show.trace import trace_bytes
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from frustum.runtime.host.oracle import Agreement
     from frustum.runtime.report.report import Check, Report
+    from frustum.runtime.tools.check_layers import Checked
 
 STDOUT = "-"
 """In place of a file's name."""
@@ -50,6 +53,7 @@ STDOUT = "-"
 
 def main(options: RunOptions) -> int:
     """What can be refused is refused before the long work starts."""
+    options = _with_model_for_check(options)
     _refuse_contradictions(options)
     for path in (options.output, options.report, options.trace):
         if path is not None and path != STDOUT:
@@ -57,14 +61,18 @@ def main(options: RunOptions) -> int:
     name, given = str(options.model), read_inputs(Path(options.input)) if options.input else None
     with TerminalProgress(quiet=options.quiet) as progress:
         job = _job(options, given, lambda inputs: _check_before(options, inputs, given), progress)
-        model = job.model_for_check(name) if options.check else None
+        model = _model_for_check(options, job) if options.check else None
         inputs = _inputs(options, job, given)
         ran, made, outputs = _run(options, job, inputs, progress)
-        check, found = None, None
+        check, found, layers = None, None, None
         if model is not None:
             progress("compare", 0.0)
             pairs = zip(inputs, outputs, strict=True)
             check, found = together([agreement(model, *pair, job.chain.dtype) for pair in pairs])
+        if model is not None and options.check == "layers":
+            from frustum.runtime.tools.check_layers import check_layers
+
+            layers = check_layers(job, model, inputs[0], ["run", name, "--check=layers"])
     for line in () if options.quiet else job.log:
         say(line)
     if options.output:
@@ -72,24 +80,37 @@ def main(options: RunOptions) -> int:
     is_timed = options.stream is not None and options.mode != "functional"
     stream = times_of(job.chain, ran, len(inputs)).figures if is_timed else None
     report = report_of_chain(job.chain, ran, check, job.seconds, stream)
-    if options.report and options.report != STDOUT:
-        write_file(Path(options.report), lambda path: path.write_text(report.json(), encoding="utf-8"))
+    if layers is not None:
+        report.data["check"] |= layers.data()
     if options.trace:
         traced = trace_bytes(timelines_of(job.chain, ran))
         write_file(Path(options.trace), lambda path: path.write_bytes(traced))
-    if check and check.nan_in_both:
-        say(f"{name}: warning: {nan_text(report.data['check'])}")
-    _print(options, report)
+    _tell(options, report, layers)
+    _raise_faults(name, layers)
     if check and found and not found.good:
         raise Differs(_difference(name, job, check, found))
     return GOOD
 
 
-def _print(options: RunOptions, report: Report) -> None:
+def _raise_faults(name: str, layers: Checked | None) -> None:
+    """`Differs` where the check of the layers has found who was wrong."""
+    if layers is not None and layers.faults:
+        raise Differs("\n".join(f"{name}: error: {fault}" for fault in layers.faults))
+
+
+def _tell(options: RunOptions, report: Report, layers: Checked | None) -> None:
+    """Write and print what came of the run."""
+    if options.report and options.report != STDOUT:
+        write_file(Path(options.report), lambda path: path.write_text(report.json(), encoding="utf-8"))
+    check = report.data["check"]
+    if check and check["nan_in_both"]:
+        say(f"{options.model}: warning: {nan_text(check)}")
     if options.json or options.report == STDOUT:
         show(report.json())
     elif not options.quiet:
         show(report.text(options.verbose, has_colours()))
+        if layers is not None:
+            show(f"\n{layers.text()}\n")
 
 
 def _run(
@@ -101,6 +122,27 @@ def _run(
         return execute_stream(job.chain, inputs, options.mode, options.checked, progress)
     ran = execute_chain(job.chain, inputs[0], options.mode, options.checked, progress)
     return ran, ran.outputs, [ran.outputs]
+
+
+def _with_model_for_check(options: RunOptions) -> RunOptions:
+    """`--check=FILE.onnx` as the two options that it stands for; --check-against checks."""
+    check, model = options.check, options.check_against
+    if check not in (None, "outputs", "layers"):
+        if model is not None:
+            raise UsageError(f"error: --check={check} and --check-against {model}: one of them names the model")
+        check, model = "outputs", check
+    return replace(options, check=check or ("outputs" if model else None), check_against=model)
+
+
+def _model_for_check(options: RunOptions, job: Job) -> ModelProto | Path:
+    """What the oracle runs: the model that was named for it, or else what MODEL was made from."""
+    if options.check_against is None:
+        return job.model_for_check(str(options.model))
+    return _origin(options).load()
+
+
+def _origin(options: RunOptions) -> Origin:
+    return Origin(str(options.check_against), options.weights_seed or 0)
 
 
 def _refuse_contradictions(options: RunOptions) -> None:
@@ -136,12 +178,14 @@ def _job(
         refuse_compiled(options)
         chain, origin = open_compiled(Path(name))
         return Job(placed(chain, options.placement), origin, None, Seconds())
-    if kind == "stage" and options.check:
+    if kind == "stage" and options.check and options.check_against is None:
         raise UsageError(
-            f"{name}: error: a stage has no model to check against: --check needs the .onnx file or zoo:NAME"
+            f"{name}: error: a stage has no model to check against: --check=FILE.onnx says which it is"
         )
     first, streams = options.input_seed or 0, options.stream is not None
-    request = replace(options, calibration_seed=first, streams=streams, cache=not options.no_cache)
+    layers = options.check == "layers"
+    request = replace(options, calibration_seed=first, streams=streams, cache=not (options.no_cache or layers))
+    request = replace(request, keeps_modules=layers)
     if given and kind != "stage":
         each = _each(options, given)
         shapes = {name: tuple(np.shape(array)) for name, array in each[0].items()}
@@ -158,10 +202,11 @@ def _check_before(
     if given is not None and inputs is not None:
         for each in _each(options, given):
             _given_inputs(options, inputs, each)
-    if options.check and kind_of(str(options.model)) == "onnx":
+    model = options.check_against or str(options.model)
+    if options.check and kind_of(model) == "onnx":
         from frustum.runtime.host.oracle import check_loads
 
-        check_loads(Path(str(options.model)))
+        check_loads(Path(model))
 
 
 def _inputs(options: RunOptions, job: Job, given: Mapping[str, Array] | None) -> list[dict[str, HostArray]]:

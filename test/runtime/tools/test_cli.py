@@ -51,6 +51,14 @@ def test_a_run_prints_its_report_and_nothing_else(model: str, capsys: pytest.Cap
     assert err == ""
 
 
+def test_a_stage_and_a_folder_are_checked_against_a_model_that_is_named(model: str, tmp_path: Path) -> None:
+    assert frustum("compile", model, "-o", tmp_path / "made", "--target", "edge", "--dump-ir", tmp_path / "ir") == 0
+    moved = Path(model).rename(tmp_path / "moved.onnx")
+    for stage in ("00-imported", "02-fused", "04-placed", "06-fixed"):
+        assert report_of(tmp_path, tmp_path / f"ir/{stage}.mlir", f"--check={moved}")["check"] is not None
+    assert report_of(tmp_path, tmp_path / "made", "--check-against", moved)["check"]["max_rel_error"] <= 1e-4
+
+
 def test_the_report_has_all_keys_of_schema_1(model: str, tmp_path: Path) -> None:
     report = report_of(tmp_path, model, "--check", "--target", "edge", "--policy", "none")
     assert report.keys() >= KEYS

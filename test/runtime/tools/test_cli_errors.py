@@ -451,7 +451,12 @@ def test_options_of_the_compiler_after_it(options: list[str], compiled: Path, fa
 
 def test_nothing_to_check_against(compiled: Path, model: str, fails, tmp_path: Path) -> None:
     assert "there is no model to check against" in fails("run", compiled / "small.frustum", "--check")
-    assert "a stage has no model to check against" in fails("run", tmp_path / "ir/02-fused.mlir", "--check")
+    stage = tmp_path / "ir/02-fused.mlir"
+    assert "a stage has no model to check against: --check=FILE.onnx says" in fails("run", stage, "--check")
+    assert "'layer' is none of outputs, layers, FILE.onnx" in fails("run", stage, "--check=layer")
+    twice = "--check=a.onnx", "--check-against", "b.onnx"
+    assert "error: --check=a.onnx and --check-against b.onnx: one of them" in fails("run", stage, *twice)
+    assert "absent.onnx: error: cannot be read" in fails("run", stage, "--check=absent.onnx")
     Path(model).unlink()
     assert fails("run", compiled, "--check") == (
         f"{model}: error: the model is not there any more, so there is nothing to check against"
