@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from frustum.runtime.model.options import option, said
+from frustum.runtime.model.options import Request, at_least, option, said
 
 
 @dataclass(frozen=True)
@@ -41,3 +41,16 @@ class ExploreOptions:
     scheduler: str | None = option("run points on the workers of this Dask scheduler", "ADDRESS")
     html: str | None = option("write the points as a page", "FILE")
     json: bool = option("print all points as JSON, in place of the front as text", default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions(Request):
+    """Say why the plan of a model, a layer or a unit is as it is, with other ways counted beside it (mode timing)."""
+
+    subject: str | None = option("a layer or a unit; without it the whole plan", "LAYER|UNIT", flag="")
+    json: bool = option("as JSON", default=False)
+    most: int = option("count at most so many other ways (default 8)", "N", read=at_least(1), default=8)
+    probes: int = option(
+        "try at most so many values of a number of the target for what would flip the choice (default 3)",
+        "N", read=at_least(0), default=3,
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+# Tests: test/runtime/study/test_explain.py
+"""What `frustum explain` found, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Data = Mapping[str, Any]
+
+
+def lines_of(found: Data) -> list[str]:
+    """The explanation of a plan, a unit, a layer, or a layer on the host."""
+    if found["what"] == "host":
+        return [f"{found['layer']} ({found['op']}) is on the host: {found['reason']}"]
+    counted = f"{found['cycles']:,} cycles, {found['dram_bytes']:,} DRAM bytes (counted)"
+    head = f"{found['model']} on {found['target']}: {counted}"
+    return [head, "", *(_plan_lines(found) if found["what"] == "plan" else _part_lines(found))]
+
+
+def _plan_lines(found: Data) -> list[str]:
+    lines = [line for unit in found["units"] for line in _unit_lines(unit)]
+    if found["same"] is not None:
+        lines += ["", *_way_lines(found, found["same"])]
+    if found["cuts"]:
+        base = found if "problem" in found["same"] else found["same"]
+        lines += ["", "each of these cuts left out, the others kept, against the cuts with each unit planned alone:"]
+        lines += [line for cut in found["cuts"] for line in _way_lines(base, cut["without"])]
+    return [*lines, *_left_lines(found["left_out"], "cuts")]
+
+
+def _part_lines(found: Data) -> list[str]:
+    lines = _unit_lines(found["unit"])
+    if "layer" in found:
+        layer = found["layer"]
+        lines.append(
+            f"  {layer['name']} ({layer['op']}): {layer['cycles']:,} cycles, {layer['dram_bytes']:,} DRAM bytes"
+        )
+    lines += ["", "next best:" if found["ways"] else "no other way was found among those counted"]
+    lines += [line for way in found["ways"] for line in _way_lines(found, way)]
+    if found["others"]:
+        lines += ["also counted:", *(_way_lines(found, way)[0] for way in found["others"])]
+    lines += _left_lines(found["left_out"], "ways")
+    for flip in found.get("flips", ()):
+        tried = ", ".join(f"{each['value']:,}" for each in flip["tried"]) or "none"
+        at = "no tried value makes the first of them better" if flip["flips_at"] is None else (
+            f"at {flip['flips_at']:,} the first of them is better or is the plan")  # fmt: skip
+        lines.append(f"  {flip['number']} (now {flip['now']:,}): {at}; tried {tried}")
+    return lines
+
+
+def _unit_lines(unit: Data) -> list[str]:
+    layers = ", ".join(unit["layers"][:6]) + (
+        f" and {len(unit['layers']) - 6} more" if len(unit["layers"]) > 6 else ""
+    )
+    predicted = f" ({unit['predicted_cycles']:,} predicted)" if unit["predicted_cycles"] is not None else ""
+    return [
+        f"{unit['name']}: {layers}",
+        f"  {unit['cycles']:,} cycles{predicted}, {unit['dram_bytes']:,} DRAM bytes, {unit['tiles']} tiles by"
+        f" {unit['owners']}, mode {unit['mode']}; ends: {unit['stopped_by'] or 'the network ends'}",
+    ]
+
+
+def _way_lines(found: Data, way: Data) -> list[str]:
+    if "problem" in way:
+        return [f"  {way['way']}: cannot be: {way['problem']}"]
+    cycles, size = way["cycles"] - found["cycles"], way["dram_bytes"] - found["dram_bytes"]
+    lines = [
+        f"  {way['way']}: {way['cycles']:,} cycles ({cycles:+,}), {way['dram_bytes']:,} DRAM bytes ({size:+,})"
+    ]
+    lines += [f"      {n:+,} bytes of class {name}" for name, n in way["bytes_by_class"].items()]
+    lines += [f"      {each['cycles']:+,} cycles: {each['cause']}" for each in way["causes"]]
+    return [*lines, *(f"      {n:+,} cycles: {what}" for what, n in way["waits"].items())]
+
+
+def _left_lines(left: list[str], what: str) -> list[str]:
+    return [f"not counted (--most): {len(left)} {what}: {', '.join(left)}"] if left else []

@@ -1,0 +1,108 @@
+"""Every number of an explanation is what a run with the options that it names counts; bad names are refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from mixed_models import model, node
+
+from frustum.backend import targets
+from frustum.runtime.study.explain import Way, flips, with_number
+from frustum.runtime.study.explain_text import lines_of
+from frustum.runtime.tools.cli import main
+
+MACHINE = ["--target", "edge", "--no-cache"]
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    path = tmp_path_factory.mktemp("explain") / "chain.onnx"
+    rng = np.random.default_rng(0)
+    weights = {f"w{k}": rng.standard_normal((4, 4, 3, 3), np.float32) / 6 for k in range(3)}
+    nodes = [node("Conv", [f"x{k}", f"w{k}"], [f"x{k + 1}"], pads=[1, 1, 1, 1]) for k in range(3)]
+    onnx.save(model(nodes, {"x0": (1, 4, 12, 12)}, ["x3"], weights), path)
+    return str(path)
+
+
+def printed(words, capsys):
+    capsys.readouterr()
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def recounted(chain, options, capsys):
+    """Cycles, bytes and units of a run with these options."""
+    words = [word for key, value in options.items() for word in (f"--{key}", value)]
+    data = json.loads(printed(["run", chain, *MACHINE, "--mode", "timing", "--json", *words], capsys))
+    return data["cycles"]["total"], data["dram"]["total_bytes"], [unit["layers"] for unit in data["units"]]
+
+
+def test_the_plan_and_each_cut_are_recounted(chain, capsys):
+    found = json.loads(printed(["explain", chain, *MACHINE, "--json"], capsys))
+    assert found["what"] == "plan" and len(found["cuts"]) == len(found["units"]) - 1 > 0
+    units = [unit["layers"] for unit in found["units"]]
+    assert recounted(chain, {}, capsys) == (found["cycles"], found["dram_bytes"], units)
+    pairs = [(found, found["same"]), *((found["same"], cut["without"]) for cut in found["cuts"])]
+    for base, way in pairs:
+        counted = recounted(chain, way["options"], capsys)
+        assert counted == (way["cycles"], way["dram_bytes"], way["units"])
+        assert sum(way["bytes_by_class"].values()) == way["dram_bytes"] - base["dram_bytes"]
+    text = "\n".join(lines_of(found))
+    assert f"{found['cuts'][0]['without']['dram_bytes']:,} DRAM bytes" in text
+
+
+def test_the_next_best_ways_of_a_layer_are_recounted(chain, capsys):
+    words = ["explain", chain, "x2", *MACHINE, "--json", "--probes", "0"]
+    found = json.loads(printed(words, capsys))
+    assert found["what"] == "layer" and "x2" in found["unit"]["layers"] and len(found["ways"]) == 2
+    assert found["ways"][0]["cycles"] <= found["ways"][1]["cycles"] and found["flips"] == []
+    for way in found["ways"]:
+        assert recounted(chain, way["options"], capsys) == (way["cycles"], way["dram_bytes"], way["units"])
+    bounded = json.loads(printed([*words, "--most", "1"], capsys))
+    assert len(bounded["left_out"]) + len(bounded["ways"] + bounded["others"]) == len(
+        found["ways"] + found["others"]
+    )
+    assert bounded["left_out"] and "not counted" in "\n".join(lines_of(bounded))
+
+
+def test_a_name_that_nothing_has_is_refused(chain, capsys):
+    assert main(["explain", chain, "x22", *MACHINE]) == 2
+    assert "no layer or unit is called 'x22'; did you mean 'x2'?" in capsys.readouterr().err
+    assert main(["explain", chain, *MACHINE, "--pipeline", "frustum-set-target"]) == 2
+    assert "--pipeline" in capsys.readouterr().err
+
+
+def test_a_layer_on_the_host_says_why(chain, capsys):
+    found = json.loads(printed(["explain", chain, "x2", *MACHINE, "--host", "only", "--json"], capsys))
+    assert found["what"] == "host" and found["op"] == "Conv" and found["reason"]
+
+
+def test_the_nearest_value_that_flips_is_searched():
+    """A machine on which the other way is better from 13 bytes a cycle on."""
+    target = targets.load("edge")
+
+    def count(changes):
+        if "cuts" not in changes:
+            return report(100, "plan")
+        return report(90 if changes["target"].chip.dram.port_bytes_per_cycle >= 13 else 100, "other")
+
+    dram, sram = flips(target, Way("other", {"cuts": "a"}), count, 6)
+    tried = {each["value"]: each["flips"] for each in dram["tried"]}
+    assert dram["now"] == 8 and dram["flips_at"] == 13 and tried[13] and not tried[12]
+    assert sram["flips_at"] is None and len(sram["tried"]) == 4
+
+
+def test_a_target_that_cannot_be_is_not_tried():
+    target = targets.load("edge")
+    assert with_number(target, "dram.port_bytes_per_cycle", 0) is None
+    assert with_number(target, "sram.capacity_bytes", 1001) is None
+    assert with_number(target, "dram.port_bytes_per_cycle", 16) == replace(
+        target, chip=replace(target.chip, dram=replace(target.chip.dram, port_bytes_per_cycle=16))
+    )
+
+
+def report(cycles, layer):
+    """What `flips` reads of a report."""
+    return {"cycles": {"total": cycles}, "dram": {"total_bytes": cycles}, "units": [{"layers": [layer]}]}
