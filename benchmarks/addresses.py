@@ -24,7 +24,6 @@ from frustum.backend.targets import load
 from frustum.dialects.isa.program import Conv
 from frustum.dialects.target import Target
 from frustum.runtime.machine import Machine
-from frustum.runtime.model.chain import Chain, chain_of
 
 NETWORKS = (
     "squeezenet", "shufflenet", "resnet50", "alexnet", "densenet121", "inception_v1", "inception_v2", "vgg19",
@@ -63,8 +62,7 @@ class Measured:
 def measure(network: str, target: Target, dtype: str) -> Measured:
     compiled = frustum.compile(f"zoo:{network}", target, dtype)
     report = frustum.run(compiled, {}, mode="timing").report
-    chain = compiled if isinstance(compiled, Chain) else chain_of(compiled)
-    counts = [matrix_instructions(Machine(executable)) for executable in chain.executables]
+    counts = [matrix_instructions(Machine(executable)) for executable in compiled.executables]
     return Measured(report, sum(named for named, _ in counts), sum(executed for _, executed in counts))
 
 

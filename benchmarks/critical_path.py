@@ -74,7 +74,7 @@ def executables(options: argparse.Namespace) -> Sequence[Executable]:
     names = "dtype", "batch", "policy", "pipeline", "compress_weights"
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     made = frustum.compile(options.model, target=machine(options), **given)
-    return [made] if isinstance(made, Executable) else made.executables
+    return made.executables
 
 
 def machine(options: argparse.Namespace) -> Target:

@@ -22,9 +22,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import frustum
-from frustum.backend.file.executable import Executable
 from frustum.passes.zoo import ZOO
-from frustum.runtime.model.chain import Chain
 
 MOST_TIME = 1.5
 PLAIN: dict[str, Any] = {"split": "never", "compress_weights": "none"}
@@ -71,7 +69,7 @@ def chain(size: int = 64, channels: int = 16) -> ModelProto:
 def measured(model: str | ModelProto, target: str, dtype: str, **options: Any) -> Measured:
     gc.collect()
     started = time.process_time()
-    compiled: Executable | Chain = frustum.compile(model, target, dtype, **options)
+    compiled = frustum.compile(model, target, dtype, **options)
     seconds = time.process_time() - started
     report = frustum.run(compiled, {}, mode="timing").report
     cycles, dram_bytes = report["cycles"]["total"], report["dram"]["total_bytes"]

@@ -82,9 +82,7 @@ def side_by_side(network: str, target: str, runs: int) -> tuple[float, float, fl
     import onnxruntime
 
     import frustum
-    from frustum.backend.file.executable import Executable
     from frustum.runtime.machine import Machine
-    from frustum.runtime.model.chain import chain_of
 
     model = zoo_model(network)
     options = onnxruntime.SessionOptions()
@@ -93,7 +91,7 @@ def side_by_side(network: str, target: str, runs: int) -> tuple[float, float, fl
     random = np.random.default_rng(0)
     feeds = {i.name: random.random(i.shape, np.float32) for i in session.get_inputs()}
     executable = frustum.compile(model, target=target)
-    pieces = chain_of(executable).executables if isinstance(executable, Executable) else executable.executables
+    pieces = executable.executables
 
     def decode() -> None:
         for piece in pieces:

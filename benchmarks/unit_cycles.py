@@ -79,8 +79,7 @@ def main() -> int:
     for model in given.models:
         for target in given.targets:
             made = frustum.compile(model, target=target, dtype=given.dtype, compress_weights="none")
-            parts = [made] if isinstance(made, Executable) else made.executables
-            found = [cycles_of(part) for part in parts]
+            found = [cycles_of(part) for part in made.executables]
             rows.append((model, target, *summary(found)))
             if given.units:
                 for each in (each for run in found for each in run.units):

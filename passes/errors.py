@@ -4,11 +4,13 @@ imported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from frustum.dialects.errors import Error
 
 
-class ModelError(Exception):
+class ModelError(Error):
     """The model, or what was asked of it, cannot be used; the message is one line per problem."""
 
 
@@ -32,6 +34,10 @@ class Unsupported(ModelError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: Sequence[Problem] = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def reword(self, word: Callable[[str], str]) -> None:
+        super().reword(word)
+        self.problems = tuple(replace(each, message=word(each.message)) for each in self.problems)
 
 
 class Refused(Exception):

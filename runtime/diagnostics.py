@@ -34,12 +34,13 @@ from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRLexer
 
 from frustum.dialects.diagnostic import did_you_mean, one_line, render
+from frustum.dialects.errors import Error
 from frustum.dialects.foreign import name_of
 
 AttributeT = TypeVar("AttributeT", bound=Attribute)
 
 
-class Reported(Exception):
+class Reported(Error):
     """An error that is ready to print: its text is all the user needs."""
 
 

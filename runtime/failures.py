@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from frustum.dialects.errors import Error
+
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.passes import ModulePass
@@ -17,36 +19,21 @@ GOOD, INTERNAL_ERROR, BAD_INPUT, NUMBERS_DIFFER, DOES_NOT_FIT, WORSE = range(6)
 INTERRUPTED = 130
 """What shells give a program that SIGINT ended."""
 
-CODES = {
-    "frustum.runtime.failures:UsageError": BAD_INPUT,
-    "frustum.runtime.failures:Differs": NUMBERS_DIFFER,
-    "frustum.runtime.failures:WorseThanAllowed": WORSE,
-    "frustum.passes.errors:ModelError": BAD_INPUT,
-    "frustum.dialects.target:TargetError": BAD_INPUT,
-    "frustum.passes.fuse.policy:PolicyError": BAD_INPUT,
-    "frustum.backend.file.container:ExecutableError": BAD_INPUT,
-    "frustum.runtime.machine:InputError": BAD_INPUT,
-    "frustum.runtime.host.host_model:HostError": BAD_INPUT,
-    "frustum.runtime.host.oracle:OracleError": BAD_INPUT,
-    "frustum.runtime.pipeline_text:PipelineError": BAD_INPUT,
-    "frustum.dialects.isa.tables.stored_table:TableError": BAD_INPUT,
-    "frustum.runtime.diagnostics:Reported": BAD_INPUT,
-    "frustum.dialects.target.fit:DoesNotFit": DOES_NOT_FIT,
-    "builtins:MemoryError": BAD_INPUT,
-}
-"""Errors that speak to the user.  By name, so that none of their modules is loaded for it."""
 
-
-class UsageError(Exception):
+class UsageError(Error):
     """What was asked for cannot be done; the message is ready to print."""
 
 
-class Differs(Exception):
+class Differs(Error):
     """Outputs are further from the reference than they may be; the message is ready to print."""
 
+    exit_code = NUMBERS_DIFFER
 
-class WorseThanAllowed(Exception):
+
+class WorseThanAllowed(Error):
     """A condition of `frustum diff --fail-on` is met; the message is ready to print."""
+
+    exit_code = WORSE
 
 
 class CompilerFault(Exception):
@@ -57,11 +44,16 @@ class CompilerFault(Exception):
         super().__init__("the compiler failed")
         self.module, self.choices, self.passes = module, choices, passes
 
+    def __str__(self) -> str:
+        cause = self.__cause__
+        return super().__str__() + (f": {type(cause).__name__}: {cause}" if cause is not None else "")
+
 
 def exit_code_of(error: BaseException) -> int | None:
     """The exit code of an error that speaks to the user; None for an internal one."""
-    names = (f"{kind.__module__}:{kind.__qualname__}" for kind in type(error).__mro__)
-    return next((CODES[name] for name in names if name in CODES), None)
+    if isinstance(error, Error):
+        return error.exit_code
+    return BAD_INPUT if isinstance(error, MemoryError) else None
 
 
 def message_of(error: BaseException, subject: str = "frustum") -> str:

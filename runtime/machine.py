@@ -16,6 +16,7 @@ import numpy as np
 
 from frustum.backend.file.executable import Executable, check_program
 from frustum.dialects.choices import Mode
+from frustum.dialects.errors import Error
 from frustum.dialects.isa.program import MEMORIES, Conv, External
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.check.check import check
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from frustum.runtime.device.functional import ExecutionPlan, Watch
 
 
-class InputError(ValueError):
+class InputError(Error, ValueError):
     """The inputs of a run are not those of the network; names the input, what was found and what is expected."""
 
 

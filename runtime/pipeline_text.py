@@ -1,7 +1,7 @@
 """A pipeline as people type it, `pass-a,pass-b{option=value}`, and what can be wrong with it."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import get_type_hints
 
 from xdsl.passes import ModulePass, get_pass_option_infos
@@ -9,12 +9,42 @@ from xdsl.utils.arg_spec import ArgSpec, _convert_arg_to_type, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError
 
 from frustum.dialects.diagnostic import did_you_mean, render
+from frustum.dialects.errors import Error
+from frustum.dialects.plug_ins import plug_in, points_of, warn
+from frustum.runtime.universe import FRUSTUM
 
 FILE = "pipeline"  # what the text is called in messages
 Passes = Mapping[str, Callable[[], type[ModulePass]]]
 
 
-class PipelineError(Exception):
+class AvailablePasses(Mapping[str, Callable[[], type[ModulePass]]]):
+    """Known ones by name, and those of plug-ins (`frustum.passes`), of which one is loaded when it is asked for."""
+
+    def __init__(self, known: Passes) -> None:
+        self.known = known
+
+    def __getitem__(self, name: str) -> Callable[[], type[ModulePass]]:
+        if name in self.known:
+            return self.known[name]
+        found = plug_in("passes", name)
+        if isinstance(found, type) and issubclass(found, ModulePass):
+            return lambda: found
+        if found is not None:
+            warn("passes", name, "it is no class of xDSL's ModulePass")
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.known, *(name for name in points_of("passes") if name not in self.known)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+AVAILABLE = AvailablePasses(FRUSTUM.all_passes)
+"""What a pipeline may be of."""
+
+
+class PipelineError(Error):
     """The text of a pipeline is wrong; ready to print."""
 
 

@@ -25,7 +25,12 @@ import frustum
 from frustum.onnx_backend import prepare
 executable = frustum.compile("model.onnx", target="edge")
 reveal_type(frustum.run(executable, {}))
+reveal_type(executable)
+reveal_type(executable.save("out"))
+reveal_type(frustum.run("out").report.data["dram"]["total_bytes"])
+reveal_type(frustum.targets()["edge"].clock_hz)
 frustum.compile(3)
+frustum.compile("model.onnx", dtype="f8")
 """
 
 
@@ -66,7 +71,11 @@ def test_mypy_sees_types_through_the_wheel(wheel: zipfile.ZipFile, tmp_path: Pat
     text = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
     assert "py.typed" not in text
     assert 'Revealed type is "frustum.runtime.tools.api.Result' in text
+    for kind in ("Compiled", "Path", "int"):
+        assert re.search(f'Revealed type is "(\\w+\\.)*{kind}"', text), text
+    assert "Any" not in "".join(line for line in text.splitlines() if "Revealed" in line)
     assert 'error: Argument 1 to "compile" has incompatible type "int"' in text
+    assert "error: Argument \"dtype\" to \"compile\" has incompatible type" in text
 
 
 OURS = ("test", "dev", "docs")

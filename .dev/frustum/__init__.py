@@ -1,6 +1,6 @@
 """Frustum: a neural network compiler for accelerators with small on-chip memories.
 
-`frustum.compile` and `frustum.run` load the compiler on first use; importing the package costs nothing.
+What the package offers is loaded on first use; importing it costs nothing.
 """
 
 from importlib import import_module
@@ -8,9 +8,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from frustum.runtime.tools.api import compile, run
+    from frustum.runtime.tools.api import (
+        Compiled,
+        Diagnostic,
+        Error,
+        Report,
+        Result,
+        Target,
+        compile,
+        diff,
+        inspect,
+        run,
+        targets,
+    )
 
-__all__ = ["compile", "run"]
+    __version__: str
+
+__all__ = [
+    "Compiled",
+    "Diagnostic",
+    "Error",
+    "Report",
+    "Result",
+    "Target",
+    "__version__",
+    "compile",
+    "diff",
+    "inspect",
+    "run",
+    "targets",
+]
 
 _HERE = Path(__file__).resolve().parent
 if _HERE.parent.name == ".dev":
@@ -22,6 +49,8 @@ if _HERE.parent.name == ".dev":
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'frustum' has no attribute {name!r}")
+    if name == "__version__":
+        return import_module("importlib.metadata").version("frustum")
     # By name, not by statement: else everything that imports the package would seem to import its commands.
     return getattr(import_module("frustum.runtime.tools.api"), name)
 

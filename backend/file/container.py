@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
+from frustum.dialects.errors import Error
+
 MAGIC = b"\x89FRU\r\n\x1a\n"  # not text; shows a transfer that changed line ends
 VERSION = 2
 """2: address tables are what convolutions are computed from, and have heads with a checksum."""
@@ -35,7 +37,7 @@ CHUNK_BYTES = 1 << 20
 Piece: TypeAlias = bytes | memoryview
 
 
-class ExecutableError(ValueError):
+class ExecutableError(Error, ValueError):
     """The file is no executable of ours, or is damaged; the message names the file and what is wrong."""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from frustum.dialects.diagnostic import did_you_mean
+from frustum.dialects.plug_ins import plug_in, points_of, warn
 from frustum.dialects.target import Target, TargetError, read_target
 from frustum.dialects.target.declared import FieldProblem
 
@@ -22,14 +23,28 @@ def names() -> list[str]:
 
 
 def path(name: str) -> Path:
-    """The file of a shipped target; `TargetError` if there is none of that name."""
-    if name not in names():
-        shipped = ", ".join(names())
-        near = did_you_mean(name, names())
-        raise TargetError(
-            f"error: no target {name!r}{near} (shipped: {shipped}; or a file that ends in .yaml)"
-        )
-    return _FOLDER / f"{name}.yaml"
+    """The file of a shipped target, or of a plug-in's; `TargetError` if there is none of that name."""
+    if name in names():
+        return _FOLDER / f"{name}.yaml"
+    file = plug_in("targets", name)
+    if isinstance(file, str | Path):
+        return Path(file)
+    if file is not None:
+        warn("targets", name, f"it is no path of a YAML file, but {type(file).__name__}")
+    shipped, near = ", ".join(names()), did_you_mean(name, [*names(), *points_of("targets")])
+    raise TargetError(f"error: no target {name!r}{near} (shipped: {shipped}; or a file that ends in .yaml)")
+
+
+def plugged() -> dict[str, Target]:
+    """The targets of plug-ins, by name; those that cannot be read are said and left out."""
+    found = {}
+    for name in points_of("targets"):
+        try:
+            if plug_in("targets", name) is not None:
+                found[name] = load(name)
+        except TargetError as error:
+            warn("targets", name, str(error))
+    return found
 
 
 def is_file(name: str) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from frustum.dialects.choices import DTYPES, POLICIES
+from frustum.dialects.errors import Error
 from frustum.dialects.target.declared import (
     MULTIPLES,
     Declared,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
 
 
-class TargetError(ValueError):
+class TargetError(Error, ValueError):
     """A target description is wrong; the text holds every problem found."""
 
 
@@ -212,7 +213,7 @@ class Options:
 
     dtype: Annotated[str | None, Parameter("value of --dtype", choices=DTYPES)] = None
     policy: Annotated[
-        str | None, Parameter("value of --policy; `custom`: the rules beside it", choices=(*POLICIES, "custom"))
+        str | None, Parameter("value of --policy; `custom`: the rules beside it", choices=POLICIES.and_also("custom"))
     ] = None
     rules: Annotated[str | None, Parameter("instead of a policy its rules, as in S1,1,4,8-12")] = None
     thresholds: Annotated[str | None, Parameter("of rules, as in 11=75,19=6")] = None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, TypeAlias
 
+from frustum.dialects.errors import Diagnostic, Error
+
 Resource: TypeAlias = Literal["sram", "wram", "nram", "dram", "acache", "instruction memory", "events"]
 """What there is too little of, for whoever can try again with less of it."""
 CODE: Literal["instruction memory"] = "instruction memory"
 
 
-class DoesNotFit(Exception):
+class DoesNotFit(Error):
     """`what` of `where` needs more than the target has.
 
     Numbers of `needed` and `available` carry their unit in words: `DoesNotFit("buffers", "unit 3", "70000 B",
@@ -30,6 +32,11 @@ class DoesNotFit(Exception):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} does not fit: needed {self.needed}, available {self.available}"
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        lever = None if self.resource is None else f"a target with more {self.resource}"
+        return (Diagnostic(str(self), mend=lever),)
 
     def under(self, options: str) -> DoesNotFit:
         """The same error that says first with which options the machine was to do it."""

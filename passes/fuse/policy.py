@@ -11,6 +11,8 @@ from typing import Any
 
 from frustum.dialects.choices import POLICIES, PRESETS
 from frustum.dialects.diagnostic import did_you_mean
+from frustum.dialects.errors import Error
+from frustum.dialects.plug_ins import all_of, plug_in, points_of, warn
 from frustum.dialects.target import Options
 from frustum.dialects.target.declared import FieldProblem
 from frustum.passes.fuse.rules import RULES, Rule
@@ -21,7 +23,7 @@ DEFAULT = OPTIMAL
 STARTS = {"S1": "first layer", "S2": "first convolution or pooling"}
 
 
-class PolicyError(ValueError):
+class PolicyError(Error, ValueError):
     """A policy is unknown or contradicts itself; the text says which rule, and what is allowed."""
 
 
@@ -60,7 +62,7 @@ def problems_of(options: Mapping[str, Any]) -> list[FieldProblem]:
     policy, rules, thresholds = (options.get(key) for key in ("policy", "rules", "thresholds"))
     problems: list[FieldProblem] = []
     numbers: list[int] | None = None
-    text = PRESETS.get(policy) if rules is None and isinstance(policy, str) else rules
+    text = rules_of(policy) if rules is None and isinstance(policy, str) else rules
     try:
         if isinstance(text, str):
             _, numbers = parse_rules(text)
@@ -83,7 +85,7 @@ def parse_policy(policy: str, rules: str | None = None, thresholds: str | None =
     """The policy that these words describe; None where it is not rules that decide.  Raises `PolicyError`."""
     if policy == CUSTOM and rules is None:
         raise PolicyError(f"policy '{CUSTOM}' needs rules, such as \"{PRESETS['greedy']}\"")
-    if policy not in (*POLICIES, CUSTOM, CUTS):
+    if policy not in POLICIES and policy not in (CUSTOM, CUTS):
         known = ", ".join(POLICIES)
         raise PolicyError(
             f"unknown policy '{policy}'{did_you_mean(policy, list(POLICIES))} (policies: {known})"
@@ -94,10 +96,24 @@ def parse_policy(policy: str, rules: str | None = None, thresholds: str | None =
         if thresholds:
             raise PolicyError(f"policy '{policy}' has no rules, so no thresholds: found '{thresholds}'")
         return None
-    start, numbers = parse_rules(PRESETS[policy] if rules is None else rules)
+    text = rules_of(policy) if rules is None else rules
+    if text is None:
+        raise PolicyError(f"policy '{policy}' is that of a plug-in that cannot be used")
+    start, numbers = parse_rules(text)
     return Policy(
         policy, start, tuple(RULES[n] for n in numbers), parse_thresholds(thresholds or "", numbers)
     )
+
+
+def rules_of(policy: str) -> str | None:
+    """The rules of a policy that is a list of them, ours or a plug-in's."""
+    if policy in PRESETS or policy not in points_of("policies"):
+        return PRESETS.get(policy)
+    found = plug_in("policies", policy)
+    if found is None or isinstance(found, str):
+        return found
+    warn("policies", policy, f"rules are a text such as \"{PRESETS['greedy']}\", not {type(found).__name__}")
+    return None
 
 
 def parse_rules(text: str) -> tuple[str, list[int]]:
@@ -155,7 +171,19 @@ def words_of(text: str) -> list[str]:
 
 
 def numbers_of(word: str) -> list[int]:
-    """The rules of one word: a number, a range of numbers, a name."""
+    """The rules of one word: a number, a range of numbers, a name; those of plug-ins where ours are not meant."""
+    found = _numbers_of(word)
+    if not found:
+        all_of("rules")  # which put their rules into the table
+        found = _numbers_of(word)
+    if found:
+        return found
+    names = [rule.name for rule in RULES.values()]
+    known = f"rules are S1, S2 and 1 to {max(RULES)}, or their names"
+    raise PolicyError(f"unknown rule '{word}'{did_you_mean(word, names)} ({known})")
+
+
+def _numbers_of(word: str) -> list[int]:
     names = {rule.name: rule.number for rule in RULES.values()}
     if word in names:
         return [names[word]]
@@ -164,5 +192,4 @@ def numbers_of(word: str) -> list[int]:
         numbers = list(range(int(first), int(last if dash else first) + 1))
         if numbers and numbers[0] in RULES and numbers[-1] in RULES:
             return numbers
-    known = f"rules are S1, S2 and 1 to {max(RULES)}, or their names"
-    raise PolicyError(f"unknown rule '{word}'{did_you_mean(word, list(names))} ({known})")
+    return []

@@ -156,7 +156,8 @@ def rule(
     """Register a function as the rule of this number."""
 
     def register(function: Callable[..., Verdict | Steps]) -> Rule:
-        assert number not in RULES, f"two rules have the number {number}"
+        if number in RULES:
+            raise ValueError(f"two rules have the number {number}: {RULES[number].name} and {function.__name__}")
         RULES[number] = Rule(number, kind, remedies, function, threshold, needs_plan, at_closing)
         return RULES[number]
 

@@ -20,7 +20,7 @@ from frustum.passes.onnx.images import TARGETS, Images
 from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, element_name, node_name, operator_of
 from frustum.passes.onnx.loops import unrolled
 from frustum.passes.onnx.node import Converter, Network, Node, Value
-from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT
+from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT, plugged_converter
 from frustum.passes.onnx.opset import Kept
 from frustum.passes.weights import Array, numpy_of
 
@@ -232,8 +232,9 @@ def is_known(proto: onnx.NodeProto, opset: int) -> bool:
 
 def _converter(proto: onnx.NodeProto) -> Converter | None:
     if proto.domain == MICROSOFT_DOMAIN:
-        return MICROSOFT.get(proto.op_type)
-    return CONVERTERS.get(proto.op_type) if proto.domain in DEFAULT_DOMAINS else None
+        return MICROSOFT.get(proto.op_type) or plugged_converter(proto.domain, proto.op_type)
+    ours = CONVERTERS.get(proto.op_type) if proto.domain in DEFAULT_DOMAINS else None
+    return ours or plugged_converter(proto.domain, proto.op_type)
 
 
 def needed_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

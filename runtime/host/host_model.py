@@ -23,6 +23,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, NodeProto, TypeProto, checker, external_data_helper, helper, numpy_helper
 
+from frustum.dialects.errors import Error
 from frustum.runtime.host.inputs import HostArray
 
 Session: TypeAlias = Any
@@ -64,7 +65,7 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 PROTO_LIMIT_BYTES = (1 << 31) - 1
 
 
-class HostError(RuntimeError):
+class HostError(Error, RuntimeError):
     """A node on the host that nobody can compute; the message names it and says why."""
 
 

@@ -20,6 +20,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helpe
 from xdsl.dialects.builtin import ModuleOp
 
 from frustum.dialects import graph as g
+from frustum.dialects.errors import Error
 from frustum.runtime.host import host_model
 from frustum.runtime.host.inputs import random_array
 from frustum.runtime.kernels import Array
@@ -49,7 +50,7 @@ TYPE_ATTRIBUTES = {"Cast": "to", "RandomNormal": "dtype", "EyeLike": "dtype", "Q
 """Operations that name an element type, and the attribute in which they do."""
 
 
-class OracleError(RuntimeError):
+class OracleError(Error, RuntimeError):
     """onnxruntime is missing, or does not run the model or take the inputs."""
 
 

@@ -171,10 +171,10 @@ def report_of_chain(
         splitting=_splitting(chain, ran, times),
     )
     manifests = [each.manifest for each in chain.executables]
-    report.data["stream"] = None if stream is None else dict(stream)
-    report.data.update(target_file=chain.target_file, target_sha256=digest(chain.target))
-    report.data["hashes"] = {name: chain.hashes.get(name) for name in ("target", "model", "pipeline")}
-    report.data.update(accuracy_of(manifests) | weights_held(manifests))
+    report["stream"] = None if stream is None else dict(stream)
+    report.update(target_file=chain.target_file, target_sha256=digest(chain.target))
+    report["hashes"] = {name: chain.hashes.get(name) for name in ("target", "model", "pipeline")}
+    report.update(accuracy_of(manifests) | weights_held(manifests))
     return report
 
 

@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, get_args
 
 from frustum.dialects.choices import (
-    DTYPES,
     POLICIES,
     AskedBorders,
     Carry,
+    Compression,
+    Dtype,
     HostMode,
     Method,
     Mode,
     Optimise,
+    WeightCopies,
     When,
 )
 from frustum.runtime.failures import UsageError
@@ -120,12 +122,12 @@ class Keywords:
     target: str | Path | Target | None = field(
         default=None, kw_only=False, metadata=said("the machine (default `default`)", "NAME|FILE.yaml", until=COMPILED)
     )
-    dtype: str | None = field(
+    dtype: Dtype | None = field(
         default=None,
         kw_only=False,
         metadata=said(
             "element type on the device (default `model`: the file's)",
-            choices=DTYPES, until="fused", beside_pipeline=IN_PASS,
+            choices=get_args(Dtype), until="fused", beside_pipeline=IN_PASS,
         ),
     )  # fmt: skip
     calibrate: Method | None = option(
@@ -198,25 +200,19 @@ class Keywords:
         "STRATEGY", until=COMPILED, beside_pipeline=ONE_EXECUTABLE,
     )  # fmt: skip
     placement: str | None = option("the chip of each executable (default `one`: chip 0)", "one|each|0,0,1")
-    compress_weights: str | None = option(
+    compress_weights: Compression | None = option(
         "weights stay compressed up to WRAM: where it is better (`auto`, the default), never (`none`), always,"
         " by `zero` runs or `huffman` codes",
-        "MODE", choices=("auto", "none", "zero", "huffman"), until="lowered", beside_pipeline=IN_PASS,
+        "MODE", choices=get_args(Compression), until="lowered", beside_pipeline=IN_PASS,
     )  # fmt: skip
     cache: bool = field(
         default=False,
         metadata=said("take what was compiled before, and keep what is compiled now", is_typed=False),
     )
-    weights: str | None = option(
+    weights: WeightCopies | None = option(
         "what all clusters need lies in each (`replicated`), or once on the chip",
-        choices=("replicated", "shared"), until="lowered", beside_pipeline=IN_PASS,
+        choices=get_args(WeightCopies), until="lowered", beside_pipeline=IN_PASS,
     )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request(Keywords):
-    """The same with what the command line alone can ask."""
-
     pipeline: str | None = option(
         "these passes instead of the default pipeline, or edits of it: +before:PASS:NEW{...}, +after:PASS:NEW{...},"
         " -PASS, =PASS{option=...}",
@@ -226,10 +222,16 @@ class Request(Keywords):
         "write the module at every stop, numbered, with its weights", "DIR",
         read=lambda text: Path(text) if text else None, until=COMPILED,
     )  # fmt: skip
-    no_cache: bool = option("compile anew, and keep nothing for the next time", default=False)
     weights_seed: int | None = option(
         "of a zoo: network's weights (default 0)", "N", read=at_least(0), until=COMPILED
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Keywords):
+    """The same with what the command line alone can ask."""
+
+    no_cache: bool = option("compile anew, and keep nothing for the next time", default=False)
     calibration_seed: int = 0
     """Of the first random input for the calibration."""
     dtype_is_stored: bool = False

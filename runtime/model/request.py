@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import Operation
@@ -20,6 +20,7 @@ from frustum.backend import targets
 from frustum.backend.pipeline import FLOATS, STOPS, Choices, Edit, stop_of
 from frustum.backend.refuse import parse_refusal
 from frustum.backend.split_compile import Splitting
+from frustum.dialects.choices import Dtype
 from frustum.dialects.foreign import is_foreign
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.sync import ExternalOp, ProgramOp
@@ -41,8 +42,7 @@ from frustum.runtime.model.chain import Interface
 from frustum.runtime.model.options import Request, refuse_beside_pipeline, refuse_imported, refuse_late
 from frustum.runtime.model.pipeline_edits import check_anchors, is_edit, parse_edits
 from frustum.runtime.model.sources import Origin, kind_of, read_stage, read_zoo
-from frustum.runtime.pipeline_text import parse_passes
-from frustum.runtime.universe import FRUSTUM
+from frustum.runtime.pipeline_text import AVAILABLE, parse_passes
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -76,7 +76,7 @@ def with_stored_dtype(request: Request, target: Target) -> Request:
     stored = target.options.dtype
     if request.dtype is not None or request.pipeline is not None or stored is None:
         return request
-    return replace(request, dtype=stored, dtype_is_stored=True)
+    return replace(request, dtype=cast("Dtype", stored), dtype_is_stored=True)
 
 
 def passes_of(request: Request) -> Sequence[ModulePass] | None:
@@ -84,13 +84,13 @@ def passes_of(request: Request) -> Sequence[ModulePass] | None:
     if request.pipeline is None or is_edit(request.pipeline):
         return None
     refuse_beside_pipeline(request)
-    return parse_passes(FRUSTUM.all_passes, request.pipeline)
+    return parse_passes(AVAILABLE, request.pipeline)
 
 
 def edits_of(request: Request) -> tuple[Edit, ...]:
     """What `--pipeline` changes in the default pipeline."""
     text = request.pipeline
-    return () if text is None or not is_edit(text) else parse_edits(FRUSTUM.all_passes, text)
+    return () if text is None or not is_edit(text) else parse_edits(AVAILABLE, text)
 
 
 def splitting_of(request: Request, target: Target | None) -> Splitting:

@@ -11,8 +11,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from frustum.runtime.report import counters
 from frustum.runtime.report.dram_bound import dram_bound
 from frustum.runtime.report.flows import added, listed, together
 from frustum.runtime.report.layer_by_layer import layer_by_layer
+from frustum.runtime.report.schema import ReportData
 from frustum.runtime.report.units import SubgraphRun, UnitInfo, nram_operand_share, unit_figures, weight_bytes
 from frustum.runtime.report.waiting import by_sentence, waiting
 
@@ -120,14 +122,30 @@ class Seconds:
     """Whether it was compiled before, and `compile` is what reading that took."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """The figures by the keys of schema 1."""
+class Report(dict[str, Any]):
+    """The figures by the keys of schema 1: `report["cycles"]["total"]`; `report.data` is the same with types."""
 
-    data: dict[str, Any]
+    @property
+    def data(self) -> ReportData:
+        return cast("ReportData", self)
+
+    def __repr__(self) -> str:
+        return f"<frustum.Report: {', '.join(self._summary())}>"
+
+    def _repr_html_(self) -> str:
+        return "<br>".join(escape(each) for each in self._summary())
+
+    def _summary(self) -> list[str]:
+        cycles, ratio = self.get("cycles"), self["dram"]["ratio"]
+        times = "" if ratio is None else f", {ratio:.3f} x compulsory"
+        return [
+            f"{self['model']} on {self['target']}, {self['dtype']}, policy {self['policy']}",
+            f"{self['dram']['total_bytes']:,} DRAM bytes{times}",
+            *([] if cycles is None else [f"{cycles['total']:,} cycles"]),
+        ]
 
     def json(self) -> str:
-        return json.dumps(self.data, indent=1) + "\n"
+        return json.dumps(self, indent=1) + "\n"
 
     def write(self, path: Path | str) -> None:
         """Write the JSON; a file that cannot be written is an `OSError` and leaves nothing half-written."""
@@ -146,8 +164,8 @@ class Report:
         from frustum.runtime.report.screen import screen
         from frustum.runtime.report.terminal import render
 
-        brief = screen(self.data, colours)
-        return f"{brief}\n{render(self.data)}" if verbose else brief
+        brief = screen(self, colours)
+        return f"{brief}\n{render(self)}" if verbose else brief
 
 
 def make_report(

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from frustum.runtime.failures import GOOD, UsageError, say
-from frustum.runtime.files import check_writable_folder, write_folder
 from frustum.runtime.model.cache import built
-from frustum.runtime.model.compiled_folder import MANIFEST, read_manifest, write_chain
+from frustum.runtime.model.compiled import Compiled, check_folder
+from frustum.runtime.model.compiled_folder import read_manifest
 from frustum.runtime.model.options import CompileOptions
 from frustum.runtime.model.sources import kind_of
 from frustum.runtime.progress import TerminalProgress
@@ -19,12 +19,12 @@ from frustum.runtime.report.terminal import bytes_text, show
 
 def main(options: CompileOptions) -> int:
     folder = Path(options.folder)
-    _check_folder(folder)
+    check_folder(folder)
     if kind_of(str(options.model)) in ("folder", "executable"):
         raise UsageError(f"{options.model}: error: is compiled already")
     with TerminalProgress() as progress:
         job = built(replace(options, cache=not options.no_cache), progress)
-        write_folder(folder, lambda path: write_chain(path, job.chain, job.origin))
+        Compiled(job).save(folder)
     for line in job.log:
         say(line)
     pieces = [_piece(each) for each in read_manifest(folder)["pieces"]]
@@ -41,9 +41,3 @@ def _piece(piece: dict[str, Any]) -> str:
     size = f"{piece['file']}, {bytes_text(piece['bytes'])}"
     return f"{size} for the host ({len(piece['layers'])} layers)" if piece["kind"] == "host" else size
 
-
-def _check_folder(folder: Path) -> None:
-    """UsageError unless the folder can be written, and nothing but an older result is lost by that."""
-    check_writable_folder(folder)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
-        raise UsageError(f"{folder}: error: cannot be written: it holds other files (and no {MANIFEST})")

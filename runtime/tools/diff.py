@@ -43,7 +43,7 @@ def report_at(path: Path) -> dict[str, Any]:
         from frustum.runtime.model.execution import execute_chain, report_of_chain
 
         chain, _ = open_folder(path)
-        return report_of_chain(chain, execute_chain(chain, {}, "timing", False)).data
+        return report_of_chain(chain, execute_chain(chain, {}, "timing", False))
     with cannot_read(path):
         text = path.read_text(encoding="utf-8", errors="replace")
     try:

@@ -24,21 +24,23 @@ if TYPE_CHECKING:
 
 
 def main(options: InspectOptions) -> int:
-    path, kind = Path(options.path), kind_of(options.path)
-    if kind == "onnx" and path.name == MANIFEST and not options.disassemble:
-        show("\n".join(about_manifest(path, read_manifest(path.parent))) + "\n")
-        return GOOD
+    show("\n".join(lines_of(options.path, options.disassemble)) + "\n")
+    return GOOD
+
+
+def lines_of(name: str, is_disassembled: bool) -> list[str]:
+    """What is in the file, the folder, the network of the zoo; or its instructions."""
+    path, kind = Path(name), kind_of(name)
+    if kind == "onnx" and path.name == MANIFEST and not is_disassembled:
+        return about_manifest(path, read_manifest(path.parent))
     if kind in ("folder", "executable"):
         chain, _ = open_compiled(path)
-        lines = listing(chain) if options.disassemble else about_chain(chain)
-    elif options.disassemble:
+        return listing(chain) if is_disassembled else about_chain(chain)
+    if is_disassembled:
         raise UsageError(f"{path}: error: there are no instructions in it: compile it first")
-    elif kind == "stage":
-        lines = about_stage(options.path)
-    else:
-        lines = about_model(options.path, read_zoo(options.path, 0) if kind == "zoo" else _read_onnx(path))
-    show("\n".join(lines) + "\n")
-    return GOOD
+    if kind == "stage":
+        return about_stage(name)
+    return about_model(name, read_zoo(name, 0) if kind == "zoo" else _read_onnx(path))
 
 
 # --- executables -------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class Prepared(BackendRep):
         constants = self._constants_among(values)
         chain = self._chain(values, constants)
         ran = execute_chain(chain, {n: v for n, v in values.items() if n not in constants}, self.mode, self.checked)
-        self.chain, self.report = chain, report_of_chain(chain, ran).data
+        self.chain, self.report = chain, report_of_chain(chain, ran)
         return tuple(ran.outputs[name] for name in chain.outputs)
 
     def _by_name(self, inputs: Sequence[HostArray] | Mapping[str, HostArray]) -> dict[str, HostArray]:

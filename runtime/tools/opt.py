@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from io import BytesIO
 from typing import IO
@@ -21,7 +22,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 from frustum.runtime import compatibility
 from frustum.runtime.diagnostics import Reported, SourceText, debugging, located_errors
 from frustum.runtime.failures import BAD_INPUT, DOES_NOT_FIT, GOOD, INTERNAL_ERROR, exit_code_of
-from frustum.runtime.pipeline_text import PipelineError, parse_passes
+from frustum.runtime.pipeline_text import AvailablePasses, PipelineError, parse_passes
 
 NOT_SHRUNK = 1
 AFTER = "after pass "
@@ -68,7 +69,9 @@ class FrustumOpt(xDSLOptMain):
         self.available_frontends["mlir"] = self._parse
 
     def setup_pipeline(self) -> None:
-        passes = parse_passes(self.available_passes, self.args.passes)
+        passes = parse_passes(AvailablePasses(self.available_passes), self.args.passes)
+        for each in passes:  # xDSL asks again; those of plug-ins are ours to know
+            self.available_passes.setdefault(each.name, partial(type, each))
         super().setup_pipeline()
         check = self.pipeline.callback
         assert check is not None

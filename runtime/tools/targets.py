@@ -35,7 +35,7 @@ def about(file: str, target: Target) -> list[str]:
 def listing() -> list[str]:
     """One line for each target, the default one first."""
     return [
-        *_table([targets.load(name) for name in targets.names()]),
+        *_table([*(targets.load(name) for name in targets.names()), *targets.plugged().values()]),
         "",
         "frustum targets NAME prints one of them; memories are those of a cluster and of a core.",
     ]

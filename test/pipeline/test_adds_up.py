@@ -148,7 +148,8 @@ def untimed(units):
 @pytest.mark.parametrize("placement", [None, "0,1"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_report_with_pieces_on_the_host_and_on_several_chips_adds_up(mode, placement):
-    chain = placed(frustum.compile(sandwich(), target="manycore", policy="none", compress_weights="none"), placement)
+    made = frustum.compile(sandwich(), target="manycore", policy="none", compress_weights="none")
+    chain = placed(made.chain, placement)
     x = np.random.default_rng(3).standard_normal((1, 32, 32, 32)).astype(np.float32)
     report = frustum.run(chain, {} if mode == "timing" else {"x": x}, mode=mode).report
     assert report["host"]["moved_bytes"] == 2 * x.nbytes

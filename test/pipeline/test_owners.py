@@ -72,5 +72,5 @@ def test_four_cores_have_frustums_of_their_own():
     several = report["units"][0]["exchanged_bytes"]
     assert several["cluster"] < several["core"] / 10  # only borders are others'
     assert report["nram_operand_share"] > 0  # and goes through layers with it
-    for layer in times_made(made).values():
+    for layer in times_made(made.executable).values():
         assert layer.max() == 1

@@ -150,7 +150,7 @@ def shapes() -> onnx.ModelProto:
 def compiled_and_run(path: Path, target: str | Path = "edge") -> None:
     """What `frustum run` does; in mode timing, for most inputs are wrong before any number is computed."""
     made = frustum.compile(path, target, policy="greedy")
-    chain = made if isinstance(made, compiled_folder.Chain) else compiled_folder_chain(made)
+    chain = made.chain
     ran = execute_chain(chain, random_values(chain.inputs, 0))
     report_of_chain(chain, ran).text(verbose=True)
 
@@ -293,7 +293,7 @@ def external_data(rng: random.Random, folder: Path) -> Use:
 
 def external_run(path: Path, host: str) -> None:
     made = frustum.compile(path, "edge", policy="greedy", host=host)  # type: ignore[arg-type]
-    chain = made if isinstance(made, compiled_folder.Chain) else compiled_folder_chain(made)
+    chain = made.chain
     execute_chain(chain, random_values(chain.inputs, 0))
 
 

@@ -24,7 +24,7 @@ def difference_of(seed: int) -> str:
     except DoesNotFit:
         return ""
     found = frustum.run(compiled, drawn.inputs, checked=True).outputs
-    return compared(drawn, found, compiled)
+    return compared(drawn, found, compiled.chain)
 
 
 def compared(drawn: Drawn, found: dict[str, np.ndarray], compiled: object) -> str:

@@ -29,6 +29,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from frustum.dialects.errors import Error
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import ELEMENT_BYTES, TABLE_ENTRIES, Conv
 from frustum.dialects.isa.tables import address_table as at
@@ -45,7 +46,7 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 
-class TableError(ValueError):
+class TableError(Error, ValueError):
     """These bytes are no address table, or not one of the instruction that names it; says what is wrong."""
 
 

@@ -1,5 +1,10 @@
 """Converters of ONNX operators to the graph level, by operator; one file per kind."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from frustum.dialects.plug_ins import all_of, warn
 from frustum.passes.onnx.node import Converter
 from frustum.passes.onnx.operators import (
     attention,
@@ -18,7 +23,7 @@ from frustum.passes.onnx.operators import (
     windows,
 )
 
-__all__ = ["CONVERTERS", "MICROSOFT"]
+__all__ = ["CONVERTERS", "MICROSOFT", "plugged_converter"]
 
 MICROSOFT: dict[str, Converter] = {
     **integers.MICROSOFT,
@@ -35,3 +40,14 @@ KINDS = (
 CONVERTERS: dict[str, Converter] = {
     operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()
 }
+
+
+def plugged_converter(domain: str, operator: str) -> Converter | None:
+    """That of a plug-in, which gives a mapping from domain and operator to converters."""
+    for name, table in all_of("operators").items():
+        if not isinstance(table, Mapping):
+            warn("operators", name, f"it is {type(table).__name__}, no mapping from (domain, operator) to converters")
+        elif (domain, operator) in table:
+            found: Converter = table[domain, operator]
+            return found
+    return None

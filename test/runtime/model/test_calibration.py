@@ -96,7 +96,7 @@ def test_given_inputs_give_the_ranges():
     calibrate(module, dark)
     (ends,) = network_of(module).attributes["frustum.input_ranges"]
     assert tuple(ends.get_values()) == (0.25, 0.25)
-    exe = frustum.compile(model(), target="edge", dtype="int8", calibration=dark, calibrate="percentile")
+    exe = frustum.compile(model(), target="edge", dtype="int8", calibration=dark, calibrate="percentile").executable
     assert exe.manifest["options"]["accuracy"]["output_snr_db"]["y"] > 0
 
 
@@ -150,7 +150,7 @@ def test_calibration_of_what_needs_none_is_refused(request_, message):
 
 def test_the_device_takes_and_gives_integers():
     """DRAM has the device's type everywhere: what the host passes is made integers by the host."""
-    executable = frustum.compile(model(), target="edge", dtype="int8")
+    executable = frustum.compile(model(), target="edge", dtype="int8").executable
     externals = [e for e in executable.program.externals if e.class_ in ("input", "output")]
     assert {e.name: e.element for e in externals} == {"x": "i8", "y": "f32"}  # soft-max stays in f32
     feeds = {e.name: np.random.default_rng(1).random(e.shape, np.float32) for e in externals if e.class_ == "input"}

@@ -42,7 +42,7 @@ def x() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def chain() -> Chain:
-    found = frustum.compile(sandwich(), target="default")
+    found = frustum.compile(sandwich(), target="default").chain
     assert isinstance(found, Chain)
     return found
 
@@ -121,7 +121,7 @@ def test_wrong_inputs_are_named(chain: Chain, x: np.ndarray) -> None:
 
 
 def test_all_on_the_host(x: np.ndarray) -> None:
-    whole = frustum.compile(sandwich(), host="only")
+    whole = frustum.compile(sandwich(), host="only").chain
     assert isinstance(whole, Chain) and whole.executables == ()
     result = frustum.run(whole, {"x": x})
     agree(result.outputs, oracle(sandwich(), {"x": x}))
@@ -139,7 +139,7 @@ def test_a_loop_takes_its_count_at_run_time() -> None:
 
 def test_a_transformer_runs_on_the_device_between_ids_and_words() -> None:
     proto = transformer()
-    found = frustum.compile(proto, target="edge")
+    found = frustum.compile(proto, target="edge").chain
     assert isinstance(found, Chain)
     assert [piece.kind for piece in found.pieces] == ["host", "device"]
     assert {each.op for each in found.fallbacks} == {"Cast"}, "embeddings are looked up on the device"
@@ -183,7 +183,7 @@ def test_constants_may_be_bound(x: np.ndarray) -> None:
 
 
 def test_one_executable_is_a_chain_too() -> None:
-    exe = frustum.compile(model([node("Relu", ["x"], ["y"])], {"x": (1, 4)}, ["y"]), target="edge")
+    exe = frustum.compile(model([node("Relu", ["x"], ["y"])], {"x": (1, 4)}, ["y"]), target="edge").executable
     assert chain_of(exe).single is exe
 
 

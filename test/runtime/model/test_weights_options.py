@@ -24,7 +24,7 @@ which may move hardly more than the fewest (0.86 and less with plans for bytes).
 def ways():
     raw = {"compress_weights": "none"}
     options = (raw, {"compress_weights": "huffman"}, raw | {"weights": "shared"})
-    executables = [frustum.compile(*SQUEEZENET, **each) for each in options]
+    executables = [frustum.compile(*SQUEEZENET, **each).executable for each in options]
     (name,) = (e.name for e in executables[0].program.externals if e.class_ == "input")
     image = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
     return [frustum.run(executable, {name: image}, mode="functional") for executable in executables]
@@ -76,10 +76,10 @@ def test_by_default_weights_are_compressed_where_that_is_better(ways):
 
 def test_the_reference_to_beat_has_weights_as_they_are():
     x = {"x": onnx_models.image()}
-    compiled = frustum.compile(onnx_models.network(), "edge", policy="none")
+    compiled = frustum.compile(onnx_models.network(), "edge", policy="none").executable
     assert "weights" not in frustum.run(compiled, x).report
     assert compiled.manifest["options"]["compress_weights"] == "none"
-    asked = frustum.compile(onnx_models.network(), "edge", policy="none", compress_weights="huffman")
+    asked = frustum.compile(onnx_models.network(), "edge", policy="none", compress_weights="huffman").executable
     assert asked.manifest["options"]["compress_weights"] == "huffman"
 
 

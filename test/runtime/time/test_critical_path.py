@@ -150,7 +150,7 @@ def test_every_cycle_of_hand_made_programs_is_a_wait_of_somebody():
 
 @pytest.mark.parametrize("target", ["default", "edge"])
 def test_every_cycle_of_a_network_belongs_to_a_unit(target):
-    executable = frustum.compile("zoo:squeezenet", target, "f16")
+    executable = frustum.compile("zoo:squeezenet", target, "f16").executable
     timeline = Machine(executable).run({}, mode="timing").timeline
     check_path(timeline.operations, timeline.times)
     found = waits(timeline)
@@ -166,7 +166,7 @@ def test_every_cycle_of_a_network_belongs_to_a_unit(target):
 
 def test_a_faster_port_shortens_the_wait_for_it():
     """What the path says of the DRAM's port is what a machine with more of it saves, at least in part."""
-    executable = frustum.compile("zoo:squeezenet", "edge", "f16")
+    executable = frustum.compile("zoo:squeezenet", "edge", "f16").executable
     machine = Machine(executable)
     before = machine.run({}, mode="timing").timeline
     dram = replace(machine.target.chip.dram, port_bytes_per_cycle=1000)

@@ -25,7 +25,7 @@ def timelines(seeds):
 
 @pytest.fixture(scope="module")
 def squeezenet():
-    executable = frustum.compile("zoo:squeezenet", "edge", "f16")
+    executable = frustum.compile("zoo:squeezenet", "edge", "f16").executable
     return Machine(executable).run({}, mode="timing").timeline
 
 

@@ -43,7 +43,7 @@ def test_a_path_a_proto_and_a_module_give_the_same(tmp_path: Path) -> None:
     module = import_onnx(path)
     before = str(module)
     found = [
-        frustum.compile(model, target="edge") for model in (path, Path(path), onnx_models.network(), module)
+        frustum.compile(model, target="edge").executable for model in (path, Path(path), onnx_models.network(), module)
     ]
     assert str(module) == before, "the caller's module is left as it is"
     for exe in found:
@@ -77,13 +77,13 @@ def test_every_option() -> None:
         "f16",
     )
     assert result.report["cycles"] is None
-    batched = frustum.compile(onnx_models.network(), batch=3)
+    batched = frustum.compile(onnx_models.network(), batch=3).executable
     assert batched.manifest["inputs"][0]["shape"] == [3, 3, 8, 8]
     assert frustum.run(batched, {}, mode="timing").outputs == {}
 
 
 def test_a_written_executable_runs(tmp_path: Path) -> None:
-    exe = frustum.compile(onnx_models.network(), target="edge")
+    exe = frustum.compile(onnx_models.network(), target="edge").executable
     write_executable(exe, tmp_path / "a.frustum")
     x = onnx_models.image()
     written = frustum.run(tmp_path / "a.frustum", {"x": x})
@@ -122,6 +122,60 @@ def test_errors_are_those_of_the_command_line(tmp_path: Path) -> None:
         frustum.compile(onnx_models.network(), target=tmp_path / "tiny.yaml")
 
 
+def test_one_base_of_all_errors_tells_each_problem_apart(tmp_path: Path) -> None:
+    with pytest.raises(frustum.Error) as unknown:
+        frustum.compile(onnx_models.network(), target="egde")
+    (found,) = unknown.value.diagnostics
+    assert unknown.value.exit_code == 2 and found.mend == "did you mean 'edge'?" and found.node is None
+    with pytest.raises(frustum.Error) as unsupported:
+        frustum.compile(onnx_models.one_node("NonZero", (1, 4)), host="never")
+    (found,) = unsupported.value.diagnostics
+    assert (found.file, found.node, found.operator) == ("model.onnx", "layer", "NonZero")
+    text = Path(targets.path("edge")).read_text().replace("capacity_bytes: 1 GiB", "capacity_bytes: 1024")
+    (tmp_path / "tiny.yaml").write_text(text)
+    with pytest.raises(frustum.Error) as small:
+        frustum.compile(onnx_models.network(), target=tmp_path / "tiny.yaml")
+    assert small.value.exit_code == 4 and small.value.diagnostics[0].mend == "a target with more dram"
+
+
+def test_messages_name_keywords() -> None:
+    with pytest.raises(frustum.Error, match="bind it with shapes x="):
+        frustum.compile(onnx_models.network((1, onnx_models.CHANNELS, "h", 8)), host="never")
+    exe = frustum.compile(onnx_models.network(), target="edge")
+    with pytest.raises(frustum.Error, match="inputs are a mapping by name"):
+        frustum.run(exe, onnx_models.image())  # type: ignore[arg-type]
+    with pytest.raises(frustum.Error, match="check needs mode full or functional"):
+        frustum.run(exe, check=True, mode="timing")
+    with pytest.raises(frustum.Error, match="int is nothing that was compiled"):
+        frustum.run(3)  # type: ignore[arg-type]
+
+
+def test_what_was_compiled_tells_of_itself_and_is_saved(tmp_path: Path) -> None:
+    made = frustum.compile(onnx_models.network(), target="edge")
+    report = frustum.run(made, mode="timing").report
+    assert [each.name for each in made.units] == [each["name"] for each in report["units"]]
+    assert [each.name for each in made.layers] == [each["name"] for each in report["layers"]]
+    assert made.target == frustum.targets("edge") == frustum.targets()["edge"]
+    assert repr(made).startswith("<frustum.Compiled: model.onnx for edge, f32, ") and len(repr(made)) < 200
+    again = frustum.run(made.save(tmp_path / "out"), mode="timing").report
+    assert again.data["cycles"] == report["cycles"] and again["hashes"] == report["hashes"]
+    assert "model for edge" in frustum.inspect(made) and "Units" in frustum.inspect(tmp_path / "out")
+    assert frustum.diff(report, tmp_path / "out").same == len(made.units)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine").write_text("")
+    with pytest.raises(frustum.Error, match="it holds other files"):
+        made.save(tmp_path / "other")
+
+
+def test_what_the_command_can(tmp_path: Path) -> None:
+    made = frustum.compile(onnx_models.network(), "edge", cuts="conv", dump_ir=tmp_path / "ir")
+    assert (tmp_path / "ir" / "00-imported.mlir").is_file()
+    checked = frustum.run(made, input_seed=3, check=True).report.data["check"]
+    assert checked is not None and checked["max_rel_error"] < 1e-4
+    streamed = frustum.run(made, stream=2)
+    assert streamed.outputs["y"].shape[0] == 2 and streamed.report["stream"]["inputs"] == 2
+
+
 def own_module(element: str, other: str) -> ModuleOp:
     """A module as somebody else's compiler may make it: it says nothing of types."""
     text = """fgraph.network @own (%x : tensor<1x4x8x8xKIND>, %o : tensor<4xOTHER>)
@@ -138,7 +192,7 @@ def own_module(element: str, other: str) -> ModuleOp:
 
 @pytest.mark.parametrize("element", ["f32", "f16", "bf16"])
 def test_the_element_type_of_a_module_is_that_of_its_tensors(element: str) -> None:
-    executable = frustum.compile(own_module(element, element), "edge")
+    executable = frustum.compile(own_module(element, element), "edge").executable
     assert executable.manifest["dtype"] == element
     x = np.random.default_rng(0).standard_normal((1, 4, 8, 8), np.float32)
     feeds = {"x": x.astype(DTYPES[element]), "o": np.zeros(4, DTYPES[element])}

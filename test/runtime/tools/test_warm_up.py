@@ -28,7 +28,7 @@ from frustum.dialects import loops
 from numba.core import sigutils
 
 for dtype, codec in (("f32", "none"), ("f16", "auto"), ("bf16", "zero"), ("int8", "none")):
-    executable = frustum.compile(sys.argv[1], "edge", dtype=dtype, compress_weights=codec)
+    executable = frustum.compile(sys.argv[1], "edge", dtype=dtype, compress_weights=codec).executable
     (name, shape), *_ = [(each.name, each.shape) for each in executable.program.externals if each.class_ == "input"]
     frustum.run(executable, {name: np.ones(shape, np.float32)})
 declared, called = {}, {}
