@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 
-class Dram(TypedDict):
+class DramFigures(TypedDict):
     """Bytes at the DRAM ports."""
 
     read_bytes: int
@@ -31,7 +31,7 @@ class Dram(TypedDict):
     maps_in_dram: int | None
 
 
-class Cycles(TypedDict):
+class CyclesFigures(TypedDict):
     """Of the whole run."""
 
     total: int
@@ -44,7 +44,7 @@ class Cycles(TypedDict):
     address_without_tables: int
 
 
-class Macs(TypedDict):
+class MacsFigures(TypedDict):
     """Products."""
 
     useful: int
@@ -52,7 +52,7 @@ class Macs(TypedDict):
     executed: int
 
 
-class Engine(TypedDict):
+class EngineFigures(TypedDict):
     """Cycles, and bytes moved."""
 
     busy: int
@@ -61,14 +61,14 @@ class Engine(TypedDict):
     bytes: int
 
 
-class Sram(TypedDict):
+class SramFigures(TypedDict):
     """Bytes at the ports of all SRAMs."""
 
     read_bytes: int
     write_bytes: int
 
 
-class OnChip(TypedDict):
+class OnChipFigures(TypedDict):
     """Bytes of each memory."""
 
     sram: int
@@ -76,7 +76,7 @@ class OnChip(TypedDict):
     wram: int
 
 
-class Waiting(TypedDict):
+class WaitingFigures(TypedDict):
     """A part of the critical path in words."""
 
     what: str
@@ -86,7 +86,7 @@ class Waiting(TypedDict):
     units: list[str]
 
 
-class LineBuffer(TypedDict):
+class LineBufferFigures(TypedDict):
     """Of all line buffers."""
 
     writes: int
@@ -95,7 +95,7 @@ class LineBuffer(TypedDict):
     discarded: int
 
 
-class AddressCache(TypedDict):
+class AddressCacheFigures(TypedDict):
     """Of all caches of addresses."""
 
     tables: int
@@ -103,7 +103,7 @@ class AddressCache(TypedDict):
     evictions: int
 
 
-class Layer(TypedDict):
+class LayerFigures(TypedDict):
     """One of the model's."""
 
     name: str
@@ -114,7 +114,7 @@ class Layer(TypedDict):
     dram_bytes: int
 
 
-class ExchangedBytes(TypedDict):
+class ExchangedBytesFigures(TypedDict):
     """What others made, by how far it came."""
 
     core: int
@@ -122,10 +122,10 @@ class ExchangedBytes(TypedDict):
     chip: int
 
 
-Wait = TypedDict("Wait", {"engine": str, "for": str, "on": str, "why": str, "cycles": int})
+WaitFigures = TypedDict("WaitFigures", {"engine": str, "for": str, "on": str, "why": str, "cycles": int})
 
 
-class Unit(TypedDict):
+class UnitFigures(TypedDict):
     """What is fused."""
 
     name: str
@@ -140,12 +140,12 @@ class Unit(TypedDict):
     carry: NotRequired[str]
     recomputed_macs: NotRequired[int]
     recomputed_bytes: NotRequired[int]
-    exchanged_bytes: NotRequired[ExchangedBytes]
+    exchanged_bytes: NotRequired[ExchangedBytesFigures]
     bound_cycles: int | None
-    waits: list[Wait] | None
+    waits: list[WaitFigures] | None
 
 
-class Subgraph(TypedDict):
+class SubgraphFigures(TypedDict):
     """One executable."""
 
     name: str
@@ -178,7 +178,7 @@ SecondsFigures = TypedDict(
 )
 
 
-class Hashes(TypedDict):
+class HashesFigures(TypedDict):
     """SHA-256 of what the run is made from."""
 
     target: str | None
@@ -194,27 +194,27 @@ class ReportData(TypedDict):
     target: str
     target_file: str | None
     target_sha256: str
-    hashes: Hashes
+    hashes: HashesFigures
     dtype: str
     policy: str
     clock_hz: int
-    dram: Dram
-    cycles: Cycles | None
-    macs: Macs
-    engines: dict[str, Engine] | None
+    dram: DramFigures
+    cycles: CyclesFigures | None
+    macs: MacsFigures
+    engines: dict[str, EngineFigures] | None
     flows: list[dict[str, Any]]
-    sram: Sram
+    sram: SramFigures
     nram_operand_share: float | None
-    peak_bytes: OnChip
-    waiting: list[Waiting] | None
+    peak_bytes: OnChipFigures
+    waiting: list[WaitingFigures] | None
     energy_pj: dict[str, float]
-    line_buffer: LineBuffer
-    address_cache: AddressCache
+    line_buffer: LineBufferFigures
+    address_cache: AddressCacheFigures
     alternatives: dict[str, dict[str, int]] | None
-    layers: list[Layer]
-    units: list[Unit]
-    subgraphs: list[Subgraph]
-    unsplit_peak_bytes: OnChip | None
+    layers: list[LayerFigures]
+    units: list[UnitFigures]
+    subgraphs: list[SubgraphFigures]
+    unsplit_peak_bytes: OnChipFigures | None
     moved_between_chips_bytes: int
     host: dict[str, Any] | None
     check: CheckFigures | None

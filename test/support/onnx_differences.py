@@ -61,7 +61,7 @@ def images_of(seed: int, count: int) -> str:
     try:
         together = frustum.compile(drawn.model, "edge", batch=count, policy="none")
     except Unsupported as error:
-        return "" if "--batch" in str(error) else f"refused without a word of --batch: {error}"
+        return "" if "batch" in str(error) else f"refused without a word of batch: {error}"
     alone = frustum.compile(drawn.model, "edge", policy="none")
     found = frustum.run(together, more, mode="functional").outputs
     each = [

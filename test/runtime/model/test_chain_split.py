@@ -243,7 +243,7 @@ def test_pieces_are_fused_again():
     chain = frustum.compile(model(outputs=(0, 1, 2, 3)), "edge", refuse="pairs", split="outputs").chain
     assert [len(e.program.layers) for e in chain.executables] == [2, 2, 2]
     assert "refuse pairs: 'Conv_0' to 'Conv_1' (2 layers): fits" in chain.log
-    with pytest.raises(UsageError, match="--refuse 'triples' is none of"):
+    with pytest.raises(UsageError, match="refuse 'triples' is none of"):
         frustum.compile(model(), "edge", refuse="triples", split="outputs")
 
 
