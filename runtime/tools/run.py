@@ -81,7 +81,7 @@ def main(options: RunOptions) -> int:
     stream = times_of(job.chain, ran, len(inputs)).figures if is_timed else None
     report = report_of_chain(job.chain, ran, check, job.seconds, stream)
     if layers is not None:
-        report.data["check"] |= layers.data()
+        report["check"] |= layers.data()
     if options.trace:
         traced = trace_bytes(timelines_of(job.chain, ran))
         write_file(Path(options.trace), lambda path: path.write_bytes(traced))
@@ -102,7 +102,7 @@ def _tell(options: RunOptions, report: Report, layers: Checked | None) -> None:
     """Write and print what came of the run."""
     if options.report and options.report != STDOUT:
         write_file(Path(options.report), lambda path: path.write_text(report.json(), encoding="utf-8"))
-    check = report.data["check"]
+    check = report["check"]
     if check and check["nan_in_both"]:
         say(f"{options.model}: warning: {nan_text(check)}")
     if options.json or options.report == STDOUT:
