@@ -100,11 +100,11 @@ def _of_table(expanded: Expanded, rows: Rows, first: int, start: Ints, stop: Int
                 row, unit, cell = row[known], unit[known], cell[known]
                 for copy in range(int(expanded.copies[number, slot])):
                     place = rows.place[slot, mine[row], unit] + copy
-                    facts = (expanded.instructions[number].layer, expanded.instructions[number].unit)
+                    facts = kind, expanded.instructions[number].layer, expanded.instructions[number].unit, int(is_write)
+                    memory, layer, own, written = (np.full(len(row), fact) for fact in facts)
                     yield Accesses(
-                        np.full(len(row), kind), place, low[row, unit], end[row, unit], start[cell], stop[cell],
-                        *(np.full(len(row), fact) for fact in facts), np.full(len(row), int(is_write)),
-                    )  # fmt: skip
+                        memory, place, low[row, unit], end[row, unit], start[cell], stop[cell], layer, own, written
+                    )
 
 
 def _ranges(rows: Rows, mine: Ints, slot: int, operand: Operand) -> tuple[Ints, Ints, Ints]:

@@ -39,15 +39,15 @@ def trace_bytes(pieces: Sequence[tuple[str, int, Timeline]]) -> bytes:
     """
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
-    writer = _Writer(Trace())
+    writer = _TraceWriter(Trace())
     for name, start, timeline in pieces:
-        _Piece(writer, name, start, timeline).write()
+        _PieceTrace(writer, name, start, timeline).write()
     data: bytes = writer.trace.SerializeToString()
     return data
 
 
 @dataclass
-class _Writer:
+class _TraceWriter:
     """A trace while it is written: numbers of tracks, flows and names."""
 
     trace: Any
@@ -98,10 +98,10 @@ BEGIN, END, COUNTER = 1, 2, 4
 
 
 @dataclass
-class _Piece:
+class _PieceTrace:
     """One piece of the model while its part of the trace is written."""
 
-    writer: _Writer
+    writer: _TraceWriter
     name: str
     start: int
     timeline: Timeline
