@@ -8,7 +8,7 @@ MEASURES ?= 3eb923d 1905298
 SOAK   ?= $(wildcard test/soak/soak_*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench compat conformance soak docs figures figures-all measures
+.PHONY: help run test check bench compat conformance soak docs pages figures figures-all measures
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,6 +45,10 @@ docs: $(VENV)/installed ## Write docs/operations.md, docs/stops.md and the table
 	$(BIN)/python examples/stops.py > docs/stops.md
 	$(BIN)/python -m frustum.backend.targets docs/targets.md
 	$(BIN)/python -m frustum.runtime.model.options docs/commands.md
+
+pages: $(VENV)/installed-test ## Test the page of `frustum run --html` in a browser (needs chromium)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[pages]'
+	$(BIN)/python -m pytest -n 0 test/runtime/show
 
 figures: $(VENV)/installed ## Measure the figures of README and docs, and write them there (under 20 minutes)
 	$(BIN)/python benchmarks/figures.py $(FIGURES_ARGS)

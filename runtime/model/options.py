@@ -258,6 +258,7 @@ class RunOptions(Request):
     input_seed: int | None = option("random inputs from this seed (default 0)", "N", read=at_least(0))
     output: str | None = option("write the outputs, arrays by output name", "FILE.npz")
     report: str | None = option("write the report; `-`: to stdout, in place of the text", "FILE.json")
+    html: str | None = option("write one self-contained page that shows the run, for a browser", "FILE.html")
     quiet: bool = option("print nothing but errors", default=False)
     json: bool = option("print the report as JSON, in place of the text", default=False)
     verbose: bool = option("print all figures behind the screen", default=False, flag="-v")

@@ -128,11 +128,16 @@ def compression_bytes(externals: Sequence[External]) -> int:
 
 def roofline_cycles(target: Target, program: Program, compulsory: int) -> float:
     """The least cycles that the whole chip's multipliers and DRAM allow."""
-    element = _INTEGERS.get(program.dtype, program.dtype)
+    macs_per_cycle, bytes_per_cycle = peaks(target, program.dtype)
+    return max(sum(program.useful_macs) / macs_per_cycle, compulsory / bytes_per_cycle)
+
+
+def peaks(target: Target, dtype: str) -> tuple[int, int]:
+    """The most products, and the most bytes at DRAM ports, of all chips in a cycle."""
+    element = _INTEGERS.get(dtype, dtype)
     (width,) = (size for name, size in ELEMENT_BYTES.items() if name == element)
     macs_per_cycle = target.total_cores * target.core.matrix.macs_per_cycle(width)
-    bytes_per_cycle = target.chips * target.chip.dram.port_bytes_per_cycle
-    return max(sum(program.useful_macs) / macs_per_cycle, compulsory / bytes_per_cycle)
+    return macs_per_cycle, target.chips * target.chip.dram.port_bytes_per_cycle
 
 
 # --- DRAM --------------------------------------------------------------------------------------------------

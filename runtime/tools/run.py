@@ -23,6 +23,7 @@ from frustum.runtime.kernels import BFLOAT16, Array
 from frustum.runtime.machine import InputError
 from frustum.runtime.model.cache import built
 from frustum.runtime.model.chain import (
+    Chain,
     Interface,
     checked_values,
     flattened,
@@ -38,7 +39,6 @@ from frustum.runtime.model.stream import check_streams, execute_stream, split_in
 from frustum.runtime.progress import Progress, TerminalProgress
 from frustum.runtime.report.report import Seconds
 from frustum.runtime.report.terminal import has_colours, nan_text, show
-from frustum.runtime.show.trace import trace_bytes
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -55,7 +55,7 @@ def main(options: RunOptions) -> int:
     """What can be refused is refused before the long work starts."""
     options = _with_model_for_check(options)
     _refuse_contradictions(options)
-    for path in (options.output, options.report, options.trace):
+    for path in (options.output, options.report, options.trace, options.html):
         if path is not None and path != STDOUT:
             check_writable_file(Path(path))
     name, given = str(options.model), read_inputs(Path(options.input)) if options.input else None
@@ -82,14 +82,26 @@ def main(options: RunOptions) -> int:
     report = report_of_chain(job.chain, ran, check, job.seconds, stream)
     if layers is not None:
         report["check"] |= layers.data()
-    if options.trace:
-        traced = trace_bytes(timelines_of(job.chain, ran))
-        write_file(Path(options.trace), lambda path: path.write_bytes(traced))
+    _draw(options, job.chain, ran, report)
     _tell(options, report, layers)
     _raise_faults(name, layers)
     if check and found and not found.good:
         raise Differs(_difference(name, job, check, found))
     return GOOD
+
+
+def _draw(options: RunOptions, chain: Chain, ran: RanChain, report: Report) -> None:
+    """The files that show the run."""
+    if options.trace:
+        from frustum.runtime.show.trace import trace_bytes
+
+        traced = trace_bytes(timelines_of(chain, ran))
+        write_file(Path(options.trace), lambda path: path.write_bytes(traced))
+    if options.html:
+        from frustum.runtime.show.page import page
+
+        text = page(chain, ran, report, options.dump_ir)
+        write_file(Path(options.html), lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _raise_faults(name: str, layers: Checked | None) -> None:
@@ -150,12 +162,7 @@ def _refuse_contradictions(options: RunOptions) -> None:
         raise UsageError(f"error: --output {STDOUT}: arrays are written to a file, not to stdout")
     if options.input and options.input_seed is not None:
         raise UsageError("error: --input and --input-seed: one of them gives the inputs")
-    if options.trace and options.mode == "functional":
-        raise UsageError("error: --trace needs --mode full or timing: mode functional counts no time")
-    if options.trace and options.stream is not None:
-        raise UsageError("error: --trace and --stream: a trace is of one input")
-    if options.trace and find_spec("perfetto") is None:
-        raise UsageError("error: --trace needs the package perfetto: pip install 'frustum[trace]'")
+    _refuse_drawing(options)
     if options.quiet and (options.json or options.verbose):
         raise UsageError(f"error: --quiet and {'--json' if options.json else '-v'}: one of them")
     if options.json and options.verbose:
@@ -163,6 +170,22 @@ def _refuse_contradictions(options: RunOptions) -> None:
     for name in ("check", "output", "input"):
         if options.mode == "timing" and getattr(options, name):
             raise UsageError(f"error: --{name} needs --mode full or functional: mode timing computes no numbers")
+
+
+def _refuse_drawing(options: RunOptions) -> None:
+    """What a trace or a page cannot show."""
+    if options.trace and options.mode == "functional":
+        raise UsageError("error: --trace needs --mode full or timing: mode functional counts no time")
+    if options.trace and options.stream is not None:
+        raise UsageError("error: --trace and --stream: a trace is of one input")
+    if options.trace and find_spec("perfetto") is None:
+        raise UsageError("error: --trace needs the package perfetto: pip install 'frustum[trace]'")
+    if options.html == STDOUT:
+        raise UsageError(f"error: --html {STDOUT}: the page is written to a file, not to stdout")
+    if options.html and options.mode == "functional":
+        raise UsageError("error: --html needs --mode full or timing: mode functional measures no time")
+    if options.html and options.stream is not None:
+        raise UsageError("error: --html and --stream: a page is of one input")
 
 
 def _job(

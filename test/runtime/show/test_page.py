@@ -1,0 +1,159 @@
+"""The page: its figures are the report's, it is refused in time, and (with a browser) it works for everybody."""
+
+import json
+import shutil
+
+import numpy as np
+import onnx_models
+import pytest
+from shown import shown
+
+from frustum.runtime.show.page import page, page_data, snippets
+from frustum.runtime.tools import cli
+
+CHROMIUM = shutil.which("chromium")
+
+
+def test_figures_are_those_of_the_report():
+    run = shown()
+    data, report = page_data(run.chain, run.ran, run.report), run.report.data
+    for name, value in data["report"].items():
+        assert value == report[name]
+    assert sum(unit["dram_bytes"] for unit in data["units"]) == sum(each["dram_bytes"] for each in report["layers"])
+    assert sum(unit["macs"] for unit in data["units"]) == report["macs"]["executed"]
+    for mine, unit in zip(data["units"], report["units"], strict=True):
+        assert mine["cycles"] == sum(wait["cycles"] for wait in unit["waits"])
+        assert mine["bound_cycles"] == unit["bound_cycles"]
+    (one,) = data["runs"]
+    assert one["total"] == report["cycles"]["total"]
+    engines = report["engines"]
+    for each in one["gantt"]:
+        assert each["busy"] == engines[each["name"]]["busy"]
+    ends = {name: 0 for name in report["peak_bytes"]}
+    for memory, _, address, size, *_ in one["buffers"]:
+        ends[memory] = max(ends[memory], address + size)
+    assert ends == report["peak_bytes"]
+
+
+def test_names_of_a_model_never_become_html():
+    run = shown()
+    evil = "</script><script>alert(1)</script>{{js}}"
+    run.report.data["model"], before = evil, run.report.data["model"]
+    try:
+        text = page(run.chain, run.ran, run.report)
+    finally:
+        run.report.data["model"] = before
+    assert text.count("</script>") == 2 and "alert(1)</script>" not in text
+    inside = text.partition('id="data">')[2].partition("</script>")[0]
+    assert json.loads(inside)["report"]["model"] == evil
+
+
+def test_a_layer_is_found_at_every_stop(tmp_path):
+    (tmp_path / "00-imported.mlir").write_text('a = op loc("conv")\nb loc("other")\n')
+    (tmp_path / "01-typed.mlir").write_text(" \n" + '  c loc("conv")\n' * 9 + "long " * 99 + 'loc("pool")\n')
+    first, second = snippets(tmp_path, {"conv", "pool"})
+    assert first == {"stop": "00-imported.mlir", "lines": {"conv": [[1, 'a = op loc("conv")']]}}
+    assert [line for line, _ in second["lines"]["conv"]] == [2, 3, 4, 5, 6]
+    assert second["lines"]["pool"][0][1].endswith(" ...")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A page of the command, with the IR."""
+    folder = tmp_path_factory.mktemp("page")
+    model = onnx_models.save(folder)
+    words = ["run", model, "--html", str(folder / "run.html"), "--dump-ir", str(folder / "ir"), "--quiet"]
+    assert cli.main(words) == 0
+    return folder / "run.html"
+
+
+def test_command_writes_one_file_without_network(written):
+    text = written.read_text()
+    assert len(text) < 2_000_000 and "data-ready" not in text
+    assert "http://www.w3.org/2000/svg" in text and text.count("http") == text.count("http-equiv") + 1
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert len(data["ir"]) == 7 and any(stop["lines"] for stop in data["ir"])
+    assert np.isfinite(data["report"]["cycles"]["total"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--html", "-"], "the page is written to a file"),
+        (["--html", "x.html", "--mode", "functional"], "--html needs --mode full or timing"),
+        (["--html", "x.html", "--stream", "2"], "a page is of one input"),
+        (["--html", "{tmp}/none/x.html"], "cannot be written"),
+    ],
+)  # fmt: skip
+def test_refused_before_the_work(tmp_path, capsys, words, said):
+    model = onnx_models.save(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert cli.main(["run", model, *(word.replace("{tmp}", str(tmp_path)) for word in words)]) == 2
+    err = capsys.readouterr().err
+    assert said in err and len(err.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+# --- in a browser ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make pages")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+OUTSIDE = """() => [...document.querySelectorAll('svg text')].filter(text => {
+  const all = text.ownerSVGElement.getBoundingClientRect(), own = text.getBoundingClientRect();
+  return own.width && (own.left < all.left - 2 || own.right > all.right + 2 || own.top < all.top - 2
+    || own.bottom > all.bottom + 2); }).map(text => text.textContent)"""
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_opens_for_everybody(browser, written, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed: make pages")
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab, said, asked = context.new_page(), [], []
+    tab.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(written.as_uri())
+    tab.wait_for_selector('body[data-ready="1"]')
+    assert said == [] and asked == [written.as_uri()]
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.evaluate(OUTSIDE) == []
+    assert [each["id"] for each in axe.Axe().run(tab).response["violations"]] == []
+    context.close()
+
+
+def test_works_by_keyboard(browser, written):
+    tab = browser.new_page()
+    tab.goto(written.as_uri())
+    rows = tab.locator("#lay-t tbody tr")
+    layers = rows.count()
+    names = tab.locator("#lay-t tbody button")
+    chosen = names.nth(0).inner_text()
+    names.nth(0).focus()
+    tab.keyboard.press("Enter")
+    assert tab.locator("#lay-t tr.on").count() == 1
+    assert tab.locator("#ir pre").count() > 1, "its IR at the stops"
+    tab.locator("#search").focus()
+    tab.keyboard.type(chosen)
+    assert 1 <= rows.count() <= layers and tab.locator("#lay-n").inner_text() == f"{rows.count()} of {layers}"
+    tab.locator("#search").fill("")
+    tab.locator("#lay-t th button", has_text="cycles").focus()
+    tab.keyboard.press("Enter")
+    cycles = [int(cell.replace(",", "")) for cell in tab.locator("#lay-t tbody td:nth-child(6)").all_inner_texts()]
+    assert cycles == sorted(cycles, reverse=True)
+    assert tab.locator('#lay-t th[aria-sort="descending"]').inner_text().startswith("cycles")
+    tab.locator("#z-in").focus()
+    before = tab.locator("#time-g svg").get_attribute("aria-label")
+    tab.keyboard.press("Enter")
+    assert tab.locator("#time-g svg").get_attribute("aria-label") != before
+    tab.close()
