@@ -47,7 +47,7 @@ def _frustum(expanded: Expanded, layers: Mapping[int, Sequence[int]]) -> dict[st
 
 def _shared_counts(expanded: Expanded, numbers: Sequence[int]) -> list[int]:
     """How often the outermost loops run that all these instructions are in."""
-    rows, counts = expanded.core, []
+    rows, counts = expanded.core, list[int]()
     most = [rows.index[rows.of(number)].max(axis=0, initial=0) + 1 for number in numbers]
     for level in range(min(expanded.depths[number] for number in numbers)):
         found = {int(each[level]) for each in most}
@@ -89,8 +89,8 @@ def _pieces(
         own, before = flat[cell], flat[order[:place]]
         low, high = np.maximum(before[..., 0], own[:, 0]), np.minimum(before[..., 1], own[:, 1])
         again = {_box(np.stack([a, b], axis=-1)) for a, b in zip(low, high, strict=True) if (a < b).all()}
-        step, owner = divmod(cell, owners)
-        found.append([step, owner, _box(own), _box(seen.reshape(-1, 4, 2)[cell]), sorted(again)[:6]])
+        own_step, owner_of = divmod(cell, owners)
+        found.append([own_step, owner_of, _box(own), _box(seen.reshape(-1, 4, 2)[cell]), sorted(again)[:6]])
     return (int(whole[ROWS]), int(whole[COLS])), found
 
 

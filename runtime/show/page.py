@@ -49,7 +49,7 @@ def page(chain: Chain, ran: RanChain, report: Report, stops: Path | None = None)
 
 def page_data(chain: Chain, ran: RanChain, report: Report, stops: Path | None = None) -> dict[str, Any]:
     """All that the page shows."""
-    data = report.data
+    data: Mapping[str, Any] = report
     begins = {each["name"]: each["start_cycle"] or 0 for each in data["subgraphs"]}
     is_alone = len(ran.runs) == 1
     macs_per_cycle, bytes_per_cycle = _peaks(chain, ran)

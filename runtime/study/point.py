@@ -80,8 +80,8 @@ def _figures(point: Point) -> dict[str, float]:
         raise UsageError(f"target: error: {'; '.join(problem.message for problem in problems)}")
     job = build(Request(model=_model(point.model), target=target, **point.options))
     ran = execute_chain(job.chain, {}, "timing", False)
-    data = report_of_chain(job.chain, ran, None, job.seconds, None)
-    data = {**data, "seconds": data["cycles"]["total"] / target.clock_hz}
+    report = report_of_chain(job.chain, ran, None, job.seconds, None)
+    data = {**report, "seconds": report["cycles"]["total"] / target.clock_hz}
     found = {name: _figure(data, name) for name in FIGURES}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -38,7 +38,7 @@ def main(options: ExplainOptions) -> int:
 
         def count(changes: Mapping[str, Any]) -> dict[str, Any]:
             chain = built(replace(request, **changes), progress).chain
-            return report_of_chain(chain, execute_chain(chain, {}, "timing")).data
+            return report_of_chain(chain, execute_chain(chain, {}, "timing"))
 
         plan = count({})
         if options.subject is None:

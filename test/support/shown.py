@@ -6,7 +6,6 @@ from functools import cache
 from networks import Net
 
 import frustum
-from frustum.runtime.model.chain import chain_of
 from frustum.runtime.model.execution import execute_chain, report_of_chain
 
 
@@ -30,6 +29,6 @@ def shown(policy="pyramid"):
         x = net.conv(x, 8, act="relu")
     module, _ = net.module(net.pool("max", x))
     executable = frustum.compile(module, "edge", "f32", policy=policy)
-    chain = chain_of(executable)
+    chain = executable.chain
     ran = execute_chain(chain, {}, "timing")
     return Shown(chain, ran, report_of_chain(chain, ran))

@@ -19,7 +19,7 @@ perfetto = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb
 
 @pytest.fixture(scope="module")
 def timeline():
-    return Machine(frustum.compile("zoo:squeezenet", "edge", "f16")).run({}, mode="timing").timeline
+    return Machine(frustum.compile("zoo:squeezenet", "edge", "f16").executable).run({}, mode="timing").timeline
 
 
 @pytest.fixture(scope="module")
