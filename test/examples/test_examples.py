@@ -2,8 +2,10 @@
 
 import importlib.util
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
+import pytest
 from xdsl.dialects import func
 
 import frustum
@@ -43,3 +45,10 @@ def test_passes_work_beside_other_dialects():
     assert sharpened.operands[0] is first.results[0]
     assert set(second.operands) == {sharpened.results[0], first.results[1]}
     assert end.operands[0] is second.results[0]
+
+
+@pytest.mark.parametrize("name", example("drawings").DRAWINGS)
+def test_drawings_are_what_the_compiler_gives(name):
+    drawn = example("drawings").DRAWINGS[name]()
+    assert (ROOT / "docs" / "pictures" / name).read_text() == drawn, "run `make docs`"
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
