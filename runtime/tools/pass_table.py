@@ -16,9 +16,11 @@ HEAD = """# All passes
 Written by `make docs` from the passes; edit their docstrings.
 
 A pass takes a module from one form to the next. The passes stand in the order in which the compiler runs them; those
-that no option asks for are left out of a run. `frustum-opt FILE -p 'PASS{option=value},...'` runs passes over MLIR text,
-`frustum run MODEL --pipeline ...` changes which ones compile a model ([commands.md](commands.md), "Choosing").
-`backend/pipeline.py` has the whole pipeline on one page, [stops.md](stops.md) one network between its parts.
+that no option asks for are left out of a run. `frustum-opt FILE -p 'PASS{option=value},...'` runs passes over MLIR
+text,
+`frustum run MODEL --pipeline ...` changes which ones compile a model
+([Commands](../docs/commands.md), "Choosing").
+`backend/pipeline.py` has the whole pipeline on one page, [the stops](../docs/stops.md) one network between its parts.
 """
 
 
@@ -35,7 +37,7 @@ def _section(kind: type[ModulePass]) -> str:
 
 
 def _options(kind: type[ModulePass]) -> Iterator[str]:
-    declared: dict[str, Field[Any]] = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
+    declared: dict[str, Field[Any]] = {each.name: each for each in fields(kind)}
     for info in get_pass_option_infos(kind):
         kinds = str(info.expected_type).replace("|", "\\|")
         yield f"| `{info.name}` | `{kinds}` | {_default(declared[info.name.replace('-', '_')])} |"
@@ -43,9 +45,12 @@ def _options(kind: type[ModulePass]) -> Iterator[str]:
 
 def _default(option: Field[Any]) -> str:
     """What the option is where nobody gives it."""
-    if option.default is MISSING and option.default_factory is MISSING:
+    if option.default_factory is not MISSING:
+        found = option.default_factory()
+    elif option.default is not MISSING:
+        found = option.default
+    else:
         return "must be given"
-    found = option.default if option.default is not MISSING else option.default_factory()  # type: ignore[misc]
     return "-" if found is None or found == "" or found == () else f"`{str(found).lower()}`"
 
 

@@ -44,5 +44,5 @@ def test_a_row_for_each_option() -> None:
     assert pass_table._section(Shrink).splitlines() == [
         "## `toy-shrink`", "", "Makes `x` &lt; 3.", "", "At length.", "",
         "| option | type | default |", "| --- | --- | --- |",
-        "| `by` | `int` | must be given |", "| `word` | `str \\| None` | - |", "| `is_fast` | `bool` | `true` |", "",
+        "| `by` | `int` | must be given |", "| `word` | `str\\|None` | - |", "| `is_fast` | `bool` | `true` |",
     ]  # fmt: skip
