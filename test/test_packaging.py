@@ -78,7 +78,7 @@ def test_mypy_sees_types_through_the_wheel(wheel: zipfile.ZipFile, tmp_path: Pat
     assert "error: Argument \"dtype\" to \"compile\" has incompatible type" in text
 
 
-OURS = ("test", "dev", "docs")
+OURS = ("test", "dev", "docs", "pages")
 """Extras of those who work on Frustum; others are of users."""
 
 
