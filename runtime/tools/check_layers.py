@@ -37,7 +37,7 @@ from frustum.runtime.tools.layer_errors import (
     Error,
     Errors,
     Key,
-    Wanted,
+    WantedValue,
     errors_of_machine,
     errors_of_module,
     wanted_of,
@@ -117,7 +117,7 @@ class _CheckedPiece:
         self, machine: Machine, source: Uncompiled | None, inputs: Mapping[str, Any], oracle: OracleValues, dtype: str
     ) -> None:
         self.machine, self.source, self.inputs, self.oracle, self.dtype = machine, source, inputs, oracle, dtype
-        self.wanted: dict[Key, Wanted] = {}
+        self.wanted: dict[Key, WantedValue] = {}
         self.found: Culprit | None = None
         if source is not None and stop_of(source.module) in STOPS[: STOPS.index("tiled") + 1]:
             typed = source.module.clone()
@@ -131,7 +131,7 @@ class _CheckedPiece:
         pairs = ((key, error) for key, error in self.isolated.layers.items())
         return [LayerRow(e.layer, e.value, e, self.accumulated.layers.get(key, e)) for key, e in pairs]
 
-    def _wanted(self, module: ModuleOp) -> dict[Key, Wanted]:
+    def _wanted(self, module: ModuleOp) -> dict[Key, WantedValue]:
         return wanted_of(module, self.inputs, self.oracle, self.dtype)
 
     def _errors(self, one: Machine | ModuleOp, isolated: bool, **more: Any) -> tuple[Errors, dict[str, Array]]:

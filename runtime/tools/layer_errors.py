@@ -39,7 +39,7 @@ Index: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedValue:
     """What a layer is to make: the ONNX value, as a tensor and as the map of four dimensions that the device has."""
 
     value: str
@@ -116,7 +116,7 @@ def graph_layers(module: ModuleOp) -> list[tuple[Key, Operation]]:
 
 def wanted_of(
     module: ModuleOp, inputs: Mapping[str, Array], oracle: OracleValues, dtype: str
-) -> dict[Key, Wanted]:
+) -> dict[Key, WantedValue]:
     """What each layer of a module of graph operations is to make.
 
     A layer may have taken in the nodes behind it; of the values that it may have, it has the one that the reference
@@ -127,7 +127,7 @@ def wanted_of(
     keys = {op: key for key, op in layers}
     for key, _ in layers:
         last[key[0]] = key
-    found: dict[Key, Wanted] = {}
+    found: dict[Key, WantedValue] = {}
     far: set[Key] = set()
 
     def see(op: Operation, array: Array) -> None:
@@ -140,7 +140,7 @@ def wanted_of(
             error, name, value = min(close, key=lambda each: each[0])
             if error > TOLERANCES[dtype] * _magnitude(value):
                 far.add(key)
-            found[key] = Wanted(name, value.reshape(array.shape), _numbers(op, array.size))
+            found[key] = WantedValue(name, value.reshape(array.shape), _numbers(op, array.size))
 
     outputs = ReferenceExecutor(store_of(module)).run_graph(module, inputs, see)
     known = [(array, oracle.arrays[name]) for name, array in outputs.items() if name in oracle.arrays]
@@ -175,7 +175,7 @@ def _magnitude(array: Array) -> float:
 
 
 def errors_of_module(
-    module: ModuleOp, inputs: Mapping[str, Array], wanted: Mapping[Key, Wanted], dtype: str, isolated: bool
+    module: ModuleOp, inputs: Mapping[str, Array], wanted: Mapping[Key, WantedValue], dtype: str, isolated: bool
 ) -> tuple[Errors, dict[str, Array]]:
     """The layers of a module up to stop `placed` in its reference executor, and the network's outputs."""
     found, keys = Errors(dtype), {op: key for key, op in graph_layers(module)}
@@ -209,7 +209,7 @@ def _is_float(array: Array) -> bool:
     return array.dtype.kind not in "iub"
 
 
-def _index_in(want: Wanted, lower: Iterable[int]) -> Callable[[Index], Index]:
+def _index_in(want: WantedValue, lower: Iterable[int]) -> Callable[[Index], Index]:
     """The index in the ONNX value of a position in a part of the map that begins at `lower`."""
     first, numbers = tuple(lower), want.numbers
     assert numbers is not None
@@ -234,7 +234,7 @@ def machine_keys(expanded: Expanded) -> list[Key]:
 
 
 def errors_of_machine(
-    machine: Machine, inputs: Mapping[str, Array], wanted: Mapping[Key, Wanted], dtype: str, isolated: bool,
+    machine: Machine, inputs: Mapping[str, Array], wanted: Mapping[Key, WantedValue], dtype: str, isolated: bool,
     at: Callable[[Any, int], None] = lambda memories, place: None,
 ) -> tuple[Errors, dict[str, Array]]:  # fmt: skip
     """The layers of an executable in a functional run, and its outputs; `at` also watches it."""
