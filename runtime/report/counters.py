@@ -132,7 +132,7 @@ def roofline_cycles(target: Target, program: Program, compulsory: int) -> float:
     return max(sum(program.useful_macs) / macs_per_cycle, compulsory / bytes_per_cycle)
 
 
-def peaks(target: Target, dtype: str) -> tuple[int, int]:
+def peaks(target: Target, dtype: str) -> tuple[float, int]:
     """The most products, and the most bytes at DRAM ports, of all chips in a cycle."""
     element = _INTEGERS.get(dtype, dtype)
     (width,) = (size for name, size in ELEMENT_BYTES.items() if name == element)

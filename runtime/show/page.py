@@ -71,7 +71,7 @@ def page_data(chain: Chain, ran: RanChain, report: Report, stops: Path | None = 
     }
 
 
-def _peaks(chain: Chain, ran: RanChain) -> tuple[int, int]:
+def _peaks(chain: Chain, ran: RanChain) -> tuple[float, int]:
     dtypes = {each.machine.program.dtype for each in ran.runs.values()}
     return peaks(chain.target, min(dtypes)) if dtypes else (0, 0)
 
