@@ -160,8 +160,8 @@ def test_steps_that_do_not_fit_are_refused_with_the_bytes():
 
 
 @pytest.mark.parametrize(("order", "borders", "wanted"), [
-    ("row-major{owners=cores}", None, "owners are asked for with --borders exchange"),
-    ("row-major{owners=clusters}", "overlap", "owners are asked for with --borders exchange"),
+    ("row-major{owners=cores}", None, "owners are asked for with borders exchange"),
+    ("row-major{owners=clusters}", "overlap", "owners are asked for with borders exchange"),
     ("mirrored{depth=breadth-first,owners=cores}", "exchange", "layer by layer, tiles belong to clusters"),
 ])  # fmt: skip
 def test_owners_that_nothing_would_give_are_no_option(order, borders, wanted):

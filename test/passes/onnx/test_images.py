@@ -128,7 +128,7 @@ REFUSED = {
             {"w": np.ones((2, 5), "f4")},
         ),
         "Gemm",
-        "--batch 3",
+        "batch 3",
     ),
 }
 

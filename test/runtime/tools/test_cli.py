@@ -383,7 +383,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
 def test_every_command_has_its_file_and_options_to_come_are_absent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for words in (["explore"], ["run", "m", "--html", "f"]):
+    for words in (["compare"], ["run", "m", "--annotate", "f"]):
         with pytest.raises(SystemExit) as stop:
             cli.main(words)
         assert stop.value.code == 2
