@@ -33,7 +33,7 @@ VARIANTS = (
 
 
 @pytest.mark.parametrize("feeds", [False, True])
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_every_pass_keeps_what_is_not_ours(feeds, data):
     mixed = data.draw(mixed_modules(3, feeds))

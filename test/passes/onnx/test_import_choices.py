@@ -175,8 +175,8 @@ def test_the_largest_of_a_long_axis_in_order(is_largest):
     x = np.random.default_rng(is_largest).integers(-2, 3, (3, 70)).astype(np.float32)
     x[0] = (np.inf, -np.inf)[is_largest]
     x[1, 5:] = (np.inf, -np.inf)[is_largest]
-    (values, places), (wanted, _) = run("TopK", [x, np.int64([8])], constants=(1,), outputs=2, largest=is_largest)
-    order = np.argsort(-x if is_largest else x, axis=1, kind="stable")[:, :8]
+    (values, places), (wanted, _) = run("TopK", [x, np.int64([3])], constants=(1,), outputs=2, largest=is_largest)
+    order = np.argsort(-x if is_largest else x, axis=1, kind="stable")[:, :3]
     np.testing.assert_array_equal(places, order)
     np.testing.assert_array_equal(values, wanted)
     with pytest.raises(Unsupported, match="17 of an axis of 70 elements are not supported: at most 16 of more than 64"):
