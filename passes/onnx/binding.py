@@ -39,7 +39,8 @@ def bind_inputs(
     *,
     on_host: bool = False,
 ) -> BoundInputs:
-    """Unsupported with every open dimension, and with every shape that contradicts the file.
+    """Unsupported with every open dimension (but leading ones, which are 1 where nothing binds them), and with every
+    shape that contradicts the file.
 
     `on_host`: shapes that only the device cannot have, empty ones and those of many dimensions, are good.
     """
@@ -47,10 +48,12 @@ def bind_inputs(
     problems = _unknown_names(file, inputs, given)
     declared = {value.name: _dims(value) for value in inputs}
     named = _named_extents(declared, given, batch)
+    ones = _open_batches(declared, given, named, batch)
+    named |= {dim: 1 for dim in ones.values() if isinstance(dim, str)}
     found: dict[str, Ints] = {}
     changed: dict[str, int] = {}
     for name, dims in declared.items():
-        shape = _bind(dims, given.get(name), named, batch)
+        shape = _bind(dims, given.get(name), named, 1 if name in ones else batch)
         message = _problem(name, dims, shape, given.get(name), batch, on_host)
         if message:
             problems.append(Problem(file, message))
@@ -65,6 +68,27 @@ def bind_inputs(
         raise Unsupported(problems)
     rebatched = max(changed.values(), default=1)
     return BoundInputs(found, rebatched, frozenset(_batched(declared, found, rebatched)) if changed else frozenset())
+
+
+def open_batches(
+    inputs: Sequence[onnx.ValueInfoProto], batch: int | None, shapes: Mapping[str, Sequence[int]]
+) -> dict[str, str | None]:
+    """The inputs whose open leading dimension `bind_inputs` takes as 1, with that dimension's name, if it has one."""
+    declared = {value.name: _dims(value) for value in inputs}
+    given = {name: tuple(shape) for name, shape in shapes.items()}
+    return _open_batches(declared, given, _named_extents(declared, given, batch), batch)
+
+
+def _open_batches(
+    declared: Mapping[str, tuple[Dim, ...] | None],
+    given: Mapping[str, Ints],
+    named: Mapping[str, int],
+    batch: int | None,
+) -> dict[str, str | None]:
+    if batch is not None:
+        return {}
+    leading = {name: dims[0] for name, dims in declared.items() if dims and name not in given}
+    return {name: dim for name, dim in leading.items() if not isinstance(dim, int) and dim not in named}
 
 
 def _batched(
@@ -129,8 +153,8 @@ def _problem(
         return f"input '{name}' has no shape in the file: give one with --shape {name}=1x3x224x224"
     for axis, dim in enumerate(shape):
         if not isinstance(dim, int):
-            option = f"--batch N or --shape {name}={example}" if axis == 0 else f"--shape {name}={example}"
-            return f"input '{name}' has the open dimension {axis} ({dim or 'unnamed'}): bind it with {option}"
+            found = f"input '{name}' has the open dimension {axis} ({dim or 'unnamed'})"
+            return f"{found}: bind it with --shape {name}={example}"
         if dim < (0 if on_host else 1):
             return f"input '{name}' has the extent {dim} in dimension {axis}: at least 1 is needed"
     if len(shape) > MOST_DIMENSIONS and not on_host:

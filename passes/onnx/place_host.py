@@ -72,7 +72,7 @@ class Placement:
 
 
 def import_or_place(
-    source: str | Path | onnx.ModelProto,
+    source: str | Path | onnx.ModelProto | LoadedModel,
     target: Target,
     mode: HostMode,
     *,

@@ -100,7 +100,7 @@ def build(
         imported = clock()
         importing += imported - started
         see(asked.interface_of(loaded))
-        work = _Compiling(loaded, request, target, passes, splitting, progress)
+        work = _Compiling(loaded, request, target, passes, splitting, progress, log=list(loaded.assumed))
         try:
             chain = placed(_chain(work), request.placement)
             hashes = hashes_of(request, chain.target)

@@ -103,6 +103,11 @@ class Compiled:
         hosted = (LayerInfo(each.name, each.op, None, "host", each.reason) for each in self.chain.fallbacks)
         return (*devices, *hosted)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed of the model, such as a batch of 1, and how it was cut: what commands say on stderr."""
+        return self.chain.log
+
     def save(self, folder: str | Path) -> Path:
         """Write what `frustum run` and `frustum.run` take; UsageError where it cannot be written, or where the folder
         holds other files."""

@@ -47,6 +47,7 @@ from frustum.runtime.pipeline_text import AVAILABLE, parse_passes
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from frustum.passes.onnx.loading import LoadedModel
     from frustum.passes.onnx.place_host import Placement
 
 DEFAULT_TARGET = "default"
@@ -114,13 +115,15 @@ def splitting_of(request: Request, target: Target | None) -> Splitting:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A module at some stop, or a model in pieces; where it came from, and its text if it came from MLIR text."""
+    """A module at some stop, or a model in pieces; where it came from, its text if it came from MLIR text, and what was
+    assumed of it, as lines for the user."""
 
     module: ModuleOp | None = None
     placement: Placement | None = None
     origin: Origin | None = None
     original: ModelProto | Path | None = None
     text: SourceText | None = None
+    assumed: tuple[str, ...] = ()
 
 
 def load(request: Request, target: Target | None = None, refused: Mapping[str, str] | None = None) -> Loaded:
@@ -150,11 +153,13 @@ def _import(
     found: Loaded, request: Request, target: Target | None, refused: Mapping[str, str] | None
 ) -> Loaded:
     """The original as a module where all of it is for the device, else as pieces."""
+    from frustum.passes.onnx.loading import load_model
     from frustum.passes.onnx.place_host import Placement, import_or_place
 
     assert found.original is not None
+    model = load_model(found.original)
     result = import_or_place(
-        found.original,
+        model,
         target or targets.load(DEFAULT_TARGET),
         request.host or "auto",
         batch=request.batch,
@@ -164,9 +169,21 @@ def _import(
         refused=refused or {},
         exact=request.dtype in (None, "model"),
     )
-    if isinstance(result, Placement):
-        return replace(found, placement=result)
-    return replace(found, module=result)
+    found = replace(found, placement=result) if isinstance(result, Placement) else replace(found, module=result)
+    return replace(found, assumed=_assumed(model, request, interface_of(found) or ()))
+
+
+def _assumed(model: LoadedModel, request: Request, interface: Sequence[Interface]) -> tuple[str, ...]:
+    """The line that says which inputs have 1 for an open leading dimension; nothing where none has."""
+    from frustum.passes.onnx.binding import open_batches
+
+    bound = {each.name for each in interface if each.shape is not None}  # what runs on the host may stay open
+    inputs = [value for value in model.proto.graph.input if value.name in bound]
+    ones = open_batches(inputs, request.batch, request.shapes)
+    if not ones:
+        return ()
+    names = ", ".join(f"'{name}'" + (f" ({dim})" if dim else "") for name, dim in ones.items())
+    return (f"batch: 1, as the first dimension of {names} is open; --batch N says another",)
 
 
 def constants_of_run(

@@ -78,7 +78,7 @@ class Job:
     """The model for the oracle, where it is at hand."""
     seconds: Seconds
     log: Sequence[str] = ()
-    """What was said about cutting and fusing networks again, if that was now."""
+    """What was assumed of the model, and said about cutting and fusing networks again."""
     sources: Sequence[Uncompiled] = ()
     """Where the request asks for them."""
 

@@ -9,13 +9,15 @@ from dataclasses import fields, replace
 from typing import Any
 
 from frustum.backend import targets
-from frustum.runtime.failures import GOOD, UsageError
+from frustum.runtime.failures import GOOD, UsageError, say
 from frustum.runtime.model import request as asked
 from frustum.runtime.model.cache import built
+from frustum.runtime.model.chain import Chain
 from frustum.runtime.model.execution import execute_chain, report_of_chain
 from frustum.runtime.model.options import Request
 from frustum.runtime.model.sources import kind_of
 from frustum.runtime.progress import TerminalProgress
+from frustum.runtime.report.report import Report
 from frustum.runtime.report.terminal import show
 from frustum.runtime.study.explain import explain_part, explain_plan, flips
 from frustum.runtime.study.explain_text import lines_of
@@ -36,11 +38,14 @@ def main(options: ExplainOptions) -> int:
 
     with TerminalProgress() as progress:
 
-        def count(changes: Mapping[str, Any]) -> dict[str, Any]:
-            chain = built(replace(request, **changes), progress).chain
-            return report_of_chain(chain, execute_chain(chain, {}, "timing"))
+        def build(changes: Mapping[str, Any]) -> Chain:
+            return built(replace(request, **changes), progress).chain
 
-        plan = count({})
+        def count(changes: Mapping[str, Any]) -> Report:
+            return counted(build(changes))
+
+        own = build({})
+        plan = counted(own)
         if options.subject is None:
             found = explain_plan(plan, count, options.most)
         else:
@@ -48,5 +53,12 @@ def main(options: ExplainOptions) -> int:
             if ways:
                 target = asked.given_target(request) or targets.load(asked.DEFAULT_TARGET)
                 found["flips"] = flips(target, ways[0], count, options.probes)
+    for line in own.log:
+        say(line)
     show(json.dumps(found, indent=1) + "\n" if options.json else "\n".join(lines_of(found)) + "\n")
     return GOOD
+
+
+def counted(chain: Chain) -> Report:
+    """The report of a run in mode timing."""
+    return report_of_chain(chain, execute_chain(chain, {}, "timing"))

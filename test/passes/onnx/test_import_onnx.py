@@ -13,6 +13,7 @@ from xdsl.printer import Printer
 
 from frustum.dialects.graph import ConvOp, FGraph, MatmulOp, NetworkOp, ReshapeOp, WeightOp, shape_of
 from frustum.passes.errors import ModelError, Unsupported
+from frustum.passes.onnx.binding import bind_inputs, open_batches
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.weights import store_of, write_module
 from frustum.runtime.reference.graph import ReferenceExecutor
@@ -178,6 +179,21 @@ def test_a_named_dimension_is_bound_everywhere():
     assert [shape_of(argument) for argument in network(module).body.block.args] == [(2, 7), (2, 7)]
 
 
+@pytest.mark.parametrize("leading", ["N", None])
+def test_an_open_leading_dimension_is_1(leading):
+    module = import_onnx(conv_model((leading, 3, 8, 8)))
+    network = next(op for op in module.walk() if isinstance(op, NetworkOp))
+    assert shape_of(network.body.block.args[0]) == (1, 3, 8, 8)
+
+
+def test_a_name_that_one_input_binds_is_bound_in_all():
+    declared = {"x": ("N", 4), "z": ("N", 2), "w": ("M", "N")}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in declared.items()]
+    assert open_batches(inputs, None, {"x": (3, 4)}) == {"w": "M"}
+    assert bind_inputs("m", inputs, shapes={"x": (3, 4)}).shapes == {"x": (3, 4), "z": (3, 2), "w": (1, 3)}
+    assert open_batches(inputs, 2, {}) == {}
+
+
 def test_a_static_batch_of_one_is_changed():
     nodes = [node("Reshape", ["x", "s"], ["f"], "Flat"), node("Gemm", ["f", "w"], ["y"])]
     tensors = [numpy_helper.from_array(np.array([1, -1]), "s"), tensor("w", (12, 5))]
@@ -198,11 +214,7 @@ def test_a_batch_that_does_not_go_through_is_refused_by_name():
 @pytest.mark.parametrize(
     ("shape", "options", "expected"),
     [
-        (
-            ("N", 3, 8, 8),
-            {},
-            "input 'x' has the open dimension 0 (N): bind it with --batch N or --shape x=Nx3x8x8",
-        ),
+        (("N", 3, "H", 8), {}, "input 'x' has the open dimension 2 (H): bind it with --shape x=1x3xNx8"),
         ((1, 3, None, 8), {}, "input 'x' has the open dimension 2 (unnamed): bind it with --shape x=1x3xNx8"),
         (None, {}, "input 'x' has no shape in the file: give one with --shape x="),
         (
@@ -222,7 +234,7 @@ def test_shapes_that_do_not_fit(shape, options, expected):
 
 
 def test_all_open_dimensions_are_listed():
-    text = message(model([node("Add", ["x", "z"], ["y"])], {"x": ("N", 4), "z": (2, "M")}))
+    text = message(model([node("Add", ["x", "z"], ["y"])], {"x": ("N", "K"), "z": (2, "M")}))
     assert len(text.splitlines()) == 2
 
 

@@ -15,6 +15,7 @@ from frustum.backend.pipeline import STOPS, Choices, passes_to
 from frustum.passes.fuse.policy import DEFAULT
 from frustum.runtime.host import oracle
 from frustum.runtime.host.oracle import oracle_outputs
+from frustum.runtime.model.compiled import Compiled
 from frustum.runtime.tools import cli
 
 KEYS = {
@@ -107,6 +108,21 @@ def test_shape_and_batch_bind_open_dimensions(tmp_path: Path) -> None:
     model = onnx_models.save(tmp_path, onnx_models.network(("n", onnx_models.CHANNELS, "h", 8)))
     assert frustum("run", model, "--check", "--shape", "x=1x3x6x8") == 0
     assert frustum("run", model, "--check", "--shape", "x=2x3x6x8", "--batch", 2) == 0
+
+
+def test_an_open_leading_dimension_is_1_which_one_line_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx_models.save(tmp_path, onnx_models.network(("n", 3, 8, 8)))
+    said = "batch: 1, as the first dimension of 'x' (n) is open; --batch N says another\n"
+    assert frustum("run", model, "--quiet", "--check") == 0
+    assert capsys.readouterr().err == ""
+    for command in (["run", model], ["explain", model], ["compile", model, "-o", tmp_path / "made"]):
+        assert frustum(*command) == 0
+        assert capsys.readouterr().err == said
+    assert Compiled.of(tmp_path / "made").notes == (said.strip(),)
+    assert frustum("run", model, "--batch", 1) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_batch_of_a_model_that_says_1(model: str, tmp_path: Path) -> None:
