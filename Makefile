@@ -40,13 +40,14 @@ soak: $(VENV)/installed-test ## Run the wide comparisons, an hour (SOAK=test: al
 measures: $(VENV)/bin/python ## Print the measures of the source, now and at some commits (MEASURES="v1 v2": at others)
 	$(BIN)/python test/support/house.py $(MEASURES)
 
-docs: $(VENV)/installed ## Write docs/operations.md, docs/passes.md, docs/stops.md, the drawings, and the tables of docs/targets.md and docs/commands.md anew
+docs: $(VENV)/installed ## Write docs/operations.md, docs/passes.md, docs/stops.md, the drawings, the tables of docs/targets.md and docs/commands.md, and what blocks of pages print anew
 	$(BIN)/python -m frustum.runtime.tools.op_table docs/operations.md
 	$(BIN)/python -m frustum.runtime.tools.pass_table docs/passes.md
 	$(BIN)/python examples/stops.py > docs/stops.md
 	$(BIN)/python examples/drawings.py docs/pictures
 	$(BIN)/python -m frustum.backend.targets docs/targets.md
 	$(BIN)/python -m frustum.runtime.model.options docs/commands.md
+	$(BIN)/python examples/pages.py
 
 pages: $(VENV)/installed-test ## Test the page of `frustum run --html` in a browser (needs chromium)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[pages]'
