@@ -45,6 +45,7 @@ from frustum.passes.graph.choose_forms import ChooseForms
 from frustum.passes.graph.choose_layout import ChooseLayout
 from frustum.passes.graph.composites.expand_attention import ExpandAttention
 from frustum.passes.graph.composites.expand_normalise import ExpandNormalise
+from frustum.passes.graph.composites.expand_softmax import ExpandSoftmax
 from frustum.passes.graph.composites.find_attention import FindAttention
 from frustum.passes.graph.composites.find_normalise import FindNormalise
 from frustum.passes.graph.composites.part_products import PartProducts
@@ -180,8 +181,8 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
     return {
         "imported": (),
         "typed": (
-            *simpler, *types, ExpandNormalise(), SplitReductions(), PoolParts(), PoolInSteps(), FuseResidual(),
-            PartProducts(), ConvertAtHost(), FindShuffles(), FindPhases(), LayerMoves(), TurnWeights(),
+            *simpler, *types, ExpandNormalise(), ExpandSoftmax(), SplitReductions(), PoolParts(), PoolInSteps(),
+            FuseResidual(), PartProducts(), ConvertAtHost(), FindShuffles(), FindPhases(), LayerMoves(), TurnWeights(),
             ChooseForms(), OwnOutputs(), NoteCarry(choices.carry),
         ),
         "fused": (

@@ -21,6 +21,7 @@
 | `streamed` | attention | string: type of what waits between blocks | `frustum-graph-expand-attention` | layers |
 | `value_parts` | attention | integer: in how many parts its values come | `frustum-graph-expand-attention` | layers |
 | `carry` | product | string: the type in which its sums may wait | `frustum-graph-note-carry` | layers |
+| `carry` | attention | string: the type of its scores | `frustum-graph-expand-attention` | layers |
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |

@@ -25,6 +25,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-expand-attention", "frustum.passes.graph.composites.expand_attention:ExpandAttention"),
     ("frustum-graph-find-normalise", "frustum.passes.graph.composites.find_normalise:FindNormalise"),
     ("frustum-graph-expand-normalise", "frustum.passes.graph.composites.expand_normalise:ExpandNormalise"),
+    ("frustum-graph-expand-softmax", "frustum.passes.graph.composites.expand_softmax:ExpandSoftmax"),
     ("frustum-graph-quantise", "frustum.passes.graph.quantise:QuantiseNetwork"),
     ("frustum-graph-fold-quantisation", "frustum.passes.graph.fold_quantisation:FoldQuantisation"),
     ("frustum-graph-canonicalize", "frustum.passes.graph.canonicalize:Canonicalize"),

@@ -253,7 +253,10 @@ class AttentionLayer(LayerKind, name="attention"):
 
     With views of keys and values (offset, strides of images, channels and rows, channels of a block) these are no tiles
     but tensors, which come in blocks while the layer computes; a tile is then one group of heads.  Between blocks
-    results lie in SRAM in f32 (`is_wide`), or in the element type."""
+    results lie in SRAM in f32 (`is_wide`), or in the element type.
+
+    Scores and their maxima are f32 (`has_wide_scores`), or of the element type, as what the values are multiplied with
+    always is."""
 
     keys: int
     share: int
@@ -266,6 +269,7 @@ class AttentionLayer(LayerKind, name="attention"):
     value_view: Extents | None = None
     is_wide: bool = False
     widths: Extents | None = None
+    has_wide_scores: bool = False
     is_spatial = False
 
     @property

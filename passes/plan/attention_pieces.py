@@ -27,6 +27,8 @@ WIDE = 4
 """Bytes of a sum."""
 SCORE_COPIES = 3
 """Blocks of scores: one that is made, one that becomes weights, one that is multiplied with values."""
+WIDE_COPIES = 2
+"""Blocks of wide scores, and of what they become: one that is made, one that is read."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,28 @@ def room(work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, is_only
     copies = 1 if is_only else 2
     blocks = 1 if is_only and keys >= kind.keys else 2
     size, queries = work.map_bytes[0], kind.share * rows
-    scores = aligned(keys * queries * size)
+    blocks_of_scores = 1 if blocks == 1 else SCORE_COPIES
     nram = copies * aligned(queries * kind.size * size) * (2 if is_scaled_before(work, kind) else 1)
-    nram += scores * (1 if blocks == 1 else SCORE_COPIES)
-    nram += 2 * copies * aligned(queries * size) + 3 * copies * aligned(queries * WIDE)
+    nram += score_bytes(kind, queries, keys, size, blocks_of_scores)
+    nram += 2 * copies * aligned(queries * score_size(kind, size)) + 3 * copies * aligned(queries * WIDE)
     nram += copies * aligned(queries * kind.value_size * WIDE) + copies * aligned(queries * kind.value_size * size)
     if len(work.accesses) > MASK:
-        nram += blocks * scores
+        nram += blocks * aligned(keys * queries * size)
     wram = blocks * (aligned(keys * kind.size * size) + aligned(keys * kind.value_size * size))
     return Room(nram, wram)
+
+
+def score_size(kind: AttentionLayer, size: int) -> int:
+    """Bytes of a score."""
+    return WIDE if kind.has_wide_scores else size
+
+
+def score_bytes(kind: AttentionLayer, queries: int, keys: int, size: int, copies: int) -> int:
+    """Bytes of the blocks of scores that a core has at a time; what they become lies beside them where they are wider
+    than it."""
+    if not kind.has_wide_scores:
+        return copies * aligned(keys * queries * size)
+    return min(copies, WIDE_COPIES) * (aligned(keys * queries * WIDE) + aligned(keys * queries * size))
 
 
 MASK = 3
@@ -154,11 +169,12 @@ def vector_cycles(
         busy = ceil_div(elements * unit.cycles_per_element.of(size_bytes), unit.lanes)
         return busy * sum(vector_passes(unit, each) for each in kinds)
 
-    total = taken(keys * queries, size, "reduce", "sub", "exp", "reduce")
+    wide = score_size(kind, size)
+    total = taken(keys * queries, wide, "reduce", "sub", "exp") + taken(keys * queries, size, "reduce")
     if kind.softcap > 0:
-        total += taken(keys * queries, size, "affine", *["add"] * (len(work.accesses) > MASK))
+        total += taken(keys * queries, wide, "affine", *["add"] * (len(work.accesses) > MASK))
     if kind.causal_from is not None:
-        total += taken(keys * queries, size, "hide")
+        total += taken(keys * queries, wide, "hide")
     if blocks > 1:
         total += taken(queries, WIDE, "identity", "sub", "exp", "mul")
         total += taken(kind.value_size * queries, WIDE, "mul")

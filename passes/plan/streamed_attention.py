@@ -28,6 +28,8 @@ from frustum.passes.plan.attention_pieces import (
     is_scaled_before,
     matrix_cycles,
     row_counts,
+    score_bytes,
+    score_size,
     vector_cycles,
 )
 from frustum.passes.plan.cost import CostParts, CutUnit, UnitCost
@@ -95,7 +97,8 @@ def partitions_of(layer: Layer, kind: AttentionLayer, target: Target, sram_bytes
 def tile_bytes(layer: Layer, kind: AttentionLayer) -> tuple[int, int]:
     """SRAM of one row of a tile: of its operands, its result, its maxima and sums; and what is so for any rows."""
     size = layer.out_bytes
-    row, fixed = kind.share * (kind.value_size * (size + WIDE * kind.is_wide) + size + WIDE), 0
+    state = score_size(kind, size) + WIDE
+    row, fixed = kind.share * (kind.value_size * (size + WIDE * kind.is_wide) + state), 0
     for operand in layer.maps:
         extents = [axis.extent(own) for axis, own in zip(operand.access, (1, kind.group_channels, 1, 1), strict=True)]
         own = math.prod(extents) * operand.element_bytes
@@ -106,7 +109,7 @@ def tile_bytes(layer: Layer, kind: AttentionLayer) -> tuple[int, int]:
 def state_bytes(layer: Layer, kind: AttentionLayer, rows: int) -> int:
     """SRAM of what lies there of a tile's rows between blocks: maxima, sums, and results that are wider than the
     result's tile."""
-    sums = aligned(rows * kind.share * layer.out_bytes) + aligned(rows * kind.share * WIDE)
+    sums = aligned(rows * kind.share * score_size(kind, layer.out_bytes)) + aligned(rows * kind.share * WIDE)
     return int(sums + kind.is_wide * aligned(rows * kind.group_channels * WIDE))
 
 
@@ -156,9 +159,9 @@ def nram_bytes(work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, i
     size, queries = work.map_bytes[0], kind.share * rows
     copies, blocks = (2, SCORE_COPIES) if is_looped else (1, 1)
     total = copies * aligned(queries * kind.size * size) * (2 if is_scaled(work, kind) else 1)
-    total += blocks * aligned(keys * queries * size)
+    total += score_bytes(kind, queries, keys, size, blocks)
     total += 2 * copies * aligned(queries * kind.value_size * size) + copies * aligned(queries * kind.value_size * WIDE)
-    total += 2 * copies * aligned(queries * size) + (2 * copies + 3) * aligned(queries * WIDE)
+    total += 2 * copies * aligned(queries * score_size(kind, size)) + (2 * copies + 3) * aligned(queries * WIDE)
     total += kind.is_wide * 2 * copies * aligned(queries * kind.value_size * WIDE)
     if len(work.accesses) > 1:
         total += copies * aligned(keys * queries * size)
@@ -193,7 +196,8 @@ def costed(
     cores = target.cluster.cores
     size = layer.out_bytes
     results = kind.value_size * (2 * size + 2 * WIDE * kind.is_wide)
-    moved = copied(target, kind.share * rows * (kind.size * size + results + 2 * (size + WIDE)), cores)
+    sums = 2 * (score_size(kind, size) + WIDE)
+    moved = copied(target, kind.share * rows * (kind.size * size + results + sums), cores)
     block_load = copied(target, block, 1)
     busiest = max(matrix, vector, moved)
     of_block = pieces * (busiest + PIECE_CYCLES) + matrix + vector if pieces > 1 else matrix + vector + moved

@@ -9,6 +9,7 @@ import pytest
 from attention_models import TRANSFORMER, attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_reductions import errors
 from onnx.reference import ReferenceEvaluator
 
 SEEDS = st.integers(0, 2**31)
@@ -26,3 +27,12 @@ def test_attention_of_onnx(seed):
 @given(seed=SEEDS, target=st.sampled_from(["edge", "default"]))
 def test_operators_of_onnxruntime(operator, seed, target):
     TRANSFORMER[operator](np.random.default_rng(seed)).check(target=target)
+
+
+@pytest.mark.parametrize("target", ["edge", "default"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize(("kind", "length"), [("softmax", 65536), ("layer_norm", 16384), ("attention", 65536)])
+@pytest.mark.parametrize("scale", [0.01, 1, 30])
+def test_long_rows_are_as_exact_as_those_of_onnxruntime(kind, length, scale, dtype, target):
+    ours, theirs = errors(kind, length, scale, dtype, target)
+    assert ours <= 2 * theirs

@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
-from frustum.dialects.module import STREAMED, VALUE_PARTS
+from frustum.dialects.module import CARRY, STREAMED, VALUE_PARTS
 from frustum.dialects.tile import SAME, Access, AnyAxis, AttentionLayer, Axis, TensorView, Whole
 from frustum.passes.analysis.layer.nest import Layer, MapOperand, builds, contiguous, dense
 
@@ -28,8 +28,9 @@ def attention(op: g.AttentionOp) -> Layer:
         return attention_on_planes(op)
     (batch, rows, keys), share, is_first = op.extents, heads // groups, op.is_channels_first
     kind = AttentionLayer(
-        keys, share, size, value_size, float(op.scale), float(op.softcap), op.causal_from
-    )
+        keys, share, size, value_size, float(op.scale), float(op.softcap), op.causal_from,
+        has_wide_scores=CARRY in op.attributes,
+    )  # fmt: skip
     out_dims, out_view = seen(g.shape_of(op.result), heads, value_size, 0, is_first)
     whole = Whole(keys)
     of_keys = part(size, kind.group_channels)
@@ -61,7 +62,10 @@ def attention_on_planes(op: g.AttentionOp) -> Layer:
     (heads, groups), (size, value_size), (_, _, keys) = op.heads, op.sizes, op.extents
     share, shapes = heads // groups, [g.shape_of(x) for x in (op.q, op.k, op.v, op.result)]
     (*_, width), (*_, key_height, key_width), _, out_dims = shapes
-    kind = AttentionLayer(keys, share, size, value_size, float(op.scale), float(op.softcap), widths=(width, key_width))
+    kind = AttentionLayer(
+        keys, share, size, value_size, float(op.scale), float(op.softcap), widths=(width, key_width),
+        has_wide_scores=CARRY in op.attributes,
+    )  # fmt: skip
     plane: Access = (SAME, Whole(width))
     of_keys: Access = (Whole(key_height), Whole(key_width))
     channels = (size, value_size), (size, kind.group_channels), (1, share)

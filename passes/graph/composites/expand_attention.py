@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from xdsl.context import Context
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.builtin import AnyFloat, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -18,12 +17,14 @@ from xdsl.rewriter import Rewriter
 from frustum.dialects import graph as g
 from frustum.dialects.choices import Carry
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element
-from frustum.dialects.module import STREAMED, TARGET, VALUE_PARTS
+from frustum.dialects.module import CARRY, STREAMED, TARGET, VALUE_PARTS
 from frustum.dialects.target import Target
-from frustum.passes.analysis.module import element_of, node_name, target_of
+from frustum.passes.analysis.module import element_bytes, element_of, target_of
 from frustum.passes.analysis.unit_layers import layers_of
+from frustum.passes.errors import Unsupported
+from frustum.passes.graph.composites.plain_layers import PlainLayers
 from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
-from frustum.passes.weights import WeightStore, numpy_of, store_of
+from frustum.passes.weights import store_of
 
 HIDDEN = -1e4
 """Added to a score that must not count: exp of it is 0 in every type, and no sum of it overflows f16."""
@@ -44,16 +45,19 @@ SHARE = 0.95
 """Of SRAM, which what is beside the layer leaves it in any case."""
 
 
+Op = TypeVar("Op", g.NormaliseOp, g.SoftmaxOp)
+
+
 @dataclass(frozen=True)
 class ExpandAttention(ModulePass):
     """Write `fgraph.attention` that the device does not run as one layer as slices, transpositions, products, and a
     softmax.
 
     Before: any attention; `element` is the type it is to have on the device, `carry` that of results between blocks of
-    keys.  After: where the module has a target, only such of floats as has pieces that fit it; where channels are first
-    and what it reads are reshaped planes, it reads these planes as they are, and makes one, if it fits so.  Heads of
-    keys and values that several heads of queries share are repeated by a product's batch (queries of a group are rows
-    of it).
+    keys, and f32 of scores too.  After: where the module has a target, only such of floats as has pieces that fit it;
+    where channels are first and what it reads are reshaped planes, it reads these planes as they are, and makes one, if
+    it fits so.  Heads of keys and values that several heads of queries share are repeated by a product's batch (queries
+    of a group are rows of it).
     Source: Vaswani et al., 2017, section 3.2.1.
     """
 
@@ -65,12 +69,13 @@ class ExpandAttention(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op) if TARGET in op.attributes else None
         for each in [o for o in op.walk() if isinstance(o, g.AttentionOp)]:
+            if self.carry == "f32" and size_of(each, self.element) < WIDE:
+                each.attributes[CARRY] = StringAttr("f32")
             found = each if target is None else of_one_head(each, target, self.element)
             if target is None or not is_whole(found, target, self.element, self.carry):
                 _Expansion(found, store_of(op)).run()
             elif not {STREAMED, VALUE_PARTS} & set(found.attributes) and (own := on_planes(found)) is not None:
-                size = ELEMENT_BYTES[self.element or element_of(g.tensor_of(own.q).element_type)]
-                if plan_of(own, target, size) is not None:
+                if plan_of(own, target, size_of(own, self.element)) is not None:
                     made = [own, g.ReshapeOp(own.result, g.shape_of(found.result))]
                     for new in made:
                         new.location = found.location
@@ -90,10 +95,17 @@ def on_planes(op: g.AttentionOp) -> g.AttentionOp | None:
     if len(planes) < OPERANDS or not all(is_plane) or shapes[1][2:] != shapes[2][2:]:
         return None
     q, k, v = planes
-    return g.AttentionOp(
+    own = g.AttentionOp(
         q, k, v, heads=op.heads, sizes=op.sizes, firsts=op.firsts, scale=op.scale, softcap=op.softcap,
         is_channels_first=True,
     )  # fmt: skip
+    own.attributes.update(op.attributes)
+    return own
+
+
+def size_of(op: g.AttentionOp, element: Element | None) -> int:
+    """Bytes of an element on the device."""
+    return ELEMENT_BYTES[element or element_of(g.tensor_of(op.q).element_type)]
 
 
 def is_whole(op: g.AttentionOp, target: Target, element: Element | None, carry: Carry) -> bool:
@@ -101,10 +113,9 @@ def is_whole(op: g.AttentionOp, target: Target, element: Element | None, carry: 
     head do not fit SRAM it is noted on the operation what is done instead: keys and values come while it computes, with
     results between their blocks in SRAM, in f32 or the element type; or keys stay with some channels of the values at
     a time, and queries come once for each part of these: then nothing waits, but scores are made several times."""
-    own = element_of(g.tensor_of(op.q).element_type)
-    if own not in FLOATS:
+    if element_of(g.tensor_of(op.q).element_type) not in FLOATS:
         return False
-    size = ELEMENT_BYTES[element or own]
+    size = size_of(op, element)
     if plan_of(op, target, size) is not None:
         return True
     words = {"auto": ("f32", "element"), "f32": ("f32",), "element": ("element",)}[carry]
@@ -131,11 +142,11 @@ def of_one_head(op: g.AttentionOp, target: Target, element: Element | None) -> g
     """Heads of queries that share no keys are images where each is a plane of its own, if they do not fit SRAM: values
     can come in parts then."""
     (heads, groups), (batch, _, _) = op.heads, op.extents
-    own = element_of(g.tensor_of(op.q).element_type)
     is_plane = len(g.shape_of(op.q)) == len(g.shape_of(op.k)) == len(g.shape_of(op.v)) == MAP_RANK
     is_apart = is_plane and heads == groups > 1 and op.mask is None and not any(op.firsts)
     is_apart = is_apart and not (op.is_merged or op.is_channels_first)
-    if not is_apart or own not in FLOATS or plan_of(op, target, ELEMENT_BYTES[element or own]) is not None:
+    is_apart = is_apart and element_of(g.tensor_of(op.q).element_type) in FLOATS
+    if not is_apart or plan_of(op, target, size_of(op, element)) is not None:
         return op
     made: list[Operation] = []
 
@@ -147,6 +158,7 @@ def of_one_head(op: g.AttentionOp, target: Target, element: Element | None) -> g
     alone = g.AttentionOp(
         q, k, v, heads=(1, 1), sizes=op.sizes, scale=op.scale, softcap=op.softcap, causal_from=op.causal_from
     )
+    alone.attributes.update(op.attributes)
     made.append(alone)
     result = shaped(alone.result, g.shape_of(op.result))
     for each in made:
@@ -155,7 +167,23 @@ def of_one_head(op: g.AttentionOp, target: Target, element: Element | None) -> g
     return alone
 
 
-def plan_of(op: g.AttentionOp | g.NormaliseOp, target: Target, size: int) -> UnitPlan | None:
+def without_pieces(module: ModuleOp, kind: type[Op]) -> list[Op]:
+    """The layers of this kind that the module's target does not run as one layer; none where it has no target."""
+    if TARGET not in module.attributes:
+        return []
+    target = target_of(module)
+    return [each for each in module.walk() if isinstance(each, kind) and not is_one_layer(each, target)]
+
+
+def is_one_layer(op: g.NormaliseOp | g.SoftmaxOp, target: Target) -> bool:
+    """Whether the device runs it as one layer."""
+    try:
+        return plan_of(op, target, element_bytes(op.x)) is not None
+    except Unsupported:  # more than four dimensions
+        return False
+
+
+def plan_of(op: g.AttentionOp | g.NormaliseOp | g.SoftmaxOp, target: Target, size: int) -> UnitPlan | None:
     """Its pieces and tiles, with elements of so many bytes."""
     unit = layers_of([op])
     (layer,) = unit.layers
@@ -166,12 +194,17 @@ def plan_of(op: g.AttentionOp | g.NormaliseOp, target: Target, size: int) -> Uni
 
 
 @dataclass
-class _Expansion:
+class _Expansion(PlainLayers):
     """The layers of one attention as they are made."""
 
     op: g.AttentionOp
-    store: WeightStore
-    made: list[Operation] = field(default_factory=list)
+
+    @property
+    def element(self) -> AnyFloat:
+        """Of the operands."""
+        element = g.tensor_of(self.op.q).element_type
+        assert isinstance(element, AnyFloat)
+        return element
 
     def run(self) -> None:
         op = self.op
@@ -194,7 +227,7 @@ class _Expansion:
         result = self.shaped(self.add(g.MatmulOp(weights, v)), (batch, heads, rows, value_size))
         if op.causal_from is not None and op.causal_from < 0:
             sees = np.arange(rows)[:, np.newaxis] + op.causal_from >= 0
-            result = self.add(g.BinaryOp("mul", result, self.constant("sees", sees.astype(np.float32))))
+            result = self.add(g.BinaryOp("mul", result, self.constant("sees", sees, self.element)))
         if op.is_merged:
             result = self.add(g.TransposeOp(result, (0, 2, 1, 3)))
             result = self.shaped(result, (batch, rows, heads * value_size))
@@ -203,30 +236,16 @@ class _Expansion:
             result = self.shaped(result, g.shape_of(op.result))
         Rewriter.replace_op(op, self.made, [result])
 
-    def add(self, made: Operation) -> SSAValue:
-        made.location = self.op.location
-        self.made.append(made)
-        return made.results[0]
-
-    def shaped(self, x: SSAValue, shape: Sequence[int]) -> SSAValue:
-        return x if g.shape_of(x) == tuple(shape) else self.add(g.ReshapeOp(x, tuple(shape)))
-
     def scaled(self, x: SSAValue, factor: float) -> SSAValue:
         if factor == 1:
             return x
-        return self.add(g.BinaryOp("mul", x, self.constant("scale", np.array(factor, np.float32))))
-
-    def constant(self, word: str, array: NDArray[np.float32]) -> SSAValue:
-        """A constant in the operands' type, under a key of its own."""
-        element = g.tensor_of(self.op.q).element_type
-        key = self.store.add(f"{node_name(self.op) or self.op.name}/{word}", array.astype(numpy_of(element)))
-        return self.add(g.WeightOp(key, g.tensor_type(element, array.shape)))
+        return self.add(g.BinaryOp("mul", x, self.constant("scale", np.array(factor), self.element)))
 
     def causal(self, rows: int, keys: int) -> SSAValue | None:
         if self.op.causal_from is None:
             return None
         is_hidden = np.arange(keys) > np.arange(rows)[:, np.newaxis] + self.op.causal_from
-        return self.constant("causal", np.where(is_hidden, np.float32(HIDDEN), np.float32(0)))
+        return self.constant("causal", np.where(is_hidden, HIDDEN, 0), self.element)
 
     def of_heads(self, x: SSAValue, heads: int, size: int, first: int) -> SSAValue:
         """[B, heads, rows, size]"""

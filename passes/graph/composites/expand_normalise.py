@@ -9,19 +9,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, f32
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
-from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target
-from frustum.passes.analysis.module import element_bytes, node_name, target_of
-from frustum.passes.errors import Unsupported
+from frustum.passes.analysis.module import target_of
 from frustum.passes.graph.canonicalize import Canonicalize
-from frustum.passes.graph.composites.expand_attention import WIDE, plan_of
-from frustum.passes.weights import WeightStore, store_of
+from frustum.passes.graph.composites.expand_attention import WIDE, without_pieces
+from frustum.passes.graph.composites.plain_layers import PlainLayers
+from frustum.passes.weights import store_of
 
 WORK_COPIES = 16
 """A part whose mean and variance are found by themselves is at most so small a share of a core's memory: a unit has it
@@ -49,32 +48,29 @@ class ExpandNormalise(ModulePass):
     name = "frustum-graph-expand-normalise"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        found = [o for o in op.walk() if isinstance(o, g.NormaliseOp)]
-        target = target_of(op) if found and TARGET in op.attributes else None
-        written = [each for each in found if target is not None and not fits(each, target, element_bytes(each.x))]
+        written = without_pieces(op, g.NormaliseOp)
         for each in written:
-            assert target is not None
-            _NormExpansion(each, store_of(op), target.core.nram.capacity_bytes // (WORK_COPIES * WIDE)).run()
+            _NormExpansion(each, store_of(op), most=most_of_part(target_of(op))).run()
         if written:
             Canonicalize().apply(ctx, op)
 
 
-def fits(op: g.NormaliseOp, target: Target, size: int) -> bool:
-    """Whether the device runs it as one layer, with elements of so many bytes."""
-    try:
-        return plan_of(op, target, size) is not None
-    except Unsupported:  # more than four dimensions
-        return False
+def most_of_part(target: Target) -> int:
+    """Elements whose statistics are found at a time."""
+    return target.core.nram.capacity_bytes // (WORK_COPIES * WIDE)
+
+
+def longest_part(total: int, most: int) -> int:
+    """Of so many elements in equal parts."""
+    return next(n for n in range(min(most, total), 0, -1) if total % n == 0)
 
 
 @dataclass
-class _NormExpansion:
+class _NormExpansion(PlainLayers):
     """The layers of one normalisation as they are made; `most`: elements of a part."""
 
     op: g.NormaliseOp
-    store: WeightStore
-    most: int
-    made: list[Operation] = field(default_factory=list)
+    most: int = field(kw_only=True)
 
     def run(self) -> None:
         op, shape = self.op, g.shape_of(self.op.x)
@@ -111,7 +107,7 @@ class _NormExpansion:
         first, channels = op.axes[0], shape[1] // op.groups if op.groups > 1 else 1
         rows = shape[0] * op.groups if op.groups > 1 else math.prod(shape[:first])
         total = math.prod(shape) // (rows * channels)
-        part = next(n for n in range(min(self.most, total), 0, -1) if total % n == 0)
+        part = longest_part(total, self.most)
         split = rows, channels, total // part, part
         x, mean = self.shaped(op.x, split), None
         if op.rms:
@@ -137,7 +133,7 @@ class _NormExpansion:
         return self.add(g.WeightOp(key, g.tensor_type(g.tensor_of(value).element_type, array.shape)))
 
     def root(self, variance: SSAValue) -> SSAValue:
-        total = self.binary("add", variance, self.constant("epsilon", self.op.epsilon))
+        total = self.binary("add", variance, self.constant("epsilon", np.array(self.op.epsilon), f32))
         return self.add(g.UnaryOp(g.ActAttr.of("sqrt"), total))
 
     def moments(self, x: SSAValue) -> tuple[SSAValue, SSAValue]:
@@ -148,24 +144,8 @@ class _NormExpansion:
         between = self.mean(self.square(self.binary("sub", means, mean)), 1, 2)
         return mean, self.binary("add", self.mean(inside, 1, 2), between)
 
-    def add(self, made: Operation) -> SSAValue:
-        made.location = self.op.location
-        self.made.append(made)
-        return made.results[0]
-
-    def shaped(self, x: SSAValue, shape: Extents) -> SSAValue:
-        return x if g.shape_of(x) == shape else self.add(g.ReshapeOp(x, shape))
-
     def mean(self, x: SSAValue, *axes: int) -> SSAValue:
-        return self.add(g.ReduceOp("mean", x, axes, element=f32))
-
-    def binary(self, kind: str, a: SSAValue, b: SSAValue) -> SSAValue:
-        return self.add(g.BinaryOp(kind, a, b, element=f32))
+        return self.reduced("mean", x, *axes)
 
     def square(self, x: SSAValue) -> SSAValue:
         return self.binary("mul", x, x)
-
-    def constant(self, word: str, number: float) -> SSAValue:
-        """A constant, under a key of its own."""
-        key = self.store.add(f"{node_name(self.op) or self.op.name}/{word}", np.full((), number, np.float32))
-        return self.add(g.WeightOp(key, g.tensor_type(f32, ())))

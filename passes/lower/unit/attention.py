@@ -58,6 +58,8 @@ LOWEST: dict[Element, float] = {"f16": -65504.0, "bf16": -3e38, "f32": -3e38}
 """No maximum is less, so that a row that has seen no key yet is a number."""
 SCORE_COPIES = 3
 """Blocks of scores: one that is made, one that becomes weights, one that is multiplied with values."""
+WIDE_COPIES = 2
+"""Blocks of wide scores, and of what they become: one that is made, one that is read."""
 LEAST_SUM = 1e-30
 """A row that sees no key is 0 divided by this; of others the sum is 1 at least."""
 IDENTITY_KERNEL: dict[str, Any] = {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1)}
@@ -90,6 +92,7 @@ class AttentionLowering:
         self.rows = nest.map.extent[kind.position] * kind.width
         """Of queries."""
         self.element: Element = nest.tiles[QUERIES].element
+        self.score_element: Element = "f32" if kind.has_wide_scores else self.element
         self.mask_at = 1 if kind.is_batched else MASK
         self.has_mask = len(nest.tiles) > self.mask_at
         self.is_scaled_before = self.has_mask or kind.softcap > 0
@@ -298,14 +301,14 @@ class PieceSteps:
         self.low, self.kind = low, low.kind
         count, is_in_blocks = copies(low.depth), low.is_in_blocks
         each = 2 if is_in_blocks else count
-        self.made = low.held(low.keys, low.element, SCORE_COPIES if is_in_blocks or low.depth else 1)
-        self.highest = low.held(1, low.element, 1)
+        scores = self.held_scores(is_looped=is_in_blocks or low.depth > 0)
+        self.highest = low.held(1, low.score_element, 1)
         self.total, self.sums = low.held(1, "f32", count), low.held(low.kind.value_size, "f32", count)
-        self.before, self.shrink = low.held(1, low.element, 1), low.held(1, "f32", each)
+        self.before, self.shrink = low.held(1, low.score_element, 1), low.held(1, "f32", each)
         self.buffers: list[Operation] = [self.highest.alloc, self.total.alloc, self.sums.alloc]
-        self.block_buffers: list[Operation] = [self.made.alloc, self.before.alloc, self.shrink.alloc]
+        self.block_buffers: list[Operation] = [*scores, self.before.alloc, self.shrink.alloc]
         if not is_in_blocks:
-            self.buffers.append(self.made.alloc)
+            self.buffers += scores
         self.scale = low.kind.scale
         self.scaled_queries: Placed | None = None
         if low.is_scaled_before:
@@ -313,6 +316,17 @@ class PieceSteps:
             self.scaled_queries = low.packed(own, own.start, own.extent)
             self.buffers.append(allocate(self.scaled_queries, "nram", count))
         self.level = low.level if is_in_blocks else None
+
+    def held_scores(self, *, is_looped: bool) -> list[Operation]:
+        """Buffers for scores, and for their powers: the same, but where scores are wider."""
+        low, copies = self.low, SCORE_COPIES if is_looped else 1
+        if low.score_element == low.element:
+            self.made = self.powers = low.held(low.keys, low.element, copies)
+            return [self.made.alloc]
+        self.made, self.powers = (
+            low.held(low.keys, element, min(copies, WIDE_COPIES)) for element in (low.score_element, low.element)
+        )
+        return [self.made.alloc, self.powers.alloc]
 
     def do(self, instruction: Instruction, *buffers: isa.AllocOp | SSAValue | None) -> Operation:
         return isa.emit(instruction, *buffers, **self.low.own.site.tags)
@@ -387,7 +401,7 @@ class PieceSteps:
             ops.append(self.do(keep, highest, before.alloc.buffer))
         find = isa.Reduce(kind="max", in_view=scores.view, out_view=ranked, axes=(1,), box=low.scores_box,
                           accumulate=self.level)
-        floor = isa.Unary(kind="clip", alpha=LOWEST[low.element], beta=-LOWEST[low.element], in_view=ranked,
+        floor = isa.Unary(kind="clip", alpha=LOWEST[low.score_element], beta=-LOWEST[low.score_element], in_view=ranked,
                           out_view=ranked, box=low.made_box(1))
         ops += [self.do(find, buffer, highest), self.do(floor, highest, highest)]
         if later is not None:
@@ -396,11 +410,12 @@ class PieceSteps:
             smaller = isa.Binary(kind="mul", a_view=summed, b_view=shrink.view, out_view=summed, box=later)
             ops.append(self.do(less, before.alloc.buffer, highest, shrink.alloc.buffer))
             ops.append(self.do(smaller, total, shrink.alloc.buffer, total))
-        power = isa.Binary(kind="sub", act=Act("exp"), a_view=scores.view, b_view=ranked, out_view=scores.view,
+        powers = self.powers.alloc.buffer
+        power = isa.Binary(kind="sub", act=Act("exp"), a_view=scores.view, b_view=ranked, out_view=self.powers.view,
                            box=low.scores_box)
-        add = isa.Reduce(kind="sum", in_view=scores.view, out_view=summed, axes=(1,), box=low.scores_box,
+        add = isa.Reduce(kind="sum", in_view=self.powers.view, out_view=summed, axes=(1,), box=low.scores_box,
                          accumulate=self.level)
-        return [*ops, self.do(power, buffer, highest, buffer), self.do(add, buffer, total)]
+        return [*ops, self.do(power, buffer, highest, powers), self.do(add, powers, total)]
 
     def rescaled(self) -> list[Operation]:
         """What earlier blocks have added up, as much smaller as the highest score has grown."""
@@ -413,7 +428,7 @@ class PieceSteps:
         """Weights by values, added to those of earlier blocks."""
         low, values, sums = self.low, self.low.value_block.placed, self.sums
         added = isa.Conv(
-            in_view=self.made.view,
+            in_view=self.powers.view,
             weight_view=View(low.element, ZERO, (values.strides[1], values.strides[POSITION], 0, 0)),
             out_view=sums.view,
             acc_view=sums.view if self.level is not None else None,
@@ -425,7 +440,7 @@ class PieceSteps:
             **IDENTITY_KERNEL,
         )
         kept = sums.alloc.buffer if self.level is not None else None
-        return [self.do(added, self.made.alloc.buffer, values.buffer, None, kept, sums.alloc.buffer)]
+        return [self.do(added, self.powers.alloc.buffer, values.buffer, None, kept, sums.alloc.buffer)]
 
     def divided(self) -> list[Operation]:
         """Values by sums, in the element type, as they lie in the result."""

@@ -39,7 +39,6 @@ from frustum.passes.lower.unit.attention import (
     LOWEST,
     POSITION,
     QUERIES,
-    SCORE_COPIES,
     AttentionLowering,
     CoreBuffer,
     PieceSteps,
@@ -132,7 +131,7 @@ class StreamedAttention:
         if self.kind.is_wide:
             results = mm.packed(out, out.start, out.extent, "f32")
             block.add_op(mm.allocate(results, "sram", 1))
-        return RowState(of_rows(out.element), of_rows("f32"), results)
+        return RowState(of_rows("f32" if self.kind.has_wide_scores else out.element), of_rows("f32"), results)
 
     def part(self, k: int, key: Affine, keys: int) -> mm.Placed:
         """So many keys of the tile's heads (k 0), or values (k 1), without gaps; it has no buffer yet."""
@@ -290,17 +289,17 @@ class RowSteps(PieceSteps):
     def __init__(self, low: RowsOfBlock):
         super().__init__(low)
         count = copies(low.depth)
-        self.made = low.held(low.keys, low.element, SCORE_COPIES if low.depth else 1)
-        self.highest = low.held(1, low.element, count)
-        self.old_highest, self.old_total = low.held(1, low.element, count), low.held(1, "f32", count)
+        scores = self.held_scores(is_looped=low.depth > 0)
+        self.highest = low.held(1, low.score_element, count)
+        self.old_highest, self.old_total = low.held(1, low.score_element, count), low.held(1, "f32", count)
         self.before, self.inverse = low.held(1, "f32", 1), low.held(1, "f32", 1)
         self.shrink = low.held(1, "f32", 1)
         result = low.result
         self.result = mm.packed(low.own.out, result.start, result.extent, result.element)
         self.wide = mm.packed(low.own.out, result.start, result.extent, low.state.result.element)
         self.old = replace(self.wide)
-        held = (self.made, self.highest, self.total, self.sums, self.before, self.inverse, self.shrink)
-        self.buffers = [each.alloc for each in held]
+        held = (self.highest, self.total, self.sums, self.before, self.inverse, self.shrink)
+        self.buffers = [*scores, *(each.alloc for each in held)]
         self.buffers += [self.old_highest.alloc, self.old_total.alloc]
         placed = [self.result, self.old, *([self.wide] if self.kind.is_wide else [])]
         self.buffers += [mm.allocate(each, "nram", count) for each in placed]
@@ -365,15 +364,16 @@ class RowSteps(PieceSteps):
         if not self.is_first:
             larger = isa.Binary(kind="max", a_view=ranked, b_view=old.view, out_view=ranked, box=low.later_box(1))
             ops.append(self.do(larger, highest, old.alloc.buffer, highest))
-        floor = isa.Unary(kind="clip", alpha=LOWEST[low.element], beta=-LOWEST[low.element], in_view=ranked,
+        floor = isa.Unary(kind="clip", alpha=LOWEST[low.score_element], beta=-LOWEST[low.score_element], in_view=ranked,
                           out_view=ranked, box=one)
         ops.append(self.do(floor, highest, highest))
         if not self.is_first:
             ops += self.shrunk()
-        power = isa.Binary(kind="sub", act=Act("exp"), a_view=scores.view, b_view=ranked, out_view=scores.view,
+        powers = self.powers.alloc.buffer
+        power = isa.Binary(kind="sub", act=Act("exp"), a_view=scores.view, b_view=ranked, out_view=self.powers.view,
                            box=low.scores_box)
-        add = isa.Reduce(kind="sum", in_view=scores.view, out_view=summed, axes=(1,), box=low.scores_box)
-        ops += [self.do(power, buffer, highest, buffer), self.do(add, buffer, total)]
+        add = isa.Reduce(kind="sum", in_view=self.powers.view, out_view=summed, axes=(1,), box=low.scores_box)
+        ops += [self.do(power, buffer, highest, powers), self.do(add, powers, total)]
         if not self.is_first:
             both = isa.Binary(kind="add", a_view=summed, b_view=self.before.view, out_view=summed, box=low.later_box(1))
             ops.append(self.do(both, total, self.before.alloc.buffer, total))
@@ -401,7 +401,7 @@ class RowSteps(PieceSteps):
         low, values, sums = self.low, self.low.value_block.placed, self.sums
         rule, size = low.rule, self.kind.value_size
         added = isa.Conv(
-            in_view=self.made.view,
+            in_view=self.powers.view,
             weight_view=View(low.element, ZERO, (values.strides[1], values.strides[POSITION], 0, 0)),
             out_view=sums.view,
             acc_view=sums.view if rule is SeenBefore.MIXED else None,
@@ -416,7 +416,7 @@ class RowSteps(PieceSteps):
         here = sums.alloc.buffer
         acc: SSAValue | None = here if rule is SeenBefore.MIXED else None
         residual: SSAValue | None = here if rule is SeenBefore.LATER else None
-        return [self.do(added, self.made.alloc.buffer, values.buffer, None, acc, here, None, None, residual)]
+        return [self.do(added, self.powers.alloc.buffer, values.buffer, None, acc, here, None, None, residual)]
 
     def divided(self) -> list[Operation]:
         """Values by sums so far, in the element type."""

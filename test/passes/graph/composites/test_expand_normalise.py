@@ -25,7 +25,7 @@ def test_plain_layers_compute_the_same(case, rms):
     module, inputs = net.module(net.layer(op))
     plain = module.clone()
     (found,) = [each for each in plain.walk() if isinstance(each, g.NormaliseOp)]
-    _NormExpansion(found, store_of(plain), 10).run()
+    _NormExpansion(found, store_of(plain), most=10).run()
     plain.verify()
     for wanted, got in zip(run_module(module, inputs).values(), run_module(plain, inputs).values(), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
@@ -50,7 +50,7 @@ def test_between_operand_and_result_all_is_wide(mean, deviation, rms):
     module, _ = net.module(net.layer(op))
     ConvertType(to="f16").apply(Context(), module)
     (found,) = [each for each in module.walk() if isinstance(each, g.NormaliseOp)]
-    _NormExpansion(found, store_of(module), 10).run()
+    _NormExpansion(found, store_of(module), most=10).run()
     module.verify()
     x = np.random.default_rng(0).normal(mean, deviation, (4, 600)).astype(np.float16)
     exact = x.astype(np.float64) - (0 if rms else x.mean(1, keepdims=True, dtype=np.float64))
