@@ -40,11 +40,7 @@ soak: $(VENV)/installed-test ## Run the wide comparisons, an hour (SOAK=test: al
 measures: $(VENV)/bin/python ## Print the measures of the source, now and at some commits (MEASURES="v1 v2": at others)
 	$(BIN)/python test/support/house.py $(MEASURES)
 
-<<<<<<< HEAD
-docs: $(VENV)/installed ## Write docs/operations.md, docs/passes.md, docs/stops.md, the drawings, the tables of docs/targets.md and docs/commands.md, and what blocks of pages print anew
-=======
 docs: $(VENV)/installed ## Write the pages, tables and drawings of docs/ that come from code anew
->>>>>>> 2ce1596 (Ten runs worked out by hand, action by action, held against the emulator)
 	$(BIN)/python -m frustum.runtime.tools.op_table docs/operations.md
 	$(BIN)/python -m frustum.runtime.tools.pass_table docs/passes.md
 	$(BIN)/python examples/stops.py > docs/stops.md
