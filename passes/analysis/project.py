@@ -25,17 +25,11 @@ from frustum.passes.analysis.unit_layers import Source, UnitLayers, Unprojectabl
 IMAGES = 0
 
 
-def dealt(extent: int, tile: int, clusters: int) -> int:
-    """Passes of a loop whose tiles are dealt to `clusters`."""
-    return int(ceil_div(ceil_div(extent, tile), clusters))
-
-
 def tile_counts(dims: Extents, partition: Partition, clusters: int) -> Extents:
     """Passes of the loop over the tiles, per dimension, when borders overlap (`Projection.counts` has them always)."""
-    return tuple(
-        dealt(e, t, clusters if d == partition.clusters else 1)
-        for d, (e, t) in enumerate(zip(dims, partition.tile, strict=True))
-    )
+    counts = [-(-extent // own) for extent, own in zip(dims, partition.tile, strict=True)]
+    counts[partition.clusters] = -(-counts[partition.clusters] // clusters)
+    return tuple(counts)
 
 
 def output_region(dims: Extents, partition: Partition, clusters: int) -> Region:

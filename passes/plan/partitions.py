@@ -85,5 +85,5 @@ def is_nest_of_channels(unit: UnitLayers, partition: Partition, clusters: int) -
 def partition_of(unit: UnitLayers, tile: Extents, cluster_dim: int, clusters: int) -> Partition:
     """With two copies of what is loaded and stored, where there are several tiles."""
     one = Partition(tile, cluster_dim, 1)
-    several = math.prod(tile_counts(unit.out.out_dims, one, clusters)) > 1
-    return replace(one, depth=2) if several else one
+    is_one = math.prod(tile_counts(unit.out.out_dims, one, clusters)) == 1
+    return one if is_one else Partition(tile, cluster_dim, 2)

@@ -53,13 +53,15 @@ def cuts_in_rounds(
     these bytes, those with the fewest first."""
     found: dict[Partition, tuple[CutUnit, int]] = {}
     for partition in partitions:
-        one = replace(partition, depth=1)
+        one = partition if partition.depth == 1 else replace(partition, depth=1)
+        if one in found:
+            continue
         try:
             cut = replace(CutUnit.of(unit, one, target), in_rounds=True)
         except Unprojectable:
             continue
         moved = cut.traffic(("stream",), is_alone=True)
-        if moved < most_bytes and one not in found and cut.footprint().total_bytes < sram_bytes:
+        if moved < most_bytes and cut.footprint().total_bytes < sram_bytes:
             found[one] = cut, moved
     return sorted(found.values(), key=lambda each: each[1])[:LOOKED_AT]
 

@@ -43,6 +43,7 @@ from frustum.runtime.device.tables import with_tables
 from frustum.runtime.diagnostics import Reported, operation_at_fault
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import cannot_write, make_folder
+from frustum.runtime.garbage import collected_rarely
 from frustum.runtime.machine import Machine
 from frustum.runtime.model import request as asked
 from frustum.runtime.model.calibration import Samples, calibrate_network
@@ -83,6 +84,11 @@ def build(
     What can be checked is checked first: target, pipeline, the folder for dumps.  Nodes that the compiler turns out
     to have no engine for go to the host in another attempt, if they may.
     """
+    with collected_rarely():
+        return _built(request, progress, see)
+
+
+def _built(request: Request, progress: Progress, see: Callable[[Sequence[Interface] | None], None]) -> Job:
     target, passes = asked.given_target(request), asked.passes_of(request)
     if target is not None:
         request = asked.with_stored_dtype(request, target)

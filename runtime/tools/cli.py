@@ -33,6 +33,7 @@ from frustum.runtime.failures import (
     message_of,
     say,
 )  # fmt: skip
+from frustum.runtime.garbage import collect_rarely
 from frustum.runtime.model.options import (
     CompileOptions,
     InspectOptions,
@@ -66,6 +67,8 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool; the exit code."""
     words, subject = list(sys.argv[1:] if arguments is None else arguments), "frustum"
+    if arguments is None:
+        collect_rarely()
     try:
         typed = _typed(words)
         subject, command = typed.get("model", subject), typed.pop("command")

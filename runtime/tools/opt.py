@@ -22,6 +22,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 from frustum.runtime import compatibility
 from frustum.runtime.diagnostics import Reported, SourceText, debugging, located_errors
 from frustum.runtime.failures import BAD_INPUT, DOES_NOT_FIT, GOOD, INTERNAL_ERROR, exit_code_of
+from frustum.runtime.garbage import collect_rarely
 from frustum.runtime.pipeline_text import AvailablePasses, PipelineError, parse_passes
 
 NOT_SHRUNK = 1
@@ -34,6 +35,7 @@ BANNER = "// -----// IR Dump {when} {cls} ({name}) //----- //"
 def main(args: Sequence[str] | None = None) -> int:
     """Run the tool; the exit code."""
     compatibility.warn_outside_range()
+    collect_rarely()
     try:
         return FrustumOpt("Run passes over MLIR text: Frustum's, and every one that xDSL knows.", args).run()
     except BrokenPipeError:  # `frustum-opt ... | head` is no error; keep Python from flushing again
