@@ -40,7 +40,8 @@ class FuseLayers(ModulePass):
 
     `policy` is `optimal`, a preset or `none`; or `rules` list a start rule and rules (`"S1,1,4,8-12"`); `thresholds`
     are other than the defaults (`"11=75,19=6"`); or `cuts` names the layers behind which units end, in the order of
-    the network (`"Conv_3,MaxPool_5"`).  Where nothing is given, the target's options say it.
+    the network (`"Conv_3,MaxPool_5"`), and each is planned alone, or with `optimal` all together.
+    Where nothing is given, the target's options say it.
     `borders` and `sram` (the share of SRAM that may be used) are for `optimal` and runs: with `exchange` nothing is
     computed twice, with `sent` no rows roll either, so that borders go from cluster to cluster between units alone.
     Source: docs/techniques/tfu.md, "Rules", "Growth" and "Policy optimal".
@@ -67,13 +68,14 @@ class FuseLayers(ModulePass):
 
     def words(self, stored: Options) -> tuple[str, str | None, str | None]:
         """Policy, rules and thresholds for a target with these options.  Raises `PolicyError`."""
-        if (self.cuts is None) != (self.policy != CUTS) and self.policy is not None:
-            raise PolicyError(
-                f"policy '{CUTS}' and option 'cuts' need each other, found policy '{self.policy}'"
-            )
+        if self.policy == CUTS and self.cuts is None:
+            raise PolicyError(f"policy '{CUTS}' needs option 'cuts'")
+        if self.cuts is not None and self.policy not in (None, CUTS, OPTIMAL):
+            raise PolicyError(f"option 'cuts' is for policies '{CUTS}' and '{OPTIMAL}', found policy '{self.policy}'")
         if self.cuts is not None and (self.rules is not None or self.thresholds is not None):
             raise PolicyError("cuts are not found by rules: give cuts or rules, not both")
-        words = chosen(CUTS if self.cuts is not None else self.policy, self.rules, self.thresholds, stored)
+        policy = CUTS if self.cuts is not None and self.policy is None else self.policy
+        words = chosen(policy, self.rules, self.thresholds, stored)
         parse_policy(*words)
         return words
 
@@ -87,7 +89,7 @@ class FuseLayers(ModulePass):
             op.attributes[LEAST_WORK] = StringAttr(json.dumps(least_work(networks[0], target), separators=(",", ":")))
         for network in networks:
             if words[0] == OPTIMAL:
-                found = fuse_optimal(network, target, self.options)
+                found = fuse_optimal(network, target, self.options_for(network))
                 if found and len(networks) == 1:
                     op.attributes[ALTERNATIVES] = StringAttr(json.dumps(found, separators=(",", ":")))
             else:
@@ -108,6 +110,14 @@ class FuseLayers(ModulePass):
     def options(self) -> OptimalOptions:
         return OptimalOptions(borders=self.borders, sram=self.sram, optimise=self.optimise)
 
+    def options_for(self, network: g.NetworkOp) -> OptimalOptions:
+        """With the cuts, if they are given: raises `PolicyError` for names that no layer has."""
+        if self.cuts is None:
+            return self.options
+        graph = LayerGraph(network)
+        layers = named_layers(graph, self.cuts)
+        return replace(self.options, ends=tuple(str(node_name(graph.op(i))) for i in layers))
+
 
 def wrap_grown(grown: Grown, number: int) -> int:
     """Wrap a unit, or each of its runs, with names from this number on; how many there are."""
@@ -123,13 +133,8 @@ def wrap_grown(grown: Grown, number: int) -> int:
 # ---------------------------------------------------------------- units given by hand
 
 
-def cut_units(network: g.NetworkOp, cuts: str) -> list[Grown]:
-    """The layers up to each named one, from the one before it on, as a unit.
-
-    A layer that shares units with no other is one of its own, and a unit also ends before a layer that reads it
-    through a reshape.  Raises `PolicyError` for names that no layer has.
-    """
-    graph = LayerGraph(network)
+def named_layers(graph: LayerGraph, cuts: str) -> list[int]:
+    """The layers that cuts name.  Raises `PolicyError` for names that no layer has."""
     named = [word.strip() for word in cuts.split(",") if word.strip()]
     names = {name: i for i in graph.layers if (name := node_name(graph.op(i)))}
     unknown = [name for name in named if name not in names]
@@ -138,7 +143,17 @@ def cut_units(network: g.NetworkOp, cuts: str) -> list[Grown]:
             f"cuts: no layer is called '{unknown[0]}'{did_you_mean(unknown[0], list(names))} "
             f"(there are {len(names)} layers with names)"
         )
-    last = {names[name] for name in named}
+    return [names[name] for name in named]
+
+
+def cut_units(network: g.NetworkOp, cuts: str) -> list[Grown]:
+    """The layers up to each named one, from the one before it on, as a unit.
+
+    A layer that shares units with no other is one of its own, and a unit also ends before a layer that reads it
+    through a reshape.  Raises `PolicyError` for names that no layer has.
+    """
+    graph = LayerGraph(network)
+    last = set(named_layers(graph, cuts))
     found: list[Grown] = []
     unit: list[int] = []
 

@@ -162,7 +162,8 @@ class Keywords:
         "other thresholds of rules than the usual ones", "11=75,19=6", until="fused", beside_pipeline=IN_PASS
     )
     cuts: str | None = option(
-        "units end behind these layers and nowhere else", "LAYER,LAYER", until="fused", beside_pipeline=IN_PASS
+        "units end behind these layers and nowhere else; each planned alone, or, with --policy optimal, all together",
+        "LAYER,LAYER", until="fused", beside_pipeline=IN_PASS
     )
     optimise: Optimise | None = option(
         "what plans of policy optimal have least of: cycles, with hardly more bytes than the fewest (`time`, the"

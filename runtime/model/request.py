@@ -28,7 +28,7 @@ from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, DTYPE, MODEL, P
 from frustum.dialects.target import Target, to_attribute
 from frustum.passes.analysis.module import check_dram, target_of
 from frustum.passes.fuse.fuse_layers import FuseLayers
-from frustum.passes.fuse.policy import CUTS, PolicyError, chosen, parse_policy, problems_of
+from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy, problems_of
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.graph.split_outputs import joined
 from frustum.passes.onnx.import_onnx import INT8
@@ -371,13 +371,13 @@ def _set_policy(
     own, rules, thresholds = target_of(module), request.rules, request.thresholds
     asked = [flag for flag in ("cuts", "rules", "policy", "thresholds") if getattr(request, flag) is not None]
     name = request.policy or (None if rules else noted)
-    if request.cuts is not None:
+    if request.cuts is not None and request.policy != OPTIMAL:
         if len(asked) > 1:
             raise UsageError(f"error: --cuts and --{asked[1]}: one of them says where units end")
         name = CUTS
     fuse = next((each for each in passes or () if isinstance(each, FuseLayers)), None)
     if fuse is not None:
-        name, rules, thresholds = CUTS if fuse.cuts else fuse.policy, fuse.rules, fuse.thresholds
+        name, rules, thresholds = CUTS if fuse.cuts and not fuse.policy else fuse.policy, fuse.rules, fuse.thresholds
     stored = chosen(None, None, None, own.options)
     policy = chosen(name, rules, thresholds, own.options)
     if rules is None and thresholds is None and name == stored[0]:  # a dumped stage notes the name alone

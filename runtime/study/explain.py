@@ -18,6 +18,7 @@ from frustum.runtime.study.difference import difference
 Data = Mapping[str, Any]
 Count = Callable[[Mapping[str, Any]], Data]
 """The report of a run in mode timing of the model compiled with these options changed."""
+OPTIMAL = "optimal"
 UNFORCED = {"policy": None, "rules": None, "thresholds": None}
 NUMBERS = ("dram.port_bytes_per_cycle", "sram.capacity_bytes")
 """Of the target, those that are changed to see what would flip a choice."""
@@ -60,8 +61,8 @@ def units_of(data: Data) -> list[list[str]]:
 def explain_plan(plan: Data, count: Count, most: int) -> dict[str, Any]:
     """The units, and of each cut what the same cuts without it come to; at most so many ways are counted.
 
-    Plans with and without are compiled alike, from given cuts: `same` is the one with all of them, and what differs is
-    said against it.
+    Plans with and without are compiled alike, from given cuts that are planned together where policy `optimal` has made
+    the plan: `same` is the one with all of them, and what differs is said against it.
     """
     found: dict[str, Any] = {
         "what": "plan",
@@ -71,12 +72,12 @@ def explain_plan(plan: Data, count: Count, most: int) -> dict[str, Any]:
     ends = _ends(plan)
     if len(ends) < 2:
         return found | {"same": None, "cuts": [], "left_out": []}
-    same = Way("these cuts, each unit planned alone", _cut_at(ends)).counted(count)
+    same = _same(plan, ends).counted(count)
     spent = {unit["layers"][-1]: _spent(unit) for unit in plan["units"]}
     chosen = sorted(ends[:-1], key=lambda end: -spent[end])[: max(0, most - 1)]
     cuts = []
     for end in (each for each in ends[:-1] if each in chosen):
-        way = Way(f"not cut behind '{end}'", _cut_at([each for each in ends if each != end])).counted(count)
+        way = Way(f"not cut behind '{end}'", _cut_at(plan, [each for each in ends if each != end])).counted(count)
         cuts.append({"behind": end, "without": _way_facts(same.data or plan, way)})
     left = [end for end in ends[:-1] if end not in chosen]
     return found | {"same": _way_facts(plan, same), "cuts": cuts, "left_out": left}
@@ -135,17 +136,17 @@ def _ways_at(plan: Data, unit: Data, layer: str | None) -> list[Way]:
     found = []
     if number > 0:
         merged = [each for each in ends if each != ends[number - 1]]
-        found.append(Way(f"not cut behind '{ends[number - 1]}'", _cut_at(merged)))
+        found.append(Way(f"not cut behind '{ends[number - 1]}'", _cut_at(plan, merged)))
     if number + 1 < len(ends):
-        found.append(Way(f"not cut behind '{layers[-1]}'", _cut_at([e for e in ends if e != layers[-1]])))
+        found.append(Way(f"not cut behind '{layers[-1]}'", _cut_at(plan, [e for e in ends if e != layers[-1]])))
     at = layers.index(layer) if layer is not None else len(layers) // 2
     for end in dict.fromkeys([*layers[max(0, at - 1) : at], *([layers[at]] if layer is not None else [])]):
         if end != layers[-1]:
-            found.append(Way(f"cut behind '{end}'", _cut_at([*ends[:number], end, *ends[number:]])))
+            found.append(Way(f"cut behind '{end}'", _cut_at(plan, [*ends[:number], end, *ends[number:]])))
     if len(layers) > 2:
         alone = [*ends[:number], *layers, *ends[number + 1 :]]
-        found.append(Way(f"each layer of {unit['name']} by itself", _cut_at(alone)))
-    found.append(Way("these cuts, each unit planned alone", _cut_at(ends)))
+        found.append(Way(f"each layer of {unit['name']} by itself", _cut_at(plan, alone)))
+    found.append(_same(plan, ends))
     found += [Way(f"borders {word}", {"borders": word}) for word in ("exchange", "overlap")]
     return [*found, Way("every map through DRAM", {**UNFORCED, "cuts": None, "policy": "none"})]
 
@@ -221,8 +222,14 @@ def _ends(plan: Data) -> list[str]:
     return [unit["layers"][-1] for unit in plan["units"] if unit["layers"]]
 
 
-def _cut_at(ends: Sequence[str]) -> dict[str, Any]:
-    return {**UNFORCED, "cuts": ",".join(ends)}
+def _cut_at(plan: Data, ends: Sequence[str]) -> dict[str, Any]:
+    """Options for units that end just there, planned together if those of the plan are."""
+    policy = OPTIMAL if plan["policy"] == OPTIMAL else None
+    return {**UNFORCED, "policy": policy, "cuts": ",".join(ends)}
+
+
+def _same(plan: Data, ends: Sequence[str]) -> Way:
+    return Way("these cuts, given", _cut_at(plan, ends))
 
 
 def _is_same_plan(one: Data, other: Data) -> bool:

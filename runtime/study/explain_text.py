@@ -24,7 +24,7 @@ def _plan_lines(found: Data) -> list[str]:
         lines += ["", *_way_lines(found, found["same"])]
     if found["cuts"]:
         base = found if "problem" in found["same"] else found["same"]
-        lines += ["", "each of these cuts left out, the others kept, against the cuts with each unit planned alone:"]
+        lines += ["", "each of these cuts left out, the others kept, against these cuts, given:"]
         lines += [line for cut in found["cuts"] for line in _way_lines(base, cut["without"])]
     return [*lines, *_left_lines(found["left_out"], "cuts")]
 

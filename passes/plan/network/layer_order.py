@@ -8,7 +8,7 @@ has branches (Cocco, doi 10.1145/3620665.3640395).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -21,7 +21,7 @@ from frustum.dialects.module import PLACE
 from frustum.dialects.tile import AnyAxis, Axis, Whole
 from frustum.passes.analysis.foreign import is_read_by_others, others_in, sections_of
 from frustum.passes.analysis.layer import Layer, MapOperand, is_layer, is_work, layer_of
-from frustum.passes.analysis.module import element_bytes, value_bytes
+from frustum.passes.analysis.module import element_bytes, node_name, value_bytes
 from frustum.passes.analysis.unit_layers import same_form
 
 ROWS, COLUMNS = 2, 3
@@ -145,6 +145,12 @@ class LayerOrder:
                 found.add(k)
                 first = k
         return frozenset(found)
+
+    def cuts_behind(self, names: Collection[str]) -> frozenset[int]:
+        """The cuts behind the layers of these names, and around what is in no unit: moves and concatenations."""
+        last = {name: k for k, node in enumerate(self.nodes) if (name := node_name(node.op)) in names}
+        alone = [k for k, node in enumerate(self.nodes) if node.layer is None or node.is_concat]
+        return frozenset({0, len(self.nodes), *(k + 1 for k in last.values()), *alone, *(k + 1 for k in alone)})
 
     def layer(self, number: int) -> Layer:
         """The layer of this number, which is no move."""

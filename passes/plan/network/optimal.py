@@ -35,12 +35,14 @@ from frustum.passes.plan.unit import evaluate, with_owners
 @dataclass(frozen=True)
 class OptimalOptions:
     """`borders`: overlap, exchange, sent or auto; `sram`: share of each cluster's SRAM that may be used; `keep`:
-    whether maps between units may stay in SRAM; `optimise`: what is to be least (docs/optimal.md)."""
+    whether maps between units may stay in SRAM; `optimise`: what is to be least (docs/optimal.md); `ends`: names of
+    the layers behind which units end and nowhere else, None where that is searched too."""
 
     borders: str = "auto"
     sram: float = 1.0
     keep: bool = True
     optimise: Optimise = "time"
+    ends: tuple[str, ...] | None = None
 
 
 DEFAULTS = OptimalOptions()
@@ -104,11 +106,9 @@ def plan_network(
     is_small, fastest = len(first.nodes) <= model.SMALL, is_for_time(first, target)
     settings = [Setting(x, target, capacity, options.borders, keep, fastest) for x in layer_orders]
     planned = Planned()
-    searches = [
-        CutSearch(x, seams=None if is_small else x.order.seams, known=KnownPrices(planned)) for x in settings
-    ]
+    searches = [CutSearch(x, seams=seams_of(x.order, options), known=KnownPrices(planned)) for x in settings]
     plan = best_of(searches)
-    if plan is None and not is_small:  # some chain fits in no way as a whole
+    if plan is None and not is_small and options.ends is None:  # some chain fits in no way as a whole
         plan = best_of([replace(search, seams=None) for search in searches])
     if plan is None:
         return plan
@@ -119,6 +119,13 @@ def plan_network(
         once is not None and once.cycles <= model.ONCE * plan.cycles and once.dram_bytes <= plan.dram_bytes
     )
     return once if is_better else plan
+
+
+def seams_of(order: LayerOrder, options: OptimalOptions) -> frozenset[int] | None:
+    """Where cuts are looked for: everywhere (None), where a large network may have them, or where they are given."""
+    if options.ends is not None:
+        return order.cuts_behind(options.ends)
+    return None if len(order.nodes) <= model.SMALL else order.seams
 
 
 def byte_pj(target: Target) -> float:

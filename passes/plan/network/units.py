@@ -15,6 +15,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.choices import Optimise
 from frustum.dialects.module import PLACE
 from frustum.dialects.target import Target
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.analysis.foreign import gather, sections_of
 from frustum.passes.analysis.layer import is_side_by_side
 from frustum.passes.analysis.module import kind_name, node_name
@@ -43,7 +44,8 @@ def fuse_optimal(
 ) -> dict[str, dict[str, int]]:
     """Put all layers of a network into the units of `plan_network`; what is expected of it, and would be of others.
 
-    Raises `DoesNotFit` later, in `frustum-tile-partition`, for a layer that fits in no way.
+    Raises `DoesNotFit` where no plan has the cuts that `options` gives; later, in `frustum-tile-partition`, for a layer
+    that fits in no way.
     """
     number = 0
     plans = []
@@ -73,6 +75,8 @@ def fuse_section(
         plan = with_copied_inputs(network, target, options, plan, section)
         write(network, plan, section, number)
         return len(plan.units), plan
+    if options.ends is not None:
+        raise DoesNotFit("a plan with these cuts", "cuts", "units that end elsewhere too", "only those of the cuts")
     layers = orders(network, section)[0]
     for k, op in enumerate(layers):
         wrap([op], f"u{number + k}", "does not fit SRAM beside another layer")

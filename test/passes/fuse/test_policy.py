@@ -98,10 +98,10 @@ def test_wrong_rules_are_refused_by_name(rules, thresholds, message):
         ),
         ({"policy": "optimal", "thresholds": "11=75"}, "policy 'optimal' has no rules, so no thresholds"),
         ({"policy": "custom"}, "policy 'custom' needs rules, such as"),
-        ({"policy": "cuts"}, "policy 'cuts' and option 'cuts' need each other, found policy 'cuts'"),
+        ({"policy": "cuts"}, "policy 'cuts' needs option 'cuts'"),
         (
             {"policy": "none", "cuts": "a"},
-            "policy 'cuts' and option 'cuts' need each other, found policy 'none'",
+            "option 'cuts' is for policies 'cuts' and 'optimal', found policy 'none'",
         ),
         ({"cuts": "a", "rules": "S1,4"}, "cuts are not found by rules: give cuts or rules, not both"),
     ],

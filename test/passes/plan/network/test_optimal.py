@@ -16,7 +16,9 @@ from xdsl.dialects import test as foreign
 
 from frustum.backend import targets
 from frustum.dialects import graph
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import UnitOp
+from frustum.passes.analysis.module import node_name
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.network import optimal
 from frustum.passes.plan.network.candidates import Setting
@@ -292,3 +294,21 @@ def test_a_map_that_stays_is_counted_while_it_stays():
     size = order.maps[0].bytes
     small = CutSearch(Setting(order, with_sram(EDGE, size), size)).solve()
     assert not any(m.map == 0 for choice in small.choices for m in choice.kept)
+
+
+def test_given_cuts_are_kept_and_planned_together():
+    """The cuts that the search finds, given, come to no more; others are kept as they are given."""
+    network, target = network_of(residual_chain(3)), with_sram(EDGE, 6 * 1024)
+    plan = plan_network(network, target, OptimalOptions())
+    nodes = [node_name(node.op) for node in plan.order.nodes]
+    ends = tuple(nodes[unit.stop - 1] for unit in plan.units)
+    given = plan_network(network, target, OptimalOptions(ends=ends))
+    assert (given.cycles, given.dram_bytes) <= (plan.cycles, plan.dram_bytes)
+    last = plan_network(network, EDGE, OptimalOptions(ends=(nodes[-1],)))
+    assert [unit.stop for unit in last.units] == [len(nodes)]
+
+
+def test_cuts_that_no_plan_has_are_refused():
+    network = network_of(residual_chain(3))
+    with pytest.raises(DoesNotFit, match="cuts: a plan with these cuts does not fit"):
+        fuse_optimal(network, with_sram(EDGE, 2 * 1024), OptimalOptions(ends=()))
