@@ -11,15 +11,22 @@ if TYPE_CHECKING:
     from frustum.runtime.tools.api import (
         Compiled,
         Diagnostic,
+        Difference,
         Error,
+        Explanation,
+        Exploration,
         Report,
         Result,
         Target,
         compile,
         diff,
+        explain,
+        explore,
         inspect,
         run,
+        target_schema,
         targets,
+        warm_up,
     )
 
     __version__: str
@@ -27,16 +34,23 @@ if TYPE_CHECKING:
 __all__ = [
     "Compiled",
     "Diagnostic",
+    "Difference",
     "Error",
+    "Explanation",
+    "Exploration",
     "Report",
     "Result",
     "Target",
     "__version__",
     "compile",
     "diff",
+    "explain",
+    "explore",
     "inspect",
     "run",
+    "target_schema",
     "targets",
+    "warm_up",
 ]
 
 _HERE = Path(__file__).resolve().parent

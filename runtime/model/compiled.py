@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from frustum.runtime.files import check_writable_folder, write_folder
 from frustum.runtime.model.chain import Chain, DevicePiece, Interface, chain_of
 from frustum.runtime.model.compiled_folder import MANIFEST, open_compiled, write_chain
 from frustum.runtime.model.execution import layers_of, units_of
+from frustum.runtime.model.options import Request
 from frustum.runtime.model.sources import Job
 from frustum.runtime.report.report import LayerInfo, Seconds
 from frustum.runtime.report.units import UnitInfo
@@ -25,6 +26,8 @@ class Compiled:
     """A model compiled for a target: what `frustum.run` runs, and what is to be known of it."""
 
     job: Job
+    request: Request | None = None
+    """What it was compiled from, if it was compiled here."""
 
     @classmethod
     def of(cls, what: Compiled | Executable | Chain | str | Path) -> Compiled:
@@ -107,6 +110,18 @@ class Compiled:
     def notes(self) -> tuple[str, ...]:
         """What was assumed of the model, such as a batch of 1, and how it was cut: what commands say on stderr."""
         return self.chain.log
+
+    def with_modules(self) -> Job:
+        """The job with its modules as they were before they were compiled, made again where nobody kept them; as it is
+        where it was not compiled here.  UsageError where the model is another one by now."""
+        if self.request is None:
+            return self.job
+        from frustum.runtime.model.build import build
+
+        again = build(replace(self.request, keeps_modules=True))
+        if again.chain.hashes != self.hashes:
+            raise UsageError(f"{self.model}: error: is not the model any more that was compiled: compile it again")
+        return replace(self.job, sources=again.sources, original=again.original)
 
     def save(self, folder: str | Path) -> Path:
         """Write what `frustum run` and `frustum.run` take; UsageError where it cannot be written, or where the folder

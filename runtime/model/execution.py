@@ -32,12 +32,12 @@ from frustum.runtime.machine import Machine
 from frustum.runtime.model.chain import Chain, DevicePiece, checked_values
 from frustum.runtime.progress import Progress
 from frustum.runtime.report.counters import Counters, count
+from frustum.runtime.report.figures import Report
 from frustum.runtime.report.report import (
     Check,
     HostedPiece,
     HostRun,
     LayerInfo,
-    Report,
     Seconds,
     SplitRun,
     make_report,

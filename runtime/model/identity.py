@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from frustum.runtime.model.options import Model
 
 CHUNK_BYTES = 1 << 22
-NOT_PIPELINE = frozenset({"model", "target", "dump_ir", "weights_seed", "cache", "no_cache"})
+NOT_PIPELINE = frozenset({"model", "target", "dump_ir", "weights_seed", "cache", "no_cache", "keeps_modules"})
 """Of what is asked, what does not say how passes run."""
 EXTERNAL = b"location"
 """A key of ONNX's that stands in every model with weights in other files."""

@@ -7,13 +7,10 @@ nothing was compared.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from html import escape
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +20,9 @@ from frustum.dialects.target.durations import byte_energy_pj
 from frustum.runtime.report import bound as bound_of
 from frustum.runtime.report import counters
 from frustum.runtime.report.dram_bound import dram_bound
+from frustum.runtime.report.figures import Report
 from frustum.runtime.report.flows import added, listed, together
 from frustum.runtime.report.layer_by_layer import layer_by_layer
-from frustum.runtime.report.schema import ReportData
 from frustum.runtime.report.units import SubgraphRun, UnitInfo, nram_operand_share, unit_figures, weight_bytes
 from frustum.runtime.report.waiting import by_sentence, waiting
 
@@ -120,52 +117,6 @@ class Seconds:
     """Making the machine code of loops, or loading it; in none of the others."""
     cached: bool = False
     """Whether it was compiled before, and `compile` is what reading that took."""
-
-
-class Report(dict[str, Any]):
-    """The figures by the keys of schema 1: `report["cycles"]["total"]`; `report.data` is the same with types."""
-
-    @property
-    def data(self) -> ReportData:
-        return cast("ReportData", self)
-
-    def __repr__(self) -> str:
-        return f"<frustum.Report: {', '.join(self._summary())}>"
-
-    def _repr_html_(self) -> str:
-        return "<br>".join(escape(each) for each in self._summary())
-
-    def _summary(self) -> list[str]:
-        cycles, ratio = self.get("cycles"), self["dram"]["ratio"]
-        times = "" if ratio is None else f", {ratio:.3f} x compulsory"
-        return [
-            f"{self['model']} on {self['target']}, {self['dtype']}, policy {self['policy']}",
-            f"{self['dram']['total_bytes']:,} DRAM bytes{times}",
-            *([] if cycles is None else [f"{cycles['total']:,} cycles"]),
-        ]
-
-    def json(self) -> str:
-        return json.dumps(self, indent=1) + "\n"
-
-    def write(self, path: Path | str) -> None:
-        """Write the JSON; a file that cannot be written is an `OSError` and leaves nothing half-written."""
-        path = Path(path)
-        text = self.json()
-        part = path.with_name(path.name + ".part")
-        try:
-            part.write_text(text, encoding="utf-8")
-            part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
-
-    def text(self, verbose: bool = False, colours: bool = False) -> str:
-        """What the terminal shows: one screen, or (`verbose`) every figure behind it."""
-        from frustum.runtime.report.screen import screen
-        from frustum.runtime.report.terminal import render
-
-        brief = screen(self, colours)
-        return f"{brief}\n{render(self)}" if verbose else brief
 
 
 def make_report(

@@ -17,7 +17,7 @@ from frustum.dialects.isa.program import MEMORIES, instructions
 from frustum.runtime.model.chain import Chain
 from frustum.runtime.model.execution import Ran, RanChain
 from frustum.runtime.report.counters import peaks
-from frustum.runtime.report.report import Report
+from frustum.runtime.report.figures import Report
 from frustum.runtime.report.screen import screen
 from frustum.runtime.show.frustum import frustums
 from frustum.runtime.show.gantt import gantt

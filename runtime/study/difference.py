@@ -77,9 +77,15 @@ class Difference:
     """Units that are not what they were, those first that changed most cycles (or bytes, where nothing is timed)."""
     same: int
     """Units that are what they were."""
+    names: tuple[str, str] = ("before", "after")
+    """What the two are called."""
+
+    def text(self, *, markdown: bool = False) -> str:
+        """What the command prints."""
+        return "\n".join(lines_of(self, markdown)) + "\n"
 
 
-def difference(before: Data, after: Data) -> Difference:
+def difference(before: Data, after: Data, names: tuple[str, str] = ("before", "after")) -> Difference:
     """What changed from one report to the other."""
     totals = tuple(Figure(name, value_of(before, key), value_of(after, key)) for name, key in TOTALS.items())
     keys = ((name, f"dram.{name}_bytes") for name in CLASSES)
@@ -87,7 +93,7 @@ def difference(before: Data, after: Data) -> Difference:
     changes = [_change(before, after, *units) for units in _groups(before, after)]
     moved = [each for each in changes if _is_moved(each)]
     moved.sort(key=lambda each: (-abs(each.cycles.change or 0), -abs(each.bytes.change or 0)))
-    return Difference(_alike(before, after), totals, classes, tuple(moved), len(changes) - len(moved))
+    return Difference(_alike(before, after), totals, classes, tuple(moved), len(changes) - len(moved), names)
 
 
 def value_of(data: Data, key: str) -> float | None:
@@ -219,8 +225,9 @@ def parse_condition(text: str) -> Condition:
 # --- text --------------------------------------------------------------------------------------------------
 
 
-def lines_of(found: Difference, names: tuple[str, str], markdown: bool, most: int = 12) -> list[str]:
+def lines_of(found: Difference, markdown: bool, most: int = 12) -> list[str]:
     """The difference as text, or as Markdown; at most so many units."""
+    names = found.names
     lines = [f"{'## ' if markdown else ''}{names[0]} -> {names[1]}", ""]
     for name, same in found.alike.items():
         if same is None:

@@ -3,10 +3,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
 Data = Mapping[str, Any]
+
+
+class Explanation(dict[str, Any]):
+    """What was found, by the keys of `frustum explain --json`."""
+
+    def text(self) -> str:
+        """What the command prints."""
+        return "\n".join(lines_of(self)) + "\n"
+
+    def json(self) -> str:
+        return json.dumps(self, indent=1) + "\n"
+
+    def __repr__(self) -> str:
+        return f"<frustum.Explanation: {lines_of(self)[0]}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.text())}</pre>"
 
 
 def lines_of(found: Data) -> list[str]:

@@ -24,7 +24,7 @@ Told = Callable[[int], None]
 
 
 @dataclass
-class Exploration:
+class PointLoop:
     """The points of one model, in the order in which they were asked for; each key once."""
 
     search: Search

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from frustum.runtime.model.options import Request, at_least, option, said
+from frustum.runtime.model.options import Keywords, Request, at_least, option, said
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,23 @@ class ExploreOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainOptions(Request):
-    """Say why the plan of a model, a layer or a unit is as it is, with other ways counted beside it (mode timing)."""
+class ExplainKeywords(Keywords):
+    """What `frustum.explain` is asked."""
 
-    subject: str | None = option("a layer or a unit; without it the whole plan", "LAYER|UNIT", flag="")
-    json: bool = option("as JSON", default=False)
+    subject: str | None = field(
+        default=None,
+        kw_only=False,
+        metadata=said("a layer or a unit; without it the whole plan", "LAYER|UNIT", flag=""),
+    )
     most: int = option("count at most so many other ways (default 8)", "N", read=at_least(1), default=8)
     probes: int = option(
         "try at most so many values of a number of the target for what would flip the choice (default 3)",
         "N", read=at_least(0), default=3,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions(Request, ExplainKeywords):
+    """Say why the plan of a model, a layer or a unit is as it is, with other ways counted beside it (mode timing)."""
+
+    json: bool = option("as JSON", default=False)

@@ -8,22 +8,22 @@ result.outputs["prob"], result.report["cycles"]["total"]
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, overload
 
 from frustum.backend import targets as shipped
 from frustum.backend.file.executable import Executable
 from frustum.dialects.choices import Mode
 from frustum.dialects.errors import Diagnostic, Error
-from frustum.dialects.target import Target
+from frustum.dialects.target import Target, json_schema
 from frustum.runtime.failures import Differs, UsageError
 from frustum.runtime.model.cache import built
-from frustum.runtime.model.chain import Chain, checked_values, random_values
+from frustum.runtime.model.chain import Chain, checked_values, placed, random_values
 from frustum.runtime.model.compiled import Compiled
 from frustum.runtime.model.execution import execute_chain, report_of_chain
 from frustum.runtime.model.options import (
@@ -35,15 +35,24 @@ from frustum.runtime.model.options import (
     flag_of,
     options_of,
 )
+from frustum.runtime.model.sources import Job, Origin
 from frustum.runtime.model.stream import check_streams, execute_stream, split_inputs, times_of
-from frustum.runtime.report.report import Report
+from frustum.runtime.report.figures import Report
+from frustum.runtime.show.drawing import RunDrawing
 from frustum.runtime.study.difference import Difference
+from frustum.runtime.study.explain_text import Explanation
+from frustum.runtime.study.exploration import Exploration
+from frustum.runtime.study.options import ExplainKeywords
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from frustum.runtime.host.inputs import HostArray
+    from frustum.runtime.report.report import Check
 
 __all__ = [
-    "Compiled", "Diagnostic", "Error", "Report", "Result", "Target", "compile", "diff", "inspect", "run", "targets"
+    "Compiled", "Diagnostic", "Difference", "Error", "Explanation", "Exploration", "Report", "Result", "Target",
+    "compile", "diff", "explain", "explore", "inspect", "run", "target_schema", "targets", "warm_up",
 ]  # fmt: skip
 
 P = ParamSpec("P")
@@ -111,7 +120,8 @@ def compile(asked: Keywords) -> Compiled:
     check_choices(asked)
     if isinstance(asked.dump_ir, str):
         asked = replace(asked, dump_ir=Path(asked.dump_ir))
-    return Compiled(built(Request(**vars(asked))))
+    request = Request(**vars(asked))
+    return Compiled(built(request), request)
 
 
 def run(
@@ -120,9 +130,11 @@ def run(
     *,
     mode: Mode = "full",
     checked: bool = False,
-    check: bool = False,
+    check: bool | Literal["outputs", "layers"] = False,
+    check_against: str | Path | None = None,
     stream: int | None = None,
     input_seed: int = 0,
+    placement: str | None = None,
     on_output: Callable[[str, HostArray], None] = lambda name, array: None,
 ) -> Result:
     """One run on the emulated machine, of what was compiled: also of a file, or of a folder that was saved.
@@ -130,21 +142,32 @@ def run(
     inputs: arrays by name; without them random ones from `input_seed`.
     mode: numbers and time, or one of them.
     checked: stop on uninitialised reads, out-of-range accesses and races.
-    check: compare with onnxruntime; a frustum.Error with exit code 3 where it differs.
+    check: compare with onnxruntime, the outputs, or every layer ("layers": docs/check-layers.md); a frustum.Error with
+    exit code 3 where it differs, which names who was wrong.
+    check_against: the model to compare with (FILE.onnx, zoo:NAME), where what was compiled does not know it.
     stream: so many inputs one after the other through the chips; arrays have a leading axis for them.
+    placement: the chip of each executable: one, each, or 0,0,1.
     on_output: gets each output of a single input as soon as the piece that makes it has run.
     """
     with said_by_keywords():
         check_choice("mode", mode, get_args(Mode))
+        what = ("outputs" if check or check_against is not None else None) if isinstance(check, bool) else check
+        check_choice("check", what, ("outputs", "layers"))
         if inputs is not None and not isinstance(inputs, Mapping):
             raise UsageError("error: inputs are a mapping by name, such as {'x': array}")
-        if check and mode == "timing":
+        if what and mode == "timing":
             raise UsageError("error: check needs mode full or functional: mode timing computes no numbers")
         if stream is not None and stream < 1:
             raise UsageError(f"error: stream is {stream}: at least one input goes through the chips")
         made = Compiled.of(compiled)
+        if placement is not None:
+            made = replace(made, job=replace(made.job, chain=placed(made.chain, placement)))
         each = _inputs(made.chain, inputs, mode, stream, input_seed)
-        return _run(made, each, mode, checked, check, stream, on_output)
+        model = None
+        if what:
+            model = made.job.model_for_check(made.model) if check_against is None else Origin(str(check_against)).load()
+        job = made.with_modules() if what == "layers" else made.job
+        return _run(job, each, mode, checked, model, what == "layers", stream, on_output)
 
 
 def _inputs(
@@ -160,11 +183,10 @@ def _inputs(
 
 
 def _run(
-    made: Compiled, inputs: list[dict[str, HostArray]], mode: Mode, checked: bool, check: bool, stream: int | None,
-    on_output: Callable[[str, HostArray], None],
+    job: Job, inputs: list[dict[str, HostArray]], mode: Mode, checked: bool, model: ModelProto | Path | None,
+    is_by_layers: bool, stream: int | None, on_output: Callable[[str, HostArray], None],
 ) -> Result:  # fmt: skip
-    chain, figures = made.chain, None
-    model = made.job.model_for_check(made.model) if check else None
+    chain, figures = job.chain, None
     if stream is None:
         ran = execute_chain(chain, inputs[0], mode, checked, hand=on_output)
         outputs, each = ran.outputs, [ran.outputs]
@@ -172,17 +194,36 @@ def _run(
         check_streams(chain)
         ran, outputs, each = execute_stream(chain, inputs, mode, checked)
         figures = None if mode == "functional" else times_of(chain, ran, stream).figures
-    if model is None:
-        return Result(outputs, report_of_chain(chain, ran, None, made.job.seconds, figures))
+    check, layers = _compared(job, inputs, each, model, is_by_layers) if model is not None else (None, {})
+    report = report_of_chain(chain, ran, check, job.seconds, figures)
+    if layers:
+        report["check"] |= layers
+    report.drawing = RunDrawing(chain, ran, mode, stream is not None)
+    return Result(outputs, report)
+
+
+def _compared(
+    job: Job, inputs: list[dict[str, HostArray]], outputs: list[dict[str, HostArray]], model: ModelProto | Path,
+    is_by_layers: bool,
+) -> tuple[Check, dict[str, Any]]:  # fmt: skip
+    """How the outputs compare, and the layers if that is asked for; Differs where anything is wrong."""
     from frustum.runtime.host.agreement import agreement, together
 
-    found, worst = together([agreement(model, *pair, chain.dtype) for pair in zip(inputs, each, strict=True)])
+    name, dtype = job.chain.model, job.chain.dtype
+    layers: dict[str, Any] = {}
+    found, worst = together([agreement(model, *pair, dtype) for pair in zip(inputs, outputs, strict=True)])
+    if is_by_layers:
+        from frustum.runtime.tools.check_layers import check_layers
+
+        checked = check_layers(job, model, inputs[0], ["run", name, "--check=layers"])
+        checked.raise_faults(name)
+        layers = checked.data()
     if not worst.good:
         raise Differs(
-            f"{made.model}: error: output '{worst.worst}' differs from {found.reference}: relative error"
-            f" {worst.max_rel_error:.3g}, at most {worst.tolerance:g} is allowed in {chain.dtype}"
+            f"{name}: error: output '{worst.worst}' differs from {found.reference}: relative error"
+            f" {worst.max_rel_error:.3g}, at most {worst.tolerance:g} is allowed in {dtype}"
         )
-    return Result(outputs, report_of_chain(chain, ran, found, made.job.seconds, figures))
+    return found, layers
 
 
 def inspect(what: Compiled | str | Path, *, disassemble: bool = False) -> str:
@@ -208,10 +249,66 @@ def targets(name: str | Path | None = None) -> dict[str, Target] | Target:
     return shipped.load(name, problems_of)
 
 
-def diff(before: Report | str | Path, after: Report | str | Path) -> Difference:
-    """What changed between two reports, or files of them, or compiled folders: which units, and why."""
+def target_schema() -> dict[str, Any]:
+    """The JSON Schema of target files."""
+    return json_schema()
+
+
+def diff(before: Report | str | Path, after: Report | str | Path, *, fail_on: Sequence[str] = ()) -> Difference:
+    """What changed between two reports, or files of them, or compiled folders: which units, and why.
+
+    fail_on: conditions such as `cycles>+2%`; a frustum.Error with exit code 5 where one is met.
+    """
     from frustum.runtime.study.difference import difference
-    from frustum.runtime.tools.diff import report_at
+    from frustum.runtime.tools.diff import conditions_of, refuse_worse, report_at
 
     with said_by_keywords():
-        return difference(*(each if isinstance(each, Report) else report_at(Path(each)) for each in (before, after)))
+        conditions = conditions_of(fail_on)
+        one, other = (each if isinstance(each, Report) else report_at(Path(each)) for each in (before, after))
+        names = [side if isinstance(each, Report) else str(each) for side, each in
+                 (("before", before), ("after", after))]  # fmt: skip
+        refuse_worse(conditions, one, other, names[1])
+        return difference(one, other, (names[0], names[1]))
+
+
+@takes(ExplainKeywords)
+def explain(asked: ExplainKeywords) -> Explanation:
+    """Why the plan of a model, a layer or a unit is as it is, with other ways counted beside it (mode timing).
+
+    `model` and the options as for `frustum.compile`.
+    """
+    from frustum.runtime.tools.explain import explanation
+
+    check_choices(asked)
+    return explanation(asked)[0]
+
+
+def explore(
+    models: str | Path | Sequence[str | Path],
+    space: str | Path,
+    *,
+    database: str | Path | None = None,
+    scheduler: str | None = None,
+    tell: Callable[[float], None] = lambda share: None,
+) -> Exploration:
+    """Compile models for many machines and in many ways, run them in mode timing: docs/explore.md.
+
+    models: paths to .onnx, zoo:NAME, or dumped stages.
+    space: the file of the axes.
+    database: where points are kept, and found again (default: the space's name with .sqlite, here).
+    scheduler: address of a Dask scheduler whose workers run the points; without one, processes of this computer do:
+    they import the main module, which therefore must not explore when it is imported.
+    tell: called with the share that is done, in [0, 1].
+    """
+    from frustum.runtime.tools.explore import explored
+
+    each = [models] if isinstance(models, str | Path) else models
+    with said_by_keywords():
+        return explored([str(model) for model in each], space, Path(database) if database else None, scheduler, tell)
+
+
+def warm_up() -> None:
+    """Compile the emulator's loops now, so that no run has to."""
+    from frustum.runtime.tools.warm_up import warm_up as compile_loops
+
+    compile_loops()

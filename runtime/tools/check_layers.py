@@ -23,6 +23,7 @@ from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.weights import write_module
 from frustum.runtime.check.observe import writer_of
 from frustum.runtime.check.plain import Execution, plain_value
+from frustum.runtime.failures import Differs
 from frustum.runtime.host.agreement import changed_batch
 from frustum.runtime.host.inputs import HostArray
 from frustum.runtime.host.layer_values import OracleValues
@@ -85,6 +86,11 @@ class Checked:
             for r in self.rows
         ]
         return {"layers": layers, "faults": list(self.faults)}
+
+    def raise_faults(self, name: str) -> None:
+        """`Differs` where anything is wrong."""
+        if self.faults:
+            raise Differs("\n".join(f"{name}: error: {fault}" for fault in self.faults))
 
 
 def check_layers(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from frustum.runtime.failures import GOOD, UsageError, WorseThanAllowed
 from frustum.runtime.files import cannot_read
 from frustum.runtime.report.report import SCHEMA
 from frustum.runtime.report.terminal import show
-from frustum.runtime.study.difference import ConditionError, difference, lines_of, parse_condition
+from frustum.runtime.study.difference import Condition, ConditionError, difference, parse_condition
 from frustum.runtime.study.options import DiffOptions
 
 KEYS = ("dram", "cycles", "layers", "units")
@@ -20,20 +21,32 @@ KEYS = ("dram", "cycles", "layers", "units")
 
 def main(options: DiffOptions) -> int:
     """WorseThanAllowed where a condition of --fail-on is met."""
+    conditions = conditions_of(options.fail_on)
+    before, after = report_at(Path(options.before)), report_at(Path(options.after))
+    found = difference(before, after, (options.before, options.after))
+    show(found.text(markdown=options.markdown))
+    refuse_worse(conditions, before, after, options.after)
+    return GOOD
+
+
+def conditions_of(texts: Sequence[str]) -> list[Condition]:
+    """Those of --fail-on."""
     try:
-        conditions = [parse_condition(text) for text in options.fail_on]
+        return [parse_condition(text) for text in texts]
     except ConditionError as error:
         raise UsageError(f"error: --fail-on: {error}") from error
-    before, after = report_at(Path(options.before)), report_at(Path(options.after))
-    found = difference(before, after)
-    show("\n".join(lines_of(found, (options.before, options.after), options.markdown)) + "\n")
+
+
+def refuse_worse(
+    conditions: Sequence[Condition], before: Mapping[str, Any], after: Mapping[str, Any], name: str
+) -> None:
+    """WorseThanAllowed with the conditions that are met."""
     try:
         met = [each.text for each in conditions if each.holds(before, after)]
     except ConditionError as error:
         raise UsageError(f"error: --fail-on: {error}") from error
     if met:
-        raise WorseThanAllowed(f"{options.after}: error: {' and '.join(met)}")
-    return GOOD
+        raise WorseThanAllowed(f"{name}: error: {' and '.join(met)}")
 
 
 def report_at(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from frustum.runtime.model.options import Request
 from frustum.runtime.model.sources import kind_of
 from frustum.runtime.progress import TerminalProgress
 from frustum.runtime.report.terminal import show
-from frustum.runtime.study.explore import Exploration
-from frustum.runtime.study.front import Explored, front, front_text, values_of
-from frustum.runtime.study.front_page import page
+from frustum.runtime.study.exploration import Exploration
+from frustum.runtime.study.explore import PointLoop
+from frustum.runtime.study.front import Explored
 from frustum.runtime.study.options import ExploreOptions
 from frustum.runtime.study.point import Point
 from frustum.runtime.study.search import Choice, search_of
@@ -32,49 +32,56 @@ from frustum.runtime.study.workers import workers
 
 
 def main(options: ExploreOptions) -> int:
-    """Everything that can be refused is refused before a worker starts."""
-    file = Path(options.space)
+    if options.html:
+        check_writable_file(Path(options.html))
+    database = _database(options.space, options.database)
+    with TerminalProgress() as progress:
+        found = explored(
+            options.models, options.space, database, options.scheduler, lambda share: progress("explore", share)
+        )
+    if options.html:
+        write_file(Path(options.html), lambda path: path.write_text(found.html(), "utf-8"))
+    if options.json:
+        show(json.dumps(found.data(), indent=1) + "\n")
+    else:
+        show(found.text())
+        show(f"{database}: {found.ran} points are new, {len(found.points) - found.ran} were there\n")
+    return GOOD
+
+
+def explored(
+    models: Sequence[str], space_file: str | Path, database: Path | None = None, scheduler: str | None = None,
+    tell: Callable[[float], None] = lambda share: None,
+) -> Exploration:
+    """All points; everything that can be refused is refused before a worker starts."""
+    file = Path(space_file)
     with cannot_read(file):
         text = file.read_text(encoding="utf-8", errors="replace")
     space = read_space(text, str(file), targets.load, _wrong_option)
-    for model in options.models:
+    for model in models:
         if kind_of(model) not in ("zoo", "onnx", "stage"):
             raise UsageError(
                 f"{model}: error: is compiled already: what is explored is compiled for every point"
             )
-    searches = [search_of(space) for _ in options.models]
-    database = Path(options.database or f"{file.stem}.sqlite")
-    if options.html:
-        check_writable_file(Path(options.html))
+    searches = [search_of(space) for _ in models]
     found: list[Explored] = []
-    count = min(space.size, space.points or space.size) * len(options.models)
+    count = min(space.size, space.points or space.size) * len(models)
     ran = 0
-    with (
-        opened(database) as store,
-        workers(options.scheduler) as (executor, size),
-        TerminalProgress() as progress,
-    ):
-        for model, search in zip(options.models, searches, strict=True):
+    with opened(database or _database(file, None)) as store, workers(scheduler) as (executor, size):
+        for model, search in zip(models, searches, strict=True):
 
-            def tell(done: int, before: int = len(found)) -> None:
-                progress("explore", min(1.0, (before + done) / count))
+            def told(done: int, before: int = len(found)) -> None:
+                tell(min(1.0, (before + done) / count))
 
-            exploration = Exploration(
-                search, _points(model, space), space.objectives, store, executor, size, tell
-            )
-            found += exploration.run()
-            ran += exploration.ran
-    if options.html:
-        title = f"{', '.join(options.models)} over {file.name}"
-        write_file(
-            Path(options.html), lambda path: path.write_text(page(found, space.objectives, title), "utf-8")
-        )
-    if options.json:
-        show(json.dumps(_as_json(found, space), indent=1) + "\n")
-    else:
-        show(front_text(found, space.objectives))
-        show(f"{database}: {ran} points are new, {len(found) - ran} were there\n")
-    return GOOD
+            loop = PointLoop(search, _points(model, space), space.objectives, store, executor, size, told)
+            found += loop.run()
+            ran += loop.ran
+    return Exploration(tuple(found), space.objectives, f"{', '.join(models)} over {file.name}", ran)
+
+
+def _database(space: str | Path, said: str | Path | None) -> Path:
+    """Where points are kept."""
+    return Path(said or f"{Path(space).stem}.sqlite")
 
 
 def _points(model: str, space: Space) -> Callable[[Choice], Point]:
@@ -90,20 +97,6 @@ def _points(model: str, space: Space) -> Callable[[Choice], Point]:
         return Point(model, machine, design.options, (of_target, of_model, pipeline, compiler), design.words)
 
     return point
-
-
-def _as_json(found: list[Explored], space: Space) -> list[dict[str, Any]]:
-    """Every point with what came of it."""
-    best = {id(each) for each in front(found, space.objectives)}
-    return [
-        {
-            "model": each[0].model, "point": dict(each[0].words), "status": each[1].status,
-            "figures": dict(each[1].figures), "message": each[1].message, "needed": each[1].needed,
-            "available": each[1].available, "on_front": id(each) in best,
-            "objectives": values_of(each, space.objectives),
-        }
-        for each in found
-    ]  # fmt: skip
 
 
 def _wrong_option(name: str, text: str) -> str | None:

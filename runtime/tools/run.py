@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ from frustum.runtime.kernels import BFLOAT16, Array
 from frustum.runtime.machine import InputError
 from frustum.runtime.model.cache import built
 from frustum.runtime.model.chain import (
-    Chain,
     Interface,
     checked_values,
     flattened,
@@ -32,19 +30,21 @@ from frustum.runtime.model.chain import (
     random_values,
 )  # fmt: skip
 from frustum.runtime.model.compiled_folder import open_compiled
-from frustum.runtime.model.execution import RanChain, execute_chain, report_of_chain, timelines_of
+from frustum.runtime.model.execution import RanChain, execute_chain, report_of_chain
 from frustum.runtime.model.options import RunOptions, refuse_compiled
 from frustum.runtime.model.sources import Job, Origin, kind_of
 from frustum.runtime.model.stream import check_streams, execute_stream, split_inputs, times_of
 from frustum.runtime.progress import Progress, TerminalProgress
 from frustum.runtime.report.report import Seconds
 from frustum.runtime.report.terminal import has_colours, nan_text, show
+from frustum.runtime.show.drawing import RunDrawing, refuse_drawing
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from frustum.runtime.host.oracle import Agreement
-    from frustum.runtime.report.report import Check, Report
+    from frustum.runtime.report.figures import Report
+    from frustum.runtime.report.report import Check
     from frustum.runtime.tools.check_layers import Checked
 
 STDOUT = "-"
@@ -82,32 +82,24 @@ def main(options: RunOptions) -> int:
     report = report_of_chain(job.chain, ran, check, job.seconds, stream)
     if layers is not None:
         report["check"] |= layers.data()
-    _draw(options, job.chain, ran, report)
+    report.drawing = RunDrawing(job.chain, ran, options.mode, options.stream is not None)
+    _draw(options, report)
     _tell(options, report, layers)
-    _raise_faults(name, layers)
+    if layers is not None:
+        layers.raise_faults(name)
     if check and found and not found.good:
         raise Differs(_difference(name, job, check, found))
     return GOOD
 
 
-def _draw(options: RunOptions, chain: Chain, ran: RanChain, report: Report) -> None:
+def _draw(options: RunOptions, report: Report) -> None:
     """The files that show the run."""
     if options.trace:
-        from frustum.runtime.show.trace import trace_bytes
-
-        traced = trace_bytes(timelines_of(chain, ran))
+        traced = report.trace()
         write_file(Path(options.trace), lambda path: path.write_bytes(traced))
     if options.html:
-        from frustum.runtime.show.page import page
-
-        text = page(chain, ran, report, options.dump_ir)
+        text = report.html(options.dump_ir)
         write_file(Path(options.html), lambda path: path.write_text(text, encoding="utf-8"))
-
-
-def _raise_faults(name: str, layers: Checked | None) -> None:
-    """`Differs` where the check of the layers has found who was wrong."""
-    if layers is not None and layers.faults:
-        raise Differs("\n".join(f"{name}: error: {fault}" for fault in layers.faults))
 
 
 def _tell(options: RunOptions, report: Report, layers: Checked | None) -> None:
@@ -150,11 +142,7 @@ def _model_for_check(options: RunOptions, job: Job) -> ModelProto | Path:
     """What the oracle runs: the model that was named for it, or else what MODEL was made from."""
     if options.check_against is None:
         return job.model_for_check(str(options.model))
-    return _origin(options).load()
-
-
-def _origin(options: RunOptions) -> Origin:
-    return Origin(str(options.check_against), options.weights_seed or 0)
+    return Origin(str(options.check_against), options.weights_seed or 0).load()
 
 
 def _refuse_contradictions(options: RunOptions) -> None:
@@ -162,7 +150,13 @@ def _refuse_contradictions(options: RunOptions) -> None:
         raise UsageError(f"error: --output {STDOUT}: arrays are written to a file, not to stdout")
     if options.input and options.input_seed is not None:
         raise UsageError("error: --input and --input-seed: one of them gives the inputs")
-    _refuse_drawing(options)
+    is_stream = options.stream is not None
+    if options.html == STDOUT:
+        raise UsageError(f"error: --html {STDOUT}: the page is written to a file, not to stdout")
+    if options.trace:
+        refuse_drawing("trace", options.mode, is_stream, "--")
+    if options.html:
+        refuse_drawing("html", options.mode, is_stream, "--")
     if options.quiet and (options.json or options.verbose):
         raise UsageError(f"error: --quiet and {'--json' if options.json else '-v'}: one of them")
     if options.json and options.verbose:
@@ -170,22 +164,6 @@ def _refuse_contradictions(options: RunOptions) -> None:
     for name in ("check", "output", "input"):
         if options.mode == "timing" and getattr(options, name):
             raise UsageError(f"error: --{name} needs --mode full or functional: mode timing computes no numbers")
-
-
-def _refuse_drawing(options: RunOptions) -> None:
-    """What a trace or a page cannot show."""
-    if options.trace and options.mode == "functional":
-        raise UsageError("error: --trace needs --mode full or timing: mode functional counts no time")
-    if options.trace and options.stream is not None:
-        raise UsageError("error: --trace and --stream: a trace is of one input")
-    if options.trace and find_spec("perfetto") is None:
-        raise UsageError("error: --trace needs the package perfetto: pip install 'frustum[trace]'")
-    if options.html == STDOUT:
-        raise UsageError(f"error: --html {STDOUT}: the page is written to a file, not to stdout")
-    if options.html and options.mode == "functional":
-        raise UsageError("error: --html needs --mode full or timing: mode functional measures no time")
-    if options.html and options.stream is not None:
-        raise UsageError("error: --html and --stream: a page is of one input")
 
 
 def _job(

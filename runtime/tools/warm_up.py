@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 
 from frustum.dialects.loops import TIMES, cache_folders, compile_entries
@@ -23,12 +24,17 @@ LOOPS = (
 def main(options: WarmUpOptions) -> int:
     with TerminalProgress() as progress:
         TIMES.announce = None  # it is what was asked for
-        for module in LOOPS:
-            import_module(module)
-        compile_entries(lambda share: progress("loops", share))
+        warm_up(lambda share: progress("loops", share))
     kept = ", ".join(cache_folders()) or "nowhere, for no folder can be written: each run compiles them anew"
     show(
         f"loops: {len(TIMES.compiled)} functions compiled, {len(TIMES.loaded)} found compiled,"
         f" {TIMES.seconds:.2f} s; kept in {kept}\n"
     )
     return GOOD
+
+
+def warm_up(tell: Callable[[float], None] = lambda share: None) -> None:
+    """Compile all loops and keep them; `tell` gets the share that is done."""
+    for module in LOOPS:
+        import_module(module)
+    compile_entries(tell)

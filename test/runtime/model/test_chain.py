@@ -15,7 +15,7 @@ import frustum
 from frustum.backend.targets import load
 from frustum.runtime.machine import InputError
 from frustum.runtime.model.chain import Chain, chain_of
-from frustum.runtime.report.report import Report
+from frustum.runtime.report.figures import Report
 from frustum.runtime.tools.cli import main
 
 

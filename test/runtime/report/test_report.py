@@ -13,10 +13,10 @@ from frustum.dialects.target import read_target
 from frustum.runtime.device.expand import expand
 from frustum.runtime.progress import TerminalProgress, progress_line, seconds_left
 from frustum.runtime.report.counters import count
+from frustum.runtime.report.figures import Report
 from frustum.runtime.report.report import (
     Check,
     LayerInfo,
-    Report,
     Seconds,
     SplitRun,
     make_report,

@@ -16,8 +16,8 @@ from frustum.dialects import graph as g
 from frustum.dialects.graph import networks_of
 from frustum.passes.analysis.least_work import least_work
 from frustum.runtime.report import terminal
+from frustum.runtime.report.figures import Report
 from frustum.runtime.report.layer_by_layer import layer_by_layer
-from frustum.runtime.report.report import Report
 from frustum.runtime.report.screen import screen
 from frustum.runtime.tools.cli import main
 

@@ -9,9 +9,9 @@ from mixed_models import model, node, sandwich
 
 import frustum
 from frustum.runtime.machine import Machine
+from frustum.runtime.show import drawing
 from frustum.runtime.show.trace import BEGIN, COUNTER, END, trace_bytes
 from frustum.runtime.time.event_log import event_log
-from frustum.runtime.tools import run
 from frustum.runtime.tools.cli import main
 
 perfetto = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="perfetto is not installed")
@@ -128,6 +128,6 @@ def test_what_has_no_trace(tmp_path, capsys, words, message):
 def test_without_the_package_it_is_named(tmp_path, capsys, monkeypatch):
     path = tmp_path / "net.onnx"
     onnx.save(model([node("Relu", ["x"], ["y"])], {"x": (1, 4)}, ["y"]), path)
-    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    monkeypatch.setattr(drawing, "find_spec", lambda name: None)
     assert main(["run", str(path), "--trace", str(tmp_path / "t")]) == 2
     assert "pip install 'frustum[trace]'" in capsys.readouterr().err

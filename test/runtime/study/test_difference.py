@@ -12,7 +12,6 @@ from frustum.runtime.study.difference import (
     ConditionError,
     Figure,
     difference,
-    lines_of,
     parse_condition,
     value_of,
 )
@@ -71,7 +70,7 @@ def test_a_unit_that_only_got_slower_is_told_with_its_cause(reports):
     assert (change.before, change.cycles.change, change.causes) == (
         ("u1",), 77, (("gdma waits for the port of dram", 77),),
     )  # fmt: skip
-    text = "\n".join(lines_of(difference(reports["two"], slow), ("a", "b"), False))
+    text = difference(reports["two"], slow, ("a", "b")).text()
     assert "1 of 2 groups of units changed" in text and "+77 cycles: gdma waits for the port of dram" in text
 
 

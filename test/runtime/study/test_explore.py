@@ -19,7 +19,7 @@ from mixed_models import model, node
 from frustum.backend import targets
 from frustum.dialects.target import digest, from_json
 from frustum.runtime.failures import UsageError
-from frustum.runtime.study.explore import Exploration
+from frustum.runtime.study.explore import PointLoop
 from frustum.runtime.study.front import front, front_text, values_of
 from frustum.runtime.study.point import Outcome, Point, run_point
 from frustum.runtime.study.search import search_of
@@ -147,7 +147,7 @@ class Here:
 
 def explored(folder, text, store):
     space = read(text)
-    found = Exploration(
+    found = PointLoop(
         search_of(space), explore._points(str(folder / "net.onnx"), space), space.objectives, store, Here(), 2
     )
     return space, found.run(), found.ran

@@ -1,13 +1,16 @@
 """frustum.compile and frustum.run."""
 
+import pickle
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import onnx_models
 import pytest
 from images import weights_image
+from onnx import TensorProto
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.parser import Parser
@@ -20,10 +23,15 @@ from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.errors import ModelError, Unsupported
 from frustum.passes.fuse.policy import DEFAULT
 from frustum.passes.onnx.import_onnx import import_onnx
+from frustum.runtime import kernels
 from frustum.runtime.device.memory import DTYPES
 from frustum.runtime.failures import UsageError
 from frustum.runtime.host.oracle import oracle_outputs
 from frustum.runtime.machine import InputError
+from frustum.runtime.model.compiled import Compiled
+from frustum.runtime.model.options import RunOptions, options_of
+from frustum.runtime.study.options import DiffOptions, ExplainOptions
+from frustum.runtime.tools import cli
 
 
 def test_importing_the_package_is_free() -> None:
@@ -174,6 +182,85 @@ def test_what_the_command_can(tmp_path: Path) -> None:
     assert checked is not None and checked["max_rel_error"] < 1e-4
     streamed = frustum.run(made, stream=2)
     assert streamed.outputs["y"].shape[0] == 2 and streamed.report["stream"]["inputs"] == 2
+
+
+def test_a_report_shows_its_run(tmp_path: Path) -> None:
+    made = frustum.compile(onnx_models.network(), "edge", dump_ir=tmp_path / "ir")
+    report = frustum.run(made, mode="timing").report
+    page = report.html()
+    assert page.startswith("<!doctype html>") and "fgraph.conv" not in page
+    assert "fgraph.conv" in report.html(tmp_path / "ir")
+    pytest.importorskip("perfetto", reason="traces need the package perfetto")
+    assert b"conv" in report.trace()
+    again = pickle.loads(pickle.dumps(report))
+    assert again == report
+    for shown in (again.html, again.trace):
+        with pytest.raises(UsageError, match="this report was read or copied, and has figures alone"):
+            shown()
+    for mode, stream, why in (("functional", None, "needs mode full or timing"), ("full", 2, "and stream: a page is")):
+        with pytest.raises(UsageError, match=f"error: html {why}"):
+            frustum.run(made, mode=mode, stream=stream).report.html()
+
+
+def test_every_layer_is_checked_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(onnx_models.save(tmp_path))
+    made = frustum.compile(path, "edge")
+    check = frustum.run(made, check="layers").report["check"]
+    assert check["faults"] == [] and [each["layer"] for each in check["layers"]] == ["conv", "pool", "mean", "dense"]
+    assert made.hashes == Compiled.of(made.save(tmp_path / "out")).hashes
+    pool = kernels.max_pool
+    monkeypatch.setattr(kernels, "max_pool", lambda *words, **named: pool(*words, **named) + 1)
+    with pytest.raises(frustum.Error, match=r"small.onnx: error: layer 'pool': .*; by the kernel of 'pool'") as caught:
+        frustum.run(made, check="layers")
+    assert caught.value.exit_code == 3
+    monkeypatch.undo()
+    onnx_models.save(tmp_path, onnx_models.network(element=TensorProto.FLOAT16))
+    with pytest.raises(UsageError, match="is not the model any more that was compiled: compile it again"):
+        frustum.run(made, check="layers")
+    with pytest.raises(UsageError, match="there is no model to check against"):
+        frustum.run(made.executable, check=True)
+    assert frustum.run(frustum.compile(path).executable, check_against=path).report["check"]["max_rel_error"] < 2e-3
+
+
+def test_explain_explore_and_diff_as_the_commands_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = onnx_models.save(tmp_path)
+    found = frustum.explain(path, "edge", subject="conv", most=1, probes=0)
+    assert cli.main(["explain", path, "conv", "--target", "edge", "--most", "1", "--probes", "0"]) == 0
+    assert capsys.readouterr().out == found.text()
+    with pytest.raises(UsageError, match=r"error: pipeline: explain compiles the model in other ways"):
+        frustum.explain(path, pipeline="-frustum-hoist-loads")
+    (tmp_path / "s.yaml").write_text(
+        "extends: edge\ntarget:\n  chip.dram.port_bytes_per_cycle: [8, 16]\nobjectives: [cycles.total]\n"
+    )
+    explored = frustum.explore(path, tmp_path / "s.yaml", database=tmp_path / "s.sqlite")
+    assert [len(explored.points), len(explored.front), explored.ran] == [2, 1, 2]
+    assert cli.main(["explore", path, "--space", str(tmp_path / "s.yaml"), "-o", str(tmp_path / "s.sqlite")]) == 0
+    assert capsys.readouterr().out.startswith(explored.text())
+    plans = [frustum.compile(path, "edge", policy=policy) for policy in (None, "none")]
+    reports = [frustum.run(plan, mode="timing").report for plan in plans]
+    assert "-> after" in frustum.diff(*reports, fail_on=["cycles<0"]).text()
+    with pytest.raises(frustum.Error, match=r"after: error: bytes>\+1%") as caught:
+        frustum.diff(*reports, fail_on=["bytes>+1%"])
+    assert caught.value.exit_code == 5
+    assert frustum.target_schema()["type"] == "object"
+
+
+OTHERWISE = {
+    "input": "inputs", "output": "Result.outputs", "report": "Report.write", "html": "Report.html",
+    "json": "Report.json", "verbose": "Report.text", "quiet": "", "trace": "Report.trace", "no_cache": "cache",
+}  # fmt: skip
+"""Options of `frustum run` that have no keyword of their name: what does it."""
+
+
+def test_what_the_commands_can_the_api_can() -> None:
+    functions = {name.replace("-", "_") for name in cli.COMMANDS}
+    assert functions <= set(frustum.__all__)
+    keywords = set(signature(frustum.compile).parameters) | set(signature(frustum.run).parameters)
+    options = {each.name for each, _ in options_of(RunOptions)}
+    assert options - keywords == set(OTHERWISE)
+    for kind, function in ((ExplainOptions, frustum.explain), (DiffOptions, frustum.diff)):
+        own = {each.name for each, _ in options_of(kind)} - {"json", "no_cache", "markdown"}
+        assert own <= set(signature(function).parameters)
 
 
 def own_module(element: str, other: str) -> ModuleOp:

@@ -1,0 +1,54 @@
+# Tests: test/runtime/tools/test_api.py
+"""A run as a page or as a trace, and what neither can show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from frustum.dialects.choices import Mode
+from frustum.runtime.failures import UsageError
+from frustum.runtime.model.chain import Chain
+from frustum.runtime.model.execution import RanChain, timelines_of
+from frustum.runtime.report.figures import Report
+
+NOUNS = {"trace": "trace", "html": "page"}
+
+
+def refuse_drawing(what: Literal["trace", "html"], mode: Mode, is_stream: bool, dashes: str = "") -> None:
+    """UsageError where a run in this mode, or of a stream of inputs, cannot be shown so; `dashes` of the options that
+    are named, if they are of the command line."""
+    if mode == "functional":
+        raise UsageError(
+            f"error: {dashes}{what} needs {dashes}mode full or timing: mode functional counts no time"
+        )
+    if is_stream:
+        raise UsageError(f"error: {dashes}{what} and {dashes}stream: a {NOUNS[what]} is of one input")
+    if what == "trace" and find_spec("perfetto") is None:
+        raise UsageError(f"error: {dashes}trace needs the package perfetto: pip install 'frustum[trace]'")
+
+
+@dataclass(frozen=True)
+class RunDrawing:
+    """What a report needs to be shown: the pieces and their runs."""
+
+    chain: Chain
+    ran: RanChain
+    mode: Mode
+    is_stream: bool
+
+    def page(self, report: Report, stops: Path | None) -> str:
+        """The page; `stops`: the folder of `--dump-ir`.  UsageError as `refuse_drawing` has it."""
+        refuse_drawing("html", self.mode, self.is_stream)
+        from frustum.runtime.show.page import page
+
+        return page(self.chain, self.ran, report, stops)
+
+    def trace(self) -> bytes:
+        """Protobuf for Perfetto.  UsageError as `refuse_drawing` has it."""
+        refuse_drawing("trace", self.mode, self.is_stream)
+        from frustum.runtime.show.trace import trace_bytes
+
+        return trace_bytes(timelines_of(self.chain, self.ran))
