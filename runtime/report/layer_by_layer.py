@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -17,20 +18,31 @@ class LayerByLayer:
     maps: int
 
 
+Layers: TypeAlias = Sequence[Mapping[str, Any]]
+"""Of a network: what each layer reads, by the number of the layer that makes it (below 0: an input)."""
+
+
+def makers_of(
+    layers: Layers, is_maker: Callable[[Mapping[str, Any]], bool]
+) -> tuple[list[set[int]], list[set[int]]]:
+    """Of each layer the makers of what it reads, and of what it gives: itself, or, where it is none, those of what it
+    reads."""
+    sources: list[set[int]] = []
+    makers: list[set[int]] = []
+    for number, layer in enumerate(layers):
+        sources.append({each for read in layer["reads"] if read >= 0 for each in makers[read]})
+        makers.append({number} if is_maker(layer) else sources[-1])
+    return sources, makers
+
+
 def layer_by_layer(compulsory: int, facts: Iterable[Mapping[str, Any]]) -> LayerByLayer:
     """Of networks with these facts (`passes/analysis/least_work.py`)."""
     moved, maps = compulsory, 0
     for network in facts:
         layers = network["layers"]
         given = {number for _, number in network["outputs"]}
-        makers: list[set[int]] = []
-        readers = [0] * len(layers)
-        for number, layer in enumerate(layers):
-            sources = {each for read in layer["reads"] if read >= 0 for each in makers[read]}
-            if "bytes" in layer:
-                for each in sources:
-                    readers[each] += 1
-            makers.append({number} if "bytes" in layer else sources)
+        sources, makers = makers_of(layers, lambda layer: "bytes" in layer)
+        readers = Counter(each for own, layer in zip(sources, layers, strict=True) if "bytes" in layer for each in own)
         outputs = {each for number in given if number >= 0 for each in makers[number]}
         for number, layer in enumerate(layers):
             if "bytes" in layer and readers[number]:

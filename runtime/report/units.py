@@ -13,6 +13,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.weights.codec import CODECS
 from frustum.runtime.report import bound as bound_of
 from frustum.runtime.report import counters
+from frustum.runtime.report.layer_by_layer import makers_of
 from frustum.runtime.report.waits import PieceTime, waits_of_units
 from frustum.runtime.time.timeline import Timeline
 
@@ -152,13 +153,10 @@ def _followers(run: SubgraphRun) -> set[tuple[int, str]]:
     units: dict[str, set[int]] = {}
     for unit, name in _shares(run):
         units.setdefault(name, set()).add(unit)
-    makers: list[set[int]] = []
-    """Of each layer the layers of units whose results it reads, through what is in no unit."""
+    sources, _ = makers_of(facts, lambda fact: fact["name"] in units)
     found = set[tuple[int, str]]()
-    for number, fact in enumerate(facts):
-        sources = {each for read in fact["reads"] if read >= 0 for each in makers[read]}
+    for fact, own in zip(facts, sources, strict=True):
         for unit in units.get(fact["name"], ()):
-            if any(unit in units[facts[each]["name"]] for each in sources if facts[each]["name"] != fact["name"]):
+            if any(unit in units[facts[each]["name"]] for each in own if facts[each]["name"] != fact["name"]):
                 found.add((unit, fact["name"]))
-        makers.append({number} if fact["name"] in units else sources)
     return found

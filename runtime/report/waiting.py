@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from frustum.dialects.isa.program import MEMORIES, Copy, Instruction
+from frustum.dialects.isa.program import MEMORIES, Copy
 from frustum.runtime.device.expand import DRAM, Expanded
 from frustum.runtime.device.form import When
+from frustum.runtime.report.waits import memories_of
 from frustum.runtime.time.critical_path import (
     AT_BARRIER,
     DESTINATION_PORT,
@@ -28,7 +29,6 @@ from frustum.runtime.time.critical_path import (
     SOURCE_PORT,
     TURN,
     WORK,
-    critical_path,
 )
 from frustum.runtime.time.timeline import Timeline
 
@@ -80,7 +80,7 @@ def by_sentence(found: Iterable[Waiting], total: int) -> list[dict[str, Any]]:
 
 def _pairs(timeline: Timeline) -> Counter[tuple[int, int, int, int, int, int]]:
     """Cycles by instruction, the one behind it on the path, their engines, what they are spent with, and why."""
-    path = critical_path(timeline.operations, timeline.times, timeline.causes)
+    path = timeline.critical_path
     static, engine = (each[path.operation].tolist() for each in (timeline.queues.static, timeline.queues.engine))
     found = Counter[tuple[int, int, int, int, int, int]]()
     after, behind, last = -1, -1, -1
@@ -104,15 +104,14 @@ def _words(
     if static < 0:
         return "the code is fetched before anything starts", True
     if state in (SOURCE_PORT, DESTINATION_PORT):
-        return f"{kind} waits for the port of {_memory(expanded, static, state - SOURCE_PORT)}", True
+        return f"{kind} waits for the port of {memories_of(expanded, static)[state - SOURCE_PORT].upper()}", True
     if state == SIGNAL:
         return "a signal is on its way to another cluster", True
     waiter = names[next_engine].kind if next_engine >= 0 else ""
     if state == LATENCY:
         target = timeline.machine.target
-        sides = [_memory(expanded, static, side) for side in (0, 1)]
-        slow = max(sides, key=lambda name: target.memory(name.lower()).latency_cycles)
-        return f"{waiter or 'the run'} waits for the latency of {slow}", True
+        slow = max(memories_of(expanded, static), key=lambda name: target.memory(name).latency_cycles)
+        return f"{waiter or 'the run'} waits for the latency of {slow.upper()}", True
     assert state == WORK
     does = _does(timeline, static, kind)
     if reason in (TURN, END) or after < 0:
@@ -167,14 +166,6 @@ def _written(expanded: Expanded, number: int) -> set[int]:
         return {memory[1]}
     operands = enumerate(expanded.forms[number].operands)
     return {memory[place] for place, each in operands if each and each.writes != When.NEVER}
-
-
-def _memory(expanded: Expanded, number: int, side: int) -> str:
-    """Of a transfer its source (0) or destination; of what computes the NRAM."""
-    instruction: Instruction = expanded.instructions[number]
-    if not isinstance(instruction, Copy):
-        return "DRAM" if instruction.engine == "fetch" else "NRAM"
-    return MEMORIES[int(expanded.memory[number, side])].upper()
 
 
 def _unit(timeline: Timeline, number: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from frustum.dialects.isa.program import MEMORIES, Copy, Instruction
-from frustum.runtime.device.expand import DRAM, NRAM
+from frustum.runtime.device.expand import DRAM, NRAM, Expanded
 from frustum.runtime.time.critical_path import (
     DESTINATION_PORT,
     LATENCY,
@@ -19,8 +19,6 @@ from frustum.runtime.time.critical_path import (
     SIGNAL,
     SOURCE_PORT,
     STATES,
-    CriticalPath,
-    critical_path,
 )
 from frustum.runtime.time.timeline import Timeline
 
@@ -45,9 +43,9 @@ class Wait(NamedTuple):
     cycles: int
 
 
-def waits(timeline: Timeline, path: CriticalPath | None = None) -> list[Wait]:
+def waits(timeline: Timeline) -> list[Wait]:
     """The cycles of a timed run by cause, the costliest first; -1: no unit or layer, where the run has none."""
-    path = path or critical_path(timeline.operations, timeline.times, timeline.causes)
+    path = timeline.critical_path
     names = [str(name) for name in timeline.engines]
     totals = Counter[tuple[int, int, str, str, str, str]]()
     static = timeline.queues.static[path.operation].tolist()
@@ -135,21 +133,22 @@ def _on(timeline: Timeline, number: int, state: int) -> str:
     instruction = timeline.expanded.instructions[number]
     if state in (SOURCE_PORT, DESTINATION_PORT):
         side = state - SOURCE_PORT
-        memory = _memories(timeline, number, instruction)[side]
+        memory = memories_of(timeline.expanded, number)[side]
         return memory if memory == MEMORIES[DRAM] else f"{memory} {('read', 'write')[side]}"
     if state == LATENCY:
         target = timeline.machine.target
         return max(
-            _memories(timeline, number, instruction), key=lambda name: target.memory(name).latency_cycles
+            memories_of(timeline.expanded, number), key=lambda name: target.memory(name).latency_cycles
         )
     layers = timeline.expanded.program.layers
     return layers[instruction.layer] if instruction.layer < len(layers) else f"layer {instruction.layer}"
 
 
-def _memories(timeline: Timeline, number: int, instruction: Instruction) -> tuple[str, str]:
+def memories_of(expanded: Expanded, number: int) -> tuple[str, str]:
     """Where a transfer reads and writes; a fetch reads DRAM, a compute unit NRAM."""
+    instruction: Instruction = expanded.instructions[number]
     if not isinstance(instruction, Copy):
         kind = DRAM if instruction.engine == "fetch" else NRAM
         return MEMORIES[kind], MEMORIES[kind]
-    source, destination = timeline.expanded.memory[number, :2].tolist()
+    source, destination = expanded.memory[number, :2].tolist()
     return MEMORIES[source], MEMORIES[destination]

@@ -28,7 +28,7 @@ from frustum.dialects.target.durations import chunks, larger, transfer_chunk_cyc
 from frustum.runtime.device.expand import DRAM, NRAM, SRAM, Expanded, Rows
 from frustum.runtime.device.form import Ints
 from frustum.runtime.time import engine
-from frustum.runtime.time.critical_path import Causes, causes
+from frustum.runtime.time.critical_path import Causes, CriticalPath, causes, critical_path
 from frustum.runtime.time.engine import Lists, OperationCost
 from frustum.runtime.time.events import CounterMap, Queues, are, events, make_queues
 from frustum.runtime.time.machine_map import EngineName, MachineMap
@@ -60,6 +60,11 @@ class Timeline:
     def causes(self) -> Causes:
         """What every operation waited for last."""
         return causes(self.operations, self.times)
+
+    @cached_property
+    def critical_path(self) -> CriticalPath:
+        """From the last effect back to cycle 0."""
+        return critical_path(self.operations, self.times, self.causes)
 
     @cached_property
     def engines(self) -> tuple[EngineName, ...]:
