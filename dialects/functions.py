@@ -109,6 +109,14 @@ class Rounding(StrEnum):
     ROUND_PREFER_CEIL = "round_prefer_ceil"
 
 
+class Border(StrEnum):
+    """Which elements of a map stand before and behind it, by the names that ONNX's Pad gives them."""
+
+    REFLECT = "reflect"
+    EDGE = "edge"
+    WRAP = "wrap"
+
+
 def words(kinds: type[StrEnum]) -> tuple[str, ...]:
     """The words of one of these enumerations, as plain text."""
     return tuple(str(kind) for kind in kinds)

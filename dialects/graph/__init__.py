@@ -36,6 +36,7 @@ FGraph = Dialect(
     ],
     [
         *(a.ActAttr, a.PoolingAttr, a.ReductionAttr, a.ArithmeticAttr, a.InterpolationAttr, a.RoundingAttr),
+        a.BorderAttr,
         scales.ScaleAttr,
     ],
 )

@@ -22,7 +22,15 @@ from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.dialects.functions import Arithmetic, Function, Interpolation, Pooling, Reduction, Rounding
+from frustum.dialects.functions import (
+    Arithmetic,
+    Border,
+    Function,
+    Interpolation,
+    Pooling,
+    Reduction,
+    Rounding,
+)
 
 Ints: TypeAlias = tuple[int, ...]
 Floats: TypeAlias = tuple[float, ...]
@@ -100,6 +108,11 @@ class ArithmeticAttr(EnumAttribute[Arithmetic], SpacedOpaqueSyntaxAttribute):
 @irdl_attr_definition
 class InterpolationAttr(EnumAttribute[Interpolation], SpacedOpaqueSyntaxAttribute):
     name = "fgraph.interpolation"
+
+
+@irdl_attr_definition
+class BorderAttr(EnumAttribute[Border], SpacedOpaqueSyntaxAttribute):
+    name = "fgraph.border_mode"
 
 
 @irdl_attr_definition

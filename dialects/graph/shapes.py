@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from xdsl.utils.exceptions import VerifyException
 
+from frustum.dialects.functions import Border
+
 Ints = tuple[int, ...]
 SPATIAL_RANK = 4  # n, c, h, w
 MAX_RANK = 6
@@ -112,11 +114,11 @@ def pad_shape(x: Ints, low: Ints, high: Ints) -> Ints:
     return shape
 
 
-def border_shape(x: Ints, low: Ints, high: Ints, *, mirrored: bool) -> Ints:
+def border_shape(x: Ints, low: Ints, high: Ints, mode: str) -> Ints:
     is_map = len(x) == SPATIAL_RANK and len(low) == len(high) == 2
     check(is_map, f"expected a map and two pads, found {x}, {low}, {high}")
     for extent, before, after in zip(x[2:], low, high, strict=True):
-        most = extent - 1 if mirrored else max(before, after)
+        most = {Border.REFLECT: extent - 1, Border.EDGE: max(before, after), Border.WRAP: extent}[Border(mode)]
         check(min(before, after) >= 0 and max(before, after) <= most, f"{x} has no borders of {before} and {after}")
     return (*x[:2], *(a + b + c for a, b, c in zip(low, x[2:], high, strict=True)))
 

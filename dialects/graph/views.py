@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import declaration as d
 from frustum.dialects.graph import shapes
-from frustum.dialects.graph.attributes import Ints, Number, shape_of, tensor_of
+from frustum.dialects.graph.attributes import BorderAttr, Ints, Number, shape_of, tensor_of
 from frustum.dialects.graph.scales import check_integer, is_integer
 
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -97,19 +97,17 @@ class PadOp(d.LayerOp):
 @d.operation
 class BorderOp(d.LayerOp):
     """A map [N, C, H, W] with `low` rows and columns before it and `high` behind it: its own, mirrored at its first and
-    last one, or the first and last one repeated."""
+    last one (`reflect`), the first and last one repeated (`edge`), or those of its other end (`wrap`)."""
 
     name = "fgraph.border"
+    mode: str = d.prop(d.word(BorderAttr))
     x: SSAValue = d.operand()
     low: Ints = d.prop(d.INTS)
     high: Ints = d.prop(d.INTS)
-    mirrored: bool = d.prop(d.FLAG, default=False)
-    assembly_format = (
-        "$x `low` $low `high` $high (`mirrored` $mirrored^)? attr-dict `:` functional-type(operands, results)"
-    )
+    assembly_format = "$mode $x `low` $low `high` $high attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
-        return shapes.border_shape(shape_of(self.x), self.low, self.high, mirrored=self.mirrored)
+        return shapes.border_shape(shape_of(self.x), self.low, self.high, self.mode)
 
 
 @d.operation

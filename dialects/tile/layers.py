@@ -20,6 +20,7 @@ from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.extents import Extents
 from frustum.dialects.functions import (
     Arithmetic,
+    Border,
     Function,
     Interpolation,
     Pooling,
@@ -53,6 +54,9 @@ class LayerKind:
     """Rows and columns are made from those around them, so that they can be made in several steps."""
     knows_position: ClassVar[bool] = False
     """Computes with the position in the map, not only with what lies around it."""
+
+    is_copied: ClassVar[bool] = False
+    """Pieces are loaded as they are to be: nothing is computed."""
 
     def __init_subclass__(cls, name: str = "") -> None:
         cls.NAME = name
@@ -302,6 +306,7 @@ class ShuffleLayer(LayerKind, name="shuffle"):
     """Channel `i * groups + j` of the result is channel i of group j."""
 
     groups: int
+    is_copied = True
 
 
 @dataclass(frozen=True)
@@ -312,6 +317,7 @@ class StackLayer(LayerKind, name="stack"):
     stride: int
     dilation: int
     pad: int
+    is_copied = True
 
 
 @dataclass(frozen=True)
@@ -353,8 +359,23 @@ class BorderLayer(LayerKind, name="border"):
     high: Extents
     knows_position = True
 
+    @property
+    def mode(self) -> Border:
+        return Border.REFLECT if self.mirrored else Border.EDGE
+
     def vector_steps(self, conversions: int = 0) -> Steps:
         return (("identity", 1),)
+
+
+@dataclass(frozen=True)
+class WrapLayer(LayerKind, name="wrap"):
+    """Rows and columns before and behind a map, which are those of its other end."""
+
+    low: Extents
+    high: Extents
+    knows_position = True
+    is_copied = True
+    mode: ClassVar[Border] = Border.WRAP
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from frustum.dialects.tile import (
     SubMap,
     UnaryLayer,
     Whole,
+    WrapLayer,
 )
 from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
 
@@ -90,7 +91,7 @@ def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True, whole: tuple
     """The search's view of a layer whose region has these extents (of the input for reductions); `in_ring`: whether
     its operand may lie in a ring; `whole`: more dimensions that are not cut."""
     p = layer.kind
-    accesses = tuple(m.access for m in layer.maps)
+    accesses = (SAME4,) if isinstance(p, WrapLayer) else tuple(m.access for m in layer.maps)
     sizes = tuple(m.element_bytes for m in layer.maps)
     uncut = (*layer.axes_all, *whole)
     common = (isinstance(p, ConvLayer), extent, accesses, sizes, layer.out_bytes, uncut, layer.align)
@@ -145,11 +146,6 @@ def copy_of(operand: MapOperand, *, is_integral: bool = False) -> Layer:
 def passes_of(steps: Steps, unit: VectorUnit) -> int:
     """Passes over the elements for all of these steps."""
     return sum(vector_passes(unit, kind, window) for kind, window in steps)
-
-
-def is_copied(layer: Layer) -> bool:
-    """Whether pieces of a layer are loaded as they are to be: nothing is computed."""
-    return isinstance(layer.kind, ShuffleLayer | StackLayer)
 
 
 def channels_beside(layer: Layer) -> int:

@@ -26,7 +26,6 @@ from frustum.passes.plan.layer_work import (
     LayerWork,
     channels_beside,
     group_outputs,
-    is_copied,
     passes_of,
     work_of,
 )
@@ -76,7 +75,7 @@ class Member:
             for part in (made.parts if isinstance(made, Side) else (made,))
         ]
         behind = (part.stage + (part.is_matrix != self.is_matrix) for part in parts)
-        return 0 if is_copied(self.layer) else max(1, *behind, 1)
+        return 0 if self.layer.kind.is_copied else max(1, *behind, 1)
 
     @property
     def members(self) -> Iterator[Member]:
@@ -254,7 +253,7 @@ class RunPieces:
                 buffer = Buffer(read, operand.element_bytes, moves_on)
                 self.loaded.append(Loaded(buffer, operand.dims[3], has_own_weights and not moves_on))
                 continue
-            if isinstance(made, Member) and is_copied(made.layer):
+            if isinstance(made, Member) and made.layer.kind.is_copied:
                 self.moved_as_read(made, Buffer(read, operand.element_bytes, moves_on, 1 + member.stage))
                 continue
             parts = made.parts if isinstance(made, Side) else (made,)
@@ -442,7 +441,7 @@ def extents_of(run: Member, work: LayerWork, target: Target, cores_dim: int) -> 
             powers = (1 << k for k in range(max(found[d]).bit_length()))
             found[d] = sorted({*found[d], *(size for size in powers if size < max(found[d]))}, reverse=True)
     if CHANNELS not in work.whole:
-        shuffles = (channels_beside(m.layer) for m in run.members if is_copied(m.layer))
+        shuffles = (channels_beside(m.layer) for m in run.members if m.layer.kind.is_copied)
         some = {ceil_div(size, each) * each for each in shuffles for size in found[CHANNELS]}
         fitting = {size for size in some if size < work.extent[CHANNELS] and size % group_outputs(run.layer) == 0}
         found[CHANNELS] = sorted({*found[CHANNELS], *fitting}, reverse=True)

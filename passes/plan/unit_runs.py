@@ -22,7 +22,7 @@ from frustum.dialects.unit import Partition
 from frustum.passes.analysis.piece_nest import of_whole_groups
 from frustum.passes.analysis.project import ROWS, Unprojectable
 from frustum.passes.plan.cost import CutUnit, UnitCost
-from frustum.passes.plan.layer_work import LayerPlan, can_run, is_copied
+from frustum.passes.plan.layer_work import LayerPlan, can_run
 from frustum.passes.plan.model import MOST_IN_RUN, RUN_BYTES, RUN_GAIN, STEPS_OF_RUNS
 from frustum.passes.plan.runs import Member, RunPlan, Side, plan_run
 from frustum.passes.plan.unit import layer_plans
@@ -222,10 +222,10 @@ class Trees:
         channels from all over its operand: tiles must have all of them."""
         layer, plan = self.unit.layers[i], self.plans[i]
         partition, channels = self.cut.partition, self.unit.out.out_dims[1]
-        if is_copied(layer) and (partition.clusters == 1 or partition.tile[1] < channels):
+        if layer.kind.is_copied and (partition.clusters == 1 or partition.tile[1] < channels):
             return False
         is_held = plan is not None and plan.map.weights == "unit"
-        return is_held and (can_run(layer) or is_copied(layer)) and not layer.kind.knows_position
+        return is_held and (can_run(layer) or layer.kind.is_copied) and not layer.kind.knows_position
 
     def is_inner(self, j: int) -> bool:
         """Whether one layer alone reads a layer's map."""

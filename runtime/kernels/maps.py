@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import ml_dtypes
 import numpy as np
@@ -152,16 +152,17 @@ def pad(x: Array, low: Extents, high: Extents, value: float) -> Array:
     return result
 
 
-def border_places(extent: int, low: int, high: int, *, mirrored: bool) -> Array:
+def border_places(extent: int, ends: tuple[int, int], mode: str) -> Array:
     """Which position of an axis is at each of the axis with borders."""
-    return np.pad(np.arange(extent), (low, high), mode="reflect" if mirrored else "edge")
+    places: Array = np.pad(np.arange(extent), ends, cast(Any, mode))
+    return places
 
 
-def border(x: Array, low: Extents, high: Extents, *, mirrored: bool) -> Array:
+def border(x: Array, low: Extents, high: Extents, mode: str) -> Array:
     """Maps with rows and columns of their own before and behind them."""
     rows, columns = (
-        border_places(extent, *ends, mirrored=mirrored)
-        for extent, *ends in zip(x.shape[-2:], low, high, strict=True)
+        border_places(extent, ends, mode)
+        for extent, ends in zip(x.shape[-2:], zip(low, high, strict=True), strict=True)
     )
     return x[..., rows, :][..., columns]
 

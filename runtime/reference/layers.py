@@ -458,7 +458,7 @@ OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.TransposeOp: lambda op, x: x.transpose(op.perm),
     graph.ShuffleOp: lambda op, x: kernels.shuffle(x, op.groups),
     graph.StackOp: stacked,
-    graph.BorderOp: lambda op, x: kernels.border(x, op.low, op.high, mirrored=op.mirrored),
+    graph.BorderOp: lambda op, x: kernels.border(x, op.low, op.high, op.mode),
     graph.DepthToSpaceOp: lambda op, x: kernels.depth_to_space(x, op.factor, near=op.apart == 1)[
         ..., : op.shape[2], : op.shape[3]
     ],

@@ -29,10 +29,11 @@ def _depth_to_space(p: t.DepthToSpaceLayer, work: TileWork) -> Array:
 
 
 @made.register(t.BorderLayer)
-def _border(p: t.BorderLayer, work: TileWork) -> Array:
+@made.register(t.WrapLayer)
+def _border(p: t.BorderLayer | t.WrapLayer, work: TileWork) -> Array:
     tile, read, plane = work.tiles[0], list(work.needed()), []
     for d, ends in enumerate(zip(p.low, p.high, strict=True), start=2):
-        shown = kernels.border_places(tile.bound[d], *ends, mirrored=p.mirrored)[slice(*work.ranges[d])]
+        shown = kernels.border_places(tile.bound[d], ends, p.mode)[slice(*work.ranges[d])]
         (first, end), (low, high) = read[d], (int(shown.min()), int(shown.max()) + 1)
         assert first <= low and high <= end, f"{(low, high)} is read, the access says {read[d]}"
         read[d] = low, high

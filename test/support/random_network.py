@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from networks import Net
 
 from frustum.dialects import graph
+from frustum.dialects.functions import Border
 from frustum.dialects.graph import shape_of
 
 MOST_CHANNELS, MOST_PLANE = 12, 16
@@ -315,10 +316,11 @@ def phases(draw, net, x, maps):
 
 
 def border(draw, net, x, maps):
-    mirrored = draw(st.booleans())
-    most = [min(2, extent - 1) if mirrored else 2 for extent in shape_of(x)[2:]]
+    mode = draw(st.sampled_from(Border))
+    taken = {Border.REFLECT: 1, Border.EDGE: -2, Border.WRAP: 0}[mode]
+    most = [min(2, extent - taken) for extent in shape_of(x)[2:]]
     low, high = (tuple(draw(st.integers(0, each)) for each in most) for _ in range(2))
-    return net.layer(graph.BorderOp(x, low, high, mirrored=mirrored))
+    return net.layer(graph.BorderOp(mode, x, low, high))
 
 
 def shuffle(draw, net, x, maps):

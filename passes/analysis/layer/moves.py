@@ -9,9 +9,11 @@ from dataclasses import replace
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, replaced
+from frustum.dialects.functions import Border
 from frustum.dialects.graph.views import CHANNELS_LAST
 from frustum.dialects.tile import (
     SAME,
+    AnyAxis,
     Axis,
     BorderLayer,
     ConcatLayer,
@@ -22,6 +24,7 @@ from frustum.dialects.tile import (
     StackLayer,
     TensorView,
     Whole,
+    WrapLayer,
 )
 from frustum.passes.analysis.layer.nest import (
     RANK,
@@ -113,14 +116,18 @@ def turn(op: g.TurnOp) -> Layer:
 
 @builds(g.BorderOp, shares=True)
 def border(op: g.BorderOp) -> Layer:
-    """What is mirrored lies as far on the other side of the map's end."""
+    """What is mirrored lies as far on the other side of the map's end; what wraps around, anywhere along the axis."""
     dims, out = loops(g.shape_of(op.x)), loops(g.shape_of(op.result))
-    times = 2 if op.mirrored else 1
-    plane = (
-        Axis(1, 1, -low - times * high, times * (low + high))
-        for low, high in zip(op.low, op.high, strict=True)
-    )
-    kind = BorderLayer(bool(op.mirrored), tuple(op.low), tuple(op.high))
+    ends = tuple(op.low), tuple(op.high)
+    plane: Sequence[AnyAxis]
+    kind: BorderLayer | WrapLayer
+    if op.mode == Border.WRAP:
+        kind, borders = WrapLayer(*ends), map(any, zip(*ends, strict=True))
+        plane = [Whole(size) if border else SAME for size, border in zip(dims[2:], borders, strict=True)]
+    else:
+        kind = BorderLayer(op.mode == Border.REFLECT, *ends)
+        times = 2 if kind.mirrored else 1
+        plane = [Axis(1, 1, -low - times * high, times * (low + high)) for low, high in zip(*ends, strict=True)]
     return Layer(kind, out, contiguous(out), (MapOperand(0, dims, contiguous(dims), (SAME, SAME, *plane)),))
 
 

@@ -72,7 +72,7 @@ class LayerLowering:
             inner = Block()
             self.body(inner, depth + 1, 0)
             block.add_op(isa.RepeatOp(own.nest.loops[depth][1], Region(inner), stage=stage))
-        elif not own.is_copied:
+        elif not own.kind.is_copied:
             block.add_ops(computed(own, StagedTags(stage=stage, **own.site.tags)))
         if depth == own.out_depth:
             stored = self.stored()
@@ -109,7 +109,7 @@ def computed(low: LayerPieces, common: StagedTags) -> list[Operation]:
         case t.PhasesLayer():
             several = phases.instructions(low.kind, low)
         case t.BorderLayer():
-            several = borders.instructions(low.kind, low)
+            several = borders.instructions(low.kind, low, low.pieces[0], low.result)
         case _:
             return [compute(low, common)]
     return [isa.emit(made, low.pieces[0].buffer, low.result.buffer, **common) for made in several]

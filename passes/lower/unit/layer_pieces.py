@@ -23,10 +23,11 @@ from frustum.dialects.isa.program import (
     Starts,
     View,
 )
-from frustum.dialects.tile import ComputeOp, ConvLayer, ShuffleLayer, StackLayer, SubMap
+from frustum.dialects.tile import ComputeOp, ConvLayer, ShuffleLayer, StackLayer, SubMap, WrapLayer
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
+from frustum.passes.lower.unit import borders
 from frustum.passes.lower.unit.layer_nest import (
     LayerNest,
     MapSource,
@@ -103,7 +104,7 @@ class LayerPieces(LayerNest):
         self.result, self.acc = self.result_in(out.element), None
         self.made, self.sums = self.result, None
         self.results: list[Operation] = []
-        if self.is_copied:
+        if self.kind.is_copied:
             self.result.allocated = self.pieces[0].buffer
             return
         if self.waits_in_tile:
@@ -126,15 +127,15 @@ class LayerPieces(LayerNest):
         """Sums of a piece wait in the result's tile until the next round comes to it."""
         return self.map.in_rounds and self.is_accumulated and self.out_depth > 0
 
-    @property
-    def is_copied(self) -> bool:
-        """Pieces are loaded as they are to be: nothing is computed."""
-        return isinstance(self.kind, ShuffleLayer | StackLayer)
-
     def load(self, k: int) -> PieceLoad:
-        if isinstance(self.kind, StackLayer):
-            return stacked_piece(self, self.kind, k)
-        return shuffled_piece(self, self.kind, k) if isinstance(self.kind, ShuffleLayer) else map_piece(self, k)
+        match self.kind:
+            case StackLayer():
+                return stacked_piece(self, self.kind, k)
+            case ShuffleLayer():
+                return shuffled_piece(self, self.kind, k)
+            case WrapLayer():
+                return wrapped_piece(self, self.kind, k)
+        return map_piece(self, k)
 
     def result_in(self, element: Element) -> Placed:
         """The piece of the result, which has one element along a reduced dimension, wherever the region begins."""
@@ -260,6 +261,19 @@ def slices_of_tap(low: LayerNest, stack: StackLayer, tile: Placed, tap: int) -> 
     limit = replaced(limit, IMAGES, None if slices is None else slices + before)
     limit = replaced(limit, CHANNELS, None if last is None else exactly(last, stack.kernel))
     return seen, Box(start, extent, bound, limit)
+
+
+def wrapped_piece(low: LayerNest, wrap: WrapLayer, k: int) -> PieceLoad:
+    """A piece of a map with rows and columns of its other ends: a copy of each part, from where it lies in the tile."""
+    own, tile, depth = low.piece, low.tiles[k], low.nest.depth(nests.depends(SAME4))
+    piece, (n, c, *_) = packed(low.out, own.start, low.map.extent), own.box.spans
+    ops: list[Operation] = [allocate(piece, "nram", copies(depth))]
+    for rows, columns in borders.corners(wrap, low, (Affine(), Affine())):
+        seen = tile.view((n.start, c.start, rows.first, columns.first))
+        box = Box.of(n, c, rows.span, columns.span)
+        copy = isa.Copy(engine="mvdma", src_view=seen, dst_view=piece.own_view, box=box)
+        ops.append(isa.emit(copy, tile.buffer, piece.buffer, **low.site.tags))
+    return PieceLoad(depth, piece, ops)
 
 
 # -------------------------------------------------------------------- weights

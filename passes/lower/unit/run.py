@@ -111,7 +111,7 @@ class _Run:
             cut=(replace(op.map.data, extent=piece.extent, cores=self.map.cores, channels=channels,
                          outer=self.map.outer, weights="unit", compact=False), nest),
         )  # fmt: skip
-        if low.is_copied:
+        if low.kind.is_copied:
             return self.copied(low, depth)
         self.inside.keep(low.kept)
         stage = self.read_by(made.values(), depth, is_matrix=low.is_matrix)

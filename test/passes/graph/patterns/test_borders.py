@@ -33,17 +33,19 @@ def found(build):
     find_borders(module)
     module.verify()
     np.testing.assert_array_equal(run_module(module, inputs)["y0"], wanted)
-    return [(op.low, op.high, op.mirrored) for op in module.walk() if isinstance(op, graph.BorderOp)]
+    return [(op.low, op.high, op.mode) for op in module.walk() if isinstance(op, graph.BorderOp)]
 
 
 @pytest.mark.parametrize(
     ("axis", "runs", "border"),
     [
-        (2, [(2, 2, -1), None, (3, 1, -1)], ((2, 0), (1, 0), True)),
-        (2, [(2, 3, -1), (1, 4, 1), (3, 2, -1)], ((2, 0), (2, 0), True)),  # runs as long as they can be
-        (3, [(0, 1, 1), (0, 1, 1), None], ((0, 2), (0, 0), False)),
-        (3, [None, (5, 1, 1)], ((0, 0), (0, 1), False)),
-        (2, [(4, 1, 1), None, (0, 1, 1)], None),  # wraps around
+        (2, [(2, 2, -1), None, (3, 1, -1)], ((2, 0), (1, 0), "reflect")),
+        (2, [(2, 3, -1), (1, 4, 1), (3, 2, -1)], ((2, 0), (2, 0), "reflect")),  # runs as long as they can be
+        (3, [(0, 1, 1), (0, 1, 1), None], ((0, 2), (0, 0), "edge")),
+        (3, [None, (5, 1, 1)], ((0, 0), (0, 1), "edge")),
+        (2, [(3, 2, 1), None, (0, 1, 1)], ((2, 0), (1, 0), "wrap")),
+        (3, [None, None], ((0, 0), (0, 6), "wrap")),  # twice
+        (2, [None, None, None], None),  # three times
         (2, [(2, 2, -1), None, (4, 1, 1)], None),  # one end mirrored, the other repeated
         (1, [(0, 1, 1), None], None),  # along channels
         (2, [(0, 2, 1), (3, 2, 1)], None),  # leaves a row out
@@ -57,12 +59,12 @@ def test_borders_of_rows_and_columns_are_one():
     def both(net, x, columns=((1, 1, 1), None, (4, 1, 1))):
         return joined(net, joined(net, x, 2, (1, 1, 1), None, (3, 1, 1)), 3, *columns)
 
-    assert found(both) == [((1, 1), (1, 1), True)]
+    assert found(both) == [((1, 1), (1, 1), "reflect")]
     repeated = found(lambda net, x: both(net, x, ((0, 1, 1), None)))
-    assert repeated == [((1, 0), (1, 0), True), ((0, 1), (0, 0), False)]
+    assert repeated == [((1, 0), (1, 0), "reflect"), ((0, 1), (0, 0), "edge")]
 
 
-@pytest.mark.parametrize(("low", "mirrored"), [((5, 0), True), ((-1, 0), False)])
-def test_borders_must_be_there(low, mirrored):
+@pytest.mark.parametrize(("low", "mode"), [((5, 0), "reflect"), ((-1, 0), "edge"), ((6, 0), "wrap")])
+def test_borders_must_be_there(low, mode):
     with pytest.raises(VerifyException, match="has no borders of"):
-        graph.BorderOp(Net().input(1, 2, 5, 6), low, (0, 0), mirrored=mirrored).verify()
+        graph.BorderOp(mode, Net().input(1, 2, 5, 6), low, (0, 0)).verify()
