@@ -587,7 +587,7 @@ def tile(g: Graph, x: Value):
 
 def pad(g: Graph, x: Value):
     g.need(x.is_float and x.rank > 0 and x.size > 0)
-    mode = g.among("constant", "constant", "edge", "reflect")
+    mode = g.among("constant", "constant", "edge", "reflect", *["wrap"] * (g.opset >= 19))
     g.need(mode == "constant" or x.rank in (3, 4))
     most = [1 if mode != "reflect" or extent > 1 else 0 for extent in x.shape]
     pads = [g.between(0, m) for m in [*most, *most]]

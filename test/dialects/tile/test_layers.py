@@ -49,7 +49,9 @@ def test_every_kind_is_known_at_every_level():
     assert {type(layer) for layer in LAYERS} == set(KINDS.values())
     computed = [kind for name, kind in KINDS.items() if name != "concat"]
     assert all(made.dispatch(kind) is not made.dispatch(object) for kind in computed)
-    of_several = tile.ShuffleLayer, tile.StackLayer, tile.AttentionLayer, tile.PhasesLayer, tile.BorderLayer, tile.WrapLayer
+    of_several = (
+        tile.ShuffleLayer, tile.StackLayer, tile.AttentionLayer, tile.PhasesLayer, tile.BorderLayer, tile.WrapLayer,
+    )
     lowered = [kind for kind in computed if not issubclass(kind, (*of_several, tile.VectorLayer))]
     assert all(instruction.dispatch(kind) is not instruction.dispatch(object) for kind in lowered)
     assert set(FORMS) <= set(OPERATIONS)
