@@ -205,10 +205,11 @@ def is_in_core(value: SSAValue) -> bool:
 
 
 def is_in_rounds(value: SSAValue) -> bool:
-    """Whether a value is a tile of which the layer that reads it has some channels in SRAM at a time."""
+    """Whether a value is a loaded tile of which the layer that reads it has a part in SRAM at a time: some channels of
+    its map, or pieces of what it adds."""
     users = (use.operation for use in value.uses)
     return isinstance(value.owner, LoadOp) and any(
-        isinstance(user, ComputeOp) and user.map.data.in_rounds and user.tiles[0] is value for user in users
+        isinstance(user, ComputeOp) and user.map.data.in_rounds and value in user.tiles for user in users
     )
 
 

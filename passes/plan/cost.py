@@ -101,7 +101,8 @@ class CutUnit:
     kept: Collection[int] = ()
     in_core: Collection[int] = ()
     in_rounds: bool = False
-    """The first input of its only layer comes some channels at a time, again in each pass."""
+    """The first input of its only layer comes some channels at a time, again in each pass; what it adds piece by piece
+    at the end."""
 
     @staticmethod
     def of(unit: UnitLayers, partition: Partition, target: Target, kept: Collection[int] = ()) -> CutUnit:
@@ -166,7 +167,7 @@ class CutUnit:
                 (loaded and unit.inputs[loaded[0] - count].resident)
                 or root in self.kept
                 or root in self.in_core
-                or (self.in_rounds and loaded and loaded[0] == count)
+                or (self.in_rounds and loaded)
             ):
                 continue
             place, stored = places[root], [m for m in members if m in unit.stored]

@@ -2,7 +2,8 @@
 """A product whose operand does not fit SRAM beside the result: input channels in rounds, sums in the result's tile.
 
 Each round takes some input channels of the map and of the weights from DRAM, and adds their products to all of the
-tile: so a tile may be as large as SRAM, and map and weights are read once for each tile.  Sums wait between rounds in
+tile: so a tile may be as large as SRAM, and map and weights are read once for each tile.  A residual comes in the last
+round, piece by piece.  Sums wait between rounds in
 the element type: where they are to wait in f32 (`--carry f32`) a product of f16 or bf16 is cut otherwise.
 
 Source: Smith, Lowery, Langou, van de Geijn (arXiv 1702.02017): a product moves fewest bytes where the result stays and
@@ -42,7 +43,7 @@ def may_round(unit: UnitLayers) -> bool:
     alone = first.input is not None and all(s.value is not first.value for s in unit.sources[0][1:])
     if layer.keeps_sums_wide and layer.out_bytes < WIDE:
         return False
-    plain = layer.maps[0].view.block == 1 and layer.out_view.block == 1
+    plain = all(view.block == 1 for view in (layer.out_view, *(m.view for m in layer.maps)))
     return alone and plain and may_add_sums(layer, unit.out.kind) and not unit.inputs[0].resident
 
 
@@ -81,11 +82,20 @@ def plan_rounds(cut: CutUnit, target: Target, sram_bytes: int, chunks: Chunks) -
         room = 1 << ((left - of_map) // 2).bit_length() - 1
         whole = layer.out_dims[1] * inputs * math.prod(work.kernel) * work.weight_bytes
         plan = pieces_of_round(work, inputs, chunks(target, min(room, max(aligned(whole), 1))), loops_of(cut) - 1)
-        if plan is not None and plan.stream_bytes + of_map <= left:
+        held = 0 if plan is None else plan.stream_bytes + of_map + added_bytes(cut, plan.map)
+        if plan is not None and held <= left:
             submap = replace(plan.map, in_rounds=True)
             cycles = rounds * plan.cycles
-            return LayerPlan(submap, cycles, plan.stream_bytes + of_map, 0, rounds * plan.own_cycles)
+            return LayerPlan(submap, cycles, held, 0, rounds * plan.own_cycles)
     return None
+
+
+def added_bytes(cut: CutUnit, submap: SubMap) -> int:
+    """SRAM for both copies of what all cores add to their pieces, as it comes from DRAM in the last round."""
+    dealt = math.prod(submap.extent) * cut.target.cluster.cores
+    loaded = (m for m, source in zip(cut.unit.out.maps[1:], cut.unit.sources[0][1:], strict=True)
+              if source.input is not None and not cut.unit.inputs[source.input].resident)  # fmt: skip
+    return sum(2 * aligned(dealt * m.element_bytes) for m in loaded)
 
 
 def pieces_of_round(work: LayerWork, inputs: int, target: Target, loops: int) -> LayerPlan | None:
@@ -138,9 +148,12 @@ def cost_of(cut: CutUnit, plan: LayerPlan, moved: int) -> UnitCost:
 
 
 def short_chunks(cut: CutUnit, plan: LayerPlan) -> int:
-    """Bytes for which the port is busy beside those that move: channels of a round lie apart in each position."""
-    operand, least = cut.unit.out.maps[0], cut.target.chip.dram.minimum_run_bytes
-    run = plan.map.channels * operand.element_bytes
-    if operand.view.strides[1] != 1 or run >= least:
-        return 0
-    return cut.loaded_bytes()[0] * (least - run) // run
+    """Bytes for which the port is busy beside those that move: channels of a round, and of a piece of what is added,
+    lie apart in each position."""
+    least, total, unit = cut.target.chip.dram.minimum_run_bytes, 0, cut.unit
+    channels = plan.map.channels, plan.map.extent[1]
+    for operand, own, count, moved in zip(unit.out.maps, unit.inputs, channels, cut.loaded_bytes(), strict=False):
+        run = count * operand.element_bytes
+        if operand.view.strides[1] == 1 and run < least and not own.resident:
+            total += moved * (least - run) // run
+    return total

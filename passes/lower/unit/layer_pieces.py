@@ -19,6 +19,7 @@ from frustum.dialects.isa.program import (
     Affine,
     Box,
     Element,
+    Limits,
     Memory,
     Starts,
     View,
@@ -53,6 +54,8 @@ from frustum.passes.lower.unit.partial_sums import PartialSums
 from frustum.passes.lower.unit.raster import parts_of
 
 IMAGES = 0
+MAP, RESIDUAL = 0, 1
+"""The operands of a product."""
 OUTPUTS, INPUT = 0, 1
 """The dimensions of output and of input channels of weights."""
 EMPTY = 4
@@ -74,18 +77,20 @@ class LayerPieces(LayerNest):
         site: Site,
         in_core: Mapping[int, Placed] = MappingProxyType({}),
         cut: tuple[SubMap, Nest] | None = None,
-        source: MapSource | None = None,
+        sources: Mapping[int, MapSource] = MappingProxyType({}),
     ):
         super().__init__(op, tiles, out, site, cut)
-        self.streams = [] if source is None else [channels_of_map(self, source)]
-        loaded = {k: self.load(k) for k in range(len(self.tiles)) if k not in in_core}
+        self.streams = [channels_of_map(self, sources[MAP])] if MAP in sources else []
+        added = residual_of_last_round(self, sources[RESIDUAL]) if RESIDUAL in sources else []
+        own = [k for k in range(len(self.tiles)) if k not in in_core]
+        loaded = {k: added[1] if k in sources and k == RESIDUAL else self.load(k) for k in own}
         self.loads = list(loaded.values())
         self.pieces = [in_core[k] if k in in_core else loaded[k].placed for k in range(len(self.tiles))]
         if self.streams and self.loads[0].depth > self.streams[0].depth:  # read in a body further inside
             self.loads.insert(0, self.streams.pop())
         is_kept = self.map.weights == "core"
         of_weights = [stream(self, weights)] if weights and not weights.held and not is_kept else []
-        self.streams += of_weights
+        self.streams += [*added[:1], *of_weights]
         self.kept: list[Operation] = []
         """Buffers that stay, and what fills them: they are made outside of the loops over tiles."""
         self.weight_piece: Placed | None = None
@@ -188,13 +193,45 @@ def channels_of_map(low: LayerNest, source: MapSource) -> PieceLoad:
     return PieceLoad(depth, part, [alloc, isa.emit(copy, source.buffer, part.buffer, **low.site.tags)])
 
 
+def residual_of_last_round(low: LayerNest, source: MapSource) -> list[PieceLoad]:
+    """What a product in rounds adds on its way out: the pieces of all cores from DRAM to SRAM, and of each core from
+    there, in the last round; in all others the boxes are empty."""
+    (start, extent), whole = nests.needs(low.access[RESIDUAL], low.share), low.tiles[RESIDUAL]
+    own = Box(start, extent, whole.bound, in_last_round(low, low.limits_of(RESIDUAL), whole.bound, extent))
+    dealt = tuple(e * (low.site.cores if s.core else 1) for s, e in zip(start, extent, strict=True))
+    every = replace(own, start=tuple(replace(s, core=0) for s in start), extent=dealt)
+    part = packed(whole, every.start, every.extent)
+    alloc = allocate(part, "sram", copies(low.out_depth))
+    seen = dram_view(part.element, source.view, every.start, ELEMENT_BYTES[part.element])
+    view = part.view(every.start)
+    copy = isa.Copy(engine="gdma", src_view=seen, dst_view=view, box=every, multicast=source.is_shared)
+    stream = PieceLoad(low.out_depth, part, [alloc, isa.emit(copy, source.buffer, part.buffer, **low.site.tags)])
+    return [stream, filled(low, low.out_depth, "nram", packed(whole, start, extent), "mvdma", [(part, own)])]
+
+
+def in_last_round(low: LayerNest, limits: Limits, bound: Extents, extent: Extents) -> Limits:
+    """The limits of a box that is empty in all rounds but the last."""
+    level, free = low.nest.level(CHANNELS_IN), free_dimension(low, limits)
+    if level is None:
+        return limits
+    rounds = dict(low.nest.loops)[CHANNELS_IN]
+    far = EMPTY * max(bound[free], extent[free])
+    return replaced(limits, free, Affine.index(level, far) + (bound[free] - far * (rounds - 1)))
+
+
+def free_dimension(low: LayerNest, limits: Limits) -> int:
+    """The first dimension without a limit; raises `PassFailedException` where there is none."""
+    if None not in limits:
+        raise PassFailedException(f"{low.op.kind.data} in rounds: its pieces have limits in all dimensions")
+    return limits.index(None)
+
+
 def earlier_sums(low: LayerNest, piece: Placed) -> PieceLoad:
     """A buffer for a piece of the result, and what earlier rounds have added up of it, from the tile; the first round
     finds nothing: there the box is empty."""
     box, level = low.result_box, low.nest.level(CHANNELS_IN)
-    free = next((d for d, limit in enumerate(box.limit) if limit is None), None)
-    if level is None or free is None:
-        raise PassFailedException(f"{low.op.kind.data} in rounds: its pieces have limits in all dimensions")
+    free = free_dimension(low, box.limit)
+    assert level is not None
     limit = Affine.index(level, box.bound[free] + box.extent[free])
     box = replace(box, limit=replaced(box.limit, free, limit))
     return filled(low, low.out_depth, "nram", piece, "mvdma", parts_of(low.out, box))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import IntegerAttr
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
@@ -218,7 +218,7 @@ class UnitLowering:
             layer = AttentionLowering(LayerNest(op, operands, out, site(op)))
         else:
             made, before = pieces_of_run(op, operands, out, inside)
-            pieces = LayerPieces(op, operands, out, *holds[op], site(op), made, source=self.source(op))
+            pieces = LayerPieces(op, operands, out, *holds[op], site(op), made, sources=self.sources(op))
             layer = LayerLowering(pieces, before)
             self.loops.bodies[0].add_ops(layer.pieces.kept)
             if op.map.data.weights == "core" and layer.pieces.weight_piece is not None:
@@ -250,11 +250,13 @@ class UnitLowering:
         start, tile = box_at_levels(region, self.loops.levels), t.tile_of(value)
         return Placed(tile.element, start, region.extent, region.bound, byte_strides(tile))
 
-    def source(self, op: t.ComputeOp) -> MapSource | None:
-        """Where a layer in rounds finds operand 0."""
-        load = op.tiles[0].owner if op.map.data.in_rounds else None
-        if not isinstance(load, t.LoadOp):
-            return None
+    def sources(self, op: t.ComputeOp) -> dict[int, MapSource]:
+        """Where a layer in rounds finds its operands, by number, but for those that are in SRAM."""
+        return {k: self.source(tile.owner) for k, tile in enumerate(op.tiles) if t.is_in_rounds(tile)}
+
+    def source(self, load: Operation | Block) -> MapSource:
+        """Where what a unit loads lies in DRAM."""
+        assert isinstance(load, t.LoadOp)
         window, start = self.tensors[load.source], box_at_levels(load.region.data, self.loops.levels)
         return MapSource(window.buffer, window.view(load.view.data), is_shared(start, self.loops.clusters))
 

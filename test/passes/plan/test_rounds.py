@@ -60,6 +60,16 @@ def test_map_and_weights_are_read_once_for_each_large_tile(rows, inputs, outputs
     assert plan.cost.sram.total_bytes <= 48 << 10
 
 
+def test_what_is_added_takes_no_room_beside_the_result():
+    """SRAM holds the result, but not what is added too: all the same everything is read once."""
+    rows, inputs, outputs = 64, 640, 192
+    unit = unit_of(product(rows, inputs, outputs, residual=True)[0])
+    plan = plan_unit(unit, with_sram("edge", 80 << 10), Budget(80 << 10))
+    assert plan.maps[0].in_rounds and plan.partition.tile == (1, outputs, 1, rows)
+    assert plan.dram_bytes == 4 * (rows * (inputs + 2 * outputs) + (inputs + 1) * outputs)
+    assert 4 * rows * outputs < plan.cost.sram.total_bytes <= 80 << 10
+
+
 def test_what_fits_at_once_has_no_rounds():
     plan = plan_unit(unit_of(product(32, 64, 32)[0]), target("edge"), Budget(512 << 10))
     assert not plan.maps[0].in_rounds
