@@ -32,7 +32,6 @@ import fusion
 import measure
 import numpy as np
 import onnx
-from literature import Builder
 
 import frustum
 from frustum.backend.targets import load
@@ -42,6 +41,7 @@ from frustum.passes.zoo import ZOO
 from frustum.runtime.kernels import BFLOAT16
 from frustum.runtime.model.build import build
 from frustum.runtime.model.options import Request
+from frustum.runtime.study.published.networks import Builder
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "benchmarks" / "figures.json"

@@ -4,7 +4,7 @@
 
 Sections: `sizes` (four networks, int8, one scratchpad of five sizes), `valid` (fsrcnn_valid on `df`), `cores` (four
 clusters of one core), `zoo` (the classic networks, f16, on `default` and `edge`), `batch` (fully connected layers of
-16 images), `roofline` (resnet50 on `default`), `points` (published design points, each one pipeline: POINTS).
+16 images), `roofline` (resnet50 on `default`), `points` (published design points, whose plan is published too: POINTS).
 Bytes leave out program and tables (`other`), which have a column of their own.  "asked" is 1.03 times the reference
 optimum of one scratchpad, or the figure of the case.
 """
@@ -18,49 +18,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import onnx
-from literature import NETWORKS
 
 import frustum
 from frustum.backend.targets import load
 from frustum.dialects.target import Engine, Target
-from frustum.runtime.model.build import build
-from frustum.runtime.model.options import Request
+from frustum.passes.zoo import ZOO
+from frustum.runtime.study.published.cases import beside, cases, passes_around_plan, published
+from frustum.runtime.study.published.networks import NETWORKS
+from frustum.runtime.tools.compare import count, random_input
 
 MB = 1e6
 MIB = 1 << 20
 KIB = 1 << 10
 TOLERANCE = 1.03  # asked: at most so many times the reference optimum
-SIZES = (256 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB)
-REFERENCE_MB = {
-    "vgg5": (6.27, 2.34, 1.51, 1.51, 1.51),
-    "fsrcnn": (8.84, 8.83, 8.83, 8.83, 8.83),
-    "resnet18": (13.38, 12.42, 12.03, 11.93, 11.83),
-    "mobilenetv1": (6.52, 5.06, 4.56, 4.46, 4.41),
-}
-"""DRAM megabytes at int8 of a reference optimum with line buffers, for each of `SIZES`."""
-VELA_MB = {
-    "vgg5": (45.5, 35.7, 34.9, 31.0),
-    "fsrcnn": (156.0, 143.1, 92.5, 31.9),
-    "resnet18": (26.3, 20.7, 19.3, 19.3),
-    "mobilenetv1": (11.9, 8.5, 9.5, 7.6),
-}
-"""Arm Vela 5.2.0 (ethos-u85-1024), its own estimate, for the first four of `SIZES`."""
+SIZES = {"256k": 256 * KIB, "512k": 512 * KIB, "1m": MIB, "2m": 2 * MIB, "4m": 4 * MIB}
+"""By their names in published cases."""
+SCRATCHPADS = ("vgg5", "fsrcnn", "resnet18", "mobilenetv1")
+BYTES = "dram.bytes"
 FOUR_CORES = {"resnet18": (11.95, 1.55), "fsrcnn": (8.85, 3.0), "vgg5": (1.52, 1.6)}
 """Asked megabytes and millions of cycles on four cores."""
-ZOO_EDGE_MB = {
-    "squeezenet": (4.963, 2.799),
-    "alexnet": (123.234, 122.360),
-    "zfnet512": (180.037, 176.055),
-    "resnet50": (101.466, 72.342),
-    "vgg19": (395.300, 338.357),
-    "inception_v1": (20.248, 16.177),
-    "inception_v2": (30.285, 26.916),
-    "shufflenet": (4.097, 3.354),
-    "densenet121": (27.347, 19.532),
-}
-"""DRAM megabytes at f16 of the reference optimum with 512 KiB (asked of `edge`) and with 1 MiB."""
 ZOO_RATIO = 1.02
 
 
@@ -101,19 +78,12 @@ def measure(
     Weights are as they are unless `compress` says otherwise: the figures asked are of raw bytes.
     """
     started = time.perf_counter()
-    images = [sample(model)] if dtype == "int8" and not isinstance(model, str) else []
+    images = [random_input(model)] if dtype == "int8" and not isinstance(model, str) else []
     executable = frustum.compile(
         model, target, dtype, policy, batch=batch, calibration=images, compress_weights=compress
     )
     seconds = time.perf_counter() - started
     return Measured(frustum.run(executable, {}, mode="timing").report, seconds)
-
-
-def sample(model: onnx.ModelProto) -> dict[str, Any]:
-    """A random input of each of a model's inputs."""
-    random = np.random.default_rng(0)
-    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
-    return {name: random.random(shape, np.float32) for name, shape in shapes.items()}
 
 
 def scratchpad(size_bytes: int) -> Target:
@@ -144,10 +114,11 @@ def sizes(policy: str | None) -> Iterator[list[str]]:
         "other KiB",
         "compile s",
     ]
-    for name, references in REFERENCE_MB.items():
-        for place, (size, reference) in enumerate(zip(SIZES, references, strict=True)):
+    for name in SCRATCHPADS:
+        for place, size in SIZES.items():
             found = measure(NETWORKS[name](), scratchpad(size), "int8", policy)
-            peer = VELA_MB[name][place] if place < len(VELA_MB[name]) else None
+            reference, peer = (megabytes(f"{name}-{place}", source) for source in ("optimum", "vela"))
+            assert reference is not None, name
             yield [
                 name, str(size // KIB), f"{found.megabytes:.3f}", met(found.megabytes, TOLERANCE * reference),
                 f"{reference:.2f}", "-" if peer is None else f"{peer:.1f}", f"{found.ratio:.3f}",
@@ -180,7 +151,9 @@ def zoo(policy: str | None) -> Iterator[list[str]]:
         "network", "default ratio", "asked", "cycles / roofline", "other %", "edge MB", "asked", "of 1 MiB",
         "cycles / roofline", "other %", "compile s",
     ]  # fmt: skip
-    for name, (half, whole) in ZOO_EDGE_MB.items():
+    for name in ZOO:
+        half, whole = (megabytes(f"{name}-edge", source) for source in ("optimum", "optimum-1m"))
+        assert half and whole, name
         large = measure(f"zoo:{name}", load("default"), "f16", policy)
         small = measure(f"zoo:{name}", load("edge"), "f16", policy)
         yield [
@@ -207,97 +180,37 @@ def roofline(policy: str | None) -> Iterator[list[str]]:
         yield ["resnet50", str(images), f"{ratio:.3f}", met(ratio, 1.25), f"{found.ratio:.4f}"]
 
 
-HEAD = (
-    "frustum-graph-quantise,frustum-graph-split-reductions,frustum-graph-canonicalize,"
-    "frustum-graph-fold-quantisation,frustum-graph-fuse-residual,frustum-graph-convert-at-host,"
-    "frustum-graph-find-shuffles,frustum-graph-layer-moves,frustum-graph-turn-weights,"
-    "frustum-graph-own-outputs"
-)
-TAIL = (
-    "frustum-graph-choose-layout,frustum-tile-lower-units,frustum-lower-tiles,frustum-lower-choose-line-buffer,"
-    "frustum-join-sections,frustum-lower-make-address-tables,frustum-weights-ahead,frustum-fills-ahead,frustum-allocate,"
-    "frustum-hoist-loads,frustum-schedule"
-)
-
-
-@dataclass(frozen=True)
-class Point:
-    """A published design point: network, SRAM, element type, the two passes that make it, and the figures published:
-    elements or bytes of feature maps across DRAM, bytes kept at most, multiply-accumulates of the network computed
-    again at most (a share)."""
-
-    what: str
-    network: str
-    sram_bytes: int
-    dtype: str | None
-    fuse: str
-    partition: str
-    input_bytes: int | None = None
-    map_bytes: int | None = None
-    kept_bytes: int | None = None
-    again: float | None = None
-
-    @property
-    def pipeline(self) -> str:
-        """As `frustum run --pipeline` takes it."""
-        fuse, partition = f"frustum-fuse-layers{{{self.fuse}}}", f"frustum-tile-force-partition{{{self.partition}}}"
-        return ",".join((HEAD, fuse, partition, TAIL))
-
-
-ALONE = "cuts=\"maxpool_4,conv_5,maxpool_9\""
-BETWEEN_BANDS = 3 * 224 * 20 * 4
-"""Bytes of vgg5's input that both of two bands read: 3 maps of 224 rows, 10 columns on either side, f32."""
+HEAD, TAIL = passes_around_plan()
 POINTS = (
-    Point("A: each layer alone", "vgg5", 512 * KIB, None, "policy=none", "tile=1,0,1,0 borders=exchange",
-          map_bytes=90_517_504, again=0.0),
-    Point("B: c11 c12 p1, c21, c22 p2, c31", "vgg5", 512 * KIB, None, ALONE, "tile=1,0,1,0 borders=exchange depth=1",
-          map_bytes=26_292_224, again=0.0),
-    Point("C: all fused", "vgg5", 512 * KIB, None, 'cuts=""', "tile=1,0,2,4 borders=raster",
-          map_bytes=3_813_376, kept_bytes=362_496, again=0.0),
-    Point("two bands of columns", "vgg5", 512 * KIB, None, 'cuts=""',
-          "tile=1,0,4,4 borders=raster clusters=0 bands=28 again=conv_0",
-          map_bytes=3_813_376 + BETWEEN_BANDS, kept_bytes=185_856, again=0.05),
-    Point("two bands of columns, whole rows", "vgg5", MIB, None, 'cuts=""', "tile=1,0,1,28 borders=exchange depth=1",
-          map_bytes=3_813_376 + BETWEEN_BANDS, kept_bytes=185_856, again=0.05),
-    Point("60 wide x 72 high, overlap", "fsrcnn_valid", 2 * MIB, "int8", 'cuts=""', "tile=1,0,72,60 borders=overlap",
-          input_bytes=771_968),
+    "vgg5-alone", "vgg5-groups", "vgg5-fused", "vgg5-bands", "vgg5-bands-rows", "fsrcnn_valid-overlap"
 )  # fmt: skip
+"""The published cases whose plan is published too."""
 
 
 def points(policy: str | None) -> Iterator[list[str]]:
-    yield [
-        "network", "point", "SRAM KiB", "input bytes", "published", "map bytes", "published", "kept bytes", "at most",
-        "MACs again %", "at most", "SRAM used", "Mcycles", "compile s",
-    ]  # fmt: skip
-    for point in POINTS:
-        yield point_row(point)
+    yield ["point", "figure", "ours", "published", "SRAM used", "Mcycles", "CPU s"]
+    for name in POINTS:
+        yield from point_rows(name)
 
 
-def point_row(point: Point) -> list[str]:
-    """What one design point measures, beside what was published."""
-    request = Request(NETWORKS[point.network](), scratchpad(point.sram_bytes), point.dtype, pipeline=point.pipeline)
-    built = build(request)
-    report = frustum.run(built.chain, {}, mode="timing").report
-    dram, work = report["dram"], report["macs"]
-    maps = dram["input_bytes"] + dram["output_bytes"] + dram.get("intermediate_bytes", 0)
-    kept = max(unit["kept_bytes"] for unit in report["units"])
-    again = work["recomputed"] / work["useful"]
+def point_rows(name: str) -> list[list[str]]:
+    """What one design point measures, and what was published, which none may be above (cycles: another machine's)."""
+    case = cases()[name]
+    counted = count(case)
+    report = counted.report
+    more = f"{report['peak_bytes']['sram']:,}", f"{report['cycles']['total'] / MB:.2f}", f"{counted.seconds:.1f}"
+    rows = [each for each in beside(case, counted) if each.figure != "cycles"]
+    verdicts = [" MISSED" if each.ours is None or each.ours > each.theirs else "" for each in rows]
     return [
-        point.network, point.what, str(point.sram_bytes // KIB), f"{dram['input_bytes']:,}",
-        equal(dram["input_bytes"], point.input_bytes), f"{maps:,}", equal(maps, point.map_bytes), f"{kept:,}",
-        at_most(kept, point.kept_bytes), f"{100 * again:.2f}", at_most(again, point.again),
-        f"{report['peak_bytes']['sram']:,}", f"{report['cycles']['total'] / MB:.2f}",
-        f"{built.seconds.compile:.2f}",
-    ]  # fmt: skip
+        [name, each.figure, f"{each.ours:,}", f"{each.theirs:,}{verdict}", *more]
+        for each, verdict in zip(rows, verdicts, strict=True)
+    ]
 
 
-def equal(found: int, published: int | None) -> str:
-    """The figure published, and whether it is met to the byte."""
-    return "-" if published is None else f"{published:,}" + ("" if found == published else " MISSED")
-
-
-def at_most(found: float, published: float | None) -> str:
-    return "-" if published is None else f"{published:,}" + ("" if found <= published else " MISSED")
+def megabytes(case: str, source: str) -> float | None:
+    """What that source publishes of a case; None where it has none."""
+    found = published(case, BYTES, source)
+    return None if found is None else found / MB
 
 
 def cycle_ratio(found: Measured) -> str:

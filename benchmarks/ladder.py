@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fusion import KIB, Measured, measure
-from literature import NETWORKS
 
 from frustum.backend.targets import load
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
+from frustum.runtime.study.published.networks import NETWORKS
 
 STEPS_KIB = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 CORES = (1, 2, 4, 16)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from frustum.runtime.tools.api import (
+        ComparedFigure,
         Compiled,
         Diagnostic,
         Difference,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         Report,
         Result,
         Target,
+        compare,
         compile,
         diff,
         explain,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "ComparedFigure",
     "Compiled",
     "Diagnostic",
     "Difference",
@@ -42,6 +45,7 @@ __all__ = [
     "Result",
     "Target",
     "__version__",
+    "compare",
     "compile",
     "diff",
     "explain",

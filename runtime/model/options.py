@@ -331,7 +331,8 @@ def add_options(parser: ArgumentParser, kind: type[Any]) -> None:
         if said.is_typed and flag_of(each):
             parser.add_argument(flag_of(each), dest=each.name, required=is_needed, **_present(facts))
         elif said.is_typed:
-            count = "+" if said.action == "extend" else None if is_needed else "?"
+            several = said.action == "extend"
+            count = ("+" if is_needed else "*") if several else (None if is_needed else "?")
             parser.add_argument(each.name, nargs=count, **_present(facts))
 
 

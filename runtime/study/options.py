@@ -64,3 +64,14 @@ class ExplainOptions(Request, ExplainKeywords):
     """Say why the plan of a model, a layer or a unit is as it is, with other ways counted beside it (mode timing)."""
 
     json: bool = option("as JSON", default=False)
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Count ours beside figures that others publish, with the bound and the source; without CASE list what there is."""
+
+    cases: Sequence[str] = field(
+        default=(), metadata=said("what `frustum compare` lists", "CASE", flag="", action="extend")
+    )
+    all: bool = option("all cases, half an hour", default=False)
+    json: bool = option("as JSON", default=False)

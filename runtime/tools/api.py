@@ -43,6 +43,7 @@ from frustum.runtime.study.difference import Difference
 from frustum.runtime.study.explain_text import Explanation
 from frustum.runtime.study.exploration import Exploration
 from frustum.runtime.study.options import ExplainKeywords
+from frustum.runtime.study.published.cases import ComparedFigure
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -51,8 +52,9 @@ if TYPE_CHECKING:
     from frustum.runtime.report.report import Check
 
 __all__ = [
-    "Compiled", "Diagnostic", "Difference", "Error", "Explanation", "Exploration", "Report", "Result", "Target",
-    "compile", "diff", "explain", "explore", "inspect", "run", "target_schema", "targets", "warm_up",
+    "ComparedFigure", "Compiled", "Diagnostic", "Difference", "Error", "Explanation", "Exploration", "Report", "Result",
+    "Target", "compare", "compile", "diff", "explain", "explore", "inspect", "run", "target_schema", "targets",
+    "warm_up",
 ]  # fmt: skip
 
 P = ParamSpec("P")
@@ -312,3 +314,16 @@ def warm_up() -> None:
     from frustum.runtime.tools.warm_up import warm_up as compile_loops
 
     compile_loops()
+
+
+def compare(*names: str, all: bool = False) -> list[ComparedFigure]:
+    """Figures that others publish, with ours beside those of the named cases, or of all: what `frustum compare` prints.
+
+    Without names nothing runs, and ours are None.  frustum.Error names a case that is not there.
+    """
+    from frustum.runtime.study.published.cases import cases, named
+    from frustum.runtime.tools.compare import compared
+
+    if not names and not all:
+        return [each for case in cases().values() for each in case.figures()]
+    return compared(cases().values() if all else named(names))

@@ -46,7 +46,7 @@ from frustum.runtime.model.options import (
     options_of,
 )  # fmt: skip
 from frustum.runtime.report.terminal import show
-from frustum.runtime.study.options import DiffOptions, ExplainOptions, ExploreOptions
+from frustum.runtime.study.options import CompareOptions, DiffOptions, ExplainOptions, ExploreOptions
 
 PIPELINE = "--pipeline"
 BARE = {flag_of(each): said.bare for each, said in options_of(RunOptions) if said.bare}
@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
     "inspect": (InspectOptions, "what is in an executable, a compiled folder, a model"),
     "explore": (ExploreOptions, "sweep keys of the target and options, keep the Pareto front"),
     "explain": (ExplainOptions, "why the plan is as it is, with other ways counted beside it"),
+    "compare": (CompareOptions, "published figures beside ours, the bound and the source"),
     "diff": (DiffOptions, "what changed between two reports, unit by unit"),
     "targets": (TargetsOptions, "list the shipped targets, print one, or check a file"),
     "warm-up": (WarmUpOptions, "compile the emulator's loops now"),

@@ -6,11 +6,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from literature import Builder, vgg5
 from owners import times_made
 from stops import machine_of
 
 import frustum
+from frustum.runtime.study.published.networks import Builder, vgg5
 
 WAYS = ("left-right", "right-left", "top-down", "bottom-up")
 ORDERS = [

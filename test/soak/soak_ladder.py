@@ -7,10 +7,8 @@ python -m pytest -n 0 -s test/soak/soak_ladder.py -k "resnet18"
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from stops import target
 
 import frustum
 from frustum.passes.zoo import zoo_model
+from frustum.runtime.study.published.networks import NETWORKS
 
 SIZES_KIB = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 SLOWER = 1.01
@@ -43,16 +42,7 @@ SLOWER_STEPS = {
 ZOO = {"squeezenet": ("df", "edge"), "resnet50": ("df",)}
 
 
-def literature():
-    """The benchmarks' networks."""
-    path = Path(__file__).parents[2] / "benchmarks" / "literature.py"
-    spec = importlib.util.spec_from_file_location("literature_networks", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return {name: getattr(module, name) for name in ("vgg5", "fsrcnn", "resnet18", "mobilenetv1")}
-
-
-LITERATURE = literature()
+LITERATURE = {name: NETWORKS[name] for name in ("vgg5", "fsrcnn", "resnet18", "mobilenetv1")}
 CASES = [(name, "df") for name in LITERATURE] + [(name, aim) for name, aims in ZOO.items() for aim in aims]
 
 

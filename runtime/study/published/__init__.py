@@ -1,0 +1,1 @@
+"""Figures that others publish, with all that it takes to count ours beside them."""
