@@ -49,6 +49,7 @@ from frustum.runtime.report.terminal import show
 from frustum.runtime.study.options import CompareOptions, DiffOptions, ExplainOptions, ExploreOptions
 
 PIPELINE = "--pipeline"
+SHELLS = ("bash", "zsh", "fish")
 BARE = {flag_of(each): said.bare for each, said in options_of(RunOptions) if said.bare}
 COMMANDS: dict[str, tuple[type[Any], str]] = {
     "run": (RunOptions, "compile (or load), emulate, report"),
@@ -123,6 +124,9 @@ def _parser() -> _Parser:
         prog="frustum", description="Compile neural networks, and run them on an emulated accelerator."
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
+    parser.add_argument(
+        "--print-completion", action=_Completion, choices=SHELLS, help="print what completes words in this shell"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (kind, said) in COMMANDS.items():
         add_options(commands.add_parser(name, help=said, description=kind.__doc__), kind)
@@ -146,6 +150,16 @@ class _Version(argparse.Action):
         from importlib.metadata import version
 
         show(f"frustum {version('frustum')}, xDSL {version('xdsl')}, onnx {version('onnx')}\n")
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """Loads what knows the shells only when asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, values: Any, *__: object) -> None:
+        from frustum.runtime.completion import script
+
+        show(script(parser, values))
         parser.exit()
 
 
