@@ -13,12 +13,14 @@ from xdsl.dialects.builtin import i8
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.test_value import create_ssa_value
 
+import frustum
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
 from frustum.dialects import tile as t
 from frustum.dialects.graph import tensor_type
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.runtime import kernels
+from frustum.runtime.host.agreement import agreement
 from frustum.runtime.host.oracle import oracle_outputs
 
 WINDOWS = [
@@ -118,3 +120,46 @@ def test_a_network_of_volumes_is_one_of_slices(way):
     assert not any(isinstance(op, left) for op in modules["typed"].walk())
     assert not any(isinstance(op, t.MoveOp) for op in modules["placed"].walk())
     np.testing.assert_allclose(outputs["y"], oracle_outputs(made, inputs)["y"], atol=1e-5 if "f32" in way else 4e-3)
+
+
+def transposed(strides, kernel=(2, 2, 2), images=1, groups=1, **settings):
+    """A transposed convolution of 4 channels to 6."""
+    rng = np.random.default_rng(0)
+    w, b = rng.standard_normal((4, 6 // groups, *kernel)) / 4, rng.standard_normal(6)
+    arrays = [numpy_helper.from_array(each.astype(np.float32), name) for each, name in ((w, "w"), (b, "b"))]
+    node = helper.make_node("ConvTranspose", ["r", "w", "b"], ["y"], strides=strides, group=groups, **settings)
+    return node, arrays, (images, 4, 3, 4, 5)
+
+
+def resized(mode, depth, height, width, images=1, **settings):
+    scales = numpy_helper.from_array(np.array([1, 1, depth, height, width], np.float32), "s")
+    return helper.make_node("Resize", ["r", "", "s"], ["y"], mode=mode, **settings), [scales], (images, 4, 4, 3, 5)
+
+
+LARGER = {
+    "stride is the kernel": transposed((2, 2, 2)),
+    "overlapping": transposed((2, 2, 2), (3, 3, 3), pads=[1] * 6, output_padding=[1, 1, 1]),
+    "places of unlike length": transposed((2, 1, 1), (3, 2, 3), groups=2, pads=[1, 0, 1, 0, 0, 1]),
+    "dilated, two volumes": transposed((1, 2, 1), images=2, dilations=[2, 1, 1]),
+    "slices that nothing reaches": transposed((3, 2, 1), (1, 1, 1)),
+    "cropped": transposed((2, 2, 2), (2, 3, 2), pads=[2, 1, 0, 2, 1, 1]),
+    "nearest": resized("nearest", 2, 2, 2),
+    "linear": resized("linear", 2, 1.5, 2),
+    "nearest, two volumes": resized("nearest", 2, 1.5, 3, images=2),
+    "linear, smaller, two volumes": resized("linear", 0.5, 2, 2, images=2),
+    "linear, corners": resized("linear", 2, 2, 2, coordinate_transformation_mode="align_corners"),
+}
+
+
+@pytest.mark.parametrize("target", ["edge", "default"])
+@pytest.mark.parametrize("case", LARGER.values(), ids=LARGER)
+def test_volumes_that_grow_give_what_onnxruntime_gives(case, target):
+    node, arrays, shape = case
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), node]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in (("x", shape), ("y", None))]
+    graph_ = helper.make_graph(nodes, "grows", ends[:1], ends[1:], arrays)
+    made = helper.make_model(graph_, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    inputs = {"x": np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
+    found = frustum.run(frustum.compile(made, target, dtype="f32", host="never"), inputs, checked=True).outputs
+    _, checked = agreement(made, inputs, found, "f32")
+    assert checked.good, checked.max_rel_error

@@ -1,7 +1,8 @@
 # Tests: test/passes/onnx/test_import_operators.py
 """Convolutions, transposed ones too, and matrix products.
 
-Transposed convolution: one convolution per place in a stride, and their results interleaved.
+Transposed convolution: one convolution per place in a stride, and their results interleaved; with three spatial axes
+those of the depth on slices of the volume that have their neighbours beside them.
 
 Output position o gets x[i] * w[k] wherever i * stride + k * dilation - pad = o. Of the outputs o = stride * j + a,
 for a fixed a, the taps k are those with (a + pad - k * dilation) divisible by the stride, and tap k reads
@@ -18,10 +19,19 @@ from itertools import product
 import numpy as np
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import ConvOp, InterleaveOp, MatmulOp, WeightOp, shape_of
+from frustum.dialects.graph import ConvOp, InterleaveOp, MatmulOp, StackOp, WeightOp, shape_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
-from frustum.passes.onnx.operators.windows import conv_volume, on_plane, pair, spatial_rank, windows_of
+from frustum.passes.onnx.operators.moves import cut, joined
+from frustum.passes.onnx.operators.windows import (
+    as_slices,
+    as_volume,
+    conv_volume,
+    on_plane,
+    pair,
+    spatial_rank,
+    windows_of,
+)
 from frustum.passes.weights import Array
 
 
@@ -185,30 +195,33 @@ def transposed_pads(
 
 
 def conv_transpose(node: Node) -> Result:
-    rank = spatial_rank(node)
+    rank = spatial_rank(node, most=3)
     weights = node.constant(1, "the kernel")
     if weights is None:
         raise Refused("the kernel is missing")
     groups = int(node.get("group", 1))
     kernel = grouped_kernel(weights, groups)
-    parts = [_parts(node, axis, rank, kernel.shape[2:]) for axis in (0, 1)]
+    parts = [_parts(node, axis, rank, kernel.shape[2:]) for axis in range(kernel.ndim - 2)]
     bias = node.value(2) if node.has(2) else None
+    if rank == 3:
+        volumes = [cut(node, node.value(0), 0, number, 1) for number in range(node.shape(0)[0])]
+        return joined(node, [_volume(node, x, kernel, bias, groups, parts) for x in volumes], 0)
     return on_plane(node, node.value(0), lambda x: _layer(node, x, kernel, bias, groups, parts))
 
 
 def grouped_kernel(weights: Array, groups: int) -> Array:
-    """[C, M/groups, ..] as a convolution has it, [M, C/groups, KH, KW]."""
+    """[C, M/groups, ..] as a convolution has it, [M, C/groups, KH, KW], or with the depth before these."""
     if weights.ndim == 3:
         weights = weights[:, :, None, :]
-    channels, per_group, height, width = weights.shape
+    channels, per_group, *window = weights.shape
     if channels % groups:
         raise Refused(f"{channels} channels do not divide into {groups} groups")
-    split = weights.reshape(groups, channels // groups, per_group, height, width)
-    return split.swapaxes(1, 2).reshape(groups * per_group, channels // groups, height, width)
+    split = weights.reshape(groups, channels // groups, per_group, *window)
+    return split.swapaxes(1, 2).reshape(groups * per_group, channels // groups, *window)
 
 
 def _parts(node: Node, axis: int, rank: int, kernel: Ints) -> list[AxisPart]:
-    """The convolutions along axis 0 or 1 of the plane."""
+    """The convolutions along one axis of the plane, or of the volume."""
     extent = pair(node.shape(0)[2:], rank, 1)[axis]
     stride = pair(node.ints("strides"), rank, 1)[axis]
     dilation = pair(node.ints("dilations"), rank, 1)[axis]
@@ -252,6 +265,37 @@ def _layer(
         results.append(node.emit(op))
     factor = (len(parts[0]), len(parts[1]))
     return results[0] if factor == (1, 1) else node.emit(InterleaveOp(results, factor))
+
+
+def _volume(
+    node: Node,
+    x: SSAValue,
+    kernel: Array,
+    bias: SSAValue | None,
+    groups: int,
+    parts: Sequence[list[AxisPart]],
+) -> SSAValue:
+    """Of a volume [1, C, D, H, W]: on its slices, each with the neighbours that a place in the stride of the depth
+    reads beside it; the places of a slice side by side are slices one behind the other."""
+    slices, results = as_slices(node, x), []
+    for part in parts[0]:
+        taps = part.taps or (0,)
+        flat = kernel[:, :, list(taps)] * np.asarray(bool(part.taps), kernel.dtype)
+        flat = flat.reshape(kernel.shape[0], -1, *kernel.shape[3:])
+        size = shape_of(slices)[0] + min(0, part.low) + min(0, part.high)
+        if size < 1:
+            raise Refused("some of its slices are made of none of the operand's")
+        near = cut(node, slices, 0, max(0, -part.low), size)
+        if len(taps) > 1 or part.low > 0 or part.high > 0:
+            ends = max(0, part.low), max(0, part.high)
+            near = node.emit(StackOp(near, len(taps), 1, ends, part.dilation))
+        results.append(_layer(node, near, flat, bias, groups, parts[1:]))
+    counts = [shape_of(each)[0] for each in results]
+    maps = shape_of(results[0])[1:]
+    if len(set(counts)) == 1:
+        return as_volume(node, node.reshape(joined(node, results, 1), (sum(counts), *maps)))
+    rows = [node.reshape(each, (1, 1, count, math.prod(maps))) for each, count in zip(results, counts, strict=True)]
+    return as_volume(node, node.reshape(node.emit(InterleaveOp(rows, (len(rows), 1))), (sum(counts), *maps)))
 
 
 def _sub_kernel(kernel: Array, rows: Ints, columns: Ints) -> Array:

@@ -22,6 +22,7 @@ from frustum.dialects.graph import MatmulOp, ResizeOp, is_integer, shape_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
 from frustum.passes.onnx.operators.moves import turned
+from frustum.passes.onnx.operators.windows import VOLUME_RANK, as_slices, as_volume
 
 Matrix = NDArray[np.float64]
 
@@ -129,10 +130,13 @@ def resize(node: Node) -> Result:
     if not changed:
         return x
     widened = bool(node.get("antialias", 0)) and any(axis.ratio < 1 for axis in axes)
-    if mode != "nearest" and (mode == "cubic" or widened or crops or len(changed) > 2):
+    of_volume = len(axes) == VOLUME_RANK and len(changed) > 2 and changed[0] >= 2
+    if mode != "nearest" and (mode == "cubic" or widened or crops or (len(changed) > 2 and not of_volume)):
         return _by_matrices(node, x, axes, changed, mode)
     if widened:
         raise Refused("antialias of mode nearest is not supported")
+    if of_volume:
+        return _on_volume(node, x, axes, mode)
     if len(changed) > 2:
         raise Refused(f"{len(changed)} axes change, at most 2 are supported in mode nearest")
     return _on_last_axes(node, x, axes, changed, mode)
@@ -227,6 +231,20 @@ def _axes(node: Node, shape: Ints) -> list[AxisResize]:
     for axis, ratio, size in zip(chosen, ratios, wanted, strict=True):
         axes[axis] = AxisResize(shape[axis], size, ratio)
     return axes
+
+
+def _on_volume(node: Node, x: SSAValue, axes: list[AxisResize], mode: str) -> SSAValue:
+    """x: n, c, d, h, w: rows and columns of its slices, then the slices as rows; of one image by way of its slices."""
+    n, c, d, h, w = shape_of(x)
+    depth, *plane = axes[2:]
+    slices = as_slices(node, x) if n == 1 else node.reshape(x, (n, c * d, h, w))
+    slices = _resize_plane(node, slices, plane, mode)
+    maps = tuple(axis.result for axis in plane)
+    lines = (1, 1, d, c * math.prod(maps)) if n == 1 else (n, c, d, math.prod(maps))
+    rows = _resize_plane(node, node.reshape(slices, lines), [depth, AxisResize(lines[3], lines[3], 1.0)], mode)
+    if n == 1:
+        return as_volume(node, node.reshape(rows, (depth.result, c, *maps)))
+    return node.reshape(rows, (n, c, depth.result, *maps))
 
 
 def _on_last_axes(node: Node, x: SSAValue, axes: list[AxisResize], changed: list[int], mode: str) -> SSAValue:

@@ -33,6 +33,7 @@ from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
 from frustum.passes.onnx.operators.moves import turned
 
+VOLUME_RANK = 5
 DEPTH_OUT = (0, 2, 1, 3, 4)
 """n, c, d, h, w as n, d, c, h, w, and back."""
 
