@@ -8,7 +8,7 @@ MEASURES ?= 3eb923d 1905298
 SOAK   ?= $(wildcard test/soak/soak_*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench compat conformance soak docs pages figures figures-all measures
+.PHONY: help run test check bench compat conformance soak docs site pages figures figures-all measures
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -49,6 +49,9 @@ docs: $(VENV)/installed ## Write the pages, tables and drawings of docs/ that co
 	$(BIN)/python -m frustum.backend.targets docs/targets.md
 	$(BIN)/python -m frustum.runtime.model.options docs/commands.md
 	$(BIN)/python examples/pages.py
+
+site: $(VENV)/installed-test ## Write the pages of docs/ as a site to build/site (warnings are errors)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
 
 pages: $(VENV)/installed-test ## Test the page of `frustum run --html` in a browser (needs chromium)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[pages]'

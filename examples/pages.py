@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -184,9 +185,9 @@ def printed(act: Callable[[], object]) -> str:
 
 @contextlib.contextmanager
 def in_temporary_folder() -> Iterator[Path]:
-    """A folder to work in, without the cache of what was compiled before."""
+    """A folder to work in; what was compiled for one page is taken for the others, and for nobody else."""
     before = os.environ.get("FRUSTUM_CACHE")
-    os.environ["FRUSTUM_CACHE"] = ""
+    os.environ["FRUSTUM_CACHE"] = _cache().name
     try:
         with tempfile.TemporaryDirectory(prefix="frustum-page-") as folder, contextlib.chdir(folder):
             yield Path(folder).resolve()
@@ -197,11 +198,16 @@ def in_temporary_folder() -> Iterator[Path]:
             os.environ["FRUSTUM_CACHE"] = before
 
 
+@cache
+def _cache() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="frustum-pages-")
+
+
 def main(pages: Sequence[str]) -> int:
     for page in map(Path, pages or PAGES):
         text = page.read_text()
         try:
-            new = rewritten(text, str(page), page.parent)
+            new = rewritten(text, str(page), page.resolve().parent)
         except PageError as error:
             print(error, file=sys.stderr)
             return 1

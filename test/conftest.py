@@ -39,7 +39,7 @@ SLOW = (
     "backend/waits/test_synchronisation.py", "benchmarks", "examples",
     "runtime/model/test_chain_split.py", "runtime/test_fuzz.py", "runtime/device/test_line_buffer.py",
     "runtime/reference/test_reference_models.py", "runtime/time/test_timing_model.py",
-    "runtime/model/test_weights_options.py", "docs/test_adding.py", "test_packaging.py",
+    "runtime/model/test_weights_options.py", "docs/test_adding.py", "docs/test_site.py", "test_packaging.py",
 )  # fmt: skip
 """What `make compat` leaves out: folders and files of which a test takes more than three seconds (`--durations`)."""
 
