@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -185,22 +184,18 @@ def printed(act: Callable[[], object]) -> str:
 
 @contextlib.contextmanager
 def in_temporary_folder() -> Iterator[Path]:
-    """A folder to work in; what was compiled for one page is taken for the others, and for nobody else."""
+    """A folder to work in; what was compiled for a page is taken for its further blocks, and for nobody else."""
     before = os.environ.get("FRUSTUM_CACHE")
-    os.environ["FRUSTUM_CACHE"] = _cache().name
-    try:
-        with tempfile.TemporaryDirectory(prefix="frustum-page-") as folder, contextlib.chdir(folder):
-            yield Path(folder).resolve()
-    finally:
-        if before is None:
-            del os.environ["FRUSTUM_CACHE"]
-        else:
-            os.environ["FRUSTUM_CACHE"] = before
-
-
-@cache
-def _cache() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="frustum-pages-")
+    with tempfile.TemporaryDirectory(prefix="frustum-page-") as folder, tempfile.TemporaryDirectory() as cache:
+        os.environ["FRUSTUM_CACHE"] = cache
+        try:
+            with contextlib.chdir(folder):
+                yield Path(folder).resolve()
+        finally:
+            if before is None:
+                del os.environ["FRUSTUM_CACHE"]
+            else:
+                os.environ["FRUSTUM_CACHE"] = before
 
 
 def main(pages: Sequence[str]) -> int:
