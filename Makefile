@@ -47,7 +47,8 @@ docs: $(VENV)/installed ## Write the pages, tables and drawings of docs/ that co
 	$(BIN)/python examples/validation.py > docs/validation.md
 	$(BIN)/python examples/drawings.py docs/pictures
 	$(BIN)/python -m frustum.backend.targets docs/targets.md
-	$(BIN)/python -m frustum.runtime.model.options docs/commands.md
+	$(BIN)/python -m frustum.runtime.option_table docs/commands.md
+	$(BIN)/python -m frustum.runtime.report.key_table docs/report.md
 	$(BIN)/python examples/pages.py
 
 site: $(VENV)/installed-test ## Write the pages of docs/ as a site to build/site (warnings are errors)

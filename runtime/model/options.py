@@ -1,14 +1,13 @@
 """Every option of the command line and of `frustum.compile`, declared once: how it is typed, what it means, what it is
 one of, and where it has no effect.
 
-The parser with its help, the keywords of the API, what is refused, and the table of docs/commands.md
-(`python -m frustum.runtime.model.options docs/commands.md`) come from the fields below.
+The parser with its help, the keywords of the API, what is refused, and the tables of docs/commands.md
+(`runtime/option_table.py`) come from the fields below.
 Imports nothing but the standard library, for a fast `--help`.
 """
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -67,6 +66,8 @@ class CommandOption:
     """Why it has no effect beside `--pipeline`."""
     is_typed: bool = True
     """Whether it is of the command line, and not of the API alone."""
+    unsaid: str = ""
+    """What holds where nobody says it; "" of a flag, and of what must be said."""
 
 
 def said(help: str, metavar: str | None = None, **facts: Any) -> dict[str, CommandOption]:
@@ -99,6 +100,7 @@ def at_least(least: int) -> Callable[[str], int]:
             raise ArgumentTypeError(f"'{text}' is not an integer of at least {least}")
         return int(text)
 
+    read.__doc__ = f"a whole number, at least {least}"
     return read
 
 
@@ -120,7 +122,11 @@ class Keywords:
         metadata=said("a path to .onnx, zoo:NAME, a compiled folder, or a dumped stage NN-stop.mlir", "MODEL", flag=""),
     )
     target: str | Path | Target | None = field(
-        default=None, kw_only=False, metadata=said("the machine (default `default`)", "NAME|FILE.yaml", until=COMPILED)
+        default=None, kw_only=False,
+        metadata=said(
+            "the machine (default `default`)", "NAME|FILE.yaml", until=COMPILED,
+            unsaid="`default`",
+        ),
     )
     dtype: Dtype | None = field(
         default=None,
@@ -128,23 +134,30 @@ class Keywords:
         metadata=said(
             "element type on the device (default `model`: the file's)",
             choices=get_args(Dtype), until="fused", beside_pipeline=IN_PASS,
+            unsaid="`model`, or what the target's options say",
         ),
     )  # fmt: skip
     calibrate: Method | None = option(
-        "how --dtype int8 finds ranges, from --input or random inputs", choices=get_args(Method), until=COMPILED
+        "how --dtype int8 finds ranges, from --input or random inputs", choices=get_args(Method), until=COMPILED,
+        unsaid="`minmax`",
     )
     calibration: Sequence[Mapping[str, Array]] = field(
-        default=(), metadata=said("the inputs that `calibrate` looks at; random ones if none are given", is_typed=False)
+        default=(),
+        metadata=said(
+            "the inputs that `calibrate` looks at; random ones if none are given", is_typed=False,
+            unsaid="8 random inputs",
+        ),
     )
     shapes: Mapping[str, Sequence[int]] = field(
         default_factory=dict,
         metadata=said(
             "bind an input's shape (repeatable)", "INPUT=1x3x160x224",
-            read=shape, flag="--shape", action="append", until=IMPORTED,
+            read=shape, flag="--shape", action="append", until=IMPORTED, unsaid="those of the file",
         ),
     )  # fmt: skip
     batch: int | None = option(
-        "bind a dynamic batch, or change a batch of 1", "N", read=at_least(1), until=IMPORTED
+        "bind a dynamic batch, or change a batch of 1", "N", read=at_least(1), until=IMPORTED,
+        unsaid="the file's; 1 where it is open",
     )
     policy: str | None = field(
         default=None,
@@ -152,59 +165,68 @@ class Keywords:
         metadata=said(
             "how layers are fused (docs/fusion.md; default `optimal`); `none`: not",
             choices=POLICIES, until="fused", beside_pipeline=IN_PASS,
+            unsaid="`optimal`, or what the target's options say",
         ),
     )  # fmt: skip
     rules: str | None = option(
         "a start rule and the rules by which units grow, numbers or names (docs/fusion.md)",
-        "S1,1,4,8-12", until="fused", beside_pipeline=IN_PASS,
+        "S1,1,4,8-12", until="fused", beside_pipeline=IN_PASS, unsaid="those of the policy",
     )  # fmt: skip
     thresholds: str | None = option(
-        "other thresholds of rules than the usual ones", "11=75,19=6", until="fused", beside_pipeline=IN_PASS
+        "other thresholds of rules than the usual ones", "11=75,19=6", until="fused", beside_pipeline=IN_PASS,
+        unsaid="those of docs/fusion.md",
     )
     cuts: str | None = option(
         "units end behind these layers and nowhere else; each planned alone, or, with --policy optimal, all together",
-        "LAYER,LAYER", until="fused", beside_pipeline=IN_PASS
+        "LAYER,LAYER", until="fused", beside_pipeline=IN_PASS,
+        unsaid="as the policy finds",
     )
     optimise: Optimise | None = option(
         "what plans of policy optimal have least of: cycles, with hardly more bytes than the fewest (`time`, the"
         " default), DRAM bytes, or energy (docs/optimal.md)",
-        choices=get_args(Optimise), until="fused", beside_pipeline=IN_PASS,
+        choices=get_args(Optimise), until="fused", beside_pipeline=IN_PASS, unsaid="`time`",
     )  # fmt: skip
     carry: Carry | None = option(
         "type of sums that wait in SRAM between parts of a reduction: f32, the element type, or f32 unless the element"
         " type moves fewer bytes or takes fewer cycles (`auto`, the default)",
-        choices=get_args(Carry), until="typed", beside_pipeline=IN_PASS,
+        choices=get_args(Carry), until="typed", beside_pipeline=IN_PASS, unsaid="`auto`",
     )  # fmt: skip
     order: str | None = option(
         "of tiles: row-major, column-major, bands{bands=2,direction=top-down}, serpentine, z-order, quadrants,"
         " checkerboard, mirrored; any with {depth=breadth-first,owners=cores} (docs/traversal.md)",
-        "ORDER", until="tiled", beside_pipeline=IN_PASS,
+        "ORDER", until="tiled", beside_pipeline=IN_PASS, unsaid="as planned",
     )  # fmt: skip
     borders: AskedBorders | None = option(
         "of tiles: computed again, kept or sent, or what is cheaper",
         choices=get_args(AskedBorders), until="tiled", beside_pipeline=IN_PASS,
+        unsaid="`auto` with policy optimal, `overlap` with others and with an order",
     )  # fmt: skip
     host: HostMode | None = option(
         "layers on the host: none, what the device lacks (`auto`, the default), all",
-        choices=get_args(HostMode), until=IMPORTED,
+        choices=get_args(HostMode), until=IMPORTED, unsaid="`auto`",
     )  # fmt: skip
     constants: Mapping[str, Array] = field(
         default_factory=dict,
-        metadata=said("values of inputs that are really constants", flag="constants", until=IMPORTED, is_typed=False),
+        metadata=said(
+            "values of inputs that are really constants", flag="constants", until=IMPORTED, is_typed=False,
+            unsaid="none",
+        ),
     )
     split: When | None = option(
         "networks cut where they do not fit or it is better (`auto`, the default), at output branches, or not",
-        choices=get_args(When), until=COMPILED, beside_pipeline=ONE_EXECUTABLE,
+        choices=get_args(When), until=COMPILED, beside_pipeline=ONE_EXECUTABLE, unsaid="`auto`",
     )  # fmt: skip
     refuse: str | None = option(
         "fuse pieces again: conditions{nodes=2..9,weight_bytes=..N,compute=..N}, pairs, forward, bidirectional",
-        "STRATEGY", until=COMPILED, beside_pipeline=ONE_EXECUTABLE,
+        "STRATEGY", until=COMPILED, beside_pipeline=ONE_EXECUTABLE, unsaid="nothing is fused again",
     )  # fmt: skip
-    placement: str | None = option("the chip of each executable (default `one`: chip 0)", "one|each|0,0,1")
+    placement: str | None = option(
+        "the chip of each executable (default `one`: chip 0)", "one|each|0,0,1", unsaid="`one`"
+    )
     compress_weights: Compression | None = option(
         "weights stay compressed up to WRAM: where it is better (`auto`, the default), never (`none`), always,"
         " by `zero` runs or `huffman` codes",
-        "MODE", choices=get_args(Compression), until="lowered", beside_pipeline=IN_PASS,
+        "MODE", choices=get_args(Compression), until="lowered", beside_pipeline=IN_PASS, unsaid="`auto`",
     )  # fmt: skip
     cache: bool = field(
         default=False,
@@ -212,19 +234,19 @@ class Keywords:
     )
     weights: WeightCopies | None = option(
         "what all clusters need lies in each (`replicated`), or once on the chip",
-        choices=get_args(WeightCopies), until="lowered", beside_pipeline=IN_PASS,
+        choices=get_args(WeightCopies), until="lowered", beside_pipeline=IN_PASS, unsaid="`replicated`",
     )  # fmt: skip
     pipeline: str | None = option(
         "these passes instead of the default pipeline, or edits of it: +before:PASS:NEW{...}, +after:PASS:NEW{...},"
         " -PASS, =PASS{option=...}",
-        '"pass{option=...},..."', until=COMPILED,
+        '"pass{option=...},..."', until=COMPILED, unsaid="the default pipeline",
     )
     dump_ir: Path | None = option(
         "write the module at every stop, numbered, with its weights", "DIR",
-        read=lambda text: Path(text) if text else None, until=COMPILED,
+        read=lambda text: Path(text) if text else None, until=COMPILED, unsaid="nothing is written",
     )  # fmt: skip
     weights_seed: int | None = option(
-        "of a zoo: network's weights (default 0)", "N", read=at_least(0), until=COMPILED
+        "of a zoo: network's weights (default 0)", "N", read=at_least(0), until=COMPILED, unsaid="`0`",
     )
 
 
@@ -255,27 +277,34 @@ class CompileOptions(Request):
 class RunOptions(Request):
     """Compile (or load) a model, run it on the emulated machine, print the report."""
 
-    input: str | None = option("inputs: arrays by input name", "FILE.npz")
-    input_seed: int | None = option("random inputs from this seed (default 0)", "N", read=at_least(0))
-    output: str | None = option("write the outputs, arrays by output name", "FILE.npz")
-    report: str | None = option("write the report; `-`: to stdout, in place of the text", "FILE.json")
-    html: str | None = option("write one self-contained page that shows the run, for a browser", "FILE.html")
+    input: str | None = option("inputs: arrays by input name", "FILE.npz", unsaid="random inputs")
+    input_seed: int | None = option("random inputs from this seed (default 0)", "N", read=at_least(0), unsaid="`0`")
+    output: str | None = option("write the outputs, arrays by output name", "FILE.npz", unsaid="nothing is written")
+    report: str | None = option(
+        "write the report; `-`: to stdout, in place of the text", "FILE.json", unsaid="nothing is written"
+    )
+    html: str | None = option(
+        "write one self-contained page that shows the run, for a browser", "FILE.html", unsaid="nothing is written"
+    )
     quiet: bool = option("print nothing but errors", default=False)
     json: bool = option("print the report as JSON, in place of the text", default=False)
     verbose: bool = option("print all figures behind the screen", default=False, flag="-v")
-    trace: str | None = option("write a trace for Perfetto: engines, memories, arrows between them", "FILE.pftrace")
+    trace: str | None = option(
+        "write a trace for Perfetto: engines, memories, arrows between them", "FILE.pftrace",
+        unsaid="nothing is written"
+    )
     stream: int | None = option(
         "so many inputs one after the other through the chips: throughput and latency; files of inputs and outputs have"
-        " a leading axis for them", "N", read=at_least(1),
+        " a leading axis for them", "N", read=at_least(1), unsaid="one input",
     )  # fmt: skip
     check: str | None = option(
         "compare with onnxruntime, exit code 3 if it differs: the outputs, or every `layers`, and name who was wrong"
         " (docs/check-layers.md); a file instead is as --check-against",
-        "outputs|layers|FILE.onnx", read=what_to_check, bare="outputs",
+        "outputs|layers|FILE.onnx", read=what_to_check, bare="outputs", unsaid="no comparison",
     )  # fmt: skip
     check_against: str | None = option(
         "the model to compare with, where MODEL does not know it: a stage, a moved compiled folder",
-        "FILE.onnx|zoo:NAME",
+        "FILE.onnx|zoo:NAME", unsaid="MODEL itself",
     )
     mode: Mode = option(
         "numbers and time, or one of them (default full)", choices=get_args(Mode), default="full"
@@ -295,7 +324,9 @@ class InspectOptions:
 class TargetsOptions:
     """List the shipped targets, print one as YAML with its comments, or check a target file."""
 
-    name: str | None = option("the target to print, the file to check", "NAME|FILE.yaml", flag="")
+    name: str | None = option(
+        "the target to print, the file to check", "NAME|FILE.yaml", flag="", unsaid="all are listed"
+    )
     schema: bool = option("print the JSON Schema of target files, for editors", default=False)
 
 
@@ -400,47 +431,3 @@ def refuse_compiled(request: Request) -> None:
             raise UsageError(
                 f"{request.model}: error: is compiled already: {flag_of(each)} has no effect on it"
             )
-
-
-# --- as a table --------------------------------------------------------------------------------------------
-
-
-def option_table() -> str:
-    """The options of `run` and `compile` and the keywords of `frustum.compile`, as the page has them."""
-    rows = ["| option | of the API | what it says | has no effect |", "|---|---|---|---|"]
-    for each, said in options_of(RunOptions):
-        if flag := flag_of(each):
-            typed = f"`{_typed(flag, said)}`" if said.is_typed else "-"
-            keyword = f"`{each.name}`" if each.name in {known.name for known in fields(Keywords)} else "-"
-            rows.append("| " + " | ".join(map(_cell, (typed, keyword, said.help, _no_effect(said)))) + " |")
-    return "\n".join(rows) + "\n"
-
-
-def _typed(flag: str, said: CommandOption) -> str:
-    value = said.metavar or "|".join(said.choices or ())
-    return f"{flag}[={value}]" if said.bare else f"{flag} {value}".rstrip()
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _no_effect(said: CommandOption) -> str:
-    """Where it is an error to say it."""
-    late = {None: "", IMPORTED: "on stages and what is compiled", COMPILED: "on what is compiled"}
-    places = late.get(said.until, f"from stop `{said.until}` on"), said.beside_pipeline and "beside `--pipeline`"
-    return ", ".join(filter(None, places)) or "-"
-
-
-BEGIN, END = "<!-- options: written by `make docs` -->\n", "<!-- end of options -->\n"
-
-
-def with_table(page: str) -> str:
-    """A page with the table as it is now between its two marks."""
-    head, _, rest = page.partition(BEGIN)
-    return head + BEGIN + option_table() + END + rest.partition(END)[2]
-
-
-if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    file.write_text(with_table(file.read_text()))

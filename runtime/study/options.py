@@ -20,7 +20,7 @@ class DiffOptions:
         default=(),
         metadata=said(
             "exit code 5 if a figure is (or has changed) so: cycles>+2%%, bytes>+1000, dram.ratio>1.1 (repeatable)",
-            "CONDITION", action="append",
+            "CONDITION", action="append", unsaid="no condition",
         ),
     )  # fmt: skip
     markdown: bool = option("as Markdown", default=False)
@@ -36,10 +36,12 @@ class ExploreOptions:
     space: str = field(metadata=said("the axes (docs/explore.md)", "FILE.yaml"))
     database: str | None = option(
         "where points are kept (default: FILE.sqlite here); those that are there do not run again",
-        "DB.sqlite", flag="-o",
+        "DB.sqlite", flag="-o", unsaid="the name of the space, with `.sqlite`, here",
     )  # fmt: skip
-    scheduler: str | None = option("run points on the workers of this Dask scheduler", "ADDRESS")
-    html: str | None = option("write the points as a page", "FILE")
+    scheduler: str | None = option(
+        "run points on the workers of this Dask scheduler", "ADDRESS", unsaid="workers of its own"
+    )
+    html: str | None = option("write the points as a page", "FILE", unsaid="nothing is written")
     json: bool = option("print all points as JSON, in place of the front as text", default=False)
 
 
@@ -50,7 +52,9 @@ class ExplainKeywords(Keywords):
     subject: str | None = field(
         default=None,
         kw_only=False,
-        metadata=said("a layer or a unit; without it the whole plan", "LAYER|UNIT", flag=""),
+        metadata=said(
+            "a layer or a unit; without it the whole plan", "LAYER|UNIT", flag="", unsaid="the whole plan"
+        ),
     )
     most: int = option("count at most so many other ways (default 8)", "N", read=at_least(1), default=8)
     probes: int = option(
@@ -71,7 +75,8 @@ class CompareOptions:
     """Count ours beside figures that others publish, with the bound and the source; without CASE list what there is."""
 
     cases: Sequence[str] = field(
-        default=(), metadata=said("what `frustum compare` lists", "CASE", flag="", action="extend")
+        default=(),
+        metadata=said("what `frustum compare` lists", "CASE", flag="", action="extend", unsaid="cases are listed"),
     )
     all: bool = option("all cases, half an hour", default=False)
     json: bool = option("as JSON", default=False)

@@ -5,10 +5,12 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import onnx_models
 import pytest
 
 import frustum
 from frustum.backend.pipeline import STOPS
+from frustum.runtime import option_table
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model import options
 from frustum.runtime.model.options import Keywords, Request, RunOptions, flag_of, options_of
@@ -20,8 +22,46 @@ STAGES = ("typed", "fused", "tiled", "placed", "lowered", "fixed")
 
 def test_the_committed_page_is_up_to_date() -> None:
     page = PAGE.read_text()
-    assert page.count(options.BEGIN) == page.count(options.END) == 1
-    assert page == options.with_table(page), "run `make docs`"
+    assert page.count(option_table.BEGIN) == page.count(option_table.END) == 1
+    assert page == option_table.with_tables(page), "run `make docs`"
+
+
+def test_every_option_of_every_command_is_on_the_page() -> None:
+    """What argparse takes is typed there, with what is allowed and what holds where nobody says it."""
+    head, *parts = option_table.tables().split("\n### `frustum ")
+    sections = {"run": head} | {part.partition("`")[0]: part for part in parts}
+    assert sections.keys() == cli.COMMANDS.keys()
+    (commands,) = (each for each in cli._parser()._actions if each.dest == "command")
+    for name, parser in commands.choices.items():
+        typed = {each.option_strings[-1] if each.option_strings else each.metavar for each in parser._actions}
+        own = set(re.findall(r"^\| `(-[\w-]+|[^ `]+)", sections[name].replace("\\|", "|"), re.MULTILINE))
+        if issubclass(cli.COMMANDS[name][0], Request):
+            shared = {flag_of(each) or "MODEL" for each, said in options_of(Request) if said.is_typed}
+            typed, own = typed - shared, own - shared
+        assert typed - {"--help", "-h"} == own, name
+    rows = [row for text in sections.values() for row in text.splitlines() if row.startswith(("| `", "| -"))]
+    cells = [row.strip("| ").replace("\\|", "/").split("|") for row in rows]
+    assert [row for row in cells if not all(map(str.strip, row))] == []
+
+
+SAID = {
+    "dtype": "model", "policy": "optimal", "optimise": "time", "carry": "auto", "borders": "auto", "host": "auto",
+    "split": "auto", "placement": "one", "compress_weights": "auto", "weights": "replicated", "calibrate": "minmax",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_holds_where_nothing_is_said_is_what_the_page_says(name: str) -> None:
+    (said,) = (said for each, said in options_of(RunOptions) if each.name == name)
+    assert f"`{SAID[name]}`" in said.unsaid
+    dtype = {"dtype": "int8"} if name == "calibrate" else {}
+    ours, theirs = (frustum.compile(onnx_models.network(), "edge", **dtype, **how) for how in ({}, {name: SAID[name]}))
+    assert [each.code for each in ours.chain.executables] == [each.code for each in theirs.chain.executables]
+
+
+def test_no_default_is_left_out_of_the_test_above() -> None:
+    named = {each.name for each, said in options_of(Request) if said.unsaid.startswith("`")}
+    assert named - SAID.keys() == {"target", "weights_seed"}
 
 
 def test_the_parameters_of_compile_are_the_fields() -> None:
