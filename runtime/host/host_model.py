@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, NodeProto, TypeProto, checker, external_data_helper, helper, numpy_helper
 
 from frustum.dialects.errors import Error
+from frustum.runtime.host.exact_integers import with_exact_products
 from frustum.runtime.host.inputs import HostArray
 
 Session: TypeAlias = Any
@@ -268,7 +269,7 @@ def session_of(proto: ModelProto) -> Session | str:
 
     options = unoptimised(ort)
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    proto = known_to_onnxruntime(proto)
+    proto = with_exact_products(known_to_onnxruntime(proto))
     if proto.ByteSize() > PROTO_LIMIT_BYTES:
         return "it is more than 2 GB"
     try:

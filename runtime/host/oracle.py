@@ -22,6 +22,7 @@ from xdsl.dialects.builtin import ModuleOp
 from frustum.dialects import graph as g
 from frustum.dialects.errors import Error
 from frustum.runtime.host import host_model
+from frustum.runtime.host.exact_integers import signed_products, with_exact_products
 from frustum.runtime.host.inputs import random_array
 from frustum.runtime.kernels import Array
 from frustum.runtime.reference.graph import network_of
@@ -233,10 +234,10 @@ def _source(model: Source, path: Path) -> str | bytes:
     proto = model if isinstance(model, ModelProto) else onnx.load(model, load_external_data=False)
     widen = has_narrow_floats(proto)
     if not isinstance(model, ModelProto):
-        if not widen and host_model.known_to_onnxruntime(proto) is proto:
+        if not widen and not signed_products(proto) and host_model.known_to_onnxruntime(proto) is proto:
             return str(model)
         proto = onnx.load(model)
-    proto = host_model.known_to_onnxruntime(widened(proto) if widen else proto)
+    proto = with_exact_products(host_model.known_to_onnxruntime(widened(proto) if widen else proto))
     if proto.ByteSize() < host_model.PROTO_LIMIT_BYTES:
         message: bytes = proto.SerializeToString()
         return message

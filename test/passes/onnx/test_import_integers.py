@@ -10,6 +10,7 @@ from frustum.passes.errors import ModelError
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.weights import store_of
+from frustum.runtime.host.exact_integers import with_exact_products
 from frustum.runtime.reference.graph import ReferenceExecutor, network_of
 
 U8, S8, I32 = np.uint8, np.int8, np.int32
@@ -32,7 +33,8 @@ def oracle(proto, inputs):
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    message = with_exact_products(proto).SerializeToString()
+    session = onnxruntime.InferenceSession(message, options, ["CPUExecutionProvider"])
     return session.run(None, inputs)
 
 
