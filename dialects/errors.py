@@ -51,7 +51,7 @@ class Error(Exception):
 
     def reword(self, word: Callable[[str], str]) -> None:
         """Say all texts in other words, such as keywords in place of flags."""
-        self.args = tuple(word(each) if isinstance(each, str) else each for each in self.args)
+        BaseException.__init__(self, *(word(each) if isinstance(each, str) else each for each in self.args))
 
 
 def diagnostics_of(text: str) -> tuple[Diagnostic, ...]:

@@ -293,3 +293,43 @@ def test_an_element_type_that_tensors_do_not_tell() -> None:
         frustum.compile(own_module("f16", "bf16"), "edge")
     with pytest.raises(UsageError, match="error: input 'o' has elements of f64, which no engine of the device"):
         frustum.compile(own_module("f32", "f64"), "edge")
+
+
+def members(kind: type) -> dict[str, object]:
+    """What people may use of a class, of those that are ours."""
+    ours = [each for each in kind.__mro__ if each.__module__.startswith("frustum.")]
+    found = {name: each for base in reversed(ours) for name, each in vars(base).items() if not name.startswith("_")}
+    return {
+        name: each.fget if isinstance(each, property) else getattr(each, "__func__", each)
+        for name, each in found.items()
+    }
+
+
+def untyped(name: str, thing: object) -> list[str]:
+    """Parameters and results without a type; of a class all members."""
+    if isinstance(thing, type):
+        fields = {name for base in thing.__mro__ for name in vars(base).get("__annotations__", {})}
+        return [
+            word for own, each in members(thing).items() if own not in fields for word in untyped(f"{name}.{own}", each)
+        ]
+    if not callable(thing):
+        return [name]
+    own = signature(thing)
+    words = [each.name for each in own.parameters.values() if each.annotation is each.empty and each.name not in SELVES]
+    return [f"{name}({word})" for word in words] + ([f"{name} ->"] if own.return_annotation is own.empty else [])
+
+
+SELVES = ("self", "cls")
+
+
+@pytest.mark.parametrize("name", [name for name in frustum.__all__ if name != "__version__"])
+def test_all_that_is_offered_has_types(name: str) -> None:
+    assert untyped(name, getattr(frustum, name)) == []
+    assert getattr(frustum, name).__doc__
+
+
+def test_a_missing_type_is_found() -> None:
+    def partly(a: int, b) -> None: ...
+
+    assert untyped("partly", partly) == ["partly(b)"]
+    assert untyped("kind", type("Kind", (), {"__module__": "frustum.x", "f": lambda self: 0})) == ["kind.f ->"]

@@ -154,6 +154,13 @@ def buffers_overlap(module) -> None:
         op.properties["address"] = allocs[0].address
 
 
+def weights_overlap(module) -> None:
+    """The weights of all layers begin at one address of WRAM."""
+    allocs = [op for op in module.walk() if isinstance(op, AllocOp) and op.memory == "wram"]
+    for op in allocs:
+        op.properties["address"] = allocs[0].address
+
+
 def wait_dropped(module) -> None:
     """The first instruction of a core that waits for its operands does not."""
     conv = first(module, isa.ConvOp)
@@ -173,6 +180,7 @@ PASSES = [
     (LowerTiles, copy_off_by_one, "lowered", "conv1"),
     (LowerTiles, kernel_of_a_pool, "lowered", "pool1"),
     (Allocate, buffers_overlap, "fixed", ""),
+    (Allocate, weights_overlap, "fixed", ""),
     (Schedule, wait_dropped, "fixed", "conv1"),
 ]
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,12 @@ import pytest
 from versions import OPSET_28
 from xdsl.dialects.builtin import ModuleOp
 
+from frustum.backend.hoist_loads import HoistLoads
+from frustum.backend.memory.allocation import Allocate
+from frustum.passes.fuse.fuse_layers import FuseLayers
+from frustum.passes.graph.canonicalize import Canonicalize
+from frustum.passes.lower.lower_tiles import LowerTiles
+from frustum.passes.tile.lower_units import LowerUnits
 from frustum.runtime.tools import cli
 
 EDGE = Path(__file__).parents[3] / "backend" / "targets" / "edge.yaml"
@@ -615,6 +622,28 @@ def test_a_reproducer_runs_to_the_same_error(
         "frustum-opt: internal error in pass 'frustum-graph-choose-layout': KeyError: 'planted in auto'\n"
     )
     assert opt.main([str(file), "-p", "frustum-graph-measure-weights"]) == 0, "the weights are beside it"
+
+
+@pytest.mark.parametrize("step", [Canonicalize, FuseLayers, LowerUnits, LowerTiles, Allocate, HoistLoads])
+def test_a_reproducer_of_any_part_of_the_pipeline_is_replayed(
+    step: type, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from frustum.runtime.tools import opt
+
+    def apply(self: object, *_: object) -> None:
+        raise RuntimeError(f"planted in {step.__name__}")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(step, "apply", apply)
+    monkeypatch.delenv("FRUSTUM_DEBUG", raising=False)
+    assert cli.main(["run", model, "--target", "edge"]) == 1
+    assert f"internal error: RuntimeError: planted in {step.__name__} (" in capsys.readouterr().err
+    (file,) = tmp_path.glob("frustum-crash-*/reproducer.mlir")
+    command = shlex.split(file.read_text().splitlines()[0].removeprefix("// RUN: "))
+    assert command[:3] == ["frustum-opt", "%s", "-p"] and command[3].startswith(step.name)
+    assert opt.main([str(file), *command[2:]]) == 1
+    said = f"frustum-opt: internal error in pass '{step.name}': RuntimeError: planted in {step.__name__}\n"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_debugging_shows_the_traceback(
