@@ -6,11 +6,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 from onnx import helper
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,9 +21,12 @@ RECIPES = dict(re.findall(r"^## (?:An? )?(.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | 
 ASKED = {
     "pass", "ONNX operator of parts that are there", "elementwise function", "layer kind", "instruction", "target",
     "fusion rule", "policy", "option",
+    *(f"plug-in: {kind}" for kind in ("target", "rule", "policy", "operator", "pass")),
 }  # fmt: skip
 LONGEST = 10
 """Lines of a recipe, its example apart."""
+LONGEST_PLUG_IN = 20
+"""Lines of all files of a plug-in, without blank ones."""
 FOLDERS = ("dialects", "passes", "backend", "runtime")
 COMMANDS = {
     "frustum": "import sys; from frustum.runtime.tools.cli import main; sys.exit(main(sys.argv[1:]))",
@@ -44,6 +49,7 @@ class Edit:
         path = root / self.file
         if self.how == "new":
             assert not path.exists(), f"{self.file} is there already"
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.block)
             return
         if self.how == "copy":
@@ -103,6 +109,13 @@ def test_files_are_there(name):
     assert [file for file in named if not (ROOT / file).exists()] == []
 
 
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("plug-in")])
+def test_a_plug_in_is_short_and_outside_the_source(name):
+    own = edits(RECIPES[name])
+    assert all(edit.how == "new" and edit.file.startswith("acme_") for edit in own)
+    assert sum(bool(line.strip()) for edit in own for line in edit.block.splitlines()) <= LONGEST_PLUG_IN
+
+
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the source in which all examples were carried out, and the inputs of the proofs."""
@@ -119,11 +132,14 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for recipe in RECIPES.values():
         for edit in edits(recipe):
             edit.carry_out(root)
-    for name in ("Sinh", "Sin"):
-        node = helper.make_node(name, ["x"], ["y"])
+    for folder in root.glob("acme_*"):  # as pip does
+        (wheel,) = WheelBuilder(str(folder)).build(directory=str(root / "wheels"), versions=["standard"])
+        zipfile.ZipFile(wheel).extractall(root / "site")
+    for name, domain in (("Sinh", ""), ("Sin", ""), ("Twice", "com.acme")):
+        node = helper.make_node(name, ["x"], ["y"], domain=domain)
         ends = [helper.make_tensor_value_info(end, onnx.TensorProto.FLOAT, [1, 4, 8, 8]) for end in "xy"]
         graph = helper.make_graph([node], name.lower(), ends[:1], ends[1:])
-        opset = [helper.make_opsetid("", 17)]
+        opset = [helper.make_opsetid("", 17), helper.make_opsetid("com.acme", 1)]
         onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), root / f"{name.lower()}.onnx")
     (root / "relu.mlir").write_text(network(1))
     (root / "relus.mlir").write_text(network(5))
@@ -144,7 +160,7 @@ def test_least_example_works(changed, name):
     for command, expected in PROOF.findall(RECIPES[name]):
         program, *arguments = shlex.split(command)
         started = [sys.executable, "-c", COMMANDS[program], *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(changed)}
+        environment = {**os.environ, "PYTHONPATH": f"{changed}:{changed / 'site'}"}
         done = subprocess.run(started, cwd=changed, env=environment, capture_output=True, text=True)
         assert done.returncode == 0 and expected in done.stdout, f"{command}\n{done.stdout}{done.stderr}"
 
