@@ -286,6 +286,11 @@ class RunOptions(Request):
     html: str | None = option(
         "write one self-contained page that shows the run, for a browser", "FILE.html", unsaid="nothing is written"
     )
+    annotate: str | None = option(
+        "write a copy of the model with unit, DRAM bytes and cycles in each node, for Netron (.onnx), or its graph for"
+        " Model Explorer (.json)",
+        "FILE.onnx|FILE.json", unsaid="nothing is written",
+    )  # fmt: skip
     quiet: bool = option("print nothing but errors", default=False)
     json: bool = option("print the report as JSON, in place of the text", default=False)
     verbose: bool = option("print all figures behind the screen", default=False, flag="-v")

@@ -84,13 +84,15 @@ class Job:
 
     def model_for_check(self, name: str) -> ModelProto | Path:
         """What the oracle runs; UsageError where nobody knows."""
+        return self.model_at_hand(name, "there is no model to check against: --check")
+
+    def model_at_hand(self, name: str, why: str) -> ModelProto | Path:
+        """What MODEL was made from; UsageError, which begins with `why`, where nobody knows."""
         if self.original is not None:
             return self.original
         if self.origin is not None:
             return self.origin.load()
-        raise UsageError(
-            f"{name}: error: there is no model to check against: --check needs the .onnx file or zoo:NAME"
-        )
+        raise UsageError(f"{name}: error: {why} needs the .onnx file or zoo:NAME")
 
 
 def kind_of(text: str) -> Kind:

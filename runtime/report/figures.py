@@ -19,6 +19,8 @@ class Drawing(Protocol):
 
     def trace(self) -> bytes: ...
 
+    def annotate(self, report: Report, path: Path) -> None: ...
+
 
 class Report(dict[str, Any]):
     """The figures by the keys of schema 1: `report["cycles"]["total"]`; `report.data` is the same with types."""
@@ -79,6 +81,11 @@ class Report(dict[str, Any]):
     def trace(self) -> bytes:
         """A trace for Perfetto, as `--trace` writes it (protobuf; package `perfetto`).  UsageError as for `html`."""
         return self._drawing("trace").trace()
+
+    def annotate(self, path: Path | str) -> None:
+        """Write a copy of the model with unit, DRAM bytes and cycles in each node (.onnx, for Netron), or its graph for
+        Model Explorer (.json), as `--annotate` does.  UsageError where the model is not known as ONNX."""
+        self._drawing("annotate").annotate(self, Path(path))
 
     def _drawing(self, what: str) -> Drawing:
         if self.drawing is None:

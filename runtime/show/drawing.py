@@ -1,18 +1,22 @@
 # Tests: test/runtime/tools/test_api.py
-"""A run as a page or as a trace, and what neither can show."""
+"""A run as a page, as a trace, or in a copy of its model, and what none of them can show."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from frustum.dialects.choices import Mode
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model.chain import Chain
 from frustum.runtime.model.execution import RanChain, timelines_of
 from frustum.runtime.report.figures import Report
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 NOUNS = {"trace": "trace", "html": "page"}
 
@@ -38,6 +42,8 @@ class RunDrawing:
     ran: RanChain
     mode: Mode
     is_stream: bool
+    model: Callable[[str], ModelProto | Path]
+    """What ran, as ONNX; UsageError, which begins with these words, where nobody knows."""
 
     def page(self, report: Report, stops: Path | None) -> str:
         """The page; `stops`: the folder of `--dump-ir`.  UsageError as `refuse_drawing` has it."""
@@ -52,3 +58,9 @@ class RunDrawing:
         from frustum.runtime.show.trace import trace_bytes
 
         return trace_bytes(timelines_of(self.chain, self.ran))
+
+    def annotate(self, report: Report, path: Path) -> None:
+        """Write a copy of the model with the report's figures.  UsageError as `write_annotated` has it."""
+        from frustum.runtime.show.annotate import write_annotated
+
+        write_annotated(path, self.model("there is no model to annotate: --annotate"), report)

@@ -200,7 +200,9 @@ def _run(
     report = report_of_chain(chain, ran, check, job.seconds, figures)
     if layers:
         report["check"] |= layers
-    report.drawing = RunDrawing(chain, ran, mode, stream is not None)
+    report.drawing = RunDrawing(
+        chain, ran, mode, stream is not None, lambda why: job.model_at_hand(chain.model, why)
+    )
     return Result(outputs, report)
 
 

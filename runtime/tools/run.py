@@ -82,7 +82,9 @@ def main(options: RunOptions) -> int:
     report = report_of_chain(job.chain, ran, check, job.seconds, stream)
     if layers is not None:
         report["check"] |= layers.data()
-    report.drawing = RunDrawing(job.chain, ran, options.mode, options.stream is not None)
+    report.drawing = RunDrawing(
+        job.chain, ran, options.mode, options.stream is not None, lambda why: job.model_at_hand(name, why)
+    )
     _draw(options, report)
     _tell(options, report, layers)
     if layers is not None:
@@ -97,6 +99,8 @@ def _draw(options: RunOptions, report: Report) -> None:
     if options.trace:
         traced = report.trace()
         write_file(Path(options.trace), lambda path: path.write_bytes(traced))
+    if options.annotate:
+        report.annotate(options.annotate)
     if options.html:
         text = report.html(options.dump_ir)
         write_file(Path(options.html), lambda path: path.write_text(text, encoding="utf-8"))
@@ -153,10 +157,7 @@ def _refuse_contradictions(options: RunOptions) -> None:
     is_stream = options.stream is not None
     if options.html == STDOUT:
         raise UsageError(f"error: --html {STDOUT}: the page is written to a file, not to stdout")
-    if options.trace:
-        refuse_drawing("trace", options.mode, is_stream, "--")
-    if options.html:
-        refuse_drawing("html", options.mode, is_stream, "--")
+    _refuse_drawings(options, is_stream)
     if options.quiet and (options.json or options.verbose):
         raise UsageError(f"error: --quiet and {'--json' if options.json else '-v'}: one of them")
     if options.json and options.verbose:
@@ -164,6 +165,19 @@ def _refuse_contradictions(options: RunOptions) -> None:
     for name in ("check", "output", "input"):
         if options.mode == "timing" and getattr(options, name):
             raise UsageError(f"error: --{name} needs --mode full or functional: mode timing computes no numbers")
+
+
+def _refuse_drawings(options: RunOptions, is_stream: bool) -> None:
+    """Files that cannot show this run."""
+    if options.trace:
+        refuse_drawing("trace", options.mode, is_stream, "--")
+    if options.html:
+        refuse_drawing("html", options.mode, is_stream, "--")
+    if options.annotate:
+        from frustum.runtime.show.annotate import refuse_annotation
+
+        name = str(options.model)
+        refuse_annotation(Path(options.annotate), Path(name) if kind_of(name) == "onnx" else None, "--")
 
 
 def _job(

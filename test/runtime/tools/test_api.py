@@ -246,6 +246,7 @@ def test_explain_explore_and_diff_as_the_commands_do(tmp_path: Path, capsys: pyt
 
 
 OTHERWISE = {
+    "annotate": "Report.annotate",
     "input": "inputs", "output": "Result.outputs", "report": "Report.write", "html": "Report.html",
     "json": "Report.json", "verbose": "Report.text", "quiet": "", "trace": "Report.trace", "no_cache": "cache",
 }  # fmt: skip
