@@ -344,7 +344,6 @@ def test_a_full_disk_leaves_nothing(
         (["run", "m", "--carry", "f16"], "argument --carry: invalid choice: 'f16' (choose from "),
         (["run", "m", "--policy", "best"], "argument --policy: invalid choice: 'best' (choose from "),
         (["run", "m", "--targe", "edge"], "unrecognized arguments: --targe edge"),
-        (["run", "m", "--annotate", "f"], "unrecognized arguments: --annotate f"),
         *(
             (
                 ["run", "m", "--shape", text],
