@@ -5,8 +5,9 @@ Source: docs/techniques/tfu.md, "Policy optimal" and "Running a unit".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Block, Operation, SSAValue
@@ -67,12 +68,11 @@ def fuse_section(
 ) -> tuple[int, NetworkPlan | None]:
     """Put the layers of one section into units, from this number on; how many units they are, and their plan."""
     options = replace(options, borders=borders_of(network, target, options, section))
-    plan = with_inputs_held(network, target, options, section)
-    plan = plan or plan_network(network, target, options, section)
+    planner = Planner(network, target, options, section)
+    plan = with_inputs_held(planner) or planner.plan()
     if plan is not None:
-        plan = with_places(network, target, options, plan, section)
-        plan = with_maps_again(network, target, options, plan, section)
-        plan = with_copied_inputs(network, target, options, plan, section)
+        for improved in (with_places, with_maps_again, with_copied_inputs):
+            plan = improved(planner, plan)
         write(network, plan, section, number)
         return len(plan.units), plan
     if options.ends is not None:
@@ -99,77 +99,83 @@ def borders_of(
     return "sent" if sent.between_bytes <= exchange.between_bytes else "exchange"
 
 
-def with_places(
-    network: g.NetworkOp,
-    target: Target,
-    options: OptimalOptions,
-    plan: NetworkPlan,
-    section: Operation | None = None,
-) -> NetworkPlan:
+class Change(Protocol):
+    """Of a network, on trial."""
+
+    def undo(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans of a section of a network as it is at the time."""
+
+    network: g.NetworkOp
+    target: Target
+    options: OptimalOptions
+    section: Operation | None
+
+    def plan(self) -> NetworkPlan | None:
+        return plan_network(self.network, self.target, self.options, self.section)
+
+    def kept_if(self, changes: Sequence[Change], is_wanted: Callable[[NetworkPlan], bool]) -> NetworkPlan | None:
+        """The plan of the changed network if it is wanted; else None, and the network is as it was before."""
+        plan = self.plan() if changes else None
+        if plan is not None and is_wanted(plan):
+            return plan
+        for change in reversed(changes):
+            change.undo()
+        return None
+
+    def is_better(self, plan: NetworkPlan) -> Callable[[NetworkPlan], bool]:
+        """Whether another plan is better than this one."""
+        return lambda other: is_better(other, plan, self.options.optimise)
+
+
+def is_near(plan: NetworkPlan) -> bool:
+    """Whether a plan moves next to nothing more than it must."""
+    return plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes
+
+
+def with_places(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or a better one with units that store only the parts of concatenations that they make."""
-    if plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes or is_for_time(plan.order, target):
+    if is_near(plan) or is_for_time(plan.order, planner.target):
         return plan
     again: list[Again] = []
     for unit in plan.units:
         in_sram = {m.map for m in unit.kept | unit.resident}
         again += name_parts(plan.order, unit.first, unit.stop, in_sram)
-    better = plan_network(network, target, options, section) if again else None
-    if better is not None and is_better(better, plan, options.optimise):
-        return better
-    for changed in reversed(again):
-        changed.undo()
-    return plan
+    return planner.kept_if(again, planner.is_better(plan)) or plan
 
 
-def with_maps_again(
-    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: NetworkPlan, section: Operation | None
-) -> NetworkPlan:
+def with_maps_again(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or a better one in which maps that go through DRAM are made again where they are needed again."""
-    if plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes:
+    if is_near(plan):
         return plan
-    again = make_again(plan.order, plan.units)
-    if not again:
-        return plan
-    better = plan_network(network, target, options, section)
-    if better is None or not (
-        is_better(better, plan, options.optimise) or is_worth_time(better, plan, options.optimise)
-    ):
-        for remade in reversed(again):
-            remade.undo()
-        return plan
-    return better
+
+    def is_wanted(other: NetworkPlan) -> bool:
+        optimise = planner.options.optimise
+        return is_better(other, plan, optimise) or is_worth_time(other, plan, optimise)
+
+    return planner.kept_if(make_again(plan.order, plan.units), is_wanted) or plan
 
 
-def with_copied_inputs(
-    network: g.NetworkOp, target: Target, options: OptimalOptions, plan: NetworkPlan, section: Operation | None
-) -> NetworkPlan:
+def with_copied_inputs(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or a better one in which inputs of the network that several units load stay in SRAM from the first."""
-    if plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes:
+    if is_near(plan):
         return plan
-    sram_bytes = target.chip.clusters * target.cluster.sram.capacity_bytes
+    sram_bytes = planner.target.chip.clusters * planner.target.cluster.sram.capacity_bytes
     held = hold_inputs(plan.order, plan.units, sram_bytes, model.HELD_AT_LEAST * plan.dram_bytes)
-    better = plan_network(network, target, options, section) if held else None
-    if better is not None and is_better(better, plan, options.optimise):
-        return better
-    for each in reversed(held):
-        each.undo()
-    return plan
+    return planner.kept_if(held, planner.is_better(plan)) or plan
 
 
-def with_inputs_held(
-    network: g.NetworkOp, target: Target, options: OptimalOptions, section: Operation | None
-) -> NetworkPlan | None:
+def with_inputs_held(planner: Planner) -> NetworkPlan | None:
     """The plan with small inputs of the network in SRAM from the first layer that reads them to the last, where more
     weights are between than SRAM holds; None where there are none, or more moves than must."""
+    network, section = planner.network, planner.section
     order = order_of(ops_of_section(network, section), outputs_of_section(network, section))
-    capacity = target.cluster.sram.capacity_bytes
+    capacity = planner.target.cluster.sram.capacity_bytes
     held = hold_far_inputs(order, model.HELD_SHARE * capacity, capacity)
-    plan = plan_network(network, target, options, section) if held else None
-    if plan is not None and plan.dram_bytes <= model.NEAR * plan.order.compulsory_bytes:
-        return plan
-    for each in reversed(held):
-        each.undo()
-    return None
+    return planner.kept_if(held, is_near)
 
 
 def is_worth_time(better: NetworkPlan, plan: NetworkPlan, optimise: Optimise) -> bool:

@@ -10,7 +10,7 @@ from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
 from frustum.passes.analysis.module import target_of
 from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
-from frustum.passes.plan.network.units import with_places
+from frustum.passes.plan.network.units import Planner, with_places
 from frustum.runtime.machine import Machine
 from frustum.runtime.reference.graph import network_of
 from frustum.runtime.report.counters import count
@@ -37,7 +37,7 @@ def test_the_parts_alone_are_stored():
     assert isinstance(aimed_at, ModuleOp)
     network, target = network_of(aimed_at), target_of(aimed_at)
     plain = plan_network(network, target)
-    better = with_places(network, target, OptimalOptions(), plain)
+    better = with_places(Planner(network, target, OptimalOptions(), None), plain)
     assert better.dram_bytes < plain.dram_bytes
 
 
@@ -52,7 +52,7 @@ def test_the_numbers_stay_and_the_machine_counts_as_many_bytes():
     counters = count(machine.expanded, machine.target, made.code.page_bytes)
     aimed_at = aimed(net, "edge")
     network, target = network_of(aimed_at), target_of(aimed_at)
-    plan = with_places(network, target, OptimalOptions(), plan_network(network, target))
+    plan = with_places(Planner(network, target, OptimalOptions(), None), plan_network(network, target))
     moved = counters.dram_read_bytes + counters.dram_write_bytes
     assert moved - counters.dram_bytes_by_class["other"] == plan.dram_bytes
 
