@@ -46,6 +46,7 @@ docs: $(VENV)/installed ## Write the pages, tables and drawings of docs/ that co
 	$(BIN)/python examples/stops.py > docs/stops.md
 	$(BIN)/python examples/validation.py > docs/validation.md
 	$(BIN)/python examples/drawings.py docs/pictures
+	$(BIN)/python examples/technique_drawings.py docs/pictures
 	$(BIN)/python -m frustum.backend.targets docs/targets.md
 	$(BIN)/python -m frustum.runtime.option_table docs/commands.md
 	$(BIN)/python -m frustum.runtime.report.key_table docs/report.md

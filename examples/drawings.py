@@ -30,7 +30,7 @@ svg { font: 13px system-ui, sans-serif; color-scheme: light dark; }
 .map { fill: #eef1f4; stroke: #8c959f; } .made { fill: #2f81f7; stroke: #1158c7; fill-opacity: .75; }
 .both { fill: #f0883e; stroke: #bc4c00; fill-opacity: .9; } 
 .next { fill: none; stroke: #57606a; stroke-dasharray: 4 3; }
-.edge { fill: none; stroke: #2f81f7; stroke-opacity: .55; } 
+.edge { fill: none; stroke: #2f81f7; stroke-opacity: .55; } .block { stroke: #57606a; stroke-width: 2; }
 @media (prefers-color-scheme: dark) {
 .page { fill: #0d1117; } text { fill: #e6edf3; } .map { fill: #21262d; stroke: #6e7681; }
 .next { stroke: #b1bac4; } }

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import technique_drawings
 from xdsl.dialects import func
 
 import frustum
@@ -52,3 +53,15 @@ def test_drawings_are_what_the_compiler_gives(name):
     drawn = example("drawings").DRAWINGS[name]()
     assert (ROOT / "docs" / "pictures" / name).read_text() == drawn, "run `make docs`"
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
+
+
+@pytest.mark.parametrize("name", technique_drawings.DRAWINGS)
+def test_drawings_of_techniques_are_what_the_code_gives(name):
+    drawn = technique_drawings.DRAWINGS[name]()
+    assert (ROOT / "docs" / "pictures" / name).read_text() == drawn, "run `make docs`"
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+
+
+def test_every_drawing_is_on_the_page_of_a_technique():
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "techniques").glob("*.md"))
+    assert [name for name in technique_drawings.DRAWINGS if f"../pictures/{name}" not in pages] == []
