@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.reference.ops import load_op
 
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.images import reshape_target
@@ -101,6 +100,8 @@ def _all_constant(node: Node) -> bool:
 
 
 def _by_reference(node: Node) -> Sequence[Array]:
+    from onnx.reference.ops import load_op  # a fifth of all that `frustum.passes.onnx` imports; few networks fold so
+
     implementation = load_op("", node.op_type, node.opset)
     settings = {"log": lambda *_: None, "opsets": {"": node.opset}, "verbose": 0, "new_ops": None}
     return implementation(node.proto, settings).run(*node.operands)
