@@ -100,7 +100,9 @@ def _all_constant(node: Node) -> bool:
 
 
 def _by_reference(node: Node) -> Sequence[Array]:
-    from onnx.reference.ops import load_op  # a fifth of all that `frustum.passes.onnx` imports; few networks fold so
+    from onnx.reference.ops import (
+        load_op,  # a fifth of all that `frustum.passes.onnx` imports; few networks fold so
+    )
 
     implementation = load_op("", node.op_type, node.opset)
     settings = {"log": lambda *_: None, "opsets": {"": node.opset}, "verbose": 0, "new_ops": None}
