@@ -42,3 +42,15 @@ def test_files_that_pages_name_exist() -> None:
         new = [row.split(" | ")[-1] for row in moved.splitlines() if row.startswith("| `")]
         wrong += [f"{page.name}: {file}" for file in FILE.findall(now + "\n".join(new)) if not (ROOT / file).exists()]
     assert wrong == []
+
+
+MEASURED = re.compile(r"[\d.]+ % (?:more|fewer) cycles|\d k cycles|\d MB in \d|% of the time of a compilation")
+WRITTEN = re.compile(r"<!-- figures .*?<!-- /figures -->|^```.*?^```", re.DOTALL | re.MULTILINE)
+DIARY = ("decisions.md", "CHANGELOG.md")
+"""Why things are as they are, with what was measured when they were decided."""
+
+
+def test_no_measured_figure_of_a_page_is_typed_by_hand() -> None:
+    pages = [page for page in PAGES if page.name not in DIARY]
+    found = {page.name: MEASURED.findall(WRITTEN.sub("", page.read_text())) for page in pages}
+    assert {name: figures for name, figures in found.items() if figures} == {}
