@@ -82,17 +82,18 @@ class Job:
     sources: Sequence[Uncompiled] = ()
     """Where the request asks for them."""
 
+    def model_at_hand(self) -> ModelProto | Path | None:
+        """What MODEL was made from; None where nobody knows."""
+        return self.origin.load() if self.original is None and self.origin is not None else self.original
+
     def model_for_check(self, name: str) -> ModelProto | Path:
         """What the oracle runs; UsageError where nobody knows."""
-        return self.model_at_hand(name, "there is no model to check against: --check")
-
-    def model_at_hand(self, name: str, why: str) -> ModelProto | Path:
-        """What MODEL was made from; UsageError, which begins with `why`, where nobody knows."""
-        if self.original is not None:
-            return self.original
-        if self.origin is not None:
-            return self.origin.load()
-        raise UsageError(f"{name}: error: {why} needs the .onnx file or zoo:NAME")
+        found = self.model_at_hand()
+        if found is None:
+            raise UsageError(
+                f"{name}: error: there is no model to check against: --check needs the .onnx file or zoo:NAME"
+            )
+        return found
 
 
 def kind_of(text: str) -> Kind:

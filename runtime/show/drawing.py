@@ -42,8 +42,8 @@ class RunDrawing:
     ran: RanChain
     mode: Mode
     is_stream: bool
-    model: Callable[[str], ModelProto | Path]
-    """What ran, as ONNX; UsageError, which begins with these words, where nobody knows."""
+    model: Callable[[], ModelProto | Path | None]
+    """What ran, as ONNX; None where nobody knows."""
 
     def page(self, report: Report, stops: Path | None) -> str:
         """The page; `stops`: the folder of `--dump-ir`.  UsageError as `refuse_drawing` has it."""
@@ -60,7 +60,13 @@ class RunDrawing:
         return trace_bytes(timelines_of(self.chain, self.ran))
 
     def annotate(self, report: Report, path: Path) -> None:
-        """Write a copy of the model with the report's figures.  UsageError as `write_annotated` has it."""
+        """Write a copy of the model with the report's figures.  UsageError as `write_annotated` has it, and where there
+        is no model."""
         from frustum.runtime.show.annotate import write_annotated
 
-        write_annotated(path, self.model("there is no model to annotate: --annotate"), report)
+        model = self.model()
+        if model is None:
+            raise UsageError(
+                f"{report['model']}: error: there is no model to annotate: --annotate needs the .onnx file or zoo:NAME"
+            )
+        write_annotated(path, model, report)

@@ -200,9 +200,7 @@ def _run(
     report = report_of_chain(chain, ran, check, job.seconds, figures)
     if layers:
         report["check"] |= layers
-    report.drawing = RunDrawing(
-        chain, ran, mode, stream is not None, lambda why: job.model_at_hand(chain.model, why)
-    )
+    report.drawing = RunDrawing(chain, ran, mode, stream is not None, job.model_at_hand)
     return Result(outputs, report)
 
 

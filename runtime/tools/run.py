@@ -82,9 +82,7 @@ def main(options: RunOptions) -> int:
     report = report_of_chain(job.chain, ran, check, job.seconds, stream)
     if layers is not None:
         report["check"] |= layers.data()
-    report.drawing = RunDrawing(
-        job.chain, ran, options.mode, options.stream is not None, lambda why: job.model_at_hand(name, why)
-    )
+    report.drawing = RunDrawing(job.chain, ran, options.mode, options.stream is not None, job.model_at_hand)
     _draw(options, report)
     _tell(options, report, layers)
     if layers is not None:

@@ -125,6 +125,8 @@ REFUSED: dict[str, str] = {
     "{}: error: --calibrate needs --dtype int8 and a floating-point model": "run {model} --calibrate minmax",
     "{}: error: a stage has no model to check against: --check=FILE.onnx says which it is": "run {typed} --check",
     "{}: error: there is no model to check against: --check needs the .onnx file or zoo:NAME": "run {orphan} --check",
+    "{}: error: there is no model to annotate: --annotate needs the .onnx file or zoo:NAME":
+        "run {orphan} --annotate {orphan}.onnx",
     "{}: error: input '{}': found {}, expected a leading axis of {}, one entry for each input of --stream":
         "run {model} --stream 2 --input {x}",
     "{}: error: not a report of schema {}, nor a compiled folder": "diff {report} {report}",
