@@ -8,7 +8,7 @@ MEASURES ?= 3eb923d 1905298
 SOAK   ?= $(wildcard test/soak/soak_*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench compat conformance soak docs site pages figures figures-all measures
+.PHONY: help run test check bench compat conformance soak docs site pages picture figures figures-all measures
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -58,6 +58,9 @@ site: $(VENV)/installed-test ## Write the pages of docs/ as a site to build/site
 pages: $(VENV)/installed-test ## Test the page of `frustum run --html` in a browser (needs chromium)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[pages]'
 	$(BIN)/python -m pytest -n 0 test/runtime/show
+
+picture: $(VENV)/installed ## Draw the page that README opens with anew (needs chromium)
+	$(BIN)/python examples/page_picture.py docs/pictures/page.png
 
 figures: $(VENV)/installed ## Measure the figures of README and docs, and write them there (under 20 minutes)
 	$(BIN)/python benchmarks/figures.py $(FIGURES_ARGS)

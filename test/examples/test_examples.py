@@ -5,6 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import page_picture
 import pytest
 import technique_drawings
 from xdsl.dialects import func
@@ -65,3 +66,10 @@ def test_drawings_of_techniques_are_what_the_code_gives(name):
 def test_every_drawing_is_on_the_page_of_a_technique():
     pages = "".join(page.read_text() for page in (ROOT / "docs" / "techniques").glob("*.md"))
     assert [name for name in technique_drawings.DRAWINGS if f"../pictures/{name}" not in pages] == []
+
+
+def test_without_a_browser_no_picture_of_the_page_is_drawn(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match="there is no chromium on the path"):
+        page_picture.draw(tmp_path / "page.png")
+    assert list(tmp_path.iterdir()) == []
