@@ -70,7 +70,7 @@ def newly_projected(unit: UnitLayers, partition: Partition, clusters: int) -> Pr
         layer = unit.layers[j]
         if j not in outputs:
             raise Unprojectable(f"layer {j} ({layer.kind}) is neither used nor an output")
-        outputs[j] = on_grid(layer, outputs[j], is_inside=j < last)
+        outputs[j] = on_grid(layer, outputs[j], is_inside=j < last and not unit.is_by_heads)
         check_whole(j, layer, outputs[j])
         operands[j] = needs_of(layer, outputs[j], partition, counts)
         for region, source, operand in zip(operands[j], unit.sources[j], layer.maps, strict=True):

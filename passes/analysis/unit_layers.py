@@ -16,7 +16,7 @@ from frustum.dialects.extents import Extents
 from frustum.dialects.graph import WeightOp, shape_of
 from frustum.dialects.isa.tables import address_table as at
 from frustum.dialects.module import LAYOUT
-from frustum.dialects.tile import TensorView, TileType
+from frustum.dialects.tile import AttentionLayer, ConvLayer, TensorView, TileType
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import Layer, layer_of
 
@@ -100,6 +100,19 @@ class UnitLayers:
         return max((j for j, _ in self.consumers[layer]), default=layer)
 
     @cached_property
+    def is_by_heads(self) -> bool:
+        """Products of single positions, and attention that alone reads them: any heads of it need their channels of
+        these, and of what the products read all."""
+        *products, out = self.layers
+        if not products or not isinstance(out.kind, AttentionLayer) or out.kind.is_batched:
+            return False
+        if self.stored != (len(products),):
+            return False
+        return all(makes_heads(x) for x in products) and all(
+            readers and all(j == len(products) for j, _ in readers) for readers in self.consumers[:-1]
+        )
+
+    @cached_property
     def other_form(self) -> tuple[int, int] | None:
         """A layer, and one whose map it reads in other dimensions than this one makes it."""
         for j, (layer, sources) in enumerate(zip(self.layers, self.sources, strict=True)):
@@ -139,6 +152,13 @@ class UnitLayers:
             root = self.root(number)
             found.setdefault(root, [root]).append(number)
         return {root: tuple(members) for root, members in found.items()}
+
+
+def makes_heads(layer: Layer) -> bool:
+    """Whether a layer is a product whose channels are made apart, each with weights of its own."""
+    kind = layer.kind
+    is_plain = isinstance(kind, ConvLayer) and kind.groups == 1 and kind.kernel == (1, 1) and kind.strides == (1, 1)
+    return is_plain and not kind.is_batched and len(layer.maps) == 1
 
 
 def same_form(dims: Extents, view: TensorView, other_dims: Extents, other: TensorView) -> bool:

@@ -19,8 +19,9 @@ from frustum.passes.plan.piece_extents import halves
 
 
 def splits_channels(unit: UnitLayers) -> bool:
-    """A unit of one layer may be cut along channels; of a grouped convolution at group borders (`align`)."""
-    return len(unit.layers) == 1 and 1 not in unit.out.axes_all
+    """A unit of one layer may be cut along channels, of a grouped convolution at group borders (`align`), and one of
+    attention with the products that it reads, between heads."""
+    return (len(unit.layers) == 1 or unit.is_by_heads) and 1 not in unit.out.axes_all
 
 
 def alignment(unit: UnitLayers) -> Extents:
@@ -68,6 +69,8 @@ def candidates(
             else:
                 choices.append(halves(share, min(align[d], dims[d])))
         for tile in itertools.product(*choices):
+            if unit.is_by_heads and tile[1] < dims[1] and tile[2:] != dims[2:]:
+                continue  # keys of some heads would be made again for other rows
             partition = partition_of(unit, tile, cluster_dim, clusters)
             if not inside:
                 yield partition

@@ -101,14 +101,16 @@ def plan_kept(unit: UnitLayers, target: Target, sram_bytes: int) -> UnitPlan | N
     return None if found is None else UnitPlan(found[0], (found[1],), found[2])
 
 
-def plan_beside(unit: UnitLayers, target: Target, sram_bytes: int, chunk_bytes: int) -> UnitPlan | None:
-    """The cheapest partition of a unit that finds inputs in SRAM, beside which it has so many bytes, with exact
-    numbers."""
+def plan_beside(
+    unit: UnitLayers, target: Target, sram_bytes: int, chunk_bytes: int, kept: Collection[int] = ()
+) -> UnitPlan | None:
+    """The cheapest partition of a unit that finds inputs in SRAM, and leaves the maps of the layers `kept` there,
+    beside all of which it has so many bytes, with exact numbers."""
     plan = plan_unit(unit, target, Budget(sram_bytes))
     if plan is None:
         return None
     streamed = sum(m is not None and m.weights == "stream" for m in plan.maps)
-    return evaluate(unit, plan.partition, streamed, (), target, sram_bytes, chunk_bytes)
+    return evaluate(unit, plan.partition, streamed, kept, target, sram_bytes, chunk_bytes)
 
 
 def signature(unit: UnitLayers) -> Hashable:

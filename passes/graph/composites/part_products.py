@@ -20,6 +20,10 @@ SHARE = 2
 """A result that takes more than this part of the SRAM of all clusters leaves too little beside it.  On `edge` a layer
 of 128 tokens moves 24.0 MB whole and 24.4 in parts, on `default` 16.0 and 14.8."""
 
+HEADS_SHARE = 0.6
+"""Share of a cluster's SRAM in which what a product reads leaves room for the queries, keys and values of one head, and
+for all results: then these are made head by head (`CutSearch.by_heads`)."""
+
 
 @dataclass(frozen=True)
 class PartProducts(ModulePass):
@@ -28,16 +32,19 @@ class PartProducts(ModulePass):
     Before: a product with constant weights, of floats, that only attention reads, in parts.  After: a product for each
     part, whose result attention reads whole: heads of it can be dealt to clusters and stay there, where those of the
     whole lie far apart.  A result that is too large to stay (`SHARE`) is left: what the product reads would be read
-    three times, and nothing gained.
+    three times, and nothing gained; but where one cluster has room for it all, heads are made one by one
+    (`HEADS_SHARE`).
     """
 
     name = "frustum-graph-part-products"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         store, chip = store_of(op), target_of(op).chip
-        room = chip.clusters * chip.cluster.sram.capacity_bytes // SHARE
+        own = chip.cluster.sram.capacity_bytes
+        room = chip.clusters * own // SHARE
         for product in [each for each in op.walk() if isinstance(each, g.MatmulOp)]:
-            if value_bytes(product.result) <= room and can_be_parted(product):
+            goes_by_heads = chip.clusters == 1 and value_bytes(product.a) <= HEADS_SHARE * own
+            if (goes_by_heads or value_bytes(product.result) <= room) and can_be_parted(product):
                 _Parts(product, store).run()
 
 

@@ -154,6 +154,7 @@ class CutSearch:
         if not node.is_concat:
             self.alone(stop)
             self.beside(stop)
+            self.by_heads(stop)
 
     def arrive(self, stop: int, state: CutState, choice: UnitChoice) -> None:
         """Take note of a way to a cut by a layer alone."""
@@ -235,10 +236,31 @@ class CutSearch:
                 free = self.capacity - setting.size(maps | stays)
                 if not 0 < free < loaded + node.weight_bytes:
                     continue
-                choice = self.known.beside(setting, stop, found, stays, (free, self.capacity))
+                choice = self.known.beside(setting, (stop - 1, stop), found, stays, (free, self.capacity))
                 if choice is not None:
                     for state in at.with_maps(maps):
                         self.arrive(stop, state, replace(choice, energy_pj=energy))
+
+    def by_heads(self, stop: int) -> None:
+        """Attention with the products that make what it reads, some heads at a time: what is between is never whole,
+        and what the products read is read once."""
+        setting, order, first = self.setting, self.order, self.order.products_of(stop)
+        if first is None or setting.once or setting.fastest or setting.target.chip.clusters > 1:
+            return
+        layers = range(first, stop)
+        reads, at = [read for k in layers for read in order.nodes[k].reads if read.map < first], self.cuts[first]
+        is_read = any(read.joins for read in order.reads_of(stop - 1, stop, len(order.nodes)))
+        may_stay = setting.keep and is_read and not order.maps[stop - 1].needs_dram
+        each = [energy_alone(order.layer(k), order.nodes[k].weight_bytes, setting.target) for k in layers]
+        for maps, stays in itertools.product(at.maps, [NOTHING, frozenset({KeptMap(stop - 1, WHOLE)})][: 1 + may_stay]):
+            found = frozenset(m for m in maps if any(m.map == read.map for read in reads))
+            free = self.capacity - setting.size(maps | stays)
+            if free <= 0 or not all(r.joins for r in reads if any(r.map == m.map for m in found)):
+                continue
+            choice = self.known.beside(setting, (first, stop), found, stays, (free, self.capacity))
+            if choice is not None:
+                for state in at.with_maps(maps):
+                    self.arrive(stop, state, replace(choice, energy_pj=sum(each)))
 
     def least_alone(self, stop: int) -> int:
         """Bytes of a layer by itself, with all maps in DRAM."""

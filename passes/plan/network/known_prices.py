@@ -48,7 +48,8 @@ class KnownPrices:
         self.alone: dict[int, UnitLayers] = {}
         """By the cut behind: layers that are units, which know the tiles into which they were cut before."""
         self.products: dict[Hashable, UnitChoice | None] = {}
-        """Products alone, by what they find in SRAM and leave there, and the room beside it."""
+        """Products alone, and attention with those that it reads, by what they find in SRAM and leave there, and the
+        room beside it."""
         self.exact: dict[Hashable, UnitChoice | None] = {}
         """Choices with exact numbers, by all that these depend on."""
 
@@ -99,13 +100,13 @@ class KnownPrices:
         return self.alone[stop]
 
     def beside(
-        self, setting: Setting, stop: int, found: Resident, kept: Resident, room: tuple[int, int]
+        self, setting: Setting, layers: tuple[int, int], found: Resident, kept: Resident, room: tuple[int, int]
     ) -> UnitChoice | None:
-        """The product before `stop` alone that finds these maps in SRAM, and perhaps leaves its result there (`kept`);
-        `room`: bytes of SRAM beside all maps, and in all."""
-        key = stop, found, kept, room
+        """The `layers` [first, stop), a product alone or attention with what makes its heads, which find these maps in
+        SRAM, and perhaps leave their result there (`kept`); `room`: bytes of SRAM beside all maps, and in all."""
+        key = layers, found, kept, room
         if key not in self.products:
-            self.products[key] = choice_beside(setting, stop, found, kept, room)
+            self.products[key] = choice_beside(setting, layers, found, kept, room)
         return self.products[key]
 
     def keys_of(self, setting: Setting) -> GroupKeys:
@@ -225,18 +226,20 @@ class GroupKeys:
 
 
 def choice_beside(
-    setting: Setting, stop: int, found: Resident, kept: Resident, room: tuple[int, int]
+    setting: Setting, layers: tuple[int, int], found: Resident, kept: Resident, room: tuple[int, int]
 ) -> UnitChoice | None:
     """`KnownPrices.beside`, looked for."""
-    op, (free, capacity) = setting.order.nodes[stop - 1].op, room
-    unit = layers_of([op], resident={setting.order.nodes[m.map].op.results[0] for m in found})
-    if kept:
+    (first, stop), (free, capacity), nodes = layers, room, setting.order.nodes
+    resident = {nodes[m.map].op.results[0] for m in found}
+    unit = layers_of([node.op for node in nodes[first:stop]], resident=resident)
+    stays = {stop - 1 - first} if kept else set[int]()
+    if kept and stop - first == 1:
         plan = plan_kept(unit, setting.target, free)
     else:
-        plan = plan_beside(unit, setting.target, free, setting.chunk_bytes)
+        plan = plan_beside(unit, setting.target, free, setting.chunk_bytes, stays)
     if plan is None or plan.cost.parts is None:
         return None
     parts = replace(plan.cost.parts, used_bytes=plan.cost.parts.used_bytes + capacity - free)
     plan = replace(plan, cost=replace(plan.cost, parts=parts))
     moved, cycles = plan.dram_bytes, int(plan.cycles)
-    return UnitChoice(stop - 1, stop, moved, cycles, free, resident=found, kept=kept, plan=plan)
+    return UnitChoice(first, stop, moved, cycles, free, resident=found, kept=kept, plan=plan)

@@ -22,7 +22,7 @@ from frustum.dialects.tile import AnyAxis, Axis, Whole
 from frustum.passes.analysis.foreign import is_read_by_others, others_in, sections_of
 from frustum.passes.analysis.layer import Layer, MapOperand, is_layer, is_work, layer_of
 from frustum.passes.analysis.module import element_bytes, node_name, value_bytes
-from frustum.passes.analysis.unit_layers import same_form
+from frustum.passes.analysis.unit_layers import layers_of, same_form
 
 ROWS, COLUMNS = 2, 3
 NEARBY = 2
@@ -167,6 +167,15 @@ class LayerOrder:
         """How layers [first, stop) read a map."""
         users = (k for k in self.maps[number].users if first <= k < stop)
         return (read for k in users for read in self.nodes[k].reads if read.map == number)
+
+    def products_of(self, stop: int) -> int | None:
+        """The first of the products right before attention that make what it alone reads, as they made it, if the layer
+        before `stop` is attention that can go with them head by head."""
+        first, reads = stop - 1, {read.map for read in self.nodes[stop - 1].reads if read.joins}
+        while first - 1 in reads and self.maps[first - 1].users == [stop - 1] and not self.maps[first - 1].is_output:
+            first -= 1
+        own = [node.op for node in self.nodes[first:stop]] if first < stop - 1 else []
+        return first if own and layers_of(own).is_by_heads else None
 
     def is_place(self, concat: int) -> bool:
         """A concatenation in DRAM that its operands are written into: layers make them, none is an output of the
@@ -351,8 +360,9 @@ def rates_of(nodes: Sequence[LayerNode], count: int, d: int) -> tuple[list[Fract
 
 
 def orders(network: g.NetworkOp, section: Operation | None = None) -> list[list[Operation]]:
-    """The order of the file, and where they differ: branch after branch, and level by level; of one section."""
-    ops = ops_of_section(network, section)
+    """The order of the file, and where they differ: branch after branch, and level by level; of one section.  In all
+    of them the products that make heads stand right before the attention that reads these."""
+    ops = heads_together(ops_of_section(network, section))
     position = {op: i for i, op in enumerate(ops)}
     roots = ([g.root_of(operand).owner for operand in op.operands] for op in ops)
     before = [
@@ -364,7 +374,21 @@ def orders(network: g.NetworkOp, section: Operation | None = None) -> list[list[
     for order in (by_branches(before), by_levels(before, at_once(before, sizes, has_weights))):
         if order not in found:
             found.append(order)
-    return [[ops[i] for i in order] for order in found]
+    return [heads_together([ops[i] for i in order]) for order in found]
+
+
+def heads_together(ops: Sequence[Operation]) -> list[Operation]:
+    """The operations in the same order, but for products that make heads: right before the attention that alone reads
+    them."""
+    makers: dict[Operation, list[Operation]] = {}
+    for op in ops:
+        if isinstance(op, g.AttentionOp):
+            made = dict.fromkeys(x.owner for x in (op.q, op.k, op.v) if isinstance(x.owner, (g.MatmulOp, g.ConvOp)))
+            own: list[Operation] = [each for each in made if {use.operation for use in each.result.uses} == {op}]
+            if own and layers_of([*own, op]).is_by_heads:
+                makers[op] = own
+    moved = {product for own in makers.values() for product in own}
+    return [each for op in ops if op not in moved for each in (*makers.get(op, ()), op)]
 
 
 def by_branches(before: Sequence[Sequence[int]]) -> list[int]:

@@ -45,7 +45,13 @@ def test_what_others_read_too_stays():
 
 
 def test_what_is_too_large_to_stay_is_left():
-    net, _, y = network(rows=3000)
+    net, _, y = network(rows=6000)
     module, _ = net.module(y)
     assert parted(module, "edge")[1] == [24]
     assert parted(module)[1] == [12, 6, 4]
+
+
+def test_what_is_made_head_by_head_is_parted_however_large():
+    net, _, y = network(rows=3000)
+    module, _ = net.module(y)
+    assert parted(module, "edge")[1] == [12, 6, 4]
