@@ -186,6 +186,8 @@ def _check_layers(manifest: Mapping[str, Any]) -> None:
 def _check_least_work(facts: Mapping[str, Any]) -> None:
     """What `passes/analysis/least_work.py` writes: layers that read earlier ones."""
     inputs = len(_list(facts, "inputs", str))
+    sizes = _list(facts, "input_bytes", int)
+    _check(len(sizes) == inputs and all(_is_size(each, LONGEST) for each in sizes), "least_work", sizes)
     layers = _list(facts, "layers", dict)
     for number, layer in enumerate(layers):
         _get(layer, "name", str)
@@ -194,7 +196,9 @@ def _check_least_work(facts: Mapping[str, Any]) -> None:
         reads = _list(layer, "reads", int)
         _check(all(-inputs <= read < number for read in reads), f"least_work of '{layer['name']}'", reads)
         figures = [layer.get(name, 0) for name in ("macs", "operands", "matrix", "vector")]
-        arguments = [name for name in ("matrix product", "attention") if name in layer]
+        arguments = [name for name in ("matrix product", "attention", "closure") if name in layer]
+        for each in (root for name in ("roots", "own") if name in layer for root in _list(layer, name, int)):
+            _check(-inputs <= each < number, f"least_work of '{layer['name']}'", each)
         figures += [each for name in arguments for each in _list(layer, name, int)]
         _check(all(_is_size(each, LONGEST) for each in figures), f"least_work of '{layer['name']}'", figures)
     for output in _list(facts, "outputs", list):

@@ -17,9 +17,11 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.dialects.target.durations import vector_passes
 from frustum.dialects.tile import ConvLayer
+from frustum.passes.analysis.closures import closures
 from frustum.passes.analysis.layer import is_work, layer_of
 from frustum.passes.analysis.layer.nest import Layer
 from frustum.passes.analysis.module import element_bytes, layer_name, value_bytes
+from frustum.passes.analysis.product_chains import product_chains
 from frustum.passes.errors import Unsupported
 
 COMPUTING = g.ConvOp, g.MatmulOp, g.PoolOp, g.LrnOp, g.SoftmaxOp, g.NormaliseOp, g.ReduceOp, g.AttentionOp
@@ -37,21 +39,29 @@ Facts = dict[str, Any]
 
 
 def least_work(network: g.NetworkOp, target: Target) -> Facts:
-    """`inputs`: names; `layers`: in order, each with its `name`, what it `reads` (numbers of layers, or -1 - number of
-    an input), the `weights` that it multiplies or adds, `mix` of channels; of a product how many of what it reads are
-    its `operands` (those come first) and its `macs`; the least cycles of all `matrix` or `vector` units together (both:
-    either does it alone); `bytes` of its result, where it is no move.  `outputs`: pairs of a name and what gives it."""
+    """`inputs`: names, `input_bytes`: of each; `layers`: in order, each with its `name`, what it `reads` (numbers of
+    layers, or -1 - number of an input), the `weights` that it multiplies or adds, `mix` of channels; of a product how
+    many of what it reads are its `operands` (those come first) and its `macs`; the least cycles of all `matrix` or
+    `vector` units together (both: either does it alone); `bytes` of its result, where it is no move; what the bound on
+    bytes asks (`product_chains.py`, `closures.py`, `attention`).  `outputs`: pairs of a name and what gives it."""
     block = network.body.block
     number: dict[SSAValue, int] = {value: -1 - k for k, value in enumerate(block.args)}
     layers: list[Facts] = []
+    placed: dict[Operation, int] = {}
     for op in block.ops:
         if not isinstance(op, g.WeightOp) and op.results:
             for result in op.results:
                 number[result] = len(layers)
+            placed[op] = len(layers)
             layers.append(_facts(op, number, target))
+    for op, facts in product_chains(network, number).items():
+        layers[placed[op]] |= facts
+    for op, closure in closures(network).items():
+        layers[placed[op]]["closure"] = list(closure)
     outputs = zip(network.outputs, network.terminator.values, strict=True)
     return {
         "inputs": list(network.inputs),
+        "input_bytes": [value_bytes(value) for value in block.args],
         "layers": layers,
         "outputs": [[name, number[value]] for name, value in outputs if value in number],
     }
@@ -78,8 +88,6 @@ def _facts(op: Operation, number: dict[SSAValue, int], target: Target) -> Facts:
     facts |= {"weights": weights, "macs": layer.macs, "mix": ALL if layer.kind.groups == 1 else GROUPS}
     facts["operands"] = len({number[operand] for operand in op.operands[:2] if operand in number})
     facts["matrix"] = _rounded(_matrix(layer, layer.kind, target.core.matrix))
-    if isinstance(op, g.MatmulOp) and is_apart(op):
-        facts["matrix product"] = _product(op)
     if layer.kind.groups > 1 and layer.kind.channels == 1:
         element = element_bytes(op.operands[0])
         vector = target.core.vector
@@ -107,14 +115,6 @@ def _is_left(value: SSAValue) -> bool:
     return any(isinstance(user, g.OutputOp) for user in users) or (
         bool(users) and all(isinstance(user, MOVES) and _is_left(user.result) for user in users)
     )
-
-
-def _product(op: g.MatmulOp) -> list[int]:
-    """Entries of the batch, m, n, k; bytes of an element and of all three matrices."""
-    a, b, out = g.shape_of(op.a), g.shape_of(op.b), g.shape_of(op.result)
-    k, element = a[-2] if op.trans_a else a[-1], element_bytes(op.a)
-    own = element * (prod(a) + prod(b)) + element_bytes(op.result) * prod(out)
-    return [prod(out[:-2]), out[-2], out[-1], k, element, own]
 
 
 def _pairs(op: g.AttentionOp) -> int:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,15 @@ _CLASS_OF = {
 _INTEGERS = {"int8": "i8", "int16": "i16", "int32": "i32"}
 
 
+@dataclass
+class ThroughDram:
+    """Bytes that move of a tensor between units, and the numbers of the units that write and read it."""
+
+    bytes: int = 0
+    written_by: set[int] = field(default_factory=set)
+    read_by: set[int] = field(default_factory=set)
+
+
 @dataclass(frozen=True)
 class Counters:
     """Totals of one run of one program; the lists go by the program's layers."""
@@ -60,6 +69,8 @@ class Counters:
     """In which they would have, had no instruction named a table."""
     read: Reads = field(default_factory=dict)
     """What is read of inputs and weights, however often."""
+    through_dram: Mapping[str, ThroughDram] = field(default_factory=dict)
+    """What is written to DRAM by one unit and read by another, by its name."""
     flows: Flows = field(default_factory=dict)
     """What each engine reads and writes, by memory."""
     read_in_core: frozenset[tuple[int, int]] = frozenset()
@@ -97,6 +108,7 @@ def count(
         dram_write_bytes=dram.write_bytes,
         dram_bytes_by_class=dict(zip(CLASSES, dram.by_class.tolist(), strict=True)),
         layer_dram_bytes=dram.by_layer,
+        through_dram=dram.through,
         layer_macs=layer_macs,
         useful_macs=sum(useful),
         recomputed_macs=_recomputed(layer_macs, useful),
@@ -152,13 +164,18 @@ class _Dram:
         self.by_class = np.zeros(len(CLASSES), np.int64)
         self.by_layer = np.zeros(_layers(expanded), np.int64)
         self.externals = sorted(expanded.program.externals, key=lambda each: each.address)
+        self.through: dict[str, ThroughDram] = {}
 
     def add(self, rows: Rows, done: Workload) -> None:
         for slot, bytes_ in ((0, done.read_bytes[0]), (1, done.written_bytes[1])):
             in_dram = self.expanded.memory[rows.static, slot] == DRAM
             chosen = np.flatnonzero(in_dram & (bytes_ > 0))
             moved = bytes_[chosen]
-            np.add.at(self.by_class, self._class(rows, slot, chosen, writes=slot == 1), moved)
+            number = self._external(rows, slot, chosen, writes=slot == 1)
+            classes = [self._class_of(each, writes=slot == 1) for each in self.externals]
+            class_ = np.array([*classes, _INTERMEDIATE], np.int64)[number]
+            np.add.at(self.by_class, class_, moved)
+            self._between_units(rows.static[chosen], np.where(class_ == _INTERMEDIATE, number, -1), moved, slot == 1)
             self.by_layer += _by_layer(self.expanded, rows.static[chosen], moved)
             if slot == 0:
                 self.read_bytes += int(moved.sum())
@@ -169,19 +186,24 @@ class _Dram:
         self.read_bytes += size_bytes
         self.by_class[_OTHER] += size_bytes
 
-    def _class(self, rows: Rows, slot: int, chosen: Ints, *, writes: bool) -> Ints:
-        """The class of the buffer in which the first unit that moves something does so: all move in the same."""
+    def _external(self, rows: Rows, slot: int, chosen: Ints, *, writes: bool) -> Ints:
+        """The number of the buffer in which the first unit that moves something does so (all move in the same); -1
+        outside all of them."""
         moves = rows.active[chosen]
         if not writes:  # padding alone is filled in without reading
             moves = moves & (rows.read[:, chosen] > 0).all(axis=0)
         address = rows.address[slot, chosen, moves.argmax(axis=1)]
         starts = np.array([each.address for each in self.externals], np.int64)
         stops = np.array([each.address + each.bytes for each in self.externals] + [0], np.int64)
-        classes = np.array(
-            [self._class_of(each, writes=writes) for each in self.externals] + [_INTERMEDIATE], np.int64
-        )
         number = np.searchsorted(starts, address, side="right") - 1
-        return np.where(address < stops[number], classes[number], _INTERMEDIATE)
+        return np.where(address < stops[number], number, -1)
+
+    def _between_units(self, static: Ints, number: Ints, moved: Ints, writes: bool) -> None:
+        for each in np.unique(number[number >= 0]).tolist():
+            found = self.through.setdefault(self.externals[each].name, ThroughDram())
+            found.bytes += int(moved[number == each].sum())
+            units = {self.expanded.instructions[k].unit for k in np.unique(static[number == each]).tolist()}
+            (found.written_by if writes else found.read_by).update(units)
 
     def _class_of(self, external: External, *, writes: bool) -> int:
         is_passed = external.class_ in ("input", "output") and external.name in self.passed

@@ -23,7 +23,14 @@ from frustum.runtime.report.dram_bound import dram_bound
 from frustum.runtime.report.figures import Report
 from frustum.runtime.report.flows import added, listed, together
 from frustum.runtime.report.layer_by_layer import layer_by_layer
-from frustum.runtime.report.units import SubgraphRun, UnitInfo, nram_operand_share, unit_figures, weight_bytes
+from frustum.runtime.report.units import (
+    SubgraphRun,
+    UnitInfo,
+    nram_operand_share,
+    through_dram,
+    unit_figures,
+    weight_bytes,
+)
 from frustum.runtime.report.waiting import by_sentence, waiting
 
 SCHEMA = 1
@@ -236,6 +243,7 @@ def _dram(
         "ratio_to_compressed": moved / compressed if compressed else None,
         **_dram_bound(runs, target, compulsory, compressed),
         **_layer_by_layer(runs, compressed),
+        "through_dram": through_dram(runs),
     }
 
 
@@ -252,12 +260,14 @@ def _layer_by_layer(runs: Sequence[SubgraphRun], compulsory: int) -> dict[str, i
 def _dram_bound(
     runs: Sequence[SubgraphRun], target: Target, compulsory: int, compressed: int
 ) -> dict[str, Any]:
-    """The bound and its argument, of weights in the form in which they cross the port: arguments of single layers
-    count raw words, and say nothing of compressed ones.  Null where a piece does not tell what its network asks."""
+    """The bound and its argument, of weights in the form in which they cross the port.  Null where a piece does not
+    tell what its network asks."""
     facts = [run.least_work for run in runs if run.least_work is not None]
     if not runs or len(facts) < len(runs):
         return {"bound_bytes": None, "bound_by": None}
-    found = dram_bound(target, compressed, facts if compressed == compulsory else ())
+    passed = frozenset().union(*(run.passed for run in runs))
+    memory = bound_of.on_chip_bytes(target)
+    found = dram_bound(memory, compressed, facts, passed, is_compressed=compressed != compulsory)
     return {"bound_bytes": found.bytes, "bound_by": found.by}
 
 

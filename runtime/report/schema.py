@@ -24,6 +24,15 @@ B, CYCLES, NUMBER, SHARE, SECONDS = "bytes", "cycles", "number", "share", "secon
 """Units."""
 
 
+class ThroughDramFigures(TypedDict):
+    """A tensor that units write to DRAM and others read; why it is there says `stopped_by` of those that write it."""
+
+    name: Annotated[str, Key("", "its name")]
+    bytes: Annotated[int, Key(B, "of it that cross the ports; over all tensors they are `intermediate_bytes`")]
+    written_by: Annotated[list[str], Key("", "the units that write it")]
+    read_by: Annotated[list[str], Key("", "the units that read it")]
+
+
 class DramFigures(TypedDict):
     """Bytes at the DRAM ports."""
 
@@ -50,6 +59,9 @@ class DramFigures(TypedDict):
     ]
     maps: Annotated[int | None, Key(NUMBER, "maps between layers")]
     maps_in_dram: Annotated[int | None, Key(NUMBER, "of these, those that are in DRAM in this run")]
+    through_dram: Annotated[
+        list[ThroughDramFigures], Key("", "each tensor that moves between units through DRAM in this run, most bytes first")
+    ]
 
 
 class CyclesFigures(TypedDict):
@@ -187,7 +199,7 @@ class UnitFigures(TypedDict):
     name: Annotated[str, Key("", "its name in IR and listings")]
     layers: Annotated[list[str], Key("", "its layers")]
     mode: Annotated[str, Key("", "`small`, `large` or `single`; empty where nobody said")]
-    stopped_by: Annotated[str | None, Key("", "why it ends where it ends")]
+    stopped_by: Annotated[str | None, Key("", "why it ends where it ends; with bytes that moved in this run")]
     tiles: Annotated[int, Key(NUMBER, "tiles of its output")]
     kept_bytes: Annotated[int, Key(B, "of each SRAM, with rows and columns for later tiles")]
     owners: Annotated[str, Key("", "who makes tiles alone: `clusters` or `cores`")]

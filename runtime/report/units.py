@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -79,15 +80,61 @@ def unit_figures(
     timed = [PieceTime(run.name, run.timeline, run.start_cycle) for run in runs if run.timeline is not None]
     spent = waits_of_units(timed) if len(timed) == len(runs) else None
     bounds = _unit_bounds(runs, target)
+    moved = _moved(runs)
     found = []
     for unit in infos:
         figures = asdict(unit) | {"layers": list(unit.layers)} | counted.get(unit.name, {})
         for key in ("predicted_cycles", "own_cycles", "carry"):
             if figures[key] is None:
                 del figures[key]
+        figures["stopped_by"] = stopped_by(unit.stopped_by, moved.get(unit.name, 0), sum(moved.values()))
         waits = None if spent is None else spent.get(places.get(unit.name, ("", -1)), [])
         found.append(figures | {"bound_cycles": bounds.get(unit.name), "waits": waits})
     return found
+
+
+def through_dram(runs: Sequence[SubgraphRun]) -> list[dict[str, Any]]:
+    """What moves between units through DRAM in the program as it ran, most bytes first: a tensor's name, bytes, and the
+    units that write and read it."""
+    found = [
+        {
+            "name": name,
+            "bytes": each.bytes,
+            "written_by": [_unit_name(runs, run, unit) for unit in sorted(each.written_by)],
+            "read_by": [_unit_name(runs, run, unit) for unit in sorted(each.read_by)],
+        }
+        for run in runs
+        for name, each in run.counters.through_dram.items()
+    ]
+    return sorted(found, key=lambda each: -each["bytes"])
+
+
+def _unit_name(runs: Sequence[SubgraphRun], run: SubgraphRun, number: int) -> str:
+    """As the report calls it; of several runs with the run's name before its own."""
+    name = run.program.units[number] if 0 <= number < len(run.program.units) else ""
+    return f"{run.name}.{name}" if len(runs) > 1 else name
+
+
+def _moved(runs: Sequence[SubgraphRun]) -> dict[str, int]:
+    """Bytes at the DRAM ports of each unit's layers, by the unit's name in the report."""
+    found = Counter[str]()
+    for run in runs:
+        units = {each.layer: each.unit for each in instructions(run.program.body)}
+        for layer, moved in enumerate(run.counters.layer_dram_bytes.tolist()):
+            found[_unit_name(runs, run, units.get(layer, -1))] += moved
+    return dict(found)
+
+
+PLANNED = re.compile(r"(?P<why>.*): \d+ DRAM bytes here(, \d+ in all)?")
+"""What the search says of a unit: of its plan, before tensors between units were kept in SRAM."""
+
+
+def stopped_by(planned: str | None, moved: int, whole: int) -> str | None:
+    """Why a unit ends, with the bytes that its layers and all layers moved, where the plan named bytes."""
+    found = PLANNED.fullmatch(planned or "")
+    if found is None:
+        return planned
+    return f"{found['why']}: {moved} DRAM bytes here, {whole} in all"
 
 
 def _unit_bounds(runs: Sequence[SubgraphRun], target: Target) -> dict[str, int]:

@@ -79,6 +79,7 @@ def test_the_report_has_every_key_of_schema_1():
         "output_bytes": 4000, "intermediate_bytes": 0, "other_bytes": 640, "compulsory_bytes": 8000, "ratio": 1.0,
         "compressed_compulsory_bytes": 8000, "ratio_to_compressed": 1.0,
         "bound_bytes": None, "bound_by": None, "layer_by_layer_bytes": None, "maps": None, "maps_in_dram": None,
+        "through_dram": [],
     }  # fmt: skip
     fetch, load, store = 7 + 200, 40 + 200, 40 + 200
     assert data["cycles"] == {

@@ -1,0 +1,193 @@
+"""The red-blue pebble game on elements of small networks, by trying all: the least bytes that any schedule moves.
+
+Independent of the compiler's facts: a network is taken apart into its elements here, sums into their partial sums.
+Values have bytes, memory a capacity; they may be made again, and a result may take the place of an operand.
+Source: Hong and Kung, I/O complexity: the red-blue pebble game, STOC 1981.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from frustum.dialects import graph as g
+from frustum.passes.analysis.module import element_bytes
+
+
+@dataclass
+class Game:
+    """Vertices by number: bytes, and what each can be made from (nothing: it lies in DRAM at the start)."""
+
+    size: list[int] = field(default_factory=list)
+    recipes: list[list[tuple[int, ...]]] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+    def add(self, size, *recipes):
+        self.size.append(size)
+        self.recipes.append([tuple(dict.fromkeys(recipe)) for recipe in recipes])
+        return len(self.size) - 1
+
+    def needed(self):
+        """Vertices that lead to an output."""
+        found, waiting = set(), list(self.outputs)
+        while waiting:
+            v = waiting.pop()
+            if v not in found:
+                found.add(v)
+                waiting += [u for recipe in self.recipes[v] for u in recipe]
+        return found
+
+    def compulsory(self):
+        sources = sum(self.size[v] for v in self.needed() if not self.recipes[v])
+        return sources + sum(self.size[v] for v in set(self.outputs))
+
+    def smallest_memory(self):
+        """In which some schedule exists: every vertex beside what it is made from."""
+        return max(
+            (min(sum(self.size[u] for u in recipe) for recipe in self.recipes[v]) + self.size[v]
+             for v in self.needed() if self.recipes[v]), default=0,
+        )  # fmt: skip
+
+    def least(self, memory):
+        """Bytes that are loaded and stored at least with so many bytes on chip; Dijkstra over what is on chip and what
+        was stored."""
+        play = sorted(self.needed())
+        index = {v: k for k, v in enumerate(play)}
+        size = [self.size[v] for v in play]
+        made = [[[index[u] for u in recipe] for recipe in self.recipes[v]] for v in play]
+        masks = [[sum(1 << u for u in recipe) for recipe in recipes] for recipes in made]
+        wanted = sum(1 << index[v] for v in set(self.outputs))
+        start = 0, sum(1 << k for k, recipes in enumerate(made) if not recipes)
+        readers = [sum(1 << w for w in range(len(play)) if any(m >> k & 1 for m in masks[w])) for k in range(len(play))]
+        largest = max(size)
+        best, waiting = {start: 0}, [(0, 0, start)]
+        count = 0
+
+        def reach(cost, red, blue):
+            nonlocal count
+            if cost < best.get((red, blue), 1 << 60):
+                best[red, blue] = cost
+                count += 1
+                heapq.heappush(waiting, (cost, count, (red, blue)))
+
+        while waiting:
+            cost, _, (red, blue) = heapq.heappop(waiting)
+            if cost > best[red, blue]:
+                continue
+            if blue & wanted == wanted:
+                return cost
+            used = sum(size[k] for k in range(len(play)) if red >> k & 1)
+            for k in range(len(play)):
+                bit = 1 << k
+                if red & bit:
+                    if used + largest > memory:
+                        reach(cost, red & ~bit, blue)
+                    if not blue & bit:
+                        reach(cost + size[k], red, blue | bit)
+                    continue
+                if blue & bit and readers[k] and used + size[k] <= memory:
+                    reach(cost + size[k], red | bit, blue)
+                for recipe, mask in zip(made[k], masks[k], strict=True):
+                    if red & mask == mask:
+                        for dropped in ((), *((u,) for u in recipe)):
+                            left = used + size[k] - sum(size[u] for u in dropped)
+                            if left <= memory:
+                                reach(cost, (red | bit) & ~sum(1 << u for u in dropped), blue)
+        return None
+
+
+def game_of(network):
+    """The elements of a network, each function of elements a vertex, sums one after the other."""
+    game, names = Game(), {}
+    block = network.body.block
+
+    def sources(value):
+        shape = g.shape_of(value)
+        names[value] = np.array([game.add(element_bytes(value)) for _ in range(math.prod(shape))]).reshape(shape)
+
+    for arg in block.args:
+        sources(arg)
+    for op in block.ops:
+        if isinstance(op, g.WeightOp):
+            sources(op.results[0])
+        elif not isinstance(op, g.OutputOp):
+            names[op.results[0]] = elements(game, op, [names[x] for x in op.operands])
+    game.outputs = [int(v) for x in network.terminator.values for v in names[x].flat]
+    return game
+
+
+def chain(game, size, terms):
+    """A sum of terms, each of which needs these vertices."""
+    last = ()
+    for term in terms:
+        last = (game.add(size, (*last, *(int(v) for v in term))),)
+    return last[0]
+
+
+def elements(game, op, operands):
+    """The vertices of the result, by its shape."""
+    size, shape = element_bytes(op.results[0]), g.shape_of(op.results[0])
+    made = np.empty(shape, int)
+    if isinstance(op, g.ReshapeOp):
+        return operands[0].reshape(shape)
+    if isinstance(op, g.TransposeOp):
+        return operands[0].transpose(op.perm)
+    if isinstance(op, g.UnaryOp | g.BinaryOp):
+        for at, needs in zip(np.ndindex(shape), zip(*(x.flat for x in np.broadcast_arrays(*operands)))):
+            made[at] = game.add(size, tuple(map(int, needs)))
+    elif isinstance(op, g.SoftmaxOp | g.ReduceOp):
+        axes = op.axes if isinstance(op, g.ReduceOp) else (op.axis,)
+        (x,) = operands
+        whole = [k for k in range(x.ndim) if k not in axes]
+        for at in itertools.product(*(range(x.shape[k]) for k in whole)):
+            place = tuple(at[whole.index(k)] if k in whole else slice(None) for k in range(x.ndim))
+            stat = chain(game, size, [(v,) for v in x[place].flat])
+            kept = tuple(s if isinstance(s, int) else slice(None) for s in place)
+            if isinstance(op, g.ReduceOp):
+                made[kept] = stat
+            else:
+                made[kept] = [game.add(size, (int(v), stat)) for v in x[place].flat]
+    elif isinstance(op, g.MatmulOp):
+        a, b = operands[:2]
+        for *at, i, j in np.ndindex(shape):
+            made[*at, i, j] = chain(game, size, zip(a[*at[-(a.ndim - 2):], i] if a.ndim > 2 else a[i], b[:, j]))
+    elif isinstance(op, g.ConvOp):
+        x, w = operands[:2]
+        for n, m, h, c in np.ndindex(shape):
+            rows = [(t, h * op.strides[0] - op.pads[0] + t) for t in range(w.shape[2])]
+            inside = [(t, at) for t, at in rows if 0 <= at < x.shape[2]]
+            made[n, m, h, c] = chain(
+                game, size, [(x[n, k, at, c], w[m, k, t, 0]) for k in range(w.shape[1]) for t, at in inside]
+            )
+    elif isinstance(op, g.AttentionOp):
+        return attention(game, op, operands)
+    else:
+        raise NotImplementedError(op.name)
+    return made
+
+
+def attention(game, op, operands):
+    """Rows of q, k, v as one vertex each, in which that of its first element stands for all; a row of the result by
+    the keys that it has seen, in any order.  The elements of a row are one value: they come and go together."""
+    rows = []
+    for x in operands[:3]:
+        row = x.reshape(x.shape[-2], x.shape[-1])
+        for line in row:
+            game.size[line[0]] *= len(line)
+        rows.append(row[:, 0])
+    q, k, v = rows
+    size = element_bytes(op.results[0]) * g.shape_of(op.results[0])[-1]
+    made = []
+    for i in q:
+        seen = {}
+        for count in range(1, len(k) + 1):
+            for keys in itertools.combinations(range(len(k)), count):
+                before = [(j, tuple(u for u in keys if u != j)) for j in keys]
+                needs = [(int(i), int(k[j]), int(v[j]), *([seen[b]] if b else [])) for j, b in before]
+                seen[keys] = game.add(size, *needs)
+        made.append(seen[tuple(range(len(k)))])
+    return np.array(made)
