@@ -49,8 +49,9 @@ def dram_bound(
     passed: Collection[str] = (),
     is_compressed: bool = False,
 ) -> DramBound:
-    """Of a network with so many bytes of memory on chip; `facts` as `passes/analysis/least_work.py` writes them, of each of its pieces, which hand each
-    other the tensors `passed`: of these nothing is said, another plan may make them on chip."""
+    """Of a network with so many bytes of memory on chip; `facts` as `passes/analysis/least_work.py` writes them, of
+    each of its pieces, which hand each other the tensors `passed`: of these nothing is said, another plan may make
+    them on chip."""
     found = [DramBound(compulsory_bytes, COMPULSORY)]
     for piece in facts:
         given = [name not in passed for name in piece["inputs"]]

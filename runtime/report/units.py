@@ -125,7 +125,7 @@ def _moved(runs: Sequence[SubgraphRun]) -> dict[str, int]:
     return dict(found)
 
 
-PLANNED = re.compile(r"(?P<why>.*): \d+ DRAM bytes here(, \d+ in all)?")
+PLANNED = re.compile(r"(?P<why>.*): \d+ DRAM bytes here(?P<all>, \d+ in all)?")
 """What the search says of a unit: of its plan, before tensors between units were kept in SRAM."""
 
 
@@ -134,7 +134,8 @@ def stopped_by(planned: str | None, moved: int, whole: int) -> str | None:
     found = PLANNED.fullmatch(planned or "")
     if found is None:
         return planned
-    return f"{found['why']}: {moved} DRAM bytes here, {whole} in all"
+    in_all = f", {whole} in all" if found["all"] else ""
+    return f"{found['why']}: {moved} DRAM bytes here{in_all}"
 
 
 def _unit_bounds(runs: Sequence[SubgraphRun], target: Target) -> dict[str, int]:

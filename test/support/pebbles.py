@@ -62,42 +62,44 @@ class Game:
         masks = [[sum(1 << u for u in recipe) for recipe in recipes] for recipes in made]
         wanted = sum(1 << index[v] for v in set(self.outputs))
         start = 0, sum(1 << k for k, recipes in enumerate(made) if not recipes)
-        readers = [sum(1 << w for w in range(len(play)) if any(m >> k & 1 for m in masks[w])) for k in range(len(play))]
+        readers = [any(m >> k & 1 for each in masks for m in each) for k in range(len(play))]
         largest = max(size)
-        best, waiting = {start: 0}, [(0, 0, start)]
-        count = 0
-
-        def reach(cost, red, blue):
-            nonlocal count
-            if cost < best.get((red, blue), 1 << 60):
-                best[red, blue] = cost
-                count += 1
-                heapq.heappush(waiting, (cost, count, (red, blue)))
-
+        best, waiting = {start: 0}, [(0, start)]
         while waiting:
-            cost, _, (red, blue) = heapq.heappop(waiting)
+            cost, (red, blue) = heapq.heappop(waiting)
             if cost > best[red, blue]:
                 continue
             if blue & wanted == wanted:
                 return cost
             used = sum(size[k] for k in range(len(play)) if red >> k & 1)
-            for k in range(len(play)):
-                bit = 1 << k
-                if red & bit:
-                    if used + largest > memory:
-                        reach(cost, red & ~bit, blue)
-                    if not blue & bit:
-                        reach(cost + size[k], red, blue | bit)
-                    continue
-                if blue & bit and readers[k] and used + size[k] <= memory:
-                    reach(cost + size[k], red | bit, blue)
-                for recipe, mask in zip(made[k], masks[k], strict=True):
-                    if red & mask == mask:
-                        for dropped in ((), *((u,) for u in recipe)):
-                            left = used + size[k] - sum(size[u] for u in dropped)
-                            if left <= memory:
-                                reach(cost, (red | bit) & ~sum(1 << u for u in dropped), blue)
+            for k, recipes in enumerate(zip(made, masks, strict=True)):
+                if red >> k & 1:
+                    found = leave(1 << k, size[k], red, blue, crowded=used + largest > memory)
+                else:
+                    is_load = blue >> k & 1 and readers[k] and used + size[k] <= memory
+                    found = [(size[k], (red | 1 << k, blue))] if is_load else []
+                    found += make(k, recipes, red, blue, size, memory - used)
+                for more, state in found:
+                    if cost + more < best.get(state, 1 << 60):
+                        best[state] = cost + more
+                        heapq.heappush(waiting, (cost + more, state))
         return None
+
+
+def leave(bit, size, red, blue, crowded):
+    """Drop a value where room may be short, or store it: what moves, and the state behind."""
+    found = [(0, (red & ~bit, blue))] if crowded else []
+    return found if blue & bit else [*found, (size, (red, blue | bit))]
+
+
+def make(k, recipes, red, blue, size, room):
+    """Make value k, beside what it is made from or in the place of one of that."""
+    for recipe, mask in zip(*recipes, strict=True):
+        if red & mask == mask:
+            for dropped in (None, *recipe):
+                freed, bit = (0, 0) if dropped is None else (size[dropped], 1 << dropped)
+                if size[k] - freed <= room:
+                    yield 0, ((red | 1 << k) & ~bit, blue)
 
 
 def game_of(network):
@@ -116,7 +118,7 @@ def game_of(network):
             sources(op.results[0])
         elif not isinstance(op, g.OutputOp):
             names[op.results[0]] = elements(game, op, [names[x] for x in op.operands])
-    game.outputs = [int(v) for x in network.terminator.values for v in names[x].flat]
+    game.outputs = sorted({int(v) for x in network.terminator.values for v in names[x].flat})
     return game
 
 
@@ -130,47 +132,45 @@ def chain(game, size, terms):
 
 def elements(game, op, operands):
     """The vertices of the result, by its shape."""
-    size, shape = element_bytes(op.results[0]), g.shape_of(op.results[0])
-    made = np.empty(shape, int)
     if isinstance(op, g.ReshapeOp):
-        return operands[0].reshape(shape)
+        return operands[0].reshape(g.shape_of(op.result))
     if isinstance(op, g.TransposeOp):
         return operands[0].transpose(op.perm)
-    if isinstance(op, g.UnaryOp | g.BinaryOp):
-        for at, needs in zip(np.ndindex(shape), zip(*(x.flat for x in np.broadcast_arrays(*operands)))):
-            made[at] = game.add(size, tuple(map(int, needs)))
-    elif isinstance(op, g.SoftmaxOp | g.ReduceOp):
-        axes = op.axes if isinstance(op, g.ReduceOp) else (op.axis,)
-        (x,) = operands
-        whole = [k for k in range(x.ndim) if k not in axes]
-        for at in itertools.product(*(range(x.shape[k]) for k in whole)):
-            place = tuple(at[whole.index(k)] if k in whole else slice(None) for k in range(x.ndim))
-            stat = chain(game, size, [(v,) for v in x[place].flat])
-            kept = tuple(s if isinstance(s, int) else slice(None) for s in place)
-            if isinstance(op, g.ReduceOp):
-                made[kept] = stat
-            else:
-                made[kept] = [game.add(size, (int(v), stat)) for v in x[place].flat]
-    elif isinstance(op, g.MatmulOp):
-        a, b = operands[:2]
-        for *at, i, j in np.ndindex(shape):
-            made[*at, i, j] = chain(game, size, zip(a[*at[-(a.ndim - 2):], i] if a.ndim > 2 else a[i], b[:, j]))
-    elif isinstance(op, g.ConvOp):
-        x, w = operands[:2]
-        for n, m, h, c in np.ndindex(shape):
-            rows = [(t, h * op.strides[0] - op.pads[0] + t) for t in range(w.shape[2])]
-            inside = [(t, at) for t, at in rows if 0 <= at < x.shape[2]]
-            made[n, m, h, c] = chain(
-                game, size, [(x[n, k, at, c], w[m, k, t, 0]) for k in range(w.shape[1]) for t, at in inside]
-            )
-    elif isinstance(op, g.AttentionOp):
-        return attention(game, op, operands)
-    else:
-        raise NotImplementedError(op.name)
+    made = np.empty(g.shape_of(op.results[0]), int)
+    MAKERS[type(op)](game, op, operands, element_bytes(op.results[0]), made)
     return made
 
 
-def attention(game, op, operands):
+def each_alone(game, op, operands, size, made):
+    needs = np.stack([x.ravel() for x in np.broadcast_arrays(*operands)], axis=1)
+    made.flat = [game.add(size, tuple(map(int, row))) for row in needs]
+
+
+def along_axes(game, op, operands, size, made):
+    """One sum for each place of the other axes; of a softmax each element with its sum."""
+    (x,) = operands
+    axes = op.axes if isinstance(op, g.ReduceOp) else (op.axis,)
+    for at in itertools.product(*([slice(None)] if k in axes else range(n) for k, n in enumerate(x.shape))):
+        stat = chain(game, size, [(v,) for v in x[at].flat])
+        made[at] = stat if isinstance(op, g.ReduceOp) else [game.add(size, (int(v), stat)) for v in x[at].flat]
+
+
+def product(game, op, operands, size, made):
+    a, b = operands[:2]
+    for i, j in np.ndindex(made.shape):
+        made[i, j] = chain(game, size, zip(a[i], b[:, j], strict=True))
+
+
+def windows(game, op, operands, size, made):
+    """Of maps of one column."""
+    x, w = operands[:2]
+    for n, m, h, c in np.ndindex(made.shape):
+        rows = [(t, h * op.strides[0] - op.pads[0] + t) for t in range(w.shape[2])]
+        inside = [(k, t, at) for k in range(w.shape[1]) for t, at in rows if 0 <= at < x.shape[2]]
+        made[n, m, h, c] = chain(game, size, [(x[n, k, at, c], w[m, k, t, 0]) for k, t, at in inside])
+
+
+def attention(game, op, operands, size, made):
     """Rows of q, k, v as one vertex each, in which that of its first element stands for all; a row of the result by
     the keys that it has seen, in any order.  The elements of a row are one value: they come and go together."""
     rows = []
@@ -180,14 +180,18 @@ def attention(game, op, operands):
             game.size[line[0]] *= len(line)
         rows.append(row[:, 0])
     q, k, v = rows
-    size = element_bytes(op.results[0]) * g.shape_of(op.results[0])[-1]
-    made = []
-    for i in q:
+    size *= made.shape[-1]
+    for row, i in enumerate(q):
         seen = {}
         for count in range(1, len(k) + 1):
             for keys in itertools.combinations(range(len(k)), count):
                 before = [(j, tuple(u for u in keys if u != j)) for j in keys]
                 needs = [(int(i), int(k[j]), int(v[j]), *([seen[b]] if b else [])) for j, b in before]
                 seen[keys] = game.add(size, *needs)
-        made.append(seen[tuple(range(len(k)))])
-    return np.array(made)
+        made[:, row] = seen[tuple(range(len(k)))]
+
+
+MAKERS = {
+    g.UnaryOp: each_alone, g.BinaryOp: each_alone, g.SoftmaxOp: along_axes, g.ReduceOp: along_axes,
+    g.MatmulOp: product, g.ConvOp: windows, g.AttentionOp: attention,
+}  # fmt: skip

@@ -115,13 +115,13 @@ FAMILIES = {each.__name__: each for each in (normed, product, windows, attention
 
 def compare(family, seed, most):
     """The argument of the bound for each size of memory in which a random graph was compared with its cheapest
-    schedule; None where it has more than so many values (attention: four more, which are states of its results)."""
+    schedule; None where it has more than so many values."""
     small = Small(np.random.default_rng(seed))
     element = (f16, f32)[small.rng.integers(2)]
     network = small.network(FAMILIES[family](small, element))
     game = game_of(network)
     is_copy = any(not game.recipes[v] for v in game.outputs)  # an input that is an output need not move
-    if is_copy or len(game.needed()) > most + 4 * (family == "attention"):
+    if is_copy or len(game.needed()) > most:
         return None
     facts = least_work(network, load("df"))
     arguments = []

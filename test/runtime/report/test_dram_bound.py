@@ -17,16 +17,16 @@ from frustum.dialects import graph as g
 from frustum.passes.analysis.least_work import least_work
 from frustum.runtime.report.dram_bound import attention_words, dram_bound
 
-EXAMPLES = {"normed": 30, "product": 40, "windows": 30, "attention": 12, "any_graph": 40}
+EXAMPLES = {"normed": 30, "product": 40, "windows": 30, "attention": 20, "any_graph": 40}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_schedule_of_a_small_graph_moves_less(family):
     """Random graphs with all sizes of memory from the smallest in which they can be made; `make soak` tries 2,000."""
-    tried = [compare(family, seed, most=8 if family == "attention" else 9) for seed in range(EXAMPLES[family])]
+    tried = [compare(family, seed, most=9) for seed in range(EXAMPLES[family])]
     compared = [each for each in tried if each is not None]
     assert len(compared) >= 8
-    if family in ("normed", "windows"):
+    if family == "normed":
         assert any(by == "closure" for each in compared for by in each)
 
 
@@ -43,7 +43,9 @@ def banded(m, k, hidden, n, words):
     return m * (k + n) + math.ceil(m / rows) * hidden * (k + n)
 
 
-@pytest.mark.parametrize("sizes", [(512, 512, 512, 512), (1024, 256, 1024, 256), (300, 700, 200, 900), (64, 64, 4096, 64)])
+@pytest.mark.parametrize(
+    "sizes", [(512, 512, 512, 512), (1024, 256, 1024, 256), (300, 700, 200, 900), (64, 64, 4096, 64)]
+)
 @pytest.mark.parametrize("words", [512, 4096, 40000])
 def test_chains_in_blocks_and_in_bands_move_no_less(sizes, words):
     m, k, hidden, n = sizes

@@ -1,0 +1,65 @@
+"""What moves between units through DRAM, and why units end, are of the program as it ran."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from networks import Net
+
+import frustum
+from frustum.dialects import graph as g
+from frustum.runtime.report.units import stopped_by
+
+
+def turned():
+    """Moves between convolutions, which may stay in SRAM as they lie in DRAM."""
+    net = Net()
+    x = net.conv(net.input(1, 8, 24, 16), 8)
+    x = net.layer(g.TransposeOp(x, (0, 1, 3, 2)))
+    return net, net.conv(x, 8)
+
+
+def convolved():
+    net = Net()
+    x = net.input(1, 8, 64, 64)
+    for _ in range(3):
+        x = net.conv(x, 16, act="relu")
+    return net, x
+
+
+def cubed():
+    net = Net()
+    x = net.input(96, 96)
+    for _ in range(3):
+        x = net.layer(g.MatmulOp(net.layer(g.TransposeOp(x, (1, 0))), net.weight(96, 96)))
+    return net, x
+
+
+@pytest.mark.parametrize("build", [turned, convolved, cubed])
+@pytest.mark.parametrize("policy", ["optimal", "none"])
+def test_the_report_tells_what_ran(build, policy):
+    net, y = build()
+    module, inputs = net.module(y)
+    exe = frustum.compile(module, "edge", "f32", policy=policy, compress_weights="none")
+    report = frustum.run(exe, inputs).report
+    dram, units = report["dram"], {unit["name"] for unit in report["units"]}
+    assert sum(each["bytes"] for each in dram["through_dram"]) == dram["intermediate_bytes"]
+    assert bool(dram["through_dram"]) or policy != "none"
+    for each in dram["through_dram"]:
+        assert each["written_by"] and each["read_by"]
+        assert {*each["written_by"], *each["read_by"]} <= units
+    moved = {}
+    for layer in report["layers"]:
+        moved[layer["unit"]] = moved.get(layer["unit"], 0) + layer["dram_bytes"]
+    for unit in report["units"]:
+        said = re.findall(r"(\d+) (?:DRAM bytes here|in all)", unit["stopped_by"] or "")
+        assert said in ([], [str(moved[unit["name"]])], [str(moved[unit["name"]]), str(sum(moved.values()))])
+        assert said or policy == "none"
+
+
+def test_words_without_bytes_stay():
+    assert stopped_by("policy none", 3, 4) == "policy none"
+    cut = "cut before 'a': {} DRAM bytes here, {} in all"
+    assert stopped_by(cut.format(10, 20), 3, 4) == cut.format(3, 4)
+    assert stopped_by("end of the network: 7 DRAM bytes here", 3, 4) == "end of the network: 3 DRAM bytes here"
