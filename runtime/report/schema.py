@@ -60,7 +60,7 @@ class DramFigures(TypedDict):
     maps: Annotated[int | None, Key(NUMBER, "maps between layers")]
     maps_in_dram: Annotated[int | None, Key(NUMBER, "of these, those that are in DRAM in this run")]
     through_dram: Annotated[
-        list[ThroughDramFigures], Key("", "each tensor that moves between units through DRAM in this run, most bytes first")
+        list[ThroughDramFigures], Key("", "each tensor between units that is in DRAM in this run, most bytes first")
     ]
 
 

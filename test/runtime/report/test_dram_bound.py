@@ -70,11 +70,14 @@ def test_a_result_that_is_cheap_to_make_again_is_no_root():
     assert dram_bound(4 * 4096, 1000, [facts]).by == "compulsory"
 
 
-def test_a_weight_of_two_products_bounds_neither():
+def test_an_operand_of_two_products_is_the_own_one_of_neither():
+    """The first of both has its input for itself, the second nothing."""
     small = Small(np.random.default_rng(0))
     x, w = small.input(512, 512), small.input(512, 512)
     y = small.layer(g.MatmulOp(small.layer(g.MatmulOp(x, w)), w))
-    assert not any("matrix product" in each for each in least_work(small.network(y), load("df"))["layers"])
+    first, second = least_work(small.network(y), load("df"))["layers"]
+    assert first["own"] == [-1] and first["roots"] == [-2]
+    assert "matrix product" not in second
 
 
 def test_windows_use_each_word_as_often_as_it_is_in_them():
