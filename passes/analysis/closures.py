@@ -1,4 +1,4 @@
-# Tests: test/passes/analysis/test_limits.py, test/runtime/report/test_dram_bound.py
+# Tests: test/runtime/report/test_dram_bound.py
 """Where a layer can begin only when all of an input was read, and then needs as many words of it, or made from it.
 
 For each value and each input (its *root*) a `Trace` says of which positions of the root every element needs all, and

@@ -1,4 +1,4 @@
-# Tests: test/passes/analysis/test_limits.py, test/runtime/report/test_dram_bound.py
+# Tests: test/runtime/report/test_dram_bound.py
 """Whose words the operands of products are: what the bound on bytes of chains of products rests on.
 
 A word of an operand is another form of a word of a *root*, an input or another product's result, if it cannot be made
