@@ -20,7 +20,7 @@ from frustum.passes.analysis.module import element_bytes
 from frustum.passes.analysis.product_chains import covers, is_by_channel, needed, sees_all, taps, windows_of
 
 
-class Axis(NamedTuple):
+class TracedAxis(NamedTuple):
     """Which axes of the root lie along an axis of a value.  `exact`: an element needs the root's elements of its own
     index there; else those of some part, and all elements along the axis together need all of the root's."""
 
@@ -35,7 +35,7 @@ class Ends(NamedTuple):
     ways: int = 0
 
 
-class Space(NamedTuple):
+class InputSpace(NamedTuple):
     """A root: an input by its number, under a shape (that behind a reshape is another space)."""
 
     input: int
@@ -47,13 +47,13 @@ class Trace:
     """Of the elements of a value: the root's axes that lie along its own, those of which it needs all positions, where
     ways end (None: nothing known), and the least bytes of an element on the ways."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[TracedAxis, ...]
     seen: frozenset[int]
     ends: Ends | None
     element: int
 
 
-Traces = dict[Space, Trace]
+Traces = dict[InputSpace, Trace]
 
 
 class Closure(NamedTuple):
@@ -90,12 +90,12 @@ def closures(network: g.NetworkOp) -> dict[Operation, Closure]:
 def pure(number: int, value: SSAValue) -> Traces:
     """Of an input, or of one under another shape."""
     shape = g.shape_of(value)
-    axes = tuple(Axis((k,)) for k in range(len(shape)))
+    axes = tuple(TracedAxis((k,)) for k in range(len(shape)))
     ones = frozenset(k for k, size in enumerate(shape) if size == 1)
-    return {Space(number, shape): Trace(axes, ones, Ends(), element_bytes(value))}
+    return {InputSpace(number, shape): Trace(axes, ones, Ends(), element_bytes(value))}
 
 
-def _closure(space: Space, trace: Trace, shape: Ints) -> Closure | None:
+def _closure(space: InputSpace, trace: Trace, shape: Ints) -> Closure | None:
     ones = {k for k, size in enumerate(space.shape) if size == 1}
     unseen = set(range(len(space.shape))) - trace.seen
     if trace.ends is None or trace.seen <= ones:
@@ -111,9 +111,9 @@ def _closure(space: Space, trace: Trace, shape: Ints) -> Closure | None:
     return Closure(groups, words // groups, trace.element, space.input)
 
 
-def _kept(op: Operation, operands: Sequence[Traces]) -> Iterator[tuple[Space, Trace]]:
+def _kept(op: Operation, operands: Sequence[Traces]) -> Iterator[tuple[InputSpace, Trace]]:
     """What is known of the result: of each space all that the operands say of it, joined."""
-    parts: dict[Space, Trace] = {}
+    parts: dict[InputSpace, Trace] = {}
     for number, traces in enumerate(operands):
         for space, trace in traces.items():
             for new_space, new in _through(op, number, space, trace):
@@ -139,7 +139,7 @@ def _joined(a: Trace, b: Trace, rank: int) -> Trace:
     return max(options, key=lambda each: (each.ends is not None, len(each.seen)))
 
 
-def _through(op: Operation, number: int, space: Space, trace: Trace) -> Iterator[tuple[Space, Trace]]:
+def _through(op: Operation, number: int, space: InputSpace, trace: Trace) -> Iterator[tuple[InputSpace, Trace]]:
     """What a trace of operand `number` says of the result."""
     if isinstance(op, g.ReshapeOp):
         yield from _reshaped(op, space, trace)
@@ -154,9 +154,9 @@ def _elementwise(op: Operation, number: int, trace: Trace) -> Trace | None:
     """Also of a smaller operand, which broadcasts."""
     x, result = g.shape_of(op.operands[number]), g.shape_of(op.results[0])
     ahead = len(result) - len(x)
-    axes = [Axis()] * ahead
+    axes = [TracedAxis()] * ahead
     for axis, size, new in zip(trace.axes, x, result[ahead:], strict=True):
-        axes.append(axis if size == new else Axis())
+        axes.append(axis if size == new else TracedAxis())
     ends = trace.ends
     if prod(x) < prod(result):
         ends = None
@@ -184,11 +184,11 @@ def _normalise(op: g.NormaliseOp, number: int, trace: Trace) -> Trace | None:
 def _reduce(op: g.ReduceOp, number: int, trace: Trace) -> Trace | None:
     rank = len(trace.axes)
     gone = {axis % rank for axis in op.axes}
-    axes = [Axis() if k in gone else axis for k, axis in enumerate(trace.axes) if op.keepdims or k not in gone]
+    axes = [TracedAxis() if k in gone else axis for k, axis in enumerate(trace.axes) if op.keepdims or k not in gone]
     return Trace(tuple(axes), _gathered(trace, sorted(gone)), None, trace.element)
 
 
-def _windowed(op: g.ConvOp | g.PoolOp, trace: Trace) -> tuple[list[Axis], bool, list[int]] | None:
+def _windowed(op: g.ConvOp | g.PoolOp, trace: Trace) -> tuple[list[TracedAxis], bool, list[int]] | None:
     """The axes of rows and columns behind windows, whether each window has an element of its own, and which of the
     two axes a window has whole."""
     windows = windows_of(op)
@@ -198,7 +198,7 @@ def _windowed(op: g.ConvOp | g.PoolOp, trace: Trace) -> tuple[list[Axis], bool, 
     for place, (axis, window) in enumerate(zip(trace.axes[2:], windows, strict=True), 2):
         size, count, _, stride, pad = window
         same = size == count and stride == 1 and pad in taps(window)
-        axes.append(axis if same else Axis(axis.of, exact=False))
+        axes.append(axis if same else TracedAxis(axis.of, exact=False))
         if count == 1:
             whole.append(place)
     return axes, all(map(taps, windows)), whole
@@ -224,10 +224,10 @@ def _conv(op: g.ConvOp, number: int, trace: Trace) -> Trace | None:
         ends = trace.ends if has_own and (trace.ends is None or trace.ends.axis in (None, 1)) else None
         return Trace((*trace.axes[:2], *axes), _gathered(trace, whole), ends, trace.element)
     if op.groups > 1:
-        channels = Axis(trace.axes[1].of, exact=False)
+        channels = TracedAxis(trace.axes[1].of, exact=False)
         return Trace((trace.axes[0], channels, *axes), _gathered(trace, whole), None, trace.element)
     ends = _mixed(trace.ends, 1, g.shape_of(op.x)[1], 1, g.shape_of(op.result)[1]) if has_own else None
-    return Trace((trace.axes[0], Axis(), *axes), _gathered(trace, [1, *whole]), ends, trace.element)
+    return Trace((trace.axes[0], TracedAxis(), *axes), _gathered(trace, [1, *whole]), ends, trace.element)
 
 
 def _residual(op: g.ConvOp | g.MatmulOp, number: int, trace: Trace) -> Trace | None:
@@ -253,9 +253,9 @@ def _matmul(op: g.MatmulOp, number: int, trace: Trace) -> Trace | None:
         return None
     line, depth = (-1, -2) if is_a == turned else (-2, -1)  # the axis that stays, the one that is summed up
     ahead = rank - len(shape)
-    axes = [Axis()] * rank
+    axes = [TracedAxis()] * rank
     for place, (size, new) in enumerate(zip(shape[:-2], out[ahead:-2], strict=True)):
-        axes[ahead + place] = trace.axes[place] if size == new else Axis()
+        axes[ahead + place] = trace.axes[place] if size == new else TracedAxis()
     kept, other = (rank - 2, rank - 1) if is_a else (rank - 1, rank - 2)
     axes[kept] = trace.axes[line]
     ends = trace.ends if prod(shape[:-2]) == prod(out[:-2]) else None
@@ -279,7 +279,7 @@ def _attention(op: g.AttentionOp, number: int, trace: Trace) -> Trace | None:
         return None
     if number:
         gathered += [k for k in range(1, rank) if k != channels and not (has_heads and k == 1)]
-    axes = [Axis()] * len(g.shape_of(op.result))
+    axes = [TracedAxis()] * len(g.shape_of(op.result))
     axes[0] = trace.axes[0]
     return Trace(tuple(axes), _gathered(trace, gathered), None, trace.element)
 
@@ -307,14 +307,14 @@ def _sliced(op: g.SliceOp | g.PickOp, number: int, trace: Trace) -> Trace | None
     x, result = g.shape_of(op.x), g.shape_of(op.result)
     cut = {k for k, (size, new) in enumerate(zip(x, result, strict=True)) if size != new}
     plain = {k for k, step in enumerate(op.steps) if step == 1} - cut
-    axes = tuple(axis if k in plain else Axis() for k, axis in enumerate(trace.axes))
+    axes = tuple(axis if k in plain else TracedAxis() for k, axis in enumerate(trace.axes))
     ends = trace.ends
     if ends is not None and ends.axis in cut:
         ends = None
     return replace(trace, axes=axes, ends=ends)
 
 
-def _reshaped(op: g.ReshapeOp, space: Space, trace: Trace) -> Iterator[tuple[Space, Trace]]:
+def _reshaped(op: g.ReshapeOp, space: InputSpace, trace: Trace) -> Iterator[tuple[InputSpace, Trace]]:
     """Axes that are joined, or parted again; an input that is parted otherwise is one of another space."""
     shape, new = g.shape_of(op.x), g.shape_of(op.result)
     ones = {k for k, size in enumerate(space.shape) if size == 1}
@@ -327,7 +327,7 @@ def _reshaped(op: g.ReshapeOp, space: Space, trace: Trace) -> Iterator[tuple[Spa
 
 
 def _reshaped_axes(trace: Trace, shape: Ints, new: Ints, root: Ints) -> Trace | None:
-    axes = [Axis()] * len(new)
+    axes = [TracedAxis()] * len(new)
     ends = trace.ends if trace.ends is not None and trace.ends.axis is None else None
     for olds, news in blocks(shape, new):
         of = tuple(k for old in olds for k in trace.axes[old].of if root[k] > 1)
@@ -337,10 +337,10 @@ def _reshaped_axes(trace: Trace, shape: Ints, new: Ints, root: Ints) -> Trace | 
             continue
         exact = all(trace.axes[old].exact and trace.axes[old].of for old in olds)
         if len(news) == 1:
-            axes[news[0]] = Axis(of, exact)
+            axes[news[0]] = TracedAxis(of, exact)
         elif exact and tuple(root[k] for k in of) == tuple(new[k] for k in news):
             for k, place in zip(of, news, strict=True):
-                axes[place] = Axis((k,))
+                axes[place] = TracedAxis((k,))
         else:
             return None
     return replace(trace, axes=tuple(axes), ends=ends)

@@ -35,7 +35,7 @@ Windows = Sequence[tuple[int, int, int, int, int]]
 """Of each axis of a window: positions of the operand and of the result, kernel, stride, pad before; dilation is 1."""
 
 
-class Root(NamedTuple):
+class Origin(NamedTuple):
     """An input (its number), or a product's result; the least bytes of an element of it and of the forms."""
 
     value: SSAValue
@@ -145,7 +145,7 @@ def product_chains(network: g.NetworkOp, number: dict[SSAValue, int]) -> dict[Op
     - `own`: -1 - number of an input, where the operand of its own is one.
     """
     block = network.body.block
-    roots: dict[SSAValue, list[Root]] = {arg: [Root(arg, element_bytes(arg))] for arg in block.args}
+    roots: dict[SSAValue, list[Origin]] = {arg: [Origin(arg, element_bytes(arg))] for arg in block.args}
     products: list[tuple[Operation, _Product]] = []
     whole = needed(network)
     for op in block.ops:
@@ -153,18 +153,18 @@ def product_chains(network: g.NetworkOp, number: dict[SSAValue, int]) -> dict[Op
             continue
         result = op.results[0]
         if isinstance(op, g.WeightOp):
-            roots[result] = [Root(result, element_bytes(result))]
+            roots[result] = [Origin(result, element_bytes(result))]
             continue
         found = [root for value in forms_of(op) for root in roots.get(value, [])]
         if (made := _product(op)) is not None:
             products.append((op, made))
-            found.append(Root(result, element_bytes(result)))
+            found.append(Origin(result, element_bytes(result)))
             residual = op.residual if isinstance(op, g.ProductOp) else None
             found += roots.get(residual, []) if residual is not None else []
         own = element_bytes(result)
         least = {root.value: min(root.element, own) for root in found}
         ordered = sorted(least, key=lambda value: isinstance(value.owner, Operation))  # inputs are there for nothing
-        roots[result] = [Root(value, least[value]) for value in ordered]
+        roots[result] = [Origin(value, least[value]) for value in ordered]
     readers = Counter(
         value for _, made in products for x in made.operands for value in {root.value for root in roots.get(x, [])}
     )
@@ -178,7 +178,7 @@ def product_chains(network: g.NetworkOp, number: dict[SSAValue, int]) -> dict[Op
 def _facts(
     op: Operation,
     made: _Product,
-    roots: dict[SSAValue, list[Root]],
+    roots: dict[SSAValue, list[Origin]],
     readers: Counter[SSAValue],
     number: dict[SSAValue, int],
 ) -> dict[str, Any] | None:

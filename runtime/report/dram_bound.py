@@ -85,16 +85,16 @@ def attention_words(memory: float, pairs: int, size: int, value_size: int) -> fl
 # ---------------------------------------------------------------- products
 
 
-class Tree(NamedTuple):
+class ProductTree(NamedTuple):
     """Bytes that some products add to what is compulsory, but for the memory, and these products, by number."""
 
     bytes: float
     layers: tuple[int, ...] = ()
 
-    def with_(self, others: Iterable[Tree]) -> Tree:
+    def with_(self, others: Iterable[ProductTree]) -> ProductTree:
         """And those of the others that add some."""
         more = [each for each in others if each.bytes > 0]
-        return Tree(self.bytes + sum(each.bytes for each in more), sum((each.layers for each in more), self.layers))
+        return ProductTree(self.bytes + sum(each.bytes for each in more), sum((each.layers for each in more), self.layers))
 
 
 def _products(piece: Mapping[str, Any], memory: int, compulsory: int, given: list[bool]) -> DramBound:
@@ -109,13 +109,13 @@ def _products(piece: Mapping[str, Any], memory: int, compulsory: int, given: lis
             roots = [each for each in layer["roots"] if (given[-1 - each] if each < 0 else each in root)]
             if roots and depth >= sqrt(reuse * words) / 2:
                 root[number] = roots[0]
-    behind: dict[int, list[Tree]] = {}
+    behind: dict[int, list[ProductTree]] = {}
     for number in sorted(root, reverse=True):
         macs, reuse, _, size, _, own = layers[number][PRODUCT]
         gain = least * (2 * macs / sqrt(reuse * words) - size) - own
-        behind.setdefault(root[number], []).append(Tree(gain, (number,)).with_(behind.get(number, ())))
-    trees = [Tree(-size).with_(behind.get(-1 - k, ())) for k, size in enumerate(piece["input_bytes"])]
-    whole = Tree(-2 * memory).with_(trees)
+        behind.setdefault(root[number], []).append(ProductTree(gain, (number,)).with_(behind.get(number, ())))
+    trees = [ProductTree(-size).with_(behind.get(-1 - k, ())) for k, size in enumerate(piece["input_bytes"])]
+    whole = ProductTree(-2 * memory).with_(trees)
     names = [layers[number]["name"] for number in sorted(whole.layers)]
     by = f"{PRODUCT} '{names[0]}'" if len(names) == 1 else f"{CHAIN} '{names[0]}' to '{names[-1]}'" if names else ""
     return DramBound(compulsory + floor(whole.bytes), by)
