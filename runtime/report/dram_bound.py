@@ -94,7 +94,8 @@ class ProductTree(NamedTuple):
     def with_(self, others: Iterable[ProductTree]) -> ProductTree:
         """And those of the others that add some."""
         more = [each for each in others if each.bytes > 0]
-        return ProductTree(self.bytes + sum(each.bytes for each in more), sum((each.layers for each in more), self.layers))
+        layers = sum((each.layers for each in more), self.layers)
+        return ProductTree(self.bytes + sum(each.bytes for each in more), layers)
 
 
 def _products(piece: Mapping[str, Any], memory: int, compulsory: int, given: list[bool]) -> DramBound:
