@@ -35,7 +35,7 @@ Windows = Sequence[tuple[int, int, int, int, int]]
 """Of each axis of a window: positions of the operand and of the result, kernel, stride, pad before; dilation is 1."""
 
 
-class Origin(NamedTuple):
+class WordOrigin(NamedTuple):
     """An input (its number), or a product's result; the least bytes of an element of it and of the forms."""
 
     value: SSAValue
@@ -108,7 +108,7 @@ def is_by_channel(op: g.ConvOp | g.PoolOp) -> bool:
     return isinstance(op, g.PoolOp) or op.groups == g.shape_of(op.x)[1] == g.shape_of(op.result)[1]
 
 
-class _Product(NamedTuple):
+class _ProductSizes(NamedTuple):
     """Products made at least, how often a word of the map is in windows, fewest products of an element."""
 
     macs: int
@@ -117,10 +117,10 @@ class _Product(NamedTuple):
     operands: tuple[SSAValue, SSAValue]
 
 
-def _product(op: Operation) -> _Product | None:
+def _product(op: Operation) -> _ProductSizes | None:
     if isinstance(op, g.MatmulOp):
         depth = g.shape_of(op.a)[-2 if op.trans_a else -1]
-        return _Product(prod(g.shape_of(op.result)) * depth, 1, depth, (op.a, op.b))
+        return _ProductSizes(prod(g.shape_of(op.result)) * depth, 1, depth, (op.a, op.b))
     windows = windows_of(op) if isinstance(op, g.ConvOp) else None
     if not isinstance(op, g.ConvOp) or windows is None or is_by_channel(op):
         return None
@@ -131,7 +131,7 @@ def _product(op: Operation) -> _Product | None:
     channels = g.shape_of(op.w)[1]
     macs = prod(g.shape_of(op.result)[:2]) * channels * prod(map(sum, inside))
     reuse = prod(ceil_div(kernel, stride) for _, _, kernel, stride, _ in windows)
-    return _Product(macs, reuse, channels * prod(map(min, inside)), (op.x, op.w))
+    return _ProductSizes(macs, reuse, channels * prod(map(min, inside)), (op.x, op.w))
 
 
 def product_chains(network: g.NetworkOp, number: dict[SSAValue, int]) -> dict[Operation, dict[str, Any]]:
@@ -145,26 +145,26 @@ def product_chains(network: g.NetworkOp, number: dict[SSAValue, int]) -> dict[Op
     - `own`: -1 - number of an input, where the operand of its own is one.
     """
     block = network.body.block
-    roots: dict[SSAValue, list[Origin]] = {arg: [Origin(arg, element_bytes(arg))] for arg in block.args}
-    products: list[tuple[Operation, _Product]] = []
+    roots: dict[SSAValue, list[WordOrigin]] = {arg: [WordOrigin(arg, element_bytes(arg))] for arg in block.args}
+    products: list[tuple[Operation, _ProductSizes]] = []
     whole = needed(network)
     for op in block.ops:
         if not op.results:
             continue
         result = op.results[0]
         if isinstance(op, g.WeightOp):
-            roots[result] = [Origin(result, element_bytes(result))]
+            roots[result] = [WordOrigin(result, element_bytes(result))]
             continue
         found = [root for value in forms_of(op) for root in roots.get(value, [])]
         if (made := _product(op)) is not None:
             products.append((op, made))
-            found.append(Origin(result, element_bytes(result)))
+            found.append(WordOrigin(result, element_bytes(result)))
             residual = op.residual if isinstance(op, g.ProductOp) else None
             found += roots.get(residual, []) if residual is not None else []
         own = element_bytes(result)
         least = {root.value: min(root.element, own) for root in found}
         ordered = sorted(least, key=lambda value: isinstance(value.owner, Operation))  # inputs are there for nothing
-        roots[result] = [Origin(value, least[value]) for value in ordered]
+        roots[result] = [WordOrigin(value, least[value]) for value in ordered]
     readers = Counter(
         value for _, made in products for x in made.operands for value in {root.value for root in roots.get(x, [])}
     )
@@ -177,8 +177,8 @@ def product_chains(network: g.NetworkOp, number: dict[SSAValue, int]) -> dict[Op
 
 def _facts(
     op: Operation,
-    made: _Product,
-    roots: dict[SSAValue, list[Origin]],
+    made: _ProductSizes,
+    roots: dict[SSAValue, list[WordOrigin]],
     readers: Counter[SSAValue],
     number: dict[SSAValue, int],
 ) -> dict[str, Any] | None:
