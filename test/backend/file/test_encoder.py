@@ -6,6 +6,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processor_time import allowed
 from random_program import Maker
 
 from frustum.backend.file.decoder import CodeError, decode
@@ -74,11 +75,11 @@ def test_a_page_defines_its_own_registers() -> None:
     assert paged.page_bytes == (len(alone.bytes) + 4, len(alone.bytes))
 
 
-def test_five_thousand_instructions_take_less_than_a_second() -> None:
+def test_five_thousand_instructions_take_seconds_at_most() -> None:
     program = Maker(1, pool=300).program(5000, barriers=10)
     start = time.process_time()
     assert read(encode(program)) == program.body
-    assert time.process_time() - start < 2  # measured 0.8 to 1.0 on a loaded machine
+    assert time.process_time() - start < allowed(6)
 
 
 # ---------------------------------------------------------------------- what loops ask of the register file

@@ -4,6 +4,7 @@ import time
 
 from hypothesis import given
 from hypothesis import strategies as st
+from processor_time import allowed
 
 from frustum.backend.waits.loop_tree import Access, Instruction, Step
 from frustum.backend.waits.schedule import aliases_of
@@ -60,4 +61,4 @@ def test_many_buffers_at_one_address_wait_only_for_the_latest():
         {n: ("sram", 0, 64) for n in range(count)},
     )
     assert found == {n: [n - 1] for n in range(1, count)}
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < allowed(1)

@@ -6,6 +6,7 @@ import time
 
 from hypothesis import given
 from hypothesis import strategies as st
+from processor_time import allowed
 
 from frustum.passes.analysis.blocks import DataFlow
 
@@ -94,7 +95,7 @@ def test_a_thousand_layers_in_well_under_a_second():
         flow = DataFlow(reads)
         started = time.process_time()
         joins = flow.forks
-        assert time.process_time() - started < 0.2
+        assert time.process_time() - started < allowed(0.2)
         assert len(joins) > 300
 
 

@@ -10,6 +10,7 @@ from every_operation import NETWORKS, network
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from networks import Net
+from processor_time import allowed
 from random_network import networks
 from stops import aimed, modules_at_stops, run_module
 from xdsl.context import Context
@@ -76,7 +77,7 @@ def test_a_thousand_layers_are_fused_in_seconds():
     module = aimed(net.module(x)[0], "edge")
     started = time.process_time()
     FuseLayers(rules="S1,1,3,4,10,16").apply(Context(), module)
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < allowed(10)
     assert len(units_of(module)) == 42
     assert units_of(module)[0].stopped_by.data == "27 > 24 layers"
 
