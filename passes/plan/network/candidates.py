@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import and_
 
@@ -29,6 +29,7 @@ from frustum.passes.plan.network.kept import (
     is_made_so,
     is_read_so,
     is_read_whole,
+    moved,
     send_cycles,
     shares_of,
 )
@@ -64,6 +65,11 @@ class UnitChoice:
     @property
     def exact_bytes(self) -> int:
         return self.bytes if self.plan is None else self.plan.dram_bytes
+
+    def moved(self, by: int) -> UnitChoice:
+        """The same, so many layers further on."""
+        resident, kept = moved(self.resident, by), moved(self.kept, by)
+        return replace(self, first=self.first + by, stop=self.stop + by, resident=resident, kept=kept)
 
     def work(self, target: Target) -> UnitWork:
         """What it takes of the cores and of the DRAM port."""

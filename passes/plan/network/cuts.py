@@ -30,6 +30,7 @@ from frustum.passes.plan.network.kept import NOTHING, WHOLE, KeptMap, Resident
 from frustum.passes.plan.network.known_prices import KnownPrices
 from frustum.passes.plan.network.layer_order import LayerOrder, Read
 from frustum.passes.plan.network.prices import frontier_of, starts_of
+from frustum.passes.plan.network.tile_shapes import Ints
 from frustum.passes.plan.network.ways import Limits, Ways, ways_by
 from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
 
@@ -99,7 +100,7 @@ class CutSearch:
             if self.seams is None or stop in self.seams:
                 self.single, self.ways, self.numbers = [], None, {}
                 self.reach(stop)
-                self.cuts[stop] = Cut(thinned(self, reached(self, stop), stop))
+                self.cuts[stop] = Cut(reached(self, stop))
                 if not any(cut.states for cut in self.cuts[max(0, stop - self.lengths.reaching) : stop + 1]):
                     return None
         end = min(self.cuts[count].states, key=self.rank, default=None)
@@ -272,14 +273,15 @@ class CutSearch:
 
 
 def reached(search: CutSearch, stop: int) -> list[CutState]:
-    """The best of all ways to a cut, for each set of maps that stays in SRAM."""
+    """The best of all ways to a cut, for each set of maps that stays in SRAM; of many the most promising."""
     sets = list(search.numbers)
     single = [(search.numbers[s.maps], s.bytes, s.cycles) for s in search.single]
     ways, of_groups = search.ways, np.zeros((3, 0), np.int64)
     if ways is not None:
         of_groups = np.stack([ways.maps, ways.bytes, ways.cycles])
     of_single = np.array(single, np.int64).reshape(len(single), 3).T
-    maps, bytes_, cycles = np.concatenate([of_single, of_groups], axis=1)
+    every = np.concatenate([of_single, of_groups], axis=1)
+    maps, bytes_, cycles = every
     pending = np.array(read_again(search, stop, sets), np.int64)
     within = np.flatnonzero(bytes_ + pending[maps] + search.rest[stop] <= search.bound)
     if search.within_bound:
@@ -288,8 +290,9 @@ def reached(search: CutSearch, stop: int) -> list[CutState]:
         first, then = search.setting.cost(bytes_[within], cycles[within])
         order = np.lexsort((then, first, maps[within]))
         best = order[starts_of(maps[within][order])]
+    places = within[best]
     found = []
-    for k in within[best].tolist():
+    for k in places[thinned(search, stop, sets, every[:, places])].tolist():
         if k < len(single):
             found.append(search.single[k])
         elif ways is not None:
@@ -304,34 +307,31 @@ def read_again(search: CutSearch, stop: int, sets: Sequence[Resident]) -> list[i
     return [total - sum(live.get(m, 0) for m in {kept.map for kept in each}) for each in sets]
 
 
-def thinned(search: CutSearch, states: list[CutState], stop: int) -> list[CutState]:
-    """The most promising states of a cut."""
-    if len(states) <= search.most_states:
-        return states
+def thinned(search: CutSearch, stop: int, sets: Sequence[Resident], states: Ints) -> Ints:
+    """The places of the most promising of the states of a cut: numbers of their sets of maps, bytes, cycles."""
+    maps, bytes_, cycles = states
+    if len(maps) <= search.most_states:
+        return np.arange(len(maps))
     live = {m.number: m.bytes for m in search.order.maps[:stop] if m.last_use >= stop}
     total, rate = sum(live.values()), search.setting.port_rate
-    to_read = [total - sum(live[m] for m in {kept.map for kept in s.maps}) for s in states]
-
-    def promising(weight: float, share: int) -> list[int]:
-        """Those with the least cycles, where a byte weighs so much, and what is to be read again."""
-        promise = [s.cycles + weight * (s.bytes + left) for s, left in zip(states, to_read, strict=True)]
-        return sorted(range(len(states)), key=promise.__getitem__)[:share]
-
-    def least(k: int) -> tuple[float, float]:
-        if search.setting.fastest:
-            return states[k].cycles + OVERLAPPED * to_read[k] / rate, states[k].bytes + to_read[k]
-        return states[k].bytes + to_read[k], states[k].cycles
-
+    to_read = np.array([total - sum(live.get(m, 0) for m in {kept.map for kept in each}) for each in sets], np.int64)
+    left = to_read[maps]
+    moved = bytes_ + left
+    least = moved, cycles
+    if search.setting.fastest:
+        least = cycles + OVERLAPPED * left / rate, moved
+    by_least = np.lexsort(least[::-1])
     if search.within_bound:
         share = ceil_div(search.most_states, len(BYTE_WEIGHTS) + 1)
-        chosen = {k for weight in BYTE_WEIGHTS for k in promising(weight / rate, share)}
-        chosen |= set(sorted(range(len(states)), key=least)[:share])
+        promising = [
+            np.argsort(cycles + weight / rate * moved, kind="stable")[:share] for weight in BYTE_WEIGHTS
+        ]
+        chosen = np.concatenate([*promising, by_least[:share]])
     else:
-        chosen = set(sorted(range(len(states)), key=least)[: search.most_states])
+        chosen = by_least[: search.most_states]
     # What stays may fit nobody behind: there is a way on from nothing staying, always.
-    alone = [k for k, s in enumerate(states) if not s.maps]
-    chosen |= {min(alone, key=lambda k: states[k].bytes)} if alone else set()
-    return [states[k] for k in sorted(chosen)]
+    alone = np.flatnonzero(np.array([not each for each in sets])[maps])
+    return np.unique(np.append(chosen, alone[bytes_[alone].argmin()] if len(alone) else chosen[:1]))
 
 
 def channels_inside(alone: UnitChoice, setting: Setting, capacity: int, known: KnownPrices) -> list[UnitChoice]:

@@ -57,6 +57,11 @@ Resident = frozenset[KeptMap]
 NOTHING: Resident = frozenset()
 
 
+def moved(maps: Resident, by: int) -> Resident:
+    """The maps so many layers further on."""
+    return frozenset(KeptMap(kept.map + by, kept.dealt) for kept in maps) if maps else maps
+
+
 class HeldShare(NamedTuple):
     """What each cluster holds of a map along the dimension that is dealt: its share and the borders around it."""
 

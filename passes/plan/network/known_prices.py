@@ -14,7 +14,7 @@ from functools import cached_property
 
 from frustum.passes.analysis.unit_layers import UnitLayers, layers_of
 from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoice
-from frustum.passes.plan.network.kept import KeptMap, Resident, is_read_whole
+from frustum.passes.plan.network.kept import Resident, is_read_whole, moved
 from frustum.passes.plan.network.prices import Answers, Priced, Prices, Question, Rows, Slower
 from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints
 from frustum.passes.plan.unit import plan_beside, plan_kept
@@ -29,6 +29,8 @@ class Planned:
     numbers: dict[Hashable, int] = field(default_factory=dict)
     """Of layers, of maps, of groups: equal ones have the same."""
     answers: Answers = field(default_factory=Answers)
+    exact: dict[Hashable, UnitChoice | None] = field(default_factory=dict)
+    """Choices with exact numbers, by all that these depend on, as if they began with the first layer."""
 
     def number(self, of: Hashable) -> int:
         return self.numbers.setdefault(of, len(self.numbers))
@@ -50,8 +52,6 @@ class KnownPrices:
         self.products: dict[Hashable, UnitChoice | None] = {}
         """Products alone, and attention with those that it reads, by what they find in SRAM and leave there, and the
         room beside it."""
-        self.exact: dict[Hashable, UnitChoice | None] = {}
-        """Choices with exact numbers, by all that these depend on."""
 
     def before(self, setting: Setting, stop: int, wanted: Sequence[int]) -> Iterator[Prices]:
         """Of the groups that end before layer `stop`, those that begin at `wanted` layers, from the last one on."""
@@ -150,11 +150,6 @@ class EqualPrices(Prices):
 
     def score(self, found: Priced) -> Ints:
         return self.base.score(found)
-
-
-def moved(maps: Resident, by: int) -> Resident:
-    """The maps so many layers further on."""
-    return frozenset(KeptMap(kept.map + by, kept.dealt) for kept in maps)
 
 
 class GroupKeys:

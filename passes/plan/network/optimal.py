@@ -370,18 +370,24 @@ def corrects(setting: Setting, units: Sequence[UnitChoice]) -> list[int]:
 
 
 def known_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
-    """`with_plan`, of each choice once."""
-    key = choice, search.within_bound, search.capacity, search.setting.slower_of(choice)
-    if key not in search.known.exact:
-        search.known.exact[key] = with_plan(choice, search)
-    return search.known.exact[key]
+    """`with_plan`, once of all choices that are equal but for where they stand."""
+    if choice.shape is None:
+        return choice
+    known, first = search.known, choice.first
+    number = known.keys_of(search.setting).number(first, choice.stop)
+    key = number, choice.moved(-first), search.within_bound, search.capacity, search.setting.slower_of(choice)
+    if key not in known.planned.exact:
+        found = with_plan(choice, search)
+        known.planned.exact[key] = None if found is None else found.moved(-first)
+    plan = known.planned.exact[key]
+    return None if plan is None else plan.moved(first)
 
 
 def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
     """A group with the fastest of its cheapest shapes that fit exactly."""
-    prices = None if choice.shape is None else prices_of(choice, search)
+    prices = prices_of(choice, search)
     if prices is None:
-        return choice if choice.shape is None else None
+        return None
     setting, group = search.setting, prices.group
     order, free_bytes = setting.order, choice.free_bytes
     ops = [node.op for node in order.nodes[choice.first : choice.stop]]

@@ -17,7 +17,7 @@ from frustum.passes.plan.model import MOST_BANNED
 from frustum.passes.plan.network.cut_states import Cut, CutState
 from frustum.passes.plan.network.kept import Resident
 from frustum.passes.plan.network.layer_order import LayerOrder
-from frustum.passes.plan.network.prices import Answers, Priced, Prices
+from frustum.passes.plan.network.prices import Answers, Priced, Prices, starts_of
 from frustum.passes.plan.network.tile_shapes import Ints
 
 Banned = Mapping[tuple[int, int], Set[tuple[Resident, Resident]]]
@@ -205,12 +205,15 @@ def maps_behind(
     found = np.full(len(asked.group), -1)
     stop = groups[0].group.stop
     left: dict[int, Resident] = {}
-    for row in dict.fromkeys(question.tolist()):
-        sets = int(asked.before[row])
+    rows = question[starts_of(question)]
+    fields = (each[rows].tolist() for each in (asked.before, asked.group, asked.stay))
+    behind: list[int] = []
+    for sets, group, stay in zip(*fields, strict=True):
         if sets not in left:
             left[sets] = frozenset(m for m in maps[sets] if order.maps[m.map].last_use >= stop)
-        stays = groups[asked.group[row]].candidates.stays[asked.stay[row]]
-        found[row] = numbers.setdefault(left[sets] | stays, len(numbers))
+        stays = groups[group].candidates.stays[stay]
+        behind.append(numbers.setdefault(left[sets] | stays, len(numbers)))
+    found[rows] = behind
     return found
 
 
