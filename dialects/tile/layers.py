@@ -50,8 +50,6 @@ class LayerKind:
     is_place: ClassVar[bool] = False
     """Operands are written into their places in the result: no work of its own."""
     is_elementwise: ClassVar[bool] = False
-    is_spatial: ClassVar[bool] = True
-    """Rows and columns are made from those around them, so that they can be made in several steps."""
     knows_position: ClassVar[bool] = False
     """Computes with the position in the map, not only with what lies around it."""
 
@@ -217,7 +215,6 @@ class BinaryLayer(VectorLayer, instruction=p.Binary):
 class SoftmaxLayer(VectorLayer, instruction=p.Softmax):
     axis: int
     scales: Scaling = None
-    is_spatial = False
 
 
 @dataclass(frozen=True)
@@ -228,7 +225,6 @@ class NormaliseLayer(VectorLayer, instruction=p.Normalise):
     epsilon: float
     group: int = 0
     rms: bool = False
-    is_spatial = False
 
 
 @dataclass(frozen=True)
@@ -239,7 +235,6 @@ class ReduceLayer(VectorLayer, instruction=p.Reduce):
     """Of the sum."""
     scales: Scaling = None
     cuts_operand = True
-    is_spatial = False
 
     @property
     def reduced(self) -> tuple[int, ...]:
@@ -274,7 +269,6 @@ class AttentionLayer(LayerKind, name="attention"):
     is_wide: bool = False
     widths: Extents | None = None
     has_wide_scores: bool = False
-    is_spatial = False
 
     @property
     def is_batched(self) -> bool:

@@ -21,10 +21,7 @@ from frustum.passes.analysis.project import grid_of
 from frustum.passes.plan.model import FEWEST_COLUMNS, RASTER_SHARE
 from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
 from frustum.passes.plan.network.raster_columns import RasterColumns
-from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Ints, Mask, Mode, shapes_of
-
-SUMMED = (1,), (3,)
-"""Dimensions that a layer may sum up, and yet be cut along rows."""
+from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Ints, Mask, shapes_of
 
 FAR = 1 << 40
 """Before any consumer of a map that rolls, a lead is -FAR and the oldest row is FAR."""
@@ -181,9 +178,7 @@ class GroupNeeds:
         made, is_whole = self.made(k)
         align = layer.align[2]
         self.valid &= ~shapes.is_roll | (is_whole & (made % align == 0))
-        is_cut = layer.axes_all == (1,) or layer.kind.reduced in SUMMED
-        if not layer.kind.is_spatial and not is_cut:
-            self.valid &= shapes.mode == Mode.SINGLE
+        self.hold_whole(layer, need)
         has_images = 0 not in layer.axes_all and layer.out_dims[0] == self.dims[0]
         if not has_images or not all(read.by_image for read in node.reads):
             self.valid &= shapes.dealt != BY_IMAGES
@@ -199,6 +194,14 @@ class GroupNeeds:
         inside = self.raster.inside(k, columns.extent)
         turns = self.raster.turns(k, layer.out_dims[3], shapes.counts[2])
         return GroupLayer(k, node, layer, need, made, inside, turns, is_stored)
+
+    def hold_whole(self, layer: Layer, need: MapNeed) -> None:
+        """A tile has all positions along the dimensions of which a layer needs all at once."""
+        along = {0: self.images(layer.out_dims[0]), 2: need.rows.extent, 3: need.columns.extent}
+        for d in (d for d in along if d in layer.axes_all and layer.out_dims[d] > 1):
+            self.valid &= along[d] >= layer.out_dims[d]
+            if d == 2:
+                self.valid &= ~self.shapes.is_roll
 
     def on_grid(self, layer: Layer, d: int, needed: Intervals) -> Intervals:
         """From the multiple of the layer's steps before it on; rows that roll have steps of their own."""
