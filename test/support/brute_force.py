@@ -29,7 +29,7 @@ from frustum.passes.plan.network.tile_shapes import (
     Mode,
     shapes_of,
 )
-from frustum.passes.plan.unit import Budget, evaluate, plan_unit, residencies
+from frustum.passes.plan.unit import Budget, evaluate, plan_beside, plan_kept, plan_unit, residencies
 from frustum.runtime.reference.graph import network_of
 
 NEVER = 1 << 60
@@ -96,10 +96,11 @@ class Interval:
         grains = self.brute.order.grains
         raster = raster_from(self.brute.order, self.stop, self.brute.target)
         fewest = fewest_columns(layer)
-        shapes = shapes_of(dims, whole, borders, clusters, grains, raster=raster, fewest=fewest)
+        shapes = shapes_of(
+            dims, whole, borders, clusters, grains, raster=raster, fewest=fewest,
+            in_slices=self.brute.order.has_slices,
+        )  # fmt: skip
         for k in range(len(shapes.mode)):
-            if shapes.mode[k] != Mode.SINGLE and any(not x.kind.is_spatial for x in self.layers):
-                continue
             if shapes.dealt[k] == BY_IMAGES and not self.is_by_image:
                 continue
             tile = tuple(int(x) for x in (shapes.images[k], dims[1], shapes.rows[k], shapes.columns[k]))
@@ -238,10 +239,36 @@ class Brute:
             here = {r.map for r in node.reads} & {m for m, _ in kept}
             if all(maps[m].needs_dram for m in here):
                 yield first + 1, 0 if self.is_place(first) else 2 * maps[first].bytes, frozenset()
-        elif not kept:
-            plan = plan_unit(layers_of([node.op], [node.op.results[0]], ()), self.target, Budget(self.capacity))
+        else:
+            yield from self.planned(first, kept)
+
+    def planned(self, first, kept):
+        """A layer as `plan_unit` cuts it, channels too, outermost and innermost; on one cluster also beside maps in
+        SRAM that it reads or not, and a product of which the result stays."""
+        op, map_ = self.order.nodes[first].op, self.order.maps[first]
+        read = {r.map for r in self.order.nodes[first].reads}
+        found = {m for m, _ in kept} & read
+        if not kept:
+            unit = layers_of([op], [op.results[0]], ())
+            for inside in (False, True):
+                plan = plan_unit(unit, self.target, Budget(self.capacity, inside=inside))
+                if plan is not None:
+                    yield first + 1, plan.dram_bytes, frozenset()
+        if self.clusters > 1 or not self.keep or not all(self.joins(m, first, first + 1) for m in found):
+            return
+        unit = layers_of([op], [op.results[0]], {self.order.nodes[m].op.results[0] for m in found})
+        free = self.capacity - sum(self.held[m].bytes for m in kept)
+        if kept and free > 0:
+            plan = plan_beside(unit, self.target, free, chunk_bytes(self.capacity))
             if plan is not None:
                 yield first + 1, plan.dram_bytes, frozenset()
+        own = first, WHOLE
+        free -= self.held[own].bytes
+        may_stay = self.is_read_behind(first, first + 1) and not map_.needs_dram
+        if free > 0 and may_stay and self.order.nodes[first].weight_bytes:
+            plan = plan_kept(unit, self.target, free)
+            if plan is not None:
+                yield first + 1, plan.dram_bytes, frozenset({own})
 
     def is_place(self, concat):
         """Layers make its parts for it alone."""
@@ -285,9 +312,10 @@ class Brute:
         forms = (WHOLE,) if self.clusters == 1 else (WHOLE, *dealt, *map(in_place, dealt))
         for size in range(1, len(may) + 1):
             for chosen in itertools.combinations(may, size):
-                for form in forms:
-                    if all((k, form) in self.held for k in chosen):
-                        yield frozenset((k, form) for k in chosen)
+                ways = (itertools.product({WHOLE, form}, repeat=size) for form in forms)
+                for stay in {frozenset(zip(chosen, some, strict=True)) for each in ways for some in each}:
+                    if stay <= self.held.keys():
+                        yield stay
 
     def is_read_behind(self, number, stop):
         readers = [self.order.nodes[k] for k in self.order.maps[number].users if k >= stop]
