@@ -179,8 +179,8 @@ FASTER_BELOW = 0.99
 # less SRAM that are looked at.  ResNet-50 on one cluster of `default`: 1.74 to 1.00 million modelled cycles, with 1.09
 # times the compulsory bytes; with all of what the smaller SRAM moves, 1 % faster with 1.17 times.
 MOST, RUNGS = 1.08, 3
-# Times the fewest bytes that ways move at most that are looked at in order not to be slower than with less SRAM:
-# VGG-5 on `df` moves 2.5 times the fewest with 384 KiB.
+# Times the fewest bytes that ways move at most that are looked at in order not to be slower than with less SRAM; they
+# are taken where bytes rise by a smaller factor than cycles fall.
 HIGHEST = 3
 # Times the search's cycles, when exact numbers correct the search, and how often they do.
 MUCH_SLOWER = 1.4

@@ -183,29 +183,38 @@ def faster(search: CutSearch, fewest: NetworkPlan, found: NetworkPlan) -> Networ
     """The plan that this search finds so, where it is clearly faster than the one with the fewest bytes, or `found`."""
     wide = replace(search, bound=int(model.HIGHEST * fewest.dram_bytes))
     aim = for_time(wide, wide.ends(), fewest.dram_bytes, model.RUNGS)
-    budget = max(int(model.BUDGET * fewest.dram_bytes), aim.bytes)
+    budget = max(int(model.BUDGET * fewest.dram_bytes), aim.dram_bytes)
     plan = plan_order(replace(wide, bound=budget), relax=False)
     share = model.CLEARLY_FASTER if aim.below is None else model.FASTER_BELOW
     most = share * fewest.cycles
     if plan is not None and plan.dram_bytes <= budget and plan.cycles < min(most, found.cycles):
         found = plan
     below = None if aim.below is None else plan_order(aim.below, relax=False)
-    return below if below is not None and below.cycles < share * found.cycles else found
+    if below is None or below.cycles >= share * found.cycles:
+        return found
+    is_near = below.dram_bytes <= model.MOST * fewest.dram_bytes
+    return below if is_near or is_worth_bytes(below, found) else found
 
 
 class Aim(NamedTuple):
     """Bytes and cycles that the search expects of the plan for time; the search for less SRAM whose plan goes too,
     where more bytes than `model.BUDGET` make a plan faster."""
 
-    bytes: int
+    dram_bytes: int
     cycles: float
     below: CutSearch | None = None
+
+
+def is_worth_bytes(more: Aim | NetworkPlan, fewer: Aim | NetworkPlan) -> bool:
+    """Whether bytes rise by a smaller factor than cycles fall."""
+    return more.dram_bytes * (more.cycles / fewer.cycles) <= fewer.dram_bytes
 
 
 def for_time(search: CutSearch, ends: Sequence[tuple[int, int]], fewest: int, rungs: int) -> Aim:
     """Of the ways `ends` that the search has found, by ascending bytes and descending cycles: the fastest that moves
     at most `model.BUDGET` times the fewest bytes, or what the plan for time moves in the next smaller SRAM of a ladder,
-    which also goes in this one, up to `model.MOST` times these; more only where it would else be slower than that."""
+    which also goes in this one, up to `model.MOST` times these; more only where it would else be slower than that, and
+    bytes rise by a smaller factor than cycles fall."""
     found = last_within(ends, model.BUDGET * fewest)
     if rungs == 0 or not ends or ends[-1][1] >= model.FASTER_BELOW * found.cycles:
         return found
@@ -213,15 +222,14 @@ def for_time(search: CutSearch, ends: Sequence[tuple[int, int]], fewest: int, ru
     fewer = smaller.ends()
     if not fewer:  # no way for less SRAM, or all move more than anybody would for time
         return last_within(ends, model.MOST * fewest)
-    counts = (
-        len(search.order.nodes) > model.SMALL or fewer[0][0] > ends[0][0]
-    )  # of a small network: where bytes rise
+    counts = len(search.order.nodes) > model.SMALL or fewer[0][0] > ends[0][0]  # of a small one: where bytes rise
     below = for_time(smaller, fewer, fewer[0][0], rungs - counts)
-    within = last_within(ends, min(below.bytes, model.MOST * fewest))
+    within = last_within(ends, min(below.dram_bytes, model.MOST * fewest))
     found = min(found, within, key=lambda aim: aim.cycles)
     if below.cycles < found.cycles:
-        found = next((Aim(*end) for end in ends if end[1] <= below.cycles), Aim(*ends[-1]))
-    return found._replace(below=replace(smaller, bound=below.bytes))
+        rival = next((Aim(*end) for end in ends if end[1] <= below.cycles), Aim(*ends[-1]))
+        found = rival if is_worth_bytes(rival, found) else found
+    return found._replace(below=replace(smaller, bound=below.dram_bytes))
 
 
 def last_within(ends: Sequence[tuple[int, int]], most: float) -> Aim:
