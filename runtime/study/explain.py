@@ -64,6 +64,8 @@ def explain_plan(plan: Data, count: Count, most: int) -> dict[str, Any]:
     Plans with and without are compiled alike, from given cuts that are planned together where policy `optimal` has made
     the plan: `same` is the one with all of them, and what differs is said against it.
     """
+    if plan["cycles"] is None:
+        return {"what": "host", "model": plan["model"], "layers": _on_host(plan)}
     found: dict[str, Any] = {
         "what": "plan",
         **_summary(plan),
@@ -88,14 +90,9 @@ def explain_plan(plan: Data, count: Count, most: int) -> dict[str, Any]:
 
 def explain_part(plan: Data, subject: str, count: Count, most: int) -> tuple[dict[str, Any], list[Way]]:
     """What is known of a layer or unit, and the ways that were counted, the best first."""
-    host = {layer["name"]: layer for layer in (plan.get("host") or {}).get("layers", ())}
-    if subject in host:
-        return {
-            "what": "host",
-            "layer": subject,
-            "op": host[subject]["op"],
-            "reason": host[subject]["reason"],
-        }, []
+    host = [layer for layer in _on_host(plan) if layer["layer"] == subject]
+    if host:
+        return {"what": "host", "layers": host}, []
     unit, layer = _place_of(plan, subject)
     asked = _ways_at(plan, unit, layer)
     ways = [way.counted(count) for way in asked[:most]]
@@ -114,6 +111,12 @@ def explain_part(plan: Data, subject: str, count: Count, most: int) -> tuple[dic
     ]
     found["left_out"] = [way.what for way in asked[most:]]
     return found, other
+
+
+def _on_host(plan: Data) -> list[dict[str, str]]:
+    """The layers on the host, with their operators and why they are there."""
+    layers = (plan.get("host") or {}).get("layers", ())
+    return [{"layer": each["name"], "op": each["op"], "reason": each["reason"]} for each in layers]
 
 
 def _place_of(plan: Data, subject: str) -> tuple[Data, str | None]:

@@ -31,7 +31,7 @@ class Explanation(dict[str, Any]):
 def lines_of(found: Data) -> list[str]:
     """The explanation of a plan, a unit, a layer, or a layer on the host."""
     if found["what"] == "host":
-        return [f"{found['layer']} ({found['op']}) is on the host: {found['reason']}"]
+        return [f"{each['layer']} ({each['op']}) is on the host: {each['reason']}" for each in found["layers"]]
     counted = f"{found['cycles']:,} cycles, {found['dram_bytes']:,} DRAM bytes (counted)"
     head = f"{found['model']} on {found['target']}: {counted}"
     return [head, "", *(_plan_lines(found) if found["what"] == "plan" else _part_lines(found))]

@@ -99,7 +99,7 @@ def borders_of(
     return "sent" if sent.between_bytes <= exchange.between_bytes else "exchange"
 
 
-class Change(Protocol):
+class Undoable(Protocol):
     """Of a network, on trial."""
 
     def undo(self) -> None: ...
@@ -117,7 +117,7 @@ class Planner:
     def plan(self) -> NetworkPlan | None:
         return plan_network(self.network, self.target, self.options, self.section)
 
-    def kept_if(self, changes: Sequence[Change], is_wanted: Callable[[NetworkPlan], bool]) -> NetworkPlan | None:
+    def kept_if(self, changes: Sequence[Undoable], is_wanted: Callable[[NetworkPlan], bool]) -> NetworkPlan | None:
         """The plan of the changed network if it is wanted; else None, and the network is as it was before."""
         plan = self.plan() if changes else None
         if plan is not None and is_wanted(plan):

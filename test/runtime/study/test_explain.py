@@ -76,7 +76,15 @@ def test_a_name_that_nothing_has_is_refused(chain, capsys):
 
 def test_a_layer_on_the_host_says_why(chain, capsys):
     found = json.loads(printed(["explain", chain, "x2", *MACHINE, "--host", "only", "--json"], capsys))
-    assert found["what"] == "host" and found["op"] == "Conv" and found["reason"]
+    (layer,) = found["layers"]
+    assert found["what"] == "host" and layer["op"] == "Conv" and layer["reason"]
+
+
+def test_a_model_on_the_host_says_why_of_each_layer(chain, capsys):
+    words = ["explain", chain, *MACHINE, "--host", "only"]
+    found = json.loads(printed([*words, "--json"], capsys))
+    assert found["what"] == "host" and [each["layer"] for each in found["layers"]] == ["x1", "x2", "x3"]
+    assert printed(words, capsys).count(" (Conv) is on the host: ") == 3
 
 
 def test_the_nearest_value_that_flips_is_searched():
