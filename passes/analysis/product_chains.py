@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
@@ -149,7 +150,7 @@ def product_chains(network: g.NetworkOp, number: dict[SSAValue, int]) -> dict[Op
     products: list[tuple[Operation, _ProductSizes]] = []
     whole = needed(network)
     for op in block.ops:
-        if not op.results:
+        if not op.results or not isinstance(op.results[0].type, TensorType):  # an operation of others
             continue
         result = op.results[0]
         if isinstance(op, g.WeightOp):
