@@ -204,3 +204,9 @@ def _check_folder(folder: Path, path: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(f"{path}: error: cannot be written: {folder}: {error.strerror}") from error
+
+
+def with_part(page: str, begin: str, part: str, end: str) -> str:
+    """A page with this part between its two marks."""
+    head, _, rest = page.partition(begin)
+    return head + begin + part + end + rest.partition(end)[2]

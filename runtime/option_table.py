@@ -9,6 +9,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
+from frustum.runtime.files import with_part
 from frustum.runtime.model.options import (
     COMPILED,
     IMPORTED,
@@ -93,8 +94,7 @@ BEGIN, END = "<!-- options: written by `make docs` -->\n", "<!-- end of options 
 
 def with_tables(page: str) -> str:
     """A page with the tables as they are now between its two marks."""
-    head, _, rest = page.partition(BEGIN)
-    return head + BEGIN + tables() + END + rest.partition(END)[2]
+    return with_part(page, BEGIN, tables(), END)
 
 
 if __name__ == "__main__":

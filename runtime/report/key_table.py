@@ -9,6 +9,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from frustum.runtime.files import with_part
 from frustum.runtime.report.schema import Key, ReportData
 
 
@@ -74,8 +75,7 @@ BEGIN, END = "<!-- keys: written by `make docs` -->\n", "<!-- end of keys -->\n"
 
 def with_table(page: str) -> str:
     """A page with the table as it is now between its two marks."""
-    head, _, rest = page.partition(BEGIN)
-    return head + BEGIN + key_table() + END + rest.partition(END)[2]
+    return with_part(page, BEGIN, key_table(), END)
 
 
 if __name__ == "__main__":

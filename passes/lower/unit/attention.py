@@ -48,6 +48,7 @@ from frustum.passes.lower.unit.memory_map import (
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
 from frustum.passes.lower.unit.prefetch import set_stage
 from frustum.passes.lower.unit.raster import parts_of
+from frustum.passes.plan.attention_pieces import SCORE_COPIES, WIDE_COPIES
 
 QUERIES, KEYS, VALUES, MASK = range(4)
 """The operands."""
@@ -56,10 +57,6 @@ POSITION = 3
 IN_ORDER = (0, 1, 2, 3)
 LOWEST: dict[Element, float] = {"f16": -65504.0, "bf16": -3e38, "f32": -3e38}
 """No maximum is less, so that a row that has seen no key yet is a number."""
-SCORE_COPIES = 3
-"""Blocks of scores: one that is made, one that becomes weights, one that is multiplied with values."""
-WIDE_COPIES = 2
-"""Blocks of wide scores, and of what they become: one that is made, one that is read."""
 LEAST_SUM = 1e-30
 """A row that sees no key is 0 divided by this; of others the sum is 1 at least."""
 IDENTITY_KERNEL: dict[str, Any] = {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1)}
